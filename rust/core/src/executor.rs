@@ -1,0 +1,71 @@
+//! [5] The contract between the engine thread and whatever computes: cpu, cuda or sim.
+
+use std::sync::Arc;
+
+use crate::{RowMask, StepId, StepOutput, StepPlan};
+
+/// Sizes that an executor fixed at start; the scheduler is built from them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExecutorShape {
+    /// KV blocks in the pool.
+    pub num_blocks: u32,
+    /// Tokens a block.
+    pub block_size: u32,
+    /// Slots; more than the rows of a step, since leaving requests still hold theirs.
+    pub num_slots: u32,
+    /// Most rows of one step.
+    pub max_num_seqs: u32,
+    /// Most token rows of one step.
+    pub max_num_batched_tokens: u32,
+    /// Steps that may be submitted and not yet completed: 1, or 2 to stay one step ahead.
+    pub max_steps_in_flight: u32,
+    /// The batcher keeps the token rows of a step just under a multiple of this; 1 for no preference.
+    pub row_tile: u32,
+    /// Ids of a vocabulary of this size come back; masks have one bit for each.
+    pub vocab_size: u32,
+}
+
+/// Something that runs plans, strictly in order.
+///
+/// `submit` and `sample` are called by the engine thread only and never block. Each submitted step
+/// brings exactly one `StepCompletion` to the `CompletionSink` given at construction, in order of
+/// submission, also when it failed. Dropping the executor waits for its threads.
+pub trait Executor: Send {
+    /// The sizes it was built with.
+    fn shape(&self) -> ExecutorShape;
+
+    /// Starts a step behind those already submitted.
+    ///
+    /// # Errors
+    /// `ExecutorError` if the step cannot be started; then it brings no completion.
+    fn submit(&mut self, plan: StepPlan) -> Result<(), ExecutorError>;
+
+    /// Starts the sampler of the step's rows with `SampleMode::Late`; all of them at once.
+    ///
+    /// # Errors
+    /// `ExecutorError` if the sampler cannot be started; then the step brings no completion.
+    fn sample(&mut self, step: StepId, masks: Vec<RowMask>) -> Result<(), ExecutorError>;
+}
+
+/// Takes completions, from any thread of the executor; must not block for long.
+pub type CompletionSink = Arc<dyn Fn(StepCompletion) + Send + Sync>;
+
+/// The end of one step.
+#[derive(Clone, Debug)]
+pub struct StepCompletion {
+    /// Which step.
+    pub id: StepId,
+    /// What it computed.
+    pub result: Result<StepOutput, ExecutorError>,
+}
+
+/// Why an executor could not run a step.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExecutorError {
+    /// This step failed and its rows are lost; later steps can run.
+    #[error("step failed: {0}")]
+    StepFailed(String),
+    /// Nothing can run any more: the worker must exit.
+    #[error("device lost: {0}")]
+    DeviceLost(String),
+}

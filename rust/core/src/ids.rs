@@ -1,0 +1,53 @@
+//! Number types that must not be mixed up. Any thread.
+
+macro_rules! id_type {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(transparent)]
+        pub struct $name(pub $inner);
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl $name {
+            /// The number as an index into a table.
+            #[must_use]
+            pub fn index(self) -> usize {
+                self.0 as usize
+            }
+        }
+    };
+}
+
+id_type!(
+    /// One entry of the model's vocabulary.
+    TokenId(u32)
+);
+id_type!(
+    /// One KV block: room for `block_size` tokens in every layer.
+    BlockId(u32)
+);
+id_type!(
+    /// One place in the executor that holds a running request's state.
+    SlotId(u32)
+);
+id_type!(
+    /// One request (one choice of one prompt); unique for the life of the process.
+    RequestId(u64)
+);
+id_type!(
+    /// One step; rises by one with each plan.
+    StepId(u64)
+);
+id_type!(
+    /// Whose request it is: fairness and prefix-cache separation are per tenant.
+    TenantId(u32)
+);
+id_type!(
+    /// Microseconds on a clock that never goes back; the origin is the caller's.
+    Micros(u64)
+);

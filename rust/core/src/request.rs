@@ -1,0 +1,84 @@
+//! [3] One request as the core sees it: token ids in, token ids out. Plain data, any thread.
+
+use std::sync::Arc;
+
+use crate::{Pooling, RequestId, SamplingParams, TenantId, TokenId};
+
+/// What a request asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RequestKind {
+    /// Sample tokens until a stop rule ends the request.
+    Generate,
+    /// One pooled final hidden state of the prompt; ends after prefill.
+    Embed(Pooling),
+}
+
+/// When the core itself ends a request; stop strings are the caller's (`Scheduler::finish`).
+#[derive(Clone, Debug, PartialEq)]
+pub struct StopRules {
+    /// Most tokens to generate, at least 1.
+    pub max_tokens: u32,
+    /// End-of-text ids; skipped if `ignore_eos`.
+    pub eos_token_ids: Arc<[TokenId]>,
+    /// Ids that end the request, whatever `ignore_eos` says.
+    pub stop_token_ids: Vec<TokenId>,
+    /// Go on through end-of-text.
+    pub ignore_eos: bool,
+    /// Below this many generated tokens no token id ends the request.
+    pub min_tokens: u32,
+}
+
+/// A request that has been validated and tokenised.
+#[derive(Clone, Debug)]
+pub struct NewRequest {
+    /// Unique; a second use is our own mistake and panics.
+    pub id: RequestId,
+    /// At least one token.
+    pub prompt: Arc<[TokenId]>,
+    /// How tokens are chosen.
+    pub sampling: Arc<SamplingParams>,
+    /// When it ends.
+    pub stop: StopRules,
+    /// Generate or embed.
+    pub kind: RequestKind,
+    /// Lower runs first.
+    pub priority: i32,
+    /// Fairness group.
+    pub tenant: TenantId,
+    /// Requests share cached prefixes only if this is equal (tenant and client salt hashed together).
+    pub cache_salt: u64,
+    /// Log-probs of the prompt's own tokens, as in `SamplingParams::log_probs`; takes no cache hit.
+    pub prompt_log_probs: Option<u32>,
+    /// For choice 1 and up of `n`: wait until this request has submitted its prompt, then share its
+    /// full prompt blocks, also where prefix caching is off.
+    pub leader: Option<RequestId>,
+    /// Every sample waits for a mask (`Executor::sample`): grammars.
+    pub late_sampled: bool,
+}
+
+/// Why a request ended. Every request ends exactly once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// A stop id, end-of-text or a stop string; an embedding that is complete.
+    Stop,
+    /// `max_tokens` or the context length was reached.
+    Length,
+    /// The client went away or asked for it.
+    Abort,
+    /// It failed; other requests go on.
+    Error(RequestFault),
+}
+
+/// What went wrong with one request.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestFault {
+    /// The model produced NaN or infinity for this request.
+    #[error("the model's output was not finite")]
+    NotFinite,
+    /// The step that held it failed.
+    #[error("the step failed: {0}")]
+    StepFailed(String),
+    /// The device is lost and the worker is about to exit.
+    #[error("the device was lost: {0}")]
+    DeviceLost(String),
+}

@@ -1,0 +1,195 @@
+//! What a decoder-only transformer computes, whatever file format it came from. Plain data.
+
+use crate::WeightType;
+
+/// A decoder-only transformer. Built by the readers of config.json and GGUF, checked before any
+/// weight is read; executors trust it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelSpec {
+    /// `model_type` of config.json, or `general.architecture` of GGUF.
+    pub architecture: String,
+    /// Rows of the embedding and the head.
+    pub vocab_size: u32,
+    /// Width of the residual stream.
+    pub hidden_size: u32,
+    /// Query heads.
+    pub num_attention_heads: u32,
+    /// Key and value heads; divides `num_attention_heads`.
+    pub num_kv_heads: u32,
+    /// Width of a head; not always `hidden_size / num_attention_heads`.
+    pub head_dim: u32,
+    /// Longest context that the checkpoint declares.
+    pub max_position_embeddings: u32,
+    /// All norms of the model.
+    pub norm: NormSpec,
+    /// Positions.
+    pub rope: RopeSpec,
+    /// Attention details that all layers share.
+    pub attention: AttentionSpec,
+    /// Of the gate.
+    pub activation: Activation,
+    /// Gemma 2: a norm after attention and after the feed-forward part too.
+    pub post_norms: bool,
+    /// Embeddings are multiplied by this (Gemma: square root of `hidden_size`); else 1.
+    pub embedding_scale: f32,
+    /// Logits become `cap * tanh(logits / cap)`.
+    pub final_logit_softcap: Option<f32>,
+    /// The head is the embedding.
+    pub tie_word_embeddings: bool,
+    /// The type most weights are stored in.
+    pub weight_type: WeightType,
+    /// One per layer.
+    pub layers: Vec<LayerSpec>,
+}
+
+/// Root-mean-square norm.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NormSpec {
+    /// Added to the mean square.
+    pub eps: f32,
+    /// Gemma: multiply by `1 + weight` (GGUF files store it already added).
+    pub plus_one: bool,
+}
+
+/// What all attention layers share.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionSpec {
+    /// Scores are multiplied by this.
+    pub scale: f32,
+    /// Scores become `cap * tanh(scores / cap)` before the mask.
+    pub logit_softcap: Option<f32>,
+    /// RMS norm over each head of q and k before the rotation, weights `[head_dim]`.
+    pub qk_norm: bool,
+    /// Biases on q, k and v.
+    pub qkv_bias: bool,
+    /// Bias on the output projection.
+    pub o_bias: bool,
+}
+
+/// Gate activation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// x * sigmoid(x)
+    Silu,
+    /// GELU, tanh approximation.
+    GeluTanh,
+}
+
+/// One layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LayerSpec {
+    /// A token sees itself and the `window - 1` tokens before it; `None` sees all.
+    pub window: Option<u32>,
+    /// The part after attention.
+    pub feed_forward: FeedForwardSpec,
+}
+
+/// The part after attention: `down(act(gate(x)) * up(x))`, once or by experts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum FeedForwardSpec {
+    /// One network.
+    Dense {
+        /// Rows of gate and up.
+        intermediate_size: u32,
+        /// Biases on gate, up and down.
+        bias: bool,
+    },
+    /// Mixture of experts.
+    Moe(MoeSpec),
+}
+
+/// Softmax over all experts, then the best `experts_per_token`; ties go to the lowest expert.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MoeSpec {
+    /// Rows of the router.
+    pub num_experts: u32,
+    /// Experts a token visits.
+    pub experts_per_token: u32,
+    /// Rows of each expert's gate and up.
+    pub intermediate_size: u32,
+    /// The chosen weights are scaled to sum to 1.
+    pub normalise_top_k: bool,
+}
+
+/// Which elements of a head rotate together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RopeStyle {
+    /// Element i with i + rotary_dim / 2 (Hugging Face checkpoints, GGUF qwen).
+    HalfSplit,
+    /// Element 2i with 2i + 1 (GGUF llama, whose q and k rows are permuted for it).
+    Interleaved,
+}
+
+/// Rotary position embedding.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeSpec {
+    /// Pairing.
+    pub style: RopeStyle,
+    /// Elements of a head that rotate, even, at most `head_dim`.
+    pub rotary_dim: u32,
+    /// Base of the frequencies.
+    pub theta: f32,
+    /// How frequencies change with length.
+    pub kind: RopeKind,
+}
+
+/// Frequency schedules. `RopeSpec::tables(max_model_len)` turns them into numbers once, at load.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RopeKind {
+    /// theta^(-2i / rotary_dim)
+    Default,
+    /// All frequencies divided by `factor`.
+    Linear {
+        /// Divisor.
+        factor: f32,
+    },
+    /// NTK by length, fixed at load for the served length, so that KV never changes its meaning.
+    Dynamic {
+        /// Stretch.
+        factor: f32,
+        /// Length of training.
+        original_max_position_embeddings: u32,
+    },
+    /// Llama 3.1.
+    Llama3 {
+        /// Stretch of low frequencies.
+        factor: f32,
+        /// Lower edge of the blend.
+        low_freq_factor: f32,
+        /// Upper edge of the blend.
+        high_freq_factor: f32,
+        /// Length of training.
+        original_max_position_embeddings: u32,
+    },
+    /// YaRN (Peng et al. 2023).
+    Yarn {
+        /// Stretch.
+        factor: f32,
+        /// Length of training.
+        original_max_position_embeddings: u32,
+        /// Rotations above which a frequency stays.
+        beta_fast: f32,
+        /// Rotations below which a frequency is stretched.
+        beta_slow: f32,
+        /// Multiplies cos and sin.
+        attention_factor: f32,
+        /// Whether the ramp's edges are rounded to whole dimensions.
+        truncate: bool,
+    },
+    /// LongRoPE (Phi-3): per-frequency factors, long ones if the served length exceeds training.
+    LongRope {
+        /// `[rotary_dim / 2]`
+        short_factor: Vec<f32>,
+        /// `[rotary_dim / 2]`
+        long_factor: Vec<f32>,
+        /// Length of training.
+        original_max_position_embeddings: u32,
+        /// Multiplies cos and sin.
+        attention_factor: f32,
+    },
+    /// Divisors stored in the file (GGUF `rope_freqs.weight`): frequency i divided by entry i.
+    Factors {
+        /// `[rotary_dim / 2]`
+        divisors: Vec<f32>,
+    },
+}

@@ -1,0 +1,153 @@
+//! Which tensor plays which part, and where its bytes lie. Plain data, plus the trait to read them.
+
+use std::collections::BTreeMap;
+
+/// The part that a tensor plays. Fused tensors of a file (Phi-3's qkv, stacked experts) appear as one
+/// view per part, since rows are contiguous; executors fuse again as they like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum WeightRole {
+    /// `[vocab_size, hidden_size]`
+    Embedding,
+    /// `[hidden_size]`
+    FinalNorm,
+    /// `[vocab_size, hidden_size]`; absent if tied.
+    LmHead,
+    /// Layer number and part.
+    Layer(u32, LayerWeight),
+}
+
+/// The part that a tensor plays in a layer. Matrices are `[out, in]`, row-major.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LayerWeight {
+    /// Before attention, `[hidden_size]`.
+    InputNorm,
+    /// `[num_attention_heads * head_dim, hidden_size]`
+    Query,
+    /// `[num_kv_heads * head_dim, hidden_size]`
+    Key,
+    /// `[num_kv_heads * head_dim, hidden_size]`
+    Value,
+    /// `[num_attention_heads * head_dim]`
+    QueryBias,
+    /// `[num_kv_heads * head_dim]`
+    KeyBias,
+    /// `[num_kv_heads * head_dim]`
+    ValueBias,
+    /// `[head_dim]`
+    QueryNorm,
+    /// `[head_dim]`
+    KeyNorm,
+    /// `[hidden_size, num_attention_heads * head_dim]`
+    Output,
+    /// `[hidden_size]`
+    OutputBias,
+    /// After attention, before the residual is added (Gemma 2), `[hidden_size]`.
+    PostAttentionNorm,
+    /// Before the feed-forward part, `[hidden_size]`.
+    FeedForwardNorm,
+    /// After the feed-forward part, before the residual is added (Gemma 2), `[hidden_size]`.
+    PostFeedForwardNorm,
+    /// `[intermediate_size, hidden_size]`
+    Gate,
+    /// `[intermediate_size, hidden_size]`
+    Up,
+    /// `[hidden_size, intermediate_size]`
+    Down,
+    /// `[intermediate_size]`
+    GateBias,
+    /// `[intermediate_size]`
+    UpBias,
+    /// `[hidden_size]`
+    DownBias,
+    /// `[num_experts, hidden_size]`
+    Router,
+    /// Gate of one expert.
+    ExpertGate(u32),
+    /// Up of one expert.
+    ExpertUp(u32),
+    /// Down of one expert.
+    ExpertDown(u32),
+}
+
+/// How elements are stored. Block formats as ggml defines them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the names are the formats")]
+pub enum WeightType {
+    F32,
+    F16,
+    Bf16,
+    Q8_0,
+    Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Q4K,
+    Q5K,
+    Q6K,
+}
+
+impl WeightType {
+    /// Elements a block; 1 for plain types.
+    #[must_use]
+    pub fn block_elements(self) -> usize {
+        match self {
+            Self::F32 | Self::F16 | Self::Bf16 => 1,
+            Self::Q8_0 | Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 => 32,
+            Self::Q4K | Self::Q5K | Self::Q6K => 256,
+        }
+    }
+
+    /// Bytes a block.
+    #[must_use]
+    pub fn block_bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+            Self::Q8_0 => 34,
+            Self::Q4_0 => 18,
+            Self::Q4_1 => 20,
+            Self::Q5_0 => 22,
+            Self::Q5_1 => 24,
+            Self::Q4K => 144,
+            Self::Q5K => 176,
+            Self::Q6K => 210,
+        }
+    }
+}
+
+/// One tensor's place: `rows * cols` elements, row-major, contiguous at `offset` of file `file`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorView {
+    /// The tensor's name in the file, for errors.
+    pub name: String,
+    /// Index into `CopyPlan::files`.
+    pub file: usize,
+    /// Bytes from the start of the file.
+    pub offset: u64,
+    /// Bytes; `rows * cols / block_elements * block_bytes`.
+    pub byte_len: u64,
+    /// Storage.
+    pub weight_type: WeightType,
+    /// 1 for vectors.
+    pub rows: u32,
+    /// Elements a row; a multiple of `block_elements`.
+    pub cols: u32,
+}
+
+/// Every tensor that the model needs, shapes checked, and nothing else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CopyPlan {
+    /// File names, for messages; a `WeightSource` reads them by index.
+    pub files: Vec<String>,
+    /// Where each part lies.
+    pub tensors: BTreeMap<WeightRole, TensorView>,
+}
+
+/// Reads weight bytes: files with pread (never mmap), later object stores. Any thread, several at once.
+pub trait WeightSource: Send + Sync {
+    /// Fills `buffer` from byte `offset` of file `file`.
+    ///
+    /// # Errors
+    /// An I/O error, also for a file that became shorter; the caller adds the tensor's name.
+    fn read_at(&self, file: usize, offset: u64, buffer: &mut [u8]) -> std::io::Result<()>;
+}
