@@ -1,0 +1,151 @@
+"""The house rules that a machine can check: who may import whom, file sizes, links, wording."""
+
+import ast
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Crate -> the ingle crates it may depend on (docs/ARCHITECTURE.md draws this).
+CRATE_DEPENDENCIES = {
+    "ingle-core": set(),
+    "ingle-text": set(),
+    "ingle-model": set(),
+    "ingle-cpu": {"ingle-core", "ingle-model"},
+    "ingle-cuda": {"ingle-core", "ingle-model"},
+    "ingle-sim": {"ingle-core"},
+    "ingle-engine": {
+        "ingle-core",
+        "ingle-cpu",
+        "ingle-cuda",
+        "ingle-model",
+        "ingle-sim",
+        "ingle-text",
+    },
+    "ingle-python": {"ingle-engine"},
+}
+FORBID_UNSAFE = ["core", "text", "model", "sim", "engine"]
+# What the worker may not import: slow to load, or a way to run what it is fed.
+BANNED_IMPORTS = {"torch", "transformers", "pickle", "marshal", "subprocess", "numpy", "requests"}
+MAX_LINES = 600
+
+
+def tracked(*patterns: str) -> list[Path]:
+    output = subprocess.run(
+        ["git", "ls-files", "-z", "--", *patterns], cwd=ROOT, check=True, capture_output=True
+    ).stdout
+    return [ROOT / name for name in output.decode().split("\0") if name]
+
+
+def test_crates_depend_only_downwards():
+    output = subprocess.run(
+        ["cargo", "metadata", "--locked", "--no-deps", "--format-version", "1"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    ).stdout
+    packages = json.loads(output)["packages"]
+    assert {package["name"] for package in packages} == set(CRATE_DEPENDENCIES)
+    for package in packages:
+        used = {
+            dependency["name"]
+            for dependency in package["dependencies"]
+            if dependency["name"].startswith("ingle-") and dependency["kind"] != "dev"
+        }
+        surplus = used - CRATE_DEPENDENCIES[package["name"]]
+        assert not surplus, f"{package['name']} must not depend on {surplus}"
+
+
+@pytest.mark.parametrize("crate", FORBID_UNSAFE)
+def test_safe_crates_forbid_unsafe(crate):
+    assert "#![forbid(unsafe_code)]" in (ROOT / f"rust/{crate}/src/lib.rs").read_text()
+
+
+def imports(path: Path) -> set[str]:
+    names = set()
+    package = path.relative_to(ROOT / "python").with_suffix("").parts
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level]) if node.level else ""
+            module = ".".join(part for part in (base, node.module or "") if part)
+            names |= {module} | {f"{module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def test_python_layers():
+    for path in tracked("python/*.py"):
+        used = imports(path)
+        top = {name.split(".")[0] for name in used}
+        assert not top & BANNED_IMPORTS, f"{path}: {top & BANNED_IMPORTS}"
+        inside_server = "server" in path.parts
+        reaches_core = any(name.startswith("ingle._core") for name in used)
+        if inside_server:
+            assert not reaches_core, f"{path}: the server talks to ingle.engine, not to the core"
+        elif path.name not in {"cli.py", "__init__.py"}:
+            reaches_server = any(name.startswith("ingle.server") for name in used)
+            assert not reaches_server, f"{path}: only the command line starts a server"
+
+
+def code_lines(path: Path) -> int:
+    """Lines of a file without a trailing Rust test module."""
+    text = path.read_text()
+    if path.suffix == ".rs":
+        text = text.split("\n#[cfg(test)]\nmod tests {")[0]
+    return text.count("\n")
+
+
+def test_files_stay_readable():
+    too_long = {
+        str(path.relative_to(ROOT)): code_lines(path)
+        for path in tracked("*.rs", "*.py", "*.cu", "*.cuh", "*.pyi")
+        if "sys" not in path.parts and code_lines(path) > MAX_LINES
+    }
+    assert not too_long
+
+
+def test_every_source_file_says_what_it_is():
+    silent = []
+    for path in tracked("rust/*.rs", "kernels/*.cu", "python/*.py"):
+        first = path.read_text().lstrip()
+        if not first.startswith(("//!", "//", "/*", '"""')):
+            silent.append(str(path.relative_to(ROOT)))
+    assert not silent
+
+
+def test_links_in_documents_lead_somewhere():
+    broken = []
+    for path in tracked("*.md"):
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text()):
+            if "://" not in target and not (path.parent / target).exists():
+                broken.append(f"{path.relative_to(ROOT)}: {target}")
+    assert not broken
+
+
+def test_request_path_is_marked():
+    """Each step [1] to [9] of the request path stands in the first lines of some file."""
+    heads = "\n".join(
+        "\n".join(path.read_text().splitlines()[:3])
+        for path in tracked("rust/*.rs", "python/*.py", "kernels/*.cu")
+    )
+    missing = [step for step in range(1, 10) if f"[{step}]" not in heads]
+    assert not missing
+
+
+def test_glossary_terms_are_not_renamed():
+    """Words that the glossary replaces do not come back as names."""
+    glossary = (ROOT / "docs/GLOSSARY.md").read_text()
+    instead = re.findall(r"not `(\w+)`", glossary)
+    assert instead
+    pattern = re.compile(r"\b(?:fn|struct|enum|def|class)\s+(" + "|".join(instead) + r")\b")
+    found = [
+        f"{path.relative_to(ROOT)}: {match.group(1)}"
+        for path in tracked("rust/*.rs", "python/*.py")
+        for match in pattern.finditer(path.read_text())
+    ]
+    assert not found

@@ -1,0 +1,84 @@
+"""Starts `ingle serve demo`, asks it one question as any OpenAI client would, and keeps serving.
+
+Only the standard library: this is also the shortest example of the wire format.
+"""
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HOST, PORT = "127.0.0.1", int(os.environ.get("INGLE_DEMO_PORT", "8000"))
+QUESTION = "What is the capital of France?"
+START_LIMIT_S = 120.0
+
+
+def wait_until_ready(server: subprocess.Popen[bytes]) -> None:
+    """Returns when /ready says 200; exits if the server ends first."""
+    deadline = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            sys.exit(f"the server ended with exit code {server.returncode}")
+        connection = http.client.HTTPConnection(HOST, PORT, timeout=5)
+        try:
+            connection.request("GET", "/ready")
+            if connection.getresponse().status == 200:
+                return
+        except OSError:
+            pass  # Not listening yet.
+        finally:
+            connection.close()
+        time.sleep(0.1)
+    sys.exit(f"the server was not ready after {START_LIMIT_S:.0f} s")
+
+
+def ask(question: str) -> None:
+    """Streams one answer to standard output."""
+    body = {
+        "model": "demo",
+        "messages": [{"role": "user", "content": question}],
+        "temperature": 0,
+        "max_tokens": 64,
+        "stream": True,
+    }
+    connection = http.client.HTTPConnection(HOST, PORT, timeout=60)
+    headers = {"Content-Type": "application/json"}
+    connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+    response = connection.getresponse()
+    if response.status != 200:
+        sys.exit(f"HTTP {response.status}: {response.read().decode()}")
+    for line in response:
+        data = line.strip().removeprefix(b"data: ")
+        if not data or data == b"[DONE]":
+            continue
+        for choice in json.loads(data)["choices"]:
+            print(choice["delta"].get("content") or "", end="", flush=True)
+    print()
+    connection.close()
+
+
+def main() -> int:
+    """Runs the server, asks, waits for Ctrl-C."""
+    ingle = Path(sys.executable).with_name("ingle")
+    command = [str(ingle), "serve", "demo", "--host", HOST, "--port", str(PORT)]
+    server = subprocess.Popen(command)
+    try:
+        wait_until_ready(server)
+        print(f"\n> {QUESTION}", flush=True)
+        ask(QUESTION)
+        print(f"\nServing on http://{HOST}:{PORT}/v1 until Ctrl-C.", flush=True)
+        return server.wait()
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        if server.poll() is None:
+            server.send_signal(signal.SIGTERM)
+            server.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
