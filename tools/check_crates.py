@@ -1,6 +1,6 @@
 """Checks every crate that is built: licence allowed, source the crate registry, none of the banned.
 
-Works from `cargo metadata`, so that no tool has to be compiled; where cargo-deny is installed it runs too
+Works from `cargo metadata`, so that no tool has to be compiled; cargo-deny runs too where installed
 (deny.toml holds the same rules).
 """
 
