@@ -1,0 +1,484 @@
+// Paged attention of prefill chunks and decode rows in one launch.
+//
+// Shapes: q, out [T_pad, num_heads, HEAD_DIM] act; KV pages in bytes at kv_base + block * block_stride
+//   + layer_offset: [K, V][num_kv_heads][block_size][HEAD_DIM] act; block_table [num_slots, max_blocks]
+//   u32; plan as step_prepare.cu writes it; partials [2 * G][64 * (HEAD_DIM + 2)] f32 workspace;
+//   counters [G] u32, zero before and after. out rows of padded tokens become zero.
+// A token at position p sees positions (p - window, p], all of [0, p] if window is 0.
+//   Scores are scale * q.k, then softcap * tanh(score / softcap) if softcap > 0.
+// Work: the (entry, kv head, tile) triples of the plan lie on a line; each CTA takes an equal run of
+//   it, so that the end of one (entry, kv head) and the start of the next share a pipeline. Where a
+//   run cuts a pair, the pieces go to `partials` and the CTA that arrives last merges them in order
+//   (stream-K, Osama et al. 2023): sums do not depend on who is last. Entries of at most 16 packed
+//   rows (decode) split a tile's tokens over the warps, others split the packed rows.
+// Numerics: act operands on the tensor cores, f32 scores, sums and output; P rounded to act.
+// Launch: grid G (as given to step_prepare), block 128, dynamic shared memory
+//   ATTN_STAGES * 2 * KT * (HEAD_DIM + 8) * 2 + (HEAD_DIM == 256 ? 64 * (HEAD_DIM + 8) * 2 : 0)
+//   + 16 * HEAD_DIM * 4 + 1024 bytes, KT = 64 (32 if HEAD_DIM is 256).
+#include "ptx.cuh"
+
+#ifndef ATTN_STAGES
+#define ATTN_STAGES 2
+#endif
+
+constexpr int D = HEAD_DIM;
+constexpr int KT = D == 256 ? 32 : 64;        // tokens a tile
+constexpr int Q_ROWS = 64;                    // packed rows of a prefill entry
+constexpr int LD = D + 8;                     // elements a row in shared memory: no bank conflicts
+constexpr int CHUNKS = D / 8;                 // 16-byte pieces a row
+constexpr int DN = D / 8, DK = D / 16;        // mma tiles over HEAD_DIM
+constexpr int THREADS = 128, WARPS = 4;
+constexpr bool Q_IN_REGISTERS = D <= 128;
+constexpr int KV_WARPS = KT / 16;             // warps that share a decode tile
+constexpr u32 STAGE_BYTES = 2 * KT * LD * 2;
+constexpr u32 Q_BYTES = Q_IN_REGISTERS ? 0 : Q_ROWS * LD * 2;
+constexpr u32 PLAN_HEADER = 16;
+
+struct Problem {
+    const act* q;
+    act* out;
+    const u32 *entries, *block_table;
+    u64 kv_base, block_stride;
+    float *partials;
+    u32* counters;
+    float scale, softcap;
+    u32 window, per_cta, num_heads, num_kv_heads, group, block_size, max_blocks;
+    bool no_split;
+};
+
+// A place on the line of tiles.
+struct Cursor {
+    u32 entry, head, tile;
+    u32 first_token, slot, start, packed_begin, packed_end, tile_begin, tile_end, before;
+};
+
+DEV void load_entry(Cursor& c, const Problem& p) {
+    const uint4* words = (const uint4*)(p.entries + 8 * c.entry);
+    uint4 a = words[0], b = words[1];
+    c.first_token = a.x, c.slot = a.y, c.start = a.z, c.packed_begin = a.w;
+    c.packed_end = b.x, c.tile_begin = b.y, c.tile_end = b.z, c.before = b.w;
+}
+
+DEV void advance(Cursor& c, const Problem& p, bool more) {
+    if (++c.tile < c.tile_end) return;
+    if (++c.head == p.num_kv_heads) {
+        c.head = 0;
+        c.entry++;
+        if (more) load_entry(c, p);
+    }
+    c.tile = c.tile_begin;
+}
+
+DEV u32 tiles_of(const Cursor& c) { return c.tile_end - c.tile_begin; }
+
+// ---- loads --------------------------------------------------------------------------------------
+
+// Copies K and V of one tile; tokens that no query of the entry sees are zeros (0 * NaN is NaN).
+DEV void load_tile(const Cursor& c, const Problem& p, u32 stage) {
+    u32 kv_end = c.start + (c.packed_end - 1) / p.group + 1;
+    const u32* table = p.block_table + (u64)c.slot * p.max_blocks;
+    u64 v_offset = (u64)p.num_kv_heads * p.block_size * D * 2;
+    u32 first = c.tile * KT;
+    bool one_block = p.block_size >= KT;
+    u32 block = one_block ? table[first / p.block_size] : 0;
+#pragma unroll
+    for (int i = 0; i < KT * CHUNKS / THREADS; i++) {
+        u32 index = threadIdx.x + i * THREADS, row = index / CHUNKS, chunk = index % CHUNKS;
+        u32 token = first + row;
+        bool valid = token < kv_end;
+        if (!valid) token = first;
+        if (!one_block) block = table[token / p.block_size];
+        u64 address = p.kv_base + block * p.block_stride +
+                      ((u64)(c.head * p.block_size + token % p.block_size) * D + chunk * 8) * 2;
+        u32 target = stage + (row * LD + chunk * 8) * 2;
+        cp_async_16(target, (const void*)address, valid ? 16 : 0);
+        cp_async_16(target + KT * LD * 2, (const void*)(address + v_offset), valid ? 16 : 0);
+    }
+}
+
+DEV const act* q_row(const Cursor& c, const Problem& p, u32 packed) {
+    u64 token = c.first_token + packed / p.group, head = c.head * p.group + packed % p.group;
+    return p.q + (token * p.num_heads + head) * D;
+}
+
+// ---- one piece of one (entry, kv head) ----------------------------------------------------------
+
+struct Piece {
+    u32 q[Q_IN_REGISTERS ? DK : 1][4];
+    float o[DN][4], m[2], l[2];  // m in raw scores, l this thread's share
+    u32 position[2];             // of this thread's two rows
+    u32 first_tile;
+    bool decode;
+};
+
+DEV void start_piece(Piece& piece, const Cursor& c, const Problem& p, u8* q_smem) {
+    u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    piece.decode = c.packed_end - c.packed_begin <= 16;
+    piece.first_tile = c.tile;
+    u32 base = c.packed_begin + (piece.decode ? 0 : warp * 16);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        u32 packed = base + lane / 4 + 8 * r;
+        bool valid = packed < c.packed_end;
+        piece.position[r] = c.start + (valid ? packed : c.packed_end - 1) / p.group;
+        piece.m[r] = NEG_INF;
+        piece.l[r] = 0.0f;
+        if (Q_IN_REGISTERS) {
+            const act* row = q_row(c, p, valid ? packed : c.packed_begin) + 2 * (lane & 3);
+#pragma unroll
+            for (int k = 0; k < (Q_IN_REGISTERS ? DK : 1); k++) {
+                piece.q[k][r] = valid ? *(const u32*)(row + 16 * k) : 0;
+                piece.q[k][r + 2] = valid ? *(const u32*)(row + 16 * k + 8) : 0;
+            }
+        }
+    }
+    if (!Q_IN_REGISTERS) {
+        __syncthreads();
+        for (u32 i = threadIdx.x; i < Q_ROWS * CHUNKS; i += THREADS) {
+            u32 packed = c.packed_begin + i / CHUNKS;
+            uint4 v = make_uint4(0, 0, 0, 0);
+            if (packed < c.packed_end) v = *(const uint4*)(q_row(c, p, packed) + i % CHUNKS * 8);
+            *(uint4*)(q_smem + (i / CHUNKS * LD + i % CHUNKS * 8) * 2) = v;
+        }
+        __syncthreads();
+    }
+#pragma unroll
+    for (int n = 0; n < DN; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) piece.o[n][i] = 0.0f;
+}
+
+// scores[16 rows x NT * 8 tokens] of this warp, tokens from `k_smem` on.
+template <int NT>
+DEV void scores_of(float (&s)[NT][4], const Piece& piece, u32 k_smem, u32 q_smem) {
+    u32 lane = threadIdx.x & 31;
+    u32 k_lane = k_smem + (((lane >> 4) * 8 + (lane & 7)) * LD + ((lane >> 3) & 1) * 8) * 2;
+    u32 q_lane = q_smem + ((((lane >> 3) & 1) * 8 + (lane & 7)) * LD + (lane >> 4) * 8) * 2;
+#pragma unroll
+    for (int n = 0; n < NT; n++) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
+#pragma unroll
+    for (int k = 0; k < DK; k++) {
+        u32 a[4];
+        if (Q_IN_REGISTERS) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) a[i] = piece.q[Q_IN_REGISTERS ? k : 0][i];
+        } else {
+            ldmatrix_x4(a, q_lane + k * 32);
+        }
+#pragma unroll
+        for (int n = 0; n < NT; n += 2) {
+            u32 b[4];
+            ldmatrix_x4(b, k_lane + (n * 8 * LD + k * 16) * 2);
+            mma_16816(s[n], a, b[0], b[1]);
+            mma_16816(s[n + 1], a, b[2], b[3]);
+        }
+    }
+}
+
+template <int NT>
+DEV void mask_scores(float (&s)[NT][4], const Piece& piece, const Problem& p, u32 first_token) {
+    u32 column = first_token + 2 * (threadIdx.x & 3);
+#pragma unroll
+    for (int n = 0; n < NT; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            u32 token = column + n * 8 + (i & 1), position = piece.position[i >> 1];
+            if (token > position || (p.window && token + p.window <= position)) s[n][i] = NEG_INF;
+        }
+}
+
+// Adds NT * 8 tokens, whose K and V start at k_smem and v_smem, to the piece.
+template <int NT>
+DEV void add_tokens(Piece& piece, const Problem& p, u32 first_token, bool masked, u32 k_smem,
+                    u32 v_smem, u32 q_smem) {
+    float s[NT][4];
+    scores_of<NT>(s, piece, k_smem, q_smem);
+    float to_log2 = p.scale * LOG2E;
+    if (p.softcap > 0.0f) {
+        float inner = p.scale / p.softcap;
+        to_log2 = LOG2E;
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) s[n][i] = p.softcap * tanh_f32(s[n][i] * inner);
+    }
+    if (masked) mask_scores<NT>(s, piece, p, first_token);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float m = piece.m[r];
+#pragma unroll
+        for (int n = 0; n < NT; n++) m = fmaxf(m, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
+        m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
+        m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
+        float base = m == NEG_INF ? 0.0f : m * to_log2;
+        float keep = exp2_approx(piece.m[r] * to_log2 - base);
+        float sum = 0.0f;
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+            s[n][2 * r] = exp2_approx(fmaf(s[n][2 * r], to_log2, -base));
+            s[n][2 * r + 1] = exp2_approx(fmaf(s[n][2 * r + 1], to_log2, -base));
+            sum += s[n][2 * r] + s[n][2 * r + 1];
+        }
+        piece.m[r] = m;
+        piece.l[r] = piece.l[r] * keep + sum;
+#pragma unroll
+        for (int n = 0; n < DN; n++) piece.o[n][2 * r] *= keep, piece.o[n][2 * r + 1] *= keep;
+    }
+    u32 lane = threadIdx.x & 31;
+    u32 v_lane = v_smem + ((((lane >> 3) & 1) * 8 + (lane & 7)) * LD + (lane >> 4) * 8) * 2;
+#pragma unroll
+    for (int k = 0; k < NT / 2; k++) {
+        u32 a[4] = {pack2(s[2 * k][0], s[2 * k][1]), pack2(s[2 * k][2], s[2 * k][3]),
+                    pack2(s[2 * k + 1][0], s[2 * k + 1][1]), pack2(s[2 * k + 1][2], s[2 * k + 1][3])};
+#pragma unroll
+        for (int n = 0; n < DN; n += 2) {
+            u32 b[4];
+            ldmatrix_x4_trans(b, v_lane + (k * 16 * LD + n * 8) * 2);
+            mma_16816(piece.o[n], a, b[0], b[1]);
+            mma_16816(piece.o[n + 1], a, b[2], b[3]);
+        }
+    }
+}
+
+DEV void add_tile(Piece& piece, const Cursor& c, const Problem& p, u32 stage, u32 q_smem) {
+    u32 first = c.tile * KT, warp = threadIdx.x >> 5;
+    u32 first_position = c.start + c.packed_begin / p.group;
+    u32 last_position = c.start + (c.packed_end - 1) / p.group;
+    bool masked = first + KT > first_position + 1 || (p.window && first + p.window <= last_position);
+    u32 v = stage + KT * LD * 2;
+    if (!piece.decode) {
+        add_tokens<KT / 8>(piece, p, first, masked, stage, v, q_smem + warp * 16 * LD * 2);
+    } else if (warp < KV_WARPS) {
+        u32 skip = warp * 16 * LD * 2;
+        add_tokens<2>(piece, p, first + warp * 16, masked, stage + skip, v + skip, q_smem);
+    }
+}
+
+// ---- the end of a piece -------------------------------------------------------------------------
+
+DEV act* out_row(const Cursor& c, const Problem& p, u32 packed) {
+    u64 token = c.first_token + packed / p.group, head = c.head * p.group + packed % p.group;
+    return p.out + (token * p.num_heads + head) * D;
+}
+
+DEV float to_log2_of(const Problem& p) { return p.softcap > 0.0f ? LOG2E : p.scale * LOG2E; }
+
+DEV float inverse(float l) { return l > 0.0f ? 1.0f / l : 0.0f; }
+
+// Partial of up to 64 rows: O [64][D], then m [64] in log2 units, then l [64].
+DEV float* partial_at(const Problem& p, u32 index) { return p.partials + (u64)index * Q_ROWS * (D + 2); }
+
+DEV void finish_prefill(const Piece& piece, const Cursor& c, const Problem& p, float* partial) {
+    u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float l = piece.l[r];
+        l += __shfl_xor_sync(0xffffffffu, l, 1);
+        l += __shfl_xor_sync(0xffffffffu, l, 2);
+        u32 row = warp * 16 + lane / 4 + 8 * r;
+        if (c.packed_begin + row >= c.packed_end) continue;
+        if (partial) {
+            float* target = partial + row * D + 2 * (lane & 3);
+#pragma unroll
+            for (int n = 0; n < DN; n++)
+                *(float2*)(target + n * 8) = make_float2(piece.o[n][2 * r], piece.o[n][2 * r + 1]);
+            if ((lane & 3) == 0) {
+                partial[Q_ROWS * D + row] = piece.m[r] * to_log2_of(p);
+                partial[Q_ROWS * D + Q_ROWS + row] = l;
+            }
+        } else {
+            float scale = inverse(l);
+            act* target = out_row(c, p, c.packed_begin + row) + 2 * (lane & 3);
+#pragma unroll
+            for (int n = 0; n < DN; n++)
+                *(u32*)(target + n * 8) = pack2(piece.o[n][2 * r] * scale, piece.o[n][2 * r + 1] * scale);
+        }
+    }
+}
+
+// The warps hold the same rows over different tokens: sums them in warp order in shared memory.
+DEV void finish_decode(const Piece& piece, const Cursor& c, const Problem& p, float* partial,
+                       float* o_smem, float2* ml_smem) {
+    u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, rows = c.packed_end - c.packed_begin;
+    float to_log2 = to_log2_of(p);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float l = piece.l[r];
+        l += __shfl_xor_sync(0xffffffffu, l, 1);
+        l += __shfl_xor_sync(0xffffffffu, l, 2);
+        if ((lane & 3) == 0) ml_smem[warp * 16 + lane / 4 + 8 * r] = make_float2(piece.m[r] * to_log2, l);
+    }
+    __syncthreads();
+    float factor[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        u32 row = lane / 4 + 8 * r;
+        float m = NEG_INF;
+#pragma unroll
+        for (int w = 0; w < KV_WARPS; w++) m = fmaxf(m, ml_smem[w * 16 + row].x);
+        factor[r] = exp2_approx(piece.m[r] * to_log2 - (m == NEG_INF ? 0.0f : m));
+    }
+    for (u32 w = 0; w < KV_WARPS; w++) {
+        if (w == warp) {
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                u32 row = lane / 4 + 8 * r;
+                if (row >= rows) continue;
+#pragma unroll
+                for (int n = 0; n < DN; n++) {
+                    float2* target = (float2*)(o_smem + row * D + n * 8 + 2 * (lane & 3));
+                    float2 sum = w ? *target : make_float2(0.0f, 0.0f);
+                    sum.x += piece.o[n][2 * r] * factor[r];
+                    sum.y += piece.o[n][2 * r + 1] * factor[r];
+                    *target = sum;
+                }
+            }
+        }
+        __syncthreads();
+    }
+    for (u32 i = threadIdx.x; i < rows * (D / 2); i += THREADS) {
+        u32 row = i / (D / 2), column = i % (D / 2) * 2;
+        float m = NEG_INF, l = 0.0f;
+#pragma unroll
+        for (int w = 0; w < KV_WARPS; w++) m = fmaxf(m, ml_smem[w * 16 + row].x);
+#pragma unroll
+        for (int w = 0; w < KV_WARPS; w++)
+            l += ml_smem[w * 16 + row].y * exp2_approx(ml_smem[w * 16 + row].x - (m == NEG_INF ? 0.0f : m));
+        float2 v = *(float2*)(o_smem + row * D + column);
+        if (partial) {
+            *(float2*)(partial + row * D + column) = v;
+            if (column == 0) partial[Q_ROWS * D + row] = m, partial[Q_ROWS * D + Q_ROWS + row] = l;
+        } else {
+            float scale = inverse(l);
+            *(u32*)(out_row(c, p, c.packed_begin + row) + column) = pack2(v.x * scale, v.y * scale);
+        }
+    }
+}
+
+DEV u32 piece_index(u32 cta, u32 first_cta) { return cta == first_cta ? 2 * cta + 1 : 2 * cta; }
+
+// Sums the pieces that CTAs [first, first + count) wrote, in that order, and writes the output rows.
+DEV void merge_pieces(const Cursor& c, const Problem& p, u32 first, u32 count) {
+    u32 rows = c.packed_end - c.packed_begin;
+    for (u32 i = threadIdx.x; i < rows * (D / 4); i += THREADS) {
+        u32 row = i / (D / 4), column = i % (D / 4) * 4;
+        float m = NEG_INF, l = 0.0f;
+#pragma unroll 4
+        for (u32 k = 0; k < count; k++)
+            m = fmaxf(m, __ldcg(partial_at(p, piece_index(first + k, first)) + Q_ROWS * D + row));
+        float base = m == NEG_INF ? 0.0f : m;
+        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 4
+        for (u32 k = 0; k < count; k++) {
+            const float* part = partial_at(p, piece_index(first + k, first));
+            float weight = exp2_approx(__ldcg(part + Q_ROWS * D + row) - base);
+            float4 v = __ldcg((const float4*)(part + row * D + column));
+            l += weight * __ldcg(part + Q_ROWS * D + Q_ROWS + row);
+            sum.x += weight * v.x, sum.y += weight * v.y, sum.z += weight * v.z, sum.w += weight * v.w;
+        }
+        float scale = inverse(l);
+        uint2 packed = make_uint2(pack2(sum.x * scale, sum.y * scale), pack2(sum.z * scale, sum.w * scale));
+        *(uint2*)(out_row(c, p, c.packed_begin + row) + column) = packed;
+    }
+}
+
+DEV void finish_piece(const Piece& piece, const Cursor& c, const Problem& p, float* o_smem,
+                      float2* ml_smem, u32* flag) {
+    u32 tiles = tiles_of(c), from = c.before + c.head * tiles;
+    u32 first = from / p.per_cta, last = (from + tiles - 1) / p.per_cta;
+    bool whole = p.no_split || first == last;
+    float* partial = whole ? nullptr : partial_at(p, piece_index(blockIdx.x, first));
+    if (piece.decode) finish_decode(piece, c, p, partial, o_smem, ml_smem);
+    else finish_prefill(piece, c, p, partial);
+    if (whole) return;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) *flag = atomicAdd(p.counters + first, 1u) == last - first;
+    __syncthreads();
+    if (*flag) {
+        __threadfence();
+        merge_pieces(c, p, first, last - first + 1);
+        if (threadIdx.x == 0) p.counters[first] = 0;
+    }
+}
+
+// ---- the kernel ---------------------------------------------------------------------------------
+
+DEV void zero_padding(const Problem& p, const u32* plan) {
+    u64 words = (u64)p.num_heads * D / 8;
+    uint4* rows = (uint4*)p.out;
+    for (u32 t = plan[4] + blockIdx.x; t < plan[5]; t += gridDim.x)
+        for (u32 i = threadIdx.x; i < words; i += THREADS) rows[t * words + i] = make_uint4(0, 0, 0, 0);
+}
+
+// Places the cursor of this CTA and returns how many tiles it has to do.
+DEV u32 place_cursor(Cursor& c, const Problem& p, const u32* plan) {
+    u32 total = plan[1], begin = blockIdx.x * p.per_cta, end = min(begin + p.per_cta, total);
+    if (begin >= total) return 0;
+    if (p.no_split && end < total) {
+        c.entry = plan[PLAN_HEADER + blockIdx.x + 1];
+        load_entry(c, p);
+        u32 over = (end - c.before) % tiles_of(c);
+        if (over) end += tiles_of(c) - over;
+    }
+    c.entry = plan[PLAN_HEADER + blockIdx.x];
+    load_entry(c, p);
+    if (p.no_split) {
+        u32 over = (begin - c.before) % tiles_of(c);
+        if (over) begin += tiles_of(c) - over;
+        if (begin >= end) return 0;
+        if (begin - c.before >= tiles_of(c) * p.num_kv_heads) {
+            c.entry++;
+            load_entry(c, p);
+        }
+    }
+    c.head = (begin - c.before) / tiles_of(c);
+    c.tile = c.tile_begin + (begin - c.before) % tiles_of(c);
+    return end - begin;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, D <= 128 ? 2 : 1)
+PASTE(attention_paged, DT, sm80)
+(Dims dims, const act* q, act* out, const u32* plan, const u32* block_table, u64 kv_base,
+ u64 block_stride, u64 layer_offset, float* partials, u32* counters, float scale, float softcap,
+ u32 window) {
+    extern __shared__ __align__(128) u8 smem[];
+    grid_wait();
+    u8* q_smem = smem + ATTN_STAGES * STAGE_BYTES;
+    float* o_smem = (float*)(q_smem + Q_BYTES);
+    float2* ml_smem = (float2*)(o_smem + 16 * D);
+    u32* flag = (u32*)(ml_smem + WARPS * 16);
+    Problem p{q, out, plan + PLAN_HEADER + (plan[6] + 7) / 8 * 8, block_table, kv_base + layer_offset,
+              block_stride, partials, counters, scale, softcap, window, plan[2], DIM(num_heads),
+              DIM(num_kv_heads), DIM(num_heads) / DIM(num_kv_heads), DIM(block_size),
+              DIM(max_blocks), (plan[3] & 1) != 0};
+    zero_padding(p, plan);
+    Cursor next, current;
+    u32 count = place_cursor(next, p, plan), base = smem_address(smem), issued = 0;
+    if (count == 0) return;
+    current = next;
+    for (; issued < ATTN_STAGES - 1; issued++) {
+        if (issued < count) {
+            load_tile(next, p, base + issued * STAGE_BYTES);
+            advance(next, p, issued + 1 < count);
+        }
+        cp_async_commit();
+    }
+    Piece piece;
+    bool fresh = true;
+    for (u32 t = 0; t < count; t++) {
+        if (fresh) start_piece(piece, current, p, q_smem);
+        cp_async_wait<ATTN_STAGES - 2>();
+        __syncthreads();
+        if (issued < count) {
+            load_tile(next, p, base + issued % ATTN_STAGES * STAGE_BYTES);
+            advance(next, p, issued + 1 < count);
+        }
+        cp_async_commit();
+        issued++;
+        add_tile(piece, current, p, base + t % ATTN_STAGES * STAGE_BYTES, smem_address(q_smem));
+        fresh = current.tile + 1 == current.tile_end;
+        if (fresh || t + 1 == count) finish_piece(piece, current, p, o_smem, ml_smem, flag);
+        advance(current, p, t + 1 < count);
+    }
+}

@@ -1,0 +1,226 @@
+// What every kernel shares: types, dimensions, number formats and the PTX instructions we use.
+// Self-contained: NVRTC compiles it without any CUDA header.
+//
+// Dimensions. Every kernel takes `Dims dims` by value first and reads it through DIM(name). With
+// -DCONST_DIMS, DIM(name) is the constant D_name, given as -DD_name=value; without it the argument.
+// The argument list is the same in both builds.
+#pragma once
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef int i32;
+typedef long long i64;
+
+struct Dims {
+    u32 vocab_size, sample_vocab, hidden_size, num_heads, num_kv_heads, rotary_dim, block_size,
+        max_blocks, num_slots, intermediate_size, num_experts, experts_per_token, gemm_n, gemm_k,
+        reserved0, reserved1;
+};
+
+#ifdef CONST_DIMS
+#define DIM(name) ((u32)(D_##name))
+#else
+#define DIM(name) (dims.name)
+#endif
+
+#ifndef DTYPE_F16
+#define DTYPE_F16 0
+#endif
+
+#if DTYPE_F16
+#define DT f16
+#else
+#define DT bf16
+#endif
+#define PASTE_(op, dt, arch) op##_##dt##_##arch
+#define PASTE(op, dt, arch) PASTE_(op, dt, arch)
+// Entry whose name carries the activation type, and entries that do not depend on it.
+#define ENTRY(op) extern "C" __global__ void PASTE(op, DT, sm80)
+#define ENTRY_F32(op) extern "C" __global__ void PASTE(op, f32, sm80)
+#define ENTRY_U32(op) extern "C" __global__ void PASTE(op, u32, sm80)
+
+#define NONE 0xffffffffu
+#define DEV static __device__ __forceinline__
+
+// ---- numbers ------------------------------------------------------------------------------------
+
+// Storage of one activation or weight: bf16 or f16 bits.
+struct act {
+    u16 bits;
+};
+
+DEV float act_to_f32(act value) {
+#if DTYPE_F16
+    float result;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(value.bits));
+    return result;
+#else
+    return __uint_as_float((u32)value.bits << 16);
+#endif
+}
+
+DEV act f32_to_act(float value) {
+    act result;
+#if DTYPE_F16
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result.bits) : "f"(value));
+#else
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result.bits) : "f"(value));
+#endif
+    return result;
+}
+
+// Two values in one register; `low` is the one at the lower address.
+DEV u32 pack2(float low, float high) {
+    u32 result;
+#if DTYPE_F16
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
+#else
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
+#endif
+    return result;
+}
+
+DEV float2 unpack2(u32 pair) {
+    act low{(u16)(pair & 0xffffu)}, high{(u16)(pair >> 16)};
+    return make_float2(act_to_f32(low), act_to_f32(high));
+}
+
+DEV float exp2_approx(float x) {
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+    return result;
+}
+
+#define LOG2E 1.4426950408889634f
+#define LN2 0.6931471805599453f
+#define NEG_INF (-__uint_as_float(0x7f800000u))
+
+// tanh to about 1e-6 relative of 1; never overflows.
+DEV float tanh_f32(float x) {
+    float e = exp2_approx(fminf(fabsf(x), 20.0f) * (2.0f * LOG2E));
+    return copysignf(1.0f - __fdividef(2.0f, e + 1.0f), x);
+}
+
+DEV bool is_finite(float x) { return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u; }
+
+// ---- warp and block -----------------------------------------------------------------------------
+
+DEV float warp_sum(float x) {
+#pragma unroll
+    for (int offset = 16; offset > 0; offset >>= 1) x += __shfl_xor_sync(0xffffffffu, x, offset);
+    return x;
+}
+
+DEV float warp_max(float x) {
+#pragma unroll
+    for (int offset = 16; offset > 0; offset >>= 1)
+        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
+    return x;
+}
+
+DEV u32 warp_sum_u32(u32 x) {
+#pragma unroll
+    for (int offset = 16; offset > 0; offset >>= 1) x += __shfl_xor_sync(0xffffffffu, x, offset);
+    return x;
+}
+
+// Sum over the block in a fixed order; every thread gets it. `scratch` holds 33 floats.
+DEV float block_sum(float x, float* scratch) {
+    x = warp_sum(x);
+    u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, warps = blockDim.x >> 5;
+    __syncthreads();
+    if (lane == 0) scratch[warp] = x;
+    __syncthreads();
+    return warp_sum(lane < warps ? scratch[lane] : 0.0f);
+}
+
+// Exclusive prefix sum over the block; `total` is the sum. `scratch` holds 33 words.
+DEV u32 block_prefix_u32(u32 x, u32* scratch, u32* total) {
+    u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, warps = blockDim.x >> 5;
+    u32 inclusive = x;
+#pragma unroll
+    for (int offset = 1; offset < 32; offset <<= 1) {
+        u32 below = __shfl_up_sync(0xffffffffu, inclusive, offset);
+        if (lane >= offset) inclusive += below;
+    }
+    __syncthreads();
+    if (lane == 31) scratch[warp] = inclusive;
+    __syncthreads();
+    u32 part = lane < warps ? scratch[lane] : 0;
+    u32 scan = part;
+#pragma unroll
+    for (int offset = 1; offset < 32; offset <<= 1) {
+        u32 below = __shfl_up_sync(0xffffffffu, scan, offset);
+        if (lane >= offset) scan += below;
+    }
+    *total = __shfl_sync(0xffffffffu, scan, 31);
+    u32 before = __shfl_sync(0xffffffffu, scan - part, warp);
+    return before + inclusive - x;
+}
+
+// ---- memory -------------------------------------------------------------------------------------
+
+DEV u32 smem_address(const void* pointer) { return (u32)__cvta_generic_to_shared(pointer); }
+
+DEV uint4 load_stream(const void* pointer) {
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(pointer));
+    return v;
+}
+
+// 16 bytes global -> shared, zeros if `bytes` is 0. Both sides 16-byte aligned.
+DEV void cp_async_16(u32 destination, const void* source, u32 bytes) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(destination),
+                 "l"(source), "r"(bytes)
+                 : "memory");
+}
+DEV void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int PENDING>
+DEV void cp_async_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// Programmatic dependent launch: `wait` before the first access to what earlier kernels write (or
+// still read); `trigger` lets the next kernel start its prologue. No-ops before sm_90.
+DEV void grid_wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+DEV void grid_trigger() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// ---- tensor cores -------------------------------------------------------------------------------
+
+DEV void ldmatrix_x4(u32 (&r)[4], u32 address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+}
+DEV void ldmatrix_x4_trans(u32 (&r)[4], u32 address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+// d[16 x 8] += a[16 x 16] * b[16 x 8], f32 accumulate.
+DEV void mma_16816(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+#if DTYPE_F16
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+#else
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+#endif
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}

@@ -1,0 +1,136 @@
+// From the qkv projection to attention's inputs: bias, head norm, rotation, KV write.
+//
+// rope_table: table[p][i] = attention_factor * (cos, sin)(p * inv_freq[i]); the angle is rounded to f32
+//   first as the reference does, its cosine and sine are taken in f64.
+// rope_kv_paged: one warp a head of a token.
+//   qkv [T_pad, (num_heads + 2 * num_kv_heads) * HEAD_DIM] act; bias the same width f32 or null;
+//   q_norm, k_norm [HEAD_DIM] f32 or null; table [positions, rotary_dim / 2] float2; positions,
+//   kv_slot [T_pad] u32 (kv_slot = block * block_size + offset, NONE writes no KV);
+//   q_out [T_pad, num_heads * HEAD_DIM] act.
+//   KV address in bytes: kv_base + block * block_stride + layer_offset
+//                        + (((K ? 0 : 1) * num_kv_heads + head) * block_size + offset) * HEAD_DIM * 2.
+//   style 0 rotates i with i + rotary_dim / 2, style 1 rotates 2i with 2i + 1.
+// Numerics: f32, one rounding to act. rotary_dim % 4 == 0, HEAD_DIM % 32 == 0, <= 256.
+// Launch: rope_table grid ceil(num_positions * half / 256), block 256;
+//   rope_kv_paged grid (T_pad, ceil(heads / 8)), block 256, heads = num_heads + 2 * num_kv_heads.
+#include "ptx.cuh"
+
+// Sine and cosine of x in [0, 2^27), to about 1e-15.
+DEV float2 cos_sin(double x) {
+    double k = rint(x * 0.63661977236758134);
+    double r = fma(-k, 1.5707963267948966, x);
+    r = fma(-k, 6.123233995736766e-17, r);
+    double z = r * r;
+    double s = fma(z, fma(z, fma(z, fma(z, fma(z, fma(z, 1.6059043836821613e-10, -2.5052108385441719e-08),
+        2.7557319223985893e-06), -1.9841269841269841e-04), 8.3333333333333333e-03), -1.6666666666666667e-01), 1.0) * r;
+    double c = fma(z, fma(z, fma(z, fma(z, fma(z, fma(z, fma(z, -1.1470745597729725e-11, 2.0876756987868099e-09),
+        -2.7557319223985891e-07), 2.4801587301587302e-05), -1.3888888888888889e-03), 4.1666666666666664e-02), -0.5), 1.0);
+    u32 quadrant = (u32)(i64)k & 3u;
+    double cosine = (quadrant & 1) ? s : c, sine = (quadrant & 1) ? c : s;
+    if (quadrant == 1 || quadrant == 2) cosine = -cosine;
+    if (quadrant >= 2) sine = -sine;
+    return make_float2((float)cosine, (float)sine);
+}
+
+ENTRY_F32(rope_table)
+(const float* __restrict__ inv_freq, float attention_factor, float2* __restrict__ table,
+ u32 num_positions, u32 half) {
+    u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= (u64)num_positions * half) return;
+    float angle = (float)(u32)(i / half) * inv_freq[i % half];
+    float2 v = cos_sin((double)angle);
+    table[i] = make_float2(v.x * attention_factor, v.y * attention_factor);
+}
+
+#ifdef HEAD_DIM
+
+constexpr int GROUPS = (HEAD_DIM + 63) / 64;  // a lane holds elements 64 * g + 2 * lane, + 1
+
+// Loads element pairs; lanes beyond HEAD_DIM (96) hold zeros.
+DEV void load_pairs(float2 (&v)[GROUPS], const act* head, const float* bias, u32 lane) {
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++) {
+        u32 i = 64 * g + 2 * lane;
+        v[g] = make_float2(0.0f, 0.0f);
+        if (i < HEAD_DIM) {
+            v[g] = unpack2(*(const u32*)(head + i));
+            if (bias) v[g].x += bias[i], v[g].y += bias[i + 1];
+        }
+    }
+}
+
+DEV float head_scale(const float2 (&v)[GROUPS], float eps) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++) sum += v[g].x * v[g].x + v[g].y * v[g].y;
+    return rsqrtf(warp_sum(sum) / (float)HEAD_DIM + eps);
+}
+
+// Bias, norm and weight of the pair at i, as the owner of that pair computes it.
+DEV float2 normed_pair(const act* head, const float* bias, const float* weight, float scale, u32 i) {
+    float2 v = unpack2(*(const u32*)(head + i));
+    if (bias) v.x += bias[i], v.y += bias[i + 1];
+    if (weight) v.x *= scale * weight[i], v.y *= scale * weight[i + 1];
+    return v;
+}
+
+DEV float2 rotate_pair(float2 v, const act* head, const float* bias, const float* weight,
+                       float scale, const float2* angles, u32 i, u32 rotary_dim, u32 style) {
+    if (i >= rotary_dim) return v;
+    if (style == 1) {
+        float2 cs = angles[i / 2];
+        return make_float2(v.x * cs.x - v.y * cs.y, v.y * cs.x + v.x * cs.y);
+    }
+    u32 half = rotary_dim / 2;
+    bool low = i < half;
+    u32 j = low ? i : i - half;
+    float2 other = normed_pair(head, bias, weight, scale, low ? i + half : j);
+    float4 cs = *(const float4*)(angles + j);
+    float sign = low ? -1.0f : 1.0f;
+    return make_float2(v.x * cs.x + sign * other.x * cs.y, v.y * cs.z + sign * other.y * cs.w);
+}
+
+ENTRY(rope_kv_paged)
+(Dims dims, const act* __restrict__ qkv, const float* __restrict__ bias,
+ const float* __restrict__ q_norm, const float* __restrict__ k_norm,
+ const float2* __restrict__ table, const u32* __restrict__ positions,
+ const u32* __restrict__ kv_slot, act* __restrict__ q_out, u64 kv_base, u64 block_stride,
+ u64 layer_offset, float eps, u32 style) {
+    grid_wait();
+    u32 lane = threadIdx.x & 31, head = blockIdx.y * 8 + (threadIdx.x >> 5), token = blockIdx.x;
+    u32 num_heads = DIM(num_heads), num_kv_heads = DIM(num_kv_heads);
+    u32 all_heads = num_heads + 2 * num_kv_heads;
+    if (head >= all_heads) return;
+    const act* source = qkv + ((u64)token * all_heads + head) * HEAD_DIM;
+    const float* head_bias = bias ? bias + head * HEAD_DIM : nullptr;
+    bool is_q = head < num_heads, is_v = head >= num_heads + num_kv_heads;
+    const float* weight = is_v ? nullptr : is_q ? q_norm : k_norm;
+
+    float2 v[GROUPS];
+    load_pairs(v, source, head_bias, lane);
+    float scale = weight ? head_scale(v, eps) : 1.0f;
+
+    act* target;
+    if (is_q) {
+        target = q_out + ((u64)token * num_heads + head) * HEAD_DIM;
+    } else {
+        u32 slot = kv_slot[token];
+        if (slot == NONE) return;
+        u32 block = slot / DIM(block_size), offset = slot % DIM(block_size);
+        target = (act*)(kv_base + block * block_stride + layer_offset) +
+                 ((u64)(head - num_heads) * DIM(block_size) + offset) * HEAD_DIM;
+    }
+    const float2* angles = table + (u64)positions[token] * (DIM(rotary_dim) / 2);
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++) {
+        u32 i = 64 * g + 2 * lane;
+        if (i < HEAD_DIM) {
+            float2 x = v[g];
+            if (weight) x.x *= scale * weight[i], x.y *= scale * weight[i + 1];
+            if (!is_v)
+                x = rotate_pair(x, source, head_bias, weight, scale, angles, i, DIM(rotary_dim), style);
+            *(u32*)(target + i) = pack2(x.x, x.y);
+        }
+    }
+}
+#endif

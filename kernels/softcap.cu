@@ -1,0 +1,16 @@
+// Caps logits in place: x = cap * tanh(x / cap) (Gemma 2).
+//
+// Shapes: logits [rows, vocab_size] f32 contiguous. A value that is not finite stays so.
+// Launch: grid (ceil(vocab_size / 4096), rows), block 256.
+#include "ptx.cuh"
+
+ENTRY_F32(softcap_rows)
+(Dims dims, float* __restrict__ logits, float cap) {
+    grid_wait();
+    float* row = logits + (u64)blockIdx.y * DIM(vocab_size);
+    u32 end = min((blockIdx.x + 1) * 4096, DIM(vocab_size));
+    for (u32 i = blockIdx.x * 4096 + threadIdx.x; i < end; i += blockDim.x) {
+        float x = row[i];
+        if (is_finite(x)) row[i] = cap * tanh_f32(x / cap);
+    }
+}
