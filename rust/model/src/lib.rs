@@ -4,9 +4,23 @@
 //! whatever a checkpoint needs and this engine lacks is an error that names file and field.
 #![forbid(unsafe_code)]
 
+mod catalogue;
+mod checkpoint;
+mod config;
+mod error;
+mod generation;
+mod gguf;
+mod rope;
+mod safetensors;
+mod source;
 mod spec;
 mod weights;
 
+pub use checkpoint::{Checkpoint, TokenizerFiles, open};
+pub use error::ModelError;
+pub use generation::GenerationDefaults;
+pub use gguf::GgufMetadata;
+pub use rope::RopeTables;
 pub use spec::{
     Activation, AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec, MoeSpec, NormSpec, RopeKind,
     RopeSpec, RopeStyle,

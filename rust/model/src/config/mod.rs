@@ -1,0 +1,228 @@
+//! config.json to `ModelSpec`. Families differ in defaults and in a few fields; whatever would change
+//! the text and is not known here is refused by name. `auto_map` and other pointers to code are never
+//! looked at.
+
+mod family;
+mod fields;
+mod rope;
+mod windows;
+
+pub(crate) use family::Family;
+pub(crate) use fields::{Fields, to_f32};
+pub(crate) use rope::yarn_attention_factor;
+
+use crate::error::ModelError;
+use crate::{
+    Activation, AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec, MoeSpec, NormSpec, WeightType,
+};
+
+/// Limits of sizes, so that products fit and loops end. The largest published models stay far below.
+pub(crate) mod limits {
+    pub(crate) const LAYERS: u32 = 1024;
+    pub(crate) const WIDTH: u32 = 1 << 20;
+    pub(crate) const HEADS: u32 = 4096;
+    pub(crate) const HEAD_DIM: u32 = 1024;
+    pub(crate) const VOCABULARY: u32 = 1 << 24;
+    pub(crate) const POSITIONS: u32 = 1 << 28;
+    pub(crate) const EXPERTS: u32 = 1024;
+}
+
+/// Reads the fields of a config.json.
+pub(crate) fn model_spec(config: &Fields<'_>) -> Result<(Family, ModelSpec), ModelError> {
+    let family = Family::of(config)?;
+    refuse_what_we_lack(config)?;
+    let hidden_size = config.required("hidden_size", limits::WIDTH)?;
+    let num_attention_heads = config.required("num_attention_heads", limits::HEADS)?;
+    let num_kv_heads = config.required("num_key_value_heads", limits::HEADS)?;
+    if !num_attention_heads.is_multiple_of(num_kv_heads) {
+        let reason = format!("{num_kv_heads} does not divide {num_attention_heads} query heads");
+        return Err(config.error("num_key_value_heads", reason));
+    }
+    let head_dim = head_dim(config, family, hidden_size, num_attention_heads)?;
+    let max_position_embeddings = config.required("max_position_embeddings", limits::POSITIONS)?;
+    let gemma = family == Family::Gemma2;
+    let bias = family.reads_attention_bias() && config.bool("attention_bias")?.unwrap_or(false);
+    let spec = ModelSpec {
+        architecture: family.model_type().to_owned(),
+        vocab_size: config.required("vocab_size", limits::VOCABULARY)?,
+        hidden_size,
+        num_attention_heads,
+        num_kv_heads,
+        head_dim,
+        max_position_embeddings,
+        norm: NormSpec {
+            eps: config
+                .positive_f32("rms_norm_eps")?
+                .ok_or_else(|| config.missing("rms_norm_eps"))?,
+            plus_one: gemma,
+        },
+        rope: rope::rope_spec(config, family, head_dim, max_position_embeddings)?,
+        attention: AttentionSpec {
+            scale: attention_scale(config, family, head_dim)?,
+            logit_softcap: softcap(config, family, "attn_logit_softcapping")?,
+            qk_norm: matches!(family, Family::Qwen3 | Family::Qwen3Moe),
+            qkv_bias: bias || family == Family::Qwen2,
+            o_bias: bias,
+        },
+        activation: activation(config, family)?,
+        post_norms: gemma,
+        embedding_scale: if gemma { root(hidden_size) } else { 1.0 },
+        final_logit_softcap: softcap(config, family, "final_logit_softcapping")?,
+        tie_word_embeddings: config.bool("tie_word_embeddings")?.unwrap_or(gemma),
+        weight_type: WeightType::F32,
+        layers: layers(config, family)?,
+    };
+    Ok((family, spec))
+}
+
+/// Fields that change what a model computes and that no family here has.
+fn refuse_what_we_lack(config: &Fields<'_>) -> Result<(), ModelError> {
+    for key in ["quantization_config", "compression_config"] {
+        if let Some(quantisation) = config.object(key)? {
+            let method = quantisation.string("quant_method")?.unwrap_or("of an unnamed method");
+            return Err(config.unsupported(key, method, "none; block formats are read from GGUF"));
+        }
+    }
+    for key in ["text_config", "vision_config"] {
+        if config.get(key).is_some() {
+            return Err(config.unsupported(key, "a nested model", "text models with flat fields"));
+        }
+    }
+    if config.bool("use_bidirectional_attention")? == Some(true) {
+        return Err(config.unsupported("use_bidirectional_attention", "true", "false"));
+    }
+    for key in ["dtype", "torch_dtype"] {
+        if let Some(dtype) = config.string(key)? {
+            let known = ["float32", "float16", "bfloat16"];
+            if !known.contains(&dtype.strip_prefix("torch.").unwrap_or(dtype)) {
+                return Err(config.unsupported(key, dtype, "float32, float16, bfloat16"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn head_dim(
+    config: &Fields<'_>,
+    family: Family,
+    hidden_size: u32,
+    heads: u32,
+) -> Result<u32, ModelError> {
+    let head_dim = match config.positive("head_dim", limits::HEAD_DIM)? {
+        Some(explicit) => explicit,
+        // Their classes default to a constant, not to the quotient.
+        None if matches!(family, Family::Gemma2 | Family::Qwen3) => {
+            return Err(config.missing("head_dim"));
+        }
+        None if hidden_size.is_multiple_of(heads) => hidden_size.checked_div(heads).unwrap_or(0),
+        None => {
+            let reason = format!("absent, and {heads} heads do not divide {hidden_size}");
+            return Err(config.error("head_dim", reason));
+        }
+    };
+    if head_dim.is_multiple_of(2) && (1..=limits::HEAD_DIM).contains(&head_dim) {
+        Ok(head_dim)
+    } else {
+        let reason = format!("{head_dim} is not an even number up to {}", limits::HEAD_DIM);
+        Err(config.error("head_dim", reason))
+    }
+}
+
+fn attention_scale(config: &Fields<'_>, family: Family, head_dim: u32) -> Result<f32, ModelError> {
+    if family != Family::Gemma2 {
+        return Ok(1.0 / root(head_dim));
+    }
+    let key = "query_pre_attn_scalar";
+    let scalar = config.positive_f32(key)?.ok_or_else(|| config.missing(key))?;
+    Ok(to_f32(1.0 / f64::from(scalar).sqrt()).unwrap_or(1.0))
+}
+
+/// The nearest f32 to the square root.
+pub(crate) fn root(number: u32) -> f32 {
+    to_f32(f64::from(number).sqrt()).unwrap_or(1.0)
+}
+
+fn softcap(config: &Fields<'_>, family: Family, key: &str) -> Result<Option<f32>, ModelError> {
+    let cap = config.positive_f32(key)?;
+    match cap {
+        Some(cap) if family != Family::Gemma2 => {
+            Err(config.unsupported(key, cap.to_string(), "null outside gemma2"))
+        }
+        cap => Ok(cap),
+    }
+}
+
+fn activation(config: &Fields<'_>, family: Family) -> Result<Activation, ModelError> {
+    let key = if family == Family::Gemma2 { "hidden_activation" } else { "hidden_act" };
+    let name = config.string(key)?.ok_or_else(|| config.missing(key))?;
+    match name {
+        "silu" | "swish" => Ok(Activation::Silu),
+        "gelu_pytorch_tanh" | "gelu_new" => Ok(Activation::GeluTanh),
+        other => Err(config.unsupported(key, other, "silu, gelu_pytorch_tanh")),
+    }
+}
+
+fn layers(config: &Fields<'_>, family: Family) -> Result<Vec<LayerSpec>, ModelError> {
+    let count = config.required("num_hidden_layers", limits::LAYERS)?;
+    let windows = windows::windows(config, family, count)?;
+    let moe = if family.is_moe() { Some(moe(config, family)?) } else { None };
+    let dense = if family == Family::Mixtral {
+        None
+    } else {
+        let bias = family == Family::Llama && config.bool("mlp_bias")?.unwrap_or(false);
+        let intermediate_size = config.required("intermediate_size", limits::WIDTH)?;
+        Some(FeedForwardSpec::Dense { intermediate_size, bias })
+    };
+    let sparse = sparse_layers(config, family, count)?;
+    windows
+        .into_iter()
+        .zip(sparse)
+        .map(|(window, sparse)| {
+            let feed_forward = if sparse { moe.map(FeedForwardSpec::Moe) } else { dense };
+            let feed_forward = feed_forward.ok_or_else(|| config.missing("intermediate_size"))?;
+            Ok(LayerSpec { window, feed_forward })
+        })
+        .collect()
+}
+
+fn moe(config: &Fields<'_>, family: Family) -> Result<MoeSpec, ModelError> {
+    let (old, new) = ("num_experts", "num_local_experts");
+    let experts = config.positive(old, limits::EXPERTS)?;
+    let local = config.positive(new, limits::EXPERTS)?;
+    if let (Some(a), Some(b)) = (experts, local)
+        && a != b
+    {
+        return Err(config.error(new, format!("{b} contradicts {old}, which is {a}")));
+    }
+    let num_experts = local.or(experts).ok_or_else(|| config.missing(new))?;
+    let experts_per_token = config.required("num_experts_per_tok", num_experts)?;
+    let (size, normalise_top_k) = match family {
+        Family::Mixtral => ("intermediate_size", true),
+        _ => (
+            "moe_intermediate_size",
+            config.bool("norm_topk_prob")?.ok_or_else(|| config.missing("norm_topk_prob"))?,
+        ),
+    };
+    let intermediate_size = config.required(size, limits::WIDTH)?;
+    Ok(MoeSpec { num_experts, experts_per_token, intermediate_size, normalise_top_k })
+}
+
+/// Which layers are mixtures of experts.
+fn sparse_layers(config: &Fields<'_>, family: Family, count: u32) -> Result<Vec<bool>, ModelError> {
+    if family != Family::Qwen3Moe {
+        return Ok((0..count).map(|_| family.is_moe()).collect());
+    }
+    let step = config.positive("decoder_sparse_step", limits::LAYERS)?.unwrap_or(1);
+    let dense = match config.get("mlp_only_layers") {
+        None => Vec::new(),
+        Some(value) => value
+            .as_array()
+            .and_then(|list| list.iter().map(serde_json::Value::as_u64).collect::<Option<Vec<_>>>())
+            .ok_or_else(|| config.wrong("mlp_only_layers", value, "a list of layer numbers"))?,
+    };
+    Ok((0..count)
+        .map(|layer| {
+            layer.saturating_add(1).is_multiple_of(step) && !dense.contains(&u64::from(layer))
+        })
+        .collect())
+}

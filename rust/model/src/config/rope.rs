@@ -1,0 +1,270 @@
+//! Rotary embedding of config.json: `rope_theta` and `rope_scaling`, or `rope_parameters` of
+//! transformers 5. Defaults are those of Hugging Face's modeling_rope_utils.
+
+use serde_json::{Map, Value};
+
+use super::{Family, Fields, limits, to_f32};
+use crate::error::ModelError;
+use crate::{RopeKind, RopeSpec, RopeStyle};
+
+/// Reads the rope fields.
+pub(super) fn rope_spec(
+    config: &Fields<'_>,
+    family: Family,
+    head_dim: u32,
+    max_position_embeddings: u32,
+) -> Result<RopeSpec, ModelError> {
+    let empty = Map::new();
+    let empty = Value::Object(empty);
+    let rope = match source(config)? {
+        Some(rope) => rope,
+        None => Fields::of_file(config.file(), &empty)?,
+    };
+    refuse_unknown_keys(&rope)?;
+    let theta = match rope.positive_f32("rope_theta")? {
+        Some(theta) => theta,
+        None => config.positive_f32("rope_theta")?.unwrap_or(family.default_theta()),
+    };
+    let rotary_dim = rotary_dim(config, &rope, head_dim)?;
+    let reader = Reader { config, rope, max_position_embeddings };
+    let kind = reader.kind(family, rotary_dim)?;
+    Ok(RopeSpec { style: RopeStyle::HalfSplit, rotary_dim, theta, kind })
+}
+
+/// The object that describes the rope, if there is one.
+fn source<'a>(config: &Fields<'a>) -> Result<Option<Fields<'a>>, ModelError> {
+    let old = config.object("rope_scaling")?;
+    let new = config.object("rope_parameters")?;
+    let Some(rope) = old.or(new) else { return Ok(None) };
+    if old.is_some() && new.is_some() && config.get("rope_scaling") != config.get("rope_parameters")
+    {
+        return Err(config.error("rope_parameters", "contradicts rope_scaling"));
+    }
+    // Transformers 5 can hold one object per layer type.
+    let nested: Vec<&str> = rope.keys().filter(|key| key.ends_with("_attention")).collect();
+    let Some((&first, others)) = nested.split_first() else { return Ok(Some(rope)) };
+    if others.iter().any(|key| rope.get(key) != rope.get(first))
+        || nested.len() != rope.keys().count()
+    {
+        let supported = "one rope for all layers";
+        return Err(config.unsupported("rope_parameters", "rope that differs by layer", supported));
+    }
+    rope.object(first)
+}
+
+const KNOWN_KEYS: [&str; 17] = [
+    "type",
+    "rope_type",
+    "rope_theta",
+    "partial_rotary_factor",
+    "factor",
+    "original_max_position_embeddings",
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "mscale",
+    "mscale_all_dim",
+    "truncate",
+    "low_freq_factor",
+    "high_freq_factor",
+    "short_factor",
+    "long_factor",
+    // Says that a YaRN model was trained at its length; changes nothing.
+    "finetuned",
+];
+
+fn refuse_unknown_keys(rope: &Fields<'_>) -> Result<(), ModelError> {
+    match rope.keys().find(|key| !KNOWN_KEYS.contains(key)) {
+        Some(key) => {
+            Err(rope.unsupported(key, "a rope field of this name", "the fields of transformers 5"))
+        }
+        None => Ok(()),
+    }
+}
+
+fn rotary_dim(config: &Fields<'_>, rope: &Fields<'_>, head_dim: u32) -> Result<u32, ModelError> {
+    let key = "partial_rotary_factor";
+    let factor = match rope.f64(key)? {
+        Some(factor) => factor,
+        None => config.f64(key)?.unwrap_or(1.0),
+    };
+    if !(factor > 0.0 && factor <= 1.0) {
+        return Err(config.error(key, format!("{factor} is outside 0 to 1")));
+    }
+    // Cut, not rounded, as Hugging Face does.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "between 0 and head_dim"
+    )]
+    let dim = (f64::from(head_dim) * factor) as u32;
+    if dim < 2 || !dim.is_multiple_of(2) {
+        let reason = format!("{factor} of {head_dim} is {dim}, not a positive even number");
+        return Err(config.error(key, reason));
+    }
+    Ok(dim)
+}
+
+struct Reader<'a> {
+    config: &'a Fields<'a>,
+    rope: Fields<'a>,
+    max_position_embeddings: u32,
+}
+
+impl Reader<'_> {
+    fn kind(&self, family: Family, rotary_dim: u32) -> Result<RopeKind, ModelError> {
+        let old = self.rope.string("type")?;
+        let new = self.rope.string("rope_type")?;
+        if let (Some(old), Some(new)) = (old, new)
+            && old != new
+        {
+            let reason = format!("{} contradicts type, which is {old}", crate::error::shown(new));
+            return Err(self.rope.error("rope_type", reason));
+        }
+        let name = match new.or(old) {
+            Some(name) => name,
+            // transformers 5 writes rope_parameters with a type; old files may have {}.
+            None if self.rope.get("factor").is_none() => "default",
+            None => return Err(self.rope.missing("rope_type")),
+        };
+        // The first Phi-3 files name LongRoPE by other names.
+        let name = match (family, name) {
+            (Family::Phi3, "su" | "yarn") => "longrope",
+            (_, name) => name,
+        };
+        match name {
+            "default" => Ok(RopeKind::Default),
+            "linear" => Ok(RopeKind::Linear { factor: self.factor()? }),
+            "dynamic" => self.dynamic(rotary_dim),
+            "llama3" => self.llama3(),
+            "yarn" => self.yarn(),
+            "longrope" => self.long_rope(rotary_dim),
+            other => {
+                let supported = "default, linear, dynamic, llama3, yarn, longrope";
+                Err(self.rope.unsupported("rope_type", other, supported))
+            }
+        }
+    }
+
+    fn required(&self, key: &str) -> Result<f32, ModelError> {
+        self.rope.positive_f32(key)?.ok_or_else(|| self.rope.missing(key))
+    }
+
+    fn factor(&self) -> Result<f32, ModelError> {
+        let factor = self.required("factor")?;
+        if factor < 1.0 {
+            return Err(self.rope.error("factor", format!("{factor} is below 1")));
+        }
+        Ok(factor)
+    }
+
+    /// Length of training. The field beside the rope object wins, then the one in it, then the
+    /// declared context.
+    fn original(&self) -> Result<u32, ModelError> {
+        let key = "original_max_position_embeddings";
+        let outer = self.config.positive(key, limits::POSITIONS)?;
+        let inner = self.rope.positive(key, limits::POSITIONS)?;
+        Ok(outer.or(inner).unwrap_or(self.max_position_embeddings))
+    }
+
+    fn dynamic(&self, rotary_dim: u32) -> Result<RopeKind, ModelError> {
+        if rotary_dim <= 2 {
+            let reason = format!("dynamic needs more than {rotary_dim} rotating elements");
+            return Err(self.rope.error("rope_type", reason));
+        }
+        Ok(RopeKind::Dynamic {
+            factor: self.factor()?,
+            original_max_position_embeddings: self.max_position_embeddings,
+        })
+    }
+
+    fn llama3(&self) -> Result<RopeKind, ModelError> {
+        let low_freq_factor = self.required("low_freq_factor")?;
+        let high_freq_factor = self.required("high_freq_factor")?;
+        if high_freq_factor <= low_freq_factor {
+            let reason = format!("{high_freq_factor} is not above {low_freq_factor}, the low one");
+            return Err(self.rope.error("high_freq_factor", reason));
+        }
+        Ok(RopeKind::Llama3 {
+            factor: self.factor()?,
+            low_freq_factor,
+            high_freq_factor,
+            original_max_position_embeddings: self.original()?,
+        })
+    }
+
+    fn yarn(&self) -> Result<RopeKind, ModelError> {
+        let original = self.original()?;
+        let factor = match self.rope.get("factor") {
+            Some(_) => self.factor()?,
+            None => self.stretch(original)?,
+        };
+        let attention_factor = match self.rope.positive_f32("attention_factor")? {
+            Some(explicit) => explicit,
+            None => {
+                let mscale = self.rope.f64("mscale")?.filter(|value| *value != 0.0);
+                let all = self.rope.f64("mscale_all_dim")?.filter(|value| *value != 0.0);
+                yarn_attention_factor(f64::from(factor), mscale.zip(all))
+            }
+        };
+        Ok(RopeKind::Yarn {
+            factor,
+            original_max_position_embeddings: original,
+            beta_fast: self.rope.positive_f32("beta_fast")?.unwrap_or(32.0),
+            beta_slow: self.rope.positive_f32("beta_slow")?.unwrap_or(1.0),
+            attention_factor,
+            truncate: self.rope.bool("truncate")?.unwrap_or(true),
+        })
+    }
+
+    fn long_rope(&self, rotary_dim: u32) -> Result<RopeKind, ModelError> {
+        let original = self.original()?;
+        let factors = |key| {
+            let list = self.rope.positive_f32s(key)?.ok_or_else(|| self.rope.missing(key))?;
+            if u32::try_from(list.len()) != Ok(rotary_dim / 2) {
+                let reason = format!("has {} entries, not {}", list.len(), rotary_dim / 2);
+                return Err(self.rope.error(key, reason));
+            }
+            Ok(list)
+        };
+        let attention_factor = match self.rope.positive_f32("attention_factor")? {
+            Some(explicit) => explicit,
+            None => {
+                let factor = match self.rope.positive_f32("factor")? {
+                    Some(factor) => factor,
+                    None => self.stretch(original)?,
+                };
+                long_rope_attention_factor(f64::from(factor), f64::from(original))
+            }
+        };
+        Ok(RopeKind::LongRope {
+            short_factor: factors("short_factor")?,
+            long_factor: factors("long_factor")?,
+            original_max_position_embeddings: original,
+            attention_factor,
+        })
+    }
+
+    /// Declared context over length of training.
+    fn stretch(&self, original: u32) -> Result<f32, ModelError> {
+        to_f32(f64::from(self.max_position_embeddings) / f64::from(original))
+            .ok_or_else(|| self.rope.missing("factor"))
+    }
+}
+
+/// `mscale` holds the pair (mscale, mscale_all_dim) where both are given.
+pub(crate) fn yarn_attention_factor(factor: f64, mscale: Option<(f64, f64)>) -> f32 {
+    let term = |mscale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 };
+    let value = match mscale {
+        Some((mscale, all)) => term(mscale) / term(all),
+        None => term(1.0),
+    };
+    to_f32(value).unwrap_or(1.0)
+}
+
+fn long_rope_attention_factor(factor: f64, original: f64) -> f32 {
+    if factor <= 1.0 {
+        return 1.0;
+    }
+    to_f32((1.0 + factor.ln() / original.ln()).sqrt()).unwrap_or(1.0)
+}

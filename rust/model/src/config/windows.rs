@@ -1,0 +1,112 @@
+//! Which layers see only a window of the tokens before them.
+
+use serde_json::Value;
+
+use super::{Family, Fields, limits};
+use crate::error::ModelError;
+
+const KEY: &str = "sliding_window";
+
+/// One entry per layer.
+pub(super) fn windows(
+    config: &Fields<'_>,
+    family: Family,
+    layers: u32,
+) -> Result<Vec<Option<u32>>, ModelError> {
+    let window = config.positive(KEY, u32::MAX)?.map(|window| window.min(limits::POSITIONS));
+    let types = layer_types(config, layers)?;
+    match family {
+        Family::Llama => {
+            if let Some(window) = window {
+                return Err(config.unsupported(KEY, window.to_string(), "null in llama"));
+            }
+            by_type(config, types, None, layers)
+        }
+        Family::Mistral | Family::Mixtral | Family::Phi3 => {
+            // The Mistral class has a window of 4096 unless the file says null.
+            let by_default = family == Family::Mistral && !config.is_written(KEY);
+            let window = if by_default { Some(4096) } else { window };
+            match types {
+                None => Ok(all(window, layers)),
+                // Hugging Face does not read layer_types here; only agreement is safe.
+                Some(types) if types.iter().all(|sliding| *sliding == window.is_some()) => {
+                    Ok(all(window, layers))
+                }
+                Some(_) => {
+                    Err(config.error("layer_types", format!("contradicts {KEY} in this family")))
+                }
+            }
+        }
+        Family::Qwen2 | Family::Qwen3 | Family::Qwen3Moe => {
+            let window = qwen_window(config, window)?;
+            if types.is_some() {
+                return by_type(config, types, window, layers);
+            }
+            let first = match (family, window) {
+                (Family::Qwen3Moe, _) | (_, None) => 0,
+                _ => {
+                    let key = "max_window_layers";
+                    config.u32(key, u32::MAX)?.ok_or_else(|| config.missing(key))?
+                }
+            };
+            Ok((0..layers).map(|layer| window.filter(|_| layer >= first)).collect())
+        }
+        Family::Gemma2 => {
+            let window = Some(window.ok_or_else(|| config.missing(KEY))?);
+            if types.is_some() {
+                return by_type(config, types, window, layers);
+            }
+            // Every pattern-th layer sees everything, the others a window.
+            let pattern = config.positive("sliding_window_pattern", limits::LAYERS)?.unwrap_or(2);
+            Ok((1..=layers).map(|number| window.filter(|_| number % pattern != 0)).collect())
+        }
+    }
+}
+
+fn qwen_window(config: &Fields<'_>, window: Option<u32>) -> Result<Option<u32>, ModelError> {
+    if !config.bool("use_sliding_window")?.unwrap_or(false) {
+        return Ok(None);
+    }
+    if config.is_written(KEY) { Ok(window) } else { Err(config.missing(KEY)) }
+}
+
+fn all(window: Option<u32>, layers: u32) -> Vec<Option<u32>> {
+    (0..layers).map(|_| window).collect()
+}
+
+fn by_type(
+    config: &Fields<'_>,
+    types: Option<Vec<bool>>,
+    window: Option<u32>,
+    layers: u32,
+) -> Result<Vec<Option<u32>>, ModelError> {
+    let Some(types) = types else { return Ok(all(window, layers)) };
+    if window.is_none() && types.contains(&true) {
+        let reason = format!("has sliding_attention, and there is no {KEY}");
+        return Err(config.error("layer_types", reason));
+    }
+    Ok(types.into_iter().map(|sliding| window.filter(|_| sliding)).collect())
+}
+
+/// For each layer whether it slides.
+fn layer_types(config: &Fields<'_>, layers: u32) -> Result<Option<Vec<bool>>, ModelError> {
+    let key = "layer_types";
+    let list = match config.get(key) {
+        None => return Ok(None),
+        Some(Value::Array(list)) => list,
+        Some(other) => return Err(config.wrong(key, other, "a list of names")),
+    };
+    if u32::try_from(list.len()) != Ok(layers) {
+        let reason = format!("has {} entries for {layers} layers", list.len());
+        return Err(config.error(key, reason));
+    }
+    list.iter()
+        .map(|value| match value.as_str() {
+            Some("full_attention") => Ok(false),
+            Some("sliding_attention") => Ok(true),
+            Some(other) => Err(config.unsupported(key, other, "full_attention, sliding_attention")),
+            None => Err(config.wrong(key, value, "a name")),
+        })
+        .collect::<Result<_, _>>()
+        .map(Some)
+}

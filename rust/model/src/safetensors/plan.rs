@@ -1,0 +1,219 @@
+//! Finds the parts of a model among tensors with Hugging Face names.
+#![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
+
+use crate::catalogue::{Catalogue, Entry, Stored};
+use crate::config::Family;
+use crate::error::ModelError;
+use crate::{FeedForwardSpec, LayerWeight, ModelSpec, MoeSpec, WeightRole};
+
+/// Takes every tensor that the model needs.
+pub(crate) fn take_tensors(
+    family: Family,
+    spec: &ModelSpec,
+    catalogue: &mut Catalogue,
+) -> Result<(), ModelError> {
+    let (vocabulary, hidden) = (u64::from(spec.vocab_size), u64::from(spec.hidden_size));
+    catalogue.matrix(WeightRole::Embedding, EMBEDDING, vocabulary, hidden)?;
+    catalogue.vector(WeightRole::FinalNorm, "model.norm.weight", hidden)?;
+    if !spec.tie_word_embeddings {
+        catalogue.matrix(WeightRole::LmHead, HEAD, vocabulary, hidden)?;
+    } else if catalogue.contains(HEAD) {
+        // Some tied checkpoints carry the embedding twice; Hugging Face ties whatever it holds.
+        catalogue.take(HEAD, &[vocabulary, hidden])?;
+    }
+    for (number, layer) in (0..).zip(&spec.layers) {
+        let mut layer_tensors = Layer { catalogue, spec, number };
+        layer_tensors.norms()?;
+        layer_tensors.attention(family)?;
+        layer_tensors.feed_forward(family, layer.feed_forward)?;
+    }
+    Ok(())
+}
+
+/// Tensors that some exporters add and that change nothing.
+pub(crate) fn is_harmless(name: &str, entry: &Entry) -> bool {
+    let is_mask = matches!(&entry.stored, Stored::Other(kind) if kind == "BOOL" || kind == "U8");
+    name == "rope_freqs.weight"
+        || name.ends_with(".rotary_emb.inv_freq")
+        || name.ends_with(".masked_bias")
+        || (name.ends_with("attn.bias") && is_mask)
+}
+
+const EMBEDDING: &str = "model.embed_tokens.weight";
+const HEAD: &str = "lm_head.weight";
+
+struct Layer<'a> {
+    catalogue: &'a mut Catalogue,
+    spec: &'a ModelSpec,
+    number: u32,
+}
+
+impl Layer<'_> {
+    fn name(&self, part: &str) -> String {
+        format!("model.layers.{}.{part}", self.number)
+    }
+
+    fn role(&self, weight: LayerWeight) -> WeightRole {
+        WeightRole::Layer(self.number, weight)
+    }
+
+    fn vector(&mut self, weight: LayerWeight, part: &str, len: u64) -> Result<(), ModelError> {
+        let name = self.name(part);
+        self.catalogue.vector(self.role(weight), &name, len)
+    }
+
+    fn matrix(
+        &mut self,
+        weight: LayerWeight,
+        part: &str,
+        rows: u64,
+        cols: u64,
+    ) -> Result<(), ModelError> {
+        let name = self.name(part);
+        self.catalogue.matrix(self.role(weight), &name, rows, cols)
+    }
+
+    /// One tensor that holds several parts one below the other.
+    fn fused(
+        &mut self,
+        part: &str,
+        parts: &[(LayerWeight, u64)],
+        cols: u64,
+    ) -> Result<(), ModelError> {
+        let name = self.name(part);
+        let rows = parts.iter().fold(0_u64, |sum, (_, rows)| sum.saturating_add(*rows));
+        let parts: Vec<_> =
+            parts.iter().map(|(weight, rows)| (self.role(*weight), *rows)).collect();
+        self.catalogue.rows(&name, &[rows, cols], &parts)
+    }
+
+    fn norms(&mut self) -> Result<(), ModelError> {
+        let hidden = u64::from(self.spec.hidden_size);
+        self.vector(LayerWeight::InputNorm, "input_layernorm.weight", hidden)?;
+        if !self.spec.post_norms {
+            let name = "post_attention_layernorm.weight";
+            return self.vector(LayerWeight::FeedForwardNorm, name, hidden);
+        }
+        for (weight, name) in [
+            (LayerWeight::PostAttentionNorm, "post_attention_layernorm.weight"),
+            (LayerWeight::FeedForwardNorm, "pre_feedforward_layernorm.weight"),
+            (LayerWeight::PostFeedForwardNorm, "post_feedforward_layernorm.weight"),
+        ] {
+            self.vector(weight, name, hidden)?;
+        }
+        Ok(())
+    }
+
+    fn attention(&mut self, family: Family) -> Result<(), ModelError> {
+        let Widths { hidden, query, kv } = Widths::of(self.spec);
+        if family == Family::Phi3 {
+            let parts =
+                [(LayerWeight::Query, query), (LayerWeight::Key, kv), (LayerWeight::Value, kv)];
+            self.fused("self_attn.qkv_proj.weight", &parts, hidden)?;
+        } else {
+            self.matrix(LayerWeight::Query, "self_attn.q_proj.weight", query, hidden)?;
+            self.matrix(LayerWeight::Key, "self_attn.k_proj.weight", kv, hidden)?;
+            self.matrix(LayerWeight::Value, "self_attn.v_proj.weight", kv, hidden)?;
+        }
+        self.matrix(LayerWeight::Output, "self_attn.o_proj.weight", hidden, query)?;
+        if self.spec.attention.qkv_bias {
+            self.vector(LayerWeight::QueryBias, "self_attn.q_proj.bias", query)?;
+            self.vector(LayerWeight::KeyBias, "self_attn.k_proj.bias", kv)?;
+            self.vector(LayerWeight::ValueBias, "self_attn.v_proj.bias", kv)?;
+        }
+        if self.spec.attention.o_bias {
+            self.vector(LayerWeight::OutputBias, "self_attn.o_proj.bias", hidden)?;
+        }
+        if self.spec.attention.qk_norm {
+            let head_dim = u64::from(self.spec.head_dim);
+            self.vector(LayerWeight::QueryNorm, "self_attn.q_norm.weight", head_dim)?;
+            self.vector(LayerWeight::KeyNorm, "self_attn.k_norm.weight", head_dim)?;
+        }
+        Ok(())
+    }
+
+    fn feed_forward(&mut self, family: Family, part: FeedForwardSpec) -> Result<(), ModelError> {
+        let hidden = u64::from(self.spec.hidden_size);
+        let (size, bias) = match part {
+            FeedForwardSpec::Moe(moe) => return self.experts(moe),
+            FeedForwardSpec::Dense { intermediate_size, bias } => {
+                (u64::from(intermediate_size), bias)
+            }
+        };
+        if family == Family::Phi3 {
+            let parts = [(LayerWeight::Gate, size), (LayerWeight::Up, size)];
+            self.fused("mlp.gate_up_proj.weight", &parts, hidden)?;
+        } else {
+            self.matrix(LayerWeight::Gate, "mlp.gate_proj.weight", size, hidden)?;
+            self.matrix(LayerWeight::Up, "mlp.up_proj.weight", size, hidden)?;
+        }
+        self.matrix(LayerWeight::Down, "mlp.down_proj.weight", hidden, size)?;
+        if bias {
+            self.vector(LayerWeight::GateBias, "mlp.gate_proj.bias", size)?;
+            self.vector(LayerWeight::UpBias, "mlp.up_proj.bias", size)?;
+            self.vector(LayerWeight::DownBias, "mlp.down_proj.bias", hidden)?;
+        }
+        Ok(())
+    }
+
+    /// Three layouts: Mixtral's `block_sparse_moe.experts.0.w1`, `mlp.experts.0.gate_proj`, and the
+    /// stacked `mlp.experts.gate_up_proj` of transformers 5.
+    fn experts(&mut self, moe: MoeSpec) -> Result<(), ModelError> {
+        let hidden = u64::from(self.spec.hidden_size);
+        let size = u64::from(moe.intermediate_size);
+        let mixtral = self.catalogue.contains(&self.name("block_sparse_moe.gate.weight"));
+        let block = if mixtral { "block_sparse_moe" } else { "mlp" };
+        let router = format!("{block}.gate.weight");
+        self.matrix(LayerWeight::Router, &router, u64::from(moe.num_experts), hidden)?;
+        let stacked = format!("{block}.experts.gate_up_proj");
+        if self.catalogue.contains(&self.name(&stacked)) {
+            return self.stacked_experts(moe, block);
+        }
+        let [gate, up, down] =
+            if mixtral { ["w1", "w3", "w2"] } else { ["gate_proj", "up_proj", "down_proj"] };
+        for expert in 0..moe.num_experts {
+            let name = |part: &str| format!("{block}.experts.{expert}.{part}.weight");
+            self.matrix(LayerWeight::ExpertGate(expert), &name(gate), size, hidden)?;
+            self.matrix(LayerWeight::ExpertUp(expert), &name(up), size, hidden)?;
+            self.matrix(LayerWeight::ExpertDown(expert), &name(down), hidden, size)?;
+        }
+        Ok(())
+    }
+
+    /// `gate_up_proj` is `[num_experts, 2 * intermediate_size, hidden_size]`, gate first; `down_proj`
+    /// is `[num_experts, hidden_size, intermediate_size]`.
+    fn stacked_experts(&mut self, moe: MoeSpec, block: &str) -> Result<(), ModelError> {
+        let hidden = u64::from(self.spec.hidden_size);
+        let size = u64::from(moe.intermediate_size);
+        let mut gates = Vec::new();
+        let mut downs = Vec::new();
+        for expert in 0..moe.num_experts {
+            gates.push((self.role(LayerWeight::ExpertGate(expert)), size));
+            gates.push((self.role(LayerWeight::ExpertUp(expert)), size));
+            downs.push((self.role(LayerWeight::ExpertDown(expert)), hidden));
+        }
+        let experts = u64::from(moe.num_experts);
+        let name = self.name(&format!("{block}.experts.gate_up_proj"));
+        self.catalogue.rows(&name, &[experts, size.saturating_mul(2), hidden], &gates)?;
+        let name = self.name(&format!("{block}.experts.down_proj"));
+        self.catalogue.rows(&name, &[experts, hidden, size], &downs)
+    }
+}
+
+/// Rows and columns that several tensors share.
+pub(crate) struct Widths {
+    pub(crate) hidden: u64,
+    pub(crate) query: u64,
+    pub(crate) kv: u64,
+}
+
+impl Widths {
+    pub(crate) fn of(spec: &ModelSpec) -> Self {
+        let head_dim = u64::from(spec.head_dim);
+        Self {
+            hidden: u64::from(spec.hidden_size),
+            query: u64::from(spec.num_attention_heads).saturating_mul(head_dim),
+            kv: u64::from(spec.num_kv_heads).saturating_mul(head_dim),
+        }
+    }
+}
