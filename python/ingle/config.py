@@ -1,0 +1,294 @@
+"""All settings of a worker, in one place: their names, defaults, flags and checks.
+
+A setting comes from its flag, else from the TOML file of `--config`, else from its default. The
+file's keys are the settings' names, with `-` or `_`. Anything that is not listed here is refused by
+name. Runs once, before any thread starts.
+"""
+
+import argparse
+import dataclasses
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from ingle.demo import DEMO, resolve_model
+from ingle.errors import ConfigError
+
+
+def about(group: str, text: str, **extra: Any) -> dict[str, Any]:
+    """Metadata of a setting: `group` says who reads it, `text` is the flag's help."""
+    return {"group": group, "help": text, **extra}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Every setting of `ingle serve`; `ingle.Engine` takes those of the group `engine`.
+
+    Names are vLLM's where the meaning is the same.
+    """
+
+    model: str
+    served_model_name: str | None = field(
+        default=None,
+        metadata=about(
+            "engine", "name of the model in requests and answers; default: the path's last part"
+        ),
+    )
+    device: str = field(
+        default="auto",
+        metadata=about("engine", "auto, cpu, cuda, cuda:N, sim or sim:PROFILE", metavar="DEVICE"),
+    )
+    sim_speed: str | None = field(
+        default=None,
+        metadata=about(
+            "engine", "divides the step times of the sim device; a number or inf", metavar="X"
+        ),
+    )
+    dtype: str = field(
+        default="auto", metadata=about("engine", "auto: as the device keeps the weights best")
+    )
+    max_model_len: int | None = field(
+        default=None,
+        metadata=about(
+            "engine", "longest prompt plus answer, in tokens; default: the model's own limit"
+        ),
+    )
+    max_num_seqs: int | None = field(
+        default=None, metadata=about("engine", "most requests in one step")
+    )
+    max_num_batched_tokens: int | None = field(
+        default=None, metadata=about("engine", "most token rows in one step")
+    )
+    block_size: int | None = field(
+        default=None, metadata=about("engine", "tokens in one block of the KV cache")
+    )
+    enable_prefix_caching: bool = field(
+        default=True, metadata=about("engine", "do not share blocks of equal prefixes")
+    )
+    kv_cache_memory_bytes: int | None = field(
+        default=None, metadata=about("engine", "size of the KV cache in bytes")
+    )
+    max_queue: int | None = field(
+        default=None,
+        metadata=about(
+            "engine", "most requests that wait; more get 429; default: 4 x max-num-seqs"
+        ),
+    )
+    seed: int | None = field(
+        default=None, metadata=about("engine", "makes requests without a seed repeatable")
+    )
+    chat_template: Path | None = field(
+        default=None,
+        metadata=about(
+            "engine", "file with a chat template, instead of the model's own", metavar="FILE"
+        ),
+    )
+    generation_config: Literal["auto", "none"] = field(
+        default="auto",
+        metadata=about(
+            "engine", "auto: sampling defaults come from the model's generation_config.json"
+        ),
+    )
+    cpu_threads: int = field(
+        default=0, metadata=about("engine", "worker threads of the cpu device; 0: physical cores")
+    )
+    health_stall_s: int = field(
+        default=30,
+        metadata=about(
+            "engine", "/health turns 503 if work waits and no step ended for so many seconds"
+        ),
+    )
+    host: str = field(default="127.0.0.1", metadata=about("server", "address to listen on"))
+    port: int = field(
+        default=8000, metadata=about("server", "TCP port to listen on; 0: any free one")
+    )
+    uds: Path | None = field(
+        default=None,
+        metadata=about(
+            "server", "Unix socket to listen on, instead of host and port", metavar="PATH"
+        ),
+    )
+    api_key_file: Path | None = field(
+        default=None,
+        metadata=about(
+            "server",
+            "file of `tenant:key` lines; every route but /health and /ready then needs a key",
+            metavar="FILE",
+        ),
+    )
+    unknown_fields: Literal["refuse", "warn"] = field(
+        default="refuse",
+        metadata=about("server", "what to do with a request field that ingle does not know"),
+    )
+    max_body_bytes: int = field(
+        default=8 << 20, metadata=about("server", "largest request body; more gets 413")
+    )
+    shutdown_timeout: float = field(
+        default=30.0,
+        metadata=about("server", "seconds that running requests get to end after SIGTERM"),
+    )
+
+    def __post_init__(self) -> None:
+        """Checks each value against its annotation and range; raises ConfigError by name."""
+        for each in dataclasses.fields(self):
+            value = coerce(each.name, each.type, getattr(self, each.name))
+            object.__setattr__(self, each.name, value)
+        for name, low, high in RANGES:
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise ConfigError(f"{flag_name(name)}: must be {low} to {high}, not {value}")
+        if self.sim_speed is not None:
+            parse_sim_speed(self.sim_speed)
+
+    def engine_values(self) -> dict[str, Any]:
+        """The engine's settings that differ from their defaults: options of `ingle.Engine`."""
+        values = {name: getattr(self, name) for name in names("engine")}
+        return {k: v for k, v in values.items() if v != DEFAULTS[k]}
+
+    def engine_options(self) -> bytes:
+        """The JSON document that starts the core; reads the chat template, finds `demo`.
+
+        Errors: ConfigError for a file that cannot be read, ModelError where demo is missing.
+        """
+        options = self.engine_values()
+        options["model"] = resolve_model(self.model)
+        options["served_model_name"] = self.model_name()
+        if self.sim_speed is not None:
+            options["sim_speed"] = parse_sim_speed(self.sim_speed)
+        if self.chat_template is not None:
+            options["chat_template"] = read_text("chat-template", self.chat_template)
+        return json.dumps(options).encode()
+
+    def model_name(self) -> str:
+        """The name that requests use."""
+        if self.served_model_name is not None or self.model == DEMO:
+            return self.served_model_name or DEMO
+        return Path(self.model).resolve().name or self.model
+
+
+def names(group: str) -> list[str]:
+    """Names of the settings that `group` reads."""
+    return [f.name for f in dataclasses.fields(Settings) if f.metadata.get("group") == group]
+
+
+DEFAULTS = {f.name: f.default for f in dataclasses.fields(Settings)}
+RANGES: Sequence[tuple[str, float, float]] = (
+    ("port", 0, 65535),
+    ("max_body_bytes", 1024, 1 << 30),
+    ("shutdown_timeout", 0, 86400),
+    ("cpu_threads", 0, 1024),
+    ("health_stall_s", 1, 86400),
+    ("seed", 0, 2**64 - 1),
+    ("max_model_len", 1, 2**31 - 1),
+    ("max_num_seqs", 1, 2**16),
+    ("max_num_batched_tokens", 1, 2**24),
+    ("max_queue", 1, 2**24),
+)
+
+
+def flag_name(name: str) -> str:
+    """`max_model_len` as the user knows it: `max-model-len`."""
+    return name.replace("_", "-")
+
+
+def coerce(name: str, kind: Any, value: Any) -> Any:
+    """`value` as the type `kind`; a flag and a TOML value of the same meaning become equal."""
+    if type(None) in get_args(kind):
+        if value is None:
+            return None
+        kind = next(arg for arg in get_args(kind) if arg is not type(None))
+    if get_origin(kind) is Literal:
+        if value in get_args(kind):
+            return value
+        raise ConfigError(f"{flag_name(name)}: must be one of {', '.join(get_args(kind))}")
+    if kind is Path and isinstance(value, str):
+        value = Path(value)
+    if kind is float and type(value) is int:
+        value = float(value)
+    if name == "sim_speed" and type(value) in (int, float):
+        value = str(value)
+    if type(value) is kind or (kind is Path and isinstance(value, Path)):
+        return value
+    raise ConfigError(f"{flag_name(name)}: must be {TYPE_WORDS[kind]}, not {value!r}")
+
+
+TYPE_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "true or false",
+    Path: "a path",
+}
+
+
+def parse_sim_speed(text: str) -> float | str:
+    """A positive number, or the word `inf` as the core wants it."""
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = -1.0
+    if not speed > 0:
+        raise ConfigError(f"sim-speed: must be a positive number or inf, not {text!r}")
+    return "inf" if speed == float("inf") else speed
+
+
+def read_text(name: str, path: Path) -> str:
+    """The text of a file that the setting `name` gives."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{name}: cannot read {path}: {error}") from error
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """The settings of a TOML file by field name. Errors: ConfigError names an unknown key."""
+    try:
+        table = tomllib.loads(read_text("config", path))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"config: {path}: {error}") from error
+    known = set(DEFAULTS)
+    values = {}
+    for key, value in table.items():
+        name = key.replace("-", "_")
+        if name not in known:
+            raise ConfigError(f"config: {path}: unknown setting {key!r}")
+        values[name] = value
+    return values
+
+
+def add_flags(parser: argparse.ArgumentParser, groups: Sequence[str]) -> None:
+    """Adds one flag for each setting of `groups`, and --config."""
+    parser.add_argument("--config", type=Path, metavar="FILE.toml", help="file of settings")
+    for each in dataclasses.fields(Settings):
+        if each.metadata.get("group") not in groups:
+            continue
+        kind = next((k for k in (get_args(each.type) or (each.type,)) if k is not type(None)), str)
+        options: dict[str, Any] = {
+            "dest": each.name,
+            "default": argparse.SUPPRESS,
+            "help": each.metadata["help"],
+        }
+        if each.type is bool:
+            name = "--no-" + flag_name(each.name)
+            parser.add_argument(name, action="store_false", **options)
+            continue
+        if get_origin(each.type) is Literal:
+            options["choices"] = get_args(each.type)
+        else:
+            options["type"] = kind
+            options["metavar"] = each.metadata.get("metavar", kind.__name__.upper())
+        parser.add_argument("--" + flag_name(each.name), **options)
+
+
+def load(arguments: Mapping[str, Any]) -> Settings:
+    """Settings from parsed flags: those given, over the file's, over the defaults."""
+    file = arguments.get("config")
+    values = read_file(file) if file is not None else {}
+    known = set(DEFAULTS)
+    values.update({k: v for k, v in arguments.items() if k in known and v is not None})
+    if "model" not in values:
+        raise ConfigError("model: no model given")
+    return Settings(**values)

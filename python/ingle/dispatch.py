@@ -1,0 +1,187 @@
+"""[7] Hands the core's events to whoever asked for them: one drain a wake-up, no task a stream.
+
+Events come from one eventfd. It is watched either by an event loop (`use_loop`, the server) or by
+one sleeping thread that starts with the first request (the Python API). A sink is called on the
+watching thread, or on the thread that registers it for events that came in between; it must not
+block and must not raise. `_lock` guards the tables; a watcher holds it for one batch.
+"""
+
+import asyncio
+import os
+import select
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ingle import _core
+from ingle.errors import FatalError, error_of_event
+
+Sink = Callable[[int, Any], None]
+"""Gets (kind, payload) of one request: the core's kinds and ABORTED."""
+
+ABORTED = -1
+"""Kind of the last event of a request that was ended with `abort`; the payload is None."""
+
+ENGINE_KEY = 0
+"""Key of the engine's own event: the error that killed it."""
+
+
+class Dispatcher:
+    """Owns the consuming end of one core engine's outbox."""
+
+    def __init__(self, core: _core.Engine) -> None:
+        self._core = core
+        self._lock = threading.RLock()
+        self._sinks: dict[int, Sink] = {}
+        # Events of requests whose key `submit` has not yet brought back, kept while any is pending.
+        self._early: dict[int, list[tuple[int, object]]] = {}
+        self._pending = 0
+        self._after_batch: list[Callable[[], None]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._wake_fd = -1
+        self._closed = False
+        self._on_fatal: Callable[[str], None] | None = None
+
+    def use_loop(self, loop: asyncio.AbstractEventLoop, on_fatal: Callable[[str], None]) -> None:
+        """Lets `loop` watch for events from now on. Called on that loop's thread.
+
+        `on_fatal` is called there with a reason if the engine dies.
+        """
+        self._stop_thread()
+        self._loop = loop
+        self._on_fatal = on_fatal
+        loop.add_reader(self._core.event_fd(), self.drain)
+
+    def leave_loop(self) -> None:
+        """Stops watching in the loop; the next request of the Python API starts the thread."""
+        if self._loop is not None:
+            self._loop.remove_reader(self._core.event_fd())
+            self._loop = None
+            self._on_fatal = None
+
+    def submit(self, request: bytes, sink: Sink) -> int:
+        """Queues one request whose events go to `sink`; returns its key.
+
+        Blocking: as long as tokenising takes, with the interpreter detached.
+        Errors: those of the core's `submit`; then nothing was queued and `sink` is never called.
+        """
+        self.expect()
+        try:
+            key = self._core.submit(request)
+        except BaseException:
+            self.register(None, None)
+            raise
+        self.register(key, sink)
+        return key
+
+    def expect(self) -> None:
+        """Announces a submit on another thread; `register` must follow in any case."""
+        with self._lock:
+            if self._closed:
+                raise FatalError("the engine was shut down")
+            self._pending += 1
+            if self._loop is None and self._thread is None:
+                self._start_thread()
+
+    def register(self, key: int | None, sink: Sink | None) -> None:
+        """Ends what `expect` announced; a key of None says that the submit failed."""
+        with self._lock:
+            self._pending -= 1
+            if key is not None and sink is not None:
+                self._sinks[key] = sink
+                for kind, payload in self._early.pop(key, ()):
+                    self._deliver(key, sink, kind, payload)
+            if self._pending == 0:
+                self._early.clear()
+
+    def abort(self, key: int) -> None:
+        """Ends a request; its sink gets ABORTED and nothing after it. Unknown keys are ignored."""
+        with self._lock:
+            sink = self._sinks.pop(key, None)
+        self._core.abort(key)
+        if sink is not None:
+            sink(ABORTED, None)
+
+    def after_batch(self, call: Callable[[], None]) -> None:
+        """Runs `call` once the batch of events being delivered is through. Only from a sink."""
+        self._after_batch.append(call)
+
+    def drain(self) -> None:
+        """Delivers all events that are there. Runs on the watching thread."""
+        with self._lock:
+            sinks = self._sinks
+            for key, kind, payload in self._core.drain():
+                sink = sinks.get(key)
+                if sink is not None:
+                    self._deliver(key, sink, kind, payload)
+                elif key == ENGINE_KEY:
+                    self._engine_died(payload)
+                elif self._pending:
+                    self._early.setdefault(key, []).append((kind, payload))
+            if self._after_batch:
+                calls, self._after_batch = self._after_batch, []
+                for call in calls:
+                    call()
+
+    def pump(self, timeout_s: float) -> None:
+        """Waits for events and delivers them, on the thread whose loop watches but is blocked."""
+        poll = select.poll()
+        poll.register(self._core.event_fd(), select.POLLIN)
+        if poll.poll(timeout_s * 1000):
+            self.drain()
+
+    def watched_here(self) -> bool:
+        """Whether this thread is the one that must not wait for the loop."""
+        if self._loop is None:
+            return False
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
+
+    def close(self) -> None:
+        """Ends every request with ABORTED and stops watching. Idempotent."""
+        with self._lock:
+            self._closed = True
+            keys = list(self._sinks)
+        for key in keys:
+            self.abort(key)
+        self.leave_loop()
+        self._stop_thread()
+
+    def _deliver(self, key: int, sink: Sink, kind: int, payload: object) -> None:
+        if kind in (_core.END, _core.ERROR):
+            self._sinks.pop(key, None)
+        sink(kind, payload)
+
+    def _engine_died(self, payload: Any) -> None:
+        # Every request got its own error first; only the process has yet to be told.
+        if self._on_fatal is not None:
+            self._on_fatal(str(error_of_event(payload)))
+
+    def _start_thread(self) -> None:
+        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._thread = threading.Thread(
+            target=self._watch, args=(self._wake_fd,), name="ingle-events", daemon=True
+        )
+        self._thread.start()
+
+    def _stop_thread(self) -> None:
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            os.eventfd_write(self._wake_fd, 1)
+            thread.join()
+            os.close(self._wake_fd)
+
+    def _watch(self, wake_fd: int) -> None:
+        # Not select: the descriptor may be above its limit of 1023.
+        poll = select.poll()
+        poll.register(self._core.event_fd(), select.POLLIN)
+        poll.register(wake_fd, select.POLLIN)
+        while True:
+            ready = {fd for fd, _ in poll.poll()}
+            if wake_fd in ready:
+                return
+            self.drain()

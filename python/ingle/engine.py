@@ -1,0 +1,325 @@
+"""The public Python API: one loaded model, asked from threads or from any event loop.
+
+Any thread. Results come through `dispatch`; nothing here touches the device.
+"""
+
+import asyncio
+import queue
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+from msgspec import Struct
+
+from ingle import _core
+from ingle.config import Settings, names
+from ingle.dispatch import ABORTED, Dispatcher
+from ingle.errors import (
+    ConfigError,
+    IngleError,
+    InternalError,
+    OverloadedError,
+    RefusedError,
+    error_of_event,
+)
+from ingle.generation import Chat, ChatPrompt, Prompt, TextPrompt, TokenPrompt, encode
+from ingle.sampling import SamplingParams
+
+PromptLike = str | Sequence[int] | Sequence[Mapping[str, Any]]
+"""Text, token ids, or chat messages (`{"role": .., "content": ..}`)."""
+
+
+class Usage(Struct, frozen=True):
+    """Tokens that one request took; `completion_tokens` is the sum over its choices."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+
+
+class Delta(Struct, frozen=True):
+    """What one step added to one choice of a streamed request."""
+
+    request_id: int
+    """For `Engine.abort`; unique within the engine."""
+    index: int
+    """Which of the `n` choices this is."""
+    text: str
+    token_ids: list[int]
+    logprobs: list[Any] | None = None
+    finish_reason: str | None = None
+    """`stop`, `length` or `abort` in a choice's last delta, else None."""
+    stop_reason: int | str | None = None
+    """The stop string or stop id that ended the choice."""
+    usage: Usage | None = None
+    """In the request's last delta."""
+
+
+class Completion(Struct):
+    """One finished choice."""
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = []
+    logprobs: list[Any] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+
+class RequestOutput(Struct):
+    """The answer to one prompt: its `n` choices and what they took."""
+
+    prompt: PromptLike
+    outputs: list[Completion]
+    usage: Usage | None = None
+
+
+class Engine:
+    """A loaded model. Close it, or use it as a context manager, to free what it holds.
+
+    Options are those of `ingle serve` that concern the engine (see `ingle.Settings`).
+    Errors: ConfigError or ModelError; they name the setting, or the file and the field.
+    """
+
+    def __init__(self, model: str, **options: Any) -> None:
+        for name in options.keys() - set(names("engine")):
+            raise ConfigError(f"{name}: no such option of an engine")
+        settings = Settings(model=model, **options)
+        self.settings = settings
+        self.core = _core.Engine(settings.engine_options())
+        """The core itself, for front ends; see `_core.pyi`."""
+        self.dispatcher = Dispatcher(self.core)
+        self.info: dict[str, Any] = msgspec.json.decode(self.core.info())
+        """What the core knows about itself: names, limits, sampling defaults, memory."""
+
+    def generate(
+        self,
+        prompts: PromptLike | Sequence[PromptLike],
+        sampling_params: SamplingParams | None = None,
+    ) -> list[RequestOutput]:
+        """Answers every prompt; one output a prompt, in their order.
+
+        Blocking: until all have ended. More prompts than the queue holds are fed as it empties.
+        Errors: RefusedError or FailedError of the first prompt at fault; the others are aborted.
+        """
+        params = sampling_params or SamplingParams()
+        batch = _Batch(self.dispatcher, split_prompts(prompts), params)
+        try:
+            return batch.run()
+        finally:
+            batch.abort()
+
+    async def stream(
+        self, prompt: PromptLike, sampling_params: SamplingParams | None = None
+    ) -> AsyncIterator[Delta]:
+        """Yields what each step adds. Leaving the loop early aborts the request.
+
+        Errors: RefusedError or OverloadedError before the first delta, FailedError later.
+        """
+        loop = asyncio.get_running_loop()
+        events: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
+
+        def sink(kind: int, payload: Any) -> None:
+            loop.call_soon_threadsafe(events.put_nowait, (kind, payload))
+
+        params = sampling_params or SamplingParams()
+        document = encode(params.request(as_prompt(prompt)))
+        key = await submit_async(self.dispatcher, document, sink)
+        last: Delta | None = None
+        try:
+            while True:
+                kind, payload = await events.get()
+                if kind == _core.DELTA:
+                    if last is not None:
+                        yield last
+                        last = None
+                    delta = _delta(key, payload)
+                    # A choice's last delta waits for the END right behind it, which has the usage.
+                    if delta.finish_reason is None:
+                        yield delta
+                    else:
+                        last = delta
+                elif kind == _core.END:
+                    if last is not None:
+                        yield msgspec.structs.replace(last, usage=_usage(payload))
+                    return
+                else:
+                    if last is not None:
+                        yield last
+                    _raise_unless_aborted(kind, payload)
+                    yield Delta(key, 0, "", [], finish_reason="abort")
+                    return
+        finally:
+            self.dispatcher.abort(key)
+
+    def abort(self, request_id: int) -> None:
+        """Ends the request with that id (`Delta.request_id`). Unknown ids are ignored."""
+        self.dispatcher.abort(request_id)
+
+    def tokenize(self, prompt: PromptLike, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of one prompt."""
+        return self.core.tokenize(encode(as_prompt(prompt, add_special_tokens)))
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        """Text of token ids, special tokens included."""
+        return self.core.detokenize(list(token_ids))
+
+    def close(self) -> None:
+        """Aborts what runs and frees the model. Idempotent."""
+        self.dispatcher.close()
+        self.core.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+async def submit_async(
+    dispatcher: Dispatcher,
+    document: bytes,
+    sink: Any,
+    *,
+    inline_bytes: int = 16 << 10,
+) -> int:
+    """`Dispatcher.submit` for a running loop: long documents are tokenised on another thread.
+
+    If the caller is cancelled meanwhile, the request is aborted as soon as it has a key.
+    """
+    if len(document) <= inline_bytes:
+        return dispatcher.submit(document, sink)
+    loop = asyncio.get_running_loop()
+    work = loop.run_in_executor(None, dispatcher.submit, document, sink)
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        work.add_done_callback(lambda done: _abort_orphan(dispatcher, done))
+        raise
+
+
+def _abort_orphan(dispatcher: Dispatcher, done: "asyncio.Future[int]") -> None:
+    if not done.cancelled() and done.exception() is None:
+        dispatcher.abort(done.result())
+
+
+class _Batch:
+    """The prompts of one `generate` call: keeps the queue fed and collects the answers."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, prompts: list[PromptLike], params: SamplingParams
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._params = params
+        self._events: queue.SimpleQueue[tuple[int, int, Any]] = queue.SimpleQueue()
+        self._waiting = deque(enumerate(prompts))
+        self._running: dict[int, int] = {}
+        self._outputs = [
+            RequestOutput(prompt, [Completion(index) for index in range(params.n)])
+            for prompt in prompts
+        ]
+
+    def run(self) -> list[RequestOutput]:
+        """Feeds and collects until every prompt has ended."""
+        self._feed()
+        while self._running:
+            number, kind, payload = self._next_event()
+            output = self._outputs[number]
+            if kind == _core.DELTA:
+                _append(output, payload)
+                continue
+            del self._running[number]
+            if kind == _core.END:
+                output.usage = _usage(payload)
+            else:
+                _raise_unless_aborted(kind, payload)
+                for completion in output.outputs:
+                    completion.finish_reason = completion.finish_reason or "abort"
+            self._feed()
+        return self._outputs
+
+    def abort(self) -> None:
+        """Ends what still runs."""
+        for key in list(self._running.values()):
+            self._dispatcher.abort(key)
+
+    def _feed(self) -> None:
+        while self._waiting:
+            number, prompt = self._waiting[0]
+            document = encode(self._params.request(as_prompt(prompt)))
+            try:
+                self._running[number] = self._dispatcher.submit(document, self._sink(number))
+            except OverloadedError:
+                if not self._running:
+                    raise
+                return
+            self._waiting.popleft()
+
+    def _sink(self, number: int) -> Any:
+        put = self._events.put
+        return lambda kind, payload: put((number, kind, payload))
+
+    def _next_event(self) -> tuple[int, int, Any]:
+        # On the thread whose loop watches for events, nobody else can deliver them.
+        while self._dispatcher.watched_here():
+            try:
+                return self._events.get_nowait()
+            except queue.Empty:
+                self._dispatcher.pump(timeout_s=1.0)
+        return self._events.get()
+
+
+def split_prompts(prompts: PromptLike | Sequence[PromptLike]) -> list[PromptLike]:
+    """One prompt or several, as a list. A list of ids or of messages is one prompt."""
+    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int | Mapping)):
+        return [prompts]  # type: ignore[list-item] # The first item has told which kind it is.
+    return list(prompts)  # type: ignore[arg-type] # As above.
+
+
+def as_prompt(prompt: PromptLike, add_special_tokens: bool = True) -> Prompt:
+    """The core's form of one prompt."""
+    if isinstance(prompt, str):
+        return TextPrompt(prompt, add_special_tokens)
+    items: list[Any] = list(prompt)
+    if items and all(isinstance(item, Mapping) for item in items):
+        return ChatPrompt(Chat(messages=[dict(item) for item in items]))
+    if all(type(item) is int for item in items):
+        return TokenPrompt(items)
+    raise RefusedError("prompt: must be text, token ids or chat messages", param="prompt")
+
+
+def _delta(key: int, payload: Any) -> Delta:
+    """From the core's tuple (choice, text, ids, log-probs, finish reason, stop reason)."""
+    return Delta(key, *payload)
+
+
+def _append(output: RequestOutput, payload: Any) -> None:
+    delta = _delta(0, payload)
+    completion = output.outputs[delta.index]
+    completion.text += delta.text
+    completion.token_ids += delta.token_ids
+    if delta.logprobs is not None:
+        completion.logprobs = (completion.logprobs or []) + delta.logprobs
+    if delta.finish_reason is not None:
+        completion.finish_reason = delta.finish_reason
+        completion.stop_reason = delta.stop_reason
+
+
+def _usage(payload: Any) -> Usage | None:
+    return Usage(*payload) if isinstance(payload, tuple) else None
+
+
+def _raise_unless_aborted(kind: int, payload: Any) -> None:
+    if kind == ABORTED:
+        return
+    if kind != _core.ERROR or not isinstance(payload, bytes):
+        raise InternalError(f"unexpected event kind {kind}")
+    error: IngleError = error_of_event(payload)
+    raise error

@@ -1,0 +1,97 @@
+"""[1] The document that asks the core for answers (rust/engine/src/wire.rs is its definition).
+
+Any thread. Plain data: values are checked by whoever fills it in and once more by the core. Fields
+that keep their default are left out of the JSON.
+"""
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+
+class TextPrompt(Struct, omit_defaults=True):
+    """Plain text; special tokens in it stay text."""
+
+    text: str
+    add_special_tokens: bool = True
+
+
+class TokenPrompt(Struct):
+    """Token ids, used as they are."""
+
+    token_ids: list[int]
+
+
+class Chat(Struct, omit_defaults=True):
+    """Input of the model's chat template."""
+
+    messages: list[dict[str, Any]]
+    tools: list[Any] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    template_kwargs: dict[str, Any] = {}
+
+
+class ChatPrompt(Struct):
+    """Messages that the chat template turns into a prompt."""
+
+    chat: Chat
+
+
+Prompt = TextPrompt | TokenPrompt | ChatPrompt
+
+
+class Sampling(Struct, omit_defaults=True, kw_only=True):
+    """How tokens are chosen; None takes the model's default."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    logit_bias: dict[str, float] = {}
+    allowed_token_ids: list[int] | None = None
+    logprobs: int | None = None
+
+
+class Output(Struct, omit_defaults=True, kw_only=True):
+    """The form of the answer."""
+
+    format: Literal["completion", "chat", "delta"]
+    stream: bool = False
+    chunked: bool = False
+    response_id: str = ""
+    model: str | None = None
+    created: int = 0
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+    echo: bool = False
+    return_token_ids: bool = False
+
+
+class GenerationRequest(Struct, omit_defaults=True, kw_only=True):
+    """One request: one or more prompts, `n` choices each."""
+
+    prompts: list[Prompt]
+    n: int = 1
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    sampling: Sampling = msgspec.field(default_factory=Sampling)
+    stop: list[str] = []
+    stop_token_ids: list[int] = []
+    ignore_eos: bool = False
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    truncate_prompt_tokens: int | None = None
+    priority: int = 0
+    tenant: str = ""
+    cache_salt: str | None = None
+    output: Output
+
+
+encode = msgspec.json.Encoder().encode
+"""Writes a document of this module as JSON bytes."""

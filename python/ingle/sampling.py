@@ -1,0 +1,78 @@
+"""The sampling parameters of the Python API. Any thread; named as the HTTP fields are."""
+
+import math
+
+import msgspec
+from msgspec import Struct, field
+
+from ingle.errors import RefusedError
+from ingle.generation import GenerationRequest, Output, Prompt, Sampling
+
+
+class SamplingParams(Struct, frozen=True, kw_only=True):
+    """What to ask of the model; None takes its default (generation_config.json).
+
+    `logprobs` is the number of alternatives wanted with each token, 0 for the token's own alone.
+    `max_tokens` None means the rest of the context. `top_k` -1 and 0 mean off.
+    """
+
+    n: int = 1
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    stop: list[str] = field(default_factory=list)
+    stop_token_ids: list[int] = field(default_factory=list)
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    logit_bias: dict[int, float] = field(default_factory=dict)
+    allowed_token_ids: list[int] | None = None
+    logprobs: int | None = None
+    truncate_prompt_tokens: int | None = None
+    priority: int = 0
+    cache_salt: str | None = None
+
+    def request(self, prompt: Prompt) -> GenerationRequest:
+        """The core's document for one prompt; deltas with token ids come back.
+
+        Errors: RefusedError for a number that JSON cannot carry; the core checks the rest.
+        """
+        for name in FLOATS:
+            value = getattr(self, name)
+            if value is not None and not math.isfinite(value):
+                raise RefusedError(f"{name}: must be finite, not {value}", param=name)
+        if not all(math.isfinite(bias) for bias in self.logit_bias.values()):
+            raise RefusedError("logit_bias: every bias must be finite", param="logit_bias")
+        sampling = {name: getattr(self, name) for name in SAMPLING_FIELDS}
+        sampling["logit_bias"] = {str(token): bias for token, bias in self.logit_bias.items()}
+        rest = {name: getattr(self, name) for name in REQUEST_FIELDS}
+        return GenerationRequest(
+            prompts=[prompt],
+            sampling=Sampling(**sampling),
+            output=Output(format="delta", stream=True, return_token_ids=True),
+            **rest,
+        )
+
+
+def names(struct: type[Struct]) -> set[str]:
+    """Field names of a struct."""
+    return {f.name for f in msgspec.structs.fields(struct)}
+
+
+SAMPLING_FIELDS = names(Sampling)
+REQUEST_FIELDS = names(SamplingParams) - SAMPLING_FIELDS
+FLOATS = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)

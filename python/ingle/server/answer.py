@@ -1,0 +1,105 @@
+"""[3] -> [9] One generation over HTTP: submit, then one body or one stream, then the end.
+
+Event loop only. Whatever happens to the connection, the request's key is aborted or has ended when
+these functions return.
+"""
+
+import asyncio
+import secrets
+import time
+from typing import Any
+
+from aiohttp import HttpVersion11, web
+
+from ingle import _core
+from ingle.dispatch import ABORTED
+from ingle.engine import submit_async
+from ingle.errors import FailedError, OverloadedError, error_of_event
+from ingle.generation import GenerationRequest, encode
+from ingle.server.convert import Caller
+from ingle.server.sse import HEADERS, EventStream
+from ingle.server.state import ServerState
+
+
+def caller_of(request: web.Request, tenant: str, kind: str, model: str) -> Caller:
+    """What the connection says about a request; `kind` starts the answer's id."""
+    return Caller(
+        tenant=tenant,
+        response_id=f"{kind}-{secrets.token_hex(16)}",
+        created=int(time.time()),
+        chunked=request.version == HttpVersion11,
+        model=model,
+    )
+
+
+async def answer(
+    request: web.Request,
+    state: ServerState,
+    document: GenerationRequest,
+    headers: dict[str, str],
+) -> web.StreamResponse:
+    """Runs one request to its end; `headers` are added to a good answer."""
+    if document.output.stream:
+        return await stream(request, state, document, headers)
+    return await body(state, document, headers)
+
+
+async def body(
+    state: ServerState, document: GenerationRequest, headers: dict[str, str]
+) -> web.Response:
+    """One JSON body, when all choices have ended."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[bytes] = loop.create_future()
+
+    def sink(kind: int, payload: Any) -> None:
+        if done.done():
+            return
+        if kind == _core.END:
+            done.set_result(payload)
+        elif kind == _core.ERROR:
+            done.set_exception(error_of_event(payload))
+        elif kind == ABORTED:
+            done.set_exception(FailedError("the request was aborted"))
+
+    def end(message: str) -> None:
+        if not done.done():
+            done.set_exception(OverloadedError(message, 1.0, status=503))
+
+    key = await submit_async(state.engine.dispatcher, encode(document), sink)
+    state.plain[key] = end
+    try:
+        return web.Response(body=await done, headers=headers, content_type="application/json")
+    finally:
+        del state.plain[key]
+        state.engine.dispatcher.abort(key)
+
+
+async def stream(
+    request: web.Request,
+    state: ServerState,
+    document: GenerationRequest,
+    headers: dict[str, str],
+) -> web.StreamResponse:
+    """Events as they come. Errors before the first byte are ordinary answers."""
+    dispatcher, heartbeat = state.engine.dispatcher, state.heartbeat
+    events = EventStream(asyncio.get_running_loop(), document.output.chunked)
+    key = await submit_async(dispatcher, encode(document), events)
+    try:
+        if events.error is not None:
+            raise error_of_event(events.error)
+        response = web.StreamResponse(headers={**HEADERS, **headers})
+        await response.prepare(request)
+        transport = request.transport
+        if transport is None:
+            raise ConnectionResetError("the client has gone")
+        events.start(transport)
+        if heartbeat is not None:
+            heartbeat.add(events)
+        await events.done
+        if not events.too_slow:
+            await response.write_eof()
+        return response
+    finally:
+        if heartbeat is not None:
+            heartbeat.remove(events)
+        dispatcher.abort(key)

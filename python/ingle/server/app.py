@@ -1,0 +1,85 @@
+"""[1] The one place that joins the parts of the HTTP server: `create_app`. Event loop."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Literal
+
+from aiohttp import web
+
+from ingle.engine import Engine
+from ingle.errors import FatalError, IngleError
+from ingle.server import routes
+from ingle.server.auth import ApiKeys
+from ingle.server.parse import UnknownFields
+from ingle.server.sse import Heartbeat
+from ingle.server.state import STATE, ServerState
+from ingle.server.status import error_response, response_of, response_of_http
+
+log = logging.getLogger("ingle.server")
+
+
+def create_app(
+    engine: Engine,
+    *,
+    api_keys: ApiKeys | None = None,
+    unknown_fields: Literal["refuse", "warn"] = "refuse",
+    max_body_bytes: int = 8 << 20,
+    on_fatal: Callable[[str], None] | None = None,
+) -> web.Application:
+    """The HTTP API of one engine, as an aiohttp application.
+
+    The application watches the engine's events while it runs; it does not close the engine.
+    `on_fatal` is called once, with a reason, when the engine has died: the process should exit.
+    Run it with `handler_cancellation=True`, else a client that leaves keeps its request running.
+    """
+    app = web.Application(client_max_size=max_body_bytes, middlewares=[boundary])
+    app[STATE] = ServerState(
+        engine=engine,
+        keys=api_keys or ApiKeys({}),
+        unknown=UnknownFields(warn=unknown_fields == "warn"),
+        on_fatal=on_fatal or (lambda reason: None),
+        started_at=int(time.time()),
+    )
+    routes.add_routes(app, app[STATE])
+    app.cleanup_ctx.append(watch_engine)
+    return app
+
+
+async def watch_engine(app: web.Application) -> AsyncIterator[None]:
+    """While the application runs, its loop drains the engine's events."""
+    state = app[STATE]
+    loop = asyncio.get_running_loop()
+    state.heartbeat = Heartbeat(loop)
+    state.engine.dispatcher.use_loop(loop, state.fatal)
+    yield
+    state.engine.dispatcher.leave_loop()
+
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@web.middleware
+async def boundary(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Around every request, also those without a route: key first, errors last."""
+    state = request.app[STATE]
+    try:
+        request[routes.TENANT] = state.keys.tenant(request)
+        response = await handler(request)
+    except IngleError as error:
+        if isinstance(error, FatalError):
+            state.fatal(str(error))
+        response = response_of(error)
+    except web.HTTPException as error:
+        response = response_of_http(error, request.path)
+    except (asyncio.CancelledError, ConnectionError):
+        raise  # The client has gone.
+    except Exception:
+        log.exception("a handler failed")
+        response = error_response(500, "internal error")
+    if not response.prepared:
+        echo = request.headers.get("X-Request-Id") or request.get(routes.REQUEST_ID)
+        if echo is not None and routes.PRINTABLE.match(echo):
+            response.headers["X-Request-Id"] = echo
+    return response

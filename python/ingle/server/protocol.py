@@ -1,0 +1,201 @@
+"""[1] The requests of the HTTP API as types: every limit that one field can have stands here.
+
+Any thread; plain data. `null` equals absent everywhere. Unknown fields never get this far, see
+parse.py. Checks that need two fields, and the way to the core's document, are in convert.py.
+"""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+# Limits that several fields share. They bound memory before anything is queued; what the model
+# itself allows (context, vocabulary) the core checks.
+StopText = Annotated[str, Meta(min_length=1, max_length=1024)]
+StopList = Annotated[list[StopText], Meta(max_length=64)]
+TokenIdField = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+BiasKey = Annotated[str, Meta(pattern=r"^[0-9]{1,9}$")]
+BiasValue = Annotated[float, Meta(ge=-100, le=100)]
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+ShortText = Annotated[str, Meta(max_length=512)]
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+
+class StreamOptions(Struct):
+    """Options of a stream; unknown keys have no effect, as clients send each other's."""
+
+    include_usage: bool | None = None
+    """Ends the stream with one event that has `usage` and no choices."""
+    continuous_usage_stats: bool | None = None
+    """Adds the usage so far to every event."""
+
+
+class SamplingFields(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What completions and chat have in common."""
+
+    model: Annotated[str, Meta(max_length=1024)] | None = None
+    """Served model's name; absent means the one that is served."""
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Meta(ge=1, le=128)] | None = None
+    """Choices for each prompt."""
+    seed: Int64 | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    """-1 and 0 mean off."""
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
+    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    logit_bias: Annotated[dict[BiasKey, BiasValue], Meta(max_length=1024)] | None = None
+    allowed_token_ids: Annotated[list[TokenIdField], Meta(min_length=1)] | None = None
+    min_tokens: Count | None = None
+    stop: StopText | StopList | None = None
+    stop_token_ids: Annotated[list[TokenIdField], Meta(max_length=1024)] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    """Keeps only so many of the prompt's last tokens; -1: as many as fit."""
+    return_token_ids: bool | None = None
+    priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
+    """Lower runs first."""
+    cache_salt: ShortText | None = None
+    """Requests share cached prefixes only if this and the tenant are equal."""
+    request_id: Annotated[str, Meta(max_length=256, pattern=r"^[\x21-\x7e]*$")] | None = None
+    """Comes back as X-Request-Id; may repeat."""
+    user: Any = None
+    """No effect."""
+
+
+class CompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
+    """Body of POST /v1/completions."""
+
+    prompt: str | Annotated[list[str | int | list[int]], Meta(max_length=2**22)]
+    """Text, texts, token ids, or lists of token ids. Ids are used as they are."""
+    max_tokens: Count | None = None
+    """Absent means 16."""
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    """Alternatives with each token; 0 gives the token's own alone."""
+    best_of: Annotated[int, Meta(ge=1, le=128)] | None = None
+    """Only equal to `n`."""
+    echo: bool | None = None
+    add_special_tokens: bool | None = None
+    """Whether the tokenizer adds its start token; default true."""
+
+
+class TextPart(Struct, tag_field="type", tag="text", forbid_unknown_fields=True):
+    """A text part of a message's content."""
+
+    text: str
+
+
+class FunctionCall(Struct, forbid_unknown_fields=True):
+    """The function that an earlier assistant message called."""
+
+    name: str
+    arguments: str | dict[str, Any] = ""
+
+
+class ToolCall(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A tool call of an earlier assistant message, for the template."""
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    index: int | None = None
+    function: FunctionCall
+
+
+class Message(Struct, kw_only=True, forbid_unknown_fields=True):
+    """One message of a chat."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
+    """Text, or text parts, which are joined by a line feed."""
+    name: str | None = None
+    """No effect."""
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    """The same under the name that some clients use."""
+
+
+class ChatFields(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What makes a prompt out of messages."""
+
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=16384)]
+    add_generation_prompt: bool | None = None
+    """Ends the prompt with the start of an assistant's turn; default true."""
+    continue_final_message: bool | None = None
+    """Leaves the last message open, so that the answer goes on with it."""
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Further variables of the model's template."""
+
+
+class ChatRequest(ChatFields, SamplingFields, kw_only=True, forbid_unknown_fields=True):
+    """Body of POST /v1/chat/completions."""
+
+    max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    max_completion_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    """Wins over `max_tokens`; absent means the rest of the context."""
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    """Alternatives with each token; needs `logprobs`."""
+    metadata: Any = None
+    """No effect."""
+    safety_identifier: Any = None
+    """No effect."""
+    prompt_cache_key: Any = None
+    """No effect: the core finds equal prefixes by itself."""
+    store: Literal[False] | None = None
+    """No effect."""
+    service_tier: Literal["auto", "default"] | None = None
+    """No effect."""
+    modalities: Annotated[list[Literal["text"]], Meta(max_length=1)] | None = None
+    """No effect."""
+    parallel_tool_calls: bool | None = None
+    """No effect without tools."""
+
+
+class TokenizeTextRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Body of POST /tokenize for plain text."""
+
+    prompt: str
+    model: str | None = None
+    add_special_tokens: bool | None = None
+    """Default true."""
+    return_token_strs: bool | None = None
+
+
+class TokenizeChatRequest(ChatFields, kw_only=True, forbid_unknown_fields=True):
+    """Body of POST /tokenize for messages."""
+
+    model: str | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Body of POST /detokenize."""
+
+    tokens: Annotated[list[TokenIdField], Meta(max_length=2**22)]
+    model: str | None = None
+
+
+# Fields of others that are accepted only with a value that means "off"; any other value is refused.
+OFF_VALUES: dict[str, tuple[Any, ...]] = {
+    "audio": (),
+    "bad_words": ([],),
+    "early_stopping": (False,),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "length_penalty": (1, 1.0),
+    "prompt_logprobs": (),
+    "response_format": ({"type": "text"},),
+    "return_tokens_as_token_ids": (False,),
+    "spaces_between_special_tokens": (True,),
+    "suffix": ("",),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "use_beam_search": (False,),
+}

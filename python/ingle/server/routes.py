@@ -1,0 +1,228 @@
+"""[1] The routes: body in, core's document out; the small ones answer at once. Event loop."""
+
+import asyncio
+import re
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from ingle import _core
+from ingle.errors import RefusedError
+from ingle.generation import TextPrompt, encode
+from ingle.server import convert
+from ingle.server.answer import answer, caller_of
+from ingle.server.openapi import openapi_document
+from ingle.server.parse import BodyParser
+from ingle.server.protocol import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeChatRequest,
+    TokenizeTextRequest,
+)
+from ingle.server.state import ServerState
+from ingle.server.status import json_response
+
+TENANT: Final = "tenant"
+"""Request key: whose API key it was."""
+REQUEST_ID: Final = "request_id"
+"""Request key: the body's `request_id`, to be echoed."""
+PRINTABLE: Final = re.compile(r"^[\x21-\x7e]{1,256}$")
+"""What may be echoed in a header."""
+
+
+class Routes:
+    """The handlers of one server."""
+
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+        self._core = state.engine.core
+        self._info = state.engine.info
+        self._model = state.engine.settings.model_name()
+        self._completion = BodyParser(CompletionRequest, state.unknown)
+        self._chat = BodyParser(ChatRequest, state.unknown)
+        self._tokenize_text = BodyParser(TokenizeTextRequest, state.unknown)
+        self._tokenize_chat = BodyParser(TokenizeChatRequest, state.unknown)
+        self._detokenize = BodyParser(DetokenizeRequest, state.unknown)
+        self._openapi = msgspec.json.encode(openapi_document(_core.__version__))
+
+    def add_to(self, app: web.Application) -> None:
+        """Registers everything; GET routes answer HEAD too."""
+        router = app.router
+        router.add_post("/v1/completions", self.completions)
+        router.add_post("/v1/chat/completions", self.chat_completions)
+        router.add_get("/v1/models", self.models)
+        router.add_get("/v1/models/{model:.+}", self.model)
+        router.add_post("/tokenize", self.tokenize)
+        router.add_post("/detokenize", self.detokenize)
+        router.add_get("/health", self.health)
+        router.add_get("/ready", self.ready)
+        router.add_get("/metrics", self.metrics)
+        router.add_get("/version", self.version)
+        router.add_get("/openapi.json", self.openapi)
+
+    async def completions(self, request: web.Request) -> web.StreamResponse:
+        """POST /v1/completions."""
+        self._state.refuse_if_draining()
+        parsed = self._completion.parse(await read_body(request))
+        self._check_model(parsed.model)
+        request[REQUEST_ID] = parsed.request_id
+        caller = caller_of(request, request[TENANT], "cmpl", self._model)
+        document = convert.completion(parsed, caller)
+        return await answer(request, self._state, document, echo_headers(request))
+
+    async def chat_completions(self, request: web.Request) -> web.StreamResponse:
+        """POST /v1/chat/completions."""
+        self._state.refuse_if_draining()
+        parsed = self._chat.parse(await read_body(request))
+        self._check_model(parsed.model)
+        request[REQUEST_ID] = parsed.request_id
+        caller = caller_of(request, request[TENANT], "chatcmpl", self._model)
+        document = convert.chat(parsed, caller)
+        return await answer(request, self._state, document, echo_headers(request))
+
+    async def models(self, request: web.Request) -> web.Response:
+        """GET /v1/models."""
+        return json_response({"object": "list", "data": [self._model_card()]})
+
+    async def model(self, request: web.Request) -> web.Response:
+        """GET /v1/models/NAME."""
+        self._check_model(request.match_info["model"])
+        return json_response(self._model_card())
+
+    async def tokenize(self, request: web.Request) -> web.Response:
+        """POST /tokenize, shaped as vLLM's."""
+        body = await read_body(request)
+        if CHAT_BODY.search(body):
+            chat = self._tokenize_chat.parse(body)
+            model, texts = chat.model, chat.return_token_strs
+            document = encode(convert.chat_prompt(chat))
+        else:
+            text = self._tokenize_text.parse(body)
+            model, texts = text.model, text.return_token_strs
+            document = encode(TextPrompt(text.prompt, text.add_special_tokens is not False))
+        self._check_model(model)
+        tokens = await in_thread(document, self._core.tokenize, document)
+        return json_response(
+            {
+                "count": len(tokens),
+                "max_model_len": self._info["max_model_len"],
+                "tokens": tokens,
+                "token_strs": self._core.token_texts(tokens) if texts else None,
+            }
+        )
+
+    async def detokenize(self, request: web.Request) -> web.Response:
+        """POST /detokenize, shaped as vLLM's."""
+        body = await read_body(request)
+        parsed = self._detokenize.parse(body)
+        self._check_model(parsed.model)
+        return json_response(
+            {"prompt": await in_thread(body, self._core.detokenize, parsed.tokens)}
+        )
+
+    async def health(self, request: web.Request) -> web.Response:
+        """GET /health: 200 while tokens can move (DESIGN section 6), else 503. Open to all."""
+        health = self._health()
+        healthy = health["status"] in ("ok", "draining") and not self._state.dead
+        if health["status"] == "dead":
+            self._state.fatal("the engine thread has ended")
+        return json_response(health, 200 if healthy else 503)
+
+    async def ready(self, request: web.Request) -> web.Response:
+        """GET /ready: 200 while new requests are taken, else 503. Open to all."""
+        health = self._health()
+        return json_response({"status": health["status"]}, 200 if health["status"] == "ok" else 503)
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """GET /metrics in Prometheus' text format."""
+        lines = self._core.metrics()
+        counts = self._state.unknown.counts
+        if counts:
+            lines += b"# TYPE ingle:unknown_request_fields_total counter\n"
+            for name, count in sorted(counts.items()):
+                lines += f'ingle:unknown_request_fields_total{{field="{name}"}} {count}\n'.encode()
+        headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        return web.Response(body=lines, headers=headers)
+
+    async def version(self, request: web.Request) -> web.Response:
+        """GET /version."""
+        return json_response({"version": _core.__version__})
+
+    async def openapi(self, request: web.Request) -> web.Response:
+        """GET /openapi.json."""
+        return web.Response(body=self._openapi, content_type="application/json")
+
+    def _health(self) -> dict[str, Any]:
+        health: dict[str, Any] = msgspec.json.decode(self._core.health())
+        if self._state.draining and health["status"] == "ok":
+            health["status"] = "draining"
+        return health
+
+    def _check_model(self, name: str | None) -> None:
+        if name is not None and name != self._model:
+            raise RefusedError(
+                f"the model {name[:200]!r} does not exist; this server has {self._model!r}",
+                "model",
+                "model_not_found",
+                404,
+            )
+
+    def _model_card(self) -> dict[str, Any]:
+        health = self._health()
+        return {
+            "id": self._model,
+            "object": "model",
+            "created": self._state.started_at,
+            "owned_by": "ingle",
+            "root": self._model,
+            "parent": None,
+            "max_model_len": self._info["max_model_len"],
+            "status": "loaded" if health["status"] in ("ok", "draining") else health["status"],
+            "default_sampling_params": self._info.get("sampling_defaults"),
+        }
+
+
+def add_routes(app: web.Application, state: ServerState) -> None:
+    """Registers all routes of a server."""
+    Routes(state).add_to(app)
+
+
+async def read_body(request: web.Request) -> bytes:
+    """The body of a POST. Errors: RefusedError 415 unless it is plain JSON, 400 if it is cut."""
+    kind = request.content_type
+    given = "Content-Type" in request.headers
+    if given and kind != "application/json" and not kind.endswith("+json"):
+        raise RefusedError(
+            f"Content-Type must be application/json, not {kind[:100]!r}",
+            code="unsupported_media_type",
+            status=415,
+        )
+    # A small compressed body can be a large one; a proxy may unpack it, we do not.
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise RefusedError(
+            "Content-Encoding is not supported", code="unsupported_media_type", status=415
+        )
+    try:
+        return await request.read()
+    except web.RequestPayloadError as error:
+        raise RefusedError(f"the request body is broken: {error}", code="invalid_body") from None
+
+
+def echo_headers(request: web.Request) -> dict[str, str]:
+    """X-Request-Id for the answer, if the client gave a printable one."""
+    given = request.headers.get("X-Request-Id") or request[REQUEST_ID]
+    return {"X-Request-Id": given} if given and PRINTABLE.match(given) else {}
+
+
+async def in_thread(size: bytes, work: Any, argument: Any) -> Any:
+    """Calls `work`, off the loop if the document `size` is long; small ones are not worth it."""
+    if len(size) <= INLINE_BYTES:
+        return work(argument)
+    return await asyncio.get_running_loop().run_in_executor(None, work, argument)
+
+
+INLINE_BYTES = 16 << 10
+CHAT_BODY = re.compile(rb'"messages"\s*:')
+"""Says which of the two bodies of /tokenize this is: a string cannot hold a bare `"messages":`."""

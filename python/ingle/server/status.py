@@ -1,0 +1,84 @@
+"""[9] The only place that turns errors into HTTP answers, always in OpenAI's shape. Event loop."""
+
+import math
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from ingle.errors import FatalError, IngleError, OverloadedError, RefusedError
+
+
+def error_body(
+    status: int, message: str, param: str | None = None, code: str | None = None
+) -> bytes:
+    """`{"error": {message, type, param, code}}`; the type follows from the status."""
+    error = {
+        "message": message,
+        "type": TYPES.get(status, "invalid_request_error" if status < 500 else "server_error"),
+        "param": param,
+        "code": code or CODES.get(status),
+    }
+    return msgspec.json.encode({"error": error})
+
+
+def error_response(
+    status: int,
+    message: str,
+    param: str | None = None,
+    code: str | None = None,
+    headers: dict[str, str] | None = None,
+) -> web.Response:
+    """A whole answer of that shape."""
+    return web.Response(
+        body=error_body(status, message, param, code),
+        status=status,
+        headers=headers,
+        content_type="application/json",
+    )
+
+
+def response_of(error: IngleError) -> web.Response:
+    """The answer to one of our own errors. What is not the caller's fault tells no details."""
+    if isinstance(error, RefusedError):
+        headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else None
+        return error_response(error.status, error.message, error.param, error.code, headers)
+    if isinstance(error, OverloadedError):
+        headers = {"Retry-After": str(max(1, math.ceil(error.retry_after_s)))}
+        return error_response(error.status, error.message, headers=headers)
+    if isinstance(error, FatalError):
+        return error_response(503, "the engine has stopped", headers={"Retry-After": "10"})
+    return error_response(500, str(error))
+
+
+def response_of_http(error: web.HTTPException, path: str) -> web.Response:
+    """The answer to an error that aiohttp raised: no route, wrong method, body too large."""
+    kept = {k: v for k, v in error.headers.items() if k in ("Allow", "Retry-After", "Location")}
+    if error.status == 404:
+        message = f"no such URL: {path[:200]}"
+    elif isinstance(error, web.HTTPMethodNotAllowed):
+        message = (
+            f"{error.method} is not allowed here; use {', '.join(sorted(error.allowed_methods))}"
+        )
+    elif isinstance(error, web.HTTPRequestEntityTooLarge):
+        message = "the request body is larger than max-body-bytes"
+    else:
+        message = error.reason or HTTPStatus(error.status).phrase
+    return error_response(error.status, message, headers=kept)
+
+
+def json_response(document: Any, status: int = 200) -> web.Response:
+    """A document as an answer."""
+    return web.Response(
+        body=msgspec.json.encode(document), status=status, content_type="application/json"
+    )
+
+
+TYPES = {
+    401: "authentication_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    503: "service_unavailable_error",
+}
+CODES = {429: "rate_limit_exceeded", 503: "service_unavailable", 401: "invalid_api_key"}
