@@ -7,6 +7,7 @@
 mod catalogue;
 mod checkpoint;
 mod config;
+mod dequantise;
 mod error;
 mod generation;
 mod gguf;
@@ -17,6 +18,7 @@ mod spec;
 mod weights;
 
 pub use checkpoint::{Checkpoint, TokenizerFiles, open};
+pub use dequantise::dequantise;
 pub use error::ModelError;
 pub use generation::GenerationDefaults;
 pub use gguf::GgufMetadata;

@@ -1,5 +1,6 @@
 //! The 15 tiny reference checkpoints and a real GGUF file open, and the plan covers every tensor.
 
+#![allow(clippy::unwrap_used, reason = "a test helper may panic")]
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

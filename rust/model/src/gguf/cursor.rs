@@ -36,7 +36,7 @@ impl<'a> Cursor<'a> {
     /// The next `len` bytes; `what` is for messages.
     pub(super) fn bytes(&mut self, len: u64, what: &str) -> Result<&[u8], ModelError> {
         let start = self.position;
-        let end = start.checked_add(len).unwrap_or(u64::MAX);
+        let end = start.saturating_add(len);
         if end > self.file_len {
             let size = self.file_len;
             let reason = format!("truncated: {what} needs bytes up to {end}, the file has {size}");

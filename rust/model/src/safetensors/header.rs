@@ -119,7 +119,7 @@ fn check_tiling(
     let data_end = data_start.saturating_add(data_len);
     let mut expected = data_start;
     for (tensor, entry) in entries.iter() {
-        let end = entry.offset.checked_add(entry.byte_len).unwrap_or(u64::MAX);
+        let end = entry.offset.saturating_add(entry.byte_len);
         if end > data_end {
             let reason = format!("truncated file: ends at byte {end}, the file at {data_end}");
             return Err(ModelError::tensor(name, tensor, reason));
