@@ -4,16 +4,33 @@
 //! simulator can replay any history from a seed. Nothing in here may block or allocate on a device.
 #![forbid(unsafe_code)]
 
+mod batcher;
+mod core_event;
 mod executor;
+mod flight;
 mod ids;
+mod kv;
+mod limits;
+mod live_request;
 mod request;
+mod request_table;
 mod sampling;
+mod scheduler;
+mod step_commit;
 mod step_output;
 mod step_plan;
+mod tenants;
+mod waiting_queue;
 
+pub use core_event::{CoreEvent, TokenList};
 pub use executor::{CompletionSink, Executor, ExecutorError, ExecutorShape, StepCompletion};
+pub use flight::LateRow;
 pub use ids::{BlockId, Micros, RequestId, SlotId, StepId, TenantId, TokenId};
+pub use limits::{AdmitError, Limits};
 pub use request::{FinishReason, NewRequest, RequestFault, RequestKind, StopRules};
 pub use sampling::SamplingParams;
+pub use scheduler::{Counters, Scheduler, SchedulerConfig, SchedulerStats};
 pub use step_output::{RowOutput, RowStatus, StepOutput, TokenLogProbs};
-pub use step_plan::{OpenedSlot, PlanRow, PooledRow, Pooling, RowMask, SampleMode, StepPlan, TokenSource, Wants};
+pub use step_plan::{
+    OpenedSlot, PlanRow, PooledRow, Pooling, RowMask, SampleMode, StepPlan, TokenSource, Wants,
+};

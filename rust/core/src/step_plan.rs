@@ -6,7 +6,9 @@ use std::sync::Arc;
 use crate::{BlockId, SamplingParams, SlotId, StepId, TokenId};
 
 /// One step, immutable once submitted. Closed slots are freed first, then slots are opened, then
-/// the rows run. A slot or block that a step names lives until that step has completed.
+/// the rows run. A slot or block that a step names lives until that step has completed. Where an
+/// earlier step could not be submitted, a closed slot may never have been opened, and an opened one
+/// may be open: it starts anew.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepPlan {
     /// Rises by one with each plan.

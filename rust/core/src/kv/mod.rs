@@ -1,0 +1,82 @@
+//! KV blocks: who owns them, which of them hold a known prefix. Engine thread only.
+//!
+//! ```text
+//! free -> held -> leaving -> free      a block nobody can find again
+//!              -> leaving -> cached    a block that the prefix cache can find; oldest evicted first
+//! ```
+//! A block is *leaving* while its only owners have ended but a submitted step still names them.
+
+mod block_pool;
+mod block_table;
+mod prefix_cache;
+
+pub(crate) use block_pool::BlockPool;
+pub(crate) use block_table::BlockTable;
+pub(crate) use prefix_cache::{Parent, PrefixCache};
+
+use crate::{BlockId, StepId, TokenId};
+
+/// The pool and the cache over it, kept in step.
+#[derive(Debug)]
+pub(crate) struct KvCache {
+    pub(crate) pool: BlockPool,
+    pub(crate) prefix: PrefixCache,
+}
+
+impl KvCache {
+    pub(crate) fn new(num_blocks: u32, block_size: u32, secret: u64) -> Self {
+        Self {
+            pool: BlockPool::new(num_blocks),
+            prefix: PrefixCache::new(num_blocks, block_size, secret),
+        }
+    }
+
+    /// A block for one owner: a free one, or else the one whose cached prefix was used longest ago.
+    pub(crate) fn allocate(&mut self) -> Option<BlockId> {
+        if let Some(block) = self.pool.allocate() {
+            return Some(block);
+        }
+        let oldest = self.pool.oldest_cached()?;
+        self.forget(oldest);
+        self.pool.allocate()
+    }
+
+    /// Blocks that `allocate` can return before it fails.
+    pub(crate) fn num_available(&self) -> u32 {
+        self.pool.num_free() + self.pool.num_cached()
+    }
+
+    /// Makes a full block findable. Returns the parent that the next block of the chain has: if the
+    /// same content is already findable in another block, that one stays and becomes the parent.
+    pub(crate) fn register(
+        &mut self,
+        block: BlockId,
+        hash: u128,
+        parent: Parent,
+        tokens: &[TokenId],
+        step: StepId,
+    ) -> Parent {
+        if let Some(other) = self.prefix.block_of(hash) {
+            if self.prefix.matches(other, parent, tokens) {
+                return self.prefix.as_parent(other);
+            }
+            // Another chain's block with this hash, or one whose parent is gone: it cannot be found.
+            self.forget(other);
+        }
+        self.pool.set_cached(block);
+        self.prefix.insert(block, hash, parent, tokens, step)
+    }
+
+    /// Takes a block out of the prefix cache; it is free at once if it has no owner.
+    pub(crate) fn forget(&mut self, block: BlockId) {
+        if self.prefix.remove(block) {
+            self.pool.clear_cached(block);
+        }
+    }
+
+    /// Full recount. Panics on a broken invariant.
+    pub(crate) fn verify(&self) {
+        self.pool.verify();
+        self.prefix.verify(|block| self.pool.is_findable(block));
+    }
+}

@@ -1,0 +1,176 @@
+//! [4] One admitted request and how far it is. Engine thread only.
+
+use crate::kv::{BlockTable, Parent};
+use crate::request_table::RequestIndex;
+use crate::waiting_queue::{OVERDUE_AFTER, Ticket};
+use crate::{Micros, NewRequest, Pooling, RequestId, RequestKind, SlotId, StepId, TokenId};
+
+/// Where a request stands.
+///
+/// ```text
+/// Blocked -> Waiting -> Running -> (ended) Leaving -> gone
+///               ^          v
+///               +---- Preempted
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Waits for its leader's prompt; not in the queue.
+    Blocked,
+    /// In the queue, holds nothing.
+    Waiting,
+    /// Has a slot and blocks; prefill until `num_submitted` reaches `prefill_end`, then decode.
+    Running,
+    /// Left out of further plans; goes back to the queue once no submitted step names it.
+    Preempted,
+    /// Has ended; keeps slot and blocks until no submitted step names it.
+    Leaving,
+}
+
+/// Who is served first and preempted last: the smaller one.
+///
+/// The first field is 0 for a request that started on an overdue turn (then by the time it became
+/// overdue), else 1 (then by priority); last comes arrival.
+pub(crate) type Rank = (u8, i64, u64);
+
+/// A request and its progress.
+///
+/// ```text
+/// tokens  [0, num_prompt)             the prompt
+///         [num_prompt, num_tokens())  generated and committed
+/// KV      [0, num_submitted)          computed or in flight
+/// ```
+#[derive(Debug)]
+pub(crate) struct LiveRequest {
+    pub(crate) phase: Phase,
+    /// Of the open slot; meaningless while it waits.
+    pub(crate) slot: SlotId,
+    /// Submitted steps that name it.
+    pub(crate) num_in_flight: u32,
+    pub(crate) num_prompt: u32,
+    pub(crate) num_submitted: u32,
+    /// Tokens known when the slot was opened: these are computed from host ids, later ones from what
+    /// the slot sampled.
+    pub(crate) prefill_end: u32,
+    /// Its last row is late-sampled and the mask has not been issued.
+    pub(crate) is_mask_pending: bool,
+    /// Rows in flight were computed from a failed step's blocks: their results are dropped.
+    pub(crate) is_tainted: bool,
+    pub(crate) rank: Rank,
+    pub(crate) table: BlockTable,
+    pub(crate) generated: Vec<TokenId>,
+    pub(crate) request: NewRequest,
+    pub(crate) ticket: Ticket,
+
+    /// Where its chain of blocks starts, if it takes part in a prefix cache.
+    pub(crate) root: Option<Parent>,
+    /// The latest step that fills a block it got from the prefix cache.
+    pub(crate) depends_on: Option<StepId>,
+    pub(crate) num_cached: u32,
+    pub(crate) admitted_at: Micros,
+    /// All time spent waiting before `queued_at`.
+    pub(crate) waited: Micros,
+    pub(crate) queued_at: Micros,
+    pub(crate) has_started: bool,
+    pub(crate) started_after: Micros,
+    /// A step that completes the prompt has been submitted; choices that follow it may start.
+    pub(crate) is_prompt_submitted: bool,
+    pub(crate) is_prompt_reported: bool,
+    pub(crate) num_prompt_log_probs: u32,
+    /// The request whose prompt it waits for.
+    pub(crate) leader: Option<RequestIndex>,
+    /// Requests that wait for its prompt.
+    pub(crate) followers: Vec<RequestIndex>,
+}
+
+impl LiveRequest {
+    pub(crate) fn new(request: NewRequest, ticket: Ticket, now: Micros) -> Self {
+        Self {
+            phase: Phase::Waiting,
+            slot: SlotId(0),
+            num_in_flight: 0,
+            num_prompt: u32::try_from(request.prompt.len()).unwrap_or(u32::MAX),
+            num_submitted: 0,
+            prefill_end: 0,
+            is_mask_pending: false,
+            is_tainted: false,
+            rank: (1, 0, 0),
+            table: BlockTable::default(),
+            generated: Vec::new(),
+            request,
+            ticket,
+            root: None,
+            depends_on: None,
+            num_cached: 0,
+            admitted_at: now,
+            waited: Micros(0),
+            queued_at: now,
+            has_started: false,
+            started_after: Micros(0),
+            is_prompt_submitted: false,
+            is_prompt_reported: false,
+            num_prompt_log_probs: 0,
+            leader: None,
+            followers: Vec::new(),
+        }
+    }
+
+    pub(crate) fn id(&self) -> RequestId {
+        self.request.id
+    }
+
+    /// Tokens that the host knows.
+    pub(crate) fn num_tokens(&self) -> u32 {
+        self.num_prompt + self.num_generated()
+    }
+
+    pub(crate) fn num_generated(&self) -> u32 {
+        u32::try_from(self.generated.len()).unwrap_or(u32::MAX)
+    }
+
+    pub(crate) fn is_prefill(&self) -> bool {
+        self.num_submitted < self.prefill_end
+    }
+
+    /// Whether one more decode row makes sense: the tokens that submitted rows will bring count, so
+    /// nothing is ever scheduled beyond `max_tokens`.
+    pub(crate) fn can_decode(&self) -> bool {
+        let num_promised = self.num_submitted + 1 - self.num_prompt;
+        num_promised < self.request.stop.max_tokens && !self.is_mask_pending && !self.is_embedding()
+    }
+
+    pub(crate) fn is_embedding(&self) -> bool {
+        matches!(self.request.kind, RequestKind::Embed(_))
+    }
+
+    /// Whether it may skip what the prefix cache holds: not while every position has a result.
+    pub(crate) fn takes_cache_hits(&self) -> bool {
+        let needs_all_positions = match self.request.kind {
+            RequestKind::Embed(pooling) => pooling == Pooling::Mean,
+            RequestKind::Generate => {
+                self.request.prompt_log_probs.is_some() && self.generated.is_empty()
+            }
+        };
+        !needs_all_positions
+    }
+
+    /// Copies the known tokens of positions `[start, end)` behind `out`.
+    pub(crate) fn copy_tokens(&self, start: u32, end: u32, out: &mut Vec<TokenId>) {
+        let (start, end, num_prompt) = (start as usize, end as usize, self.num_prompt as usize);
+        if start < num_prompt {
+            out.extend_from_slice(&self.request.prompt[start..end.min(num_prompt)]);
+        }
+        if end > num_prompt {
+            out.extend_from_slice(
+                &self.generated[start.max(num_prompt) - num_prompt..end - num_prompt],
+            );
+        }
+    }
+
+    /// The ticket for waiting from `now` on: earlier waits count.
+    pub(crate) fn queue_at(&mut self, now: Micros) -> Ticket {
+        self.phase = Phase::Waiting;
+        self.queued_at = now;
+        self.ticket.overdue_at = Micros((now.0 + OVERDUE_AFTER.0).saturating_sub(self.waited.0));
+        self.ticket
+    }
+}

@@ -1,0 +1,467 @@
+//! [3] [4] [7] The engine's state machine: requests in, plans out, outputs in, events out. Engine
+//! thread only. Planning is in batcher.rs, results in step_commit.rs.
+
+use std::collections::VecDeque;
+
+use crate::flight::FlightStep;
+use crate::kv::{KvCache, Parent};
+use crate::live_request::{LiveRequest, Phase};
+use crate::request_table::{RequestIndex, RequestTable};
+use crate::tenants::Tenants;
+use crate::waiting_queue::{Ticket, WaitingQueue};
+use crate::{
+    AdmitError, CoreEvent, ExecutorShape, FinishReason, Limits, Micros, NewRequest, RequestFault,
+    RequestId, RequestKind, SlotId, StepId, TokenId,
+};
+
+/// What a scheduler is built from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SchedulerConfig {
+    /// Sizes of the executor.
+    pub shape: ExecutorShape,
+    /// Prompt and output together.
+    pub max_model_len: u32,
+    /// Most requests that wait.
+    pub max_queue: u32,
+    /// Whether requests share computed prefixes; choices of one prompt do in any case.
+    pub enable_prefix_caching: bool,
+    /// Random for each process: nobody can predict the cache's hashes.
+    pub cache_secret: u64,
+}
+
+/// Owns requests, queue, slots and KV blocks. `plan` and `commit` alternate freely as long as commits
+/// come in the order of plans.
+///
+/// With `max_steps_in_flight` 2 a step is planned before the tokens of the one before it are known:
+/// rows that decode name the slot's last sampled token instead of an id.
+#[derive(Debug)]
+pub struct Scheduler {
+    pub(crate) shape: ExecutorShape,
+    pub(crate) limits: Limits,
+    pub(crate) enable_prefix_caching: bool,
+    pub(crate) requests: RequestTable,
+    pub(crate) queue: WaitingQueue,
+    pub(crate) tenants: Tenants,
+    /// By rank, best first; none is preempted or leaving.
+    pub(crate) running: Vec<RequestIndex>,
+    /// Those that still wait for steps in flight.
+    pub(crate) preempted: Vec<RequestIndex>,
+    pub(crate) num_blocked: u32,
+    pub(crate) kv: KvCache,
+    pub(crate) free_slots: Vec<SlotId>,
+    /// Free slots that the executor has not been told about.
+    pub(crate) closed: Vec<SlotId>,
+    pub(crate) in_flight: VecDeque<FlightStep>,
+    /// Emptied, for reuse.
+    pub(crate) spare_steps: Vec<FlightStep>,
+    pub(crate) next_step: StepId,
+    next_arrival: u64,
+    pub(crate) now: Micros,
+    pub(crate) counters: Counters,
+    pub(crate) scratch_tokens: Vec<TokenId>,
+}
+
+/// Totals since start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Steps planned.
+    pub steps: u64,
+    /// Token rows planned.
+    pub scheduled_tokens: u64,
+    /// Times a request lost its blocks to another.
+    pub preemptions: u64,
+    /// Prompt tokens looked up in the prefix cache.
+    pub prefix_cache_queries: u64,
+    /// Prompt tokens found there.
+    pub prefix_cache_hits: u64,
+    /// Requests admitted.
+    pub admitted: u64,
+    /// Requests ended.
+    pub finished: u64,
+}
+
+/// A look at the scheduler, for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SchedulerStats {
+    /// Requests that hold nothing: queued, preempted earlier or waiting for their leader.
+    pub num_waiting: u32,
+    /// Requests with a slot that have not ended.
+    pub num_running: u32,
+    /// Requests that have ended while a submitted step names them.
+    pub num_leaving: u32,
+    /// KV blocks in the pool.
+    pub num_blocks: u32,
+    /// Blocks without owner and content.
+    pub num_free_blocks: u32,
+    /// Blocks owned by running requests.
+    pub num_held_blocks: u32,
+    /// Blocks owned by leaving requests only.
+    pub num_leaving_blocks: u32,
+    /// Blocks without owner whose prefix is known.
+    pub num_cached_blocks: u32,
+    /// Steps submitted and not completed.
+    pub num_steps_in_flight: u32,
+    /// Totals.
+    pub counters: Counters,
+}
+
+impl Scheduler {
+    /// An empty scheduler.
+    ///
+    /// # Panics
+    /// If a size is zero or there are fewer slots than `max_num_seqs`.
+    #[must_use]
+    pub fn new(config: SchedulerConfig) -> Self {
+        let shape = config.shape;
+        assert!(
+            shape.num_blocks > 0
+                && shape.block_size > 0
+                && shape.max_num_seqs > 0
+                && shape.max_num_batched_tokens > 0
+                && shape.max_steps_in_flight > 0
+                && shape.row_tile > 0
+                && shape.num_slots >= shape.max_num_seqs,
+            "sizes that nothing can run with: {shape:?}"
+        );
+        Self {
+            shape,
+            limits: Limits::new(&config),
+            enable_prefix_caching: config.enable_prefix_caching,
+            requests: RequestTable::default(),
+            queue: WaitingQueue::default(),
+            tenants: Tenants::default(),
+            running: Vec::new(),
+            preempted: Vec::new(),
+            num_blocked: 0,
+            kv: KvCache::new(shape.num_blocks, shape.block_size, config.cache_secret),
+            free_slots: (0..shape.num_slots).rev().map(SlotId).collect(),
+            closed: Vec::new(),
+            in_flight: VecDeque::new(),
+            spare_steps: Vec::new(),
+            next_step: StepId(1),
+            next_arrival: 0,
+            now: Micros(0),
+            counters: Counters::default(),
+            scratch_tokens: Vec::new(),
+        }
+    }
+
+    /// The stateless part of admission, for other threads.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Whether this many more requests may wait now; ask before the choices of one prompt are
+    /// admitted one by one.
+    ///
+    /// # Errors
+    /// `AdmitError::QueueFull`.
+    pub fn check_queue(&self, num_requests: u32) -> Result<(), AdmitError> {
+        let waiting = self.num_waiting();
+        if waiting.saturating_add(num_requests) > self.limits.max_queue {
+            return Err(AdmitError::QueueFull { waiting, max: self.limits.max_queue });
+        }
+        Ok(())
+    }
+
+    /// Takes a request into the queue.
+    ///
+    /// # Errors
+    /// `AdmitError`; then nothing is kept and no event will come.
+    ///
+    /// # Panics
+    /// If a request with this id has not ended.
+    pub fn admit(&mut self, request: NewRequest, now: Micros) -> Result<(), AdmitError> {
+        let max_tokens = match request.kind {
+            RequestKind::Generate => request.stop.max_tokens.max(1),
+            RequestKind::Embed(_) => 0,
+        };
+        self.limits.check(request.prompt.len(), max_tokens)?;
+        self.limits.check_tokens(&request.prompt)?;
+        self.check_queue(1)?;
+
+        self.now = self.now.max(now);
+        let ticket = Ticket {
+            priority: request.priority,
+            tenant: self.tenants.join(request.tenant),
+            arrival: self.next_arrival,
+            overdue_at: now,
+        };
+        self.next_arrival += 1;
+        self.counters.admitted += 1;
+        let leader = request.leader.and_then(|leader| self.requests.find(leader));
+        let mut request = LiveRequest::new(request, ticket, self.now);
+        request.request.stop.max_tokens = max_tokens.max(1);
+        if self.enable_prefix_caching {
+            request.root = Some(Parent::Salt(request.request.cache_salt));
+        }
+        let index = self.requests.insert(request);
+        match leader {
+            Some(leader) if !self.requests[leader].is_prompt_submitted => {
+                self.follow(index, leader)
+            }
+            _ => self.enqueue(index),
+        }
+        Ok(())
+    }
+
+    /// Ends a request at the client's wish, wherever it stands. False if it has already ended.
+    pub fn abort(&mut self, id: RequestId, events: &mut Vec<CoreEvent>) -> bool {
+        self.finish(id, FinishReason::Abort, events)
+    }
+
+    /// Ends a request for a reason that the core does not see, such as a stop string. False if it has
+    /// already ended.
+    pub fn finish(
+        &mut self,
+        id: RequestId,
+        reason: FinishReason,
+        events: &mut Vec<CoreEvent>,
+    ) -> bool {
+        let Some(index) = self.requests.find(id) else { return false };
+        self.end(index, reason, None, events);
+        self.check_slots();
+        true
+    }
+
+    /// Ends every request because nothing can run any more. Steps in flight count as completed: the
+    /// executor must not be used again.
+    pub fn fail_all(&mut self, fault: &RequestFault, events: &mut Vec<CoreEvent>) {
+        let mut alive: Vec<RequestIndex> = self.requests.alive().collect();
+        alive.sort_unstable_by_key(|&index| self.requests[index].ticket.arrival);
+        for index in alive {
+            self.end(index, FinishReason::Error(fault.clone()), None, events);
+        }
+        while let Some(step) = self.in_flight.pop_front() {
+            self.complete_rows(&step);
+            self.recycle(step);
+        }
+        self.check_slots();
+    }
+
+    /// Whether there is nothing to do: no request waits or runs and no step is in flight.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.requests.num_alive() == 0 && self.in_flight.is_empty()
+    }
+
+    /// A look at the counters.
+    #[must_use]
+    pub fn stats(&self) -> SchedulerStats {
+        let pool = &self.kv.pool;
+        let num_alive = count(self.requests.num_alive());
+        let num_running = count(self.running.len() + self.preempted.len());
+        let num_slots_held = self.shape.num_slots - count(self.free_slots.len());
+        SchedulerStats {
+            num_waiting: num_alive - num_running,
+            num_running,
+            num_leaving: num_slots_held - num_running,
+            num_blocks: pool.num_blocks(),
+            num_free_blocks: pool.num_free(),
+            num_held_blocks: pool.num_held(),
+            num_leaving_blocks: pool.num_leaving(),
+            num_cached_blocks: pool.num_cached(),
+            num_steps_in_flight: count(self.in_flight.len()),
+            counters: self.counters,
+        }
+    }
+
+    /// Requests that hold nothing.
+    fn num_waiting(&self) -> u32 {
+        count(self.queue.len()) + self.num_blocked
+    }
+
+    /// Another choice of the leader's prompt waits until it can share the leader's blocks.
+    fn follow(&mut self, index: RequestIndex, leader: RequestIndex) {
+        let id = self.requests[leader].id();
+        let leading = &mut self.requests[leader];
+        leading.followers.push(index);
+        let root = *leading.root.get_or_insert(Parent::Leader(id));
+        let following = &mut self.requests[index];
+        following.phase = Phase::Blocked;
+        following.leader = Some(leader);
+        following.root.get_or_insert(root);
+        self.num_blocked += 1;
+    }
+
+    /// Lets those that wait for this request's prompt go on.
+    pub(crate) fn release_followers(&mut self, index: RequestIndex) {
+        for follower in std::mem::take(&mut self.requests[index].followers) {
+            self.requests[follower].leader = None;
+            self.num_blocked -= 1;
+            self.enqueue(follower);
+        }
+    }
+
+    fn enqueue(&mut self, index: RequestIndex) {
+        let ticket = self.requests[index].queue_at(self.now);
+        self.queue.push(index, ticket);
+    }
+
+    /// Ends a request: tells it, and gives back what it holds or lets it leave.
+    pub(crate) fn end(
+        &mut self,
+        index: RequestIndex,
+        reason: FinishReason,
+        stop_token: Option<TokenId>,
+        events: &mut Vec<CoreEvent>,
+    ) {
+        self.release_followers(index);
+        let request = &self.requests[index];
+        events.push(CoreEvent::Finished {
+            id: request.id(),
+            reason,
+            stop_token,
+            num_prompt_tokens: request.num_prompt,
+            num_cached_tokens: request.num_cached,
+            num_output_tokens: request.num_generated(),
+        });
+        self.tenants.leave(request.ticket.tenant);
+        self.counters.finished += 1;
+        self.requests.end(index);
+        match self.requests[index].phase {
+            Phase::Blocked => self.unfollow(index),
+            Phase::Waiting => self.queue.remove(&self.requests[index].ticket),
+            Phase::Running => self.stop_running(index),
+            Phase::Preempted => self.preempted.retain(|&other| other != index),
+            Phase::Leaving => unreachable!("a request ended twice"),
+        }
+        match self.requests[index].phase {
+            Phase::Blocked | Phase::Waiting => self.requests.remove(index),
+            _ if self.requests[index].num_in_flight > 0 => {
+                self.requests[index].phase = Phase::Leaving;
+                for block in self.requests[index].table.blocks.iter().rev() {
+                    self.kv.pool.leave(*block);
+                }
+            }
+            _ => {
+                self.give_back(index);
+                self.requests.remove(index);
+            }
+        }
+    }
+
+    fn unfollow(&mut self, index: RequestIndex) {
+        if let Some(leader) = self.requests[index].leader {
+            self.requests[leader].followers.retain(|&other| other != index);
+            self.num_blocked -= 1;
+        }
+    }
+
+    /// Takes a request off the list of running ones.
+    pub(crate) fn stop_running(&mut self, index: RequestIndex) {
+        let rank = self.requests[index].rank;
+        let place = self.running.binary_search_by_key(&rank, |&other| self.requests[other].rank);
+        match place {
+            Ok(place) => self.running.remove(place),
+            Err(_) => unreachable!("a running request is not on the list"),
+        };
+    }
+
+    /// Slot and blocks of a request that no submitted step names go back.
+    fn give_back(&mut self, index: RequestIndex) {
+        let request = &mut self.requests[index];
+        let is_leaving = request.phase == Phase::Leaving;
+        for block in request.table.close() {
+            if is_leaving {
+                self.kv.pool.release_leaving(block);
+            } else {
+                self.kv.pool.release(block);
+            }
+        }
+        self.closed.push(request.slot);
+        self.free_slots.push(request.slot);
+    }
+
+    /// One submitted step less names this request; acts if it was the last and somebody waits for it.
+    pub(crate) fn complete_row(&mut self, index: RequestIndex) {
+        let request = &mut self.requests[index];
+        request.num_in_flight -= 1;
+        if request.num_in_flight > 0 {
+            return;
+        }
+        match request.phase {
+            Phase::Leaving => {
+                self.give_back(index);
+                self.requests.remove(index);
+            }
+            Phase::Preempted => {
+                self.preempted.retain(|&other| other != index);
+                self.requeue(index);
+            }
+            _ => {}
+        }
+    }
+
+    /// A preempted request that no submitted step names gives up everything and waits again.
+    pub(crate) fn requeue(&mut self, index: RequestIndex) {
+        self.give_back(index);
+        let request = &mut self.requests[index];
+        request.num_submitted = 0;
+        request.prefill_end = 0;
+        request.is_mask_pending = false;
+        request.is_tainted = false;
+        request.depends_on = None;
+        self.enqueue(index);
+    }
+
+    pub(crate) fn check_slots(&self) {
+        let num_held = self.shape.num_slots - count(self.free_slots.len());
+        assert!(
+            count(self.running.len() + self.preempted.len()) <= num_held,
+            "more requests run than slots are held"
+        );
+    }
+
+    /// Recounts everything from the requests themselves. For tests, and once after a drain.
+    ///
+    /// # Panics
+    /// If an invariant is broken.
+    pub fn verify(&self) {
+        let mut owners = vec![(0_u32, 0_u32); self.shape.num_blocks as usize];
+        let (mut num_held_slots, mut num_queued, mut num_blocked) = (0, 0, 0);
+        let mut in_flight_of: std::collections::HashMap<u32, u32> =
+            std::collections::HashMap::new();
+        for row in self.in_flight.iter().flat_map(|step| &step.rows) {
+            *in_flight_of.entry(row.request.0).or_default() += 1;
+        }
+        for (index, request) in self.requests.iter() {
+            let submitted = in_flight_of.remove(&index.0).unwrap_or(0);
+            assert_eq!(request.num_in_flight, submitted, "steps in flight of {}", request.id());
+            match request.phase {
+                Phase::Blocked => num_blocked += 1,
+                Phase::Waiting => num_queued += 1,
+                Phase::Running | Phase::Preempted | Phase::Leaving => {
+                    num_held_slots += 1;
+                    assert!(!self.free_slots.contains(&request.slot), "slot of {}", request.id());
+                }
+            }
+            let has_ended = request.phase == Phase::Leaving;
+            assert_eq!(self.requests.find(request.id()) != Some(index), has_ended, "id table");
+            assert!(!has_ended || submitted > 0, "{} leaves without a step", request.id());
+            for block in &request.table.blocks {
+                let (running, leaving) = &mut owners[block.index()];
+                *(if has_ended { leaving } else { running }) += 1;
+            }
+        }
+        assert!(in_flight_of.is_empty(), "a step in flight names a request that is gone");
+        assert_eq!(num_queued, self.queue.len(), "queued requests");
+        assert_eq!(num_blocked, self.num_blocked, "requests that wait for their leader");
+        assert_eq!(num_held_slots + self.free_slots.len(), self.shape.num_slots as usize, "slots");
+        assert_eq!(
+            self.tenants.num_live() as usize,
+            self.requests.num_alive(),
+            "tenants' requests"
+        );
+        let ranks: Vec<_> = self.running.iter().map(|&index| self.requests[index].rank).collect();
+        assert!(ranks.is_sorted(), "running requests are out of order");
+        self.kv.pool.verify_owners(&owners);
+        self.kv.verify();
+    }
+}
+
+/// Lengths of our own lists; all are bounded by u32 sizes.
+pub(crate) fn count(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}
