@@ -99,7 +99,5 @@ def _resources(log: str) -> dict[str, Resources]:
         stack = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores", part)
         registers = re.search(r"Used (\d+) registers", part)
         if stack and registers:
-            entries[part.split("'")[0]] = Resources(
-                int(registers[1]), int(stack[1]), int(stack[2])
-            )
+            entries[part.split("'")[0]] = Resources(int(registers[1]), int(stack[1]), int(stack[2]))
     return entries

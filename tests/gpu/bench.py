@@ -1,0 +1,118 @@
+"""Microseconds and TB/s of the kernels for Llama-3.1-8B's shapes, in graphs, cold L2. Run: python bench.py [NAME ...]"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+from device import Kernels, graph_us, u32
+from step import PagedKv, Row, Step, prepare
+from test_attention import shared_bytes
+
+DIMS = {
+    "vocab_size": 128256, "sample_vocab": 128256, "hidden_size": 4096, "num_heads": 32, "num_kv_heads": 8,
+    "rotary_dim": 128, "block_size": 64, "max_blocks": 256, "num_slots": 288, "intermediate_size": 14336,
+}  # fmt: skip
+BF16 = torch.bfloat16
+
+
+def report(name: str, us: float, nbytes: float, flop: float = 0.0) -> None:
+    tera = f"{flop / us / 1e6:7.1f} TFLOP/s" if flop else ""
+    print(f"{name:44s} {us:9.2f} us {nbytes / us / 1e6:7.3f} TB/s {tera}", flush=True)
+
+
+def attention(stages: int = 3, per_sm: int = 2) -> None:
+    grid = torch.cuda.get_device_properties(0).multi_processor_count * per_sm
+    cases = {
+        "decode 1 x 256": [(255, 1)], "decode 1 x 1k": [(1023, 1)], "decode 1 x 8k": [(8191, 1)],
+        "decode 16 x 256": [(255, 1)] * 16, "decode 64 x 256": [(255, 1)] * 64,
+        "decode 200 x 256": [(255, 1)] * 200, "decode 200 x 320..": [(128 + 2 * i, 1) for i in range(200)],
+        "decode 200 x 1k": [(1023, 1)] * 200, "decode 64 x 8k": [(8191, 1)] * 64,
+        "prefill 1 x 220": [(0, 220)], "prefill 1 x 2048": [(0, 2048)], "prefill 2048 at 6k": [(6144, 2048)],
+        "mixed 200 x 320 + 220": [(319, 1)] * 200 + [(0, 220)],
+    }  # fmt: skip
+    heads, kv_heads, d, layers = 32, 8, 128, 4
+    kernels = Kernels("attention", DIMS, HEAD_DIM=d, ATTN_STAGES=stages)
+    for name, rows in cases.items():
+        blocks = [-(-(start + num) // 64) for start, num in rows]
+        table = torch.zeros(288, 256, dtype=torch.int32)
+        order, at = torch.randperm(sum(blocks)).int(), 0
+        for slot, count in enumerate(blocks):
+            table[slot, :count] = order[at : at + count]
+            at += count
+        table = table.cuda()
+        pool = torch.randn(sum(blocks), layers, 2, kv_heads, 64, d, device="cuda", dtype=BF16)
+        step = Step([Row(i, start, num, [0] * num) for i, (start, num) in enumerate(rows)])
+        T = step.num_tokens
+        last = torch.zeros(288, dtype=torch.int32, device="cuda")
+        plan = prepare(step, DIMS, table, last, T, grid).plans[0]
+        q = torch.randn(T, heads, d, device="cuda", dtype=BF16)
+        out = torch.empty_like(q)
+        partials = torch.empty(2 * grid * 64 * (d + 2), device="cuda")
+        counters = torch.zeros(grid, dtype=torch.int32, device="cuda")
+        flush = (
+            torch.empty(64 << 20, dtype=torch.int32, device="cuda") if pool.nbytes < 4e8 else None
+        )
+
+        def launch(flushed=True, run=True):
+            for layer in range(layers):
+                if flush is not None and flushed:
+                    flush.zero_()
+                if run:
+                    kernels.launch(
+                        "attention_paged_bf16_sm80", grid, 128, q, out, plan, table,
+                        *PagedKv(pool, layer).arguments, partials, counters, d**-0.5, 0.0, 0,
+                        smem=shared_bytes(d, stages),
+                    )  # fmt: skip
+
+        us = graph_us(launch)
+        if flush is not None:
+            us -= graph_us(lambda: launch(True, False))
+        us /= layers
+        tokens = sum(start + num for start, num in rows)
+        pairs = sum(num * (start + (num + 1) / 2) for start, num in rows)
+        report(
+            f"attention {name} (stages {stages})",
+            us,
+            tokens * kv_heads * d * 4,
+            pairs * 4 * heads * d,
+        )
+
+
+def small() -> None:
+    for T in (1, 64, 256, 2048):
+        copies = 8
+        x = torch.randn(copies, T, 4096, device="cuda")
+        w = torch.ones(4096, device="cuda")
+        out = torch.empty(T, 4096, device="cuda", dtype=BF16)
+        norm = Kernels("rms_norm", DIMS)
+        for block in (256, 512, 1024):
+            us = graph_us(lambda block=block: [
+                norm.launch("rms_norm_rows_bf16_sm80", T, block, x[i], None, w, out, 1e-5) for i in range(copies)
+            ]) / copies  # fmt: skip
+            report(f"rms_norm T {T} block {block}", us, T * 4096 * 6)
+        gate_up = torch.randn(copies, T, 28672, device="cuda", dtype=BF16)
+        gated = torch.empty(T, 14336, device="cuda", dtype=BF16)
+        act = Kernels("activation", DIMS)
+        us = graph_us(lambda: [
+            act.launch("act_mul_rows_bf16_sm80", (T, 7), 256, gate_up[i], None, gated, 0) for i in range(copies)
+        ]) / copies  # fmt: skip
+        report(f"act_mul T {T}", us, T * 14336 * 6)
+        qkv = torch.randn(copies, T, 6144, device="cuda", dtype=BF16)
+        q = torch.empty(T, 4096, device="cuda", dtype=BF16)
+        table = torch.randn(4096, 64, 2, device="cuda")
+        pool = torch.empty(T // 64 + 1, 1, 2, 8, 64, 128, device="cuda", dtype=BF16)
+        slots = u32(list(range(T)))
+        rope = Kernels("rope_kv", DIMS, HEAD_DIM=128)
+        us = graph_us(lambda: [
+            rope.launch("rope_kv_paged_bf16_sm80", (T, 6), 256, qkv[i], None, None, None, table, slots, slots, q,
+                        *PagedKv(pool, 0).arguments, 1e-5, 0) for i in range(copies)
+        ]) / copies  # fmt: skip
+        report(f"rope_kv T {T}", us, T * 6144 * 4)
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    names = sys.argv[1:] or ["attention", "small"]
+    for chosen in names:
+        globals()[chosen]()

@@ -1,0 +1,136 @@
+"""Loads compiled kernels and launches them on torch memory, on torch's current stream."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from nvrtc import compile_kernel
+
+DIM_FIELDS = (
+    "vocab_size sample_vocab hidden_size num_heads num_kv_heads rotary_dim block_size max_blocks "
+    "num_slots intermediate_size num_experts experts_per_token gemm_n gemm_k reserved0 reserved1"
+).split()
+
+
+@dataclass(frozen=True)
+class U64:
+    """A scalar argument of 64 bits; plain ints are passed as u32."""
+
+    value: int
+
+
+@cache
+def _driver() -> ctypes.CDLL:
+    torch.cuda.init()
+    torch.zeros(1, device="cuda")
+    return ctypes.CDLL("libcuda.so.1")
+
+
+def _check(code: int, what: str) -> None:
+    if code != 0:
+        text = ctypes.c_char_p()
+        _driver().cuGetErrorString(code, ctypes.byref(text))
+        raise RuntimeError(f"{what}: error {code} ({(text.value or b'').decode()})")
+
+
+def arch() -> str:
+    """NVRTC's name of the current GPU; Hopper with its own instructions."""
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm_{major}{minor}" + ("a" if (major, minor) == (9, 0) else "")
+
+
+class Kernels:
+    """One compiled file. `exact` compiles the dimensions in; else they are read from the argument."""
+
+    def __init__(self, name: str, dims: dict[str, int], exact: bool = True, **defines: object):
+        values = {field: int(dims.get(field, 0)) for field in DIM_FIELDS}
+        self.dims = (ctypes.c_uint32 * 16)(*values.values())
+        if exact:
+            defines |= {"CONST_DIMS": 1} | {f"D_{field}": v for field, v in values.items()}
+        self.module = _load(name, arch(), tuple(sorted(defines.items())))
+
+    def launch(self, entry: str, grid, block: int, *args, smem: int = 0, dims: bool = True) -> None:
+        """Launches `entry` (full name). Tensors go as pointers, floats as f32, None as null."""
+        function = _function(self.module, entry)
+        if smem > 48 * 1024:
+            _check(_driver().cuFuncSetAttribute(function, 8, smem), "shared memory size")
+        values = [self.dims] if dims else []
+        values += [_argument(arg) for arg in args]
+        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
+        grid = (*grid, 1, 1)[:3] if isinstance(grid, tuple) else (grid, 1, 1)
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        code = _driver().cuLaunchKernel(function, *grid, block, 1, 1, smem, stream, pointers, None)
+        _check(code, f"launch of {entry}")
+
+
+def _argument(arg):
+    if arg is None:
+        return ctypes.c_uint64(0)
+    if isinstance(arg, torch.Tensor):
+        assert arg.is_contiguous()
+        return ctypes.c_uint64(arg.data_ptr())
+    if isinstance(arg, U64):
+        return ctypes.c_uint64(arg.value)
+    if isinstance(arg, float):
+        return ctypes.c_float(arg)
+    return ctypes.c_uint32(arg)
+
+
+@cache
+def _load(name: str, target: str, defines: tuple) -> int:
+    cubin, module = compile_kernel(name, target, dict(defines)).cubin, ctypes.c_void_p()
+    _check(_driver().cuModuleLoadData(ctypes.byref(module), cubin), f"load of {name}")
+    return module.value
+
+
+@cache
+def _function(module: int, entry: str) -> ctypes.c_void_p:
+    function = ctypes.c_void_p()
+    code = _driver().cuModuleGetFunction(
+        ctypes.byref(function), ctypes.c_void_p(module), entry.encode()
+    )
+    _check(code, f"entry {entry}")
+    return function
+
+
+def relative_error(out: torch.Tensor, reference: torch.Tensor) -> float:
+    """‖out - reference‖ / ‖reference‖ in float64; NaN if anything is."""
+    difference = (out.double() - reference.double()).norm()
+    return float(difference / reference.double().norm().clamp_min(1e-30))
+
+
+def poison(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    """A buffer whose every element shows if it was not written."""
+    if dtype.is_floating_point:
+        return torch.full(shape, float("nan"), dtype=dtype, device="cuda")
+    return torch.full(shape, -559038737, dtype=torch.int32, device="cuda")
+
+
+def u32(values) -> torch.Tensor:
+    """Values below 2^32 as a device buffer (torch int32 holding the bits)."""
+    import numpy as np
+
+    return torch.from_numpy(
+        np.asarray(values, dtype=np.int64).astype(np.uint32).view(np.int32)
+    ).cuda()
+
+
+def graph_us(launch, rounds: int = 20) -> float:
+    """Median microseconds of one `launch()` (any number of kernels) replayed as a graph."""
+    launch()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        launch()
+    times = []
+    for _ in range(rounds):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end) * 1000)
+    return sorted(times)[len(times) // 2]

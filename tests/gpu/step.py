@@ -1,0 +1,129 @@
+"""Builds step metadata and paged KV for the kernel tests, and the Python twin of step_prepare."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from device import U64, Kernels, poison, u32
+
+NONE = 0xFFFFFFFF
+
+
+@dataclass
+class Row:
+    """One request's part of a step."""
+
+    slot: int
+    start: int
+    num_tokens: int
+    tokens: list[int] | None = None  # None: the slot's last token
+
+
+@dataclass
+class Step:
+    """Rows and what else travels in the metadata."""
+
+    rows: list[Row]
+    updates: list[tuple[int, int, int]] = field(default_factory=list)
+    samples: list[tuple[int, int, int, int]] = field(default_factory=list)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(row.num_tokens for row in self.rows)
+
+    def meta(self) -> torch.Tensor:
+        rows, tokens, first = [], [], 0
+        for row in self.rows:
+            rows += [row.slot, row.start, row.num_tokens, first, 0, NONE, 0, 0]
+            tokens += row.tokens if row.tokens is not None else [NONE] * row.num_tokens
+            first += row.num_tokens
+        updates = [word for update in self.updates for word in update]
+        samples = [word for sample in self.samples for word in sample]
+        offsets = [16, 16 + len(rows), 16 + len(rows) + len(tokens)]
+        offsets.append(offsets[-1] + len(updates))
+        head = [len(self.rows), first, len(self.samples), len(self.updates), *offsets]
+        return u32(head + [0] * (16 - len(head)) + rows + tokens + updates + samples)
+
+
+@dataclass
+class Prepared:
+    """What step_prepare wrote."""
+
+    token_ids: torch.Tensor
+    positions: torch.Tensor
+    slot_of_token: torch.Tensor
+    kv_slot: torch.Tensor
+    sample_rows: torch.Tensor
+    plans: list[torch.Tensor]
+
+
+def prepare(
+    step: Step,
+    dims: dict[str, int],
+    block_table: torch.Tensor,
+    last_token: torch.Tensor,
+    T_pad: int,
+    grid: int,
+    windows: tuple[int, ...] = (0,),
+    kv_tile: int = 64,
+    no_split: bool = False,
+    S_pad: int = 8,
+    exact: bool = True,
+) -> Prepared:
+    """Runs step_prepare_tokens."""
+    group = dims["num_heads"] // dims["num_kv_heads"]
+    capacity = (T_pad * group + 63) // 64 + len(step.rows)
+    words = 16 + (grid + 7) // 8 * 8 + 8 * capacity
+    out = [poison(T_pad, dtype=torch.int32) for _ in range(4)]
+    samples, plans = (
+        poison(S_pad, dtype=torch.int32),
+        poison(len(windows), words, dtype=torch.int32),
+    )
+    Kernels("step_prepare", dims, exact).launch(
+        "step_prepare_tokens_u32_sm80", 1 + len(windows), 1024, step.meta(), last_token, block_table,
+        *out, samples, u32(windows), plans, words, capacity, T_pad, S_pad, grid, 64, kv_tile, int(no_split),
+    )  # fmt: skip
+    return Prepared(*out, samples, list(plans))
+
+
+@dataclass
+class PagedKv:
+    """A pool in the layout [block][layer][K, V][kv_head][token][head_dim], NaN where nothing is stored."""
+
+    pool: torch.Tensor
+    layer: int
+
+    @property
+    def arguments(self) -> tuple[U64, U64, U64]:
+        """kv_base, block_stride, layer_offset."""
+        stride = self.pool[0].numel() * 2
+        layer = self.pool[0, 0].numel() * 2 * self.layer
+        return U64(self.pool.data_ptr()), U64(stride), U64(layer)
+
+
+def random_tables(lengths: dict[int, int], num_slots: int, max_blocks: int, block_size: int):
+    """Random distinct blocks for each slot's length; returns (table, number of blocks)."""
+    counts = {slot: (length + block_size - 1) // block_size for slot, length in lengths.items()}
+    total = sum(counts.values()) + 3
+    free = torch.randperm(total).tolist()
+    table = torch.full((num_slots, max_blocks), total - 1, dtype=torch.int32)
+    for slot, count in counts.items():
+        table[slot, :count] = torch.tensor([free.pop() for _ in range(count)], dtype=torch.int32)
+    return table.cuda(), total
+
+
+def random_kv(table, total, lengths, heads, block_size, head_dim, dtype, layers=2):
+    """A pool whose pages hold random K and V of each slot; also returns {slot: (K, V)} [len, heads, dim]."""
+    layer = layers - 1
+    pool = poison(total, layers, 2, heads, block_size, head_dim, dtype=dtype)
+    dense = {}
+    for slot, length in lengths.items():
+        # One seed a length: a request's numbers do not depend on the others in its batch.
+        generator = torch.Generator("cuda").manual_seed(length)
+        kv = torch.randn(2, length, heads, head_dim, device="cuda", generator=generator).to(dtype)
+        dense[slot] = kv
+        for b in range((length + block_size - 1) // block_size):
+            part = kv[:, b * block_size : (b + 1) * block_size]
+            pool[int(table[slot, b]), layer, :, :, : part.shape[1]] = part.transpose(1, 2)
+    return PagedKv(pool, layer), dense

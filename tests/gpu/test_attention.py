@@ -1,0 +1,250 @@
+"""Rotation with KV write, and paged attention, against float64."""
+
+import pytest
+import torch
+from device import Kernels, poison, relative_error, u32
+from step import NONE, PagedKv, Row, Step, prepare, random_kv, random_tables
+
+DTYPES = {"bf16": (torch.bfloat16, 0, 4e-3), "f16": (torch.float16, 1, 8e-4)}
+NUM_SLOTS = 40
+
+
+def shared_bytes(head_dim, stages):
+    tile = 32 if head_dim == 256 else 64
+    q = 64 * (head_dim + 8) * 2 if head_dim == 256 else 0
+    return stages * 2 * tile * (head_dim + 8) * 2 + q + 16 * head_dim * 4 + 1024
+
+
+def reference_attention(q, k, v, start, scale, softcap, window):
+    """q [n, heads, d], k and v [len, kv_heads, d], all float64; queries at start, start + 1, ..."""
+    group = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    s = torch.einsum("nhd,thd->hnt", q, k) * scale
+    if softcap:
+        s = softcap * torch.tanh(s / softcap)
+    p = start + torch.arange(q.shape[0], device="cuda")[:, None]
+    t = torch.arange(k.shape[0], device="cuda")[None, :]
+    seen = (t <= p) & ((t + window > p) if window else True)
+    return torch.einsum("hnt,thd->nhd", s.masked_fill(~seen, -torch.inf).softmax(-1), v)
+
+
+def run_attention(
+    rows,
+    heads,
+    kv_heads,
+    head_dim,
+    name="bf16",
+    block_size=64,
+    window=0,
+    softcap=0.0,
+    no_split=False,
+    exact=True,
+    grid=264,
+    pad=5,
+    stages=3,
+    layers=2,
+):
+    """Runs rows of (start, num_tokens) and returns (out, reference)."""
+    dtype, flag, _ = DTYPES[name]
+    slots = list(range(len(rows)))[::-1]
+    lengths = {slot: start + num for slot, (start, num) in zip(slots, rows, strict=True)}
+    max_blocks = 8448 // block_size
+    table, total = random_tables(lengths, NUM_SLOTS, max_blocks, block_size)
+    kv, dense = random_kv(table, total, lengths, kv_heads, block_size, head_dim, dtype, layers)
+    step = Step(
+        [Row(s, start, num, [0] * num) for s, (start, num) in zip(slots, rows, strict=True)]
+    )
+    dims = {"num_heads": heads, "num_kv_heads": kv_heads, "block_size": block_size, "max_blocks": max_blocks,
+            "num_slots": NUM_SLOTS, "vocab_size": 10}  # fmt: skip
+    T = step.num_tokens
+    last = torch.zeros(NUM_SLOTS, dtype=torch.int32, device="cuda")
+    tile = 32 if head_dim == 256 else 64
+    plan = prepare(
+        step, dims, table, last, T + pad, grid, (window,), tile, no_split, exact=exact
+    ).plans[0]
+    generator = torch.Generator("cuda").manual_seed(3)  # the first rows are the same in any batch
+    q = torch.cat(
+        [torch.randn(n, heads, head_dim, device="cuda", generator=generator) for _, n in rows]
+    )
+    q = torch.cat([q, torch.zeros(pad, heads, head_dim, device="cuda")]).to(dtype)
+    q[T:] = float("nan")
+    out = poison(T + pad, heads, head_dim, dtype=dtype)
+    partials = poison(2 * grid * 64 * (head_dim + 2), dtype=torch.float32)
+    counters = torch.zeros(grid, dtype=torch.int32, device="cuda")
+    scale = head_dim**-0.5
+    kernels = Kernels(
+        "attention", dims, exact, DTYPE_F16=flag, HEAD_DIM=head_dim, ATTN_STAGES=stages
+    )
+    arguments = (q, out, plan, table, *kv.arguments, partials, counters, scale, softcap, window)
+    smem = shared_bytes(head_dim, stages)
+    kernels.launch(f"attention_paged_{name}_sm80", grid, 128, *arguments, smem=smem)
+    assert not counters.any()
+    first = out.clone()
+    for _ in range(3):
+        kernels.launch(f"attention_paged_{name}_sm80", grid, 128, *arguments, smem=smem)
+        assert torch.equal(out, first), "runs differ"
+    assert not out[T:].any()
+    reference, at = [], 0
+    for slot, (start, num) in zip(slots, rows, strict=True):
+        k, v = dense[slot].double()
+        reference.append(
+            reference_attention(q[at : at + num].double(), k, v, start, scale, softcap, window)
+        )
+        at += num
+    return out[:T], torch.cat(reference)
+
+
+EDGES = [
+    (0, 1),
+    (14, 1),
+    (15, 1),
+    (16, 1),
+    (62, 1),
+    (63, 1),
+    (64, 1),
+    (127, 1),
+    (999, 1),
+    (4094, 1),
+    (8191, 1),
+]
+CHUNKS = [
+    (0, 2),
+    (0, 15),
+    (3, 16),
+    (0, 17),
+    (60, 63),
+    (0, 64),
+    (64, 65),
+    (100, 200),
+    (1000, 129),
+    (0, 1025),
+]
+MIXED = [(300, 1), (5, 1), (2000, 1), (0, 77), (512, 40), (64, 1), (0, 3)]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [EDGES, CHUNKS, MIXED, EDGES[-1:], [(0, 1)]],
+    ids=["decode", "prefill", "mixed", "long", "one"],
+)
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 256])
+@pytest.mark.parametrize("name", DTYPES)
+def test_attention(name, head_dim, rows):
+    out, reference = run_attention(rows, 8, 2, head_dim, name)
+    assert relative_error(out, reference) < DTYPES[name][2]
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads"), [(1, 1), (4, 4), (6, 2), (7, 1), (8, 1), (16, 1), (32, 1), (40, 2)]
+)
+@pytest.mark.parametrize("no_split", [False, True])
+def test_groups(heads, kv_heads, no_split):
+    out, reference = run_attention(MIXED, heads, kv_heads, 64, no_split=no_split)
+    assert relative_error(out, reference) < 4e-3
+
+
+@pytest.mark.parametrize("block_size", [4, 16, 32, 128, 256])
+@pytest.mark.parametrize("exact", [True, False])
+def test_block_sizes(block_size, exact):
+    out, reference = run_attention(MIXED, 8, 2, 128, block_size=block_size, exact=exact)
+    assert relative_error(out, reference) < 4e-3
+
+
+@pytest.mark.parametrize("window", [1, 16, 63, 64, 65, 300, 5000])
+@pytest.mark.parametrize("head_dim", [128, 256])
+def test_window(window, head_dim):
+    out, reference = run_attention([*MIXED, (900, 150)], 8, 4, head_dim, window=window)
+    assert relative_error(out, reference) < 4e-3
+
+
+@pytest.mark.parametrize("head_dim", [64, 256])
+def test_softcap(head_dim):
+    out, reference = run_attention(MIXED, 8, 4, head_dim, softcap=2.0)
+    assert relative_error(out, reference) < 4e-3
+
+
+@pytest.mark.parametrize("grid", [1, 7, 132, 528])
+@pytest.mark.parametrize("stages", [2, 3, 4])
+def test_grids_and_stages(grid, stages):
+    out, reference = run_attention(MIXED, 4, 2, 128, grid=grid, stages=stages)
+    assert relative_error(out, reference) < 4e-3
+
+
+def test_pages_beyond_4_gib():
+    out, reference = run_attention(MIXED, 8, 2, 128, layers=2000)
+    assert relative_error(out, reference) < 4e-3
+
+
+def test_no_split_does_not_depend_on_the_batch():
+    row = (2000, 1)
+    results = []
+    for others in ([], [(77, 1), (0, 300)]):
+        torch.manual_seed(7)
+        out, _ = run_attention([row, *others], 8, 2, 128, no_split=True)
+        results.append(out[0])
+    assert torch.equal(*results)
+
+
+@pytest.mark.parametrize("style", [0, 1])
+@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize(
+    ("head_dim", "rotary"), [(64, 64), (96, 96), (128, 128), (128, 64), (256, 256), (96, 32)]
+)
+@pytest.mark.parametrize("extras", [False, True])
+def test_rope_kv(name, head_dim, rotary, style, extras):
+    dtype, flag, tolerance = DTYPES[name]
+    heads, kv_heads, block_size, T = 6, 2, 16, 19
+    dims = {
+        "num_heads": heads,
+        "num_kv_heads": kv_heads,
+        "rotary_dim": rotary,
+        "block_size": block_size,
+    }
+    kernels = Kernels("rope_kv", dims, extras, DTYPE_F16=flag, HEAD_DIM=head_dim)
+    half, length = rotary // 2, 20000
+    inv = torch.tensor([500000 ** (-2 * i / rotary) for i in range(half)], device="cuda")
+    table = poison(length, half, 2, dtype=torch.float32)
+    kernels.launch(
+        "rope_table_f32_sm80",
+        -(-length * half // 256),
+        256,
+        inv,
+        1.25,
+        table,
+        length,
+        half,
+        dims=False,
+    )
+    angle = (torch.arange(length, device="cuda").float()[:, None] * inv).double()
+    expected = torch.stack([angle.cos(), angle.sin()], -1) * 1.25
+    assert float((table - expected).abs().max()) < 2e-7
+    width = (heads + 2 * kv_heads) * head_dim
+    qkv = torch.randn(T, width, device="cuda").to(dtype)
+    bias = torch.randn(width, device="cuda") if extras else None
+    norms = [torch.rand(head_dim, device="cuda") + 0.5 if extras else None for _ in range(2)]
+    positions = torch.randint(0, length, (T,))
+    kv_slot = (torch.randperm(8 * block_size)[:T]).tolist()
+    kv_slot[3] = NONE
+    q = poison(T, heads, head_dim, dtype=dtype)
+    kv = PagedKv(poison(8, 2, 2, kv_heads, block_size, head_dim, dtype=dtype), 1)
+    kernels.launch(f"rope_kv_paged_{name}_sm80", (T, -(-(heads + 2 * kv_heads) // 8)), 256, qkv, bias, *norms,
+                   table, u32(positions), u32(kv_slot), q, *kv.arguments, 1e-6, style)  # fmt: skip
+    x = (qkv.double() + (bias.double() if extras else 0)).view(T, heads + 2 * kv_heads, head_dim)
+    for part, norm in ((slice(0, heads), norms[0]), (slice(heads, heads + kv_heads), norms[1])):
+        if norm is not None:
+            y = x[:, part]
+            x[:, part] = y * (y.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * norm.double()
+    cos, sin = expected[positions].unbind(-1)
+    cos, sin = cos[:, None], sin[:, None]
+    r = x[:, : heads + kv_heads, :rotary].clone()
+    a, b = (r[..., :half], r[..., half:]) if style == 0 else (r[..., ::2], r[..., 1::2])
+    turned = torch.cat if style == 0 else lambda pair, dim: torch.stack(pair, dim).flatten(-2)
+    x[:, : heads + kv_heads, :rotary] = turned((a * cos - b * sin, b * cos + a * sin), -1)
+    assert relative_error(q, x[:, :heads]) < tolerance
+    for t, slot in enumerate(kv_slot):
+        if slot != NONE:
+            got = kv.pool[slot // block_size, 1, :, :, slot % block_size]
+            want = x[t, heads:].view(2, kv_heads, head_dim)
+            assert relative_error(got, want) < 2 * tolerance
+    written = torch.isfinite(kv.pool).all(-1).sum()
+    assert int(written) == (T - 1) * 2 * kv_heads

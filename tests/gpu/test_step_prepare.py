@@ -1,0 +1,89 @@
+"""step_prepare against the same rules in Python."""
+
+import pytest
+import torch
+from device import u32
+from step import NONE, Row, Step, prepare
+
+DIMS = {
+    "vocab_size": 1000,
+    "num_heads": 8,
+    "num_kv_heads": 2,
+    "block_size": 16,
+    "max_blocks": 80,
+    "num_slots": 300,
+}
+
+
+def random_step(rng, num_rows):
+    slots = rng.permutation(300)[:num_rows].tolist()
+    rows, samples, first = [], [], 0
+    for i, slot in enumerate(slots):
+        decode = rng.random() < 0.6
+        num = 1 if decode else int(rng.integers(1, 70))
+        tokens = None if decode and rng.random() < 0.8 else rng.integers(0, 1000, num).tolist()
+        rows.append(Row(int(slot), int(rng.integers(0, 1100)), num, tokens))
+        first += num
+        if rng.random() < 0.7:
+            samples.append((i, first - 1, int(slot), 0))
+    updates = [(int(s), int(rng.integers(0, 80)), int(rng.integers(0, 5000))) for s in slots[::2]]
+    return Step(rows, updates, samples)
+
+
+def expected_entries(step, window, q_rows=64, tile=64):
+    group, heads = 4, 2
+    entries, before, first = [], 0, 0
+    for row in step.rows:
+        packed = row.num_tokens * group
+        size = 16 if packed <= 16 else q_rows
+        for begin in range(0, packed, size):
+            end = min(begin + size, packed)
+            low = max(0, row.start + begin // group - window + 1) if window else 0
+            last = row.start + (end - 1) // group
+            entry = [first, row.slot, row.start, begin, end, low // tile, last // tile + 1, before]
+            entries.append(entry)
+            before += heads * (entry[6] - entry[5])
+        first += row.num_tokens
+    return entries, before
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize(("seed", "num_rows"), [(0, 1), (1, 7), (2, 64), (3, 299), (4, 299)])
+def test_step_prepare(seed, num_rows, exact):
+    import numpy as np
+
+    rng = np.random.default_rng(seed)
+    step = random_step(rng, num_rows)
+    table = torch.from_numpy(rng.integers(0, 5000, (300, 80)).astype("int32")).cuda()
+    last = torch.from_numpy(rng.integers(0, 1000, 300).astype("int32")).cuda()
+    expected = table.clone().cpu()
+    for slot, index, block in step.updates:
+        expected[slot, index] = block
+    T, S = step.num_tokens, len(step.samples)
+    out = prepare(step, DIMS, table, last, T + 13, 37, (0, 100), S_pad=S + 3, exact=exact)
+    assert torch.equal(table.cpu(), expected)
+    ids, positions, slots, kv = [], [], [], []
+    for row in step.rows:
+        for i in range(row.num_tokens):
+            p = row.start + i
+            ids.append(int(last[row.slot]) if row.tokens is None else row.tokens[i])
+            positions.append(p)
+            slots.append(row.slot)
+            kv.append(int(expected[row.slot, p // 16]) * 16 + p % 16)
+    assert torch.equal(out.token_ids, u32(ids + [0] * 13))
+    assert torch.equal(out.positions, u32(positions + [0] * 13))
+    assert torch.equal(out.slot_of_token, u32(slots + [NONE] * 13))
+    assert torch.equal(out.kv_slot, u32(kv + [NONE] * 13))
+    assert out.sample_rows.tolist() == [s[1] for s in step.samples] + [0] * 3
+    for plan, window in zip(out.plans, (0, 100), strict=True):
+        words = plan.tolist()
+        entries, total = expected_entries(step, window)
+        assert words[:3] == [len(entries), total, -(-total // 37)]
+        assert words[4:7] == [T, T + 13, 37]
+        assert [words[56 + 8 * i : 64 + 8 * i] for i in range(len(entries))] == entries
+        for cta in range(37):
+            place = min(cta * words[2], total - 1)
+            entry = words[16 + cta]
+            assert entries[entry][7] <= place
+            if cta * words[2] < total:
+                assert entry + 1 == len(entries) or place < entries[entry + 1][7]
