@@ -1,1 +1,35 @@
-//! ingle-cpu.
+//! The CPU executor: weights exactly as stored, activations, KV and accumulation in f32.
+//!
+//! Three promises shape every file. A row's numbers are the same bits whatever else is in the batch,
+//! however its prompt is cut, wherever its blocks lie. The weights in memory are the checkpoint's own
+//! numbers. An idle executor costs no CPU.
+//!
+//! Unsafe code: intrinsics (`gemm/avx512.rs`, `gemm/avx2.rs`), calls of functions compiled for a path
+//! (`vector_path.rs`), memory that workers share by disjoint parts (`rows.rs`), the pool's job
+//! (`pool.rs`), views of bytes as numbers (`aligned.rs`).
+
+mod aligned;
+mod attention;
+mod block_layout;
+mod buffers;
+mod config;
+mod elementwise;
+mod error;
+mod forward;
+mod gemm;
+mod kv_cache;
+mod matrix;
+mod model;
+mod moe;
+mod pool;
+mod rope;
+mod rows;
+mod scratch;
+mod threads;
+mod unpack;
+mod vector_path;
+mod weights;
+
+pub use config::{CpuConfig, CpuPath, kv_bytes_per_block};
+pub use error::CpuError;
+pub use model::{LOGIT_ROWS, Model, Sequence};

@@ -1,0 +1,196 @@
+//! Attention of one step's queries to the keys in the blocks, prefill and decode alike.
+//!
+//! A task is up to `TILE_ROWS` (token, query head) pairs that share a KV head. Scores are whole chains
+//! over the head's elements, weights are added in 16 lanes by absolute position, values in one chain
+//! by rising position: nothing depends on the other rows, on how the prompt was cut, or on the size of
+//! a block. Keys that a row must not see get the weight zero, or are not read at all.
+
+use std::ops::Range;
+
+use ingle_core::BlockId;
+
+use crate::elementwise::{exp_and_sum, maximum, soft_cap};
+use crate::gemm::{Columns, TILE_ROWS, add_product};
+use crate::kv_cache::KvCache;
+use crate::matrix::PANEL;
+use crate::pool::Pool;
+use crate::rows::{Rows, Shared};
+use crate::scratch::Scratch;
+use crate::vector_path::VectorPath;
+
+/// One sequence's part of a step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span<'a> {
+    /// First row of the step.
+    pub(crate) first_row: usize,
+    /// Rows.
+    pub(crate) num_tokens: usize,
+    /// Position of the first.
+    pub(crate) start: usize,
+    /// Block table of the sequence.
+    pub(crate) blocks: &'a [BlockId],
+}
+
+/// What one layer's attention needs to know.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attention<'a> {
+    pub(crate) path: VectorPath,
+    pub(crate) layer: usize,
+    pub(crate) kv: &'a KvCache,
+    pub(crate) spans: &'a [Span<'a>],
+    pub(crate) num_kv_heads: usize,
+    /// Query heads of a KV head.
+    pub(crate) group: usize,
+    pub(crate) scale: f32,
+    pub(crate) soft_cap: Option<f32>,
+    pub(crate) window: Option<usize>,
+}
+
+/// A span and some of its (token, head of the group) pairs, token-major.
+type Task<'a> = (Span<'a>, Range<usize>);
+
+impl Attention<'_> {
+    /// Queries lie in the first columns of `queries`, head by head; results go to `out` likewise.
+    pub(crate) fn run(&self, pool: &mut Pool, queries: &Rows, out: &mut Rows) {
+        let mut tasks: Vec<Task<'_>> = Vec::new();
+        for span in self.spans {
+            let pairs = span.num_tokens * self.group;
+            for start in (0..pairs).step_by(TILE_ROWS) {
+                tasks.push((*span, start..(start + TILE_ROWS).min(pairs)));
+            }
+        }
+        let out = out.shared();
+        pool.run(tasks.len() * self.num_kv_heads, &|task, scratch| {
+            let (span, pairs) = &tasks[task / self.num_kv_heads];
+            self.attend(span, pairs.clone(), task % self.num_kv_heads, queries, (&out, scratch));
+        });
+    }
+
+    /// Positions that a pair sees.
+    fn visible(&self, span: &Span<'_>, pair: usize) -> Range<usize> {
+        let end = span.start + pair / self.group + 1;
+        self.window.map_or(0, |window| end.saturating_sub(window))..end
+    }
+
+    fn column(&self, pair: usize, kv_head: usize) -> usize {
+        (kv_head * self.group + pair % self.group) * self.kv.sizes().head_dim
+    }
+
+    fn attend(
+        &self,
+        span: &Span<'_>,
+        pairs: Range<usize>,
+        kv_head: usize,
+        queries: &Rows,
+        (out, scratch): (&Shared<'_>, &mut Scratch),
+    ) {
+        let head_dim = self.kv.sizes().head_dim;
+        for (pair, query) in pairs.clone().zip(scratch.query.chunks_mut(head_dim)) {
+            let row = queries.data()[(span.first_row + pair / self.group) * queries.stride()..]
+                [self.column(pair, kv_head)..]
+                .iter();
+            for (to, from) in query.iter_mut().zip(row) {
+                *to = from * self.scale;
+            }
+        }
+        let keys = self.visible(span, pairs.start).start..self.visible(span, pairs.end - 1).end;
+        let base = keys.start / PANEL * PANEL;
+        self.scores(span, kv_head, pairs.len(), base..keys.end, scratch);
+        let mut inverse = [0.0; TILE_ROWS];
+        let stride = scratch.score_stride;
+        for (index, pair) in pairs.clone().enumerate() {
+            let row = &mut scratch.scores[index * stride..][..keys.end - base];
+            let visible = self.visible(span, pair);
+            inverse[index] = self.weights(row, visible.start - base..visible.end - base);
+        }
+        for column in (0..head_dim).step_by(PANEL) {
+            self.values(span, kv_head, (keys.clone(), base), (pairs.len(), column), scratch);
+            let width = PANEL.min(head_dim - column);
+            for (index, pair) in pairs.clone().enumerate() {
+                let row = span.first_row + pair / self.group;
+                // SAFETY: a task alone has this head of this row, and a head's columns are its own.
+                let target =
+                    unsafe { out.row_part(row, self.column(pair, kv_head) + column, width) };
+                for (to, from) in target.iter_mut().zip(&scratch.out[index * PANEL..]) {
+                    *to = from * inverse[index];
+                }
+            }
+        }
+    }
+
+    /// Scores of all rows against `keys`, whose start is a multiple of 32.
+    fn scores(
+        &self,
+        span: &Span<'_>,
+        kv_head: usize,
+        rows: usize,
+        keys: Range<usize>,
+        scratch: &mut Scratch,
+    ) {
+        let sizes = self.kv.sizes();
+        let (block_size, head_dim) = (sizes.block_size, sizes.head_dim);
+        let head = |position: usize| {
+            self.kv.head(self.layer, span.blocks[position / block_size], kv_head).0
+        };
+        for tile in keys.clone().step_by(PANEL) {
+            let columns = if block_size.is_multiple_of(16) {
+                let first = &head(tile)[tile % block_size..];
+                let next = tile + 16;
+                let second = if next < keys.end { &head(next)[next % block_size..] } else { first };
+                Columns { first, second, stride: block_size }
+            } else {
+                for position in tile..(tile + PANEL).min(keys.end) {
+                    let source = head(position)[position % block_size..].iter().step_by(block_size);
+                    let target = scratch.keys[position - tile..].iter_mut().step_by(PANEL);
+                    target.zip(source).for_each(|(to, from)| *to = *from);
+                }
+                Columns::panel(&scratch.keys)
+            };
+            let out = &mut scratch.out[..rows * PANEL];
+            out.fill(0.0);
+            add_product(self.path, (&scratch.query, head_dim), columns, head_dim, out);
+            for (row, values) in out.as_chunks::<PANEL>().0.iter().enumerate() {
+                scratch.scores[row * scratch.score_stride + tile - keys.start..][..PANEL]
+                    .copy_from_slice(values);
+            }
+        }
+    }
+
+    /// Turns a row's scores into weights, zero outside `visible`; returns one over their sum.
+    fn weights(&self, row: &mut [f32], visible: Range<usize>) -> f32 {
+        if let Some(cap) = self.soft_cap {
+            soft_cap(self.path, &mut row[visible.clone()], cap);
+        }
+        let max = maximum(self.path, &row[visible.clone()]);
+        row[..visible.start].fill(f32::NEG_INFINITY);
+        let sum = exp_and_sum(self.path, &mut row[..visible.end], max);
+        row[visible.end..].fill(0.0);
+        1.0 / sum
+    }
+
+    /// `scratch.out[rows][32]` = weights times 32 columns of the values at `keys`; the first weight of
+    /// a row belongs to position `base`.
+    fn values(
+        &self,
+        span: &Span<'_>,
+        kv_head: usize,
+        (keys, base): (Range<usize>, usize),
+        (rows, column): (usize, usize),
+        scratch: &mut Scratch,
+    ) {
+        let sizes = self.kv.sizes();
+        let out = &mut scratch.out[..rows * PANEL];
+        out.fill(0.0);
+        let mut position = keys.start;
+        while position < keys.end {
+            let block = position / sizes.block_size;
+            let end = ((block + 1) * sizes.block_size).min(keys.end);
+            let (_, values) = self.kv.head(self.layer, span.blocks[block], kv_head);
+            let first = &values[position % sizes.block_size * sizes.value_stride + column..];
+            let columns = Columns { first, second: &first[16..], stride: sizes.value_stride };
+            let weights = (&scratch.scores[position - base..], scratch.score_stride);
+            add_product(self.path, weights, columns, end - position, out);
+            position = end;
+        }
+    }
+}

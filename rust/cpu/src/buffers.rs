@@ -1,0 +1,93 @@
+//! Activations of one step, allocated once at load for the largest step.
+
+use ingle_model::{FeedForwardSpec, ModelSpec};
+
+use crate::matrix::PANEL;
+use crate::model::LOGIT_ROWS;
+use crate::rows::Rows;
+
+/// `[row][columns]` f32 each; pages that no step reaches are never touched.
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    /// `[rows][hidden_size]` residual stream.
+    pub(crate) residual: Rows,
+    /// `[rows][hidden_size]` its norm: input of the next products.
+    pub(crate) normed: Rows,
+    /// `[rows][query | key | value]`, each part on a whole panel.
+    pub(crate) qkv: Rows,
+    pub(crate) columns: QkvColumns,
+    /// `[rows][num_attention_heads * head_dim]`
+    pub(crate) attended: Rows,
+    /// `[rows][hidden_size]` what the residual stream gains.
+    pub(crate) projected: Rows,
+    /// `[rows][intermediate_size]`
+    pub(crate) gated: Rows,
+    pub(crate) moe: Option<MoeBuffers>,
+    /// `[LOGIT_ROWS][hidden_size]`
+    pub(crate) head_input: Rows,
+    /// `[LOGIT_ROWS][vocab_size]`
+    pub(crate) logits: Rows,
+}
+
+/// First columns of key and value in `qkv`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QkvColumns {
+    pub(crate) key: usize,
+    pub(crate) value: usize,
+}
+
+/// For mixtures of experts: one row per (token, chosen expert).
+#[derive(Debug)]
+pub(crate) struct MoeBuffers {
+    /// `[rows][num_experts]`
+    pub(crate) router: Rows,
+    /// `[rows * experts_per_token][hidden_size]`, grouped by expert.
+    pub(crate) input: Rows,
+    /// `[rows * experts_per_token][intermediate_size]`
+    pub(crate) gated: Rows,
+    /// `[rows * experts_per_token][hidden_size]`
+    pub(crate) output: Rows,
+}
+
+impl Buffers {
+    pub(crate) fn new(spec: &ModelSpec, rows: usize) -> Self {
+        let hidden = spec.hidden_size as usize;
+        let q_len = (spec.num_attention_heads * spec.head_dim) as usize;
+        let kv_len = ((spec.num_kv_heads * spec.head_dim) as usize).next_multiple_of(PANEL);
+        let key = q_len.next_multiple_of(PANEL);
+        let columns = QkvColumns { key, value: key + kv_len };
+        let (mut dense, mut moe) = (0, None::<(usize, usize, usize)>);
+        for layer in &spec.layers {
+            match layer.feed_forward {
+                FeedForwardSpec::Dense { intermediate_size, .. } => {
+                    dense = dense.max(intermediate_size as usize);
+                }
+                FeedForwardSpec::Moe(layer) => {
+                    let (experts, chosen, size) = moe.unwrap_or_default();
+                    moe = Some((
+                        experts.max(layer.num_experts as usize),
+                        chosen.max(layer.experts_per_token as usize),
+                        size.max(layer.intermediate_size as usize),
+                    ));
+                }
+            }
+        }
+        Self {
+            residual: Rows::zeroed(rows, hidden),
+            normed: Rows::zeroed(rows, hidden),
+            qkv: Rows::zeroed(rows, columns.value + kv_len),
+            columns,
+            attended: Rows::zeroed(rows, q_len),
+            projected: Rows::zeroed(rows, hidden),
+            gated: Rows::zeroed(rows, dense),
+            moe: moe.map(|(experts, chosen, size)| MoeBuffers {
+                router: Rows::zeroed(rows, experts),
+                input: Rows::zeroed(rows * chosen, hidden),
+                gated: Rows::zeroed(rows * chosen, size),
+                output: Rows::zeroed(rows * chosen, hidden),
+            }),
+            head_input: Rows::zeroed(LOGIT_ROWS, hidden),
+            logits: Rows::zeroed(LOGIT_ROWS, spec.vocab_size as usize),
+        }
+    }
+}

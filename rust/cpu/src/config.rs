@@ -1,0 +1,112 @@
+//! Sizes of the CPU executor, fixed at load. Plain data, any thread.
+
+use ingle_core::ExecutorShape;
+use ingle_model::ModelSpec;
+
+use crate::CpuError;
+
+/// Which vector instructions to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CpuPath {
+    /// The widest that the processor has.
+    #[default]
+    Auto,
+    /// AVX-512 F, BW, DQ, VL.
+    Avx512,
+    /// AVX2, FMA and F16C.
+    Avx2,
+    /// No vector instructions beyond the target's own.
+    Portable,
+}
+
+/// Sizes of the CPU executor.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CpuConfig {
+    /// Tokens of a KV block; 16 is the fastest, any size gives the same bits.
+    pub block_size: u32,
+    /// KV blocks in the pool; `kv_bytes_per_block` tells what one costs.
+    pub num_blocks: u32,
+    /// Slots, at least `max_num_seqs`.
+    pub num_slots: u32,
+    /// Most rows of one step.
+    pub max_num_seqs: u32,
+    /// Most token rows of one step.
+    pub max_num_batched_tokens: u32,
+    /// Longest sequence that will be served.
+    pub max_model_len: u32,
+    /// Steps submitted and not completed, 1 or 2. One step ahead costs a row's work at each
+    /// request's end and gains little where the host shares its cores with the arithmetic.
+    pub max_steps_in_flight: u32,
+    /// Threads that compute; 0 is one per physical core that this process may use.
+    pub threads: u32,
+    /// Vector instructions.
+    pub path: CpuPath,
+    /// Ids at and above this are never sampled (the tokenizer does not know them); 0 is all.
+    pub num_valid_tokens: u32,
+}
+
+impl Default for CpuConfig {
+    /// Sizes for a small machine; callers set what they know.
+    fn default() -> Self {
+        Self {
+            block_size: 16,
+            num_blocks: 512,
+            num_slots: 64,
+            max_num_seqs: 32,
+            max_num_batched_tokens: 512,
+            max_model_len: 2048,
+            max_steps_in_flight: 1,
+            threads: 0,
+            path: CpuPath::Auto,
+            num_valid_tokens: 0,
+        }
+    }
+}
+
+impl CpuConfig {
+    pub(crate) fn check(&self) -> Result<(), CpuError> {
+        let at_least_one = [
+            ("block_size", self.block_size),
+            ("num_blocks", self.num_blocks),
+            ("max_num_seqs", self.max_num_seqs),
+            ("max_num_batched_tokens", self.max_num_batched_tokens),
+            ("max_model_len", self.max_model_len),
+            ("max_steps_in_flight", self.max_steps_in_flight),
+        ];
+        for (setting, value) in at_least_one {
+            if value == 0 {
+                return Err(CpuError::Setting { setting, value: 0, must: "at least 1" });
+            }
+        }
+        if self.num_slots < self.max_num_seqs {
+            return Err(CpuError::Setting {
+                setting: "num_slots",
+                value: u64::from(self.num_slots),
+                must: "at least max_num_seqs",
+            });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn shape(&self, spec: &ModelSpec) -> ExecutorShape {
+        ExecutorShape {
+            num_blocks: self.num_blocks,
+            block_size: self.block_size,
+            num_slots: self.num_slots,
+            max_num_seqs: self.max_num_seqs,
+            max_num_batched_tokens: self.max_num_batched_tokens,
+            max_steps_in_flight: self.max_steps_in_flight,
+            row_tile: 1,
+            vocab_size: spec.vocab_size,
+        }
+    }
+}
+
+/// Bytes of one KV block of `block_size` tokens, all layers, keys and values in f32.
+#[must_use]
+pub fn kv_bytes_per_block(spec: &ModelSpec, block_size: u32) -> u64 {
+    let key = u64::from(spec.head_dim);
+    let value = u64::from(spec.head_dim.next_multiple_of(crate::matrix::PANEL as u32));
+    let per_token = u64::from(spec.num_kv_heads) * (key + value) * 4;
+    per_token * u64::from(block_size) * spec.layers.len() as u64
+}

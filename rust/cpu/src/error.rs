@@ -1,0 +1,59 @@
+//! What can go wrong while a model is loaded onto the CPU. Plain data, any thread.
+
+use std::io;
+
+/// Why a model could not be loaded. Each message is one line that names the tensor or the setting.
+#[derive(Debug, thiserror::Error)]
+pub enum CpuError {
+    /// A setting makes no sense.
+    #[error("cpu executor: {setting} is {value}, must be {must}")]
+    Setting {
+        /// Field of `CpuConfig`.
+        setting: &'static str,
+        /// What it was.
+        value: u64,
+        /// What it must be.
+        must: &'static str,
+    },
+    /// The wanted vector path needs instructions that this processor lacks.
+    #[error("cpu executor: path {0} needs instructions that this processor lacks")]
+    PathUnsupported(&'static str),
+    /// The copy plan has no tensor for a part that the model spec asks for.
+    #[error("cpu executor: the checkpoint has no tensor for {0}")]
+    MissingTensor(String),
+    /// A tensor's shape is not what the model spec says.
+    #[error("tensor {name}: shape [{rows}, {cols}], the model needs [{want_rows}, {want_cols}]")]
+    Shape {
+        /// Name in the file.
+        name: String,
+        /// Rows found.
+        rows: u32,
+        /// Columns found.
+        cols: u32,
+        /// Rows needed.
+        want_rows: usize,
+        /// Columns needed.
+        want_cols: usize,
+    },
+    /// A norm or bias is stored in a block format.
+    #[error("tensor {name}: norms and biases in {weight_type:?} are not supported")]
+    VectorType {
+        /// Name in the file.
+        name: String,
+        /// Storage.
+        weight_type: ingle_model::WeightType,
+    },
+    /// Reading failed.
+    #[error("{file}: tensor {name}: {source}")]
+    Read {
+        /// File name.
+        file: String,
+        /// Name in the file.
+        name: String,
+        /// Cause.
+        source: io::Error,
+    },
+    /// A thread could not be started.
+    #[error("cpu executor: cannot start a thread: {0}")]
+    Thread(io::Error),
+}

@@ -1,0 +1,250 @@
+//! [5] One forward pass, layer by layer. Driver thread, with the pool; allocates nothing that grows with
+//! the model.
+
+use ingle_core::TokenId;
+use ingle_model::ModelSpec;
+
+use crate::attention::{Attention, Span};
+use crate::buffers::Buffers;
+use crate::elementwise::{add_assign, rms_norm, rms_norm_in_place};
+use crate::gemm::{Gated, Item, Product, multiply};
+use crate::kv_cache::{KvCache, write_token};
+use crate::moe;
+use crate::pool::Pool;
+use crate::rope::Rope;
+use crate::vector_path::VectorPath;
+use crate::weights::{FeedForward, Network, Weights};
+
+/// One pass over the rows of a step.
+pub(crate) struct Pass<'a> {
+    pub(crate) spec: &'a ModelSpec,
+    pub(crate) weights: &'a Weights,
+    pub(crate) rope: &'a Rope,
+    pub(crate) kv: &'a mut KvCache,
+    pub(crate) buffers: &'a mut Buffers,
+    pub(crate) pool: &'a mut Pool,
+    pub(crate) path: VectorPath,
+    pub(crate) spans: &'a [Span<'a>],
+    pub(crate) num_rows: usize,
+}
+
+/// What happens to `projected` on its way into the residual stream.
+struct Gain<'a> {
+    bias: Option<&'a [f32]>,
+    post_norm: Option<&'a [f32]>,
+    /// Norm of the new residual stream, written to `normed`.
+    next_norm: Option<&'a [f32]>,
+}
+
+impl Pass<'_> {
+    /// From token ids to the residual stream after the last layer.
+    pub(crate) fn run(mut self, tokens: &[TokenId]) {
+        self.embed(tokens);
+        for layer in 0..self.weights.layers.len() {
+            self.attention(layer);
+            self.feed_forward(layer);
+        }
+    }
+
+    fn embed(&mut self, tokens: &[TokenId]) {
+        let hidden = self.spec.hidden_size as usize;
+        let (path, eps, scale) = (self.path, self.spec.norm.eps, self.spec.embedding_scale);
+        let embedding = &self.weights.embedding;
+        let first_norm = self.weights.layers.first().map(|layer| &layer.input_norm);
+        let (residual, normed) = (self.buffers.residual.shared(), self.buffers.normed.shared());
+        for_rows(self.pool, tokens.len(), &|row| {
+            // SAFETY: one call a row.
+            let x = unsafe { residual.row_part(row, 0, hidden) };
+            embedding.read_row(path, tokens[row].index(), x);
+            if scale != 1.0 {
+                x.iter_mut().for_each(|x| *x *= scale);
+            }
+            if let Some(norm) = first_norm {
+                // SAFETY: one call a row.
+                let out = unsafe { normed.row_part(row, 0, hidden) };
+                rms_norm(path, x, norm, eps, out);
+            }
+        });
+    }
+
+    /// From `normed` to the residual stream and the feed-forward part's `normed`.
+    fn attention(&mut self, index: usize) {
+        let (spec, layer) = (self.spec, &self.weights.layers[index]);
+        let columns = self.buffers.columns;
+        let plain = |matrix, out_col| Item {
+            rows: 0..self.num_rows,
+            product: Product::Plain(matrix),
+            out_col,
+        };
+        let items = [
+            plain(&layer.query, 0),
+            plain(&layer.key, columns.key),
+            plain(&layer.value, columns.value),
+        ];
+        let output = [plain(&layer.output, 0)];
+        let Buffers { normed, qkv, .. } = self.buffers;
+        multiply(self.pool, self.path, normed, &items, qkv);
+        self.rotate(index);
+        self.store(index);
+        let attention = Attention {
+            path: self.path,
+            layer: index,
+            kv: self.kv,
+            spans: self.spans,
+            num_kv_heads: spec.num_kv_heads as usize,
+            group: (spec.num_attention_heads / spec.num_kv_heads) as usize,
+            scale: spec.attention.scale,
+            soft_cap: spec.attention.logit_softcap,
+            window: spec.layers[index].window.map(|window| window as usize),
+        };
+        let Buffers { qkv, attended, projected, .. } = self.buffers;
+        attention.run(self.pool, qkv, attended);
+        multiply(self.pool, self.path, attended, &output, projected);
+        self.add_to_residual(&Gain {
+            bias: layer.output_bias.as_deref(),
+            post_norm: layer.post_attention_norm.as_deref(),
+            next_norm: Some(&layer.feed_forward_norm),
+        });
+    }
+
+    /// Biases, head norms and rotation of queries and keys, in place.
+    fn rotate(&mut self, index: usize) {
+        let (spec, layer, path, rope) =
+            (self.spec, &self.weights.layers[index], self.path, self.rope);
+        let head_dim = spec.head_dim as usize;
+        let columns = self.buffers.columns;
+        let q_len = spec.num_attention_heads as usize * head_dim;
+        let kv_len = spec.num_kv_heads as usize * head_dim;
+        let parts = [(0, q_len), (columns.key, kv_len), (columns.value, kv_len)];
+        let qkv = self.buffers.qkv.shared();
+        for_rows(self.pool, self.num_rows, &|row| {
+            for (part, (column, len)) in parts.into_iter().enumerate() {
+                // SAFETY: one call a row; the parts of a row do not overlap.
+                let values = unsafe { qkv.row_part(row, column, len) };
+                if let Some(bias) = &layer.qkv_bias {
+                    add_assign(path, values, &bias[part]);
+                }
+                if part == 2 {
+                    continue;
+                }
+                for head in values.chunks_exact_mut(head_dim) {
+                    if let Some(norm) = &layer.qk_norm {
+                        rms_norm_in_place(path, head, &norm[part], spec.norm.eps);
+                    }
+                    rope.rotate(row, head);
+                }
+            }
+        });
+    }
+
+    /// Copies keys and values of the step into the blocks.
+    fn store(&mut self, layer: usize) {
+        let Buffers { qkv, columns, .. } = &*self.buffers;
+        let (sizes, spans) = (self.kv.sizes(), self.spans);
+        let kv = self.kv.shared();
+        let num_heads = self.spec.num_kv_heads as usize;
+        let store_head = |head: usize| {
+            let at = head * sizes.head_dim;
+            for span in spans {
+                for index in 0..span.num_tokens {
+                    let row = qkv.row(span.first_row + index, qkv.stride());
+                    let position = span.start + index;
+                    let block = span.blocks[position / sizes.block_size];
+                    let start = sizes.head_start(layer, block, head);
+                    // SAFETY: one call a head, and a head's part of a block is its own.
+                    let target = unsafe { kv.part(start, sizes.head_len()) };
+                    let key = &row[columns.key + at..][..sizes.head_dim];
+                    let value = &row[columns.value + at..][..sizes.head_dim];
+                    write_token(&sizes, target, position % sizes.block_size, key, value);
+                }
+            }
+        };
+        if self.num_rows < INLINE_ROWS {
+            (0..num_heads).for_each(store_head);
+        } else {
+            self.pool.run(num_heads, &|head, _| store_head(head));
+        }
+    }
+
+    /// From `normed` to the residual stream and the next layer's `normed`.
+    fn feed_forward(&mut self, index: usize) {
+        let layer = &self.weights.layers[index];
+        let mut bias = None;
+        match &layer.feed_forward {
+            FeedForward::Dense(network) => {
+                let rows = 0..self.num_rows;
+                let Buffers { normed, gated, projected, .. } = self.buffers;
+                let product = Product::Gated(self::gated(network, self.spec));
+                let items = [Item { rows: rows.clone(), product, out_col: 0 }];
+                multiply(self.pool, self.path, normed, &items, gated);
+                let items = [Item { rows, product: Product::Plain(&network.down), out_col: 0 }];
+                multiply(self.pool, self.path, gated, &items, projected);
+                bias = network.down_bias.as_deref();
+            }
+            FeedForward::Moe { spec, router, experts } => {
+                let mixture = moe::Mixture { spec, router, experts, model: self.spec };
+                mixture.run(self.pool, self.path, self.num_rows, self.buffers);
+            }
+        }
+        let next = self.weights.layers.get(index + 1);
+        self.add_to_residual(&Gain {
+            bias,
+            post_norm: layer.post_feed_forward_norm.as_deref(),
+            next_norm: next.map(|layer| layer.input_norm.as_slice()),
+        });
+    }
+
+    fn add_to_residual(&mut self, gain: &Gain<'_>) {
+        let hidden = self.spec.hidden_size as usize;
+        let (path, eps) = (self.path, self.spec.norm.eps);
+        let projected = self.buffers.projected.shared();
+        let (residual, normed) = (self.buffers.residual.shared(), self.buffers.normed.shared());
+        for_rows(self.pool, self.num_rows, &|row| {
+            // SAFETY: one call a row; the three buffers are different ones.
+            let (x, y, out) = unsafe {
+                (
+                    residual.row_part(row, 0, hidden),
+                    projected.row_part(row, 0, hidden),
+                    normed.row_part(row, 0, hidden),
+                )
+            };
+            if let Some(bias) = gain.bias {
+                add_assign(path, y, bias);
+            }
+            if let Some(norm) = gain.post_norm {
+                rms_norm_in_place(path, y, norm, eps);
+            }
+            add_assign(path, x, y);
+            if let Some(norm) = gain.next_norm {
+                rms_norm(path, x, norm, eps, out);
+            }
+        });
+    }
+}
+
+/// Gate and up of a network as one product.
+pub(crate) fn gated<'a>(network: &'a Network, spec: &ModelSpec) -> Gated<'a> {
+    Gated {
+        gate: &network.gate,
+        up: &network.up,
+        gate_bias: network.gate_bias.as_deref(),
+        up_bias: network.up_bias.as_deref(),
+        activation: spec.activation,
+    }
+}
+
+/// Calls `work` for each row; few rows are not worth waking the workers for.
+pub(crate) fn for_rows(pool: &mut Pool, rows: usize, work: &(dyn Fn(usize) + Sync)) {
+    if rows < INLINE_ROWS {
+        (0..rows).for_each(work);
+        return;
+    }
+    pool.run(rows.div_ceil(ROWS_PER_TASK), &|task, _| {
+        let start = task * ROWS_PER_TASK;
+        (start..(start + ROWS_PER_TASK).min(rows)).for_each(work);
+    });
+}
+
+const ROWS_PER_TASK: usize = 8;
+/// Below this many rows the driver does row-wise work alone.
+const INLINE_ROWS: usize = 24;

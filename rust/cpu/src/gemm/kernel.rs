@@ -1,0 +1,111 @@
+//! The product of a few rows of activations with 32 columns: the only place where matrix arithmetic
+//! is done, for weights and for attention alike.
+//!
+//! Every element of the result is one chain `c = a[k] * b[k] + c` in rising k. Neither the number of
+//! rows nor the way a caller cuts k into several calls changes a bit of it, which is why a request's
+//! output does not depend on its batch.
+
+use crate::matrix::PANEL;
+use crate::vector_path::{Kind, VectorPath};
+
+/// Rows that a tile holds in registers on the widest path.
+pub(crate) const TILE_ROWS: usize = 12;
+/// Rows of a tile whose weights are widened on the way to registers, which takes some of them.
+pub(crate) const DIRECT_ROWS: usize = 8;
+
+/// The right-hand side: 32 columns in two halves of 16, which need not lie together.
+#[derive(Clone, Copy)]
+pub(crate) struct Columns<'a> {
+    /// Row k of the first 16 columns is `first[k * stride..][..16]`.
+    pub(crate) first: &'a [f32],
+    /// The other 16.
+    pub(crate) second: &'a [f32],
+    /// Numbers from row to row.
+    pub(crate) stride: usize,
+}
+
+impl<'a> Columns<'a> {
+    /// A panel `[k][32]`.
+    pub(crate) fn panel(panel: &'a [f32]) -> Self {
+        Self { first: panel, second: &panel[16.min(panel.len())..], stride: PANEL }
+    }
+}
+
+/// Adds `a[rows, depth] * b[depth, 32]` to `out[rows][32]`. Row r of `a` starts at `r * a_stride`.
+///
+/// # Panics
+/// If a slice is too short.
+pub(crate) fn add_product(
+    path: VectorPath,
+    (a, a_stride): (&[f32], usize),
+    b: Columns<'_>,
+    depth: usize,
+    out: &mut [f32],
+) {
+    if depth == 0 {
+        return;
+    }
+    let rows = out.len() / PANEL;
+    assert!(rows * PANEL == out.len());
+    let mut row = 0;
+    while row < rows {
+        let count = (rows - row).min(TILE_ROWS);
+        let a = &a[row * a_stride..];
+        let out = &mut out[row * PANEL..][..count * PANEL];
+        assert!(a.len() >= (count - 1) * a_stride + depth, "activations too short");
+        let need = (depth - 1) * b.stride + PANEL / 2;
+        assert!(b.first.len() >= need && b.second.len() >= need, "columns too short");
+        match path.kind() {
+            // SAFETY: the features were detected (`VectorPath::resolve`); the asserts above show that
+            // rows of `a`, both halves of `b` and `out` hold what `count` and `depth` read and write.
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512 => unsafe { super::avx512::tile(a, a_stride, b, depth, out) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => unsafe { super::avx2::tile(a, a_stride, b, depth, out) },
+            Kind::Portable => portable_tile(a, a_stride, b, depth, out),
+        }
+        row += count;
+    }
+}
+
+fn portable_tile(a: &[f32], a_stride: usize, b: Columns<'_>, depth: usize, out: &mut [f32]) {
+    for (row, out) in out.as_chunks_mut::<PANEL>().0.iter_mut().enumerate() {
+        let a = &a[row * a_stride..][..depth];
+        let mut sums = *out;
+        for (k, a) in a.iter().enumerate() {
+            let first = &b.first[k * b.stride..][..16];
+            let second = &b.second[k * b.stride..][..16];
+            for lane in 0..16 {
+                sums[lane] += a * first[lane];
+                sums[16 + lane] += a * second[lane];
+            }
+        }
+        *out = sums;
+    }
+}
+
+/// As `add_product` for at most `DIRECT_ROWS` rows and a bf16 panel from an even input on, widened in
+/// registers. `None` where the path has no such kernel.
+pub(crate) fn add_product_bf16(
+    path: VectorPath,
+    (a, a_stride): (&[f32], usize),
+    panel: &[u16],
+    depth: usize,
+    out: &mut [f32],
+) -> Option<()> {
+    let rows = out.len() / PANEL;
+    match path.kind() {
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx512 if depth.is_multiple_of(2) => {
+            assert!(rows * PANEL == out.len() && (1..=DIRECT_ROWS).contains(&rows));
+            assert!(a.len() >= (rows - 1) * a_stride + depth, "activations too short");
+            assert!(panel.len() >= depth * PANEL, "panel too short");
+            // SAFETY: the features were detected; the asserts show that the slices hold what is read
+            // and written.
+            unsafe { super::avx512::tile_bf16(a, a_stride, panel, depth, out) };
+            Some(())
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,188 @@
+//! Products of activations with weight matrices, spread over the workers.
+
+mod kernel;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
+use std::ops::Range;
+
+use ingle_model::{Activation, WeightType};
+
+pub(crate) use kernel::{Columns, TILE_ROWS, add_product};
+
+use self::kernel::{DIRECT_ROWS, add_product_bf16};
+use crate::aligned::numbers;
+use crate::elementwise;
+use crate::matrix::{PANEL, PackedMatrix};
+use crate::pool::Pool;
+use crate::rows::{Rows, Shared};
+use crate::scratch::Scratch;
+use crate::unpack::unpack;
+use crate::vector_path::VectorPath;
+
+/// Inputs whose weights are widened at once if there are many rows; 32 KiB in f32.
+pub(crate) const K_BLOCK: usize = 256;
+/// The same for few rows, where the block should stay in the first-level cache.
+const K_BLOCK_FEW_ROWS: usize = 64;
+/// Most rows of a task; its results of 32 columns take 64 KiB.
+pub(crate) const ROW_CHUNK: usize = 42 * TILE_ROWS;
+
+/// One product of an operation.
+#[derive(Clone, Debug)]
+pub(crate) struct Item<'a> {
+    /// Rows of the input, and of the output.
+    pub(crate) rows: Range<usize>,
+    /// What to compute from them.
+    pub(crate) product: Product<'a>,
+    /// First column of the output.
+    pub(crate) out_col: usize,
+}
+
+/// What to compute.
+#[derive(Clone, Debug)]
+pub(crate) enum Product<'a> {
+    /// `x * w`
+    Plain(&'a PackedMatrix),
+    /// `activation(x * gate) * (x * up)`
+    Gated(Gated<'a>),
+}
+
+/// The first half of a feed-forward network.
+#[derive(Clone, Debug)]
+pub(crate) struct Gated<'a> {
+    pub(crate) gate: &'a PackedMatrix,
+    pub(crate) up: &'a PackedMatrix,
+    pub(crate) gate_bias: Option<&'a [f32]>,
+    pub(crate) up_bias: Option<&'a [f32]>,
+    pub(crate) activation: Activation,
+}
+
+impl Product<'_> {
+    fn num_panels(&self) -> usize {
+        match self {
+            Self::Plain(matrix) => matrix.num_panels(),
+            Self::Gated(gated) => gated.up.num_panels(),
+        }
+    }
+}
+
+/// Computes all items, whose outputs must not overlap.
+pub(crate) fn multiply(
+    pool: &mut Pool,
+    path: VectorPath,
+    x: &Rows,
+    items: &[Item<'_>],
+    out: &mut Rows,
+) {
+    let mut tasks = 0;
+    for item in items {
+        tasks += item.product.num_panels() * num_chunks(item.rows.len());
+    }
+    let out = out.shared();
+    pool.run(tasks, &|task, scratch| {
+        let (item, panel, rows) = locate(items, task);
+        run_task(path, x, item, (panel, rows), &out, scratch);
+    });
+}
+
+fn num_chunks(rows: usize) -> usize {
+    rows.div_ceil(ROW_CHUNK)
+}
+
+/// Item, panel and rows of a task. Chunks of equal size, so that no worker is left with a long one.
+fn locate<'a, 'b>(items: &'a [Item<'b>], mut task: usize) -> (&'a Item<'b>, usize, Range<usize>) {
+    for item in items {
+        let chunks = num_chunks(item.rows.len());
+        let panels = item.product.num_panels();
+        if task >= panels * chunks {
+            task -= panels * chunks;
+            continue;
+        }
+        let size = item.rows.len().div_ceil(chunks).next_multiple_of(TILE_ROWS);
+        let start = item.rows.start + task / panels * size;
+        return (item, task % panels, start..(start + size).min(item.rows.end));
+    }
+    unreachable!("task beyond the last item")
+}
+
+fn run_task(
+    path: VectorPath,
+    x: &Rows,
+    item: &Item<'_>,
+    (panel, rows): (usize, Range<usize>),
+    out: &Shared<'_>,
+    scratch: &mut Scratch,
+) {
+    let Scratch { weights, out: product, gate, .. } = scratch;
+    let product = &mut product[..rows.len() * PANEL];
+    let first = panel * PANEL;
+    match &item.product {
+        Product::Plain(matrix) => {
+            panel_product(path, x, rows.clone(), (matrix, panel), weights, product);
+        }
+        Product::Gated(gated) => {
+            let gate = &mut gate[..rows.len() * PANEL];
+            panel_product(path, x, rows.clone(), (gated.up, panel), weights, product);
+            panel_product(path, x, rows.clone(), (gated.gate, panel), weights, gate);
+            add_bias(gated.up_bias, first, product);
+            add_bias(gated.gate_bias, first, gate);
+            elementwise::gate(path, gated.activation, gate, product);
+        }
+    }
+    for (row, values) in rows.zip(product.as_chunks::<PANEL>().0) {
+        // SAFETY: a task alone has this panel of these rows (`locate`), items do not overlap, and the
+        // stride of `Rows` leaves room for whole panels.
+        let target = unsafe { out.row_part(row, item.out_col + first, PANEL) };
+        target.copy_from_slice(values);
+    }
+}
+
+/// Adds the bias of a panel's outputs to every row.
+fn add_bias(bias: Option<&[f32]>, first: usize, values: &mut [f32]) {
+    let Some(bias) = bias else { return };
+    let bias = &bias[first..bias.len().min(first + PANEL)];
+    for row in values.as_chunks_mut::<PANEL>().0 {
+        for (value, bias) in row.iter_mut().zip(bias) {
+            *value += bias;
+        }
+    }
+}
+
+/// `out[rows][32] = x[rows] * panel`.
+fn panel_product(
+    path: VectorPath,
+    x: &Rows,
+    rows: Range<usize>,
+    (matrix, panel): (&PackedMatrix, usize),
+    weights: &mut [f32],
+    out: &mut [f32],
+) {
+    out.fill(0.0);
+    let (stride, depth) = (x.stride(), matrix.cols());
+    let x = &x.data()[rows.start * stride..];
+    let panel = matrix.panel(panel);
+    let weight_type = matrix.weight_type();
+    if weight_type == WeightType::F32 {
+        let columns = Columns::panel(numbers::<f32>(panel));
+        return add_product(path, (x, stride), columns, depth, out);
+    }
+    if weight_type == WeightType::Bf16 && rows.len() <= 2 * DIRECT_ROWS {
+        let panel = numbers::<u16>(panel);
+        let done = x
+            .chunks(DIRECT_ROWS * stride)
+            .zip(out.chunks_mut(DIRECT_ROWS * PANEL))
+            .try_for_each(|(x, out)| add_product_bf16(path, (x, stride), panel, depth, out));
+        if done.is_some() {
+            return;
+        }
+    }
+    let block = if rows.len() <= TILE_ROWS { K_BLOCK_FEW_ROWS } else { K_BLOCK };
+    for start in (0..depth).step_by(block) {
+        let end = (start + block).min(depth);
+        unpack(path, weight_type, panel, start..end, weights);
+        add_product(path, (&x[start..], stride), Columns::panel(weights), end - start, out);
+    }
+}

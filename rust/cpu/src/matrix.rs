@@ -1,0 +1,143 @@
+//! A weight matrix as the kernels want it: panels of 32 outputs, every number as the checkpoint
+//! stores it. Written once at load, then read by all workers.
+//!
+//! Matrix `[out, in]`; outputs beyond `out` are zero. Within a panel, by storage:
+//! ```text
+//! f32, f16   [in][32 outputs]
+//! bf16       [in / 2][2 halves][16 outputs][2 inputs]   so that a 512-bit load holds 16 outputs twice
+//! blocks     [in / 32 or in / 256][fields, each for 32 outputs]   see block_layout.rs
+//! ```
+
+use ingle_model::WeightType;
+
+use crate::aligned::{AlignedBytes, numbers, numbers_mut};
+use crate::block_layout;
+use crate::unpack;
+use crate::vector_path::VectorPath;
+
+/// Outputs of a panel.
+pub(crate) const PANEL: usize = 32;
+
+/// One matrix in panels.
+#[derive(Debug)]
+pub(crate) struct PackedMatrix {
+    weight_type: WeightType,
+    rows: usize,
+    cols: usize,
+    panel_bytes: usize,
+    data: AlignedBytes,
+}
+
+impl PackedMatrix {
+    /// Room for `[rows, cols]`, all zero.
+    pub(crate) fn zeroed(weight_type: WeightType, rows: usize, cols: usize) -> Self {
+        let panel_bytes = match weight_type {
+            WeightType::F32 => cols * PANEL * 4,
+            WeightType::F16 => cols * PANEL * 2,
+            WeightType::Bf16 => cols.next_multiple_of(2) * PANEL * 2,
+            _ => {
+                let layout = block_layout::layout(weight_type);
+                cols / layout.elements * layout.bytes
+            }
+        };
+        let data = AlignedBytes::zeroed(panel_bytes * rows.div_ceil(PANEL));
+        Self { weight_type, rows, cols, panel_bytes, data }
+    }
+
+    pub(crate) fn weight_type(&self) -> WeightType {
+        self.weight_type
+    }
+
+    /// Outputs.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Inputs.
+    pub(crate) fn cols(&self) -> usize {
+        self.cols
+    }
+
+    pub(crate) fn num_panels(&self) -> usize {
+        self.rows.div_ceil(PANEL)
+    }
+
+    /// Bytes held.
+    pub(crate) fn byte_len(&self) -> usize {
+        self.panel_bytes * self.num_panels()
+    }
+
+    pub(crate) fn panel(&self, panel: usize) -> &[u8] {
+        &self.data.bytes()[panel * self.panel_bytes..][..self.panel_bytes]
+    }
+
+    /// Bytes of one row as a checkpoint stores it.
+    pub(crate) fn stored_row_bytes(&self) -> usize {
+        self.cols / self.weight_type.block_elements() * self.weight_type.block_bytes()
+    }
+
+    /// Fills one panel from rows as the checkpoint stores them, little-endian and contiguous.
+    pub(crate) fn pack_panel(&mut self, panel: usize, stored: &[u8]) {
+        let row_bytes = self.stored_row_bytes();
+        let (weight_type, cols, len) = (self.weight_type, self.cols, self.panel_bytes);
+        let target = &mut self.data.bytes_mut()[panel * len..][..len];
+        for (lane, row) in stored.chunks_exact(row_bytes).enumerate() {
+            match weight_type {
+                WeightType::F32 => {
+                    let target = numbers_mut::<f32>(target);
+                    for (k, bytes) in row.as_chunks::<4>().0.iter().enumerate() {
+                        target[k * PANEL + lane] = f32::from_le_bytes(*bytes);
+                    }
+                }
+                WeightType::F16 | WeightType::Bf16 => {
+                    let target = numbers_mut::<u16>(target);
+                    let pairs = weight_type == WeightType::Bf16;
+                    for (k, bytes) in row.as_chunks::<2>().0.iter().enumerate() {
+                        let at = if pairs { bf16_index(k, lane) } else { k * PANEL + lane };
+                        target[at] = u16::from_le_bytes(*bytes);
+                    }
+                }
+                _ => block_layout::pack_row(weight_type, row, lane, cols, target),
+            }
+        }
+    }
+
+    /// One row in f32, for embeddings.
+    pub(crate) fn read_row(&self, path: VectorPath, row: usize, out: &mut [f32]) {
+        let (panel, lane) = (self.panel(row / PANEL), row % PANEL);
+        match self.weight_type {
+            WeightType::F32 => {
+                let panel = numbers::<f32>(panel);
+                for (k, value) in out.iter_mut().enumerate() {
+                    *value = panel[k * PANEL + lane];
+                }
+            }
+            WeightType::F16 => {
+                let panel = numbers::<u16>(panel);
+                for (k, value) in out.iter_mut().enumerate() {
+                    *value = unpack::f16_to_f32(panel[k * PANEL + lane]);
+                }
+            }
+            WeightType::Bf16 => {
+                let panel = numbers::<u16>(panel);
+                for (k, value) in out.iter_mut().enumerate() {
+                    *value = f32::from_bits(u32::from(panel[bf16_index(k, lane)]) << 16);
+                }
+            }
+            _ => {
+                let mut block = [0.0; PANEL * 32];
+                for (start, values) in (0..).step_by(32).zip(out.chunks_mut(32)) {
+                    unpack::unpack(path, self.weight_type, panel, start..start + 32, &mut block);
+                    for (k, value) in values.iter_mut().enumerate() {
+                        *value = block[k * PANEL + lane];
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Where bf16 input `k` of output `lane` lies in its panel.
+fn bf16_index(k: usize, lane: usize) -> usize {
+    (k / 2) * 2 * PANEL + (lane / 16) * 32 + (lane % 16) * 2 + k % 2
+}

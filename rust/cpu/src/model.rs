@@ -1,0 +1,182 @@
+//! [5] A model on the CPU: one forward pass over the rows of a step. Runs on the driver thread, which
+//! shares the work with the pool. Never looks at requests: sequences, positions and blocks only.
+
+use ingle_core::{BlockId, TokenId};
+use ingle_model::{CopyPlan, ModelSpec, WeightSource};
+
+use crate::attention::Span;
+use crate::buffers::Buffers;
+use crate::elementwise::{rms_norm, soft_cap};
+use crate::forward::Pass;
+use crate::gemm::{Item, Product, multiply};
+use crate::kv_cache::KvCache;
+use crate::pool::Pool;
+use crate::rope::Rope;
+use crate::rows::Rows;
+use crate::scratch::Scratch;
+use crate::threads::physical_cores;
+use crate::vector_path::VectorPath;
+use crate::weights::{self, Weights};
+use crate::{CpuConfig, CpuError};
+
+/// Consecutive tokens of one sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct Sequence<'a> {
+    /// At least one; ids are below the vocabulary's size.
+    pub tokens: &'a [TokenId],
+    /// Position of the first.
+    pub start: u32,
+    /// Blocks of positions 0 and up, enough for all of `tokens`.
+    pub blocks: &'a [BlockId],
+}
+
+/// Weights, KV blocks and the threads that compute with them.
+#[derive(Debug)]
+pub struct Model {
+    spec: ModelSpec,
+    weights: Weights,
+    kv: KvCache,
+    rope: Rope,
+    buffers: Buffers,
+    pool: Pool,
+    path: VectorPath,
+    num_threads: usize,
+    num_rows: usize,
+}
+
+/// Most rows of logits that exist at once.
+pub const LOGIT_ROWS: usize = 64;
+
+impl Model {
+    /// Reads the weights, allocates the KV blocks and starts the worker threads.
+    ///
+    /// # Errors
+    /// `CpuError` for settings without sense, a tensor that does not fit the spec, or failed reads.
+    pub fn load(
+        spec: &ModelSpec,
+        plan: &CopyPlan,
+        source: &dyn WeightSource,
+        config: &CpuConfig,
+    ) -> Result<Self, CpuError> {
+        config.check()?;
+        let path = VectorPath::resolve(config.path)?;
+        let num_threads = match config.threads {
+            0 => physical_cores(),
+            threads => threads as usize,
+        };
+        let (head_dim, max_len) = (spec.head_dim as usize, config.max_model_len as usize);
+        let pool =
+            Pool::new(num_threads, || Scratch::new(head_dim, max_len)).map_err(CpuError::Thread)?;
+        Ok(Self {
+            spec: spec.clone(),
+            weights: weights::load(spec, plan, source)?,
+            kv: KvCache::new(spec, config.block_size, config.num_blocks),
+            rope: Rope::new(&spec.rope, config.max_model_len),
+            buffers: Buffers::new(spec, config.max_num_batched_tokens as usize),
+            pool,
+            path,
+            num_threads,
+            num_rows: 0,
+        })
+    }
+
+    /// What the model is.
+    #[must_use]
+    pub fn spec(&self) -> &ModelSpec {
+        &self.spec
+    }
+
+    /// Name of the vector path and number of threads, for the start-up message.
+    #[must_use]
+    pub fn description(&self) -> (&'static str, usize) {
+        (self.path.name(), self.num_threads)
+    }
+
+    /// Bytes of packed weights that a decode step reads, experts counted once each.
+    #[must_use]
+    pub fn weight_bytes(&self) -> usize {
+        self.weights.bytes_per_step()
+    }
+
+    pub(crate) fn num_blocks(&self) -> usize {
+        self.kv.num_blocks()
+    }
+
+    /// Runs all layers over the sequences' tokens and writes their keys and values. Rows are numbered
+    /// through all sequences, in order.
+    ///
+    /// # Panics
+    /// If there are more tokens than `max_num_batched_tokens`, or blocks or ids are out of range.
+    pub fn forward(&mut self, sequences: &[Sequence<'_>]) {
+        let mut spans = Vec::with_capacity(sequences.len());
+        self.num_rows = 0;
+        for sequence in sequences {
+            spans.push(Span {
+                first_row: self.num_rows,
+                num_tokens: sequence.tokens.len(),
+                start: sequence.start as usize,
+                blocks: sequence.blocks,
+            });
+            self.num_rows += sequence.tokens.len();
+        }
+        self.rope.set_positions(spans.iter().flat_map(|s| s.start..s.start + s.num_tokens));
+        let tokens: Vec<TokenId> =
+            sequences.iter().flat_map(|sequence| sequence.tokens.iter().copied()).collect();
+        let pass = Pass {
+            spec: &self.spec,
+            weights: &self.weights,
+            rope: &self.rope,
+            kv: &mut self.kv,
+            buffers: &mut self.buffers,
+            pool: &mut self.pool,
+            path: self.path,
+            spans: &spans,
+            num_rows: self.num_rows,
+        };
+        pass.run(&tokens);
+    }
+
+    /// The last layer's hidden state of a row after the final norm.
+    pub fn final_hidden(&self, row: usize, out: &mut [f32]) {
+        assert!(row < self.num_rows, "row beyond the step");
+        let x = self.buffers.residual.row(row, self.spec.hidden_size as usize);
+        rms_norm(self.path, x, &self.weights.final_norm, self.spec.norm.eps, out);
+    }
+
+    /// Logits of up to `LOGIT_ROWS` rows of the last forward pass; row i of them is `logit_row(i)`.
+    ///
+    /// # Panics
+    /// If there are too many rows or one is beyond the step.
+    pub fn compute_logits(&mut self, rows: &[usize]) {
+        let hidden = self.spec.hidden_size as usize;
+        let vocab = self.spec.vocab_size as usize;
+        for (index, row) in rows.iter().enumerate() {
+            assert!(*row < self.num_rows, "row beyond the step");
+            let x = self.buffers.residual.row(*row, hidden);
+            let out = self.buffers.head_input.row_mut(index, hidden);
+            rms_norm(self.path, x, &self.weights.final_norm, self.spec.norm.eps, out);
+        }
+        let head = self.weights.lm_head.as_ref().unwrap_or(&self.weights.embedding);
+        let item = Item { rows: 0..rows.len(), product: Product::Plain(head), out_col: 0 };
+        let Buffers { head_input, logits, .. } = &mut self.buffers;
+        multiply(&mut self.pool, self.path, head_input, &[item], logits);
+        if let Some(cap) = self.spec.final_logit_softcap {
+            let (path, shared) = (self.path, logits.shared());
+            self.pool.run(rows.len(), &|row, _| {
+                // SAFETY: one task a row.
+                soft_cap(path, unsafe { shared.row_part(row, 0, vocab) }, cap);
+            });
+        }
+    }
+
+    /// `[vocab_size]` logits of the i-th row given to `compute_logits`.
+    #[must_use]
+    pub fn logit_row(&self, index: usize) -> &[f32] {
+        self.buffers.logits.row(index, self.spec.vocab_size as usize)
+    }
+
+    /// Logits together with the pool, for a sampler that works on several rows at once.
+    pub(crate) fn logits_and_pool(&mut self) -> (&Rows, &mut Pool, VectorPath) {
+        (&self.buffers.logits, &mut self.pool, self.path)
+    }
+}

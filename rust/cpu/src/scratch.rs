@@ -1,0 +1,42 @@
+//! Memory that one worker uses for itself while it runs a task. Sized at load.
+
+use crate::gemm::{K_BLOCK, ROW_CHUNK, TILE_ROWS};
+use crate::matrix::PANEL;
+
+/// Buffers of one worker.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    /// `[K_BLOCK][32]` weights in f32.
+    pub(crate) weights: Vec<f32>,
+    /// `[ROW_CHUNK][32]` results.
+    pub(crate) out: Vec<f32>,
+    /// `[ROW_CHUNK][32]` results of the gate.
+    pub(crate) gate: Vec<f32>,
+    /// `[TILE_ROWS][head_dim]` queries of an attention task.
+    pub(crate) query: Vec<f32>,
+    /// `[TILE_ROWS][score_stride]` scores, then weights, of an attention task.
+    pub(crate) scores: Vec<f32>,
+    /// Numbers from row to row of `scores`.
+    pub(crate) score_stride: usize,
+    /// `[head_dim][32]` keys, where blocks are too small to be read in place.
+    pub(crate) keys: Vec<f32>,
+}
+
+impl Scratch {
+    pub(crate) fn new(head_dim: usize, max_model_len: usize) -> Self {
+        // One tile more for the alignment of the first key, and no multiple of 4 KiB (see `Rows`).
+        let mut score_stride = max_model_len.next_multiple_of(PANEL) + PANEL;
+        if score_stride.is_multiple_of(512) {
+            score_stride += PANEL;
+        }
+        Self {
+            weights: vec![0.0; K_BLOCK * PANEL],
+            out: vec![0.0; ROW_CHUNK * PANEL],
+            gate: vec![0.0; ROW_CHUNK * PANEL],
+            query: vec![0.0; TILE_ROWS * head_dim],
+            scores: vec![0.0; TILE_ROWS * score_stride],
+            score_stride,
+            keys: vec![0.0; head_dim * PANEL],
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! From stored numbers of a panel to f32, exactly as the formats define them. Workers call this for
+//! the part of a panel that they are about to multiply.
+
+use std::ops::Range;
+
+use ingle_model::WeightType;
+
+use crate::aligned::numbers;
+use crate::block_layout::layout;
+use crate::matrix::PANEL;
+use crate::vector_path::{Arithmetic, VectorPath, per_path};
+
+/// Writes inputs `inputs` of a panel to `out` as `[input][32 outputs]`. For block formats the range
+/// starts and ends at multiples of 32; for bf16 it starts at an even input.
+pub(crate) fn unpack(
+    path: VectorPath,
+    weight_type: WeightType,
+    panel: &[u8],
+    inputs: Range<usize>,
+    out: &mut [f32],
+) {
+    let out = &mut out[..inputs.len() * PANEL];
+    match weight_type {
+        WeightType::F32 => {
+            let panel = numbers::<f32>(panel);
+            out.copy_from_slice(&panel[inputs.start * PANEL..inputs.end * PANEL]);
+        }
+        WeightType::F16 => {
+            let panel = numbers::<u16>(panel);
+            widen_f16(path, &panel[inputs.start * PANEL..inputs.end * PANEL], out);
+        }
+        WeightType::Bf16 => {
+            let end = inputs.end.next_multiple_of(2);
+            widen_bf16(path, &numbers::<u16>(panel)[inputs.start * PANEL..end * PANEL], out);
+        }
+        _ => {
+            let sizes = layout(weight_type);
+            for (input, out) in inputs.step_by(32).zip(out.as_chunks_mut::<BLOCK>().0) {
+                let block = &panel[input / sizes.elements * sizes.bytes..][..sizes.bytes];
+                let part = input % sizes.elements / 32;
+                unpack_block(path, weight_type, block, part, out);
+            }
+        }
+    }
+}
+
+/// f16 to f32 without tables or branches, so that it vectorises; exact for every value.
+#[inline(always)]
+pub(crate) fn f16_to_f32(half: u16) -> f32 {
+    let bits = u32::from(half);
+    let sign = (bits & 0x8000) << 16;
+    // Moves the exponent by 112 with a product, which also makes subnormal halves normal.
+    let scaled = f32::from_bits((bits & 0x7fff) << 13) * f32::from_bits(0x7780_0000);
+    let special = if bits & 0x7c00 == 0x7c00 { 0x7f80_0000 } else { 0 };
+    f32::from_bits(scaled.to_bits() | sign | special)
+}
+
+per_path! {
+    fn widen_f16(source: &[u16], out: &mut [f32]) = widen_f16_body
+}
+
+#[inline(always)]
+fn widen_f16_body<A: Arithmetic>(source: &[u16], out: &mut [f32]) {
+    for (half, value) in source.iter().zip(out) {
+        *value = f16_to_f32(*half);
+    }
+}
+
+per_path! {
+    fn widen_bf16(source: &[u16], out: &mut [f32]) = widen_bf16_body
+}
+
+#[inline(always)]
+fn widen_bf16_body<A: Arithmetic>(source: &[u16], out: &mut [f32]) {
+    for (pairs, out) in source.as_chunks::<{ 2 * PANEL }>().0.iter().zip(out.chunks_mut(2 * PANEL))
+    {
+        let mut wide = [0.0f32; 2 * PANEL];
+        for half in 0..2 {
+            for lane in 0..16 {
+                let at = half * 32 + lane * 2;
+                wide[half * 16 + lane] = f32::from_bits(u32::from(pairs[at]) << 16);
+                wide[PANEL + half * 16 + lane] = f32::from_bits(u32::from(pairs[at + 1]) << 16);
+            }
+        }
+        out.copy_from_slice(&wide[..out.len()]);
+    }
+}
+
+const BLOCK: usize = 32 * PANEL;
+type Lanes = [f32; PANEL];
+
+per_path! {
+    fn unpack_block(weight_type: WeightType, block: &[u8], part: usize, out: &mut [f32; BLOCK])
+        = unpack_block_body
+}
+
+/// `value = scale * (code - offset) + min`. Products of a stored scale and a code are exact in f32
+/// (at most 24 bits) wherever a minimum is added, so fused and separate arithmetic agree.
+#[inline(always)]
+fn unpack_block_body<A: Arithmetic>(
+    weight_type: WeightType,
+    block: &[u8],
+    part: usize,
+    out: &mut [f32; BLOCK],
+) {
+    let sizes = layout(weight_type);
+    let words = numbers::<u32>(&block[sizes.header..]);
+    let words = &words[part * sizes.words * PANEL..][..sizes.words * PANEL];
+    let d = halves(block, 0);
+    match weight_type {
+        WeightType::Q4_0 => expand::<A, 4>(words, 8, [&d, &d], &ZERO, out),
+        WeightType::Q5_0 => expand::<A, 5>(words, 16, [&d, &d], &ZERO, out),
+        WeightType::Q4_1 => expand::<A, 4>(words, 0, [&d, &d], &halves(block, 1), out),
+        WeightType::Q5_1 => expand::<A, 5>(words, 0, [&d, &d], &halves(block, 1), out),
+        WeightType::Q8_0 => expand_bytes(words, &d, out),
+        WeightType::Q4K | WeightType::Q5K => {
+            let dmin = halves(block, 1);
+            let scales = &block[(4 + part) * PANEL..][..PANEL];
+            let mins = &block[(12 + part) * PANEL..][..PANEL];
+            let (mut scale, mut min) = (ZERO, ZERO);
+            for lane in 0..PANEL {
+                scale[lane] = d[lane] * f32::from(scales[lane]);
+                min[lane] = -(dmin[lane] * f32::from(mins[lane]));
+            }
+            if weight_type == WeightType::Q4K {
+                expand::<A, 4>(words, 0, [&scale, &scale], &min, out);
+            } else {
+                expand::<A, 5>(words, 0, [&scale, &scale], &min, out);
+            }
+        }
+        WeightType::Q6K => {
+            let scales = &block[(2 + part * 2) * PANEL..][..2 * PANEL];
+            let (mut first, mut second) = (ZERO, ZERO);
+            for lane in 0..PANEL {
+                first[lane] = d[lane] * f32::from(scales[lane].cast_signed());
+                second[lane] = d[lane] * f32::from(scales[PANEL + lane].cast_signed());
+            }
+            expand::<A, 6>(words, 32, [&first, &second], &ZERO, out);
+        }
+        WeightType::F32 | WeightType::F16 | WeightType::Bf16 => unreachable!(),
+    }
+}
+
+/// Field `field` of a block header, f16 for each output.
+#[inline(always)]
+fn halves(block: &[u8], field: usize) -> Lanes {
+    let source = numbers::<u16>(&block[field * 2 * PANEL..][..2 * PANEL]);
+    let mut lanes = ZERO;
+    for (lane, half) in lanes.iter_mut().zip(source) {
+        *lane = f16_to_f32(*half);
+    }
+    lanes
+}
+
+/// 32 inputs whose codes have four bits and, by the number of words, none, one or two more.
+#[inline(always)]
+fn expand<A: Arithmetic, const WORDS: usize>(
+    words: &[u32],
+    offset: i32,
+    scales: [&Lanes; 2],
+    min: &Lanes,
+    out: &mut [f32; BLOCK],
+) {
+    for k in 0..32 {
+        let low = &words[k / 8 * PANEL..][..PANEL];
+        let high = if WORDS == 6 { 4 + k / 16 } else { WORDS - 1 };
+        let high = &words[high * PANEL..][..PANEL];
+        let scale = scales[k / 16];
+        let out = &mut out[k * PANEL..][..PANEL];
+        for lane in 0..PANEL {
+            let mut code = low[lane] >> (k % 8 * 4) & 15;
+            match WORDS {
+                5 => code |= (high[lane] >> k & 1) << 4,
+                6 => code |= (high[lane] >> (k % 16 * 2) & 3) << 4,
+                _ => {}
+            }
+            let code = (code.cast_signed() - offset) as f32;
+            out[lane] = if offset == 0 {
+                A::mul_add(code, scale[lane], min[lane])
+            } else {
+                code * scale[lane]
+            };
+        }
+    }
+}
+
+/// 32 inputs whose codes are signed bytes.
+#[inline(always)]
+fn expand_bytes(words: &[u32], scale: &Lanes, out: &mut [f32; BLOCK]) {
+    for k in 0..32 {
+        let codes = &words[k / 4 * PANEL..][..PANEL];
+        let out = &mut out[k * PANEL..][..PANEL];
+        for lane in 0..PANEL {
+            // Up to the top of the word, then back with the sign.
+            let code = (codes[lane] << (24 - k % 4 * 8)).cast_signed() >> 24;
+            out[lane] = code as f32 * scale[lane];
+        }
+    }
+}
+
+const ZERO: Lanes = [0.0; PANEL];

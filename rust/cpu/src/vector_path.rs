@@ -1,0 +1,127 @@
+//! Which vector instructions run, decided once at load, and the macro that compiles one plain
+//! function for each path. Any thread.
+
+use crate::{CpuError, CpuPath};
+
+/// A path that this processor can run: the only constructor checks it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct VectorPath(Kind);
+
+/// What code to run; a value other than `Portable` proves that the instructions exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    Portable,
+}
+
+impl VectorPath {
+    /// Resolves a wish.
+    pub(crate) fn resolve(path: CpuPath) -> Result<Self, CpuError> {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let avx2 = is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("fma")
+                && is_x86_feature_detected!("f16c");
+            let avx512 = avx2
+                && is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512vl");
+            match path {
+                CpuPath::Auto | CpuPath::Avx512 if avx512 => return Ok(Self(Kind::Avx512)),
+                CpuPath::Auto | CpuPath::Avx2 if avx2 => return Ok(Self(Kind::Avx2)),
+                _ => {}
+            }
+        }
+        match path {
+            CpuPath::Auto | CpuPath::Portable => Ok(Self(Kind::Portable)),
+            CpuPath::Avx512 => Err(CpuError::PathUnsupported("avx512")),
+            CpuPath::Avx2 => Err(CpuError::PathUnsupported("avx2")),
+        }
+    }
+
+    pub(crate) fn kind(self) -> Kind {
+        self.0
+    }
+
+    /// For messages.
+    pub(crate) fn name(self) -> &'static str {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512 => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => "avx2",
+            Kind::Portable => "portable",
+        }
+    }
+
+    /// Every path that this processor can run, widest first.
+    #[cfg(test)]
+    pub(crate) fn all() -> Vec<Self> {
+        [CpuPath::Avx512, CpuPath::Avx2, CpuPath::Portable]
+            .into_iter()
+            .filter_map(|path| Self::resolve(path).ok())
+            .collect()
+    }
+}
+
+/// `a * b + c`: fused where the path has it, so that one source serves all paths. The portable path
+/// rounds twice, since a fused operation in software would be a hundred times slower.
+pub(crate) trait Arithmetic {
+    fn mul_add(a: f32, b: f32, c: f32) -> f32;
+}
+
+/// With FMA instructions.
+pub(crate) struct Fused;
+/// Without.
+pub(crate) struct Plain;
+
+impl Arithmetic for Fused {
+    #[inline(always)]
+    fn mul_add(a: f32, b: f32, c: f32) -> f32 {
+        a.mul_add(b, c)
+    }
+}
+
+impl Arithmetic for Plain {
+    #[inline(always)]
+    fn mul_add(a: f32, b: f32, c: f32) -> f32 {
+        a * b + c
+    }
+}
+
+/// Compiles `body::<A>(args)`, an `#[inline(always)]` function without intrinsics, once per path;
+/// the compiler vectorises each. Elementwise code gives equal bits in vector and tail.
+macro_rules! per_path {
+    ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:ident) => {
+        $(#[$doc])*
+        $vis fn $name(path: $crate::vector_path::VectorPath, $($arg: $ty),*) $(-> $ret)? {
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+            fn avx512($($arg: $ty),*) $(-> $ret)? {
+                $body::<$crate::vector_path::Fused>($($arg),*)
+            }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,f16c")]
+            fn avx2($($arg: $ty),*) $(-> $ret)? {
+                $body::<$crate::vector_path::Fused>($($arg),*)
+            }
+            match path.kind() {
+                // SAFETY: `VectorPath::resolve` made this kind only after it had detected every
+                // feature that the function enables.
+                #[cfg(target_arch = "x86_64")]
+                $crate::vector_path::Kind::Avx512 => unsafe { avx512($($arg),*) },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                $crate::vector_path::Kind::Avx2 => unsafe { avx2($($arg),*) },
+                $crate::vector_path::Kind::Portable => {
+                    $body::<$crate::vector_path::Plain>($($arg),*)
+                }
+            }
+        }
+    };
+}
+pub(crate) use per_path;

@@ -1,0 +1,259 @@
+//! The weights of a model in panels, read from the checkpoint once at load.
+
+use ingle_model::{
+    CopyPlan, FeedForwardSpec, LayerSpec, LayerWeight, ModelSpec, MoeSpec, TensorView, WeightRole,
+    WeightSource, WeightType,
+};
+
+use crate::CpuError;
+use crate::matrix::{PANEL, PackedMatrix};
+use crate::unpack::f16_to_f32;
+
+/// All weights.
+#[derive(Debug)]
+pub(crate) struct Weights {
+    pub(crate) embedding: PackedMatrix,
+    pub(crate) final_norm: Vec<f32>,
+    /// Absent if tied to the embedding.
+    pub(crate) lm_head: Option<PackedMatrix>,
+    pub(crate) layers: Vec<LayerWeights>,
+}
+
+/// One layer. Norm weights have Gemma's 1 added.
+#[derive(Debug)]
+pub(crate) struct LayerWeights {
+    pub(crate) input_norm: Vec<f32>,
+    pub(crate) query: PackedMatrix,
+    pub(crate) key: PackedMatrix,
+    pub(crate) value: PackedMatrix,
+    /// Query, key, value.
+    pub(crate) qkv_bias: Option<[Vec<f32>; 3]>,
+    /// Query, key.
+    pub(crate) qk_norm: Option<[Vec<f32>; 2]>,
+    pub(crate) output: PackedMatrix,
+    pub(crate) output_bias: Option<Vec<f32>>,
+    pub(crate) post_attention_norm: Option<Vec<f32>>,
+    pub(crate) feed_forward_norm: Vec<f32>,
+    pub(crate) post_feed_forward_norm: Option<Vec<f32>>,
+    pub(crate) feed_forward: FeedForward,
+}
+
+/// The part after attention.
+#[derive(Debug)]
+pub(crate) enum FeedForward {
+    Dense(Box<Network>),
+    Moe { spec: MoeSpec, router: PackedMatrix, experts: Vec<Network> },
+}
+
+/// One feed-forward network.
+#[derive(Debug)]
+pub(crate) struct Network {
+    pub(crate) gate: PackedMatrix,
+    pub(crate) up: PackedMatrix,
+    pub(crate) down: PackedMatrix,
+    pub(crate) gate_bias: Option<Vec<f32>>,
+    pub(crate) up_bias: Option<Vec<f32>>,
+    pub(crate) down_bias: Option<Vec<f32>>,
+}
+
+impl Weights {
+    /// Bytes that one decode step reads: all matrices, of the experts only those that one row visits;
+    /// an embedding that is not also the head costs nothing.
+    pub(crate) fn bytes_per_step(&self) -> usize {
+        let network = |n: &Network| n.gate.byte_len() + n.up.byte_len() + n.down.byte_len();
+        let mut bytes = self.lm_head.as_ref().unwrap_or(&self.embedding).byte_len();
+        for layer in &self.layers {
+            bytes += layer.query.byte_len() + layer.key.byte_len();
+            bytes += layer.value.byte_len() + layer.output.byte_len();
+            bytes += match &layer.feed_forward {
+                FeedForward::Dense(dense) => network(dense),
+                FeedForward::Moe { spec, router, experts } => {
+                    let visited = experts.iter().take(spec.experts_per_token as usize);
+                    router.byte_len() + visited.map(network).sum::<usize>()
+                }
+            };
+        }
+        bytes
+    }
+}
+
+/// Reads everything that the spec asks for.
+pub(crate) fn load(
+    spec: &ModelSpec,
+    plan: &CopyPlan,
+    source: &dyn WeightSource,
+) -> Result<Weights, CpuError> {
+    let reader = Reader { spec, plan, source };
+    let hidden = spec.hidden_size as usize;
+    let vocab = spec.vocab_size as usize;
+    let layers = (0..).zip(&spec.layers).map(|(index, layer)| reader.layer(index, layer));
+    Ok(Weights {
+        embedding: reader.matrix(WeightRole::Embedding, vocab, hidden)?,
+        final_norm: reader.norm(WeightRole::FinalNorm, hidden)?,
+        lm_head: (!spec.tie_word_embeddings)
+            .then(|| reader.matrix(WeightRole::LmHead, vocab, hidden))
+            .transpose()?,
+        layers: layers.collect::<Result<_, _>>()?,
+    })
+}
+
+struct Reader<'a> {
+    spec: &'a ModelSpec,
+    plan: &'a CopyPlan,
+    source: &'a dyn WeightSource,
+}
+
+impl Reader<'_> {
+    fn layer(&self, index: u32, layer: &LayerSpec) -> Result<LayerWeights, CpuError> {
+        use LayerWeight as W;
+        let role = |part| WeightRole::Layer(index, part);
+        let spec = self.spec;
+        let hidden = spec.hidden_size as usize;
+        let head_dim = spec.head_dim as usize;
+        let q_len = spec.num_attention_heads as usize * head_dim;
+        let kv_len = spec.num_kv_heads as usize * head_dim;
+        let optional =
+            |wanted: bool, part, len| wanted.then(|| self.vector(role(part), len)).transpose();
+        let post_norm = |part| spec.post_norms.then(|| self.norm(role(part), hidden)).transpose();
+        let qkv_bias = if spec.attention.qkv_bias {
+            Some([
+                self.vector(role(W::QueryBias), q_len)?,
+                self.vector(role(W::KeyBias), kv_len)?,
+                self.vector(role(W::ValueBias), kv_len)?,
+            ])
+        } else {
+            None
+        };
+        let qk_norm = if spec.attention.qk_norm {
+            Some([self.norm(role(W::QueryNorm), head_dim)?, self.norm(role(W::KeyNorm), head_dim)?])
+        } else {
+            None
+        };
+        Ok(LayerWeights {
+            input_norm: self.norm(role(W::InputNorm), hidden)?,
+            query: self.matrix(role(W::Query), q_len, hidden)?,
+            key: self.matrix(role(W::Key), kv_len, hidden)?,
+            value: self.matrix(role(W::Value), kv_len, hidden)?,
+            qkv_bias,
+            qk_norm,
+            output: self.matrix(role(W::Output), hidden, q_len)?,
+            output_bias: optional(spec.attention.o_bias, W::OutputBias, hidden)?,
+            post_attention_norm: post_norm(W::PostAttentionNorm)?,
+            feed_forward_norm: self.norm(role(W::FeedForwardNorm), hidden)?,
+            post_feed_forward_norm: post_norm(W::PostFeedForwardNorm)?,
+            feed_forward: self.feed_forward(index, layer.feed_forward)?,
+        })
+    }
+
+    fn feed_forward(&self, layer: u32, spec: FeedForwardSpec) -> Result<FeedForward, CpuError> {
+        use LayerWeight as W;
+        let role = |part| WeightRole::Layer(layer, part);
+        let hidden = self.spec.hidden_size as usize;
+        let network = |parts: [W; 3], size: usize| -> Result<Network, CpuError> {
+            Ok(Network {
+                gate: self.matrix(role(parts[0]), size, hidden)?,
+                up: self.matrix(role(parts[1]), size, hidden)?,
+                down: self.matrix(role(parts[2]), hidden, size)?,
+                gate_bias: None,
+                up_bias: None,
+                down_bias: None,
+            })
+        };
+        match spec {
+            FeedForwardSpec::Dense { intermediate_size, bias } => {
+                let size = intermediate_size as usize;
+                let mut dense = network([W::Gate, W::Up, W::Down], size)?;
+                if bias {
+                    dense.gate_bias = Some(self.vector(role(W::GateBias), size)?);
+                    dense.up_bias = Some(self.vector(role(W::UpBias), size)?);
+                    dense.down_bias = Some(self.vector(role(W::DownBias), hidden)?);
+                }
+                Ok(FeedForward::Dense(Box::new(dense)))
+            }
+            FeedForwardSpec::Moe(spec) => {
+                let size = spec.intermediate_size as usize;
+                let parts = |e| [W::ExpertGate(e), W::ExpertUp(e), W::ExpertDown(e)];
+                let experts = (0..spec.num_experts).map(|e| network(parts(e), size));
+                Ok(FeedForward::Moe {
+                    spec,
+                    router: self.matrix(role(W::Router), spec.num_experts as usize, hidden)?,
+                    experts: experts.collect::<Result<_, _>>()?,
+                })
+            }
+        }
+    }
+
+    fn view(&self, role: WeightRole, rows: usize, cols: usize) -> Result<&TensorView, CpuError> {
+        let view = self
+            .plan
+            .tensors
+            .get(&role)
+            .ok_or_else(|| CpuError::MissingTensor(format!("{role:?}")))?;
+        let fits = view.rows as usize == rows && view.cols as usize == cols;
+        if fits && cols.is_multiple_of(view.weight_type.block_elements()) {
+            return Ok(view);
+        }
+        Err(CpuError::Shape {
+            name: view.name.clone(),
+            rows: view.rows,
+            cols: view.cols,
+            want_rows: rows,
+            want_cols: cols,
+        })
+    }
+
+    fn read(&self, view: &TensorView, start: u64, buffer: &mut [u8]) -> Result<(), CpuError> {
+        self.source.read_at(view.file, view.offset + start, buffer).map_err(|source| {
+            CpuError::Read {
+                file: self.plan.files.get(view.file).cloned().unwrap_or_default(),
+                name: view.name.clone(),
+                source,
+            }
+        })
+    }
+
+    fn matrix(&self, role: WeightRole, rows: usize, cols: usize) -> Result<PackedMatrix, CpuError> {
+        let view = self.view(role, rows, cols)?;
+        let mut matrix = PackedMatrix::zeroed(view.weight_type, rows, cols);
+        let row_bytes = matrix.stored_row_bytes();
+        let mut stored = vec![0u8; READ_PANELS * PANEL * row_bytes];
+        for first in (0..rows).step_by(READ_PANELS * PANEL) {
+            let count = (rows - first).min(READ_PANELS * PANEL);
+            let stored = &mut stored[..count * row_bytes];
+            self.read(view, (first * row_bytes) as u64, stored)?;
+            for (index, stored) in stored.chunks(PANEL * row_bytes).enumerate() {
+                matrix.pack_panel(first / PANEL + index, stored);
+            }
+        }
+        Ok(matrix)
+    }
+
+    fn vector(&self, role: WeightRole, len: usize) -> Result<Vec<f32>, CpuError> {
+        let view = self.view(role, 1, len)?;
+        let mut stored = vec![0u8; len * view.weight_type.block_bytes()];
+        self.read(view, 0, &mut stored)?;
+        let pairs = || stored.as_chunks::<2>().0.iter().map(|bytes| u16::from_le_bytes(*bytes));
+        match view.weight_type {
+            WeightType::F32 => Ok(stored
+                .as_chunks::<4>()
+                .0
+                .iter()
+                .map(|bytes| f32::from_le_bytes(*bytes))
+                .collect()),
+            WeightType::F16 => Ok(pairs().map(f16_to_f32).collect()),
+            WeightType::Bf16 => Ok(pairs().map(|x| f32::from_bits(u32::from(x) << 16)).collect()),
+            weight_type => Err(CpuError::VectorType { name: view.name.clone(), weight_type }),
+        }
+    }
+
+    fn norm(&self, role: WeightRole, len: usize) -> Result<Vec<f32>, CpuError> {
+        let mut weight = self.vector(role, len)?;
+        if self.spec.norm.plus_one {
+            weight.iter_mut().for_each(|w| *w += 1.0);
+        }
+        Ok(weight)
+    }
+}
+
+/// Panels read at once: about a megabyte for common widths.
+const READ_PANELS: usize = 8;

@@ -1,0 +1,81 @@
+//! Runs sequences through a model in several ways and returns the logits of every position.
+
+use std::path::Path;
+
+use ingle_core::{BlockId, TokenId};
+use ingle_cpu::{CpuConfig, CpuPath, LOGIT_ROWS, Model, Sequence};
+
+/// A loaded model with room for a few sequences.
+pub(crate) struct Runner {
+    pub(crate) model: Model,
+    block_size: u32,
+}
+
+/// A sequence that runs: all its tokens, how many were computed, its blocks.
+pub(crate) struct Running {
+    pub(crate) tokens: Vec<TokenId>,
+    pub(crate) done: usize,
+    pub(crate) blocks: Vec<BlockId>,
+    pub(crate) logits: Vec<Vec<f32>>,
+}
+
+const MAX_LEN: u32 = 512;
+
+impl Runner {
+    pub(crate) fn new(path: &Path, block_size: u32, vector_path: CpuPath) -> Self {
+        let checkpoint = ingle_model::open(path).expect("checkpoint");
+        let config = CpuConfig {
+            block_size,
+            num_blocks: 16 * MAX_LEN / block_size,
+            max_model_len: MAX_LEN,
+            max_num_batched_tokens: 2048,
+            path: vector_path,
+            ..CpuConfig::default()
+        };
+        let source = &*checkpoint.source;
+        let model =
+            Model::load(&checkpoint.spec, &checkpoint.plan, source, &config).expect("model");
+        Self { model, block_size }
+    }
+
+    /// A sequence whose blocks are its own; `place` keeps sequences apart.
+    pub(crate) fn running(&self, ids: &[u32], place: u32) -> Running {
+        let per_sequence = MAX_LEN / self.block_size;
+        // From high to low, so that neighbours in the sequence are not neighbours in memory.
+        let blocks = (0..per_sequence).rev().map(|i| BlockId(place * per_sequence + i)).collect();
+        let tokens = ids.iter().map(|id| TokenId(*id)).collect();
+        Running { tokens, done: 0, blocks, logits: Vec::new() }
+    }
+
+    /// One step: the next `count` tokens of each sequence.
+    pub(crate) fn step(&mut self, parts: &mut [(&mut Running, usize)]) {
+        let sequences: Vec<Sequence<'_>> = parts
+            .iter()
+            .map(|(running, count)| Sequence {
+                tokens: &running.tokens[running.done..running.done + count],
+                start: running.done as u32,
+                blocks: &running.blocks,
+            })
+            .collect();
+        self.model.forward(&sequences);
+        let mut row = 0;
+        for (running, count) in parts {
+            let rows: Vec<usize> = (row..row + *count).collect();
+            for slice in rows.chunks(LOGIT_ROWS) {
+                self.model.compute_logits(slice);
+                for index in 0..slice.len() {
+                    running.logits.push(self.model.logit_row(index).to_vec());
+                }
+            }
+            row += *count;
+            running.done += *count;
+        }
+    }
+
+    /// The whole sequence at once.
+    pub(crate) fn plain(&mut self, ids: &[u32]) -> Vec<Vec<f32>> {
+        let mut running = self.running(ids, 0);
+        self.step(&mut [(&mut running, ids.len())]);
+        running.logits
+    }
+}
