@@ -1,5 +1,6 @@
 //! Opens a checkpoint: a Hugging Face folder or a GGUF file. Reads headers and small files only; every
 //! check of the files is done here, before anybody allocates memory for weights.
+#![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -123,8 +124,8 @@ fn template_of(config: &Fields<'_>) -> Result<Option<String>, ModelError> {
         None => Ok(None),
         Some(Value::String(text)) => Ok(Some(text.clone())),
         Some(Value::Array(list)) => {
-            let named = list.iter().find(|item| item["name"] == "default");
-            match named.map(|item| &item["template"]) {
+            let is_default = |item: &&Value| item.get("name").is_some_and(|name| name == "default");
+            match list.iter().find(is_default).and_then(|item| item.get("template")) {
                 Some(Value::String(text)) => Ok(Some(text.clone())),
                 _ => Err(config.error(key, "is a list without a template named default")),
             }

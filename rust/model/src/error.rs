@@ -119,7 +119,8 @@ pub enum ModelError {
 
 impl ModelError {
     pub(crate) fn malformed(file: &str, reason: impl Into<String>) -> Self {
-        Self::Malformed { file: file.to_owned(), reason: reason.into() }
+        // A reason can quote the file, by way of the JSON reader.
+        Self::Malformed { file: file.to_owned(), reason: one_line(&reason.into(), 400) }
     }
 
     pub(crate) fn field(file: &str, field: &str, reason: impl Into<String>) -> Self {
@@ -157,12 +158,16 @@ impl ModelError {
     }
 }
 
-/// A string from an untrusted file, fit for one line of a message: control characters escaped, cut
-/// after 100 characters.
+/// A name from an untrusted file, fit for one line of a message.
 pub(crate) fn shown(text: &str) -> String {
+    one_line(text, 100)
+}
+
+/// Text with control characters escaped, cut after `limit` characters.
+pub(crate) fn one_line(text: &str, limit: usize) -> String {
     let mut out = String::new();
     for (count, c) in text.chars().enumerate() {
-        if count == 100 {
+        if count == limit {
             out.push('…');
             break;
         }

@@ -1,8 +1,9 @@
 //! Files: opened once, read with pread, never mapped. Any thread.
+#![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use crate::WeightSource;
@@ -17,16 +18,15 @@ pub(crate) struct OpenFile {
 }
 
 impl OpenFile {
-    /// Opens a regular file. A FIFO, a device or a folder is an error and is never opened, since
-    /// opening a FIFO can block for ever.
+    /// Opens a regular file; anything else is an error. Does not block on a FIFO.
     pub(crate) fn open(path: &Path) -> Result<Self, ModelError> {
         let name = path.display().to_string();
-        let io = |action, cause| ModelError::io(&name, action, cause);
-        if !std::fs::metadata(path).map_err(|e| io("open", e))?.is_file() {
-            return Err(ModelError::malformed(&name, "not a regular file"));
-        }
-        let file = File::open(path).map_err(|e| io("open", e))?;
-        let metadata = file.metadata().map_err(|e| io("stat", e))?;
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+            .open(path)
+            .map_err(|cause| ModelError::io(&name, "open", cause))?;
+        let metadata = file.metadata().map_err(|cause| ModelError::io(&name, "stat", cause))?;
         if !metadata.is_file() {
             return Err(ModelError::malformed(&name, "not a regular file"));
         }
@@ -89,5 +89,18 @@ impl WeightSource for FileSource {
                 format!("no file number {file} in this checkpoint"),
             )),
         }
+    }
+}
+
+#[cfg(test)]
+impl ReadAt for [u8] {
+    fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        let end = start.saturating_add(buffer.len());
+        match self.get(start..end) {
+            Some(bytes) => buffer.copy_from_slice(bytes),
+            None => return Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+        Ok(())
     }
 }

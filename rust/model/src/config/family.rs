@@ -1,4 +1,5 @@
 //! The model families that config.json can name, and how they differ from llama.
+#![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 use super::Fields;
 use crate::error::ModelError;

@@ -1,6 +1,7 @@
 //! config.json to `ModelSpec`. Families differ in defaults and in a few fields; whatever would change
 //! the text and is not known here is refused by name. `auto_map` and other pointers to code are never
 //! looked at.
+#![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 mod family;
 mod fields;
@@ -226,3 +227,6 @@ fn sparse_layers(config: &Fields<'_>, family: Family, count: u32) -> Result<Vec<
         })
         .collect())
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,10 +1,12 @@
 //! Rotary embedding of config.json: `rope_theta` and `rope_scaling`, or `rope_parameters` of
 //! transformers 5. Defaults are those of Hugging Face's modeling_rope_utils.
 
+#![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
+
 use serde_json::{Map, Value};
 
 use super::{Family, Fields, limits, to_f32};
-use crate::error::ModelError;
+use crate::error::{ModelError, shown};
 use crate::{RopeKind, RopeSpec, RopeStyle};
 
 /// Reads the rope fields.
@@ -25,6 +27,9 @@ pub(super) fn rope_spec(
         Some(theta) => theta,
         None => config.positive_f32("rope_theta")?.unwrap_or(family.default_theta()),
     };
+    if theta <= 1.0 {
+        return Err(config.error("rope_theta", format!("{theta} is not above 1")));
+    }
     let rotary_dim = rotary_dim(config, &rope, head_dim)?;
     let reader = Reader { config, rope, max_position_embeddings };
     let kind = reader.kind(family, rotary_dim)?;
@@ -118,7 +123,8 @@ impl Reader<'_> {
         if let (Some(old), Some(new)) = (old, new)
             && old != new
         {
-            let reason = format!("{} contradicts type, which is {old}", crate::error::shown(new));
+            let (old, new) = (shown(old), shown(new));
+            let reason = format!("{new} contradicts type, which is {old}");
             return Err(self.rope.error("rope_type", reason));
         }
         let name = match new.or(old) {
@@ -205,6 +211,7 @@ impl Reader<'_> {
                 let mscale = self.rope.f64("mscale")?.filter(|value| *value != 0.0);
                 let all = self.rope.f64("mscale_all_dim")?.filter(|value| *value != 0.0);
                 yarn_attention_factor(f64::from(factor), mscale.zip(all))
+                    .ok_or_else(|| self.rope.error("mscale", "gives no positive factor"))?
             }
         };
         Ok(RopeKind::Yarn {
@@ -218,6 +225,11 @@ impl Reader<'_> {
     }
 
     fn long_rope(&self, rotary_dim: u32) -> Result<RopeKind, ModelError> {
+        // Without it nothing says where the long factors begin.
+        let key = "original_max_position_embeddings";
+        if self.config.get(key).or(self.rope.get(key)).is_none() {
+            return Err(self.config.missing(key));
+        }
         let original = self.original()?;
         let factors = |key| {
             let list = self.rope.positive_f32s(key)?.ok_or_else(|| self.rope.missing(key))?;
@@ -235,6 +247,7 @@ impl Reader<'_> {
                     None => self.stretch(original)?,
                 };
                 long_rope_attention_factor(f64::from(factor), f64::from(original))
+                    .ok_or_else(|| self.rope.error("factor", "gives no attention_factor"))?
             }
         };
         Ok(RopeKind::LongRope {
@@ -252,19 +265,20 @@ impl Reader<'_> {
     }
 }
 
-/// `mscale` holds the pair (mscale, mscale_all_dim) where both are given.
-pub(crate) fn yarn_attention_factor(factor: f64, mscale: Option<(f64, f64)>) -> f32 {
+/// YaRN's multiplier of cos and sin; `mscale` holds the pair (mscale, mscale_all_dim) where both are
+/// given. `None` if the numbers give nothing usable.
+pub(crate) fn yarn_attention_factor(factor: f64, mscale: Option<(f64, f64)>) -> Option<f32> {
     let term = |mscale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 };
     let value = match mscale {
         Some((mscale, all)) => term(mscale) / term(all),
         None => term(1.0),
     };
-    to_f32(value).unwrap_or(1.0)
+    to_f32(value).filter(|value| *value > 0.0)
 }
 
-fn long_rope_attention_factor(factor: f64, original: f64) -> f32 {
+fn long_rope_attention_factor(factor: f64, original: f64) -> Option<f32> {
     if factor <= 1.0 {
-        return 1.0;
+        return Some(1.0);
     }
-    to_f32((1.0 + factor.ln() / original.ln()).sqrt()).unwrap_or(1.0)
+    to_f32((1.0 + factor.ln() / original.ln()).sqrt())
 }

@@ -1,4 +1,5 @@
 //! Which layers see only a window of the tokens before them.
+#![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 use serde_json::Value;
 
@@ -58,7 +59,9 @@ pub(super) fn windows(
             }
             // Every pattern-th layer sees everything, the others a window.
             let pattern = config.positive("sliding_window_pattern", limits::LAYERS)?.unwrap_or(2);
-            Ok((1..=layers).map(|number| window.filter(|_| number % pattern != 0)).collect())
+            Ok((1..=layers)
+                .map(|number| window.filter(|_| !number.is_multiple_of(pattern)))
+                .collect())
         }
     }
 }

@@ -110,6 +110,16 @@ impl GgufMetadata {
         }
     }
 
+    /// An integer or a float.
+    pub(super) fn number(&self, key: &str) -> Option<f64> {
+        match self.values.get(key)? {
+            Value::Float(value) => Some(*value),
+            // Sizes and flags: what a double cannot hold is not compared with anything.
+            Value::Integer(value) => i32::try_from(*value).ok().map(f64::from),
+            _ => None,
+        }
+    }
+
     /// Whether the key is there.
     #[must_use]
     pub fn contains(&self, key: &str) -> bool {

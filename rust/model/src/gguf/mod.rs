@@ -1,4 +1,5 @@
 //! The GGUF format, versions 2 and 3, little-endian: header, metadata, and the model it describes.
+#![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 mod cursor;
 mod header;

@@ -1,5 +1,6 @@
 //! GGUF metadata to `ModelSpec`, for the architectures llama, qwen2, qwen3 and qwen3moe. Names of keys
 //! are those of ggml's gguf.md.
+#![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 use super::GgufMetadata;
 use super::plan::{HEAD, ROPE_FACTORS};
@@ -72,23 +73,25 @@ pub(super) fn model_spec(
 
 const ARCHITECTURES: [&str; 4] = ["llama", "qwen2", "qwen3", "qwen3moe"];
 
-/// Keys that change what is computed, which no architecture here has.
-const REFUSED: [&str; 15] = [
-    "attention.sliding_window",
-    "attention.scale",
-    "attention.max_alibi_bias",
-    "attention.clamp_kqv",
-    "attn_logit_softcapping",
-    "final_logit_softcapping",
-    "logit_scale",
-    "residual_scale",
-    "embedding_scale",
-    "expert_shared_count",
-    "expert_weights_scale",
-    "expert_gating_func",
-    "leading_dense_block_count",
-    "rope.dimension_sections",
-    "rope.scaling.yarn_log_multiplier",
+/// Keys that change what is computed, which no architecture here has, and the value that changes
+/// nothing (0 never does).
+const REFUSED: [(&str, f64); 15] = [
+    ("attention.sliding_window", 0.0),
+    ("attention.scale", 0.0),
+    ("attention.max_alibi_bias", 0.0),
+    ("attention.clamp_kqv", 0.0),
+    ("attn_logit_softcapping", 0.0),
+    ("final_logit_softcapping", 0.0),
+    ("logit_scale", 1.0),
+    ("residual_scale", 1.0),
+    ("embedding_scale", 1.0),
+    ("expert_shared_count", 0.0),
+    ("expert_weights_scale", 1.0),
+    // Softmax.
+    ("expert_gating_func", 1.0),
+    ("leading_dense_block_count", 0.0),
+    ("rope.dimension_sections", 0.0),
+    ("rope.scaling.yarn_log_multiplier", 0.0),
 ];
 
 struct Keys<'a> {
@@ -136,22 +139,25 @@ impl Keys<'_> {
     }
 
     fn refuse_what_we_lack(&self) -> Result<(), ModelError> {
-        match REFUSED.iter().find(|name| self.metadata.contains(&self.key(name))) {
-            Some(name) => Err(ModelError::unsupported(
-                self.metadata.file(),
-                &self.key(name),
-                "a model with this key",
-                "files without it",
-            )),
-            None => Ok(()),
+        for (name, neutral) in REFUSED {
+            let key = self.key(name);
+            let value = self.metadata.number(&key);
+            if self.metadata.contains(&key) && value != Some(0.0) && value != Some(neutral) {
+                let value = value.map_or("a list".to_owned(), |value| value.to_string());
+                let supported = "files without it";
+                return Err(ModelError::unsupported(self.metadata.file(), &key, value, supported));
+            }
         }
+        Ok(())
     }
 
     fn head_dim(&self, hidden_size: u32, heads: u32) -> Result<u32, ModelError> {
         let name = "attention.key_length";
         let head_dim = match self.optional_size(name, limits::HEAD_DIM)? {
             Some(explicit) => explicit,
-            None if hidden_size.is_multiple_of(heads) => hidden_size / heads,
+            None if hidden_size.is_multiple_of(heads) => {
+                hidden_size.checked_div(heads).unwrap_or(0)
+            }
             None => {
                 let reason = format!("absent, and {heads} heads do not divide {hidden_size}");
                 return Err(self.error(name, reason));
@@ -230,6 +236,9 @@ impl Keys<'_> {
         let llama = self.architecture == "llama";
         let style = if llama { RopeStyle::Interleaved } else { RopeStyle::HalfSplit };
         let theta = self.positive("rope.freq_base")?.unwrap_or(10_000.0);
+        if theta <= 1.0 {
+            return Err(self.error("rope.freq_base", format!("{theta} is not above 1")));
+        }
         let mut kind = self.scaling(context)?;
         if llama && catalogue.contains(ROPE_FACTORS) {
             if kind != RopeKind::Default {
@@ -278,7 +287,7 @@ impl Keys<'_> {
                 .unwrap_or(context),
             beta_fast: beta("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
             beta_slow: beta("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
-            attention_factor: extra * yarn_attention_factor(f64::from(factor), None),
+            attention_factor: extra * yarn_attention_factor(f64::from(factor), None).unwrap_or(1.0),
             truncate: true,
         })
     }

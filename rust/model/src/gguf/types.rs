@@ -1,4 +1,5 @@
 //! Tensor types of ggml by number.
+#![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 use crate::WeightType;
 use crate::catalogue::Stored;

@@ -1,5 +1,6 @@
 //! The safetensors format: one file's header, which files of a folder count, and how Hugging Face
 //! names tensors.
+#![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 mod files;
 mod header;
