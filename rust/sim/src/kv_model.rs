@@ -1,0 +1,152 @@
+//! What the KV blocks and slots of an executor would hold, as prefix hashes instead of vectors. Checks
+//! every plan against the executor's contract and panics on a breach. For tests.
+//!
+//! A position's content is the hash of all tokens up to it, so a block that was reused, evicted or
+//! shared wrongly is seen by the next row that reads it. Steps that fail leave *tainted* content, and
+//! what is computed from it is tainted in turn.
+
+use ingle_core::{BlockId, OpenedSlot, PlanRow, SlotId, StepPlan, TokenId, TokenSource};
+
+/// State of the simulated device.
+#[derive(Debug)]
+pub(crate) struct KvModel {
+    block_size: usize,
+    /// `[num_blocks, block_size]`
+    content: Vec<u64>,
+    slots: Vec<Option<ModelSlot>>,
+}
+
+/// One open slot.
+#[derive(Debug)]
+pub(crate) struct ModelSlot {
+    pub(crate) num_prompt: usize,
+    pub(crate) offset: usize,
+    pub(crate) log_probs: Option<u32>,
+    /// What was computed for it cannot be trusted.
+    pub(crate) is_tainted: bool,
+    tokens: Vec<TokenId>,
+    /// Hash of each prefix of `tokens`.
+    hashes: Vec<u64>,
+    table: Vec<BlockId>,
+    num_computed: usize,
+}
+
+impl KvModel {
+    pub(crate) fn new(num_blocks: u32, block_size: u32, num_slots: u32) -> Self {
+        Self {
+            block_size: block_size as usize,
+            content: vec![NOTHING; num_blocks as usize * block_size as usize],
+            slots: (0..num_slots).map(|_| None).collect(),
+        }
+    }
+
+    /// Closes and opens slots; `offset` comes from the prompt.
+    pub(crate) fn begin(&mut self, plan: &StepPlan, offset: impl Fn(&OpenedSlot) -> usize) {
+        for slot in &plan.closed {
+            self.slots[slot.index()] = None;
+        }
+        for opened in &plan.opened {
+            let mut slot = ModelSlot {
+                num_prompt: opened.prompt.len(),
+                offset: offset(opened),
+                log_probs: opened.sampling.log_probs,
+                is_tainted: false,
+                tokens: Vec::new(),
+                hashes: Vec::new(),
+                table: opened.cached_blocks.clone(),
+                num_computed: opened.cached_blocks.len() * self.block_size,
+            };
+            for &token in opened.prompt.iter().chain(&opened.generated) {
+                slot.push(token);
+            }
+            assert!(slot.num_computed < slot.tokens.len(), "slot {}: nothing to do", opened.slot);
+            self.slots[opened.slot.index()] = Some(slot);
+        }
+    }
+
+    /// Runs one row: checks it, reads all KV before it, writes its own. Tainted if the step fails.
+    pub(crate) fn run_row(&mut self, row: &PlanRow, fails: bool) {
+        let block_size = self.block_size;
+        let Some(slot) = &mut self.slots[row.slot.index()] else {
+            panic!("a row names slot {}, which is not open", row.slot)
+        };
+        let (start, end) = (row.start as usize, (row.start + row.num_tokens) as usize);
+        assert!(row.num_tokens > 0, "slot {}: a row without tokens", row.slot);
+        assert_eq!(start, slot.num_computed, "slot {}: positions are not contiguous", row.slot);
+        slot.table.extend_from_slice(&row.new_blocks);
+        assert!(end <= slot.table.len() * block_size, "slot {}: no block for a row", row.slot);
+        match &row.source {
+            TokenSource::Host(ids) => {
+                assert_eq!(ids.len(), row.num_tokens as usize, "slot {}: ids of a row", row.slot);
+                assert_eq!(slot.tokens[start..end], **ids, "slot {}: tokens", row.slot);
+            }
+            TokenSource::LastSampled => {
+                assert_eq!((start + 1, end), (slot.tokens.len(), start + 1), "slot {}", row.slot);
+            }
+        }
+        let place = |table: &[BlockId], position: usize| {
+            table[position / block_size].index() * block_size + position % block_size
+        };
+        for position in 0..start {
+            let found = self.content[place(&slot.table, position)];
+            slot.is_tainted |= found == TAINTED;
+            assert!(
+                slot.is_tainted || found == slot.hashes[position],
+                "slot {}: position {position} does not hold this request's prefix",
+                row.slot
+            );
+        }
+        slot.is_tainted |= fails;
+        for position in start..end {
+            let hash = if slot.is_tainted { TAINTED } else { slot.hashes[position] };
+            self.content[place(&slot.table, position)] = hash;
+        }
+        slot.num_computed = end;
+        self.check_wants(row, end);
+    }
+
+    /// The slot of a row that has run.
+    pub(crate) fn slot(&mut self, slot: SlotId) -> &mut ModelSlot {
+        match &mut self.slots[slot.index()] {
+            Some(slot) => slot,
+            None => panic!("slot {slot} is not open"),
+        }
+    }
+
+    fn check_wants(&self, row: &PlanRow, end: usize) {
+        let Some(slot) = &self.slots[row.slot.index()] else { return };
+        let is_sampled = row.wants.sample != ingle_core::SampleMode::None;
+        if is_sampled {
+            assert_eq!(end, slot.tokens.len(), "slot {}: a sample before the end", row.slot);
+        }
+        let next = slot.tokens[..slot.num_prompt].get(end).copied();
+        if row.wants.prompt_log_probs.is_some() {
+            assert_eq!(row.wants.next_prompt_token, next, "slot {}: next token", row.slot);
+        }
+        if let Some(pooled) = row.wants.pooled {
+            assert_eq!(pooled.is_last, end == slot.num_prompt, "slot {}: end of prompt", row.slot);
+        }
+    }
+}
+
+impl ModelSlot {
+    /// One token more: of the prompt or sampled.
+    pub(crate) fn push(&mut self, token: TokenId) {
+        let before = self.hashes.last().copied().unwrap_or(NOTHING);
+        // SplitMix64's finaliser over the hash before and the token.
+        let mut hash = before.wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_add(u64::from(token.0));
+        hash = (hash ^ hash >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        hash = (hash ^ hash >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        self.tokens.push(token);
+        self.hashes.push((hash ^ hash >> 31) | 1 << 63);
+    }
+
+    /// Position of the next token in the output.
+    pub(crate) fn num_generated(&self) -> usize {
+        self.tokens.len() - self.num_prompt
+    }
+}
+
+/// Never the hash of a prefix: those have the highest bit set.
+const NOTHING: u64 = 0;
+const TAINTED: u64 = 1;
