@@ -51,6 +51,8 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
         if not all(math.isfinite(bias) for bias in self.logit_bias.values()):
             raise RefusedError("logit_bias: every bias must be finite", param="logit_bias")
         sampling = {name: getattr(self, name) for name in SAMPLING_FIELDS}
+        if self.top_k == -1:
+            sampling["top_k"] = 0
         sampling["logit_bias"] = {str(token): bias for token, bias in self.logit_bias.items()}
         rest = {name: getattr(self, name) for name in REQUEST_FIELDS}
         return GenerationRequest(

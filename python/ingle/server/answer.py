@@ -66,11 +66,11 @@ async def body(
             done.set_exception(OverloadedError(message, 1.0, status=503))
 
     key = await submit_async(state.engine.dispatcher, encode(document), sink)
-    state.plain[key] = end
+    state.enter(key, end)
     try:
         return web.Response(body=await done, headers=headers, content_type="application/json")
     finally:
-        del state.plain[key]
+        state.leave(key)
         state.engine.dispatcher.abort(key)
 
 
@@ -82,8 +82,10 @@ async def stream(
 ) -> web.StreamResponse:
     """Events as they come. Errors before the first byte are ordinary answers."""
     dispatcher, heartbeat = state.engine.dispatcher, state.heartbeat
-    events = EventStream(asyncio.get_running_loop(), document.output.chunked)
+    loop = asyncio.get_running_loop()
+    events = EventStream(state.engine.core, loop, document.output.chunked)
     key = await submit_async(dispatcher, encode(document), events)
+    state.enter(key, events.fail)
     try:
         if events.error is not None:
             raise error_of_event(events.error)
@@ -92,14 +94,13 @@ async def stream(
         transport = request.transport
         if transport is None:
             raise ConnectionResetError("the client has gone")
-        events.start(transport)
-        if heartbeat is not None:
-            heartbeat.add(events)
+        events.start(key, transport)
+        heartbeat.add(key)
         await events.done
         if not events.too_slow:
             await response.write_eof()
         return response
     finally:
-        if heartbeat is not None:
-            heartbeat.remove(events)
+        state.leave(key)
+        heartbeat.remove(key)
         dispatcher.abort(key)

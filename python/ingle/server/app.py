@@ -41,6 +41,7 @@ def create_app(
         unknown=UnknownFields(warn=unknown_fields == "warn"),
         on_fatal=on_fatal or (lambda reason: None),
         started_at=int(time.time()),
+        heartbeat=Heartbeat(engine.core),
     )
     routes.add_routes(app, app[STATE])
     app.cleanup_ctx.append(watch_engine)
@@ -50,9 +51,7 @@ def create_app(
 async def watch_engine(app: web.Application) -> AsyncIterator[None]:
     """While the application runs, its loop drains the engine's events."""
     state = app[STATE]
-    loop = asyncio.get_running_loop()
-    state.heartbeat = Heartbeat(loop)
-    state.engine.dispatcher.use_loop(loop, state.fatal)
+    state.engine.dispatcher.use_loop(asyncio.get_running_loop(), state.fatal)
     yield
     state.engine.dispatcher.leave_loop()
 
@@ -78,6 +77,8 @@ async def boundary(request: web.Request, handler: Handler) -> web.StreamResponse
     except Exception:
         log.exception("a handler failed")
         response = error_response(500, "internal error")
+    if state.draining:
+        response.force_close()
     if not response.prepared:
         echo = request.headers.get("X-Request-Id") or request.get(routes.REQUEST_ID)
         if echo is not None and routes.PRINTABLE.match(echo):

@@ -19,11 +19,11 @@ from ingle.generation import (
     TokenPrompt,
 )
 from ingle.server.protocol import (
-    ChatFields,
     ChatRequest,
     CompletionRequest,
     Message,
     SamplingFields,
+    TokenizeChatRequest,
 )
 
 
@@ -135,7 +135,7 @@ def prompts(prompt: Any, add_special_tokens: bool | None) -> list[Prompt]:
     return [TokenPrompt(ids) for ids in prompt]
 
 
-def chat_prompt(request: ChatFields) -> ChatPrompt:
+def chat_prompt(request: ChatRequest | TokenizeChatRequest) -> ChatPrompt:
     """The chat template's input."""
     continues = bool(request.continue_final_message)
     if continues and request.add_generation_prompt:

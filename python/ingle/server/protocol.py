@@ -121,21 +121,19 @@ class Message(Struct, kw_only=True, forbid_unknown_fields=True):
     """The same under the name that some clients use."""
 
 
-class ChatFields(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What makes a prompt out of messages."""
+Messages = Annotated[list[Message], Meta(min_length=1, max_length=16384)]
 
-    messages: Annotated[list[Message], Meta(min_length=1, max_length=16384)]
+
+class ChatRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
+    """Body of POST /v1/chat/completions."""
+
+    messages: Messages
     add_generation_prompt: bool | None = None
     """Ends the prompt with the start of an assistant's turn; default true."""
     continue_final_message: bool | None = None
     """Leaves the last message open, so that the answer goes on with it."""
     chat_template_kwargs: dict[str, Any] | None = None
     """Further variables of the model's template."""
-
-
-class ChatRequest(ChatFields, SamplingFields, kw_only=True, forbid_unknown_fields=True):
-    """Body of POST /v1/chat/completions."""
-
     max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     max_completion_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     """Wins over `max_tokens`; absent means the rest of the context."""
@@ -168,9 +166,16 @@ class TokenizeTextRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     return_token_strs: bool | None = None
 
 
-class TokenizeChatRequest(ChatFields, kw_only=True, forbid_unknown_fields=True):
+class TokenizeChatRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """Body of POST /tokenize for messages."""
 
+    messages: Messages
+    add_generation_prompt: bool | None = None
+    """Ends the prompt with the start of an assistant's turn; default true."""
+    continue_final_message: bool | None = None
+    """Leaves the last message open, so that the answer goes on with it."""
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Further variables of the model's template."""
     model: str | None = None
     return_token_strs: bool | None = None
 

@@ -64,7 +64,7 @@ class Routes:
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/completions."""
-        self._state.refuse_if_draining()
+        self._state.refuse_if_leaving()
         parsed = self._completion.parse(await read_body(request))
         self._check_model(parsed.model)
         request[REQUEST_ID] = parsed.request_id
@@ -74,7 +74,7 @@ class Routes:
 
     async def chat_completions(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/chat/completions."""
-        self._state.refuse_if_draining()
+        self._state.refuse_if_leaving()
         parsed = self._chat.parse(await read_body(request))
         self._check_model(parsed.model)
         request[REQUEST_ID] = parsed.request_id

@@ -1,5 +1,6 @@
 """What all handlers of one server share. Event loop only."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -12,6 +13,9 @@ from ingle.server.auth import ApiKeys
 from ingle.server.parse import UnknownFields
 from ingle.server.sse import Heartbeat
 
+End = Callable[[str], None]
+"""Ends one running request from our side, with a message for its client."""
+
 
 @dataclass(kw_only=True)
 class ServerState:
@@ -23,11 +27,32 @@ class ServerState:
     on_fatal: Callable[[str], None]
     started_at: int
     """Unix seconds."""
-    heartbeat: Heartbeat | None = None
+    heartbeat: Heartbeat
     draining: bool = False
     dead: bool = False
-    plain: dict[int, Callable[[str], None]] = field(default_factory=dict)
-    """Running requests that are not streamed, by key: how to end each with a message."""
+    _running: dict[int, End] = field(default_factory=dict)
+    _idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def enter(self, key: int, end: End) -> None:
+        """A request runs, until `leave`."""
+        self._running[key] = end
+        self._idle.clear()
+
+    def leave(self, key: int) -> None:
+        """The request has ended and its answer is written."""
+        self._running.pop(key, None)
+        if not self._running:
+            self._idle.set()
+
+    async def idle(self) -> None:
+        """Returns when no request runs."""
+        if self._running:
+            await self._idle.wait()
+
+    def end_all(self, message: str) -> None:
+        """Ends whatever still runs; every client is told why."""
+        for end in list(self._running.values()):
+            end(message)
 
     def fatal(self, reason: str) -> None:
         """The engine has died: says so once; every request has got or gets its error."""
@@ -35,11 +60,11 @@ class ServerState:
             self.dead = True
             self.on_fatal(reason)
 
-    def refuse_if_draining(self) -> None:
+    def refuse_if_leaving(self) -> None:
         """Errors: OverloadedError 503 once the worker is leaving."""
-        if self.draining:
-            raise OverloadedError("the worker is shutting down", DRAIN_RETRY_S, status=503)
+        if self.draining or self.dead:
+            raise OverloadedError("the worker is shutting down", RETRY_S, status=503)
 
 
 STATE: Final = web.AppKey("STATE", ServerState)
-DRAIN_RETRY_S: Final = 1.0
+RETRY_S: Final = 1.0

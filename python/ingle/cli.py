@@ -1,0 +1,195 @@
+"""The `ingle` command: serve, generate, chat, doctor. Main thread; exit codes are in exit_codes.py.
+
+What a person reads goes to standard output, what a log collector reads to standard error.
+"""
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ingle import _core
+from ingle.config import Settings, add_flags, load
+from ingle.engine import Engine, PromptLike
+from ingle.errors import ConfigError, IngleError, ModelError
+from ingle.exit_codes import ExitCode
+from ingle.sampling import SamplingParams
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit code."""
+    options = parser().parse_args(arguments)
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    run: Callable[[argparse.Namespace], int] = options.run
+    try:
+        return int(run(options))
+    except ConfigError as error:
+        return complain(error, ExitCode.USAGE)
+    except ModelError as error:
+        return complain(error, ExitCode.MODEL)
+    except (IngleError, OSError) as error:
+        if isinstance(error, BrokenPipeError):
+            # The reader of our output has left; so do we, without a traceback at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return int(ExitCode.OK)
+        return complain(error, ExitCode.FAILED)
+    except KeyboardInterrupt:
+        return int(ExitCode.INTERRUPTED)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of all commands."""
+    top = argparse.ArgumentParser(
+        prog="ingle", description="LLM inference engine", allow_abbrev=False
+    )
+    top.add_argument("--version", action="version", version=f"ingle {_core.__version__}")
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, text: str, run: Callable[[argparse.Namespace], int]) -> Any:
+        added = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+        added.set_defaults(run=run)
+        return added
+
+    serve = command("serve", "serve a model over the OpenAI API", run_serve)
+    generate = command("generate", "continue a prompt on standard output", run_generate)
+    chat = command("chat", "talk to a model in the terminal", run_chat)
+    for sub in (serve, generate, chat):
+        sub.add_argument(
+            "model",
+            metavar="MODEL",
+            nargs="?" if sub is serve else None,
+            default=None,
+            help="Hugging Face folder, .gguf file, or demo (SmolLM2-135M-Instruct)",
+        )
+        add_flags(sub, ("engine", "server") if sub is serve else ("engine",))
+    generate.add_argument(
+        "prompt", metavar="PROMPT", help="text to continue; - reads standard input"
+    )
+    chat.add_argument("--system", metavar="TEXT", help="system message in front of the chat")
+    for sub in (generate, chat):
+        add_sampling_flags(sub)
+    doctor = command("doctor", "say what this machine can run and what is missing", run_doctor)
+    doctor.add_argument("--json", action="store_true", help="for programs")
+    return top
+
+
+def add_sampling_flags(sub: argparse.ArgumentParser) -> None:
+    """Flags of one answer; absent ones take the model's defaults."""
+    sub.add_argument("--max-tokens", type=int, help="most tokens of an answer; default: what fits")
+    sub.add_argument("--temperature", type=float, help="0 takes the most likely token")
+    sub.add_argument("--top-p", type=float)
+    sub.add_argument("--top-k", type=int)
+    sub.add_argument("--min-p", type=float)
+    sub.add_argument("--sampling-seed", type=int, help="the same seed gives the same answer")
+    sub.add_argument("--stop", action="append", default=[], help="text that ends it; repeatable")
+
+
+def sampling_params(options: argparse.Namespace) -> SamplingParams:
+    """The flags of `add_sampling_flags` as parameters."""
+    return SamplingParams(
+        max_tokens=options.max_tokens,
+        temperature=options.temperature,
+        top_p=options.top_p,
+        top_k=options.top_k,
+        min_p=options.min_p,
+        seed=options.sampling_seed,
+        stop=options.stop,
+    )
+
+
+def run_serve(options: argparse.Namespace) -> int:
+    """`ingle serve MODEL`."""
+    # Only this command needs the HTTP server; importing it costs 0.2 s.
+    from ingle.server.lifecycle import serve
+
+    return serve(load(vars(options)), lambda text: print(text, flush=True))
+
+
+def run_generate(options: argparse.Namespace) -> int:
+    """`ingle generate MODEL PROMPT`."""
+    prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
+    with engine_of(load(vars(options))) as engine:
+        asyncio.run(show(engine, prompt, sampling_params(options)))
+    return ExitCode.OK
+
+
+def run_chat(options: argparse.Namespace) -> int:
+    """`ingle chat MODEL`: one line a turn; Ctrl-C ends an answer, Ctrl-D the chat."""
+    params = sampling_params(options)
+    start = [{"role": "system", "content": options.system}] if options.system else []
+    history = list(start)
+    with engine_of(load(vars(options))) as engine:
+        print(
+            f"{engine.settings.model_name()}: /reset forgets the chat, Ctrl-D ends it.", flush=True
+        )
+        while True:
+            try:
+                line = input("> " if sys.stdin.isatty() else "")
+            except EOFError:
+                return ExitCode.OK
+            if line.strip() == "/reset":
+                history = list(start)
+                continue
+            if not line.strip():
+                continue
+            history.append({"role": "user", "content": line})
+            try:
+                answer = asyncio.run(show(engine, history, params))
+            except KeyboardInterrupt:
+                print("[stopped]", flush=True)
+                history.pop()
+                continue
+            except IngleError as error:
+                print(f"ingle: {error}", file=sys.stderr)
+                history.pop()
+                continue
+            history.append({"role": "assistant", "content": answer})
+
+
+async def show(engine: Engine, prompt: PromptLike, params: SamplingParams) -> str:
+    """Prints an answer as it comes; returns its text."""
+    parts = []
+    async for delta in engine.stream(prompt, params):
+        parts.append(delta.text)
+        print(delta.text, end="", flush=True)
+    print(flush=True)
+    return "".join(parts)
+
+
+def run_doctor(options: argparse.Namespace) -> int:
+    """`ingle doctor`: one line a finding."""
+    report: dict[str, Any] = json.loads(_core.doctor())
+    if options.json:
+        print(json.dumps(report, indent=2))
+    else:
+        for line in flatten(report):
+            print(line)
+    return ExitCode.OK
+
+
+def flatten(value: Any, name: str = "") -> list[str]:
+    """Nested values as `a.b: value` lines."""
+    if isinstance(value, dict):
+        return [line for k, v in value.items() for line in flatten(v, f"{name}.{k}" if name else k)]
+    if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
+        return [line for i, v in enumerate(value) for line in flatten(v, f"{name}[{i}]")]
+    if isinstance(value, list):
+        value = ", ".join(map(str, value)) or "none"
+    return [f"{name}: {'unknown' if value is None else value}"]
+
+
+def engine_of(settings: Settings) -> Engine:
+    """The engine that the settings describe."""
+    return Engine(settings.model, **settings.engine_values())
+
+
+def complain(error: Exception, code: ExitCode) -> int:
+    """One line on standard error."""
+    print(f"ingle: {error}", file=sys.stderr)
+    return int(code)

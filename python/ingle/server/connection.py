@@ -1,0 +1,65 @@
+"""[1] One client connection: aiohttp's, with every answer in OpenAI's error shape. Event loop.
+
+aiohttp answers what it cannot parse before any application code runs; this is the place for that.
+"""
+
+import asyncio
+from typing import Any, Final
+
+from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
+
+from ingle.server.status import error_response, response_of_http
+
+KEEPALIVE_S: Final = 95.0
+"""Longer than nginx keeps its side (75 s), so that a reused connection is never just closing."""
+MAX_LINE_BYTES: Final = 8190
+MAX_HEADERS: Final = 128
+
+
+class Connection(web.RequestHandler):
+    """aiohttp's handler of one connection; made by the listener, see lifecycle.py."""
+
+    __slots__ = ()
+
+    def __init__(self, server: web.Server, loop: asyncio.AbstractEventLoop) -> None:
+        options: dict[str, Any] = {
+            "access_log": None,
+            # A small compressed body can be a large one; routes.py refuses it.
+            "auto_decompress": False,
+            "keepalive_timeout": KEEPALIVE_S,
+            "max_field_size": MAX_LINE_BYTES,
+            "max_headers": MAX_HEADERS,
+            "max_line_size": MAX_LINE_BYTES,
+        }
+        super().__init__(server, loop=loop, **options)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """The answer to bytes that are not a request; the connection is closed after it."""
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer has begun already")
+        if isinstance(exc, LineTooLong):
+            status, message = 431, "a header or the request line is too long"
+        elif status < 500:
+            # The parser's own text quotes the client's bytes, over several lines.
+            message = "the request is not valid HTTP"
+        else:
+            self.logger.error("a connection failed", exc_info=exc)
+            message = "internal error"
+        response = error_response(status, message)
+        response.force_close()
+        return response
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Sends what is left of an answer; aiohttp's own errors get our shape first."""
+        if isinstance(resp, web.HTTPException):
+            resp = response_of_http(resp, request.path)
+        return await super().finish_response(request, resp, start_time)

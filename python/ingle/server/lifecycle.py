@@ -1,0 +1,193 @@
+"""The life of a serving process: bind, load, listen, serve, drain, end. Main thread and its loop.
+
+The address is bound before the model is loaded, so that a taken port fails at once; it listens only
+when the model can answer. SIGTERM and SIGINT start the drain: new requests get 503, running ones
+may end until the deadline, then they get an error event. A second signal ends them now. If the
+engine dies, the process exits with its own code, whatever state it is in.
+"""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import socket
+import stat
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import uvloop
+from aiohttp import web
+
+from ingle.config import Settings
+from ingle.engine import Engine
+from ingle.errors import ConfigError
+from ingle.exit_codes import ExitCode
+from ingle.server.app import create_app
+from ingle.server.auth import ApiKeys, read_key_file
+from ingle.server.connection import Connection
+from ingle.server.state import STATE, ServerState
+from ingle.server.summary import summary
+
+log = logging.getLogger("ingle.server")
+
+
+def serve(settings: Settings, say: Callable[[str], None]) -> ExitCode:
+    """Serves until told to stop; `say` prints what a person should read.
+
+    Blocking. Errors: ConfigError or ModelError before anything listens, OSError if it cannot.
+    """
+    keys = read_key_file(settings.api_key_file) if settings.api_key_file else None
+    listener = bind(settings)
+    try:
+        # Python looks at signals between its own instructions only; loading is one long call.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        with Engine(settings.model, **settings.engine_values()) as engine:
+            say(summary(settings, engine.info, address(listener), keys is not None))
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                return runner.run(Server(settings, engine, keys).run(listener))
+    finally:
+        listener.close()
+        if settings.uds is not None:
+            settings.uds.unlink(missing_ok=True)
+
+
+class Server:
+    """One server from listening to its end. Event loop only."""
+
+    def __init__(self, settings: Settings, engine: Engine, keys: ApiKeys | None) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._stop = asyncio.Event()
+        self._now = asyncio.Event()
+        self._fatal = False
+        self._app = create_app(
+            engine,
+            api_keys=keys,
+            unknown_fields=settings.unknown_fields,
+            max_body_bytes=settings.max_body_bytes,
+            on_fatal=self._on_fatal,
+        )
+
+    @property
+    def state(self) -> ServerState:
+        """What the handlers share."""
+        return self._app[STATE]
+
+    async def run(self, listener: socket.socket) -> ExitCode:
+        """Listens on a bound socket until a signal or the engine's death; then ends everything."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal)
+        runner = web.AppRunner(
+            self._app, handler_cancellation=True, access_log=None, shutdown_timeout=FLUSH_S
+        )
+        await runner.setup()
+        manager = runner.server
+        if manager is None:
+            raise RuntimeError("the application did not start")
+        server = await loop.create_server(
+            lambda: Connection(manager, loop), sock=listener, backlog=BACKLOG
+        )
+        # What start-up made lives as long as the process: the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        await self._stop.wait()
+        await self._drain()
+        self.state.end_all("the worker is shutting down")
+        server.close()
+        await runner.cleanup()
+        return ExitCode.FATAL if self._fatal else ExitCode.OK
+
+    async def _drain(self) -> None:
+        state = self.state
+        state.draining = True
+        if self._fatal:
+            return
+        self._engine.core.start_drain()
+        waits = [asyncio.ensure_future(self._now.wait()), asyncio.ensure_future(state.idle())]
+        await asyncio.wait(
+            waits, timeout=self._settings.shutdown_timeout, return_when=asyncio.FIRST_COMPLETED
+        )
+        for wait in waits:
+            wait.cancel()
+
+    def _on_signal(self) -> None:
+        if self._stop.is_set():
+            self._now.set()
+            exit_after(FLUSH_S + 1.0, ExitCode.OK)
+        self._stop.set()
+
+    def _on_fatal(self, reason: str) -> None:
+        self._fatal = True
+        log.critical("the engine has died: %s", reason)
+        # Nothing that hangs in a dead device may keep the process alive.
+        exit_after(FATAL_EXIT_S, ExitCode.FATAL)
+        self._stop.set()
+        self._now.set()
+
+
+def exit_after(delay_s: float, code: ExitCode) -> None:
+    """Ends the process after a while, whatever it hangs in."""
+    timer = threading.Timer(delay_s, os._exit, (int(code),))
+    timer.daemon = True
+    timer.start()
+
+
+def bind(settings: Settings) -> socket.socket:
+    """A bound socket that does not listen yet. Errors: ConfigError names host and port, or path."""
+    if settings.uds is not None:
+        return bind_unix(settings.uds)
+    try:
+        found = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except OSError as error:
+        raise ConfigError(f"host: cannot resolve {settings.host!r}: {error}") from error
+    family, kind, protocol, _, where = found[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(where)
+    except OSError as error:
+        listener.close()
+        place = f"{settings.host} port {settings.port}"
+        raise OSError(f"cannot listen on {place}: {error.strerror}") from error
+    return listener
+
+
+def bind_unix(path: Path) -> socket.socket:
+    """A Unix socket at `path`, for owner and group; one that nobody serves any more is replaced."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_ISSOCK(path.stat().st_mode) and not is_served(path):
+                path.unlink()
+        listener.bind(str(path))
+        path.chmod(0o660)
+    except OSError as error:
+        listener.close()
+        raise OSError(f"cannot listen on {path}: {error.strerror}") from error
+    return listener
+
+
+def is_served(path: Path) -> bool:
+    """Whether somebody accepts connections on a Unix socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        return probe.connect_ex(str(path)) == 0
+
+
+def address(listener: socket.socket) -> str:
+    """Where clients find it, as a URL or a path."""
+    if listener.family == socket.AF_UNIX:
+        return f"unix:{listener.getsockname()}"
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+BACKLOG = 4096
+FLUSH_S = 2.0
+"""What handlers get to write their last bytes once every request has ended."""
+FATAL_EXIT_S = 5.0

@@ -1,0 +1,35 @@
+"""What a person reads when the server starts. Runs once."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ingle.config import Settings
+
+
+def summary(settings: Settings, info: Mapping[str, Any], address: str, needs_key: bool) -> str:
+    """Model, device, limits, memory, sampling defaults, end-of-text ids and address, in lines."""
+    limits, memory, times = info["limits"], info["memory"], info["start_up"]
+    defaults = ", ".join(f"{k} {round(v, 4):g}" for k, v in info["sampling_defaults"].items())
+    source = "the model's" if settings.generation_config == "auto" else "OpenAI's"
+    lines = [
+        ("model", f"{info['model']} ({info['architecture']}, {info['weight_type']}, "
+                  f"{info['num_layers']} layers) from {info['path']}"),
+        ("device", f"{info['device']}; ready after {times['total_s']:.2f} s"),
+        ("context", f"{info['max_model_len']} tokens"),
+        ("limits", f"{limits['max_num_seqs']} requests and {limits['max_num_batched_tokens']} "
+                   f"tokens a step, {limits['max_queue']} waiting"),
+        ("memory", memory_sum(memory)),
+        *(("", note) for note in info["notes"]),
+        ("defaults", f"{defaults} ({source})"),
+        ("end of text", ", ".join(map(str, info["eos_token_ids"])) or "none"),
+        ("chat", "yes" if info["has_chat_template"] else "no: the model has no chat template"),
+        ("address", f"{address}, {'with' if needs_key else 'without'} API keys"),
+    ]  # fmt: skip
+    return "\n".join(f"{name:12}{text}" for name, text in lines)
+
+
+def memory_sum(memory: Mapping[str, int]) -> str:
+    """`kv_cache_bytes` and its neighbours as a sum in MiB."""
+    parts = {name.removesuffix("_bytes").replace("_", " "): n for name, n in memory.items()}
+    terms = " + ".join(f"{name} {n / 2**20:.1f}" for name, n in parts.items())
+    return f"{terms} = {sum(parts.values()) / 2**20:.1f} MiB"

@@ -1,0 +1,1 @@
+"""Tests over real HTTP against the real server with the real core."""

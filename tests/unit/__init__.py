@@ -1,0 +1,1 @@
+"""Unit tests: mirrors python/ingle, no model and no HTTP server."""

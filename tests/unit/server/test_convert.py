@@ -1,0 +1,231 @@
+import json
+
+import pytest
+
+from ingle.errors import RefusedError
+from ingle.generation import encode
+from ingle.server import convert
+from ingle.server.convert import Caller
+from ingle.server.parse import BodyParser, UnknownFields
+from ingle.server.protocol import ChatRequest, CompletionRequest
+
+CALLER = Caller(tenant="alice", response_id="id-1", created=7, chunked=True, model="m")
+PARSERS = {
+    kind: BodyParser(kind, UnknownFields(warn=False)).parse
+    for kind in (CompletionRequest, ChatRequest)
+}
+
+
+def completion(**fields):
+    parsed = PARSERS[CompletionRequest](json.dumps({"prompt": "x"} | fields).encode())
+    return json.loads(encode(convert.completion(parsed, CALLER)))
+
+
+def chat(*messages, **fields):
+    messages = messages or ({"role": "user", "content": "x"},)
+    body = {"messages": list(messages)} | fields
+    parsed = PARSERS[ChatRequest](json.dumps(body).encode())
+    return json.loads(encode(convert.chat(parsed, CALLER)))
+
+
+def messages(document):
+    return document["prompts"][0]["chat"]["messages"]
+
+
+def refused(make, *args, **fields):
+    with pytest.raises(RefusedError) as caught:
+        make(*args, **fields)
+    assert caught.value.status == 400
+    return caught.value.param
+
+
+def test_smallest_completion():
+    assert completion() == {
+        "prompts": [{"text": "x"}],
+        "max_tokens": 16,
+        "sampling": {},
+        "tenant": "alice",
+        "output": {"format": "completion", "response_id": "id-1", "model": "m", "created": 7},
+    }
+
+
+def test_every_sampling_field_arrives():
+    given = {
+        "temperature": 0.0,
+        "top_p": 0.5,
+        "top_k": 3,
+        "min_p": 0.1,
+        "repetition_penalty": 1.1,
+        "presence_penalty": 0.0,
+        "frequency_penalty": -1.0,
+        "seed": -1,
+        "logit_bias": {"5": -100.0},
+        "allowed_token_ids": [5, 6],
+    }
+    assert completion(**given, logprobs=0)["sampling"] == given | {"logprobs": 0}
+    assert chat(**given)["sampling"] == given
+
+
+def test_every_other_field_arrives():
+    given = {
+        "n": 3,
+        "min_tokens": 2,
+        "stop": ["a", "b"],
+        "stop_token_ids": [9],
+        "ignore_eos": True,
+        "include_stop_str_in_output": True,
+        "skip_special_tokens": False,
+        "truncate_prompt_tokens": 5,
+        "priority": -2,
+        "cache_salt": "s",
+    }
+    document = completion(**given, echo=True, return_token_ids=True)
+    assert {name: document[name] for name in given} == given
+    assert document["output"]["echo"]
+    assert document["output"]["return_token_ids"]
+
+
+def test_n06_top_k_minus_one_and_zero_are_off():
+    assert completion(top_k=-1)["sampling"]["top_k"] == 0
+    assert completion(top_k=0)["sampling"]["top_k"] == 0
+    assert completion(top_k=1)["sampling"]["top_k"] == 1
+
+
+def test_n05_zero_is_a_value():
+    sampling = completion(temperature=0, seed=0, top_k=0, presence_penalty=0)["sampling"]
+    assert sampling == {"temperature": 0.0, "seed": 0, "top_k": 0, "presence_penalty": 0.0}
+
+
+def test_p02_four_forms_of_a_prompt():
+    assert completion(prompt="a")["prompts"] == [{"text": "a"}]
+    assert completion(prompt=["a", "b"])["prompts"] == [{"text": "a"}, {"text": "b"}]
+    assert completion(prompt=[1, 15043])["prompts"] == [{"token_ids": [1, 15043]}]
+    assert completion(prompt=[[1], [2, 3]])["prompts"] == [
+        {"token_ids": [1]},
+        {"token_ids": [2, 3]},
+    ]
+    assert completion(add_special_tokens=False)["prompts"] == [
+        {"text": "x", "add_special_tokens": False}
+    ]
+
+
+@pytest.mark.parametrize("prompt", [[], ["a", 1], [1, [2]], [[1], "a"], ["a"] * 2049])
+def test_prompt_lists_that_are_none(prompt):
+    assert refused(completion, prompt=prompt) == "prompt"
+
+
+def test_p06_max_tokens_null_is_absent():
+    assert completion(max_tokens=None)["max_tokens"] == 16
+    assert "max_tokens" not in chat(max_tokens=None)
+    assert completion(max_tokens=0)["max_tokens"] == 0
+
+
+def test_p11_max_completion_tokens_wins():
+    assert chat(max_completion_tokens=5)["max_tokens"] == 5
+    assert chat(max_completion_tokens=5, max_tokens=9)["max_tokens"] == 5
+    assert chat(max_tokens=9)["max_tokens"] == 9
+
+
+def test_lp02_logprobs_zero_and_top_logprobs_alone():
+    assert completion(logprobs=0)["sampling"]["logprobs"] == 0
+    assert chat(logprobs=True, top_logprobs=0)["sampling"]["logprobs"] == 0
+    assert chat(logprobs=True)["sampling"]["logprobs"] == 0
+    assert chat(logprobs=True, top_logprobs=3)["sampling"]["logprobs"] == 3
+    assert chat(logprobs=False)["sampling"] == {}
+    assert refused(chat, top_logprobs=2) == "top_logprobs"
+
+
+def test_best_of_only_equal_to_n():
+    completion(best_of=1)
+    completion(n=2, best_of=2)
+    assert refused(completion, best_of=2) == "best_of"
+    assert refused(completion, n=2, best_of=3) == "best_of"
+
+
+def test_stream_options():
+    assert refused(completion, stream_options={"include_usage": True}) == "stream_options"
+    output = completion(
+        stream=True, stream_options={"include_usage": True, "continuous_usage_stats": True}
+    )["output"]
+    assert output["include_usage"]
+    assert output["continuous_usage_stats"]
+    assert output["chunked"]
+    assert "include_usage" not in completion(stream=True, stream_options={})["output"]
+
+
+def test_stop_as_text():
+    assert completion(stop="a")["stop"] == ["a"]
+    assert "stop" not in completion(stop=[])
+
+
+def test_c03_content_of_assistants_may_be_empty_or_missing():
+    for message in (
+        {"role": "assistant", "content": ""},
+        {"role": "assistant"},
+        {"role": "assistant", "content": None},
+        {"role": "assistant", "content": []},
+    ):
+        assert messages(chat(message)) == [{"role": "assistant", "content": ""}]
+    assert messages(chat({"role": "user", "content": ""}))[0]["content"] == ""
+    assert refused(chat, {"role": "user"}) == "messages[0].content"
+    assert refused(chat, {"role": "system", "content": None}) == "messages[0].content"
+
+
+def test_c04_text_parts_are_joined_by_line_feeds():
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    for role in ("user", "system", "tool", "assistant"):
+        assert messages(chat({"role": role, "content": parts}))[0]["content"] == "a\nb"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ('{"city":"Oslo"}', {"city": "Oslo"}),
+        ({"city": "Oslo"}, {"city": "Oslo"}),
+        ("not json", "not json"),
+        ("[1]", "[1]"),
+        ("", ""),
+    ],
+)
+def test_c05_tool_arguments_reach_the_template_as_a_mapping(given, expected):
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": given}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    made = messages(chat(message))[0]
+    assert made["content"] == ""
+    assert made["tool_calls"][0]["function"] == {"name": "f", "arguments": expected}
+
+
+def test_c08_developer_is_system():
+    assert messages(chat({"role": "developer", "content": "x"}))[0]["role"] == "system"
+
+
+def test_c10_generation_prompt_and_continuation():
+    def flags(**fields):
+        made = chat(**fields)["prompts"][0]["chat"]
+        return made.get("add_generation_prompt", True), made.get("continue_final_message", False)
+
+    assert flags() == (True, False)
+    assert flags(add_generation_prompt=False) == (False, False)
+    assert flags(continue_final_message=True) == (False, True)
+    assert flags(continue_final_message=True, add_generation_prompt=False) == (False, True)
+    both = {"continue_final_message": True, "add_generation_prompt": True}
+    assert refused(chat, **both) == "continue_final_message"
+
+
+def test_c11_template_kwargs_cannot_take_reserved_names():
+    made = chat(chat_template_kwargs={"enable_thinking": False})["prompts"][0]["chat"]
+    assert made["template_kwargs"] == {"enable_thinking": False}
+    for name in ("tokenize", "messages", "chat_template", "add_generation_prompt", "tools"):
+        assert refused(chat, chat_template_kwargs={name: 1}) == f"chat_template_kwargs.{name}"
+
+
+def test_c15_both_names_of_reasoning_are_read():
+    for name in ("reasoning_content", "reasoning"):
+        made = messages(chat({"role": "assistant", "content": "x", name: "because"}))
+        assert made[0]["reasoning_content"] == "because"
+
+
+def test_a_name_has_no_effect():
+    assert messages(chat({"role": "user", "content": "x", "name": "ann"})) == [
+        {"role": "user", "content": "x"}
+    ]

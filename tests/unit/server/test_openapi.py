@@ -1,0 +1,24 @@
+import json
+import re
+
+from ingle.server import protocol
+from ingle.server.openapi import openapi_document
+
+
+def test_document_has_every_field_and_resolves():
+    document = json.loads(json.dumps(openapi_document("1.2.3")))
+    assert document["info"]["version"] == "1.2.3"
+    schemas = document["components"]["schemas"]
+    for kind in (protocol.CompletionRequest, protocol.ChatRequest, protocol.DetokenizeRequest):
+        schema = schemas[kind.__name__]
+        assert set(schema["properties"]) == set(kind.__struct_fields__)
+        assert schema["additionalProperties"] is False
+    refs = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(document)))
+    assert refs <= set(schemas)
+    assert schemas["CompletionRequest"]["properties"]["temperature"]["anyOf"][0]["maximum"] == 2
+
+
+def test_only_health_and_ready_need_no_key():
+    paths = openapi_document("1")["paths"]
+    open_paths = [path for path, ops in paths.items() if ops.get("get", {}).get("security") == []]
+    assert open_paths == ["/health", "/ready"]

@@ -1,0 +1,237 @@
+import pytest
+
+from ingle.errors import RefusedError
+from ingle.server.parse import BodyParser, UnknownFields
+from ingle.server.protocol import ChatRequest, CompletionRequest
+
+
+@pytest.fixture
+def completion():
+    return BodyParser(CompletionRequest, UnknownFields(warn=False)).parse
+
+
+@pytest.fixture
+def chat():
+    return BodyParser(ChatRequest, UnknownFields(warn=False)).parse
+
+
+def refusal(parse, body):
+    with pytest.raises(RefusedError) as caught:
+        parse(body if isinstance(body, bytes) else body.encode("utf-8", "surrogatepass"))
+    assert caught.value.status == 400
+    assert "\n" not in caught.value.message
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("n", ["0", "-1", "1000000", "true", '"2"', "1.5"]),
+        ("temperature", ["-0.1", "2.1", '"1"', "1e999", "true"]),
+        ("top_p", ["0", "1.1", "-1"]),
+        ("top_k", ["-2", "-5", "1.5", "2147483648"]),
+        ("min_p", ["-0.1", "1.1"]),
+        ("repetition_penalty", ["0", "-1"]),
+        ("presence_penalty", ["2.1", "-2.1"]),
+        ("frequency_penalty", ["2.1", "-2.1"]),
+        ("seed", ["18446744073709551616", "-9223372036854775809", "1.5", "true"]),
+        ("max_tokens", ["-1", "1.5", "true"]),
+        ("min_tokens", ["-1"]),
+        ("logprobs", ["true", "false", "-1", "21"]),
+        ("stop_token_ids", ["[-1]", "[1.5]", "5"]),
+        ("allowed_token_ids", ["[]", "[-1]"]),
+        ("stop", ['""', '[""]', "[1]", "5"]),
+        ("logit_bias", ['{"x":1}', '{"1":101}', '{"-1":1}', "[]"]),
+        ("stream", ["1", '"true"']),
+        ("best_of", ["0"]),
+        ("priority", ["2147483648"]),
+        ("request_id", ['"a b"', '"a\\nb"', "5"]),
+    ],
+)
+def test_value_out_of_range_names_the_field(completion, field, values):
+    for value in values:
+        error = refusal(completion, f'{{"prompt":"x","{field}":{value}}}')
+        assert error.param.split("[")[0] == field, value
+        assert error.message.startswith(field), error.message
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "nan", "+1", "01"])
+def test_n04_numbers_that_json_does_not_have(completion, number):
+    assert refusal(completion, f'{{"prompt":"x","temperature":{number}}}').code == "invalid_json"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"prompt":"\xff"}',
+        b'{"prompt":"x"',
+        b"",
+        b'{"prompt":"x"}x',
+        b"\xef\xbb\xbf{}",
+        b'{"prompt":"a\x00b"}',
+        b'{"prompt":"a\nb"}',
+        b'{"prompt":"\\ud83d"}',
+        b'{"prompt":"\\ud83d x"}',
+        b'{"prompt":"\\udc00"}',
+        b'{"prompt":"x","prompt":"y"}',
+        b'{"prompt":"x","logit_bias":{"1":1,"1":2}}',
+        b'{"prompt":"x","stream_options":{"a":' + b"[" * 10_000 + b"]" * 10_000 + b"}}",
+        b"[" * 10_000 + b"]" * 10_000,
+    ],
+)
+def test_x01_broken_json(completion, body):
+    assert refusal(completion, body).code in ("invalid_json", "invalid_value")
+
+
+def test_escaped_nul_is_a_character(completion):
+    assert completion(b'{"prompt":"a\\u0000b"}').prompt == "a\0b"
+
+
+def test_unknown_field_is_named(completion, chat):
+    error = refusal(completion, '{"prompt":"x","temprature":0}')
+    assert (error.param, error.code) == ("temprature", "unknown_field")
+    error = refusal(chat, '{"messages":[{"role":"user","content":"x","colour":1}]}')
+    assert error.param == "messages[0].colour"
+
+
+def test_missing_field_is_named(completion, chat):
+    assert refusal(completion, "{}").param == "prompt"
+    assert refusal(chat, "{}").param == "messages"
+    assert refusal(chat, '{"messages":[{"content":"x"}]}').param == "messages[0].role"
+
+
+def test_null_equals_absent(completion, chat):
+    fields = [f for f in CompletionRequest.__struct_fields__ if f != "prompt"]
+    body = '{"prompt":"x",' + ",".join(f'"{f}":null' for f in fields) + "}"
+    assert completion(body.encode()) == CompletionRequest(prompt="x")
+    assert completion(b'{"prompt":"x","whatever":null}') == CompletionRequest(prompt="x")
+    fields = [f for f in ChatRequest.__struct_fields__ if f != "messages"]
+    body = '{"messages":[{"role":"user","content":"x"}],'
+    assert chat((body + ",".join(f'"{f}":null' for f in fields) + "}").encode()).n is None
+
+
+def test_replayed_answer_of_the_official_client_is_accepted(chat):
+    message = (
+        '{"role":"assistant","content":"x","refusal":null,"annotations":[],"audio":null,'
+        '"function_call":null,"tool_calls":null}'
+    )
+    assert chat(f'{{"messages":[{message}]}}'.encode()).messages[0].content == "x"
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        '"suffix":""',
+        '"tools":[]',
+        '"tool_choice":"none"',
+        '"response_format":{"type":"text"}',
+        '"bad_words":[]',
+        '"use_beam_search":false',
+        '"length_penalty":1.0',
+        '"tools":null',
+    ],
+)
+def test_off_values_equal_absent(completion, field):
+    assert completion(f'{{"prompt":"x",{field}}}'.encode()) == CompletionRequest(prompt="x")
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("suffix", '"suffix":"x"'),
+        ("tools", '"tools":[{}]'),
+        ("tool_choice", '"tool_choice":"required"'),
+        ("response_format", '"response_format":{"type":"json_object"}'),
+        ("use_beam_search", '"use_beam_search":true'),
+        ("use_beam_search", '"use_beam_search":0'),
+        ("guided_json", '"guided_json":{}'),
+        ("chat_template", '"chat_template":"{{ x }}"'),
+    ],
+)
+def test_p12_what_is_not_honoured_is_refused(completion, name, field):
+    assert refusal(completion, f'{{"prompt":"x",{field}}}').param == name
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        '"user":"u"',
+        '"metadata":{"a":1}',
+        '"safety_identifier":"s"',
+        '"prompt_cache_key":"k"',
+        '"store":false',
+        '"service_tier":"auto"',
+        '"modalities":["text"]',
+        '"parallel_tool_calls":true',
+        '"stream":true,"stream_options":{"whatever":1}',
+    ],
+)
+def test_documented_fields_without_effect(chat, field):
+    chat(f'{{"messages":[{{"role":"user","content":"x","name":"n"}}],{field}}}'.encode())
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("store", '"store":true'),
+        ("service_tier", '"service_tier":"flex"'),
+        ("modalities", '"modalities":["audio"]'),
+    ],
+)
+def test_the_same_fields_with_an_effect_are_refused(chat, name, field):
+    error = refusal(chat, f'{{"messages":[{{"role":"user","content":"x"}}],{field}}}')
+    assert error.param.split("[")[0] == name
+
+
+@pytest.mark.parametrize("messages", ["[]", "{}", "null", '"x"', "[5]"])
+def test_c08_messages_of_the_wrong_type(chat, messages):
+    assert refusal(chat, f'{{"messages":{messages}}}').param.startswith("messages")
+
+
+@pytest.mark.parametrize("role", ['"robot"', "null", "5", '""'])
+def test_c08_role_of_the_wrong_type(chat, role):
+    error = refusal(chat, f'{{"messages":[{{"role":{role},"content":"x"}}]}}')
+    assert error.param == "messages[0].role"
+
+
+def test_c04_unknown_part_type(chat):
+    part = '{"type":"image_url","image_url":{"url":"http://x"}}'
+    error = refusal(chat, f'{{"messages":[{{"role":"user","content":[{part}]}}]}}')
+    assert error.param == "messages[0].content[0].type"
+
+
+def test_p05_chat_has_no_zero_max_tokens(chat):
+    body = '{"messages":[{"role":"user","content":"x"}],"max_tokens":0}'
+    assert refusal(chat, body).param == "max_tokens"
+
+
+def test_warn_takes_unknown_fields_out_and_counts_them(caplog):
+    unknown = UnknownFields(warn=True)
+    parse = BodyParser(CompletionRequest, unknown).parse
+    for _ in range(2):
+        assert parse(b'{"prompt":"x","temprature":0,"foo":{}}') == CompletionRequest(prompt="x")
+    assert unknown.counts == {"temprature": 2, "foo": 2}
+    assert [r.getMessage().split()[2] for r in caplog.records] == ["temprature", "foo"]
+    # Known fields stay checked, and nested ones have no such licence.
+    assert refusal(parse, '{"prompt":"x","foo":1,"n":0}').param == "n"
+
+
+def test_warn_bounds_names_and_number_of_counters():
+    unknown = UnknownFields(warn=True)
+    parse = BodyParser(CompletionRequest, unknown).parse
+    for i in range(200):
+        parse(f'{{"prompt":"x","f{i}":1}}'.encode())
+    parse(b'{"prompt":"x","a\\"} 1\\nevil":1}')
+    assert len(unknown.counts) <= UnknownFields.MOST_NAMES + 1
+    assert all(name.isidentifier() for name in unknown.counts)
+
+
+def test_message_never_holds_the_text(completion, chat):
+    secret = "S3CRET"
+    for body in (
+        f'{{"prompt":"{secret}","n":0}}',
+        f'{{"prompt":"{secret}',
+        f'{{"prompt":"{secret}","prompt":"{secret}"}}',
+        f'{{"prompt":{{"{secret}":1}}}}',
+    ):
+        assert secret not in refusal(completion, body).message

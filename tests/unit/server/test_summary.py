@@ -1,0 +1,36 @@
+from ingle.config import Settings
+from ingle.server.summary import summary
+
+INFO = {
+    "model": "tiny",
+    "architecture": "llama",
+    "weight_type": "bf16",
+    "num_layers": 2,
+    "path": "/models/tiny",
+    "device": "cpu (avx512, 2 threads)",
+    "max_model_len": 2048,
+    "limits": {"max_num_seqs": 32, "max_num_batched_tokens": 512, "max_queue": 128},
+    "memory": {"weights_bytes": 3 << 20, "kv_cache_bytes": 1 << 20},
+    "notes": ["KV pool: 4 blocks"],
+    "sampling_defaults": {"temperature": 0.6000000238, "top_k": 0},
+    "eos_token_ids": [1, 2],
+    "has_chat_template": False,
+    "start_up": {"total_s": 0.123},
+}
+
+
+def test_summary_tells_what_a_person_needs():
+    text = summary(Settings(model="tiny"), INFO, "http://127.0.0.1:8000", needs_key=True)
+    for part in (
+        "tiny (llama, bf16, 2 layers) from /models/tiny",
+        "cpu (avx512, 2 threads); ready after 0.12 s",
+        "2048 tokens",
+        "32 requests and 512 tokens a step, 128 waiting",
+        "weights 3.0 + kv cache 1.0 = 4.0 MiB",
+        "KV pool: 4 blocks",
+        "temperature 0.6, top_k 0 (the model's)",
+        "1, 2",
+        "the model has no chat template",
+        "http://127.0.0.1:8000, with API keys",
+    ):
+        assert part in text

