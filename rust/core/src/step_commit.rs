@@ -28,7 +28,10 @@ impl Scheduler {
             let (row_tokens, rest) = tokens.split_at(row_output.num_tokens as usize);
             tokens = rest;
             let request = &self.requests[row.request];
-            if request.phase != Phase::Leaving && !request.is_tainted {
+            let is_wanted = request.phase != Phase::Leaving && !request.is_tainted;
+            if row_output.status == RowStatus::NotFinite {
+                self.drop_not_finite(row.request, step.id, is_wanted, events);
+            } else if is_wanted {
                 self.commit_row(row, row_output, row_tokens, step.id, events);
             }
             self.complete_row(row.request);
@@ -97,6 +100,22 @@ impl Scheduler {
         }
     }
 
+    /// The request's blocks may hold NaN: nobody may find them, and whoever has just done so starts
+    /// anew, also if the request itself has ended.
+    fn drop_not_finite(
+        &mut self,
+        index: RequestIndex,
+        step: StepId,
+        is_wanted: bool,
+        events: &mut Vec<CoreEvent>,
+    ) {
+        self.forget_blocks(index, StepId(0));
+        if is_wanted {
+            self.end(index, FinishReason::Error(RequestFault::NotFinite), None, events);
+        }
+        self.recompute_dependents(step);
+    }
+
     /// Results of one row, for a request that has not ended.
     fn commit_row(
         &mut self,
@@ -107,12 +126,6 @@ impl Scheduler {
         events: &mut Vec<CoreEvent>,
     ) {
         let index = row.request;
-        if output.status == RowStatus::NotFinite {
-            // Its blocks may hold NaN: nobody may find them.
-            self.forget_blocks(index, StepId(0));
-            self.end(index, FinishReason::Error(RequestFault::NotFinite), None, events);
-            return;
-        }
         let end = row.start + row.num_tokens;
         if end.is_multiple_of(self.shape.block_size)
             && row.start >= self.requests[index].prefill_end
@@ -194,8 +207,8 @@ impl Scheduler {
         }
     }
 
-    /// Requests that took blocks which the failed step, or a later one still in flight, fills: what
-    /// they computed since is worthless, though nothing of it has been committed.
+    /// Requests that took blocks which this step, or a later one still in flight, fills: what they
+    /// computed since may be worthless, though nothing of it has been committed.
     fn recompute_dependents(&mut self, failed: StepId) {
         let depends = |scheduler: &Self, index: RequestIndex| {
             scheduler.requests[index].depends_on.is_some_and(|step| step >= failed)

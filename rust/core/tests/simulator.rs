@@ -1,0 +1,237 @@
+//! Ten thousand seeds of load: arrivals, lengths, priorities, tenants, choices, late rows, embeddings,
+//! aborts, stop strings, preemptions, failing steps, refused steps, numbers that are not finite, a lost
+//! device. Everything is recounted after every operation; the executor checks every plan, the oracle
+//! every event.
+//!
+//! `INGLE_SIM_SEED=n` replays one seed; `INGLE_SIM_SEEDS=n` runs n instead of 10,000.
+
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "it names the seed")]
+
+mod world;
+
+use std::sync::Arc;
+
+use ingle_core::{
+    ExecutorError, ExecutorShape, Micros, NewRequest, Pooling, RequestId, RequestKind,
+    SchedulerConfig, TenantId, TokenId,
+};
+use ingle_sim::{Answers, Outcome};
+
+use world::rng::Rng;
+use world::{VOCAB_SIZE, World, oracle};
+
+#[test]
+fn test_seeds_of_load_first_quarter() {
+    run_quarter(0);
+}
+
+#[test]
+fn test_seeds_of_load_second_quarter() {
+    run_quarter(1);
+}
+
+#[test]
+fn test_seeds_of_load_third_quarter() {
+    run_quarter(2);
+}
+
+#[test]
+fn test_seeds_of_load_fourth_quarter() {
+    run_quarter(3);
+}
+
+/// Every fourth seed, so that the test runner can spread them over cores.
+fn run_quarter(quarter: u64) {
+    let from_env = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
+    let mut totals = Totals::default();
+    if let Some(seed) = from_env("INGLE_SIM_SEED") {
+        run_seed(seed, &mut totals);
+        return;
+    }
+    let num_seeds = from_env("INGLE_SIM_SEEDS").unwrap_or(10_000);
+    for seed in (quarter..num_seeds).step_by(4) {
+        run_seed(seed, &mut totals);
+    }
+    // A simulator that never reaches the hard cases proves nothing.
+    let num_run = num_seeds / 4;
+    assert!(totals.preemptions > num_run / 2, "{totals:?}");
+    assert!(totals.cache_hits > 10 * num_run, "{totals:?}");
+    assert!(totals.failures > num_run / 2, "{totals:?}");
+    println!("{totals:?}");
+}
+
+#[derive(Debug, Default)]
+struct Totals {
+    requests: u64,
+    steps: u64,
+    preemptions: u64,
+    cache_hits: u64,
+    failures: u64,
+}
+
+/// Names the seed if the test dies.
+struct NameSeed(u64);
+
+impl Drop for NameSeed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("seed {0}: replay with INGLE_SIM_SEED={0}", self.0);
+        }
+    }
+}
+
+fn run_seed(seed: u64, totals: &mut Totals) {
+    let _name = NameSeed(seed);
+    let mut load = Load::new(seed);
+    let num_operations = load.rng.range(20, 500);
+    for _ in 0..num_operations {
+        load.operate();
+    }
+    if load.rng.one_in(10) {
+        load.world.lose_device();
+    } else {
+        // Each token is computed at least once; recomputing after preemptions is the rest.
+        load.world.drain(100 + 20 * load.num_tokens);
+    }
+    let counters = load.world.scheduler.stats().counters;
+    totals.requests += counters.admitted;
+    totals.steps += counters.steps;
+    totals.preemptions += counters.preemptions;
+    totals.cache_hits += counters.prefix_cache_hits;
+    totals.failures += load.num_failures;
+}
+
+struct Load {
+    rng: Rng,
+    world: World,
+    next_id: u64,
+    /// Of all requests, prompts and outputs.
+    num_tokens: u64,
+    num_failures: u64,
+    /// Prompts start with one of these, so that they share prefixes.
+    stems: Vec<Vec<u32>>,
+    fails: bool,
+}
+
+impl Load {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng(seed);
+        let max_num_seqs = rng.range(1, 8);
+        let shape = ExecutorShape {
+            num_blocks: rng.range(3, 16),
+            block_size: rng.pick(&[4, 8, 16]),
+            num_slots: max_num_seqs + rng.range(0, max_num_seqs),
+            max_num_seqs,
+            max_num_batched_tokens: rng.range(2, 48),
+            max_steps_in_flight: rng.pick(&[1, 2, 2, 3]),
+            row_tile: rng.pick(&[1, 4, 16]),
+            vocab_size: VOCAB_SIZE,
+        };
+        let config = SchedulerConfig {
+            shape,
+            max_model_len: rng.range(8, 120),
+            max_queue: rng.range(1, 20),
+            enable_prefix_caching: !rng.one_in(4),
+            cache_secret: rng.next(),
+        };
+        // Token 0 is end-of-text; rare, so that outputs have all lengths.
+        let text: Vec<TokenId> = (0..211).map(|_| TokenId(rng.range(0, 60))).collect();
+        let step_time = rng.pick(&[Micros(1), Micros(10_000), Micros(3_000_000)]);
+        let stems = (0..3).map(|_| (0..40).map(|_| rng.range(0, 99)).collect()).collect();
+        let mut world = World::new(config, world::profile(step_time), Answers::new(text.into()));
+        world.verifies = true;
+        let fails = rng.one_in(2);
+        Self { rng, world, next_id: 0, num_tokens: 0, num_failures: 0, stems, fails }
+    }
+
+    fn operate(&mut self) {
+        match self.rng.range(0, 19) {
+            0..=3 => self.arrive(),
+            4..=10 => {
+                if self.fails && self.rng.one_in(40) {
+                    let error = ExecutorError::StepFailed("refused".to_owned());
+                    self.world.driver.refuse_next_submit(error);
+                    self.num_failures += 1;
+                }
+                self.world.submit();
+            }
+            11..=17 => {
+                let outcome = self.outcome();
+                self.num_failures += u64::from(outcome != Outcome::Ok);
+                self.world.complete(&outcome);
+            }
+            18 => {
+                // Exact ids only: ended and unknown ones do nothing.
+                let id = RequestId(u64::from(self.rng.range(0, self.next_id as u32 + 1)));
+                self.world.abort(id);
+            }
+            _ => {
+                let pause = u64::from(self.rng.range(0, 2_000_000));
+                self.world.driver.advance_to(Micros(self.world.driver.now().0 + pause));
+            }
+        }
+    }
+
+    fn outcome(&mut self) -> Outcome {
+        if self.fails && self.rng.one_in(25) {
+            return match self.rng.range(0, 1) {
+                0 => Outcome::NotFinite(self.rng.range(0, 9) as usize),
+                _ => Outcome::Fails(ExecutorError::StepFailed("injected".to_owned())),
+            };
+        }
+        Outcome::Ok
+    }
+
+    /// One request, or several choices of one prompt.
+    fn arrive(&mut self) {
+        let first = self.request();
+        let num_choices = if self.rng.one_in(5) { self.rng.range(2, 4) } else { 1 };
+        for choice in 0..num_choices {
+            let mut request = first.clone();
+            request.id = RequestId(self.next_id);
+            // The oracle tells requests apart by where their prompts lie.
+            request.prompt = Arc::from(&*first.prompt);
+            request.leader = (choice > 0).then_some(first.id);
+            self.next_id += 1;
+            let num_tokens = request.prompt.len() as u64 + u64::from(request.stop.max_tokens);
+            let id = request.id;
+            if self.world.admit(request).is_ok() {
+                self.num_tokens += num_tokens;
+                if self.rng.one_in(8) {
+                    let stops_after = self.rng.range(1, 10) as usize;
+                    let tracked = self.world.requests.get_mut(&id).unwrap();
+                    tracked.stops_after = Some(stops_after);
+                }
+            }
+        }
+    }
+
+    fn request(&mut self) -> NewRequest {
+        let rng = &mut self.rng;
+        let stem = &self.stems[rng.range(0, 2) as usize];
+        let mut prompt = stem[..rng.range(0, 40) as usize].to_vec();
+        for _ in 0..rng.range(0, 6) {
+            prompt.push(rng.range(0, 99));
+        }
+        prompt.push(rng.range(0, 3));
+        let mut request = oracle::request(self.next_id, &prompt, rng.range(1, 30));
+        request.stop.eos_token_ids = Arc::from([TokenId(0)]);
+        request.stop.ignore_eos = rng.one_in(4);
+        if rng.one_in(4) {
+            request.stop.stop_token_ids = vec![TokenId(rng.range(1, 60))];
+        }
+        request.stop.min_tokens = if rng.one_in(4) { rng.range(0, 6) } else { 0 };
+        request.priority = rng.pick(&[0, 0, 0, -1, 5]);
+        request.tenant = TenantId(rng.range(0, 2));
+        request.cache_salt = u64::from(rng.range(0, 1));
+        match rng.range(0, 9) {
+            0 => request.kind = RequestKind::Embed(Pooling::Mean),
+            1 => request.kind = RequestKind::Embed(Pooling::Last),
+            2 | 3 => request.late_sampled = true,
+            4 => request.prompt_log_probs = Some(rng.range(0, 3)),
+            _ => {}
+        }
+        request
+    }
+}
