@@ -32,11 +32,24 @@ class Engine:
     def abort(self, key: int) -> None:
         """Ends the request; no further event carries `key`. Unknown keys are ignored."""
 
-    def attach_socket(self, key: int, fd: int) -> None:
-        """Lets the core send this stream's frames on a duplicate of socket `fd` itself."""
+    def attach_socket(self, key: int, fd: int, frames_seen: int = 0) -> None:
+        """Lets the core send this stream's frames on a duplicate of socket `fd` itself.
+
+        Call it when the transport has no buffered bytes. `frames_seen` is how many FRAME events of
+        this key were ever drained; if the core has published more, nothing changes. From the first
+        frame on that the socket does not take at once, frames are FRAME events again, and the
+        socket may be attached again later. Never write to the transport while it is attached.
+        """
+
+    def ping(self, key: int) -> None:
+        """Sends an SSE comment on a stream to which nothing was sent for ten seconds."""
 
     def drain(self) -> list[tuple[int, int, object]]:
-        """Clears the eventfd and takes all events: (key, kind, payload)."""
+        """Clears the eventfd and takes all events: (key, kind, payload).
+
+        Key 0 is the engine itself; its only event is the ERROR that killed it. A DELTA's log-probs
+        are (token id, log-prob or None, rank, [(token id, log-prob), ..]) per token.
+        """
 
     def tokenize(self, request: bytes) -> list[int]:
         """Token ids of one prompt, given as an entry of `prompts` of a GenerationRequest."""

@@ -1,1 +1,46 @@
-//! ingle-engine.
+//! Joins core, text, model and an executor into an engine that answers requests.
+//!
+//! One thread plans, submits and commits; callers' threads validate and tokenise; they meet in an
+//! inbox and an outbox. Frames for HTTP clients are built here, whole.
+#![forbid(unsafe_code)]
+
+mod choice;
+mod clock;
+mod commit;
+mod deliver;
+mod device;
+mod doctor;
+mod engine;
+mod engine_thread;
+mod error;
+mod frame;
+mod histogram;
+mod inbox;
+mod info;
+mod json;
+mod load;
+mod logprobs;
+mod metrics;
+mod options;
+mod outbox;
+mod prepare;
+mod prompt;
+mod sampling;
+mod served;
+mod shared;
+mod sizes;
+mod stream;
+mod tokenizer_files;
+mod wire;
+
+pub use doctor::doctor;
+pub use engine::Engine;
+pub use error::EngineError;
+pub use logprobs::LogEntry;
+pub use options::{EngineOptions, SimSpeed};
+pub use outbox::{Delta, Event, Finish, Payload, StopCause, Usage};
+pub use served::SamplingDefaults;
+pub use sizes::Sizes;
+pub use wire::{
+    ChatPrompt, GenerationRequest, OutputFormat, OutputInput, PromptInput, SamplingInput,
+};

@@ -1,1 +1,29 @@
-//! ingle-python.
+//! The Python module `ingle._core`: converts arguments and results, lets go of the interpreter lock
+//! for anything above 20 us, turns errors into exceptions. Decides nothing.
+
+mod engine;
+mod error;
+mod events;
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+/// The Rust core as Python sees it; `python/ingle/_core.pyi` documents it.
+#[pymodule]
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    error::import_classes(module.py())?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("FRAME", events::FRAME)?;
+    module.add("END", events::END)?;
+    module.add("ERROR", events::ERROR)?;
+    module.add("DELTA", events::DELTA)?;
+    module.add_class::<engine::Engine>()?;
+    module.add_function(wrap_pyfunction!(doctor, module)?)
+}
+
+/// JSON: what this machine offers to the engine and what is missing.
+#[pyfunction]
+fn doctor(py: Python<'_>) -> Bound<'_, PyBytes> {
+    let report = py.detach(ingle_engine::doctor);
+    PyBytes::new(py, &report)
+}

@@ -1,0 +1,189 @@
+//! [7] One choice of one prompt on its way from token ids to text: detokenise, stop strings,
+//! log-probs. Engine thread. Text that may still turn out to be a stop string is never shown.
+
+use std::sync::Arc;
+
+use ingle_core::{Micros, TokenId, TokenLogProbs};
+use ingle_text::{Detokenizer, StopMatcher, Tokenizer};
+
+use crate::logprobs::LogEntry;
+use crate::outbox::{Finish, StopCause};
+
+/// The rules of a client request that its choices share.
+#[derive(Debug)]
+pub(crate) struct ChoiceRules {
+    pub(crate) stop: Vec<String>,
+    pub(crate) stop_token_ids: Vec<u32>,
+    pub(crate) include_stop: bool,
+    pub(crate) skip_special_tokens: bool,
+    /// Stop strings are looked for in what follows so many tokens.
+    pub(crate) min_tokens: u32,
+    pub(crate) keep_log_probs: bool,
+    pub(crate) keep_token_ids: bool,
+    /// `max_tokens` was 0: the one token that the core computes is dropped.
+    pub(crate) prompt_only: bool,
+}
+
+/// Text state of one choice.
+pub(crate) struct Choice {
+    /// `prompt_index * n + choice`.
+    pub(crate) index: u32,
+    rules: Arc<ChoiceRules>,
+    detokenizer: Detokenizer,
+    matcher: Option<StopMatcher>,
+    /// Ready to be shown; emptied by each event of a stream.
+    pub(crate) text: String,
+    /// Tokens since the last event of a stream, if kept.
+    pub(crate) token_ids: Vec<u32>,
+    /// Log-probs since the last event of a stream, if kept.
+    pub(crate) log_probs: Vec<LogEntry>,
+    /// Characters that the text had before the next token, shown or held back.
+    num_chars: u32,
+    pub(crate) num_output_tokens: u32,
+    /// Set once; nothing changes after it.
+    pub(crate) finish: Option<Finish>,
+    /// Something of this choice has been shown.
+    pub(crate) started: bool,
+    /// Waits in the stream's list of choices to show.
+    pub(crate) dirty: bool,
+    /// The core has ended it.
+    pub(crate) is_over: bool,
+    pub(crate) scheduled_at: Micros,
+    pub(crate) first_token_at: Option<Micros>,
+    pub(crate) last_token_at: Micros,
+}
+
+impl Choice {
+    /// `echo` stands in front of the text; `matcher` is there if the rules have stop strings.
+    pub(crate) fn new(
+        index: u32,
+        rules: Arc<ChoiceRules>,
+        matcher: Option<StopMatcher>,
+        tokenizer: &Arc<Tokenizer>,
+        echo: &str,
+    ) -> Self {
+        let detokenizer = Detokenizer::continuing(Arc::clone(tokenizer), rules.skip_special_tokens);
+        Self {
+            index,
+            detokenizer,
+            matcher,
+            text: echo.to_owned(),
+            token_ids: Vec::new(),
+            log_probs: Vec::new(),
+            num_chars: if rules.keep_log_probs { count_chars(echo) } else { 0 },
+            num_output_tokens: 0,
+            finish: None,
+            started: false,
+            dirty: false,
+            is_over: false,
+            scheduled_at: Micros(0),
+            first_token_at: None,
+            last_token_at: Micros(0),
+            rules,
+        }
+    }
+
+    /// Takes tokens in order; `ends` says that the core ended the request with the last of them by
+    /// its id. Returns true if a stop string was found: the rest is dropped.
+    pub(crate) fn push(
+        &mut self,
+        tokens: &[TokenId],
+        log_probs: Vec<TokenLogProbs>,
+        ends: bool,
+        scratch: &mut String,
+    ) -> bool {
+        if self.rules.prompt_only || self.finish.is_some() {
+            return false;
+        }
+        let mut log_probs = log_probs.into_iter();
+        for (i, &token) in tokens.iter().enumerate() {
+            self.num_output_tokens += 1;
+            if self.rules.keep_token_ids {
+                self.token_ids.push(token.0);
+            }
+            if let (true, Some(source)) = (self.rules.keep_log_probs, log_probs.next()) {
+                self.log_probs.push(LogEntry::new(source, self.num_chars));
+            }
+            let is_end = ends && i + 1 == tokens.len();
+            if is_end && !self.rules.include_stop {
+                continue;
+            }
+            scratch.clear();
+            self.detokenizer.push(token.0, scratch);
+            if self.take_text(scratch) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The core ended the request; `last` is its last token if that was taken by `push`. What is
+    /// held back comes out.
+    pub(crate) fn end(&mut self, reason: &'static str, last: Option<u32>, scratch: &mut String) {
+        if self.finish.is_some() {
+            return;
+        }
+        if self.rules.prompt_only {
+            self.finish = Some(Finish { reason: "length", stop: StopCause::None });
+            return;
+        }
+        scratch.clear();
+        self.detokenizer.finish(scratch);
+        if self.take_text(scratch) {
+            return;
+        }
+        if let Some(matcher) = &mut self.matcher {
+            matcher.finish(&mut self.text);
+        }
+        let stop = match last {
+            Some(id) if reason == "stop" && self.rules.stop_token_ids.contains(&id) => {
+                StopCause::Token(id)
+            }
+            _ => StopCause::None,
+        };
+        self.finish = Some(Finish { reason, stop });
+    }
+
+    /// Prompt log-probs of an echo, in front of everything else.
+    pub(crate) fn push_prompt(&mut self, entries: &[LogEntry]) {
+        if self.rules.keep_log_probs {
+            self.log_probs.extend_from_slice(entries);
+        }
+    }
+
+    /// Passes certain text through the stop matcher; true if it held a stop string.
+    fn take_text(&mut self, text: &str) -> bool {
+        if self.rules.keep_log_probs {
+            self.num_chars += count_chars(text);
+        }
+        match &mut self.matcher {
+            Some(matcher) if self.num_output_tokens > self.rules.min_tokens => {
+                let Some(which) = matcher.push(text, &mut self.text) else { return false };
+                let stop = StopCause::Text(self.rules.stop[which].clone());
+                self.finish = Some(Finish { reason: "stop", stop });
+                true
+            }
+            _ => {
+                self.text.push_str(text);
+                false
+            }
+        }
+    }
+
+    /// Whether an event of this choice is due: text, or the end.
+    pub(crate) fn has_news(&self) -> bool {
+        self.finish.is_some() || !self.text.is_empty()
+    }
+
+    /// Empties what an event has shown; capacity stays.
+    pub(crate) fn shown(&mut self) {
+        self.started = true;
+        self.text.clear();
+        self.token_ids.clear();
+        self.log_probs.clear();
+    }
+}
+
+fn count_chars(text: &str) -> u32 {
+    u32::try_from(text.chars().count()).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,21 @@
+//! The engine's clock: microseconds since start, handed to the core, which has none. Any thread.
+
+use std::time::Instant;
+
+use ingle_core::Micros;
+
+/// Never goes back. Copies share their origin.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    origin: Instant,
+}
+
+impl Clock {
+    pub(crate) fn start() -> Self {
+        Self { origin: Instant::now() }
+    }
+
+    pub(crate) fn now(&self) -> Micros {
+        Micros(u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX))
+    }
+}

@@ -1,0 +1,313 @@
+//! [7] Turns what the core says into text, stop decisions and ends. Engine thread only; the one place
+//! that knows all running client requests. Every one of them ends exactly once.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+
+use ingle_core::{
+    CoreEvent, FinishReason, Micros, RequestFault, RequestId, Scheduler, TokenId, TokenLogProbs,
+};
+
+use crate::choice::Choice;
+use crate::deliver::{error_object, error_payload};
+use crate::histogram::add;
+use crate::metrics::Metrics;
+use crate::outbox::Event;
+use crate::prepare::{request_id, split_id};
+use crate::shared::Shared;
+use crate::stream::{Route, Stream};
+
+/// The running client requests and what is about to be told of them.
+pub(crate) struct Committer {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) streams: HashMap<u64, Stream, BuildHasherDefault<KeyHasher>>,
+    /// Streams with something to show, each once.
+    pub(crate) touched: Vec<u64>,
+    /// Events of this step.
+    pub(crate) events: Vec<Event>,
+    /// Time of the wake-up that is being worked off.
+    pub(crate) now: Micros,
+    /// Text of one token, reused.
+    scratch: String,
+    /// Choices whose stop string was found in this commit.
+    stopped: Vec<RequestId>,
+}
+
+impl Committer {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            streams: HashMap::default(),
+            touched: Vec::new(),
+            events: Vec::new(),
+            now: Micros(0),
+            scratch: String::new(),
+            stopped: Vec::new(),
+        }
+    }
+
+    /// Works through the core's events, and those that stop strings and failures bring about, until
+    /// none is left.
+    pub(crate) fn commit(&mut self, core_events: &mut Vec<CoreEvent>, scheduler: &mut Scheduler) {
+        let now = self.now;
+        while !core_events.is_empty() {
+            let mut batch = std::mem::take(core_events);
+            let mut events = batch.drain(..).peekable();
+            while let Some(event) = events.next() {
+                match event {
+                    CoreEvent::Tokens { id, tokens, log_probs } => {
+                        let ends = matches!(
+                            events.peek(),
+                            Some(CoreEvent::Finished { id: next, stop_token: Some(_), .. })
+                                if *next == id
+                        );
+                        self.take_tokens(id, &tokens, log_probs, ends, now);
+                    }
+                    CoreEvent::PromptComputed { id, num_cached_tokens, queue_wait, .. } => {
+                        self.take_prompt(id, num_cached_tokens, queue_wait, now);
+                    }
+                    CoreEvent::PromptLogProbs { id, log_probs, .. } => {
+                        let (key, choice) = split_id(id);
+                        if let Some(stream) = self.streams.get_mut(&key) {
+                            stream.push_prompt_log_probs(choice, log_probs);
+                        }
+                    }
+                    // No client request asks for embeddings yet.
+                    CoreEvent::Pooled { .. } => {}
+                    CoreEvent::Finished { id, reason, stop_token, .. } => {
+                        self.shared.release(1);
+                        let fault = self.take_finish(id, reason, stop_token, now);
+                        if let Some(fault) = fault {
+                            self.fail_stream(id, &fault, scheduler, core_events);
+                        }
+                    }
+                }
+            }
+            drop(events);
+            for id in self.stopped.drain(..) {
+                // Ended already if the same token was its last one.
+                scheduler.finish(id, FinishReason::Stop, core_events);
+            }
+            if core_events.is_empty() {
+                // Keep the larger buffer.
+                *core_events = batch;
+            }
+        }
+    }
+
+    fn take_tokens(
+        &mut self,
+        id: RequestId,
+        tokens: &[TokenId],
+        log_probs: Vec<TokenLogProbs>,
+        ends: bool,
+        now: Micros,
+    ) {
+        let (key, at) = split_id(id);
+        let Some(stream) = self.streams.get_mut(&key) else { return };
+        let submitted_at = stream.submitted_at;
+        let choice = &mut stream.choices[at];
+        let before = choice.num_output_tokens;
+        if choice.push(tokens, log_probs, ends, &mut self.scratch) {
+            self.stopped.push(id);
+        }
+        let taken = u64::from(choice.num_output_tokens - before);
+        let metrics = &self.shared.metrics;
+        observe_tokens(metrics, choice, taken, submitted_at, now);
+        add(&metrics.generation_tokens, taken);
+        stream.usage.completion_tokens += taken;
+        if stream.mark(at) {
+            self.touched.push(key);
+        }
+    }
+
+    fn take_prompt(&mut self, id: RequestId, num_cached: u32, queue_wait: Micros, now: Micros) {
+        let (key, at) = split_id(id);
+        let Some(stream) = self.streams.get_mut(&key) else { return };
+        let metrics = &self.shared.metrics;
+        if at.is_multiple_of(stream.n as usize) {
+            stream.usage.cached_tokens += u64::from(num_cached);
+            add(&metrics.prompt_tokens, stream.prompts[at / stream.n as usize].ids.len() as u64);
+        }
+        let choice = &mut stream.choices[at];
+        choice.scheduled_at = Micros(stream.submitted_at.0 + queue_wait.0);
+        metrics.queue_time.observe(queue_wait.0);
+        metrics.prefill_time.observe(now.0.saturating_sub(choice.scheduled_at.0));
+    }
+
+    /// Ends a choice; gives back the fault if it failed. Choices of streams that are no longer known
+    /// were aborted by us.
+    fn take_finish(
+        &mut self,
+        id: RequestId,
+        reason: FinishReason,
+        stop_token: Option<TokenId>,
+        now: Micros,
+    ) -> Option<RequestFault> {
+        let metrics = &self.shared.metrics;
+        let (word, counter) = match reason {
+            FinishReason::Stop => ("stop", &metrics.finished_stop),
+            FinishReason::Length => ("length", &metrics.finished_length),
+            FinishReason::Abort => ("abort", &metrics.finished_abort),
+            FinishReason::Error(fault) => {
+                add(&metrics.finished_error, 1);
+                return Some(fault);
+            }
+        };
+        add(counter, 1);
+        let (key, at) = split_id(id);
+        let stream = self.streams.get_mut(&key)?;
+        let choice = &mut stream.choices[at];
+        choice.is_over = true;
+        choice.end(word, stop_token.map(|id| id.0), &mut self.scratch);
+        observe_end(&self.shared, choice, stream.submitted_at, now);
+        stream.num_open -= 1;
+        if stream.mark(at) {
+            self.touched.push(key);
+        }
+        None
+    }
+
+    /// One choice failed: its client request ends with an error, the other choices are aborted.
+    fn fail_stream(
+        &mut self,
+        id: RequestId,
+        fault: &RequestFault,
+        scheduler: &mut Scheduler,
+        core_events: &mut Vec<CoreEvent>,
+    ) {
+        let (key, at) = split_id(id);
+        let Some(stream) = self.streams.get_mut(&key) else { return };
+        stream.choices[at].is_over = true;
+        let code = match fault {
+            RequestFault::NotFinite => "not_finite",
+            RequestFault::StepFailed(_) => "step_failed",
+            RequestFault::DeviceLost(_) => "device_lost",
+        };
+        self.end_with_error(key, &fault.to_string(), code, 500);
+        self.drop_stream(key, scheduler, core_events);
+    }
+
+    /// Tells a client request that it failed. The stream stays known until it is dropped.
+    pub(crate) fn end_with_error(&mut self, key: u64, message: &str, code: &str, status: u16) {
+        let Some(stream) = self.streams.get_mut(&key) else { return };
+        stream.show_error(&error_object(message, code));
+        // A client that is gone or slow loses an error that it could not read anyway.
+        self.send_frames(key);
+        self.events.push(Event { key, payload: error_payload(message, code, status) });
+    }
+
+    /// Ends everything with an error; the core is not asked, since it or its device is gone.
+    pub(crate) fn end_all_with_error(&mut self, message: &str, code: &str, status: u16) {
+        let keys: Vec<u64> = self.streams.keys().copied().collect();
+        for key in keys {
+            self.end_with_error(key, message, code, status);
+            if let Some(stream) = self.streams.remove(&key) {
+                let open = stream.choices.iter().filter(|choice| !choice.is_over).count();
+                self.shared.release(open as u32);
+            }
+        }
+    }
+
+    /// Forgets a stream and aborts those of its choices that still run.
+    pub(crate) fn drop_stream(
+        &mut self,
+        key: u64,
+        scheduler: &mut Scheduler,
+        core_events: &mut Vec<CoreEvent>,
+    ) {
+        let Some(stream) = self.streams.remove(&key) else { return };
+        for (at, choice) in stream.choices.iter().enumerate() {
+            if !choice.is_over {
+                scheduler.abort(request_id(key, at), core_events);
+            }
+        }
+    }
+
+    /// The caller gave up on `key`: nothing more is told about it.
+    pub(crate) fn abort(
+        &mut self,
+        key: u64,
+        scheduler: &mut Scheduler,
+        core_events: &mut Vec<CoreEvent>,
+    ) {
+        self.drop_stream(key, scheduler, core_events);
+        self.events.retain(|event| event.key != key);
+        self.shared.outbox.forget(key);
+    }
+
+    /// From now on frames of `key` go to `fd`, unless the event loop still has frames of it to write
+    /// that this thread would overtake.
+    pub(crate) fn attach(&mut self, key: u64, fd: std::os::fd::OwnedFd, frames_seen: u64) {
+        if let Some(stream) = self.streams.get_mut(&key) {
+            if let Route::Drain { num_frames, .. } = stream.route {
+                if num_frames == frames_seen {
+                    stream.route = Route::Socket { fd, num_frames };
+                }
+            }
+        }
+    }
+}
+
+fn observe_tokens(
+    metrics: &Metrics,
+    choice: &mut Choice,
+    taken: u64,
+    submitted_at: Micros,
+    now: Micros,
+) {
+    if taken == 0 {
+        return;
+    }
+    match choice.first_token_at {
+        None => {
+            choice.first_token_at = Some(now);
+            metrics.time_to_first_token.observe(now.0.saturating_sub(submitted_at.0));
+        }
+        Some(_) => {
+            let gap = now.0.saturating_sub(choice.last_token_at.0);
+            for _ in 0..taken {
+                metrics.inter_token_latency.observe(gap / taken);
+            }
+        }
+    }
+    choice.last_token_at = now;
+}
+
+fn observe_end(shared: &Shared, choice: &Choice, submitted_at: Micros, now: Micros) {
+    let metrics = &shared.metrics;
+    metrics.e2e_latency.observe(now.0.saturating_sub(submitted_at.0));
+    metrics.request_generation_tokens.observe(u64::from(choice.num_output_tokens));
+    let Some(first) = choice.first_token_at else { return };
+    let inference = now.0.saturating_sub(choice.scheduled_at.0);
+    let decode = now.0.saturating_sub(first.0);
+    metrics.inference_time.observe(inference);
+    metrics.decode_time.observe(decode);
+    shared.observe_service(inference);
+    if choice.num_output_tokens > 1 {
+        metrics.time_per_output_token.observe(decode / u64::from(choice.num_output_tokens - 1));
+    }
+}
+
+/// Keys are counted up by us, no one can choose them: one multiplication spreads them enough.
+#[derive(Debug, Default)]
+pub(crate) struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        // 2^64 / golden ratio (Knuth, TAOCP 6.4), the high half folded in for hashbrown's low bits.
+        let product = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = product ^ (product >> 32);
+    }
+}

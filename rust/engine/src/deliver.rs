@@ -1,0 +1,165 @@
+//! [9] Sends frames: on the client's socket where that is allowed and takes them at once, else as
+//! events for the event loop. Engine thread; never waits for a client, one bad socket harms no other.
+
+use ingle_core::{CoreEvent, Scheduler};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+
+use crate::commit::Committer;
+use crate::histogram::add;
+use crate::metrics::Metrics;
+use crate::outbox::{Event, Outbox, Payload};
+use crate::stream::{Form, Route};
+
+/// What became of the frames of one stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// On their way.
+    Yes,
+    /// The client has closed the connection.
+    ClientGone,
+    /// The event loop holds too much of this stream already.
+    TooSlow,
+}
+
+impl Committer {
+    /// Shows what is new in every touched stream, sends it and publishes the events. Streams whose
+    /// client is gone are aborted; what the core says to that is appended to `core_events`.
+    pub(crate) fn deliver(&mut self, scheduler: &mut Scheduler, core_events: &mut Vec<CoreEvent>) {
+        let mut touched = std::mem::take(&mut self.touched);
+        for key in touched.drain(..) {
+            let Some(stream) = self.streams.get_mut(&key) else { continue };
+            stream.show(&self.shared.served.tokenizer, &mut self.events);
+            let is_over = stream.num_open == 0;
+            let has_end = matches!(stream.form, Form::Events(..));
+            let sent = self.send_frames(key);
+            match sent {
+                Sent::Yes if is_over => {
+                    if has_end {
+                        self.events.push(Event { key, payload: Payload::StreamEnd });
+                    }
+                    self.streams.remove(&key);
+                }
+                Sent::Yes => {}
+                Sent::ClientGone => {
+                    let error = error_payload(CLIENT_GONE, "client_disconnected", 499);
+                    self.events.push(Event { key, payload: error });
+                    self.drop_stream(key, scheduler, core_events);
+                }
+                Sent::TooSlow => {
+                    add(&self.shared.metrics.slow_readers, 1);
+                    let error = error_payload(TOO_SLOW, "slow_reader", 500);
+                    self.events.push(Event { key, payload: error });
+                    self.drop_stream(key, scheduler, core_events);
+                }
+            }
+        }
+        self.touched = touched;
+        self.shared.outbox.publish(&mut self.events);
+    }
+
+    /// Sends the frames that lie in the stream's buffer.
+    pub(crate) fn send_frames(&mut self, key: u64) -> Sent {
+        let Some(stream) = self.streams.get_mut(&key) else { return Sent::Yes };
+        let mut sender = Sender {
+            key,
+            events: &mut self.events,
+            outbox: &self.shared.outbox,
+            metrics: &self.shared.metrics,
+        };
+        let sent = stream.take_frames(|route, bytes| sender.send(route, bytes));
+        if sent.is_some() {
+            stream.sent_at = self.now;
+        }
+        sent.unwrap_or(Sent::Yes)
+    }
+
+    /// Shows life on a stream that has been silent, so that no proxy gives it up. Only the thread that
+    /// sends its frames can: anybody else's bytes could fall between the pieces of a frame.
+    pub(crate) fn ping(&mut self, key: u64) {
+        let Some(stream) = self.streams.get_mut(&key) else { return };
+        if self.now.0.saturating_sub(stream.sent_at.0) >= SILENCE_US {
+            stream.show_comment();
+            // Marked as touched, so that `deliver` sends it and looks at the result.
+            if !std::mem::replace(&mut stream.queued, true) {
+                self.touched.push(key);
+            }
+        }
+    }
+}
+
+struct Sender<'a> {
+    key: u64,
+    events: &'a mut Vec<Event>,
+    outbox: &'a Outbox,
+    metrics: &'a Metrics,
+}
+
+impl Sender<'_> {
+    fn send(&mut self, route: &mut Route, bytes: &[u8]) -> Sent {
+        match route {
+            Route::Socket { fd, num_frames } => {
+                let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+                let taken = loop {
+                    match rustix::net::send(&*fd, bytes, flags) {
+                        Ok(taken) => break taken,
+                        Err(Errno::INTR) => {}
+                        Err(Errno::AGAIN) => break 0,
+                        Err(_) => return Sent::ClientGone,
+                    }
+                };
+                add(&self.metrics.frames_sent, 1);
+                if taken == bytes.len() {
+                    return Sent::Yes;
+                }
+                // The kernel's buffer is full: the event loop waits for room, this thread must not.
+                let num_frames = *num_frames;
+                *route = Route::Drain { num_frames, bytes: 0, drain: self.outbox.drains() };
+                self.queue(route, &bytes[taken..])
+            }
+            Route::Drain { .. } => self.queue(route, bytes),
+        }
+    }
+
+    fn queue(&mut self, route: &mut Route, frame: &[u8]) -> Sent {
+        let Route::Drain { num_frames, bytes, drain } = route else { return Sent::Yes };
+        let drains = self.outbox.drains();
+        if *drain != drains {
+            *drain = drains;
+            *bytes = 0;
+        }
+        if *bytes + frame.len() > MAX_QUEUED_BYTES {
+            return Sent::TooSlow;
+        }
+        *bytes += frame.len();
+        *num_frames += 1;
+        add(&self.metrics.frames_queued, 1);
+        self.events.push(Event { key: self.key, payload: Payload::Frame(frame.to_vec()) });
+        Sent::Yes
+    }
+}
+
+/// `{"error":{..},"status":n}`
+pub(crate) fn error_payload(message: &str, code: &str, status: u16) -> Payload {
+    let mut out = b"{\"error\":".to_vec();
+    out.extend_from_slice(&error_object(message, code));
+    out.extend_from_slice(format!(",\"status\":{status}}}").as_bytes());
+    Payload::Error(out)
+}
+
+/// OpenAI's error object.
+pub(crate) fn error_object(message: &str, code: &str) -> Vec<u8> {
+    let mut out = b"{\"message\":".to_vec();
+    crate::json::string_into(&mut out, message);
+    out.extend_from_slice(b",\"type\":\"server_error\",\"param\":null,\"code\":");
+    crate::json::string_into(&mut out, code);
+    out.push(b'}');
+    out
+}
+
+/// Streams that sent something within so many micros need no comment.
+const SILENCE_US: u64 = 10_000_000;
+const CLIENT_GONE: &str = "the client closed the connection";
+const TOO_SLOW: &str = "the stream was ended because the client reads too slowly";
+/// Of one stream between two drains of the event loop; what the loop has taken is its own to bound.
+const MAX_QUEUED_BYTES: usize = 1 << 20;

@@ -1,0 +1,59 @@
+//! What can go wrong, in the four classes of the project plus start-up. Any thread.
+
+/// Every error that leaves the engine; `rust/python` maps each variant to one exception class.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EngineError {
+    /// The caller's fault; nothing was queued.
+    #[error("{message}")]
+    Refused {
+        /// One line that names the field and the numbers.
+        message: String,
+        /// The field, as OpenAI's `error.param`.
+        param: Option<String>,
+        /// OpenAI's `error.code`.
+        code: Option<&'static str>,
+        /// HTTP status, 400 unless said otherwise.
+        status: u16,
+    },
+    /// Nothing was queued; the same request may succeed later.
+    #[error("{message}")]
+    Overloaded {
+        /// One line with the numbers.
+        message: String,
+        /// When to come back.
+        retry_after_s: u32,
+        /// HTTP status: 429 where the queue is full, 503 where the worker is leaving.
+        status: u16,
+    },
+    /// This request failed through no fault of its own; others go on.
+    #[error("{0}")]
+    Failed(String),
+    /// The engine is dead and the worker must exit.
+    #[error("{0}")]
+    Fatal(String),
+    /// The model or a setting is unusable; the engine did not start.
+    #[error("{0}")]
+    Model(String),
+}
+
+impl EngineError {
+    /// A refusal with status 400 that names a field.
+    pub(crate) fn refused(param: &str, message: impl Into<String>) -> Self {
+        Self::Refused {
+            message: message.into(),
+            param: Some(param.to_owned()),
+            code: Some("invalid_value"),
+            status: 400,
+        }
+    }
+
+    /// A prompt, or prompt and answer, that can never fit.
+    pub(crate) fn too_long(param: &str, message: impl Into<String>) -> Self {
+        Self::Refused {
+            message: message.into(),
+            param: Some(param.to_owned()),
+            code: Some("context_length_exceeded"),
+            status: 400,
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! What an engine says about itself after the start. Caller's thread.
+
+use ingle_core::ExecutorShape;
+use ingle_model::Checkpoint;
+use serde_json::json;
+
+use crate::served::Served;
+use crate::sizes::Sizes;
+
+/// How the start went.
+pub(crate) struct StartUp {
+    pub(crate) device: String,
+    pub(crate) open_s: f64,
+    pub(crate) tokenizer_s: f64,
+    pub(crate) executor_s: f64,
+    pub(crate) total_s: f64,
+}
+
+/// The JSON document of `Engine::info`.
+pub(crate) fn info(
+    served: &Served,
+    checkpoint: &Checkpoint,
+    sizes: &Sizes,
+    shape: ExecutorShape,
+    start_up: &StartUp,
+) -> Vec<u8> {
+    let spec = &checkpoint.spec;
+    let defaults = &served.defaults;
+    json!({
+        "model": served.name,
+        "path": checkpoint.path.display().to_string(),
+        "device": start_up.device,
+        "architecture": spec.architecture,
+        "weight_type": format!("{:?}", spec.weight_type).to_lowercase(),
+        "num_layers": spec.layers.len(),
+        "max_model_len": served.max_model_len,
+        "max_position_embeddings": spec.max_position_embeddings,
+        "vocab_size": served.vocab_size,
+        "has_chat_template": served.template.is_some(),
+        "eos_token_ids": served.eos_token_ids.iter().map(|id| id.0).collect::<Vec<_>>(),
+        "bos_token_id": served.tokenizer.bos_token_id(),
+        "sampling_defaults": {
+            "temperature": defaults.temperature,
+            "top_k": defaults.top_k,
+            "top_p": defaults.top_p,
+            "min_p": defaults.min_p,
+            "repetition_penalty": defaults.repetition_penalty,
+        },
+        "limits": {
+            "max_num_seqs": shape.max_num_seqs,
+            "max_num_batched_tokens": shape.max_num_batched_tokens,
+            "max_queue": sizes.max_queue,
+            "capacity": served.capacity,
+            "block_size": shape.block_size,
+            "num_blocks": shape.num_blocks,
+            "num_slots": shape.num_slots,
+            "max_steps_in_flight": shape.max_steps_in_flight,
+        },
+        "memory": { "kv_cache_bytes": sizes.kv_cache_bytes },
+        "notes": sizes.notes,
+        "start_up": {
+            "open_s": start_up.open_s,
+            "tokenizer_s": start_up.tokenizer_s,
+            "executor_s": start_up.executor_s,
+            "total_s": start_up.total_s,
+        },
+    })
+    .to_string()
+    .into_bytes()
+}

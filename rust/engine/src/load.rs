@@ -1,0 +1,149 @@
+//! From options to a loaded model: checkpoint, tokenizer, sizes, executor, scheduler. Once, on the
+//! caller's thread; blocks until the model can serve.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::path::Path;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Instant;
+
+use ingle_core::{CompletionSink, Executor, Limits, Scheduler, SchedulerConfig};
+use ingle_model::{Checkpoint, GenerationDefaults};
+
+use crate::clock::Clock;
+use crate::device::{Device, build_executor};
+use crate::error::EngineError;
+use crate::inbox::Message;
+use crate::info::{StartUp, info};
+use crate::options::EngineOptions;
+use crate::served::{SamplingDefaults, Seeds, Served};
+use crate::shared::Shared;
+use crate::sizes::Sizes;
+use crate::tokenizer_files::{TextParts, text_parts};
+
+/// Everything an engine is made of, nothing running yet.
+pub(crate) struct Loaded {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) scheduler: Scheduler,
+    pub(crate) executor: Box<dyn Executor>,
+    pub(crate) info: Vec<u8>,
+    pub(crate) sizes: Sizes,
+}
+
+/// Loads.
+///
+/// # Errors
+/// `EngineError::Model`, one line that names the setting, or file and field or tensor.
+pub(crate) fn load(options: &EngineOptions) -> Result<Loaded, EngineError> {
+    let started = Instant::now();
+    let device = Device::parse(&options.device)?;
+    let defaults_from_model = match options.generation_config.as_str() {
+        "auto" => true,
+        "none" => false,
+        other => {
+            return Err(EngineError::Model(format!(
+                "generation_config: {other:?}, must be auto or none"
+            )));
+        }
+    };
+    let checkpoint =
+        ingle_model::open(&options.model).map_err(|error| EngineError::Model(error.to_string()))?;
+    let opened = Instant::now();
+    let text = text_parts(&checkpoint, options.chat_template.as_deref())?;
+    let tokenizer_ready = Instant::now();
+
+    let inbox = Arc::new(LateSink::default());
+    let built = build_executor(&device, &checkpoint, options, &text, inbox.sink())?;
+    let executor_ready = Instant::now();
+    let shape = built.executor.shape();
+    let config = SchedulerConfig {
+        shape,
+        max_model_len: built.sizes.max_model_len,
+        max_queue: built.sizes.max_num_seqs.saturating_add(built.sizes.max_queue),
+        enable_prefix_caching: options.enable_prefix_caching,
+        cache_secret: RandomState::new().hash_one("prefix cache"),
+    };
+    let served = served(options, &checkpoint, text, &config, defaults_from_model);
+    let start_up = StartUp {
+        device: built.name,
+        open_s: (opened - started).as_secs_f64(),
+        tokenizer_s: (tokenizer_ready - opened).as_secs_f64(),
+        executor_s: (executor_ready - tokenizer_ready).as_secs_f64(),
+        total_s: started.elapsed().as_secs_f64(),
+    };
+    let info = info(&served, &checkpoint, &built.sizes, shape, &start_up);
+    let shared = Shared::new(served, Clock::start())
+        .map_err(|error| EngineError::Model(format!("cannot make an eventfd: {error}")))?;
+    let shared = Arc::new(shared);
+    inbox.connect(&shared);
+    let scheduler = Scheduler::new(config);
+    Ok(Loaded { shared, scheduler, executor: built.executor, info, sizes: built.sizes })
+}
+
+fn served(
+    options: &EngineOptions,
+    checkpoint: &Checkpoint,
+    text: TextParts,
+    config: &SchedulerConfig,
+    defaults_from_model: bool,
+) -> Served {
+    let defaults = if defaults_from_model {
+        sampling_defaults(&checkpoint.generation)
+    } else {
+        SamplingDefaults::default()
+    };
+    Served {
+        name: options.served_model_name.clone().unwrap_or_else(|| last_part(&options.model)),
+        tokenizer: text.tokenizer,
+        template: text.template,
+        eos_token_ids: text.eos_token_ids,
+        defaults,
+        max_model_len: config.max_model_len,
+        vocab_size: text.vocab_size,
+        limits: Limits::new(config),
+        max_num_seqs: config.shape.max_num_seqs,
+        capacity: config.max_queue,
+        seeds: Seeds::new(options.seed),
+        salts: RandomState::new(),
+    }
+}
+
+/// What the checkpoint says, OpenAI's defaults where it says nothing. As in vLLM `do_sample` has no
+/// say: a client that wants the most likely token asks for temperature 0.
+fn sampling_defaults(generation: &GenerationDefaults) -> SamplingDefaults {
+    let plain = SamplingDefaults::default();
+    SamplingDefaults {
+        temperature: generation.temperature.unwrap_or(plain.temperature),
+        top_k: generation.top_k.unwrap_or(plain.top_k),
+        top_p: generation.top_p.unwrap_or(plain.top_p),
+        min_p: generation.min_p.unwrap_or(plain.min_p),
+        repetition_penalty: generation.repetition_penalty.unwrap_or(plain.repetition_penalty),
+    }
+}
+
+fn last_part(path: &Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}
+
+/// The executor needs its sink before the inbox exists, since sizes come from the executor. No step
+/// is submitted before `connect`.
+#[derive(Default)]
+struct LateSink {
+    shared: OnceLock<Weak<Shared>>,
+}
+
+impl LateSink {
+    fn sink(self: &Arc<Self>) -> CompletionSink {
+        let late = Arc::clone(self);
+        Arc::new(move |completion| {
+            if let Some(shared) = late.shared.get().and_then(Weak::upgrade) {
+                // After the end nobody waits for steps.
+                let _ = shared.inbox.put(Message::Completed(completion));
+            }
+        })
+    }
+
+    fn connect(&self, shared: &Arc<Shared>) {
+        // Called once; a second call would change nothing.
+        let _ = self.shared.set(Arc::downgrade(shared));
+    }
+}

@@ -1,0 +1,99 @@
+//! The JSON document that starts an engine. Any thread; says what may be set, decides nothing.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+/// How to start: `model` is needed, everything else has a default.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EngineOptions {
+    /// A Hugging Face folder or a `.gguf` file.
+    pub model: PathBuf,
+    /// Name in answers; the last part of the path if absent.
+    #[serde(default)]
+    pub served_model_name: Option<String>,
+    /// `auto`, `cpu`, `cuda`, `cuda:N`, `sim` or `sim:FILE`.
+    #[serde(default = "auto")]
+    pub device: String,
+    /// Divides the sim device's step times.
+    #[serde(default)]
+    pub sim_speed: Option<SimSpeed>,
+    /// `auto`: as the device keeps weights best.
+    #[serde(default = "auto")]
+    pub dtype: String,
+    /// Longest prompt plus answer, in tokens.
+    #[serde(default)]
+    pub max_model_len: Option<u32>,
+    /// Most requests in one step.
+    #[serde(default)]
+    pub max_num_seqs: Option<u32>,
+    /// Most token rows in one step.
+    #[serde(default)]
+    pub max_num_batched_tokens: Option<u32>,
+    /// Tokens a KV block.
+    #[serde(default)]
+    pub block_size: Option<u32>,
+    /// Share full blocks of equal prefixes.
+    #[serde(default = "yes")]
+    pub enable_prefix_caching: bool,
+    /// Size of the KV pool, in bytes.
+    #[serde(default)]
+    pub kv_cache_memory_bytes: Option<u64>,
+    /// Share of the device's memory that this process may hold (cuda).
+    #[serde(default)]
+    pub gpu_memory_utilization: Option<f64>,
+    /// No CUDA graphs.
+    #[serde(default)]
+    pub enforce_eager: bool,
+    /// Most requests that wait, beyond those that can run.
+    #[serde(default)]
+    pub max_queue: Option<u32>,
+    /// Makes the seeds of requests without one repeatable.
+    #[serde(default)]
+    pub seed: Option<u64>,
+    /// A chat template's text, instead of the model's own.
+    #[serde(default)]
+    pub chat_template: Option<String>,
+    /// `auto` takes sampling defaults from the model, `none` does not.
+    #[serde(default = "auto")]
+    pub generation_config: String,
+    /// Worker threads of the cpu device; 0 is one a physical core.
+    #[serde(default)]
+    pub cpu_threads: u32,
+    /// Where compiled kernels are kept (cuda).
+    #[serde(default)]
+    pub cache_dir: Option<PathBuf>,
+    /// Absolute paths of the CUDA libraries by name (cuda).
+    #[serde(default)]
+    pub cuda_library_paths: BTreeMap<String, PathBuf>,
+    /// Same bits whatever the batch.
+    #[serde(default)]
+    pub deterministic: bool,
+    /// `/health` says `stuck` if work waits and no step ended for so long.
+    #[serde(default = "stall_s")]
+    pub health_stall_s: u32,
+}
+
+/// A number, or `"inf"`: steps end at once.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum SimSpeed {
+    /// Steps take the modelled time divided by this.
+    Factor(f64),
+    /// The word `inf`.
+    Word(String),
+}
+
+fn auto() -> String {
+    "auto".to_owned()
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn stall_s() -> u32 {
+    30
+}

@@ -1,0 +1,232 @@
+//! [8] -> [9] Events for the HTTP side and the eventfd that announces them. The engine thread
+//! publishes once a step; the event loop drains. At most one write to the eventfd between two
+//! drains, none of them ever waits for the other longer than a swap of two vectors.
+
+use std::collections::HashSet;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::logprobs::LogEntry;
+
+/// One event of one client request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// The request; 0 is the engine itself, whose only event is the error that killed it.
+    pub key: u64,
+    /// What happened.
+    pub payload: Payload,
+}
+
+/// What an event carries. Per key: any number of frames or deltas, then exactly one end or error.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Payload {
+    /// Bytes for the transport, as they are.
+    Frame(Vec<u8>),
+    /// A part of a choice, for the Python API.
+    Delta(Box<Delta>),
+    /// The stream is complete; its last frame has been sent.
+    StreamEnd,
+    /// The whole JSON body of a request that is not streamed.
+    Body(Vec<u8>),
+    /// The end of a request in delta format.
+    UsageEnd(Usage),
+    /// It failed: `{"error":{..},"status":n}`.
+    Error(Vec<u8>),
+}
+
+/// Token counts of one client request, over all its choices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Each prompt counted once.
+    pub prompt_tokens: u64,
+    /// Those of them that came from the prefix cache.
+    pub cached_tokens: u64,
+    /// Generated tokens of all choices.
+    pub completion_tokens: u64,
+}
+
+/// A part of one choice.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Delta {
+    /// `prompt_index * n + choice`.
+    pub index: u32,
+    /// New text; may be empty.
+    pub text: String,
+    /// New tokens.
+    pub token_ids: Vec<u32>,
+    /// One per new token, if asked for.
+    pub log_probs: Option<Vec<LogEntry>>,
+    /// Why the choice ended, with its last delta.
+    pub finish: Option<Finish>,
+}
+
+/// How a choice ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finish {
+    /// OpenAI's `finish_reason`.
+    pub reason: &'static str,
+    /// vLLM's `stop_reason`.
+    pub stop: StopCause,
+}
+
+/// Which of the client's own stops ended a choice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StopCause {
+    /// None of them: end-of-text or a limit.
+    None,
+    /// One of `stop`.
+    Text(String),
+    /// One of `stop_token_ids`.
+    Token(u32),
+}
+
+/// The queue between the engine thread and the event loop.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    state: Mutex<State>,
+    armed: AtomicBool,
+    drains: AtomicU64,
+    fd: OwnedFd,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    events: Vec<Event>,
+    /// Aborted by the caller, not yet forgotten by the engine thread.
+    dead: HashSet<u64>,
+}
+
+impl Outbox {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self {
+            state: Mutex::default(),
+            armed: AtomicBool::new(false),
+            drains: AtomicU64::new(0),
+            fd,
+        })
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Moves `batch` into the queue and wakes the event loop unless it has been woken already.
+    pub(crate) fn publish(&self, batch: &mut Vec<Event>) {
+        if batch.is_empty() {
+            return;
+        }
+        {
+            let mut state = self.lock();
+            if !state.dead.is_empty() {
+                batch.retain(|event| !state.dead.contains(&event.key));
+            }
+            state.events.append(batch);
+        }
+        if !self.armed.swap(true, Ordering::AcqRel) {
+            // Fails only if the counter is full, and then the descriptor is readable already.
+            let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// Takes everything. First the descriptor is cleared, then the flag, then the queue is taken: a
+    /// publish in between writes again, so nothing is left lying without a wake-up.
+    pub(crate) fn drain(&self) -> Vec<Event> {
+        let mut count = [0_u8; 8];
+        let _ = rustix::io::read(&self.fd, &mut count);
+        self.armed.store(false, Ordering::Release);
+        let events = std::mem::take(&mut self.lock().events);
+        self.drains.fetch_add(1, Ordering::Release);
+        events
+    }
+
+    /// How often `drain` has run: what was published before an earlier value has been taken.
+    pub(crate) fn drains(&self) -> u64 {
+        self.drains.load(Ordering::Acquire)
+    }
+
+    /// From now on no event of `key` is handed out. Called by whoever aborts.
+    pub(crate) fn silence(&self, key: u64) {
+        let mut state = self.lock();
+        state.events.retain(|event| event.key != key);
+        state.dead.insert(key);
+    }
+
+    /// The engine thread knows that `key` is dead and publishes nothing more for it.
+    pub(crate) fn forget(&self, key: u64) {
+        self.lock().dead.remove(&key);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic while it was held leaves a valid vector and a valid set.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(key: u64) -> Event {
+        Event { key, payload: Payload::StreamEnd }
+    }
+
+    fn readable(outbox: &Outbox) -> bool {
+        let mut fds = [rustix::event::PollFd::new(&outbox.fd, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&rustix::event::Timespec::default())).unwrap() == 1
+    }
+
+    #[test]
+    fn test_descriptor_is_readable_exactly_while_something_waits() {
+        let outbox = Outbox::new().unwrap();
+        assert!(!readable(&outbox));
+        outbox.publish(&mut Vec::new());
+        assert!(!readable(&outbox));
+        outbox.publish(&mut vec![event(1)]);
+        outbox.publish(&mut vec![event(2)]);
+        assert!(readable(&outbox));
+        let keys: Vec<u64> = outbox.drain().iter().map(|e| e.key).collect();
+        assert_eq!(keys, [1, 2]);
+        assert!(!readable(&outbox));
+        assert!(outbox.drain().is_empty());
+        outbox.publish(&mut vec![event(3)]);
+        assert!(readable(&outbox));
+    }
+
+    #[test]
+    fn test_nothing_of_a_silenced_key_comes_out() {
+        let outbox = Outbox::new().unwrap();
+        outbox.publish(&mut vec![event(1), event(2)]);
+        outbox.silence(1);
+        outbox.publish(&mut vec![event(1), event(2)]);
+        assert!(outbox.drain().iter().all(|e| e.key == 2));
+        outbox.forget(1);
+        assert!(outbox.lock().dead.is_empty());
+    }
+
+    #[test]
+    fn test_no_event_is_left_without_a_wake_up() {
+        let outbox = Outbox::new().unwrap();
+        const EVENTS: u64 = 20_000;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for key in 0..EVENTS {
+                    outbox.publish(&mut vec![event(key)]);
+                }
+            });
+            let mut taken = 0;
+            while taken < EVENTS {
+                let mut fds =
+                    [rustix::event::PollFd::new(&outbox.fd, rustix::event::PollFlags::IN)];
+                rustix::event::poll(&mut fds, None).unwrap();
+                for got in outbox.drain() {
+                    assert_eq!(got.key, taken);
+                    taken += 1;
+                }
+            }
+        });
+    }
+}

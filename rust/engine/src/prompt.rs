@@ -1,0 +1,121 @@
+//! [2] From the three forms of a prompt to token ids. Caller's thread, the interpreter detached.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ingle_core::TokenId;
+use ingle_text::{ChatInput, TextError};
+
+use crate::error::EngineError;
+use crate::sampling::token_ids;
+use crate::served::Served;
+use crate::wire::{ChatPrompt, PromptInput};
+
+/// The ids of one prompt; `param` names where it came from.
+pub(crate) struct EncodedPrompt {
+    pub(crate) ids: Vec<TokenId>,
+    pub(crate) param: &'static str,
+}
+
+/// Renders and tokenises one prompt; at least one id comes back.
+pub(crate) fn encode_prompt(
+    input: &PromptInput,
+    served: &Served,
+) -> Result<EncodedPrompt, EngineError> {
+    let (ids, param) = match (&input.text, &input.token_ids, &input.chat) {
+        (Some(text), None, None) => {
+            check_length("prompt", text, served)?;
+            (encode_text(text, input.add_special_tokens, served)?, "prompt")
+        }
+        (None, Some(ids), None) => (token_ids("prompt", ids, served)?, "prompt"),
+        (None, None, Some(chat)) => (encode_chat(chat, served)?, "messages"),
+        _ => {
+            return Err(EngineError::refused(
+                "prompt",
+                "a prompt is exactly one of text, token_ids and chat",
+            ));
+        }
+    };
+    if ids.is_empty() {
+        return Err(EngineError::refused(
+            param,
+            format!("{param} is empty: no token to start from"),
+        ));
+    }
+    Ok(EncodedPrompt { ids, param })
+}
+
+fn encode_text(
+    text: &str,
+    add_special_tokens: bool,
+    served: &Served,
+) -> Result<Vec<TokenId>, EngineError> {
+    let ids = served
+        .tokenizer
+        .encode(text, add_special_tokens)
+        .map_err(|error| text_refusal("prompt", &error))?;
+    if ids.is_empty() && add_special_tokens {
+        // An empty text starts from the start token, if the model has one.
+        return Ok(served.tokenizer.bos_token_id().map(TokenId).into_iter().collect());
+    }
+    Ok(ids.into_iter().map(TokenId).collect())
+}
+
+fn encode_chat(chat: &ChatPrompt, served: &Served) -> Result<Vec<TokenId>, EngineError> {
+    let Some(template) = &served.template else {
+        return Err(EngineError::refused(
+            "messages",
+            format!(
+                "model {} has no chat template; start with --chat-template FILE or use /v1/completions",
+                served.name
+            ),
+        ));
+    };
+    if chat.add_generation_prompt && chat.continue_final_message {
+        return Err(EngineError::refused(
+            "continue_final_message",
+            "continue_final_message and add_generation_prompt exclude each other",
+        ));
+    }
+    let input = ChatInput {
+        messages: chat.messages.clone(),
+        tools: chat.tools.clone(),
+        add_generation_prompt: chat.add_generation_prompt,
+        continue_final_message: chat.continue_final_message,
+        kwargs: chat.template_kwargs.clone(),
+        now: unix_seconds(),
+    };
+    let refuse = |error: TextError| text_refusal("messages", &error);
+    let rendered = template.render(&input).map_err(refuse)?;
+    let ids = served.tokenizer.encode_rendered(&rendered).map_err(refuse)?;
+    Ok(ids.into_iter().map(TokenId).collect())
+}
+
+/// A refusal of the text layer; names its own field where it has one.
+pub(crate) fn text_refusal(param: &str, error: &TextError) -> EngineError {
+    let param = if let TextError::Input { field, .. } = error { field } else { param };
+    EngineError::refused(param, error.to_string())
+}
+
+/// Text that cannot fit whatever its tokens are is not tokenised at all.
+fn check_length(param: &str, text: &str, served: &Served) -> Result<(), EngineError> {
+    let most = (served.max_model_len as usize).saturating_mul(MAX_BYTES_A_TOKEN);
+    if text.len() <= most {
+        return Ok(());
+    }
+    Err(EngineError::too_long(
+        param,
+        format!(
+            "{param} has {} bytes; the context of {} tokens cannot hold more than {most}",
+            text.len(),
+            served.max_model_len
+        ),
+    ))
+}
+
+fn unix_seconds() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
+/// No vocabulary in use has a longer token of ordinary text (runs of spaces reach 128).
+const MAX_BYTES_A_TOKEN: usize = 256;

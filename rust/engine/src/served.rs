@@ -1,0 +1,76 @@
+//! What every request needs to know of the loaded model. Built once at start, shared read-only.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ingle_core::{Limits, TokenId};
+use ingle_text::{ChatTemplate, Tokenizer};
+
+/// The model as requests see it.
+pub(crate) struct Served {
+    pub(crate) name: String,
+    pub(crate) tokenizer: Arc<Tokenizer>,
+    pub(crate) template: Option<ChatTemplate>,
+    /// Ids that end a text: those of config, generation_config and tokenizer together.
+    pub(crate) eos_token_ids: Arc<[TokenId]>,
+    pub(crate) defaults: SamplingDefaults,
+    pub(crate) max_model_len: u32,
+    /// Ids that have both a row in the model and an entry in the tokenizer: 0 to this.
+    pub(crate) vocab_size: u32,
+    pub(crate) limits: Limits,
+    /// Most rows of one step.
+    pub(crate) max_num_seqs: u32,
+    /// Requests that can be in the engine at once: running and waiting.
+    pub(crate) capacity: u32,
+    pub(crate) seeds: Seeds,
+    /// Keys the hash of tenant and cache salt, new with each start.
+    pub(crate) salts: RandomState,
+}
+
+/// Sampling parameters of a request that names none.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SamplingDefaults {
+    /// See `ingle_core::SamplingParams`; so for all fields.
+    pub temperature: f32,
+    /// 0 keeps all.
+    pub top_k: u32,
+    /// 1 keeps all.
+    pub top_p: f32,
+    /// 0 keeps all.
+    pub min_p: f32,
+    /// 1 is off.
+    pub repetition_penalty: f32,
+}
+
+impl Default for SamplingDefaults {
+    /// OpenAI's: temperature 1, nothing else.
+    fn default() -> Self {
+        Self { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, repetition_penalty: 1.0 }
+    }
+}
+
+/// Seeds of requests that name none: repeatable from one start seed, or new with each start.
+#[derive(Debug)]
+pub(crate) struct Seeds {
+    start: u64,
+    count: AtomicU64,
+}
+
+impl Seeds {
+    pub(crate) fn new(start: Option<u64>) -> Self {
+        // RandomState is keyed by the operating system's random numbers.
+        let start = start.unwrap_or_else(|| RandomState::new().hash_one("seed"));
+        Self { start, count: AtomicU64::new(0) }
+    }
+
+    /// SplitMix64 (Steele, Lea, Flood 2014): neighbouring counts give unrelated seeds.
+    pub(crate) fn next(&self) -> u64 {
+        let count = self.count.fetch_add(1, Ordering::Relaxed);
+        let mut z =
+            self.start.wrapping_add(count.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}

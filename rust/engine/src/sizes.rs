@@ -1,0 +1,155 @@
+//! How large everything is, decided once at start from the model, the options and the memory that is
+//! there, and shown as a sum. Pure functions; nothing is allocated here.
+
+use ingle_model::ModelSpec;
+use serde::Serialize;
+
+use crate::error::EngineError;
+use crate::options::EngineOptions;
+
+/// Sizes that the executor and the scheduler are built with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Sizes {
+    /// Longest prompt plus answer.
+    pub max_model_len: u32,
+    /// Most rows of a step.
+    pub max_num_seqs: u32,
+    /// Most token rows of a step.
+    pub max_num_batched_tokens: u32,
+    /// Tokens a block.
+    pub block_size: u32,
+    /// Blocks in the pool.
+    pub num_blocks: u32,
+    /// Bytes of the pool.
+    pub kv_cache_bytes: u64,
+    /// Most requests that wait beyond those that can run.
+    pub max_queue: u32,
+    /// How the numbers came about, one line each, for the start-up message.
+    pub notes: Vec<String>,
+}
+
+/// What a device wants where the options say nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DeviceDefaults {
+    pub(crate) max_num_seqs: u32,
+    pub(crate) max_num_batched_tokens: u32,
+    pub(crate) block_size: u32,
+    /// Bytes of KV a token, all layers.
+    pub(crate) kv_bytes_per_token: u64,
+    /// Memory that KV may come from.
+    pub(crate) available_bytes: u64,
+}
+
+/// Decides the sizes of a device whose KV pool lies in host memory.
+///
+/// # Errors
+/// `EngineError::Model` if a setting is 0 or the pool cannot hold one request of the wanted length.
+pub(crate) fn host_sizes(
+    spec: &ModelSpec,
+    options: &EngineOptions,
+    device: DeviceDefaults,
+) -> Result<Sizes, EngineError> {
+    let max_num_seqs = setting("max_num_seqs", options.max_num_seqs, device.max_num_seqs)?;
+    let block_size = setting("block_size", options.block_size, device.block_size)?;
+    let batched = device.max_num_batched_tokens.max(max_num_seqs);
+    let max_num_batched_tokens =
+        setting("max_num_batched_tokens", options.max_num_batched_tokens, batched)?;
+    if max_num_batched_tokens < max_num_seqs {
+        return Err(EngineError::Model(format!(
+            "max_num_batched_tokens: {max_num_batched_tokens} is less than max_num_seqs: \
+             {max_num_seqs}"
+        )));
+    }
+    let wanted_len = setting("max_model_len", options.max_model_len, spec.max_position_embeddings)?;
+    let max_queue = match options.max_queue {
+        Some(queue) => queue,
+        None => max_num_seqs.saturating_mul(QUEUE_ROUNDS),
+    };
+
+    let block_bytes = device.kv_bytes_per_token * u64::from(block_size);
+    let blocks_a_request = wanted_len.div_ceil(block_size);
+    let wanted_blocks = u64::from(blocks_a_request) * u64::from(max_num_seqs);
+    let mut notes = Vec::new();
+    let budget = match options.kv_cache_memory_bytes {
+        Some(bytes) => bytes,
+        None => kv_budget(device.available_bytes),
+    };
+    let num_blocks = wanted_blocks.min(budget / block_bytes.max(1)).min(u64::from(u32::MAX)) as u32;
+    notes.push(format!(
+        "KV pool: {num_blocks} blocks x {block_size} tokens x {} B = {} MiB (all of {max_num_seqs} \
+         requests x {wanted_len} tokens would take {} MiB; budget {} MiB, {} MiB available)",
+        device.kv_bytes_per_token,
+        mib(u64::from(num_blocks) * block_bytes),
+        mib(wanted_blocks * block_bytes),
+        mib(budget),
+        mib(device.available_bytes),
+    ));
+    let mut max_model_len = wanted_len;
+    if num_blocks < blocks_a_request {
+        let holds = num_blocks * block_size;
+        if options.max_model_len.is_some() || holds == 0 {
+            return Err(EngineError::Model(format!(
+                "max_model_len: {wanted_len} tokens need {} bytes of KV, the pool has {budget}; raise \
+                 --kv-cache-memory-bytes or lower --max-model-len to {holds}",
+                u64::from(blocks_a_request) * block_bytes
+            )));
+        }
+        max_model_len = holds;
+        notes.push(format!(
+            "max_model_len: {holds} tokens, all that the KV pool holds, of the model's {wanted_len}"
+        ));
+    }
+    Ok(Sizes {
+        max_model_len,
+        max_num_seqs,
+        max_num_batched_tokens,
+        block_size,
+        num_blocks,
+        kv_cache_bytes: u64::from(num_blocks) * block_bytes,
+        max_queue,
+        notes,
+    })
+}
+
+fn setting(name: &str, given: Option<u32>, default: u32) -> Result<u32, EngineError> {
+    match given {
+        Some(0) => Err(EngineError::Model(format!("{name}: 0, must be at least 1"))),
+        Some(value) => Ok(value),
+        None => Ok(default),
+    }
+}
+
+/// A quarter of what is available, at least 1 GiB, but never above three quarters: host memory
+/// is shared with other services.
+fn kv_budget(available: u64) -> u64 {
+    (available / 4).max(GIB).min(available / 4 * 3)
+}
+
+fn mib(bytes: u64) -> u64 {
+    bytes.div_ceil(1 << 20)
+}
+
+/// Bytes of memory that this process may still take: what the kernel calls available, or what the
+/// control group leaves if that is less.
+pub(crate) fn available_memory() -> u64 {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kernel = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))
+        .and_then(|rest| rest.trim().strip_suffix(" kB"))
+        .and_then(|number| number.parse::<u64>().ok())
+        .map_or(GIB, |kib| kib * 1024);
+    let read = |path: &str| {
+        std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<u64>().ok())
+    };
+    let max = read("/sys/fs/cgroup/memory.max");
+    let current = read("/sys/fs/cgroup/memory.current");
+    match (max, current) {
+        (Some(max), Some(current)) => kernel.min(max.saturating_sub(current)),
+        _ => kernel,
+    }
+}
+
+const GIB: u64 = 1 << 30;
+/// The queue holds this many times what can run.
+const QUEUE_ROUNDS: u32 = 4;

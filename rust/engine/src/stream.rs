@@ -1,0 +1,242 @@
+//! [7] -> [9] One client request while it runs: its choices, the form of its answer, and where the
+//! bytes go. Engine thread.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use ingle_core::{Micros, TokenId, TokenLogProbs};
+use ingle_text::Tokenizer;
+
+use crate::choice::Choice;
+use crate::frame::{ChoicePart, FrameBuilder, UsagePolicy};
+use crate::logprobs::LogEntry;
+use crate::outbox::{Delta, Event, Payload, Usage};
+
+/// A client request: `prompts.len() * n` choices that answer under one key.
+pub(crate) struct Stream {
+    pub(crate) key: u64,
+    pub(crate) form: Form,
+    pub(crate) prompts: Vec<PromptState>,
+    /// Choices a prompt.
+    pub(crate) n: u32,
+    pub(crate) choices: Vec<Choice>,
+    /// Choices without a finish.
+    pub(crate) num_open: u32,
+    /// Choices with something to show.
+    pub(crate) dirty: Vec<u32>,
+    /// Waits in the engine's list of streams to show.
+    pub(crate) queued: bool,
+    pub(crate) usage: Usage,
+    pub(crate) submitted_at: Micros,
+    /// Where frames go.
+    pub(crate) route: Route,
+    /// When frames went there last; the submit before that.
+    pub(crate) sent_at: Micros,
+    /// Frames of this step, reused.
+    buffer: Vec<u8>,
+}
+
+/// What the client reads.
+pub(crate) enum Form {
+    /// SSE events.
+    Events(FrameBuilder, Trailer),
+    /// One JSON body at the end.
+    Body(FrameBuilder, Trailer),
+    /// Python objects.
+    Deltas {
+        /// Say why with each token.
+        log_probs: bool,
+    },
+}
+
+/// Extras of events and bodies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Trailer {
+    /// A usage event of its own before `[DONE]`.
+    pub(crate) usage_event: bool,
+    pub(crate) log_probs: bool,
+    pub(crate) token_ids: bool,
+}
+
+/// What is known of one prompt.
+pub(crate) struct PromptState {
+    pub(crate) ids: Arc<[TokenId]>,
+    /// With echo and log-probs: characters of the text before each prompt token.
+    pub(crate) offsets: Vec<u32>,
+    /// Prompt tokens whose log-probs have come.
+    pub(crate) num_seen: usize,
+}
+
+/// Where frames go.
+pub(crate) enum Route {
+    /// To the event loop. `bytes` were published since drain number `drain`; `num_frames` ever.
+    Drain { num_frames: u64, bytes: usize, drain: u64 },
+    /// To the client's socket, by this thread.
+    Socket { fd: OwnedFd, num_frames: u64 },
+}
+
+impl Stream {
+    pub(crate) fn new(key: u64, form: Form, n: u32, submitted_at: Micros) -> Self {
+        Self {
+            key,
+            form,
+            prompts: Vec::new(),
+            n,
+            choices: Vec::new(),
+            num_open: 0,
+            dirty: Vec::new(),
+            queued: false,
+            usage: Usage::default(),
+            submitted_at,
+            route: Route::Drain { num_frames: 0, bytes: 0, drain: 0 },
+            sent_at: submitted_at,
+            buffer: Vec::new(),
+        }
+    }
+
+    /// Marks a choice as having something to show; true if the stream itself was not yet marked.
+    pub(crate) fn mark(&mut self, choice: usize) -> bool {
+        let state = &mut self.choices[choice];
+        if !state.dirty {
+            state.dirty = true;
+            self.dirty.push(choice as u32);
+        }
+        !std::mem::replace(&mut self.queued, true)
+    }
+
+    /// Log-probs of a prompt, for all its choices (only the first one asked the core for them).
+    pub(crate) fn push_prompt_log_probs(&mut self, choice: usize, sources: Vec<TokenLogProbs>) {
+        let prompt = choice / self.n as usize;
+        let state = &mut self.prompts[prompt];
+        let mut entries = Vec::with_capacity(sources.len() + 1);
+        if state.num_seen == 0 {
+            entries.push(LogEntry::first(state.ids[0].0));
+            state.num_seen = 1;
+        }
+        for source in sources {
+            let offset = state.offsets.get(state.num_seen).copied().unwrap_or(0);
+            entries.push(LogEntry::new(source, offset));
+            state.num_seen += 1;
+        }
+        let first = prompt * self.n as usize;
+        for choice in &mut self.choices[first..first + self.n as usize] {
+            choice.push_prompt(&entries);
+        }
+    }
+
+    /// Shows what is new. Frames of a stream are left in the buffer, to be sent by `take_frames`;
+    /// everything else becomes an event.
+    pub(crate) fn show(&mut self, tokenizer: &Tokenizer, events: &mut Vec<Event>) {
+        self.queued = false;
+        match &self.form {
+            Form::Events(..) => self.show_events(tokenizer),
+            Form::Body(builder, trailer) => {
+                if self.num_open == 0 {
+                    let parts: Vec<ChoicePart<'_>> = self
+                        .choices
+                        .iter()
+                        .map(|choice| part(choice, *trailer, &self.prompts, self.n))
+                        .collect();
+                    let body = builder.body(&parts, self.usage, tokenizer);
+                    events.push(Event { key: self.key, payload: Payload::Body(body) });
+                }
+            }
+            Form::Deltas { log_probs } => {
+                let log_probs = *log_probs;
+                self.show_deltas(log_probs, events);
+            }
+        }
+    }
+
+    fn show_events(&mut self, tokenizer: &Tokenizer) {
+        let Form::Events(builder, trailer) = &self.form else { return };
+        builder.open(&mut self.buffer);
+        for &at in &self.dirty {
+            let choice = &mut self.choices[at as usize];
+            choice.dirty = false;
+            if !choice.has_news() {
+                continue;
+            }
+            let mut usage = self.usage;
+            if builder.usage_policy() == UsagePolicy::Continuous {
+                usage.completion_tokens = u64::from(choice.num_output_tokens);
+            }
+            let part = part(choice, *trailer, &self.prompts, self.n);
+            builder.event_into(&mut self.buffer, &part, usage, tokenizer);
+            choice.shown();
+        }
+        self.dirty.clear();
+        if self.num_open == 0 {
+            builder.done_into(&mut self.buffer, trailer.usage_event.then_some(self.usage));
+        }
+    }
+
+    fn show_deltas(&mut self, log_probs: bool, events: &mut Vec<Event>) {
+        for &at in &self.dirty {
+            let choice = &mut self.choices[at as usize];
+            choice.dirty = false;
+            let delta = Delta {
+                index: choice.index,
+                text: std::mem::take(&mut choice.text),
+                token_ids: std::mem::take(&mut choice.token_ids),
+                log_probs: log_probs.then(|| std::mem::take(&mut choice.log_probs)),
+                finish: choice.finish.clone(),
+            };
+            choice.started = true;
+            events.push(Event { key: self.key, payload: Payload::Delta(Box::new(delta)) });
+        }
+        self.dirty.clear();
+        if self.num_open == 0 {
+            events.push(Event { key: self.key, payload: Payload::UsageEnd(self.usage) });
+        }
+    }
+
+    /// Appends an error event and `[DONE]` to the frames of a stream; nothing for other forms.
+    pub(crate) fn show_error(&mut self, error_object: &[u8]) {
+        if let Form::Events(builder, _) = &self.form {
+            builder.open(&mut self.buffer);
+            FrameBuilder::error_into(&mut self.buffer, error_object);
+        }
+    }
+
+    /// Puts an SSE comment, which clients skip, into the frames; nothing for other forms.
+    pub(crate) fn show_comment(&mut self) {
+        if let Form::Events(builder, _) = &self.form {
+            builder.open(&mut self.buffer);
+            self.buffer.extend_from_slice(b":\n\n");
+        }
+    }
+
+    /// Runs `send` over the frames of this step, if there are any, and empties the buffer.
+    pub(crate) fn take_frames<R>(
+        &mut self,
+        send: impl FnOnce(&mut Route, &[u8]) -> R,
+    ) -> Option<R> {
+        let Form::Events(builder, _) = &self.form else { return None };
+        let start = builder.seal(&mut self.buffer);
+        let sent = start.map(|start| send(&mut self.route, &self.buffer[start..]));
+        self.buffer.clear();
+        sent
+    }
+}
+
+/// What an event or a body shows of a choice.
+fn part<'a>(
+    choice: &'a Choice,
+    trailer: Trailer,
+    prompts: &'a [PromptState],
+    n: u32,
+) -> ChoicePart<'a> {
+    let first = !choice.started;
+    let prompt = &prompts[(choice.index / n) as usize];
+    let log_probs = trailer.log_probs && !choice.log_probs.is_empty();
+    ChoicePart {
+        index: choice.index,
+        text: &choice.text,
+        with_role: first,
+        log_probs: log_probs.then_some(choice.log_probs.as_slice()),
+        token_ids: trailer.token_ids.then_some(choice.token_ids.as_slice()),
+        prompt_token_ids: (first && trailer.token_ids).then(|| &*prompt.ids),
+        finish: choice.finish.as_ref(),
+    }
+}

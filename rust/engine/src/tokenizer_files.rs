@@ -1,0 +1,105 @@
+//! Joins the files that `ingle_model` found with the tokenizer that `ingle_text` builds from them.
+//! At start, caller's thread.
+
+use std::sync::Arc;
+
+use ingle_core::TokenId;
+use ingle_model::{Checkpoint, GgufMetadata, TokenizerFiles};
+use ingle_text::{ChatTemplate, GgufVocab, Tokenizer};
+
+use crate::error::EngineError;
+
+/// Tokenizer, chat template and end tokens of a checkpoint.
+pub(crate) struct TextParts {
+    pub(crate) tokenizer: Arc<Tokenizer>,
+    pub(crate) template: Option<ChatTemplate>,
+    pub(crate) eos_token_ids: Arc<[TokenId]>,
+    /// Ids below this have both a row in the model and an entry in the tokenizer.
+    pub(crate) vocab_size: u32,
+}
+
+/// Builds them; `template_text` replaces the checkpoint's own template.
+///
+/// # Errors
+/// `EngineError::Model` if a file is broken, or if the tokenizer has an id that the model has no row
+/// for. Rows without an entry are fine: they are never sampled.
+pub(crate) fn text_parts(
+    checkpoint: &Checkpoint,
+    template_text: Option<&str>,
+) -> Result<TextParts, EngineError> {
+    let path = checkpoint.path.display();
+    let fail = |error: &dyn std::fmt::Display| EngineError::Model(format!("{path}: {error}"));
+    let (tokenizer, own_template) = match &checkpoint.tokenizer {
+        TokenizerFiles::HuggingFace { tokenizer_json, tokenizer_config, chat_template } => {
+            let tokenizer = Tokenizer::from_json(tokenizer_json, tokenizer_config.as_deref());
+            (tokenizer.map_err(|error| fail(&error))?, chat_template)
+        }
+        TokenizerFiles::Gguf { metadata, chat_template } => {
+            let vocab = gguf_vocab(metadata).map_err(|error| fail(&error))?;
+            (Tokenizer::from_gguf(vocab).map_err(|error| fail(&error))?, chat_template)
+        }
+    };
+    let rows = checkpoint.spec.vocab_size;
+    let entries = tokenizer.vocab_size();
+    if entries > rows {
+        return Err(fail(&format!(
+            "the tokenizer has ids up to {}, the model has rows for ids up to {}",
+            entries - 1,
+            rows.saturating_sub(1)
+        )));
+    }
+    let eos = eos_union(checkpoint, &tokenizer);
+    if let Some(id) = eos.iter().find(|id| id.0 >= rows) {
+        return Err(fail(&format!("end token id {id} is beyond the model's {rows} rows")));
+    }
+    let source = template_text.or(own_template.as_deref());
+    let template = source
+        .map(|source| {
+            let bos = tokenizer.bos_token_id();
+            let eos = tokenizer.eos_token_ids().first().copied();
+            ChatTemplate::new(source, &token_text(&tokenizer, bos), &token_text(&tokenizer, eos))
+        })
+        .transpose()
+        .map_err(|error| fail(&error))?;
+    let tokenizer = Arc::new(tokenizer);
+    Ok(TextParts { tokenizer, template, eos_token_ids: eos.into(), vocab_size: entries })
+}
+
+/// Ids that end a text, whichever file says so, without doubles.
+fn eos_union(checkpoint: &Checkpoint, tokenizer: &Tokenizer) -> Vec<TokenId> {
+    let files = checkpoint.generation.eos_token_ids.iter();
+    let mut ids: Vec<TokenId> =
+        files.chain(tokenizer.eos_token_ids()).copied().map(TokenId).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}
+
+fn token_text(tokenizer: &Tokenizer, id: Option<u32>) -> String {
+    let bytes = id.and_then(|id| tokenizer.token_bytes(id)).unwrap_or_default();
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn gguf_vocab(metadata: &GgufMetadata) -> Result<GgufVocab, ingle_model::ModelError> {
+    let key = |name: &str| format!("tokenizer.ggml.{name}");
+    let string = |name: &str| Ok(metadata.string(&key(name))?.map(str::to_owned));
+    let strings = |name: &str| Ok(metadata.strings(&key(name))?.unwrap_or_default().to_vec());
+    let id = |name: &str| metadata.u32(&key(name));
+    let flag = |name: &str| metadata.bool(&key(name));
+    Ok(GgufVocab {
+        model: string("model")?.unwrap_or_default(),
+        pre: string("pre")?,
+        tokens: strings("tokens")?,
+        token_types: metadata.i32s(&key("token_type"))?.unwrap_or_default(),
+        scores: metadata.f32s(&key("scores"))?.unwrap_or_default().to_vec(),
+        merges: strings("merges")?,
+        bos_token_id: id("bos_token_id")?,
+        eos_token_id: id("eos_token_id")?,
+        eot_token_id: id("eot_token_id")?,
+        unk_token_id: id("unknown_token_id")?,
+        pad_token_id: id("padding_token_id")?,
+        add_bos: flag("add_bos_token")?,
+        add_eos: flag("add_eos_token")?,
+        add_space_prefix: flag("add_space_prefix")?,
+    })
+}

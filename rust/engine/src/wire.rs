@@ -1,0 +1,169 @@
+//! [1] The JSON document of one client request: what may be asked, field by field. Unknown fields are
+//! refused. Any thread; checks of values are in `prepare`.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+/// One client request: one or more prompts, `n` choices each.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GenerationRequest {
+    /// At least one.
+    pub prompts: Vec<PromptInput>,
+    /// Choices a prompt.
+    #[serde(default = "one")]
+    pub n: i64,
+    /// Most tokens a choice; absent: the rest of the context.
+    #[serde(default)]
+    pub max_tokens: Option<i64>,
+    /// No end before so many tokens.
+    #[serde(default)]
+    pub min_tokens: i64,
+    /// How tokens are chosen.
+    #[serde(default)]
+    pub sampling: SamplingInput,
+    /// Texts that end a choice.
+    #[serde(default)]
+    pub stop: Vec<String>,
+    /// Ids that end a choice.
+    #[serde(default)]
+    pub stop_token_ids: Vec<i64>,
+    /// Go on through end-of-text.
+    #[serde(default)]
+    pub ignore_eos: bool,
+    /// Keep the stop text or the stop token's text in the answer.
+    #[serde(default)]
+    pub include_stop_str_in_output: bool,
+    /// Leave special tokens out of the text.
+    #[serde(default = "yes")]
+    pub skip_special_tokens: bool,
+    /// Keep only so many of the prompt's last tokens; -1: what fits.
+    #[serde(default)]
+    pub truncate_prompt_tokens: Option<i64>,
+    /// Lower runs first.
+    #[serde(default)]
+    pub priority: i64,
+    /// Fairness and cache group.
+    #[serde(default)]
+    pub tenant: String,
+    /// Separates cached prefixes further.
+    #[serde(default)]
+    pub cache_salt: Option<String>,
+    /// What comes back.
+    pub output: OutputInput,
+}
+
+/// Exactly one of `text`, `token_ids` and `chat`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PromptInput {
+    /// Plain text; special tokens in it stay text.
+    #[serde(default)]
+    pub text: Option<String>,
+    /// Whether the tokenizer adds its start token to `text`.
+    #[serde(default = "yes")]
+    pub add_special_tokens: bool,
+    /// Ids, used as they are.
+    #[serde(default)]
+    pub token_ids: Option<Vec<i64>>,
+    /// Messages for the chat template.
+    #[serde(default)]
+    pub chat: Option<ChatPrompt>,
+}
+
+/// Input of the chat template.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChatPrompt {
+    /// A list of messages.
+    pub messages: serde_json::Value,
+    /// A list of tools, if any.
+    #[serde(default)]
+    pub tools: Option<serde_json::Value>,
+    /// End the prompt with the start of an assistant's turn.
+    #[serde(default = "yes")]
+    pub add_generation_prompt: bool,
+    /// Leave the last message open.
+    #[serde(default)]
+    pub continue_final_message: bool,
+    /// Further variables of the template.
+    #[serde(default)]
+    pub template_kwargs: serde_json::Map<String, serde_json::Value>,
+}
+
+/// Sampling fields; absent ones take the model's defaults.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[allow(
+    missing_docs,
+    reason = "the names are OpenAI's and vLLM's; ingle_core::SamplingParams documents them"
+)]
+pub struct SamplingInput {
+    pub temperature: Option<f64>,
+    pub top_p: Option<f64>,
+    pub top_k: Option<i64>,
+    pub min_p: Option<f64>,
+    pub repetition_penalty: Option<f64>,
+    pub presence_penalty: Option<f64>,
+    pub frequency_penalty: Option<f64>,
+    pub seed: Option<serde_json::Number>,
+    pub logit_bias: BTreeMap<String, f64>,
+    pub allowed_token_ids: Option<Vec<i64>>,
+    pub logprobs: Option<i64>,
+}
+
+/// The form of the answer.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OutputInput {
+    /// Completions, chat or plain deltas.
+    pub format: OutputFormat,
+    /// Events as they come, or one body.
+    #[serde(default)]
+    pub stream: bool,
+    /// Put HTTP/1.1 chunk framing around events.
+    #[serde(default)]
+    pub chunked: bool,
+    /// `id` of the answer.
+    #[serde(default)]
+    pub response_id: String,
+    /// `model` of the answer; absent: the served name.
+    #[serde(default)]
+    pub model: Option<String>,
+    /// `created` of the answer, unix seconds.
+    #[serde(default)]
+    pub created: u64,
+    /// A usage event before `[DONE]`.
+    #[serde(default)]
+    pub include_usage: bool,
+    /// Usage so far in every event.
+    #[serde(default)]
+    pub continuous_usage_stats: bool,
+    /// The prompt in front of the answer (completions).
+    #[serde(default)]
+    pub echo: bool,
+    /// Token ids beside the text.
+    #[serde(default)]
+    pub return_token_ids: bool,
+}
+
+/// Who reads the answer.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum OutputFormat {
+    /// `/v1/completions`
+    Completion,
+    /// `/v1/chat/completions`
+    Chat,
+    /// The Python API.
+    Delta,
+}
+
+fn one() -> i64 {
+    1
+}
+
+fn yes() -> bool {
+    true
+}

@@ -1,0 +1,97 @@
+//! The class `ingle._core.Engine`. Any Python thread; never decides, never keeps the interpreter lock
+//! while it tokenises, loads or waits.
+
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList};
+
+use crate::error::to_py;
+use crate::events;
+
+/// A loaded model and its engine thread.
+#[pyclass(frozen, module = "ingle._core")]
+pub(crate) struct Engine {
+    inner: ingle_engine::Engine,
+}
+
+#[pymethods]
+impl Engine {
+    #[new]
+    fn new(py: Python<'_>, options: &[u8]) -> PyResult<Self> {
+        let inner = py.detach(|| ingle_engine::Engine::start(options));
+        Ok(Self { inner: inner.map_err(|error| to_py(py, error))? })
+    }
+
+    fn info<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, self.inner.info())
+    }
+
+    fn event_fd(&self) -> i32 {
+        self.inner.event_fd().as_raw_fd()
+    }
+
+    fn submit(&self, py: Python<'_>, request: &[u8]) -> PyResult<u64> {
+        py.detach(|| self.inner.submit(request)).map_err(|error| to_py(py, error))
+    }
+
+    fn abort(&self, key: u64) {
+        self.inner.abort(key);
+    }
+
+    #[pyo3(signature = (key, fd, frames_seen = 0))]
+    fn attach_socket(&self, key: u64, fd: i32, frames_seen: u64) -> PyResult<()> {
+        if fd < 0 {
+            return Err(PyValueError::new_err(format!("fd: {fd} is not a file descriptor")));
+        }
+        // SAFETY: borrow_raw wants a descriptor that is not -1 (checked above) and stays open while
+        // the borrow lives. The borrow ends with this statement, and the caller's socket object,
+        // which owns the descriptor, cannot be closed meanwhile: this thread holds the interpreter
+        // lock. A number that was never open makes the duplication fail with EBADF, nothing else.
+        let owned = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()?;
+        self.inner.attach_socket(key, owned, frames_seen);
+        Ok(())
+    }
+
+    fn ping(&self, key: u64) {
+        self.inner.ping(key);
+    }
+
+    fn drain<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let list = PyList::empty(py);
+        for event in self.inner.drain() {
+            list.append(events::event(py, event)?)?;
+        }
+        Ok(list)
+    }
+
+    fn tokenize(&self, py: Python<'_>, request: &[u8]) -> PyResult<Vec<u32>> {
+        py.detach(|| self.inner.tokenize(request)).map_err(|error| to_py(py, error))
+    }
+
+    fn detokenize(&self, py: Python<'_>, token_ids: Vec<u32>) -> PyResult<String> {
+        py.detach(|| self.inner.detokenize(&token_ids)).map_err(|error| to_py(py, error))
+    }
+
+    fn token_texts(&self, py: Python<'_>, token_ids: Vec<u32>) -> PyResult<Vec<String>> {
+        py.detach(|| self.inner.token_texts(&token_ids)).map_err(|error| to_py(py, error))
+    }
+
+    fn metrics<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        let text = py.detach(|| self.inner.metrics());
+        PyBytes::new(py, text.as_bytes())
+    }
+
+    fn health<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.inner.health())
+    }
+
+    fn start_drain(&self) {
+        self.inner.start_drain();
+    }
+
+    fn shutdown(&self, py: Python<'_>) {
+        py.detach(|| self.inner.shutdown());
+    }
+}
