@@ -179,3 +179,42 @@ fn exp_and_sum_body<A: Arithmetic>(x: &mut [f32], max: f32) -> f32 {
     }
     add_lanes(lanes)
 }
+
+/// `sum of e^x`.
+pub(crate) fn sum_of_exp(path: VectorPath, x: &[f32]) -> f32 {
+    sum_of_exp_less(path, x, 0.0)
+}
+
+per_path! {
+    /// `sum of e^(x - max)`.
+    pub(crate) fn sum_of_exp_less(x: &[f32], max: f32) -> f32 = sum_of_exp_less_body
+}
+
+#[inline(always)]
+fn sum_of_exp_less_body<A: Arithmetic>(x: &[f32], max: f32) -> f32 {
+    let mut lanes = [0.0f32; 16];
+    let (chunks, rest) = x.as_chunks::<16>();
+    for chunk in chunks {
+        for (lane, x) in lanes.iter_mut().zip(chunk) {
+            *lane += exp::<A>(*x - max);
+        }
+    }
+    for (lane, x) in lanes.iter_mut().zip(rest) {
+        *lane += exp::<A>(*x - max);
+    }
+    add_lanes(lanes)
+}
+
+per_path! {
+    /// Whether no number is NaN or infinite.
+    pub(crate) fn all_finite(x: &[f32]) -> bool = all_finite_body
+}
+
+#[inline(always)]
+fn all_finite_body<A: Arithmetic>(x: &[f32]) -> bool {
+    let mut broken = 0u32;
+    for x in x {
+        broken |= u32::from(x.to_bits() & 0x7f80_0000 == 0x7f80_0000);
+    }
+    broken == 0
+}

@@ -48,11 +48,6 @@ impl PackedMatrix {
         self.weight_type
     }
 
-    /// Outputs.
-    pub(crate) fn rows(&self) -> usize {
-        self.rows
-    }
-
     /// Inputs.
     pub(crate) fn cols(&self) -> usize {
         self.cols

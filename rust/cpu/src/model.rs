@@ -175,8 +175,9 @@ impl Model {
         self.buffers.logits.row(index, self.spec.vocab_size as usize)
     }
 
-    /// Logits together with the pool, for a sampler that works on several rows at once.
-    pub(crate) fn logits_and_pool(&mut self) -> (&Rows, &mut Pool, VectorPath) {
-        (&self.buffers.logits, &mut self.pool, self.path)
+    /// Logits with the vocabulary's size, and the pool, for a sampler that takes several rows at once.
+    pub(crate) fn logits_and_pool(&mut self) -> ((&Rows, usize), &mut Pool, VectorPath) {
+        let logits = (&self.buffers.logits, self.spec.vocab_size as usize);
+        (logits, &mut self.pool, self.path)
     }
 }

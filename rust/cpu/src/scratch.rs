@@ -2,6 +2,7 @@
 
 use crate::gemm::{K_BLOCK, ROW_CHUNK, TILE_ROWS};
 use crate::matrix::PANEL;
+use crate::sampler::SamplerScratch;
 
 /// Buffers of one worker.
 #[derive(Debug)]
@@ -20,6 +21,7 @@ pub(crate) struct Scratch {
     pub(crate) score_stride: usize,
     /// `[head_dim][32]` keys, where blocks are too small to be read in place.
     pub(crate) keys: Vec<f32>,
+    pub(crate) sampler: SamplerScratch,
 }
 
 impl Scratch {
@@ -37,6 +39,7 @@ impl Scratch {
             scores: vec![0.0; TILE_ROWS * score_stride],
             score_stride,
             keys: vec![0.0; head_dim * PANEL],
+            sampler: SamplerScratch::default(),
         }
     }
 }

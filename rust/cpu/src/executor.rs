@@ -1,0 +1,188 @@
+//! [5] The executor as the engine sees it: plans go into a queue, one driver thread runs them in order.
+//! `submit` and `sample` run on the engine thread and only touch the queue.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use ingle_core::{
+    CompletionSink, Executor, ExecutorError, ExecutorShape, RowMask, StepCompletion, StepId,
+    StepPlan,
+};
+use ingle_model::{CopyPlan, ModelSpec, WeightSource};
+
+use crate::step::{Limits, Stepper};
+use crate::{CpuConfig, CpuError, Model};
+
+/// Runs plans on the CPU.
+#[derive(Debug)]
+pub struct CpuExecutor {
+    shape: ExecutorShape,
+    description: (&'static str, usize),
+    inbox: Arc<Inbox>,
+    driver: Option<JoinHandle<()>>,
+}
+
+/// What the engine thread leaves for the driver.
+#[derive(Debug, Default)]
+struct Inbox {
+    state: Mutex<InboxState>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct InboxState {
+    plans: VecDeque<StepPlan>,
+    masks: VecDeque<(StepId, Vec<RowMask>)>,
+    shutdown: bool,
+    /// Why nothing can run any more.
+    lost: Option<String>,
+}
+
+impl CpuExecutor {
+    /// Reads the weights, allocates the KV blocks, and starts the driver and its workers.
+    ///
+    /// # Errors
+    /// `CpuError`, one line that names tensor or setting.
+    ///
+    /// # Blocking
+    /// For as long as the weights take to read.
+    pub fn load(
+        spec: &ModelSpec,
+        plan: &CopyPlan,
+        source: &dyn WeightSource,
+        config: &CpuConfig,
+        sink: CompletionSink,
+    ) -> Result<Self, CpuError> {
+        let model = Model::load(spec, plan, source, config)?;
+        let description = model.description();
+        let vocab = spec.vocab_size;
+        let num_valid = if config.num_valid_tokens == 0 { vocab } else { config.num_valid_tokens };
+        let limits = Limits {
+            block_size: config.block_size,
+            num_slots: config.num_slots,
+            max_num_seqs: config.max_num_seqs,
+            max_num_batched_tokens: config.max_num_batched_tokens,
+            max_model_len: config.max_model_len,
+            num_valid: num_valid.min(vocab) as usize,
+        };
+        let stepper = Stepper::new(model, limits);
+        let inbox = Arc::new(Inbox::default());
+        let driver_inbox = Arc::clone(&inbox);
+        let driver = std::thread::Builder::new()
+            .name("ingle-cpu-0".to_owned())
+            .spawn(move || drive(stepper, &driver_inbox, &sink))
+            .map_err(CpuError::Thread)?;
+        let shape = config.shape(spec);
+        Ok(Self { shape, description, inbox, driver: Some(driver) })
+    }
+
+    /// Name of the vector path and number of threads that compute, for the start-up message.
+    #[must_use]
+    pub fn description(&self) -> (&'static str, usize) {
+        self.description
+    }
+}
+
+impl Executor for CpuExecutor {
+    fn shape(&self) -> ExecutorShape {
+        self.shape
+    }
+
+    fn submit(&mut self, plan: StepPlan) -> Result<(), ExecutorError> {
+        let mut state = self.inbox.lock();
+        if let Some(reason) = &state.lost {
+            return Err(ExecutorError::DeviceLost(reason.clone()));
+        }
+        state.plans.push_back(plan);
+        drop(state);
+        self.inbox.changed.notify_one();
+        Ok(())
+    }
+
+    fn sample(&mut self, step: StepId, masks: Vec<RowMask>) -> Result<(), ExecutorError> {
+        let mut state = self.inbox.lock();
+        if let Some(reason) = &state.lost {
+            return Err(ExecutorError::DeviceLost(reason.clone()));
+        }
+        state.masks.push_back((step, masks));
+        drop(state);
+        self.inbox.changed.notify_one();
+        Ok(())
+    }
+}
+
+impl Drop for CpuExecutor {
+    /// The running step ends, steps still queued complete with an error.
+    fn drop(&mut self) {
+        self.inbox.lock().shutdown = true;
+        self.inbox.changed.notify_one();
+        if let Some(driver) = self.driver.take() {
+            // The driver catches panics of its steps; there is nothing to report.
+            let _ = driver.join();
+        }
+    }
+}
+
+impl Inbox {
+    /// No state here is left half-written by a panic.
+    fn lock(&self) -> MutexGuard<'_, InboxState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sleeps until `take` finds something or the executor is dropped (`None`).
+    fn wait<T>(&self, mut take: impl FnMut(&mut InboxState) -> Option<T>) -> Option<T> {
+        let mut state = self.lock();
+        loop {
+            if state.shutdown {
+                return None;
+            }
+            if let Some(found) = take(&mut state) {
+                return Some(found);
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// The driver thread.
+fn drive(mut stepper: Stepper, inbox: &Inbox, sink: &CompletionSink) {
+    while let Some(plan) = inbox.wait(|state| state.plans.pop_front()) {
+        let id = plan.id;
+        let wait_for_masks = || {
+            inbox.wait(|state| {
+                let at = state.masks.iter().position(|(step, _)| *step == id)?;
+                state.masks.remove(at).map(|(_, masks)| masks)
+            })
+        };
+        let result = catch_unwind(AssertUnwindSafe(|| stepper.run(plan, wait_for_masks)));
+        let result = result.unwrap_or_else(|panic| {
+            let reason = panic_message(&*panic);
+            inbox.lock().lost = Some(reason.clone());
+            Err(ExecutorError::DeviceLost(reason))
+        });
+        let is_lost = matches!(result, Err(ExecutorError::DeviceLost(_)));
+        sink(StepCompletion { id, result });
+        if is_lost {
+            break;
+        }
+    }
+    let mut state = inbox.lock();
+    let reason = state.lost.get_or_insert_with(|| "the executor was dropped".to_owned()).clone();
+    let plans = std::mem::take(&mut state.plans);
+    drop(state);
+    for plan in plans {
+        let result = Err(ExecutorError::DeviceLost(reason.clone()));
+        sink(StepCompletion { id: plan.id, result });
+    }
+}
+
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("no message");
+    format!("the cpu executor panicked: {text}")
+}

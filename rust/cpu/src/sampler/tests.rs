@@ -1,0 +1,1 @@
+//! The sampler against a slow version written from the contract.

@@ -1,0 +1,52 @@
+//! What the executor keeps of one running request. Driver thread only; all of it can be built again from
+//! the request's token ids.
+
+use std::sync::Arc;
+
+use ingle_core::{BlockId, OpenedSlot, SamplingParams, TokenId};
+
+use crate::sampler::History;
+
+/// One open slot.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) sampling: Arc<SamplingParams>,
+    pub(crate) blocks: Vec<BlockId>,
+    pub(crate) last_sampled: Option<TokenId>,
+    pub(crate) history: History,
+    pub(crate) pooled: MeanPool,
+}
+
+impl Slot {
+    pub(crate) fn open(opened: OpenedSlot) -> Self {
+        let history = History::new(&opened.sampling, &opened.prompt, &opened.generated);
+        Self {
+            sampling: opened.sampling,
+            blocks: opened.cached_blocks,
+            last_sampled: None,
+            history,
+            pooled: MeanPool::default(),
+        }
+    }
+}
+
+/// The running mean of a prompt's hidden states: one chain by rising position, in f64.
+#[derive(Debug, Default)]
+pub(crate) struct MeanPool {
+    sums: Vec<f64>,
+    count: u32,
+}
+
+impl MeanPool {
+    pub(crate) fn add(&mut self, hidden: &[f32]) {
+        self.sums.resize(hidden.len(), 0.0);
+        for (sum, x) in self.sums.iter_mut().zip(hidden) {
+            *sum += f64::from(*x);
+        }
+        self.count += 1;
+    }
+
+    pub(crate) fn mean(&self) -> Vec<f32> {
+        self.sums.iter().map(|sum| (sum / f64::from(self.count)) as f32).collect()
+    }
+}
