@@ -54,11 +54,7 @@ pub(crate) fn text_parts(
     }
     let source = template_text.or(own_template.as_deref());
     let template = source
-        .map(|source| {
-            let bos = tokenizer.bos_token_id();
-            let eos = tokenizer.eos_token_ids().first().copied();
-            ChatTemplate::new(source, &token_text(&tokenizer, bos), &token_text(&tokenizer, eos))
-        })
+        .map(|source| ChatTemplate::for_tokenizer(source, &tokenizer))
         .transpose()
         .map_err(|error| fail(&error))?;
     let tokenizer = Arc::new(tokenizer);
@@ -73,11 +69,6 @@ fn eos_union(checkpoint: &Checkpoint, tokenizer: &Tokenizer) -> Vec<TokenId> {
     ids.sort_unstable();
     ids.dedup();
     ids
-}
-
-fn token_text(tokenizer: &Tokenizer, id: Option<u32>) -> String {
-    let bytes = id.and_then(|id| tokenizer.token_bytes(id)).unwrap_or_default();
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 fn gguf_vocab(metadata: &GgufMetadata) -> Result<GgufVocab, ingle_model::ModelError> {
