@@ -6,6 +6,7 @@ import sys
 
 import torch
 from device import Kernels, graph_us, u32
+from sampling import Params, prepare_sampler
 from step import PagedKv, Row, Step, prepare
 from test_attention import shared_bytes
 
@@ -77,6 +78,47 @@ def attention(stages: int = 3, per_sm: int = 2) -> None:
             tokens * kv_heads * d * 4,
             pairs * 4 * heads * d,
         )
+
+
+def gemm() -> None:
+    shapes = {
+        "qkv": (6144, 4096, 0), "o": (4096, 4096, 1), "gate_up": (28672, 4096, 2), "down": (4096, 14336, 1),
+        "lm_head": (128256, 4096, 3),
+    }  # fmt: skip
+    for name, (n, k, epilogue) in shapes.items():
+        copies = max(2, int(6e8 // (n * k * 2)))
+        w = torch.randn(copies, n, k, device="cuda", dtype=BF16)
+        for rows in (1, 8, 16, 32):
+            x = torch.randn(rows, k, device="cuda", dtype=BF16)
+            kernels = Kernels(
+                "gemm_skinny", {"gemm_n": n, "gemm_k": k}, GEMM_ROWS=max(8, rows), GEMM_EPI=epilogue
+            )
+            width, kind = (
+                (n // 2, BF16) if epilogue == 2 else (n, torch.float32 if epilogue else BF16)
+            )
+            out = torch.zeros(rows, width, device="cuda", dtype=kind)
+            grid = n // 32 if epilogue == 2 else n // 16
+            for pdl in (False, True):
+                us = graph_us(lambda pdl=pdl: [
+                    kernels.launch("gemm_skinny_bf16_sm80", grid, 256, x, w[i], out, rows, 0, pdl=pdl)
+                    for i in range(copies)
+                ]) / copies  # fmt: skip
+                report(f"gemm_skinny {name} rows {rows} pdl {int(pdl)}", us, n * k * 2)
+
+
+def sampler() -> None:
+    for rows in (1, 16, 64, 200):
+        logits = torch.randn(rows, 128256, device="cuda") * 2.5
+        for name, more in {
+            "greedy": {}, "temperature": {"temperature": 0.8}, "top_p": {"temperature": 0.8, "top_p": 0.95},
+            "top_k 50 top_p": {"temperature": 0.8, "top_k": 50, "top_p": 0.95}, "log_probs 5": {"log_probs": 5},
+            "penalties": {"temperature": 0.8, "presence": 0.5},
+        }.items():  # fmt: skip
+            prepared = prepare_sampler(
+                logits, [Params(seed=i, **more) for i in range(rows)], 128256, pad=0
+            )
+            us = graph_us(prepared.launch)
+            report(f"sampler {name} rows {rows}", us, rows * 128256 * 4)
 
 
 def small() -> None:

@@ -42,6 +42,28 @@ def arch() -> str:
     return f"sm_{major}{minor}" + ("a" if (major, minor) == (9, 0) else "")
 
 
+class LaunchAttribute(ctypes.Structure):
+    """CUlaunchAttribute: an id, padding, a value of 64 bytes."""
+
+    _fields_ = (
+        ("id", ctypes.c_int),
+        ("padding", ctypes.c_int),
+        ("value", ctypes.c_uint32),
+        ("rest", ctypes.c_uint8 * 60),
+    )
+
+
+class LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        *((name, ctypes.c_uint) for name in ("gx", "gy", "gz", "bx", "by", "bz", "shared")),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(LaunchAttribute)),
+        ("num_attributes", ctypes.c_uint),
+    )
+
+
 class Kernels:
     """One compiled file. `exact` compiles the dimensions in; else they are read from the argument."""
 
@@ -52,7 +74,16 @@ class Kernels:
             defines |= {"CONST_DIMS": 1} | {f"D_{field}": v for field, v in values.items()}
         self.module = _load(name, arch(), tuple(sorted(defines.items())))
 
-    def launch(self, entry: str, grid, block: int, *args, smem: int = 0, dims: bool = True) -> None:
+    def launch(
+        self,
+        entry: str,
+        grid,
+        block: int,
+        *args,
+        smem: int = 0,
+        dims: bool = True,
+        pdl: bool = False,
+    ) -> None:
         """Launches `entry` (full name). Tensors go as pointers, floats as f32, None as null."""
         function = _function(self.module, entry)
         if smem > 48 * 1024:
@@ -62,7 +93,9 @@ class Kernels:
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
         grid = (*grid, 1, 1)[:3] if isinstance(grid, tuple) else (grid, 1, 1)
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        code = _driver().cuLaunchKernel(function, *grid, block, 1, 1, smem, stream, pointers, None)
+        attribute = LaunchAttribute(6, 0, int(pdl))  # programmatic stream serialization
+        config = LaunchConfig(*grid, block, 1, 1, smem, stream, ctypes.pointer(attribute), int(pdl))
+        code = _driver().cuLaunchKernelEx(ctypes.byref(config), function, pointers, None)
         _check(code, f"launch of {entry}")
 
 

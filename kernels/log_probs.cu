@@ -1,0 +1,155 @@
+// Log-probabilities of raw logits around one token of each row: its own, its rank, and the k best.
+//
+// log_prob = logit - ln(sum over vocab_size of e^logit). Rank 1 is the best; rank and best tokens
+//   consider ids below sample_vocab; equal values go by lowest id.
+// Shapes: logits [rows, vocab_size] f32; out [rows, 48] u32: [0] token, [1] status (0 ok, 1 not finite),
+//   [2] log_prob f32, [3] rank, [4] number of best tokens, [8, 28) their ids, [28, 48) their log-probs.
+// log_probs_rows: targets [rows] u32, k <= 20 for all rows. Launch: grid rows, block 1024.
+// log_probs_samples: after sample_finish; adds words [2, 48) to rows of `out` whose slot wants
+//   log-probs (word 12 of 16, NONE: none) and whose status is 0. Launch: grid S_pad, block 1024.
+// Numerics: f32 exponentials, f64 sum in a fixed order.
+#include "ptx.cuh"
+
+constexpr u32 OUT_WORDS = 48, MOST_BEST = 20, LIST = 1024, SLOT_WORDS = 16, SLOT_LOG_PROBS = 12;
+
+struct Ranked {
+    float value;
+    u32 id;
+};
+
+struct Memory {
+    Ranked list[LIST];
+    float maxima[1024];
+    double sums[32];
+    float scratch[33], floor;
+    u32 size, rank;
+};
+
+DEV bool before(Ranked a, Ranked b) { return a.value > b.value || (a.value == b.value && a.id < b.id); }
+
+// The k-th best of the threads' best values: at least k ids are not below it.
+DEV float floor_of(float best, u32 k, Memory& m) {
+    m.maxima[threadIdx.x] = best;
+    __syncthreads();
+    u32 rank = 0;
+    for (u32 i = 0; i < 1024; i++) rank += m.maxima[i] > best || (m.maxima[i] == best && i < threadIdx.x);
+    if (rank == k - 1) m.floor = best;
+    __syncthreads();
+    return m.floor;
+}
+
+DEV Ranked block_first(Ranked mine, Memory& m) {
+#pragma unroll
+    for (int offset = 16; offset > 0; offset >>= 1) {
+        Ranked other{__shfl_xor_sync(0xffffffffu, mine.value, offset), __shfl_xor_sync(0xffffffffu, mine.id, offset)};
+        if (before(other, mine)) mine = other;
+    }
+    __syncthreads();
+    if ((threadIdx.x & 31) == 0) m.list[threadIdx.x >> 5] = mine;
+    __syncthreads();
+    for (u32 w = 0; w < 32; w++)
+        if (before(m.list[w], mine)) mine = m.list[w];
+    return mine;
+}
+
+// Too many equal values for the list: k passes, each for the best id behind the last one.
+DEV void best_by_passes(const float* x, u32 valid, u32 k, float log_sum, u32* out, Memory& m) {
+    Ranked last{-NEG_INF, 0};
+    for (u32 j = 0; j < k; j++) {
+        Ranked mine{NEG_INF, NONE};
+        for (u32 i = threadIdx.x; i < valid; i += blockDim.x) {
+            Ranked here{x[i], i};
+            if ((j == 0 || before(last, here)) && before(here, mine)) mine = here;
+        }
+        last = block_first(mine, m);
+        if (threadIdx.x == 0) out[8 + j] = last.id, out[28 + j] = __float_as_uint(last.value - log_sum);
+    }
+}
+
+DEV void write_best(const float* x, u32 valid, u32 k, float floor, float log_sum, u32* out, Memory& m) {
+    if (threadIdx.x == 0) m.size = 0;
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < valid; i += blockDim.x)
+        if (x[i] >= floor) {
+            u32 at = atomicAdd(&m.size, 1u);
+            if (at < LIST) m.list[at] = {x[i], i};
+        }
+    __syncthreads();
+    u32 size = m.size;
+    if (size > LIST) return best_by_passes(x, valid, k, log_sum, out, m);
+    for (u32 i = threadIdx.x; i < size; i += blockDim.x) {
+        u32 rank = 0;
+        for (u32 j = 0; j < size; j++) rank += before(m.list[j], m.list[i]);
+        if (rank < k) {
+            out[8 + rank] = m.list[i].id;
+            out[28 + rank] = __float_as_uint(m.list[i].value - log_sum);
+        }
+    }
+}
+
+DEV void row_log_probs(const float* x, u32 vocab_size, u32 valid, u32 token, u32 k, u32* out, Memory& m) {
+    float own = x[token], best = NEG_INF, beyond = NEG_INF;
+    u32 ahead = 0;
+    bool bad = false;
+    for (u32 i = threadIdx.x; i < vocab_size; i += blockDim.x) {
+        float v = x[i];
+        bad |= !is_finite(v);
+        if (i < valid) {
+            best = fmaxf(best, v);
+            ahead += v > own || (v == own && i < token);
+        } else {
+            beyond = fmaxf(beyond, v);
+        }
+    }
+    if (threadIdx.x == 0) m.rank = 1;
+    if (__syncthreads_or(bad)) {
+        if (threadIdx.x == 0) out[0] = token, out[1] = 1;
+        return;
+    }
+    ahead = warp_sum_u32(ahead);
+    if ((threadIdx.x & 31) == 0) atomicAdd(&m.rank, ahead);
+    float top = warp_max(fmaxf(best, beyond));
+    if ((threadIdx.x & 31) == 0) m.scratch[threadIdx.x >> 5] = top;
+    __syncthreads();
+    top = warp_max(m.scratch[threadIdx.x & 31]);
+    double sum = 0.0;
+    for (u32 i = threadIdx.x; i < vocab_size; i += blockDim.x) sum += (double)expf(x[i] - top);
+#pragma unroll
+    for (int offset = 16; offset > 0; offset >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+    if ((threadIdx.x & 31) == 0) m.sums[threadIdx.x >> 5] = sum;
+    __syncthreads();
+    sum = 0.0;
+    for (u32 w = 0; w < 32; w++) sum += m.sums[w];
+    float log_sum = top + (float)log(sum);
+    k = min(min(k, MOST_BEST), valid);
+    if (threadIdx.x == 0) {
+        out[0] = token, out[1] = 0, out[2] = __float_as_uint(own - log_sum), out[3] = m.rank, out[4] = k;
+    }
+    if (k > 0) write_best(x, valid, k, floor_of(best, k, m), log_sum, out, m);
+}
+
+extern "C" __global__ void __launch_bounds__(1024)
+PASTE(log_probs_rows, f32, sm80)
+(Dims dims, const float* __restrict__ logits, const u32* __restrict__ targets, u32 k, u32* out) {
+    __shared__ Memory m;
+    grid_wait();
+    u64 row = blockIdx.x;
+    u32 token = min(targets[row], DIM(vocab_size) - 1);
+    row_log_probs(logits + row * DIM(vocab_size), DIM(vocab_size), DIM(sample_vocab), token, k,
+                  out + row * OUT_WORDS, m);
+}
+
+extern "C" __global__ void __launch_bounds__(1024)
+PASTE(log_probs_samples, f32, sm80)
+(Dims dims, const float* __restrict__ logits, const u32* meta, const u32* slots, u32* out) {
+    __shared__ Memory m;
+    grid_wait();
+    u64 s = blockIdx.x;
+    if (s >= meta[2]) return;
+    u32 k = slots[(u64)meta[meta[7] + 4 * s + 2] * SLOT_WORDS + SLOT_LOG_PROBS];
+    out += s * OUT_WORDS;
+    u32 token = out[0];
+    if (k == NONE || out[1] != 0) return;
+    __syncthreads();
+    row_log_probs(logits + s * DIM(vocab_size), DIM(vocab_size), DIM(sample_vocab), token, k, out, m);
+}

@@ -1,0 +1,48 @@
+// The pooled final hidden state of embedding requests: the final norm, then the mean or the last row.
+//
+// meta as step_prepare.cu reads it; rows' flags: bit 0 mean, bit 1 last, bit 2 the prompt ends here.
+// pool_scale: scale[t] = rsqrt(mean(residual[t]^2) + eps), [T_pad] f32. Launch: grid T_pad, block 256.
+// pool_rows: residual [T_pad, hidden_size] f32; weight [hidden_size] f32 (final norm); accum
+//   [num_slots, hidden_size] f32 (sums of a prompt's earlier chunks; a row with start 0 begins anew);
+//   out [R_max, hidden_size] f32, written for rows with bit 2: mean or last of residual * scale * weight.
+//   Launch: grid (R_max, ceil(hidden_size / 256)), block 256.
+// Numerics: f32 sums in token order, so that a prompt's chunks give what the whole prompt gives.
+#include "ptx.cuh"
+
+constexpr u32 MEAN = 1, LAST = 2, ENDS = 4;
+
+ENTRY_F32(pool_scale)
+(Dims dims, const float* __restrict__ residual, float* __restrict__ scale, float eps) {
+    __shared__ float scratch[33];
+    grid_wait();
+    const float* row = residual + (u64)blockIdx.x * DIM(hidden_size);
+    float sum = 0.0f;
+    for (u32 i = threadIdx.x; i < DIM(hidden_size); i += blockDim.x) sum += row[i] * row[i];
+    sum = block_sum(sum, scratch);
+    if (threadIdx.x == 0) scale[blockIdx.x] = rsqrtf(sum / (float)DIM(hidden_size) + eps);
+}
+
+ENTRY_F32(pool_rows)
+(Dims dims, const u32* meta, const float* __restrict__ residual, const float* __restrict__ scale,
+ const float* __restrict__ weight, float* accum, float* out) {
+    grid_wait();
+    u32 i = blockIdx.y * blockDim.x + threadIdx.x;
+    if (blockIdx.x >= meta[0] || i >= DIM(hidden_size)) return;
+    const u32* row = meta + meta[4] + 8 * blockIdx.x;
+    u32 slot = row[0], start = row[1], count = row[2], first = row[3], flags = row[4];
+    if (!(flags & (MEAN | LAST))) return;
+    float* kept = accum + (u64)slot * DIM(hidden_size) + i;
+    float* target = out + (u64)blockIdx.x * DIM(hidden_size) + i;
+    const float* x = residual + i;
+    if (flags & LAST) {
+        u64 t = first + count - 1;
+        if (flags & ENDS) *target = x[t * DIM(hidden_size)] * scale[t] * weight[i];
+        return;
+    }
+    float sum = start == 0 ? 0.0f : *kept;
+#pragma unroll 8
+    for (u32 t = first; t < first + count; t++)
+        sum += x[(u64)t * DIM(hidden_size)] * scale[t] * weight[i];
+    if (flags & ENDS) *target = sum / (float)(start + count);
+    else *kept = sum;
+}

@@ -1,0 +1,31 @@
+// Fills the token counts of slots that open with penalties.
+//
+// counts [num_slots, vocab_size] u16: bit 15 says the prompt holds the id, the rest how often the
+//   output does (saturates at 32767). ids u32: the jobs' prompt ids, then generated ids, all below
+//   vocab_size; jobs [num_jobs][4] u32 {slot, first index in ids, prompt ids, generated ids}.
+// Launch: grid num_jobs, block 1024; a slot appears in one job only.
+#include "ptx.cuh"
+
+DEV void count_token(u16* counts, u64 at, bool prompt) {
+    u32* word = (u32*)counts + at / 2;
+    u32 shift = at % 2 * 16, old = *word, seen;
+    do {
+        seen = old;
+        u32 half = seen >> shift & 0xffff;
+        if (prompt) half |= 0x8000;
+        else if ((half & 0x7fff) < 0x7fff) half++;
+        old = atomicCAS(word, seen, (seen & ~(0xffffu << shift)) | half << shift);
+    } while (old != seen);
+}
+
+ENTRY_U32(sample_open)
+(Dims dims, u16* counts, const u32* ids, const u32* jobs) {
+    grid_wait();
+    const u32* job = jobs + 4 * blockIdx.x;
+    u64 row = (u64)job[0] * DIM(vocab_size);
+    for (u32 i = threadIdx.x; i < DIM(vocab_size); i += blockDim.x) counts[row + i] = 0;
+    __threadfence();
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < job[2] + job[3]; i += blockDim.x)
+        count_token(counts, row + ids[job[1] + i], i < job[2]);
+}

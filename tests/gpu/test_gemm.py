@@ -1,0 +1,136 @@
+"""Skinny GEMM, and the steps of a mixture of experts, against float64."""
+
+import pytest
+import torch
+from device import Kernels, poison, relative_error, u32
+
+DTYPES = {"bf16": (torch.bfloat16, 0, 4e-3), "f16": (torch.float16, 1, 6e-4)}
+
+
+def gated(y, kind):
+    gate, up = y.chunk(2, -1)
+    approximate = {"approximate": "tanh"} if kind else {}
+    return (torch.nn.functional.gelu if kind else torch.nn.functional.silu)(
+        gate, **approximate
+    ) * up
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("epilogue", [0, 1, 2, 3])
+@pytest.mark.parametrize("most_rows", [8, 16, 32, 64])
+@pytest.mark.parametrize("name", DTYPES)
+def test_gemm_skinny(name, most_rows, epilogue, exact):
+    dtype, flag, tolerance = DTYPES[name]
+    for n, k in [(32, 8), (64, 576), (96, 1024), (576, 1536), (1024, 2056)]:
+        kernels = Kernels("gemm_skinny", {"gemm_n": n, "gemm_k": k}, exact, DTYPE_F16=flag,
+                          GEMM_ROWS=most_rows, GEMM_EPI=epilogue)  # fmt: skip
+        w = torch.randn(n, k, device="cuda").to(dtype)
+        for rows in {1, 2, 7, 8, most_rows // 2 + 1, most_rows}:
+            x = torch.randn(rows, k, device="cuda").to(dtype) / k**0.5
+            y = x.double() @ w.double().T
+            kind, width = n % 64 == 0, n // 2 if epilogue == 2 else n
+            out = poison(rows, width, dtype=torch.float32 if epilogue in (1, 3) else dtype)
+            if epilogue == 1:
+                out = torch.randn(rows, width, device="cuda")
+                y = y + out.double()
+            grid = n // 32 if epilogue == 2 else n // 16
+            kernels.launch(f"gemm_skinny_{name}_sm80", grid, 256, x, w, out, rows, int(kind))
+            expected = gated(y, kind) if epilogue == 2 else y
+            limit = 2e-6 if epilogue in (1, 3) else tolerance
+            assert relative_error(out, expected) < limit, (n, k, rows)
+
+
+def test_gemm_skinny_rows_do_not_depend_on_each_other():
+    n, k = 256, 4096
+    w = torch.randn(n, k, device="cuda").bfloat16()
+    x = torch.randn(64, k, device="cuda").bfloat16()
+    results = []
+    for most_rows, rows in [(8, 1), (8, 8), (16, 9), (64, 64)]:
+        kernels = Kernels(
+            "gemm_skinny", {"gemm_n": n, "gemm_k": k}, GEMM_ROWS=most_rows, GEMM_EPI=3
+        )
+        out = poison(rows, n, dtype=torch.float32)
+        kernels.launch(
+            "gemm_skinny_bf16_sm80", n // 16, 256, x[:rows].contiguous(), w, out, rows, 0
+        )
+        results.append(out[0])
+    assert all(torch.equal(results[0], other) for other in results)
+
+
+@pytest.mark.parametrize("normalise", [0, 1])
+@pytest.mark.parametrize(("E", "k"), [(4, 2), (8, 2), (60, 4), (128, 8), (512, 16)])
+@pytest.mark.parametrize("tokens", [1, 3, 64, 333])
+def test_moe_route_and_sort(tokens, E, k, normalise):
+    logits = torch.randn(tokens, E, device="cuda")
+    logits[0, : E // 2] = logits[0].max()  # ties: the lowest id first
+    ids, weights = poison(tokens, k, dtype=torch.int32), poison(tokens, k, dtype=torch.float32)
+    kernels = Kernels("moe", {"num_experts": E, "experts_per_token": k})
+    kernels.launch(
+        "moe_route_f32_sm80", -(-tokens // 4), 128, logits, ids, weights, normalise, tokens
+    )
+    p = logits.double().softmax(-1)
+    order = torch.sort(logits, dim=-1, descending=True, stable=True).indices[:, :k]
+    assert torch.equal(ids.long(), order)
+    expected = p.gather(1, order)
+    if normalise:
+        expected /= expected.sum(-1, keepdim=True)
+    assert relative_error(weights, expected) < 1e-6
+    n = tokens * k
+    offset, sorted_, place = (poison(size, dtype=torch.int32) for size in (E + 1, n, n))
+    kernels.launch("moe_sort_u32_sm80", E, 256, ids, n, offset, sorted_, place)
+    flat = ids.flatten().long()
+    assert torch.equal(sorted_.long(), torch.sort(flat, stable=True).indices)
+    assert torch.equal(place[sorted_.long()].long(), torch.arange(n, device="cuda"))
+    counts = torch.bincount(flat, minlength=E)
+    assert torch.equal(offset.long(), torch.cat([counts.new_zeros(1), counts.cumsum(0)]))
+
+
+def test_moe_route_survives_nan():
+    logits = torch.full((4, 8), float("nan"), device="cuda")
+    ids, weights = poison(4, 2, dtype=torch.int32), poison(4, 2, dtype=torch.float32)
+    kernels = Kernels("moe", {"num_experts": 8, "experts_per_token": 2})
+    kernels.launch("moe_route_f32_sm80", 1, 128, logits, ids, weights, 1, 4)
+    assert int(ids.min()) >= 0
+    assert int(ids.max()) < 8
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize(
+    ("tokens", "E", "k", "hidden", "width"),
+    [(1, 4, 2, 64, 40), (70, 8, 2, 136, 64), (300, 16, 4, 256, 200)],
+)
+def test_moe(name, tokens, E, k, hidden, width, exact):
+    dtype, flag, tolerance = DTYPES[name]
+    dims = {"num_experts": E, "experts_per_token": k, "hidden_size": hidden}
+    n = tokens * k
+    x = torch.randn(tokens, hidden, device="cuda").to(dtype)
+    up = (torch.randn(E, 2 * width, hidden, device="cuda") / hidden**0.5).to(dtype)
+    down = (torch.randn(E, hidden, width, device="cuda") / width**0.5).to(dtype)
+    ids = torch.stack([torch.randperm(E)[:k] for _ in range(tokens)]).cuda()
+    ids[:, 0] = torch.where(torch.arange(tokens, device="cuda") % 2 == 0, ids[:, 0], ids[0, 0])
+    weights = torch.rand(tokens, k, device="cuda")
+    offset, sorted_, place = (poison(size, dtype=torch.int32) for size in (E + 1, n, n))
+    kernels = Kernels("moe", dims, exact, DTYPE_F16=flag)
+    kernels.launch("moe_sort_u32_sm80", E, 256, u32(ids.flatten().cpu()), n, offset, sorted_, place)
+    hidden_out, gate, y = (poison(n, size, dtype=dtype) for size in (2 * width, width, hidden))
+    for weight, source, target, gather in ((up, x, hidden_out, 1), (down, gate, y, 0)):
+        shape = {"gemm_n": weight.shape[1], "gemm_k": weight.shape[2]}
+        gemm = Kernels("moe", dims | shape, exact, DTYPE_F16=flag)
+        if not gather:
+            gate.copy_(gated(hidden_out.double(), 0))
+        grid = (-(-weight.shape[1] // 64), -(-n // 64) + E)
+        gemm.launch(
+            f"moe_gemm_{name}_sm80", grid, 128, source, weight, target, offset, sorted_, gather
+        )
+    order = sorted_.long()
+    expert = ids.flatten()[order]
+    reference = torch.einsum("nh,nwh->nw", x[order // k].double(), up[expert].double())
+    assert relative_error(hidden_out, reference) < tolerance
+    reference = torch.einsum("nw,nhw->nh", gate.double(), down[expert].double())
+    assert relative_error(y, reference) < tolerance
+    residual = torch.randn(tokens, hidden, device="cuda")
+    parts = y[place.long()].view(tokens, k, hidden).double() * weights[..., None].double()
+    expected = residual.double() + parts.sum(1)
+    kernels.launch(f"moe_combine_{name}_sm80", tokens, 256, y, place, weights, residual)
+    assert relative_error(residual, expected) < 1e-6
