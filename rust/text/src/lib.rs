@@ -1,1 +1,30 @@
-//! ingle-text.
+//! Everything between text and token ids: tokenizers from tokenizer.json and GGUF, the incremental
+//! detokeniser, chat templates and the stop matcher. Knows no other ingle crate.
+//!
+//! Steps [2] (tokenise) and [7] (detokenise, stop rules) of the request path. All types here are
+//! plain data that any thread may use; nothing blocks, reads a file or asks for the time.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod added;
+mod byte_level;
+mod chat;
+mod crate_encoder;
+mod detokenizer;
+mod error;
+mod gguf;
+mod hf;
+mod merge;
+mod rendered;
+mod sentencepiece;
+mod stop;
+mod token_table;
+mod tokenizer;
+
+pub use chat::{ChatInput, ChatTemplate};
+pub use detokenizer::Detokenizer;
+pub use error::TextError;
+pub use gguf::GgufVocab;
+pub use rendered::RenderedPrompt;
+pub use stop::StopMatcher;
+pub use tokenizer::Tokenizer;

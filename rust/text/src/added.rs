@@ -1,0 +1,217 @@
+//! [2] Finds added tokens in text: the special ones and the ordinary additions to the vocabulary.
+//! Any thread. Leftmost match first, the longest at that place, as the tokenizers library does.
+//!
+//! One deliberate difference: a special token that may not be honoured here (it stands in user text)
+//! is treated as if it did not exist, so a shorter or later token can still match.
+
+/// One entry of the added vocabulary.
+#[derive(Debug, Clone)]
+pub(crate) struct AddedToken {
+    pub(crate) id: u32,
+    pub(crate) content: String,
+    pub(crate) special: bool,
+    /// Whether white space before the token belongs to it.
+    pub(crate) lstrip: bool,
+    /// Whether white space after the token belongs to it.
+    pub(crate) rstrip: bool,
+    /// Whether the token is looked for in the normalised text instead of the text as given.
+    pub(crate) normalized: bool,
+}
+
+/// A part of the text: an added token, or text between two of them.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Part<'t> {
+    /// Ordinary text, never empty.
+    Text(&'t str),
+    /// The id of an added token.
+    Token(u32),
+}
+
+/// A matcher for a set of added tokens.
+#[derive(Debug, Default)]
+pub(crate) struct AddedMatcher {
+    tokens: Vec<AddedToken>,
+    nodes: Vec<Node>,
+    /// Whether some token begins with this byte; keeps the common case to one look-up a byte.
+    first: Vec<bool>,
+}
+
+#[derive(Debug, Default)]
+struct Node {
+    children: Vec<(u8, usize)>,
+    token: Option<usize>,
+}
+
+impl AddedMatcher {
+    /// Builds the matcher; of two tokens with the same text the first one counts.
+    pub(crate) fn new(tokens: Vec<AddedToken>) -> Self {
+        let mut matcher =
+            Self { tokens: Vec::new(), nodes: vec![Node::default()], first: vec![false; 256] };
+        for token in tokens {
+            matcher.insert(token);
+        }
+        matcher
+    }
+
+    /// Whether there is nothing to look for.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    fn insert(&mut self, token: AddedToken) {
+        let mut at = 0;
+        for &byte in token.content.as_bytes() {
+            at = match self.child(at, byte) {
+                Some(next) => next,
+                None => {
+                    let next = self.nodes.len();
+                    self.nodes.push(Node::default());
+                    self.nodes[at].children.push((byte, next));
+                    next
+                }
+            };
+        }
+        if at != 0 && self.nodes[at].token.is_none() {
+            self.first[usize::from(token.content.as_bytes()[0])] = true;
+            self.nodes[at].token = Some(self.tokens.len());
+            self.tokens.push(token);
+        }
+    }
+
+    fn child(&self, at: usize, byte: u8) -> Option<usize> {
+        self.nodes[at].children.iter().find(|(b, _)| *b == byte).map(|(_, next)| *next)
+    }
+
+    /// The longest token at `start` that may be honoured: its index and its end.
+    fn longest_at(
+        &self,
+        text: &str,
+        start: usize,
+        honoured: &impl Fn(usize, usize) -> bool,
+    ) -> Option<(usize, usize)> {
+        let (mut at, mut found) = (0, None);
+        for (offset, &byte) in text.as_bytes()[start..].iter().enumerate() {
+            at = match self.child(at, byte) {
+                Some(next) => next,
+                None => break,
+            };
+            if let Some(token) = self.nodes[at].token {
+                let end = start + offset + 1;
+                if !self.tokens[token].special || honoured(start, end) {
+                    found = Some((token, end));
+                }
+            }
+        }
+        found
+    }
+
+    /// Splits `text` and calls `part` for every piece in order. `honoured(start, end)` says whether
+    /// a special token may be read from these bytes of `text`.
+    pub(crate) fn split<'t, E>(
+        &self,
+        text: &'t str,
+        honoured: &impl Fn(usize, usize) -> bool,
+        part: &mut impl FnMut(Part<'t>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let bytes = text.as_bytes();
+        let (mut text_start, mut at) = (0, 0);
+        while !self.tokens.is_empty() && at < bytes.len() {
+            if !self.first[usize::from(bytes[at])] {
+                at += 1;
+                continue;
+            }
+            let Some((index, end)) = self.longest_at(text, at, honoured) else {
+                at += 1;
+                continue;
+            };
+            let token = &self.tokens[index];
+            let (start, stop) = token.with_stripped_space(text, text_start, at, end);
+            if text_start < start {
+                part(Part::Text(&text[text_start..start]))?;
+            }
+            part(Part::Token(token.id))?;
+            (text_start, at) = (stop, stop);
+        }
+        if text_start < text.len() {
+            part(Part::Text(&text[text_start..]))?;
+        }
+        Ok(())
+    }
+}
+
+impl AddedToken {
+    /// Widens the match `[start, end)` over white space where the token asks for it.
+    fn with_stripped_space(
+        &self,
+        text: &str,
+        floor: usize,
+        start: usize,
+        end: usize,
+    ) -> (usize, usize) {
+        let (mut from, mut to) = (start, end);
+        if self.lstrip {
+            from = floor + text[floor..start].trim_end().len();
+        }
+        if self.rstrip {
+            to = text.len() - text[end..].trim_start().len();
+        }
+        (from, to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(id: u32, content: &str, special: bool) -> AddedToken {
+        AddedToken {
+            id,
+            content: content.into(),
+            special,
+            lstrip: false,
+            rstrip: false,
+            normalized: false,
+        }
+    }
+
+    fn split(matcher: &AddedMatcher, text: &str, honoured: bool) -> Vec<String> {
+        let mut parts = Vec::new();
+        matcher
+            .split(text, &|_, _| honoured, &mut |part| {
+                parts.push(match part {
+                    Part::Text(text) => text.to_string(),
+                    Part::Token(id) => format!("#{id}"),
+                });
+                Ok::<(), ()>(())
+            })
+            .unwrap();
+        parts
+    }
+
+    #[test]
+    fn test_longest_at_the_leftmost_place_wins() {
+        let matcher = AddedMatcher::new(vec![
+            token(1, "<a", false),
+            token(2, "<a>b", false),
+            token(3, "b", false),
+        ]);
+        assert_eq!(split(&matcher, "x<a>b<a>", true), ["x", "#2", "#1", ">"]);
+        assert_eq!(split(&matcher, "", true), [""; 0]);
+        assert_eq!(split(&matcher, "b", true), ["#3"]);
+    }
+
+    #[test]
+    fn test_special_token_in_user_text_stays_text() {
+        let matcher = AddedMatcher::new(vec![token(1, "<s>", true), token(2, "s", false)]);
+        assert_eq!(split(&matcher, "a<s>", true), ["a", "#1"]);
+        assert_eq!(split(&matcher, "a<s>", false), ["a<", "#2", ">"]);
+    }
+
+    #[test]
+    fn test_strip_takes_space_that_no_earlier_token_took() {
+        let mut both = token(1, "<m>", true);
+        (both.lstrip, both.rstrip) = (true, true);
+        let matcher = AddedMatcher::new(vec![both]);
+        assert_eq!(split(&matcher, "a \u{3000}<m> \n<m>b", true), ["a", "#1", "#1", "b"]);
+    }
+}

@@ -1,0 +1,152 @@
+//! [7] Turns token ids into text, one at a time. Engine thread only. Never emits half a character,
+//! never loses one: the joined pieces equal `Tokenizer::decode` of all ids.
+
+use std::sync::Arc;
+
+use crate::Tokenizer;
+
+/// The text state of one choice of one request.
+#[derive(Debug)]
+pub struct Detokenizer {
+    tokenizer: Arc<Tokenizer>,
+    skip_special_tokens: bool,
+    /// Whether the next byte, if it is a space, is the one that SentencePiece put before the text.
+    strip_space: bool,
+    utf8: Utf8Stream,
+}
+
+impl Detokenizer {
+    /// A detokeniser for a text that begins here: a SentencePiece model's leading space is dropped,
+    /// as `decode` does.
+    pub fn new(tokenizer: Arc<Tokenizer>, skip_special_tokens: bool) -> Self {
+        let strip_space = tokenizer.strips_leading_space();
+        Self { tokenizer, skip_special_tokens, strip_space, utf8: Utf8Stream::default() }
+    }
+
+    /// A detokeniser for a text that goes on after other text (a completion after its prompt): a
+    /// leading space is kept, so that prompt and completion join without gluing words.
+    pub fn continuing(tokenizer: Arc<Tokenizer>, skip_special_tokens: bool) -> Self {
+        Self { strip_space: false, ..Self::new(tokenizer, skip_special_tokens) }
+    }
+
+    /// Appends to `out` the text that `id` made certain. Bytes that may still become a character are
+    /// held back (at most three); bytes that cannot become one are written as U+FFFD. An id beyond
+    /// the vocabulary adds nothing.
+    pub fn push(&mut self, id: u32, out: &mut String) {
+        if self.skip_special_tokens && self.tokenizer.is_special(id) {
+            return;
+        }
+        let Some(mut bytes) = self.tokenizer.token_bytes(id) else { return };
+        if self.strip_space && !bytes.is_empty() {
+            self.strip_space = false;
+            bytes = bytes.strip_prefix(b" ").unwrap_or(bytes);
+        }
+        self.utf8.push(bytes, out);
+    }
+
+    /// Appends what was held back; bytes that did not become a character are written as U+FFFD.
+    pub fn finish(&mut self, out: &mut String) {
+        self.utf8.finish(out);
+    }
+}
+
+/// Incremental `String::from_utf8_lossy`: the same text, whatever the pieces.
+#[derive(Debug, Default)]
+struct Utf8Stream {
+    /// The beginning of a character whose end has not come yet, at most three bytes between calls.
+    held: Vec<u8>,
+}
+
+impl Utf8Stream {
+    fn push(&mut self, bytes: &[u8], out: &mut String) {
+        if self.held.is_empty() {
+            let rest = take_certain(bytes, out);
+            self.held.extend_from_slice(rest);
+            return;
+        }
+        self.held.extend_from_slice(bytes);
+        let joined = std::mem::take(&mut self.held);
+        let rest = take_certain(&joined, out).len();
+        self.held.extend_from_slice(&joined[joined.len() - rest..]);
+    }
+
+    fn finish(&mut self, out: &mut String) {
+        out.push_str(&String::from_utf8_lossy(&self.held));
+        self.held.clear();
+    }
+}
+
+/// Appends the characters that `bytes` settle and returns the unsettled rest.
+fn take_certain<'b>(mut bytes: &'b [u8], out: &mut String) -> &'b [u8] {
+    loop {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => {
+                out.push_str(text);
+                return &[];
+            }
+            Err(error) => {
+                let (valid, rest) = bytes.split_at(error.valid_up_to());
+                out.push_str(&String::from_utf8_lossy(valid));
+                match error.error_len() {
+                    None => return rest,
+                    Some(len) => {
+                        out.push('\u{FFFD}');
+                        bytes = &rest[len..];
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn test_any_cut_of_any_bytes_gives_the_lossy_text(
+            pieces in prop::collection::vec(prop::collection::vec(byte(), 0..6), 0..12),
+        ) {
+            let (mut stream, mut text) = (Utf8Stream::default(), String::new());
+            for piece in &pieces {
+                stream.push(piece, &mut text);
+                prop_assert!(stream.held.len() <= 3);
+            }
+            stream.finish(&mut text);
+            prop_assert_eq!(text, String::from_utf8_lossy(&pieces.concat()).into_owned());
+        }
+    }
+
+    /// Bytes that often meet at the edges of UTF-8: leads, continuations, surrogates, overlong forms.
+    fn byte() -> impl Strategy<Value = u8> {
+        prop_oneof![
+            Just(b'a'),
+            Just(0x80),
+            Just(0xBF),
+            Just(0x9F),
+            Just(0xA0),
+            Just(0xC3),
+            Just(0xE0),
+            Just(0xED),
+            Just(0xEF),
+            Just(0xF0),
+            Just(0xF4),
+            any::<u8>(),
+        ]
+    }
+
+    #[test]
+    fn test_whole_characters_come_at_once_and_half_ones_wait() {
+        let (mut stream, mut text) = (Utf8Stream::default(), String::new());
+        stream.push(&[0xF0, 0x9F, 0x92], &mut text);
+        assert_eq!(text, "");
+        stream.push(&[0xA9, b'!'], &mut text);
+        assert_eq!(text, "💩!");
+        stream.push(&[0xF0, 0x9F], &mut text);
+        stream.push(b"x", &mut text);
+        assert_eq!(text, "💩!\u{FFFD}x");
+    }
+}

@@ -1,0 +1,143 @@
+//! Reads tokenizer.json and tokenizer_config.json. At model load only. Hostile input: whatever is
+//! not understood exactly is refused by name, nothing is guessed.
+
+mod config;
+mod decoder;
+pub(crate) mod parts;
+mod post_processor;
+
+use std::collections::HashMap;
+
+use crate::TextError;
+use crate::added::AddedToken;
+use crate::crate_encoder::CrateEncoder;
+use crate::token_table::{TokenEntry, TokenTable};
+use crate::tokenizer::{Encoder, Tokenizer, TokenizerParts};
+use config::TokenizerConfig;
+use decoder::TokenDecoder;
+pub(crate) use decoder::fallback_byte;
+pub(crate) use parts::Model;
+use parts::TokenizerJson;
+use post_processor::Framing;
+
+pub(crate) const TOKENIZER_JSON: &str = "tokenizer.json";
+pub(crate) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+
+/// Ids above this are refused: a table of this size is the largest that a broken file can ask for.
+pub(crate) const MAX_VOCAB: u32 = 4 << 20;
+
+/// Builds a tokenizer from the two files of a Hugging Face folder.
+pub(crate) fn tokenizer(json: &[u8], config: Option<&[u8]>) -> Result<Tokenizer, TextError> {
+    let json = TokenizerJson::parse(json)?;
+    let config = config.map(TokenizerConfig::parse).transpose()?.unwrap_or_default();
+    json.model.check()?;
+
+    let added = added_tokens(&json, &config)?;
+    let decoder = TokenDecoder::parse(json.decoder.as_ref())?;
+    let table = token_table(&json.model, &added, &decoder)?;
+    let mut framing = Framing::parse(json.post_processor.as_ref(), &table)?;
+    config.apply_flags(&mut framing, &table)?;
+
+    // Special tokens are looked for in the text as given, whatever `normalized` says: their place in
+    // it decides whether they count.
+    let (raw, normalized) = added.into_iter().partition(|token| token.special || !token.normalized);
+    let encoder = CrateEncoder::new(json.normalizer, json.pre_tokenizer, json.model, normalized)?;
+    let id = |token: &Option<String>| token.as_ref().and_then(|token| table.id(token));
+    let (bos, eos) = (id(&config.bos_token), id(&config.eos_token));
+    Ok(Tokenizer::from_parts(TokenizerParts {
+        encoder: Encoder::Crate(Box::new(encoder)),
+        added: raw,
+        prefix: framing.prefix,
+        suffix: framing.suffix,
+        strip_leading_space: decoder.strips_leading_space(),
+        bos,
+        eos: eos.into_iter().collect(),
+        named: config.named_tokens(),
+        table,
+    }))
+}
+
+/// The added tokens of both files; tokenizer_config.json wins, as in transformers.
+fn added_tokens(
+    json: &TokenizerJson,
+    config: &TokenizerConfig,
+) -> Result<Vec<AddedToken>, TextError> {
+    let mut tokens: Vec<AddedToken> = Vec::new();
+    let mut places: HashMap<String, usize> = HashMap::new();
+    let from_config = config.added_tokens_decoder.iter().map(|(id, token)| (*id, token));
+    let listed = json.added_tokens.iter().map(|token| (token.id, &token.token)).chain(from_config);
+    for (id, token) in listed {
+        if token.single_word {
+            let what = "added token with single_word";
+            return Err(TextError::unsupported(TOKENIZER_JSON, what, &token.content));
+        }
+        // A token that the model knows keeps the model's id, as in the tokenizers library.
+        let id = json.model.vocab.get(&token.content).copied().unwrap_or(id);
+        let token = AddedToken {
+            id,
+            content: token.content.clone(),
+            special: token.special,
+            lstrip: token.lstrip,
+            rstrip: token.rstrip,
+            normalized: token.normalized,
+        };
+        match places.get(&token.content) {
+            Some(&place) => tokens[place] = token,
+            None => {
+                places.insert(token.content.clone(), tokens.len());
+                tokens.push(token);
+            }
+        }
+    }
+    for name in config.special_names() {
+        match (places.get(name), json.model.vocab.get(name)) {
+            (Some(&place), _) => tokens[place].special = true,
+            (None, Some(&id)) => {
+                places.insert(name.clone(), tokens.len());
+                tokens.push(AddedToken {
+                    id,
+                    content: name.clone(),
+                    special: true,
+                    lstrip: false,
+                    rstrip: false,
+                    normalized: false,
+                });
+            }
+            // A name that no vocabulary has names no token.
+            (None, None) => {}
+        }
+    }
+    tokens.retain(|token| !token.content.is_empty());
+    Ok(tokens)
+}
+
+fn token_table(
+    model: &Model,
+    added: &[AddedToken],
+    decoder: &TokenDecoder,
+) -> Result<TokenTable, TextError> {
+    let ids = model.vocab.values().chain(added.iter().map(|token| &token.id));
+    let size = ids.max().map_or(0, |id| id.saturating_add(1));
+    if size > MAX_VOCAB {
+        let message = format!("token id {} is beyond the limit of {MAX_VOCAB}", size - 1);
+        return Err(TextError::load(TOKENIZER_JSON, message));
+    }
+    let mut entries: Vec<Option<TokenEntry>> = Vec::new();
+    entries.resize_with(size as usize, || None);
+    for (name, &id) in &model.vocab {
+        if let Some(other) = &entries[id as usize] {
+            let message = format!("tokens {:?} and {name:?} share id {id}", other.name);
+            return Err(TextError::load(TOKENIZER_JSON, message));
+        }
+        let bytes = decoder.bytes(name);
+        entries[id as usize] = Some(TokenEntry { name: name.clone(), bytes, special: false });
+    }
+    for token in added {
+        entries[token.id as usize] = Some(TokenEntry {
+            name: token.content.clone(),
+            bytes: decoder.bytes_of_added(&token.content),
+            special: token.special,
+        });
+    }
+    Ok(TokenTable::new(entries))
+}

@@ -1,0 +1,185 @@
+//! [2] Byte-pair merging: the pair with the lowest rank first, the leftmost of equal ones, until no
+//! pair is left. Any thread. Short words are scanned; long ones use a heap, so that one megabyte of
+//! one letter costs n log n and not n squared.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// What two neighbouring symbols become, and how early.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Merge {
+    pub(crate) rank: u32,
+    pub(crate) id: u32,
+}
+
+/// All merges of a model.
+#[derive(Debug, Default)]
+pub(crate) struct MergeTable {
+    pairs: HashMap<u64, Merge, BuildHasherDefault<PairHasher>>,
+}
+
+impl MergeTable {
+    pub(crate) fn with_capacity(merges: usize) -> Self {
+        Self { pairs: HashMap::with_capacity_and_hasher(merges, BuildHasherDefault::default()) }
+    }
+
+    /// Adds a merge; false if this pair has one already.
+    pub(crate) fn insert(&mut self, left: u32, right: u32, merge: Merge) -> bool {
+        self.pairs.insert(pair(left, right), merge).is_none()
+    }
+
+    fn get(&self, left: u32, right: u32) -> Option<Merge> {
+        self.pairs.get(&pair(left, right)).copied()
+    }
+
+    /// Merges `symbols` in place.
+    pub(crate) fn merge(&self, symbols: &mut Vec<u32>) {
+        if symbols.len() <= SCANNED_SYMBOLS {
+            self.merge_short(symbols)
+        } else {
+            self.merge_long(symbols)
+        }
+    }
+
+    /// Looks at every pair for each merge.
+    fn merge_short(&self, symbols: &mut Vec<u32>) {
+        // The merge of each symbol with its right neighbour; NONE where there is none.
+        let mut merges = [NONE; SCANNED_SYMBOLS];
+        for (at, two) in symbols.windows(2).enumerate() {
+            merges[at] = self.get(two[0], two[1]).unwrap_or(NONE);
+        }
+        loop {
+            let mut best = 0;
+            for at in 1..symbols.len().saturating_sub(1) {
+                if merges[at].rank < merges[best].rank {
+                    best = at;
+                }
+            }
+            if symbols.len() < 2 || merges[best].rank == NONE.rank {
+                return;
+            }
+            symbols[best] = merges[best].id;
+            symbols.remove(best + 1);
+            merges.copy_within(best + 1..symbols.len().max(best + 1), best);
+            merges[symbols.len() - 1] = NONE;
+            for at in best.saturating_sub(1)..=best {
+                if at + 1 < symbols.len() {
+                    merges[at] = self.get(symbols[at], symbols[at + 1]).unwrap_or(NONE);
+                }
+            }
+        }
+    }
+
+    /// Keeps the possible merges in a heap; entries whose symbols have changed are passed over.
+    fn merge_long(&self, symbols: &mut Vec<u32>) {
+        let len = symbols.len();
+        let mut links: Vec<Link> =
+            (0..len).map(|at| Link { prev: at.wrapping_sub(1), next: at + 1 }).collect();
+        let candidate = |symbols: &[u32], left: usize, right: usize| {
+            let (left_symbol, right_symbol) = (symbols[left], symbols[right]);
+            let merge = self.get(left_symbol, right_symbol)?;
+            Some(Reverse((merge.rank, left, left_symbol, right_symbol, merge.id)))
+        };
+        let mut heap: BinaryHeap<_> =
+            (1..len).filter_map(|right| candidate(symbols, right - 1, right)).collect();
+        while let Some(Reverse((_, left, left_symbol, right_symbol, id))) = heap.pop() {
+            let right = links[left].next;
+            if right >= len || symbols[left] != left_symbol || symbols[right] != right_symbol {
+                continue;
+            }
+            symbols[left] = id;
+            symbols[right] = GONE;
+            let after = links[right].next;
+            links[left].next = after;
+            if after < len {
+                links[after].prev = left;
+                heap.extend(candidate(symbols, left, after));
+            }
+            if left > 0 {
+                heap.extend(candidate(symbols, links[left].prev, left));
+            }
+        }
+        symbols.retain(|symbol| *symbol != GONE);
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Link {
+    /// Not read for the first symbol, which is never merged away.
+    prev: usize,
+    next: usize,
+}
+
+fn pair(left: u32, right: u32) -> u64 {
+    u64::from(left) << 32 | u64::from(right)
+}
+
+/// Spreads a pair of ids over 64 bits; the table is made from a file, not from requests.
+#[derive(Debug, Default)]
+pub(crate) struct PairHasher(u64);
+
+impl Hasher for PairHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(self.0 ^ u64::from(byte));
+        }
+    }
+
+    fn write_u64(&mut self, pair: u64) {
+        // The finaliser of MurmurHash3 (Appleby, public domain), one round.
+        let mixed = (pair ^ (pair >> 33)).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+}
+
+const NONE: Merge = Merge { rank: u32::MAX, id: 0 };
+/// A symbol that was merged into its left neighbour; never a token id.
+const GONE: u32 = u32::MAX;
+/// Up to here a scan beats the heap (measured on English: 24 to 48 are level).
+const SCANNED_SYMBOLS: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The definition: find the lowest rank, leftmost, until there is none.
+    fn naive(table: &MergeTable, mut symbols: Vec<u32>) -> Vec<u32> {
+        loop {
+            let best = (1..symbols.len())
+                .filter_map(|at| Some((table.get(symbols[at - 1], symbols[at])?, at)))
+                .min_by_key(|(merge, at)| (merge.rank, *at));
+            let Some((merge, at)) = best else { return symbols };
+            symbols.splice(at - 1..=at, [merge.id]);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn test_scan_and_heap_do_as_the_definition(
+            merges in prop::collection::vec((0u32..8, 0u32..8, 0u32..6), 0..20),
+            symbols in prop::collection::vec(0u32..4, 0..40),
+        ) {
+            let mut table = MergeTable::default();
+            for (index, (left, right, rank)) in merges.into_iter().enumerate() {
+                let id = 4 + u32::try_from(index).unwrap();
+                table.insert(left, right, Merge { rank, id });
+            }
+            let wanted = naive(&table, symbols.clone());
+            let mut long = symbols.clone();
+            table.merge_long(&mut long);
+            prop_assert_eq!(&long, &wanted);
+            if symbols.len() <= SCANNED_SYMBOLS {
+                let mut short = symbols;
+                table.merge_short(&mut short);
+                prop_assert_eq!(&short, &wanted);
+            }
+        }
+    }
+}

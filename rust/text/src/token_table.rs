@@ -1,0 +1,75 @@
+//! What every id stands for: its bytes, its name and whether it is special. Any thread, read-only.
+
+use std::collections::HashMap;
+
+/// Bytes and flags of all ids in one allocation each, so that a look-up touches two cache lines.
+#[derive(Debug, Default)]
+pub(crate) struct TokenTable {
+    bytes: Vec<u8>,
+    /// `bytes[offsets[id]..offsets[id + 1]]` are the bytes of `id`.
+    offsets: Vec<u32>,
+    flags: Vec<Flag>,
+    ids: HashMap<Box<str>, u32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Flag {
+    /// A hole in the numbering.
+    Absent,
+    Ordinary,
+    Special,
+}
+
+/// One entry while the table is made.
+#[derive(Debug)]
+pub(crate) struct TokenEntry {
+    /// The token as the vocabulary spells it.
+    pub(crate) name: String,
+    /// The bytes that it adds to the text.
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) special: bool,
+}
+
+impl TokenTable {
+    /// Makes the table; `entries[id]` is `None` where the vocabulary has no such id.
+    pub(crate) fn new(entries: Vec<Option<TokenEntry>>) -> Self {
+        let mut table = Self { offsets: vec![0], ..Self::default() };
+        for (id, entry) in (0u32..).zip(entries) {
+            let flag = match entry {
+                None => Flag::Absent,
+                Some(entry) => {
+                    table.bytes.extend_from_slice(&entry.bytes);
+                    table.ids.insert(entry.name.into_boxed_str(), id);
+                    if entry.special { Flag::Special } else { Flag::Ordinary }
+                }
+            };
+            table.flags.push(flag);
+            table.offsets.push(u32::try_from(table.bytes.len()).unwrap_or(u32::MAX));
+        }
+        table
+    }
+
+    /// Highest id + 1.
+    pub(crate) fn len(&self) -> u32 {
+        u32::try_from(self.flags.len()).unwrap_or(u32::MAX)
+    }
+
+    /// The bytes of `id`; `None` for an id that the vocabulary lacks.
+    pub(crate) fn bytes(&self, id: u32) -> Option<&[u8]> {
+        let index = id as usize;
+        if *self.flags.get(index)? == Flag::Absent {
+            return None;
+        }
+        self.bytes.get(*self.offsets.get(index)? as usize..*self.offsets.get(index + 1)? as usize)
+    }
+
+    /// Whether `id` is a special token.
+    pub(crate) fn is_special(&self, id: u32) -> bool {
+        self.flags.get(id as usize) == Some(&Flag::Special)
+    }
+
+    /// The id of a token by its spelling in the vocabulary.
+    pub(crate) fn id(&self, name: &str) -> Option<u32> {
+        self.ids.get(name).copied()
+    }
+}

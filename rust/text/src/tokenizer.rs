@@ -1,0 +1,197 @@
+//! [2] Text to token ids and back. Any thread; one tokenizer is shared by all requests.
+
+use crate::added::{AddedMatcher, AddedToken, Part};
+use crate::crate_encoder::CrateEncoder;
+use crate::sentencepiece::SentencePieceEncoder;
+use crate::token_table::TokenTable;
+use crate::{GgufVocab, RenderedPrompt, TextError, gguf, hf};
+
+/// The tokenizer of one model.
+#[derive(Debug)]
+pub struct Tokenizer {
+    encoder: Encoder,
+    added: AddedMatcher,
+    table: TokenTable,
+    prefix: Vec<u32>,
+    suffix: Vec<u32>,
+    strip_leading_space: bool,
+    bos: Option<u32>,
+    eos: Vec<u32>,
+    named: Vec<(String, String)>,
+    special: Vec<String>,
+    special_first_chars: Vec<char>,
+}
+
+/// Encodes text that holds no added token.
+#[derive(Debug)]
+pub(crate) enum Encoder {
+    /// Everything that has no encoder of its own.
+    Crate(Box<CrateEncoder>),
+    /// GGUF models of the llama kind.
+    SentencePiece(Box<SentencePieceEncoder>),
+}
+
+/// What the loaders make.
+#[derive(Debug)]
+pub(crate) struct TokenizerParts {
+    pub(crate) encoder: Encoder,
+    pub(crate) added: Vec<AddedToken>,
+    pub(crate) table: TokenTable,
+    pub(crate) prefix: Vec<u32>,
+    pub(crate) suffix: Vec<u32>,
+    pub(crate) strip_leading_space: bool,
+    pub(crate) bos: Option<u32>,
+    pub(crate) eos: Vec<u32>,
+    /// Named special tokens for the chat template: `bos_token` and so on.
+    pub(crate) named: Vec<(String, String)>,
+}
+
+impl Tokenizer {
+    /// Loads tokenizer.json, with tokenizer_config.json where the folder has one.
+    ///
+    /// # Errors
+    /// A model, decoder or post-processor that is not supported is named; broken files say where.
+    pub fn from_json(tokenizer_json: &[u8], config_json: Option<&[u8]>) -> Result<Self, TextError> {
+        hf::tokenizer(tokenizer_json, config_json)
+    }
+
+    /// Loads the vocabulary of a GGUF file.
+    ///
+    /// # Errors
+    /// A model or pre-tokeniser that is not supported is named; broken arrays say which.
+    pub fn from_gguf(vocab: GgufVocab) -> Result<Self, TextError> {
+        gguf::tokenizer(&vocab)
+    }
+
+    pub(crate) fn from_parts(parts: TokenizerParts) -> Self {
+        let special = parts.added.iter().filter(|token| token.special);
+        let special: Vec<String> = special.map(|token| token.content.clone()).collect();
+        let mut special_first_chars: Vec<char> =
+            special.iter().filter_map(|token| token.chars().next()).collect();
+        special_first_chars.sort_unstable();
+        special_first_chars.dedup();
+        Self {
+            encoder: parts.encoder,
+            added: AddedMatcher::new(parts.added),
+            table: parts.table,
+            prefix: parts.prefix,
+            suffix: parts.suffix,
+            strip_leading_space: parts.strip_leading_space,
+            bos: parts.bos,
+            eos: parts.eos,
+            named: parts.named,
+            special,
+            special_first_chars,
+        }
+    }
+
+    /// The ids of a plain text. Special tokens in `text` stay text; ordinary added tokens count.
+    /// `add_special_tokens` puts the model's own tokens (begin of text and the like) around it.
+    ///
+    /// Blocking: linear in the text, about 0.1 us a token once warm.
+    ///
+    /// # Errors
+    /// `TextError::Encode` if the tokenizers crate fails.
+    pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TextError> {
+        let mut ids = Vec::with_capacity(text.len() / 3 + 2);
+        if add_special_tokens {
+            ids.extend_from_slice(&self.prefix);
+        }
+        self.encode_parts(text, &|_, _| false, &mut ids)?;
+        if add_special_tokens {
+            ids.extend_from_slice(&self.suffix);
+        }
+        Ok(ids)
+    }
+
+    /// The ids of a rendered prompt: special tokens that the template wrote are honoured, those in
+    /// text of the request are not. Nothing is put around it: a template writes its own begin token.
+    ///
+    /// # Errors
+    /// `TextError::Encode` if the template was not prepared for this tokenizer's special tokens.
+    pub fn encode_rendered(&self, rendered: &RenderedPrompt) -> Result<Vec<u32>, TextError> {
+        rendered.check_guards(&self.special_first_chars)?;
+        let text = rendered.as_str();
+        let mut ids = Vec::with_capacity(text.len() / 3 + 2);
+        self.encode_parts(text, &|start, end| rendered.is_trusted(start, end), &mut ids)?;
+        Ok(ids)
+    }
+
+    fn encode_parts(
+        &self,
+        text: &str,
+        honoured: &impl Fn(usize, usize) -> bool,
+        ids: &mut Vec<u32>,
+    ) -> Result<(), TextError> {
+        let mut first = true;
+        self.added.split(text, honoured, &mut |part| {
+            match part {
+                Part::Token(id) => ids.push(id),
+                Part::Text(text) => match &self.encoder {
+                    Encoder::Crate(encoder) => encoder.encode(text, first, ids)?,
+                    Encoder::SentencePiece(encoder) => encoder.encode(text, ids),
+                },
+            }
+            first = false;
+            Ok(())
+        })
+    }
+
+    /// Highest id + 1, added tokens included.
+    pub fn vocab_size(&self) -> u32 {
+        self.table.len()
+    }
+
+    /// The bytes that a token adds to the text (special tokens: their text); `None` for an id that
+    /// the vocabulary lacks.
+    pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
+        self.table.bytes(id)
+    }
+
+    /// Whether `id` is a special token.
+    pub fn is_special(&self, id: u32) -> bool {
+        self.table.is_special(id)
+    }
+
+    /// The id of a token as the vocabulary spells it.
+    pub fn token_to_id(&self, token: &str) -> Option<u32> {
+        self.table.id(token)
+    }
+
+    /// The ids that end a text, as far as the tokenizer's files say.
+    pub fn eos_token_ids(&self) -> &[u32] {
+        &self.eos
+    }
+
+    /// The id that begins a text.
+    pub fn bos_token_id(&self) -> Option<u32> {
+        self.bos
+    }
+
+    /// The named special tokens that a chat template may use: `bos_token`, `eos_token` and so on.
+    pub fn named_tokens(&self) -> &[(String, String)] {
+        &self.named
+    }
+
+    /// The texts of all special tokens.
+    pub fn special_tokens(&self) -> &[String] {
+        &self.special
+    }
+
+    /// The text of `ids`; bytes that are no UTF-8 become U+FFFD. Ids beyond the vocabulary add
+    /// nothing.
+    pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> String {
+        let mut bytes = Vec::with_capacity(4 * ids.len());
+        for &id in ids {
+            if !(skip_special_tokens && self.is_special(id)) {
+                bytes.extend_from_slice(self.token_bytes(id).unwrap_or_default());
+            }
+        }
+        let start = usize::from(self.strip_leading_space && bytes.first() == Some(&b' '));
+        String::from_utf8_lossy(&bytes[start..]).into_owned()
+    }
+
+    pub(crate) fn strips_leading_space(&self) -> bool {
+        self.strip_leading_space
+    }
+}
