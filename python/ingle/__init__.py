@@ -5,7 +5,7 @@ Importing this imports neither torch nor the HTTP server.
 
 from ingle._core import __version__
 from ingle.config import Settings
-from ingle.engine import Completion, Delta, Engine, RequestOutput, Usage
+from ingle.engine import Completion, Delta, Engine, RequestOutput, TokenLogprob, Usage
 from ingle.errors import (
     ConfigError,
     FailedError,
@@ -33,6 +33,7 @@ __all__ = [
     "RequestOutput",
     "SamplingParams",
     "Settings",
+    "TokenLogprob",
     "Usage",
     "__version__",
 ]

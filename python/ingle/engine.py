@@ -39,6 +39,17 @@ class Usage(Struct, frozen=True):
     completion_tokens: int
 
 
+class TokenLogprob(Struct, frozen=True):
+    """Raw log-probabilities of the model at one token of the answer."""
+
+    token_id: int
+    logprob: float | None
+    rank: int
+    """1 for the model's first choice."""
+    top: list[tuple[int, float]]
+    """(id, log-probability) of the alternatives asked for, best first."""
+
+
 class Delta(Struct, frozen=True):
     """What one step added to one choice of a streamed request."""
 
@@ -48,7 +59,7 @@ class Delta(Struct, frozen=True):
     """Which of the `n` choices this is."""
     text: str
     token_ids: list[int]
-    logprobs: list[Any] | None = None
+    logprobs: list[TokenLogprob] | None = None
     finish_reason: str | None = None
     """`stop`, `length` or `abort` in a choice's last delta, else None."""
     stop_reason: int | str | None = None
@@ -63,7 +74,7 @@ class Completion(Struct):
     index: int
     text: str = ""
     token_ids: list[int] = []
-    logprobs: list[Any] | None = None
+    logprobs: list[TokenLogprob] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
 
@@ -297,7 +308,10 @@ def as_prompt(prompt: PromptLike, add_special_tokens: bool = True) -> Prompt:
 
 def _delta(key: int, payload: Any) -> Delta:
     """From the core's tuple (choice, text, ids, log-probs, finish reason, stop reason)."""
-    return Delta(key, *payload)
+    index, text, token_ids, logprobs, finish_reason, stop_reason = payload
+    if logprobs is not None:
+        logprobs = [TokenLogprob(*entry) for entry in logprobs]
+    return Delta(key, index, text, token_ids, logprobs, finish_reason, stop_reason)
 
 
 def _append(output: RequestOutput, payload: Any) -> None:

@@ -62,4 +62,6 @@ class Connection(web.RequestHandler):
         """Sends what is left of an answer; aiohttp's own errors get our shape first."""
         if isinstance(resp, web.HTTPException):
             resp = response_of_http(resp, request.path)
+        if not resp.prepared:
+            resp.headers["Server"] = "ingle"
         return await super().finish_response(request, resp, start_time)

@@ -45,9 +45,10 @@ def serve(settings: Settings, say: Callable[[str], None]) -> ExitCode:
         # Python looks at signals between its own instructions only; loading is one long call.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         with Engine(settings.model, **settings.engine_values()) as engine:
-            say(summary(settings, engine.info, address(listener), keys is not None))
+            text = summary(settings, engine.info, address(listener), keys is not None)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                return runner.run(Server(settings, engine, keys).run(listener))
+                server = Server(settings, engine, keys)
+                return runner.run(server.run(listener, lambda: say(text)))
     finally:
         listener.close()
         if settings.uds is not None:
@@ -76,8 +77,11 @@ class Server:
         """What the handlers share."""
         return self._app[STATE]
 
-    async def run(self, listener: socket.socket) -> ExitCode:
-        """Listens on a bound socket until a signal or the engine's death; then ends everything."""
+    async def run(self, listener: socket.socket, on_ready: Callable[[], None]) -> ExitCode:
+        """Listens on a bound socket until a signal or the engine's death; then ends everything.
+
+        `on_ready` is called once clients can connect.
+        """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
@@ -94,6 +98,7 @@ class Server:
         # What start-up made lives as long as the process: the collector need not look at it again.
         gc.collect()
         gc.freeze()
+        on_ready()
         await self._stop.wait()
         await self._drain()
         self.state.end_all("the worker is shutting down")

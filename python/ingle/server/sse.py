@@ -16,6 +16,7 @@ HEADERS: Final = {
     "Content-Type": "text/event-stream",
     "Cache-Control": "no-cache",
     "X-Accel-Buffering": "no",
+    "Server": "ingle",
 }
 
 MOST_BUFFERED_BYTES: Final = 1 << 20

@@ -1,0 +1,134 @@
+"""Log-probabilities: section LP of the bug log."""
+
+import math
+
+import pytest
+
+from server.worker import whole
+
+
+def completion_logprobs(worker, **fields):
+    return worker.complete(**fields)["choices"][0]["logprobs"]
+
+
+def chat_logprobs(worker, **fields):
+    return worker.chat(logprobs=True, **fields)["choices"][0]["logprobs"]["content"]
+
+
+def test_off_is_null(cpu):
+    assert completion_logprobs(cpu) is None
+    assert cpu.chat()["choices"][0].get("logprobs") is None
+
+
+def test_lp02_zero_is_the_token_alone(cpu):
+    found = completion_logprobs(cpu, logprobs=0, max_tokens=4)
+    assert len(found["token_logprobs"]) == 4
+    assert all(value < 0 for value in found["token_logprobs"])
+    entries = chat_logprobs(cpu, top_logprobs=0, max_tokens=4)
+    assert [entry["top_logprobs"] for entry in entries] == [[]] * 4
+    reply = cpu.post(
+        "/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "top_logprobs": 2}
+    )
+    assert reply.error["param"] == "top_logprobs"
+
+
+def test_lp08_legacy_shape(cpu):
+    answer = cpu.complete(logprobs=3, max_tokens=6)
+    found = answer["choices"][0]["logprobs"]
+    assert set(found) == {"tokens", "token_logprobs", "top_logprobs", "text_offset"}
+    assert {len(values) for values in found.values()} == {6}
+    for token, value, top in zip(
+        found["tokens"], found["token_logprobs"], found["top_logprobs"], strict=True
+    ):
+        assert 3 <= len(top) <= 4
+        # Greedy: the token itself is the first choice.
+        assert top[token] == value == max(top.values())
+
+
+def test_chat_shape_and_true_bytes(cpu):
+    entries = chat_logprobs(cpu, top_logprobs=4, max_tokens=12)
+    assert len(entries) == 12
+    text = b"".join(bytes(entry["bytes"]) for entry in entries).decode("utf-8", "replace")
+    assert text == whole(cpu.chat(max_tokens=12))[0][0]
+    for entry in entries:
+        tops = entry["top_logprobs"]
+        assert len(tops) == 4
+        assert tops[0]["bytes"] == entry["bytes"]
+        values = [top["logprob"] for top in tops]
+        assert values == sorted(values, reverse=True)
+        assert sum(map(math.exp, values)) <= 1.0001
+
+
+def test_lp10_split_characters_stay_apart(cpu):
+    # 85, 179, 343: byte tokens of broken characters, among whatever comes next.
+    answer = cpu.complete(temperature=2, seed=3, logprobs=20, max_tokens=50)
+    for top in answer["choices"][0]["logprobs"]["top_logprobs"]:
+        assert 20 <= len(top) <= 21, "equal texts must not be merged"
+
+
+@pytest.mark.parametrize("stop", [None, "zzz never"])
+def test_lp07_streams_have_the_same_entries(cpu, stop):
+    fields = {"logprobs": True, "top_logprobs": 3, "max_tokens": 15, "stop": stop}
+    plain = cpu.chat(**fields)["choices"][0]["logprobs"]["content"]
+    events = cpu.chat(**fields, stream=True)
+    streamed = [
+        entry
+        for event in events
+        for entry in (event["choices"][0].get("logprobs") or {"content": []})["content"]
+    ]
+    assert streamed == plain
+    fields = {"logprobs": 2, "max_tokens": 15, "stop": stop}
+    plain = cpu.complete(**fields)["choices"][0]["logprobs"]
+    parts = [e["choices"][0]["logprobs"] for e in cpu.complete(**fields, stream=True)]
+    for name, values in plain.items():
+        assert [v for part in parts if part for v in part[name]] == values
+
+
+def test_lp09_they_are_the_models_own_whatever_the_sampling(cpu):
+    fields = {"allowed_token_ids": [298], "logprobs": 0, "max_tokens": 3}
+    reference = completion_logprobs(cpu, **fields)["token_logprobs"]
+    for changed in ({"temperature": 0.1}, {"temperature": 1.5}, {"presence_penalty": 2}):
+        assert completion_logprobs(cpu, **(fields | changed))["token_logprobs"] == reference
+    assert completion_logprobs(cpu, **fields, top_p=0.01)["token_logprobs"] == reference
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_lp04_echo_has_null_first(cpu, stream):
+    fields = {"prompt": "The quick brown", "echo": True, "logprobs": 1, "max_tokens": 2}
+    ids = cpu.post("/tokenize", {"prompt": "The quick brown"}).json["tokens"]
+    answer = cpu.complete(**fields, stream=stream)
+    parts = answer if stream else [answer]
+    parts = [part["choices"][0]["logprobs"] for part in parts]
+    values = [v for part in parts if part for v in part["token_logprobs"]]
+    tops = [v for part in parts if part for v in part["top_logprobs"]]
+    assert len(values) == len(ids) + 2
+    assert values[0] is None
+    assert tops[0] is None
+    assert all(value < 0 for value in values[1:])
+    assert (parts[0]["token_logprobs"][0], len(parts[0]["tokens"]) >= len(ids)) == (None, True)
+
+
+def test_lm_eval_form(cpu):
+    # lm-eval: ids, echo, max_tokens 0 or 1, logprobs; sum over the continuation's tokens.
+    ids = [[0, 5, 6, 7], [0, 8, 9]]
+    for max_tokens in (0, 1):
+        answer = cpu.complete(prompt=ids, echo=True, max_tokens=max_tokens, logprobs=1, seed=1)
+        for prompt, choice in zip(ids, answer["choices"], strict=True):
+            found = choice["logprobs"]
+            assert len(found["tokens"]) == len(prompt) + max_tokens
+            assert found["token_logprobs"][0] is None
+            assert {len(v) for v in found.values()} == {len(prompt) + max_tokens}
+
+
+def test_lp06_each_entry_is_its_own_token(cpu):
+    prompt = "\n1 2 3 🙂 abc"
+    answer = cpu.complete(prompt=prompt, echo=True, logprobs=1, max_tokens=0)
+    found = answer["choices"][0]["logprobs"]
+    bare = found["tokens"][1:]
+    whole_tokens = [token for token in bare if not token.startswith("bytes:")]
+    assert all(token in prompt for token in whole_tokens)
+    offsets = found["text_offset"]
+    assert offsets == sorted(offsets)
+    for token, offset in zip(bare, offsets[1:], strict=True):
+        if not token.startswith("bytes:"):
+            assert prompt[offset : offset + len(token)] == token

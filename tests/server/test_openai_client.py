@@ -1,0 +1,105 @@
+"""The official client, synchronous and asynchronous, chat and completions, plain and streamed."""
+
+import openai
+import pytest
+
+
+@pytest.fixture(params=["cpu", "sim"])
+def worker(request):
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def client(worker):
+    with openai.OpenAI(base_url=worker.url + "/v1", api_key="none", max_retries=0) as made:
+        yield made
+
+
+@pytest.fixture
+async def async_client(worker):
+    url = worker.url + "/v1"
+    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as made:
+        yield made
+
+
+MODEL = "llama-tied-bf16"
+CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "temperature": 0}
+TEXT = {"model": MODEL, "prompt": "The quick brown", "temperature": 0}
+
+
+def test_chat(client):
+    answer = client.chat.completions.create(**CHAT, max_completion_tokens=12)
+    assert answer.object == "chat.completion"
+    assert answer.model == MODEL
+    assert answer.choices[0].message.role == "assistant"
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage.completion_tokens == 12
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + 12
+
+
+def test_chat_streamed(client):
+    plain = client.chat.completions.create(**CHAT, max_tokens=12)
+    options = {"include_usage": True}
+    with client.chat.completions.create(
+        **CHAT, max_tokens=12, stream=True, stream_options=options
+    ) as stream:
+        chunks = list(stream)
+    assert len({(chunk.id, chunk.created, chunk.model) for chunk in chunks}) == 1
+    text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    assert text == plain.choices[0].message.content
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert chunks[-1].usage == plain.usage
+    assert chunks[-1].choices == []
+
+
+def test_completion(client):
+    answer = client.completions.create(**TEXT)
+    assert answer.object == "text_completion"
+    assert answer.usage.completion_tokens == 16, "the default of max_tokens is 16"
+
+
+def test_completion_streamed(client):
+    plain = client.completions.create(**TEXT, max_tokens=12)
+    with client.completions.create(**TEXT, max_tokens=12, stream=True) as stream:
+        text = "".join(chunk.choices[0].text for chunk in stream)
+    assert text == plain.choices[0].text
+
+
+def test_models(client):
+    [model] = client.models.list()
+    assert model.id == MODEL
+    assert client.models.retrieve(MODEL).id == MODEL
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("other/model")
+
+
+def test_errors_have_the_client_classes(client):
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(**CHAT, n=0)
+    assert (caught.value.param, caught.value.code) == ("n", "invalid_value")
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.chat.completions.create(**(CHAT | {"model": "x"}))
+    assert caught.value.code == "model_not_found"
+
+
+async def test_chat_async(async_client):
+    answer = await async_client.chat.completions.create(**CHAT, max_tokens=12)
+    stream = await async_client.chat.completions.create(**CHAT, max_tokens=12, stream=True)
+    text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+    assert text == answer.choices[0].message.content
+
+
+async def test_completion_async(async_client):
+    answer = await async_client.completions.create(**TEXT, n=2, seed=1, max_tokens=6)
+    stream = await async_client.completions.create(**TEXT, n=2, seed=1, max_tokens=6, stream=True)
+    texts = ["", ""]
+    async for chunk in stream:
+        texts[chunk.choices[0].index] += chunk.choices[0].text
+    assert texts == [choice.text for choice in answer.choices]
+
+
+def test_replayed_answer_can_be_sent_back(client):
+    answer = client.chat.completions.create(**CHAT, max_tokens=4)
+    history = [*CHAT["messages"], answer.choices[0].message.model_dump()]
+    history.append({"role": "user", "content": "And?"})
+    client.chat.completions.create(**(CHAT | {"messages": history}), max_tokens=4)
