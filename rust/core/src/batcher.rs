@@ -6,14 +6,12 @@
 //! rank is preempted.
 
 use crate::flight::{FlightRow, FlightStep};
-use crate::kv::Parent;
 use crate::live_request::{LiveRequest, Phase};
 use crate::request_table::RequestIndex;
 use crate::scheduler::{Scheduler, count};
 use crate::waiting_queue::Turn;
 use crate::{
-    BlockId, Micros, OpenedSlot, PlanRow, PooledRow, RequestKind, SampleMode, StepId, StepPlan,
-    TokenSource, Wants,
+    Micros, OpenedSlot, PlanRow, PooledRow, RequestKind, SampleMode, StepPlan, TokenSource, Wants,
 };
 
 /// A step being put together.
@@ -254,32 +252,6 @@ impl Scheduler {
         Some(opened)
     }
 
-    /// The longest known prefix of the request's tokens, always short of the last token, which has to
-    /// be computed to sample the next.
-    fn find_cached(&mut self, index: RequestIndex) -> (Vec<BlockId>, Option<Parent>) {
-        let mut cached = Vec::new();
-        let request = &mut self.requests[index];
-        let Some(root) = request.root else { return (cached, None) };
-        let mut parent = root;
-        if !request.takes_cache_hits() {
-            return (cached, Some(parent));
-        }
-        let block_size = self.shape.block_size;
-        for place in 0..(request.num_tokens() - 1) / block_size {
-            let tokens = &mut self.scratch_tokens;
-            let hash = self.kv.prefix.hash_of(request, root, place as usize, tokens);
-            let Some(block) = self.kv.prefix.block_of(hash) else { break };
-            tokens.clear();
-            request.copy_tokens(place * block_size, (place + 1) * block_size, tokens);
-            if !self.kv.prefix.matches(block, parent, tokens) {
-                break;
-            }
-            parent = self.kv.prefix.as_parent(block);
-            cached.push(block);
-        }
-        (cached, Some(parent))
-    }
-
     /// Shortens the last chunk so that the rows fill whole tiles, if otherwise most of the last tile
     /// would be wasted and if at least half of the chunk remains (or it would crawl along by single
     /// tokens). Below one tile a step is bound by reading weights and costs the same.
@@ -344,24 +316,6 @@ impl Scheduler {
         let is_sampled = wants.sample != SampleMode::None;
         draft.flight.push_row(chunk.request, request, chunk.num_tokens, is_sampled);
         self.tenants.charge(request.ticket.tenant, chunk.num_tokens);
-    }
-
-    /// Makes the request's full blocks below position `end`, which `step` completes, findable.
-    pub(crate) fn register_blocks(&mut self, index: RequestIndex, end: u32, step: StepId) {
-        let block_size = self.shape.block_size;
-        let request = &mut self.requests[index];
-        let Some(root) = request.root else { return };
-        while (count(request.table.num_registered) + 1) * block_size <= end {
-            let place = request.table.num_registered;
-            let tokens = &mut self.scratch_tokens;
-            let hash = self.kv.prefix.hash_of(request, root, place, tokens);
-            tokens.clear();
-            request.copy_tokens(count(place) * block_size, count(place + 1) * block_size, tokens);
-            let block = request.table.blocks[place];
-            let parent = request.table.parent.unwrap_or(root);
-            request.table.parent = Some(self.kv.register(block, hash, parent, tokens, step));
-            request.table.num_registered += 1;
-        }
     }
 
     /// Keeps the emptied vectors of a step.

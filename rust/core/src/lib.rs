@@ -12,10 +12,12 @@ mod ids;
 mod kv;
 mod limits;
 mod live_request;
+mod recount;
 mod request;
 mod request_table;
 mod sampling;
 mod scheduler;
+mod shared_prefix;
 mod step_commit;
 mod step_output;
 mod step_plan;
@@ -27,9 +29,10 @@ pub use executor::{CompletionSink, Executor, ExecutorError, ExecutorShape, StepC
 pub use flight::LateRow;
 pub use ids::{BlockId, Micros, RequestId, SlotId, StepId, TenantId, TokenId};
 pub use limits::{AdmitError, Limits};
+pub use recount::{Counters, SchedulerStats};
 pub use request::{FinishReason, NewRequest, RequestFault, RequestKind, StopRules};
 pub use sampling::SamplingParams;
-pub use scheduler::{Counters, Scheduler, SchedulerConfig, SchedulerStats};
+pub use scheduler::{Scheduler, SchedulerConfig};
 pub use step_output::{RowOutput, RowStatus, StepOutput, TokenLogProbs};
 pub use step_plan::{
     OpenedSlot, PlanRow, PooledRow, Pooling, RowMask, SampleMode, StepPlan, TokenSource, Wants,

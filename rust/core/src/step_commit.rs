@@ -161,15 +161,6 @@ impl Scheduler {
         }
     }
 
-    /// Nobody may find blocks of this request that `first_bad` or a later step completed.
-    fn forget_blocks(&mut self, index: RequestIndex, first_bad: StepId) {
-        for &block in &self.requests[index].table.blocks {
-            if self.kv.pool.is_findable(block) && self.kv.prefix.filled_by(block) >= first_bad {
-                self.kv.forget(block);
-            }
-        }
-    }
-
     /// One token more; perhaps the last.
     fn commit_token(&mut self, index: RequestIndex, token: TokenId, events: &mut Vec<CoreEvent>) {
         let request = &mut self.requests[index];
