@@ -1,1 +1,47 @@
-//! ingle-cuda.
+//! The CUDA executor: the only crate that talks to a GPU.
+//!
+//! `CudaExecutor::load` brings a checkpoint onto a device and returns something that runs plans
+//! (`ingle_core::Executor`). From the bottom up: `sys` (declarations), the owning types (context,
+//! stream, memory, arena, module, graph), then compile, gemm and loader, then model and executor.
+//!
+//! Threads: the loading thread (`start`, `loader`, `tune`), the engine thread (`executor`, `slots`,
+//! `metadata`), the capture thread (`graphs`) and the waiter (`waiter`).
+
+mod arena;
+mod budget;
+mod buffers;
+mod cache;
+mod compile;
+mod config;
+mod context;
+mod dims;
+mod error;
+mod executor;
+mod gemm;
+mod graph;
+mod graphs;
+mod kernels;
+mod kv_pool;
+mod loader;
+mod memory;
+mod metadata;
+mod model;
+mod module;
+mod probe;
+mod slots;
+mod start;
+mod stream;
+mod sys;
+mod tune;
+mod waiter;
+mod weights;
+
+pub use budget::MemoryBudget;
+pub use config::{CudaConfig, DeviceType};
+pub use error::CudaError;
+pub use executor::CudaExecutor;
+pub use graphs::GraphStats;
+pub use probe::{DeviceProbe, probe};
+pub use slots::{MAX_LOG_PROBS, MAX_LOGIT_BIAS_ENTRIES, MAX_MIN_TOKENS_BANNED};
+pub use start::StartReport;
+pub use sys::LibraryPaths;

@@ -1,0 +1,148 @@
+//! How the card's memory is divided, computed from the configuration before anything is allocated.
+
+use std::fmt;
+
+use crate::CudaError;
+use crate::arena::PIECE_BYTES;
+
+/// Who gets how much of the card; printed at start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryBudget {
+    /// What each part takes, bytes.
+    pub parts: Vec<(&'static str, u64)>,
+    /// Of those, the KV pool.
+    pub kv_cache_bytes: u64,
+    /// Blocks that the pool holds.
+    pub num_blocks: u32,
+    /// Most that this process may hold.
+    pub limit_bytes: u64,
+    /// Free on the card at start, the context already counted as used.
+    pub free_bytes: u64,
+    /// The card's memory.
+    pub total_bytes: u64,
+}
+
+/// What the budget is computed from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BudgetInputs {
+    pub(crate) total_bytes: u64,
+    pub(crate) free_bytes: u64,
+    pub(crate) weight_bytes: u64,
+    pub(crate) buffer_bytes: u64,
+    pub(crate) utilization: f32,
+    pub(crate) kv_cache_memory_bytes: Option<u64>,
+    pub(crate) block_bytes: u64,
+    pub(crate) block_size: u32,
+    pub(crate) max_model_len: u32,
+}
+
+impl MemoryBudget {
+    /// Divides the memory.
+    ///
+    /// # Errors
+    /// With the numbers, if the rest does not hold one sequence of `max_model_len`.
+    pub(crate) fn new(inputs: &BudgetInputs) -> Result<Self, CudaError> {
+        let weights = inputs.weight_bytes.next_multiple_of(PIECE_BYTES);
+        let buffers = inputs.buffer_bytes.next_multiple_of(PIECE_BYTES);
+        let limit = (inputs.total_bytes as f64 * f64::from(inputs.utilization)) as u64;
+        let by_limit = limit.saturating_sub(weights + buffers + OVERHEAD_BYTES);
+        let by_free = inputs.free_bytes.saturating_sub(weights + buffers + RESERVE_BYTES);
+        let wanted = inputs.kv_cache_memory_bytes.unwrap_or(by_limit.min(by_free));
+        let kv = wanted / PIECE_BYTES * PIECE_BYTES;
+        let num_blocks = (kv / inputs.block_bytes).min(u64::from(u32::MAX / inputs.block_size));
+        let needed_blocks = u64::from(inputs.max_model_len.div_ceil(inputs.block_size)) + 1;
+        let budget = Self {
+            parts: vec![
+                ("context, modules, graphs (estimate)", OVERHEAD_BYTES),
+                ("weights", weights),
+                ("step buffers", buffers),
+                ("KV pool", kv),
+            ],
+            kv_cache_bytes: kv,
+            num_blocks: num_blocks as u32,
+            limit_bytes: limit,
+            free_bytes: inputs.free_bytes,
+            total_bytes: inputs.total_bytes,
+        };
+        if num_blocks < needed_blocks || kv > by_free {
+            return Err(CudaError::OutOfMemory(format!(
+                "does not fit: weights {} MiB, step buffers {} MiB, KV pool {} MiB of which one \
+                 sequence of {} tokens needs {} MiB; the card has {} MiB free of {} MiB and this \
+                 process may hold {} MiB",
+                weights >> 20,
+                buffers >> 20,
+                kv >> 20,
+                inputs.max_model_len,
+                (needed_blocks * inputs.block_bytes) >> 20,
+                inputs.free_bytes >> 20,
+                inputs.total_bytes >> 20,
+                limit >> 20,
+            )));
+        }
+        Ok(budget)
+    }
+}
+
+impl fmt::Display for MemoryBudget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, bytes) in &self.parts {
+            writeln!(f, "{name:<40} {:>8} MiB", bytes >> 20)?;
+        }
+        let sum: u64 = self.parts.iter().map(|(_, bytes)| bytes).sum();
+        writeln!(f, "{:<40} {:>8} MiB", "sum", sum >> 20)?;
+        write!(
+            f,
+            "{:<40} {:>8} MiB of {} MiB, {} MiB free at start",
+            "limit",
+            self.limit_bytes >> 20,
+            self.total_bytes >> 20,
+            self.free_bytes >> 20
+        )
+    }
+}
+
+/// What the context, loaded code, cuBLASLt and graphs take outside the arena: an estimate, measured as
+/// 0.6 to 0.7 GB for 60 graphs on one H200.
+const OVERHEAD_BYTES: u64 = 768 << 20;
+/// Left to the card's other users.
+const RESERVE_BYTES: u64 = 512 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inputs() -> BudgetInputs {
+        BudgetInputs {
+            total_bytes: 140 << 30,
+            free_bytes: 139 << 30,
+            weight_bytes: 16 << 30,
+            buffer_bytes: 1 << 30,
+            utilization: 0.5,
+            kv_cache_memory_bytes: None,
+            block_bytes: 8 << 20,
+            block_size: 64,
+            max_model_len: 8192,
+        }
+    }
+
+    #[test]
+    fn the_pool_is_what_the_limit_and_the_neighbours_leave() {
+        let alone = MemoryBudget::new(&inputs()).unwrap();
+        assert_eq!(alone.kv_cache_bytes, (70 << 30) - (17 << 30) - OVERHEAD_BYTES);
+        assert_eq!(u64::from(alone.num_blocks), alone.kv_cache_bytes / (8 << 20));
+        let shared = BudgetInputs { free_bytes: 50 << 30, ..inputs() };
+        let shared = MemoryBudget::new(&shared).unwrap();
+        assert_eq!(shared.kv_cache_bytes, (33 << 30) - RESERVE_BYTES);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_numbers() {
+        let crowded = BudgetInputs { free_bytes: 17 << 30, ..inputs() };
+        let error = MemoryBudget::new(&crowded).unwrap_err().to_string();
+        assert!(error.contains("17408 MiB free") && error.contains("16384 MiB"), "{error}");
+        let greedy = BudgetInputs { kv_cache_memory_bytes: Some(200 << 30), ..inputs() };
+        assert!(MemoryBudget::new(&greedy).is_err());
+        let tiny = BudgetInputs { kv_cache_memory_bytes: Some(64 << 20), ..inputs() };
+        assert!(MemoryBudget::new(&tiny).is_err());
+    }
+}

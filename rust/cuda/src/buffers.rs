@@ -1,0 +1,307 @@
+//! Device addresses of everything that a step reads and writes apart from weights and KV. Laid out
+//! once, at load, from the configuration; sizes are the largest padded row counts.
+
+use ingle_model::{FeedForwardSpec, ModelSpec};
+
+use crate::arena::LayoutBuilder;
+use crate::dims::{Buckets, EngineDims};
+use crate::gemm::WORKSPACE_BYTES;
+use crate::kernels::AttentionLaunch;
+
+/// Addresses; 0 for what the model has no use for. Shapes are [rows, columns], T the largest padded token
+/// count, S the largest padded sample count.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Buffers {
+    /// Step metadata, u32 words as `metadata.rs` packs them.
+    pub(crate) meta: u64,
+    /// The same for the sampler of late rows.
+    pub(crate) late_meta: u64,
+    /// `[num_slots]` u32
+    pub(crate) last_token: u64,
+    /// `[num_slots, max_blocks]` u32
+    pub(crate) block_table: u64,
+    /// `[num_slots, 16]` u32: SlotSampling
+    pub(crate) slots: u64,
+    /// `[num_slots, vocab_size]` u16
+    pub(crate) counts: u64,
+    /// `[num_slots, ceil(vocab_size / 32)]` u32
+    pub(crate) mask: u64,
+    /// `[num_slots, 1024]` {u32, f32}
+    pub(crate) bias: u64,
+    /// `[num_slots, 128]` u32
+    pub(crate) banned: u64,
+    /// Ids for `sample_open`, u32, `open_ids_words` of them.
+    pub(crate) open_ids: u64,
+    /// `[max_rows * 2, 4]` u32: jobs of `sample_open`
+    pub(crate) open_jobs: u64,
+    /// `[T]` u32 each
+    pub(crate) token_ids: u64,
+    pub(crate) positions: u64,
+    pub(crate) slot_of_token: u64,
+    pub(crate) kv_slot: u64,
+    /// `[S]` u32
+    pub(crate) sample_rows: u64,
+    /// `[num_plans]` u32
+    pub(crate) windows: u64,
+    /// `[num_plans, plan_words]` u32
+    pub(crate) plans: u64,
+    /// Partial sums of attention, f32.
+    pub(crate) partials: u64,
+    /// `[grid]` u32, zero between launches.
+    pub(crate) counters: u64,
+    /// `[max_model_len, rotary_dim / 2]` float2
+    pub(crate) rope_table: u64,
+    /// `[rotary_dim / 2]` f32
+    pub(crate) inv_freq: u64,
+    /// `[T, hidden_size]` f32
+    pub(crate) residual: u64,
+    /// `[T, hidden_size]` f32, models with post norms only
+    pub(crate) branch: u64,
+    /// `[T, hidden_size]` device type
+    pub(crate) normed: u64,
+    /// `[T, (num_heads + 2 * num_kv_heads) * head_dim]` device type
+    pub(crate) qkv: u64,
+    /// `[T, num_heads * head_dim]` device type
+    pub(crate) q: u64,
+    /// `[T, num_heads * head_dim]` device type
+    pub(crate) attended: u64,
+    /// `[T * experts_per_token, 2 * intermediate_size]` device type
+    pub(crate) gate_up: u64,
+    /// `[T * experts_per_token, intermediate_size]` device type
+    pub(crate) gated: u64,
+    /// `[S, hidden_size]` device type
+    pub(crate) sampled: u64,
+    /// `[S, vocab_size]` f32
+    pub(crate) logits: u64,
+    /// `[S, vocab_size]` f32
+    pub(crate) work: u64,
+    /// `[S, chunks, 8]` u32
+    pub(crate) sample_partials: u64,
+    /// `[S, 48]` u32
+    pub(crate) out: u64,
+    /// `[T to whole slices]` u32: rows and targets of prompt log-probs
+    pub(crate) list_rows: u64,
+    pub(crate) list_targets: u64,
+    /// `[T to whole slices, 48]` u32
+    pub(crate) list_out: u64,
+    /// `[T]` f32
+    pub(crate) pool_scale: u64,
+    /// `[num_slots, hidden_size]` f32
+    pub(crate) pool_sums: u64,
+    /// `[max_rows, hidden_size]` f32
+    pub(crate) pooled: u64,
+    /// Mixture of experts: `[T, num_experts]` f32, then per (token, choice).
+    pub(crate) router_logits: u64,
+    pub(crate) expert_ids: u64,
+    pub(crate) expert_weights: u64,
+    pub(crate) expert_offsets: u64,
+    pub(crate) expert_sorted: u64,
+    pub(crate) expert_place: u64,
+    /// `[T * experts_per_token, hidden_size]` device type
+    pub(crate) expert_out: u64,
+    /// `WORKSPACE_BYTES`
+    pub(crate) gemm_workspace: u64,
+}
+
+/// Sizes that the layout is computed from, and others that follow from them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BufferSizes {
+    /// Largest padded token count.
+    pub(crate) tokens: u64,
+    /// Largest padded sample count.
+    pub(crate) samples: u64,
+    /// Words of a step's metadata.
+    pub(crate) meta_words: u64,
+    /// Block-table updates of a step.
+    pub(crate) max_updates: u32,
+    /// Words of one attention plan.
+    pub(crate) plan_words: u32,
+    /// Entries of one attention plan.
+    pub(crate) plan_entries: u32,
+    /// Ids that one step can bring for `sample_open`.
+    pub(crate) open_ids_words: u64,
+    /// Slices of the vocabulary that the sampler scans apart.
+    pub(crate) vocab_chunks: u32,
+}
+
+impl BufferSizes {
+    /// Sizes for a model under a configuration.
+    pub(crate) fn new(spec: &ModelSpec, engine: &EngineDims, launch: &AttentionLaunch) -> Self {
+        let tokens = Buckets::up_to(engine.max_tokens).largest();
+        let samples = Buckets::up_to(engine.max_rows.max(LIST_ROWS)).largest();
+        let group = spec.num_attention_heads / spec.num_kv_heads;
+        let plan_entries = (tokens * group).div_ceil(QUERY_ROWS) + engine.max_rows;
+        let plan_words = 16 + launch.grid.next_multiple_of(8) + 8 * plan_entries;
+        let max_updates = engine.max_tokens.div_ceil(engine.block_size) + 4 * engine.max_rows;
+        let rows = u64::from(engine.max_rows);
+        Self {
+            tokens: u64::from(tokens),
+            samples: u64::from(samples),
+            meta_words: 16 + 12 * rows + u64::from(engine.max_tokens) + 3 * u64::from(max_updates),
+            max_updates,
+            plan_words,
+            plan_entries,
+            open_ids_words: u64::from(engine.max_model_len) * 2 + 65536,
+            vocab_chunks: spec.vocab_size.div_ceil(SAMPLE_CHUNK),
+        }
+    }
+
+    /// Rows of prompt log-probs, padded to whole slices.
+    pub(crate) fn list_rows(&self) -> u64 {
+        self.tokens.next_multiple_of(u64::from(LIST_ROWS))
+    }
+}
+
+impl Buffers {
+    /// Addresses of all buffers from `base` on, and the bytes they take together.
+    pub(crate) fn layout(
+        base: u64,
+        spec: &ModelSpec,
+        engine: &EngineDims,
+        launch: &AttentionLaunch,
+        num_plans: u64,
+    ) -> (Self, u64) {
+        let sizes = BufferSizes::new(spec, engine, launch);
+        let mut layout = LayoutBuilder::new(base);
+        let mut buffers = Self::default();
+        buffers.lay_out_slots(spec, engine, &mut layout, &sizes);
+        buffers.lay_out_step(spec, launch, &mut layout, &sizes, num_plans);
+        buffers.lay_out_forward(spec, engine, &mut layout, &sizes);
+        buffers.lay_out_sampler(spec, engine, &mut layout, &sizes);
+        buffers.gemm_workspace = layout.take(WORKSPACE_BYTES);
+        (buffers, layout.bytes())
+    }
+
+    fn lay_out_slots(
+        &mut self,
+        spec: &ModelSpec,
+        engine: &EngineDims,
+        layout: &mut LayoutBuilder,
+        sizes: &BufferSizes,
+    ) {
+        let slots = u64::from(engine.num_slots);
+        let vocab = u64::from(spec.vocab_size);
+        self.last_token = layout.take(slots * 4);
+        self.block_table = layout.take(slots * u64::from(engine.max_blocks) * 4);
+        self.slots = layout.take(slots * SLOT_BYTES);
+        self.counts = layout.take(slots * vocab * 2);
+        self.mask = layout.take(slots * vocab.div_ceil(32) * 4);
+        self.bias = layout.take(slots * u64::from(MAX_LOGIT_BIAS) * 8);
+        self.banned = layout.take(slots * u64::from(MAX_BANNED) * 4);
+        self.open_ids = layout.take(sizes.open_ids_words * 4);
+        self.open_jobs = layout.take(slots * 16);
+    }
+
+    fn lay_out_step(
+        &mut self,
+        spec: &ModelSpec,
+        launch: &AttentionLaunch,
+        layout: &mut LayoutBuilder,
+        sizes: &BufferSizes,
+        num_plans: u64,
+    ) {
+        self.meta = layout.take(sizes.meta_words * 4);
+        self.late_meta = layout.take(sizes.meta_words * 4);
+        for buffer in
+            [&mut self.token_ids, &mut self.positions, &mut self.slot_of_token, &mut self.kv_slot]
+        {
+            *buffer = layout.take(sizes.tokens * 4);
+        }
+        self.list_rows = layout.take(sizes.list_rows() * 4);
+        self.list_targets = layout.take(sizes.list_rows() * 4);
+        self.sample_rows = layout.take(sizes.samples * 4);
+        self.windows = layout.take(num_plans * 4);
+        self.plans = layout.take(num_plans * u64::from(sizes.plan_words) * 4);
+        let grid = u64::from(launch.grid);
+        self.partials = layout.take(2 * grid * 64 * (u64::from(spec.head_dim) + 2) * 4);
+        self.counters = layout.take(grid * 4);
+    }
+
+    fn lay_out_forward(
+        &mut self,
+        spec: &ModelSpec,
+        engine: &EngineDims,
+        layout: &mut LayoutBuilder,
+        sizes: &BufferSizes,
+    ) {
+        let tokens = sizes.tokens;
+        let hidden = u64::from(spec.hidden_size);
+        let head_dim = u64::from(spec.head_dim);
+        let q_width = u64::from(spec.num_attention_heads) * head_dim;
+        let kv_width = u64::from(spec.num_kv_heads) * head_dim;
+        let half = u64::from(spec.rope.rotary_dim / 2);
+        self.inv_freq = layout.take(half * 4);
+        self.rope_table = layout.take(u64::from(engine.max_model_len) * half * 8);
+        self.residual = layout.take(tokens * hidden * 4);
+        if spec.post_norms {
+            self.branch = layout.take(tokens * hidden * 4);
+        }
+        self.normed = layout.take(tokens * hidden * 2);
+        self.qkv = layout.take(tokens * (q_width + 2 * kv_width) * 2);
+        self.q = layout.take(tokens * q_width * 2);
+        self.attended = layout.take(tokens * q_width * 2);
+        let mut gate_width = 0;
+        let (mut experts, mut choices) = (0, 0);
+        for layer in &spec.layers {
+            match layer.feed_forward {
+                FeedForwardSpec::Dense { intermediate_size, .. } => {
+                    gate_width = gate_width.max(u64::from(intermediate_size));
+                }
+                FeedForwardSpec::Moe(moe) => {
+                    let chosen = u64::from(moe.experts_per_token);
+                    gate_width = gate_width.max(u64::from(moe.intermediate_size) * chosen);
+                    experts = experts.max(u64::from(moe.num_experts));
+                    choices = choices.max(chosen);
+                }
+            }
+        }
+        self.gate_up = layout.take(tokens * gate_width * 4);
+        self.gated = layout.take(tokens * gate_width * 2);
+        if experts > 0 {
+            self.router_logits = layout.take(tokens * experts * 4);
+            self.expert_ids = layout.take(tokens * choices * 4);
+            self.expert_weights = layout.take(tokens * choices * 4);
+            self.expert_offsets = layout.take((experts + 1) * 4);
+            self.expert_sorted = layout.take(tokens * choices * 4);
+            self.expert_place = layout.take(tokens * choices * 4);
+            self.expert_out = layout.take(tokens * choices * hidden * 2);
+        }
+    }
+
+    fn lay_out_sampler(
+        &mut self,
+        spec: &ModelSpec,
+        engine: &EngineDims,
+        layout: &mut LayoutBuilder,
+        sizes: &BufferSizes,
+    ) {
+        let hidden = u64::from(spec.hidden_size);
+        let vocab = u64::from(spec.vocab_size);
+        self.sampled = layout.take(sizes.samples * hidden * 2);
+        self.logits = layout.take(sizes.samples * vocab * 4);
+        self.work = layout.take(sizes.samples * vocab * 4);
+        self.sample_partials = layout.take(sizes.samples * u64::from(sizes.vocab_chunks) * 32);
+        self.out = layout.take(sizes.samples * OUT_BYTES);
+        self.list_out = layout.take(sizes.list_rows() * OUT_BYTES);
+        self.pool_scale = layout.take(sizes.tokens * 4);
+        self.pool_sums = layout.take(u64::from(engine.num_slots) * hidden * 4);
+        self.pooled = layout.take(u64::from(engine.max_rows) * hidden * 4);
+    }
+}
+
+/// Bytes of one slot's SlotSampling.
+pub(crate) const SLOT_BYTES: u64 = 64;
+/// Entries of a slot's logit bias.
+pub(crate) const MAX_LOGIT_BIAS: u32 = 1024;
+/// Ids that a slot's `min_tokens` can hold back.
+pub(crate) const MAX_BANNED: u32 = 128;
+/// Words the sampler writes for one row.
+pub(crate) const OUT_WORDS: usize = 48;
+/// Bytes the sampler writes for one row.
+pub(crate) const OUT_BYTES: u64 = OUT_WORDS as u64 * 4;
+/// Rows of one lm_head slice for prompt log-probs.
+pub(crate) const LIST_ROWS: u32 = 256;
+/// Vocabulary entries that one block of the sampler scans.
+pub(crate) const SAMPLE_CHUNK: u32 = 4096;
+/// Packed query rows of one attention entry.
+pub(crate) const QUERY_ROWS: u32 = 64;

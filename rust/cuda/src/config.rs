@@ -1,0 +1,71 @@
+//! What the caller decides about the executor. Plain data.
+
+use std::path::PathBuf;
+
+use crate::LibraryPaths;
+
+/// Settings of one CUDA executor. Limits are checked by `CudaExecutor::load`.
+#[derive(Clone, Debug)]
+pub struct CudaConfig {
+    /// Which device, as `cuda:N`.
+    pub device: u32,
+    /// Most of the card's memory that this process may hold, 0 to 1.
+    pub gpu_memory_utilization: f32,
+    /// Exactly this much for the KV pool, whatever the utilisation says.
+    pub kv_cache_memory_bytes: Option<u64>,
+    /// Tokens a KV block: a power of two from 4 to 256.
+    pub block_size: u32,
+    /// Most rows of a step, at most 1024.
+    pub max_num_seqs: u32,
+    /// Most token rows of a step.
+    pub max_num_batched_tokens: u32,
+    /// Longest context served.
+    pub max_model_len: u32,
+    /// Ids from here on are never sampled: the tokenizer's size.
+    pub sample_vocab_size: u32,
+    /// Type of weights and KV on the device.
+    pub dtype: DeviceType,
+    /// Plain launches only.
+    pub enforce_eager: bool,
+    /// A row's numbers do not depend on the other rows of its step; slower.
+    pub deterministic: bool,
+    /// Where compiled kernels and measured algorithms are kept; `None` keeps nothing.
+    pub cache_dir: Option<PathBuf>,
+    /// Where NVIDIA's libraries are.
+    pub libraries: LibraryPaths,
+    /// Threads that read weights.
+    pub load_threads: u32,
+}
+
+impl Default for CudaConfig {
+    fn default() -> Self {
+        Self {
+            device: 0,
+            gpu_memory_utilization: 0.9,
+            kv_cache_memory_bytes: None,
+            block_size: 64,
+            max_num_seqs: 256,
+            max_num_batched_tokens: 2048,
+            max_model_len: 8192,
+            sample_vocab_size: u32::MAX,
+            dtype: DeviceType::Auto,
+            enforce_eager: false,
+            deterministic: false,
+            cache_dir: None,
+            libraries: LibraryPaths::default(),
+            load_threads: 12,
+        }
+    }
+}
+
+/// `--dtype`: how weights and KV are kept on the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceType {
+    /// f16 stays f16, everything else becomes bf16.
+    #[default]
+    Auto,
+    /// bf16.
+    Bf16,
+    /// f16.
+    F16,
+}

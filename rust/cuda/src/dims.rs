@@ -1,0 +1,166 @@
+//! The sizes that kernels know, and the padded row counts that steps are rounded up to. Plain data.
+
+use ingle_model::ModelSpec;
+
+/// First argument of every kernel, by value; exact builds ignore it and read the same numbers from
+/// macros. Field order is the kernels' contract.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Dims {
+    pub(crate) vocab_size: u32,
+    pub(crate) sample_vocab: u32,
+    pub(crate) hidden_size: u32,
+    pub(crate) num_heads: u32,
+    pub(crate) num_kv_heads: u32,
+    pub(crate) rotary_dim: u32,
+    pub(crate) block_size: u32,
+    pub(crate) max_blocks: u32,
+    pub(crate) num_slots: u32,
+    pub(crate) intermediate_size: u32,
+    pub(crate) num_experts: u32,
+    pub(crate) experts_per_token: u32,
+    pub(crate) gemm_n: u32,
+    pub(crate) gemm_k: u32,
+    pub(crate) reserved0: u32,
+    pub(crate) reserved1: u32,
+}
+
+impl Dims {
+    /// The sizes that all kernels of the model share; the launch fills in the rest.
+    pub(crate) fn of(spec: &ModelSpec, engine: &EngineDims) -> Self {
+        Self {
+            vocab_size: spec.vocab_size,
+            sample_vocab: engine.sample_vocab_size.min(spec.vocab_size),
+            hidden_size: spec.hidden_size,
+            num_heads: spec.num_attention_heads,
+            num_kv_heads: spec.num_kv_heads,
+            rotary_dim: spec.rope.rotary_dim,
+            block_size: engine.block_size,
+            max_blocks: engine.max_blocks,
+            num_slots: engine.num_slots,
+            ..Self::default()
+        }
+    }
+
+    /// The macros of an exact build.
+    pub(crate) fn macros(&self) -> Vec<String> {
+        let named = [
+            ("vocab_size", self.vocab_size),
+            ("sample_vocab", self.sample_vocab),
+            ("hidden_size", self.hidden_size),
+            ("num_heads", self.num_heads),
+            ("num_kv_heads", self.num_kv_heads),
+            ("rotary_dim", self.rotary_dim),
+            ("block_size", self.block_size),
+            ("max_blocks", self.max_blocks),
+            ("num_slots", self.num_slots),
+            ("intermediate_size", self.intermediate_size),
+            ("num_experts", self.num_experts),
+            ("experts_per_token", self.experts_per_token),
+            ("gemm_n", self.gemm_n),
+            ("gemm_k", self.gemm_k),
+            ("reserved0", self.reserved0),
+            ("reserved1", self.reserved1),
+        ];
+        let mut macros = vec!["-DCONST_DIMS".to_owned()];
+        macros.extend(named.iter().map(|(name, value)| format!("-DD_{name}={value}")));
+        macros
+    }
+
+    /// The same for a matrix of `n` rows and `k` columns.
+    pub(crate) fn gemm(self, n: u32, k: u32) -> Self {
+        Self { gemm_n: n, gemm_k: k, ..self }
+    }
+}
+
+/// Sizes that the configuration fixes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EngineDims {
+    /// Ids from here on are never sampled.
+    pub(crate) sample_vocab_size: u32,
+    /// Tokens a KV block.
+    pub(crate) block_size: u32,
+    /// Blocks of the longest sequence.
+    pub(crate) max_blocks: u32,
+    /// Slots.
+    pub(crate) num_slots: u32,
+    /// Most rows of a step.
+    pub(crate) max_rows: u32,
+    /// Most token rows of a step.
+    pub(crate) max_tokens: u32,
+    /// Positions the rotary table covers.
+    pub(crate) max_model_len: u32,
+}
+
+/// Row counts that a step may be padded to: fine where a decode step lives (GEMM tiles of 8 and 16
+/// rows), whole tiles of 128 above.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Buckets {
+    sizes: Vec<u32>,
+}
+
+impl Buckets {
+    /// All sizes up to one that holds `max_rows`.
+    pub(crate) fn up_to(max_rows: u32) -> Self {
+        let mut sizes = vec![1, 2, 4];
+        let mut next = 8;
+        while sizes.last().is_none_or(|&last| last < max_rows) {
+            sizes.push(next);
+            next += match next {
+                0..64 => 8,
+                64..256 => 16,
+                _ => 128,
+            };
+        }
+        Self { sizes }
+    }
+
+    /// The smallest size that holds `rows`, or `None` if none does.
+    pub(crate) fn fit(&self, rows: u32) -> Option<u32> {
+        let index = self.sizes.partition_point(|&size| size < rows);
+        self.sizes.get(index).copied()
+    }
+
+    /// The sizes, rising.
+    pub(crate) fn sizes(&self) -> &[u32] {
+        &self.sizes
+    }
+
+    /// The largest size.
+    pub(crate) fn largest(&self) -> u32 {
+        self.sizes.last().copied().unwrap_or(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_count_fits_and_wastes_little() {
+        let buckets = Buckets::up_to(2048);
+        assert_eq!(buckets.largest(), 2048);
+        for rows in 1..=2048u32 {
+            let size = buckets.fit(rows).unwrap();
+            let step = if rows > 256 {
+                128
+            } else if rows > 64 {
+                16
+            } else {
+                8
+            };
+            assert!(size >= rows && size - rows < step, "{rows} rows became {size}");
+        }
+        assert_eq!(buckets.fit(2049), None);
+        assert!(Buckets::up_to(1).fit(1) == Some(1));
+        assert!(Buckets::up_to(100).fit(100).is_some());
+    }
+
+    #[test]
+    fn dims_are_sixteen_words_and_every_one_is_a_macro() {
+        assert_eq!(size_of::<Dims>(), 64);
+        let macros = Dims { gemm_k: 7, ..Dims::default() }.macros();
+        assert_eq!(macros.len(), 17);
+        assert!(macros.contains(&"-DD_gemm_k=7".to_owned()));
+    }
+}

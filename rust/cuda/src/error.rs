@@ -1,0 +1,98 @@
+//! What can go wrong on the way to and on the device. Plain data, any thread.
+
+use ingle_core::ExecutorError;
+
+/// A failure of this crate. The message is one line and names the call, library, kernel or tensor.
+#[derive(Debug, thiserror::Error)]
+pub enum CudaError {
+    /// None of the places that were tried holds the library.
+    #[error("NVIDIA library not found: {reasons}")]
+    LibraryNotFound {
+        /// One reason per place.
+        reasons: String,
+    },
+    /// The library is older than the headers that this was written against.
+    #[error("{library} has no function {symbol}: update it")]
+    MissingSymbol {
+        /// The file.
+        library: String,
+        /// The function.
+        symbol: &'static str,
+    },
+    /// The driver works but there is no card.
+    #[error("no CUDA device: {0}")]
+    NoDevice(String),
+    /// A driver call failed.
+    #[error("{call}: {name} ({code}): {text}")]
+    Driver {
+        /// The call, or the kernel that was launched.
+        call: String,
+        /// `CUresult`.
+        code: i32,
+        /// Its name.
+        name: String,
+        /// The driver's explanation.
+        text: String,
+    },
+    /// A cuBLASLt call failed.
+    #[error("{call}: cublasStatus {code} for {detail}")]
+    Blas {
+        /// The call.
+        call: &'static str,
+        /// `cublasStatus_t`.
+        code: i32,
+        /// The product's shape.
+        detail: String,
+    },
+    /// NVRTC refused a kernel.
+    #[error("kernel {kernel}: {log}")]
+    Compile {
+        /// The source file.
+        kernel: String,
+        /// The compiler's messages, joined to one line.
+        log: String,
+    },
+    /// Memory does not suffice; the numbers are in the text.
+    #[error("{0}")]
+    OutOfMemory(String),
+    /// The configuration or the checkpoint asks for something that this executor lacks.
+    #[error("{0}")]
+    Unsupported(String),
+    /// A weight could not be read.
+    #[error("tensor {tensor}: {source}")]
+    Weight {
+        /// The tensor's name in the file.
+        tensor: String,
+        /// What the source said.
+        source: std::io::Error,
+    },
+    /// A file of the cache or a thread could not be made.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// The cause.
+        source: std::io::Error,
+    },
+}
+
+impl CudaError {
+    /// Whether nothing more can run in this context: every error that a kernel raised is sticky.
+    #[must_use]
+    pub fn is_sticky(&self) -> bool {
+        match self {
+            Self::Driver { code, .. } => !matches!(code, 1 | 2 | 400 | 401 | 801 | 900..=912),
+            _ => false,
+        }
+    }
+
+    /// The error as the engine sees it.
+    #[must_use]
+    pub fn to_executor_error(&self) -> ExecutorError {
+        if self.is_sticky() {
+            ExecutorError::DeviceLost(self.to_string())
+        } else {
+            ExecutorError::StepFailed(self.to_string())
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! [5] Runs plans on one GPU. The engine thread calls `submit` and `sample`; nothing here blocks, and
+//! nothing is allocated on the device.
+//!
+//! A step is one copy of packed metadata, the launches (as one graph once it is recorded), the copies
+//! back and an event, all on one stream; the waiter thread turns the event into the completion.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+
+use ingle_core::{Executor, ExecutorError, ExecutorShape, RowMask, StepId, StepPlan};
+
+use crate::CudaError;
+use crate::buffers::{LIST_ROWS, OUT_BYTES};
+use crate::graphs::{GraphStats, Graphs};
+use crate::memory::{copy_to_device, copy_to_host, copy_to_offset};
+use crate::metadata::{PackedStep, PlanLimits, SlotRecord, pack, pack_late};
+use crate::model::{Model, StepShape};
+use crate::slots::{check_opened, open_slots};
+use crate::stream::Stream;
+use crate::waiter::{Message, StepBuffers, Submitted};
+
+/// The executor of one model on one GPU.
+#[derive(Debug)]
+pub struct CudaExecutor {
+    // Fields drop in this order: threads that use the model first.
+    pub(crate) graphs: Option<Graphs>,
+    pub(crate) to_waiter: Option<Sender<Message>>,
+    pub(crate) waiter: Option<JoinHandle<()>>,
+    /// Host buffers that came back from the waiter.
+    pub(crate) free: Receiver<StepBuffers>,
+    /// Host buffers of steps that could not be started.
+    pub(crate) spare: Vec<StepBuffers>,
+    pub(crate) stream: Stream,
+    pub(crate) slots: Vec<SlotRecord>,
+    /// The step whose late rows wait for masks; later steps stand in `queued` until then.
+    pub(crate) late: Option<LateStep>,
+    pub(crate) queued: VecDeque<StepPlan>,
+    pub(crate) lost: Arc<OnceLock<String>>,
+    pub(crate) shape: ExecutorShape,
+    pub(crate) model: Arc<Model>,
+}
+
+/// A step whose forward pass is queued and whose late samples are not.
+#[derive(Debug)]
+pub(crate) struct LateStep {
+    packed: PackedStep,
+    submitted: Submitted,
+}
+
+/// Steps that may be submitted and not completed.
+pub(crate) const STEPS_IN_FLIGHT: u32 = 2;
+/// Sets of host buffers: one more than steps in flight, since a set comes back before its completion.
+pub(crate) const BUFFER_SETS: usize = STEPS_IN_FLIGHT as usize + 1;
+
+impl Executor for CudaExecutor {
+    fn shape(&self) -> ExecutorShape {
+        self.shape
+    }
+
+    fn submit(&mut self, plan: StepPlan) -> Result<(), ExecutorError> {
+        self.check_lost()?;
+        if self.late.is_some() || !self.queued.is_empty() {
+            self.queued.push_back(plan);
+            return Ok(());
+        }
+        self.start(&plan)
+    }
+
+    fn sample(&mut self, step: StepId, masks: Vec<RowMask>) -> Result<(), ExecutorError> {
+        self.check_lost()?;
+        match self.late.take() {
+            Some(late) if late.submitted.id == step => {
+                let sampled = self.sample_late(late, &masks);
+                self.start_queued();
+                sampled
+            }
+            other => {
+                self.late = other;
+                Err(ExecutorError::StepFailed(format!("step {step} waits for no mask")))
+            }
+        }
+    }
+}
+
+impl CudaExecutor {
+    /// How far graph recording is; all zero with `enforce_eager`.
+    #[must_use]
+    pub fn graph_stats(&self) -> GraphStats {
+        self.graphs.as_ref().map(Graphs::stats).unwrap_or_default()
+    }
+
+    /// Blocks until every graph asked for is recorded. For benchmarks and tests.
+    pub fn wait_for_graphs(&self) {
+        if let Some(graphs) = &self.graphs {
+            graphs.wait_until_idle();
+        }
+    }
+
+    /// Gives the KV pool this many bytes, rounded up to whole pieces; returns the blocks it then holds.
+    /// Waits for the device. The caller names no block beyond the smaller pool any more.
+    ///
+    /// # Errors
+    /// Out of memory, with numbers; then the pool keeps what it got.
+    pub fn resize_kv_pool(&mut self, bytes: u64) -> Result<u32, CudaError> {
+        self.model.context.make_current()?;
+        self.stream.synchronise()?;
+        self.shape.num_blocks = self.model.kv.resize(&self.stream, bytes)?;
+        Ok(self.shape.num_blocks)
+    }
+
+    fn check_lost(&self) -> Result<(), ExecutorError> {
+        match self.lost.get() {
+            Some(reason) => Err(ExecutorError::DeviceLost(reason.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Remembers a sticky error, so that every later step fails the same way.
+    fn note(&self, error: &CudaError) -> ExecutorError {
+        if error.is_sticky() {
+            let _ = self.lost.set(error.to_string());
+        }
+        error.to_executor_error()
+    }
+
+    fn start_queued(&mut self) {
+        while self.late.is_none() {
+            let Some(plan) = self.queued.pop_front() else { break };
+            if let Err(error) = self.start(&plan) {
+                self.send(Message::Failed(plan.id, error));
+            }
+        }
+    }
+
+    fn start(&mut self, plan: &StepPlan) -> Result<(), ExecutorError> {
+        self.model.context.make_current().map_err(|error| self.note(&error))?;
+        let set = self.spare.pop().or_else(|| self.free.try_recv().ok());
+        let mut buffers = set.ok_or_else(|| {
+            ExecutorError::StepFailed(format!("more than {STEPS_IN_FLIGHT} steps in flight"))
+        })?;
+        buffers.staging.reset();
+        let packed = match self.check_and_pack(plan, &mut buffers) {
+            Ok(packed) => packed,
+            Err(reason) => {
+                self.spare.push(buffers);
+                return Err(ExecutorError::StepFailed(reason));
+            }
+        };
+        if let Err(error) = self.queue(plan, &packed, &mut buffers) {
+            return Err(self.abandon(buffers, &error));
+        }
+        let hidden_size = self.model.spec.hidden_size as usize;
+        let submitted = Submitted { id: plan.id, rows: packed.rows.clone(), hidden_size, buffers };
+        if packed.num_late > 0 {
+            self.late = Some(LateStep { packed, submitted });
+            return Ok(());
+        }
+        self.finish(submitted)
+    }
+
+    /// Takes the buffers of a step that failed half-way back, once no copy uses them.
+    fn abandon(&mut self, buffers: StepBuffers, error: &CudaError) -> ExecutorError {
+        let _ = self.stream.synchronise();
+        self.spare.push(buffers);
+        self.note(error)
+    }
+
+    fn check_and_pack(
+        &mut self,
+        plan: &StepPlan,
+        buffers: &mut StepBuffers,
+    ) -> Result<PackedStep, String> {
+        for slot in &plan.closed {
+            if let Some(record) = self.slots.get_mut(slot.index()) {
+                *record = SlotRecord::default();
+            }
+        }
+        for opened in &plan.opened {
+            check_opened(opened, &self.model, self.shape.num_blocks)?;
+            self.slots[opened.slot.index()] = SlotRecord::open(opened, self.model.spec.vocab_size);
+        }
+        let limits = PlanLimits {
+            engine: self.model.engine,
+            vocab_size: self.model.spec.vocab_size,
+            num_blocks: self.shape.num_blocks,
+            max_updates: self.model.sizes.max_updates,
+        };
+        pack(plan, &limits, &mut self.slots, buffers.meta.as_mut_words())
+    }
+
+    /// Queues everything of a step but the samplers of late rows.
+    fn queue(
+        &mut self,
+        plan: &StepPlan,
+        packed: &PackedStep,
+        buffers: &mut StepBuffers,
+    ) -> Result<(), CudaError> {
+        let model = Arc::clone(&self.model);
+        let stream = &self.stream;
+        copy_to_device(stream, model.buffers.meta, &buffers.meta, packed.words * 4)?;
+        open_slots(&model, stream, &mut buffers.staging, &plan.opened, &self.slots)?;
+        if packed.num_tokens == 0 {
+            return Ok(());
+        }
+        let num_samples = packed.num_now + packed.num_late;
+        let tokens = self.padded(packed.num_tokens)?;
+        let samples = model.padded_samples(tokens, num_samples);
+        let shape = StepShape { tokens, samples };
+        let has_extras = !packed.list_rows.is_empty() || packed.has_pooled;
+        let graph = match &self.graphs {
+            Some(graphs) if !has_extras => graphs.ready(shape),
+            _ => None,
+        };
+        // SAFETY: the metadata of this step is queued ahead on the same stream, `shape` holds it, and
+        // all steps share this stream.
+        unsafe {
+            match graph {
+                Some(graph) => graph.launch(stream)?,
+                None if has_extras => self.queue_with_extras(shape, packed, buffers)?,
+                None => model.step(stream, shape)?,
+            }
+        }
+        let bytes = packed.num_now as usize * OUT_BYTES as usize;
+        if bytes > 0 {
+            copy_to_host(stream, &buffers.out, model.buffers.out, bytes)?;
+        }
+        Ok(())
+    }
+
+    fn padded(&self, rows: u32) -> Result<u32, CudaError> {
+        self.model.buckets.fit(rows).ok_or_else(|| {
+            CudaError::Unsupported(format!(
+                "{rows} rows, built for {}",
+                self.model.buckets.largest()
+            ))
+        })
+    }
+
+    /// A step with prompt log-probs or pooling: plain launches, the head in slices.
+    ///
+    /// # Safety
+    /// As `Model::step`.
+    unsafe fn queue_with_extras(
+        &self,
+        shape: StepShape,
+        packed: &PackedStep,
+        buffers: &mut StepBuffers,
+    ) -> Result<(), CudaError> {
+        let (model, stream) = (&self.model, &self.stream);
+        // SAFETY: the caller's promises; the lists are padded with row 0 to whole slices, for which
+        // their buffers were laid out.
+        unsafe {
+            model.layers(stream, shape)?;
+            self.queue_prompt_log_probs(packed, buffers)?;
+            if packed.has_pooled {
+                model.pool(stream, shape.tokens, packed.rows.len() as u32)?;
+                let bytes = model.spec.hidden_size as usize * 4;
+                for row in packed.rows.iter().filter_map(|row| row.pooled) {
+                    let offset = row as usize * bytes;
+                    let source = model.buffers.pooled + offset as u64;
+                    copy_to_offset(stream, &buffers.pooled, offset, source, bytes)?;
+                }
+            }
+            if shape.samples > 0 {
+                model.sample_logits(stream, shape.samples)?;
+                let (meta, logits) = (model.buffers.meta, model.buffers.logits);
+                model.sample(stream, shape.samples, meta, logits)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As `queue_with_extras`, behind the layers.
+    unsafe fn queue_prompt_log_probs(
+        &self,
+        packed: &PackedStep,
+        buffers: &mut StepBuffers,
+    ) -> Result<(), CudaError> {
+        let (model, stream) = (&self.model, &self.stream);
+        let count = packed.list_rows.len();
+        let padded = count.next_multiple_of(LIST_ROWS as usize);
+        for (list, address) in [
+            (&packed.list_rows, model.buffers.list_rows),
+            (&packed.list_targets, model.buffers.list_targets),
+        ] {
+            let mut words = list.clone();
+            words.resize(padded, 0);
+            buffers.staging.push(stream, address, &words)?;
+        }
+        for start in (0..count).step_by(LIST_ROWS as usize) {
+            let rows = self.padded((count - start).min(LIST_ROWS as usize) as u32)?;
+            // SAFETY: rows `start` to `start + rows` lie inside the padded lists just queued.
+            unsafe { model.list_log_probs(stream, start as u64, rows, packed.list_top)? };
+        }
+        let bytes = count * OUT_BYTES as usize;
+        if bytes > 0 {
+            copy_to_host(stream, &buffers.list_out, model.buffers.list_out, bytes)?;
+        }
+        Ok(())
+    }
+
+    fn sample_late(&mut self, late: LateStep, masks: &[RowMask]) -> Result<(), ExecutorError> {
+        let LateStep { packed, mut submitted } = late;
+        match self.queue_late(&packed, &mut submitted.buffers, masks) {
+            Ok(()) => self.finish(submitted),
+            Err(error) => Err(self.abandon(submitted.buffers, &error)),
+        }
+    }
+
+    fn queue_late(
+        &mut self,
+        packed: &PackedStep,
+        buffers: &mut StepBuffers,
+        masks: &[RowMask],
+    ) -> Result<(), CudaError> {
+        let (model, stream) = (&self.model, &self.stream);
+        model.context.make_current()?;
+        let mut masked = vec![false; packed.late_slots.len()];
+        let words = model.spec.vocab_size.div_ceil(32) as usize;
+        for mask in masks {
+            let index = packed.late_slots.iter().position(|slot| *slot == mask.slot);
+            let index = index.filter(|_| mask.allowed.len() == words).ok_or_else(|| {
+                CudaError::Unsupported(format!(
+                    "a mask of {} words for slot {}, want {words} and a late row",
+                    mask.allowed.len(),
+                    mask.slot
+                ))
+            })?;
+            masked[index] = true;
+            let address = model.mask_address(mask.slot);
+            match &self.slots[mask.slot.index()].allowed {
+                None => buffers.staging.push(stream, address, &mask.allowed)?,
+                Some(allowed) => {
+                    let both: Vec<u32> =
+                        allowed.iter().zip(mask.allowed.iter()).map(|(a, b)| a & b).collect();
+                    buffers.staging.push(stream, address, &both)?;
+                }
+            }
+        }
+        let mut meta = vec![0; 16 + 4 * packed.late_slots.len()];
+        pack_late(&packed.late_slots, &masked, &mut meta);
+        buffers.staging.push(stream, model.buffers.late_meta, &meta)?;
+        let row_bytes = u64::from(model.spec.vocab_size) * 4;
+        let logits = model.buffers.logits + u64::from(packed.num_now) * row_bytes;
+        // SAFETY: the step's forward pass is the last work queued on this stream, so the logits of its
+        // late rows, which stand behind those of the others, are still there.
+        unsafe {
+            model.sample(stream, packed.num_late, model.buffers.late_meta, logits)?;
+        }
+        let bytes = packed.num_late as usize * OUT_BYTES as usize;
+        let offset = packed.num_now as usize * OUT_BYTES as usize;
+        copy_to_offset(stream, &buffers.out, offset, model.buffers.out, bytes)
+    }
+
+    /// Queues the event and hands the step to the waiter.
+    fn finish(&mut self, submitted: Submitted) -> Result<(), ExecutorError> {
+        if let Err(error) = submitted.buffers.done.record(&self.stream) {
+            return Err(self.abandon(submitted.buffers, &error));
+        }
+        self.send(Message::Submitted(submitted));
+        Ok(())
+    }
+
+    fn send(&self, message: Message) {
+        if let Some(waiter) = &self.to_waiter {
+            // The waiter outlives this sender; it ends only when the sender is dropped.
+            let _ = waiter.send(message);
+        }
+    }
+}
+
+impl Drop for CudaExecutor {
+    fn drop(&mut self) {
+        self.graphs = None;
+        self.to_waiter = None;
+        if let Some(waiter) = self.waiter.take() {
+            let _ = waiter.join();
+        }
+        // Steps that no waiter saw (a late one) may still run on memory that is about to go.
+        let _ = self.model.context.make_current().and_then(|()| self.stream.synchronise());
+    }
+}

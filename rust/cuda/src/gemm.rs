@@ -1,0 +1,329 @@
+//! Matrix products through cuBLASLt: `out[m, n] = x[m, k] * w[n, k]^T`, f32 accumulation.
+//!
+//! Every product of every padded row count has a plan made at load: descriptors and one algorithm,
+//! picked by measurement and kept on disk. A step only looks a plan up, so that nothing is asked of the
+//! library's heuristics while a graph is being recorded (which fails from 13.3 on).
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use crate::CudaError;
+use crate::context::Context;
+use crate::stream::Stream;
+use crate::sys::cublaslt::*;
+use crate::sys::{LibraryPaths, open_cublaslt};
+
+/// A product apart from its row count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct GemmShape {
+    /// Rows of the weight, columns of the result.
+    pub(crate) n: u32,
+    /// Columns of the weight and of the input.
+    pub(crate) k: u32,
+    /// What becomes of the result.
+    pub(crate) out: GemmOut,
+}
+
+/// What becomes of a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum GemmOut {
+    /// Stored as the device type.
+    Device,
+    /// Stored as f32.
+    F32,
+    /// Added to f32 (the residual stream).
+    AddF32,
+}
+
+/// Addresses of one product. All 16-byte aligned.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GemmArgs {
+    /// `[m, k]` device type
+    pub(crate) x: u64,
+    /// `[n, k]` device type
+    pub(crate) w: u64,
+    /// `[m, n]`
+    pub(crate) out: u64,
+}
+
+/// The opened library with its handle.
+#[derive(Debug)]
+pub(crate) struct Blas {
+    /// The handle belongs to it.
+    _context: Arc<Context>,
+    api: CublasLtApi,
+    handle: Handle,
+    element: i32,
+}
+
+// SAFETY: a cublasLt handle may be used by several threads at once (cuBLAS manual, "Thread Safety").
+unsafe impl Send for Blas {}
+// SAFETY: as above.
+unsafe impl Sync for Blas {}
+
+impl Blas {
+    /// Opens the library and makes a handle; the context must be current.
+    pub(crate) fn open(
+        context: &Arc<Context>,
+        paths: &LibraryPaths,
+        f16_device: bool,
+    ) -> Result<Self, CudaError> {
+        let api = CublasLtApi::new(open_cublaslt(paths)?);
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: writes one handle, destroyed in `Drop`.
+        let code = unsafe { api.cublasLtCreate(&raw mut handle)? };
+        check("cublasLtCreate", code, || "the context".to_owned())?;
+        let element = if f16_device { R_16F } else { R_16BF };
+        Ok(Self { _context: Arc::clone(context), api, handle, element })
+    }
+
+    /// The library's version: 130002 for 13.0.2.
+    pub(crate) fn version(&self) -> Result<usize, CudaError> {
+        // SAFETY: takes nothing.
+        unsafe { self.api.cublasLtGetVersion() }
+    }
+
+    /// The file that was opened.
+    pub(crate) fn path(&self) -> &str {
+        self.api.path()
+    }
+
+    /// The device type as cuBLAS names it.
+    pub(crate) fn element(&self) -> i32 {
+        self.element
+    }
+
+    /// Descriptors of a product of `m` rows, without an algorithm yet.
+    pub(crate) fn problem(
+        self: &Arc<Self>,
+        m: u32,
+        shape: GemmShape,
+    ) -> Result<Problem, CudaError> {
+        let mut problem = Problem {
+            blas: Arc::clone(self),
+            m,
+            shape,
+            desc: std::ptr::null_mut(),
+            layouts: [std::ptr::null_mut(); 3],
+        };
+        let out = match shape.out {
+            GemmOut::Device => self.element,
+            GemmOut::F32 | GemmOut::AddF32 => R_32F,
+        };
+        let (m, n, k) = (u64::from(m), u64::from(shape.n), u64::from(shape.k));
+        let transposed = OP_T;
+        // Column-major as the library sees it: out^T [n, m] = (w^T [k, n])^T * x^T [k, m].
+        // SAFETY: each call writes one descriptor, destroyed in `Problem::drop` also when a later call
+        // fails; the attribute is one int as its header says.
+        unsafe {
+            let api = &self.api;
+            let code = api.cublasLtMatmulDescCreate(&raw mut problem.desc, COMPUTE_32F, R_32F)?;
+            check("cublasLtMatmulDescCreate", code, || problem.label())?;
+            let code = api.cublasLtMatmulDescSetAttribute(
+                problem.desc,
+                DESC_TRANSA,
+                (&raw const transposed).cast(),
+                size_of::<i32>(),
+            )?;
+            check("cublasLtMatmulDescSetAttribute", code, || problem.label())?;
+            let kinds = [(self.element, k, n), (self.element, k, m), (out, n, m)];
+            for (index, (kind, rows, cols)) in kinds.into_iter().enumerate() {
+                let layout = &raw mut problem.layouts[index];
+                let code = api.cublasLtMatrixLayoutCreate(layout, kind, rows, cols, rows as i64)?;
+                check("cublasLtMatrixLayoutCreate", code, || problem.label())?;
+            }
+        }
+        Ok(problem)
+    }
+}
+
+impl Drop for Blas {
+    fn drop(&mut self) {
+        // SAFETY: created in `open`, destroyed once; every problem holds an Arc of this.
+        let _ = unsafe { self.api.cublasLtDestroy(self.handle) };
+    }
+}
+
+/// Descriptors of one product with a fixed row count.
+#[derive(Debug)]
+pub(crate) struct Problem {
+    blas: Arc<Blas>,
+    m: u32,
+    shape: GemmShape,
+    desc: MatmulDesc,
+    /// Of w, x and the result.
+    layouts: [MatrixLayout; 3],
+}
+
+// SAFETY: descriptors are plain host structures; cublasLtMatmul only reads them.
+unsafe impl Send for Problem {}
+// SAFETY: as above.
+unsafe impl Sync for Problem {}
+
+impl Problem {
+    fn label(&self) -> String {
+        format!("m {} n {} k {} {:?}", self.m, self.shape.n, self.shape.k, self.shape.out)
+    }
+
+    /// The library's proposals, best first by its own guess, at most `most`.
+    pub(crate) fn candidates(&self, most: usize) -> Result<Vec<MatmulAlgo>, CudaError> {
+        let api = &self.blas.api;
+        let mut results = vec![HeuristicResult::default(); most];
+        let mut found = 0;
+        let workspace_bytes = WORKSPACE_BYTES as usize;
+        let mut preference = std::ptr::null_mut();
+        let [w, x, out] = self.layouts;
+        // SAFETY: descriptors are live; `results` has `most` entries; the preference is destroyed
+        // below, since nothing returns in between.
+        let code = unsafe {
+            let code = api.cublasLtMatmulPreferenceCreate(&raw mut preference)?;
+            check("cublasLtMatmulPreferenceCreate", code, || self.label())?;
+            let _ = api.cublasLtMatmulPreferenceSetAttribute(
+                preference,
+                PREF_MAX_WORKSPACE_BYTES,
+                (&raw const workspace_bytes).cast(),
+                size_of::<usize>(),
+            );
+            let code = api.cublasLtMatmulAlgoGetHeuristic(
+                self.blas.handle,
+                self.desc,
+                w,
+                x,
+                out,
+                out,
+                preference,
+                most as i32,
+                results.as_mut_ptr(),
+                &raw mut found,
+            );
+            let _ = api.cublasLtMatmulPreferenceDestroy(preference);
+            code?
+        };
+        check("cublasLtMatmulAlgoGetHeuristic", code, || self.label())?;
+        results.truncate(found.max(0) as usize);
+        Ok(results.into_iter().filter(|r| r.state == 0).map(|r| r.algo).collect())
+    }
+
+    /// Whether a stored algorithm can still run this product.
+    pub(crate) fn accepts(&self, algo: &MatmulAlgo) -> bool {
+        let mut result = HeuristicResult::default();
+        let [w, x, out] = self.layouts;
+        // SAFETY: descriptors are live; `algo` has the size of the header's structure; writes `result`.
+        let code = unsafe {
+            self.blas.api.cublasLtMatmulAlgoCheck(
+                self.blas.handle,
+                self.desc,
+                w,
+                x,
+                out,
+                out,
+                std::ptr::from_ref(algo),
+                &raw mut result,
+            )
+        };
+        matches!(code, Ok(0)) && result.workspace_size as u64 <= WORKSPACE_BYTES
+    }
+
+    /// Queues the product with the given algorithm and a workspace of `WORKSPACE_BYTES`.
+    ///
+    /// # Safety
+    /// The addresses hold what `GemmArgs` says for this problem's sizes, and nothing else uses the
+    /// workspace until the stream has passed this.
+    pub(crate) unsafe fn run(
+        &self,
+        stream: &Stream,
+        algo: &MatmulAlgo,
+        args: GemmArgs,
+        workspace: u64,
+    ) -> Result<(), CudaError> {
+        let alpha = 1f32;
+        let beta = if self.shape.out == GemmOut::AddF32 { 1f32 } else { 0f32 };
+        let [w, x, out] = self.layouts;
+        let pointer = |address: u64| std::ptr::without_provenance_mut::<c_void>(address as usize);
+        // SAFETY: descriptors are live; alpha and beta are read before the call returns (host pointer
+        // mode is the default); the caller vouches for the addresses.
+        let code = unsafe {
+            self.blas.api.cublasLtMatmul(
+                self.blas.handle,
+                self.desc,
+                (&raw const alpha).cast(),
+                pointer(args.w),
+                w,
+                pointer(args.x),
+                x,
+                (&raw const beta).cast(),
+                pointer(args.out),
+                out,
+                pointer(args.out),
+                out,
+                std::ptr::from_ref(algo),
+                pointer(workspace),
+                WORKSPACE_BYTES as usize,
+                stream.handle,
+            )?
+        };
+        check("cublasLtMatmul", code, || self.label())
+    }
+}
+
+impl Drop for Problem {
+    fn drop(&mut self) {
+        let api = &self.blas.api;
+        // SAFETY: each descriptor was created in `Blas::problem` or is null, and is destroyed once.
+        unsafe {
+            if !self.desc.is_null() {
+                let _ = api.cublasLtMatmulDescDestroy(self.desc);
+            }
+            for layout in self.layouts.into_iter().filter(|layout| !layout.is_null()) {
+                let _ = api.cublasLtMatrixLayoutDestroy(layout);
+            }
+        }
+    }
+}
+
+/// A product ready to run.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) problem: Problem,
+    pub(crate) algo: MatmulAlgo,
+}
+
+/// All products of a model, by padded row count.
+#[derive(Debug)]
+pub(crate) struct GemmPlans {
+    plans: HashMap<(u32, GemmShape), Plan>,
+    workspace: u64,
+}
+
+impl GemmPlans {
+    /// Plans that share one workspace of `WORKSPACE_BYTES`; products run one after another.
+    pub(crate) fn new(plans: HashMap<(u32, GemmShape), Plan>, workspace: u64) -> Self {
+        Self { plans, workspace }
+    }
+
+    /// Queues a product.
+    ///
+    /// # Safety
+    /// As `Problem::run`; the stream is the one that all steps share, or is being captured.
+    pub(crate) unsafe fn run(
+        &self,
+        stream: &Stream,
+        m: u32,
+        shape: GemmShape,
+        args: GemmArgs,
+    ) -> Result<(), CudaError> {
+        let plan = self.plans.get(&(m, shape)).ok_or_else(|| {
+            CudaError::Unsupported(format!("no plan for a product of {m} rows, {shape:?}"))
+        })?;
+        // SAFETY: the caller's promise.
+        unsafe { plan.problem.run(stream, &plan.algo, args, self.workspace) }
+    }
+}
+
+fn check(call: &'static str, code: Status, detail: impl Fn() -> String) -> Result<(), CudaError> {
+    if code == 0 { Ok(()) } else { Err(CudaError::Blas { call, code, detail: detail() }) }
+}
+
+/// Workspace of all products: what cuBLAS itself takes on Hopper.
+pub(crate) const WORKSPACE_BYTES: u64 = 32 << 20;

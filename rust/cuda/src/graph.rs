@@ -1,0 +1,91 @@
+//! CUDA graphs: a recorded sequence of launches that one call replays.
+//!
+//! Recording and instantiating belong to the capture thread, launching to the engine thread.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use crate::CudaError;
+use crate::context::Context;
+use crate::stream::Stream;
+use crate::sys::driver::*;
+
+/// An instantiated graph. Holds whatever its nodes use.
+pub(crate) struct GraphExec {
+    context: Arc<Context>,
+    handle: CuGraphExec,
+    num_nodes: usize,
+    _keeps: Arc<dyn Any + Send + Sync>,
+}
+
+impl std::fmt::Debug for GraphExec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GraphExec").field("num_nodes", &self.num_nodes).finish()
+    }
+}
+
+// SAFETY: graph objects may move between threads, one call at a time (driver API, "Graph object thread
+// safety"): the capture thread is done with it before the engine thread gets it.
+unsafe impl Send for GraphExec {}
+// SAFETY: as above; only the engine thread launches.
+unsafe impl Sync for GraphExec {}
+
+impl GraphExec {
+    /// Records what `body` queues on `stream`, instantiates it and uploads it.
+    ///
+    /// `keeps` owns every buffer, module and handle that the recorded work uses.
+    pub(crate) fn capture(
+        stream: &Stream,
+        keeps: Arc<dyn Any + Send + Sync>,
+        body: impl FnOnce() -> Result<(), CudaError>,
+    ) -> Result<Self, CudaError> {
+        let context = &stream.context;
+        let api = &context.driver.api;
+        // SAFETY: the stream is live and not capturing; only this thread is restricted meanwhile.
+        let code = unsafe {
+            api.cuStreamBeginCapture_v2(stream.handle, STREAM_CAPTURE_MODE_THREAD_LOCAL)?
+        };
+        context.check("cuStreamBeginCapture", code)?;
+        let recorded = body();
+        let mut graph = std::ptr::null_mut();
+        // SAFETY: ends the capture begun above on the same thread, also after a failed body.
+        let code = unsafe { api.cuStreamEndCapture(stream.handle, &raw mut graph)? };
+        recorded?;
+        context.check("cuStreamEndCapture", code)?;
+        let (mut handle, mut num_nodes) = (std::ptr::null_mut(), 0usize);
+        // SAFETY: `graph` is the captured one and is destroyed once, here; a null node list asks for
+        // the count; the executable graph does not need `graph` any more.
+        let code = unsafe {
+            let _ = api.cuGraphGetNodes(graph, std::ptr::null_mut(), &raw mut num_nodes);
+            let code = api.cuGraphInstantiateWithFlags(&raw mut handle, graph, 0)?;
+            let _ = api.cuGraphDestroy(graph);
+            code
+        };
+        context.check("cuGraphInstantiate", code)?;
+        let exec = Self { context: Arc::clone(context), handle, num_nodes, _keeps: keeps };
+        // SAFETY: both handles are live.
+        let code = unsafe { api.cuGraphUpload(exec.handle, stream.handle)? };
+        context.check("cuGraphUpload", code)?;
+        stream.synchronise()?;
+        Ok(exec)
+    }
+
+    /// Queues one replay.
+    pub(crate) fn launch(&self, stream: &Stream) -> Result<(), CudaError> {
+        // SAFETY: both handles are live, and what the nodes use is held by `_keeps`.
+        let code = unsafe { self.context.driver.api.cuGraphLaunch(self.handle, stream.handle)? };
+        self.context.check("cuGraphLaunch", code)
+    }
+
+    /// Recorded nodes.
+    pub(crate) fn num_nodes(&self) -> usize {
+        self.num_nodes
+    }
+}
+
+impl Drop for GraphExec {
+    fn drop(&mut self) {
+        // SAFETY: instantiated in `capture`, destroyed once; the driver waits for running replays.
+        let _ = unsafe { self.context.driver.api.cuGraphExecDestroy(self.handle) };
+    }
+}

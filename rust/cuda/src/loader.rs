@@ -1,0 +1,183 @@
+//! Weights from the source to the device: several threads read into pinned memory and copy on their own
+//! streams. Load only; nothing is mapped, so nothing faults and no page cache is pinned.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use half::{bf16, f16};
+use ingle_model::{WeightSource, WeightType, dequantise};
+
+use crate::CudaError;
+use crate::context::Context;
+use crate::memory::{PinnedBuffer, copy_to_device};
+use crate::stream::{Event, Stream};
+use crate::weights::{Conversion, CopyJob, DEVICE_TYPE_BYTES};
+
+/// Part of a job that one buffer holds.
+#[derive(Clone, Copy, Debug)]
+struct Chunk {
+    job: usize,
+    /// First element.
+    start: u64,
+    /// Elements, a multiple of the storage's block.
+    elements: u64,
+}
+
+/// Copies every job to its address; returns the bytes read. Blocking.
+///
+/// `f16_device`: the device type is f16 rather than bf16.
+pub(crate) fn load_weights(
+    context: &Arc<Context>,
+    source: &dyn WeightSource,
+    jobs: &[CopyJob],
+    f16_device: bool,
+    num_threads: usize,
+) -> Result<u64, CudaError> {
+    let device_type = if f16_device { WeightType::F16 } else { WeightType::Bf16 };
+    let chunks = split(jobs);
+    let next = AtomicUsize::new(0);
+    let failed = AtomicBool::new(false);
+    let failure = Mutex::new(None);
+    let work = || {
+        let result = (|| {
+            context.make_current()?;
+            let mut lane = Lane::new(context)?;
+            while !failed.load(Ordering::Relaxed) {
+                let Some(chunk) = chunks.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
+                lane.copy(source, &jobs[chunk.job], *chunk, device_type)?;
+            }
+            lane.stream.synchronise()
+        })();
+        if let Err(error) = result {
+            failed.store(true, Ordering::Relaxed);
+            *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..num_threads.clamp(1, chunks.len().max(1)) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(error) => Err(error),
+        None => Ok(jobs.iter().map(|job| job.view.byte_len).sum()),
+    }
+}
+
+/// Cuts jobs into chunks that fit a buffer before and after conversion, in file order, so that
+/// read-ahead works.
+fn split(jobs: &[CopyJob]) -> Vec<Chunk> {
+    let mut order: Vec<usize> = (0..jobs.len()).collect();
+    order.sort_by_key(|&index| (jobs[index].view.file, jobs[index].view.offset));
+    let mut chunks = Vec::new();
+    for job in order {
+        let view = &jobs[job].view;
+        let total = u64::from(view.rows) * u64::from(view.cols);
+        // A vector's elements take twice the room of a matrix's.
+        let most = match jobs[job].conversion {
+            Conversion::Matrix => CHUNK_ELEMENTS,
+            Conversion::Vector { .. } => CHUNK_ELEMENTS / 2,
+        };
+        let mut start = 0;
+        while start < total {
+            let elements = most.min(total - start);
+            chunks.push(Chunk { job, start, elements });
+            start += elements;
+        }
+    }
+    chunks
+}
+
+/// One thread's stream and its two buffers, used in turn.
+struct Lane {
+    stream: Stream,
+    buffers: [(PinnedBuffer, Event); 2],
+    turn: usize,
+    raw: Vec<u8>,
+    values: Vec<f32>,
+}
+
+impl Lane {
+    fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
+        let buffer = || {
+            let bytes = (CHUNK_ELEMENTS * DEVICE_TYPE_BYTES) as usize;
+            Ok::<_, CudaError>((PinnedBuffer::new(context, bytes)?, Event::blocking(context)?))
+        };
+        Ok(Self {
+            stream: Stream::new(context)?,
+            buffers: [buffer()?, buffer()?],
+            turn: 0,
+            raw: Vec::new(),
+            values: Vec::new(),
+        })
+    }
+
+    fn copy(
+        &mut self,
+        source: &dyn WeightSource,
+        job: &CopyJob,
+        chunk: Chunk,
+        device_type: WeightType,
+    ) -> Result<(), CudaError> {
+        let view = &job.view;
+        let block = view.weight_type.block_elements() as u64;
+        let block_bytes = view.weight_type.block_bytes() as u64;
+        let file_offset = view.offset + chunk.start / block * block_bytes;
+        let file_bytes = (chunk.elements / block * block_bytes) as usize;
+        let weight_error = |source| CudaError::Weight { tensor: view.name.clone(), source };
+
+        let (buffer, copied) = &mut self.buffers[self.turn];
+        self.turn = 1 - self.turn;
+        // The copy that last read this buffer.
+        copied.synchronise()?;
+        let (element_bytes, used) = match job.conversion {
+            Conversion::Matrix if view.weight_type == device_type => {
+                source
+                    .read_at(view.file, file_offset, &mut buffer.as_mut_slice()[..file_bytes])
+                    .map_err(weight_error)?;
+                (DEVICE_TYPE_BYTES, file_bytes)
+            }
+            conversion => {
+                self.raw.resize(file_bytes, 0);
+                source.read_at(view.file, file_offset, &mut self.raw).map_err(weight_error)?;
+                self.values.resize(chunk.elements as usize, 0.0);
+                dequantise(view.weight_type, &self.raw, &mut self.values);
+                convert(&self.values, conversion, device_type, buffer.as_mut_slice())
+            }
+        };
+        let destination = job.address + chunk.start * element_bytes;
+        copy_to_device(&self.stream, destination, buffer, used)?;
+        copied.record(&self.stream)
+    }
+}
+
+/// Writes the values as the device wants them; returns bytes an element and bytes in all.
+fn convert(
+    values: &[f32],
+    conversion: Conversion,
+    device_type: WeightType,
+    out: &mut [u8],
+) -> (u64, usize) {
+    match conversion {
+        Conversion::Vector { add_one } => {
+            let add = if add_one { 1.0 } else { 0.0 };
+            for (bytes, value) in out.chunks_exact_mut(4).zip(values) {
+                bytes.copy_from_slice(&(value + add).to_le_bytes());
+            }
+            (4, values.len() * 4)
+        }
+        Conversion::Matrix => {
+            let pairs = out.chunks_exact_mut(2).zip(values);
+            if device_type == WeightType::F16 {
+                pairs.for_each(|(b, v)| b.copy_from_slice(&f16::from_f32(*v).to_le_bytes()));
+            } else {
+                pairs.for_each(|(b, v)| b.copy_from_slice(&bf16::from_f32(*v).to_le_bytes()));
+            }
+            (DEVICE_TYPE_BYTES, values.len() * 2)
+        }
+    }
+}
+
+/// Elements a chunk: 4 MiB as the device type, and a multiple of every storage block (256).
+const CHUNK_ELEMENTS: u64 = 2 << 20;

@@ -1,0 +1,398 @@
+//! [5] A plan as the packed words that `step_prepare.cu` and the sampler read. Engine thread only.
+//!
+//! Everything that a kernel uses as an index is checked here: slots, blocks, positions, token ids.
+
+use ingle_core::{OpenedSlot, PlanRow, Pooling, SampleMode, SlotId, StepPlan, TokenSource};
+
+use crate::dims::EngineDims;
+
+/// What the host remembers of each slot to check plans and to decode results.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SlotRecord {
+    /// Between opened and closed.
+    pub(crate) is_open: bool,
+    /// Length of its block table.
+    pub(crate) num_blocks: u32,
+    /// Log-probs wanted with each sample.
+    pub(crate) log_probs: Option<u32>,
+    /// The mask of `allowed_token_ids`, if any.
+    pub(crate) allowed: Option<Box<[u32]>>,
+}
+
+impl SlotRecord {
+    /// The record of a slot that opens now.
+    pub(crate) fn open(opened: &OpenedSlot, vocab_size: u32) -> Self {
+        let allowed = opened.sampling.allowed_token_ids.as_ref().map(|ids| {
+            let mut mask = vec![0u32; vocab_size.div_ceil(32) as usize];
+            for id in ids.iter().filter(|id| id.0 < vocab_size) {
+                mask[id.index() / 32] |= 1 << (id.0 % 32);
+            }
+            mask.into_boxed_slice()
+        });
+        Self {
+            is_open: true,
+            num_blocks: opened.cached_blocks.len() as u32,
+            log_probs: opened.sampling.log_probs,
+            allowed,
+        }
+    }
+}
+
+/// Where one row's results will be.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RowPlace {
+    pub(crate) slot: SlotId,
+    /// Index into the sampler's output.
+    pub(crate) sample: Option<u32>,
+    pub(crate) wants_log_probs: bool,
+    /// Range of the list of prompt log-probs.
+    pub(crate) list: std::ops::Range<u32>,
+    /// Alternatives wanted with each of them.
+    pub(crate) list_top: u32,
+    /// Index into the pooled vectors.
+    pub(crate) pooled: Option<u32>,
+}
+
+/// A packed step apart from its words.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct PackedStep {
+    /// Words used.
+    pub(crate) words: usize,
+    /// Token rows.
+    pub(crate) num_tokens: u32,
+    /// Samples that are taken with the step; they come first in the list.
+    pub(crate) num_now: u32,
+    /// Samples that wait for masks.
+    pub(crate) num_late: u32,
+    /// One per row of the plan.
+    pub(crate) rows: Vec<RowPlace>,
+    /// Slots of the late samples, in order.
+    pub(crate) late_slots: Vec<SlotId>,
+    /// Token rows and targets of prompt log-probs.
+    pub(crate) list_rows: Vec<u32>,
+    pub(crate) list_targets: Vec<u32>,
+    /// Most alternatives that any prompt log-prob wants.
+    pub(crate) list_top: u32,
+    /// Whether any row pools.
+    pub(crate) has_pooled: bool,
+}
+
+/// Limits that plans are checked against.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlanLimits {
+    pub(crate) engine: EngineDims,
+    pub(crate) vocab_size: u32,
+    pub(crate) num_blocks: u32,
+    pub(crate) max_updates: u32,
+}
+
+/// Checks the rows of a plan and packs them into `words`; grows the slots' block tables in `slots`.
+///
+/// # Errors
+/// One line that names row and value; then `slots` may have changed and the step must fail.
+pub(crate) fn pack(
+    plan: &StepPlan,
+    limits: &PlanLimits,
+    slots: &mut [SlotRecord],
+    words: &mut [u32],
+) -> Result<PackedStep, String> {
+    let num_rows = plan.rows.len();
+    let num_tokens = plan.num_scheduled_tokens();
+    let engine = &limits.engine;
+    if num_rows > engine.max_rows as usize || num_tokens > engine.max_tokens as usize {
+        return Err(format!(
+            "{num_rows} rows of {num_tokens} tokens, built for {} of {}",
+            engine.max_rows, engine.max_tokens
+        ));
+    }
+    let tokens_at = HEADER_WORDS + num_rows * ROW_WORDS;
+    let updates_at = tokens_at + num_tokens;
+    let mut packed = PackedStep { num_tokens: num_tokens as u32, ..PackedStep::default() };
+    let mut first_token = 0u32;
+    let mut num_updates = 0usize;
+    for (index, row) in plan.rows.iter().enumerate() {
+        let record = slots.get_mut(row.slot.index()).filter(|record| record.is_open);
+        let record = record.ok_or_else(|| format!("row {index}: slot {} is not open", row.slot))?;
+        check_row(row, limits).map_err(|reason| format!("row {index}: {reason}"))?;
+        for block in &row.new_blocks {
+            if block.0 >= limits.num_blocks || record.num_blocks >= engine.max_blocks {
+                return Err(format!("row {index}: block {block} at {}", record.num_blocks));
+            }
+            if num_updates == limits.max_updates as usize {
+                return Err(format!("more than {} new blocks", limits.max_updates));
+            }
+            let at = updates_at + 3 * num_updates;
+            words[at..at + 3].copy_from_slice(&[row.slot.0, record.num_blocks, block.0]);
+            record.num_blocks += 1;
+            num_updates += 1;
+        }
+        let end = row.start + row.num_tokens;
+        if end > record.num_blocks * engine.block_size {
+            return Err(format!("row {index}: position {end} beyond its blocks"));
+        }
+        write_tokens(row, &mut words[tokens_at + first_token as usize..]);
+        let at = HEADER_WORDS + index * ROW_WORDS;
+        words[at..at + ROW_WORDS].copy_from_slice(&[
+            row.slot.0,
+            row.start,
+            row.num_tokens,
+            first_token,
+            pooled_flags(row),
+            NONE,
+            0,
+            0,
+        ]);
+        packed.add_row(row, record, first_token);
+        first_token += row.num_tokens;
+    }
+    let samples_at = updates_at + 3 * num_updates;
+    let num_samples = write_samples(plan, &mut packed, words, samples_at);
+    words[..HEADER_WORDS].fill(0);
+    words[..9].copy_from_slice(&[
+        num_rows as u32,
+        num_tokens as u32,
+        num_samples,
+        num_updates as u32,
+        HEADER_WORDS as u32,
+        tokens_at as u32,
+        updates_at as u32,
+        samples_at as u32,
+        plan.id.0 as u32,
+    ]);
+    packed.words = samples_at + num_samples as usize * SAMPLE_WORDS;
+    Ok(packed)
+}
+
+impl PackedStep {
+    fn add_row(&mut self, row: &PlanRow, record: &SlotRecord, first_token: u32) {
+        let list_start = self.list_rows.len() as u32;
+        if let (Some(top), TokenSource::Host(ids)) = (row.wants.prompt_log_probs, &row.source) {
+            self.list_top = self.list_top.max(top);
+            let targets = ids.iter().skip(1).chain(row.wants.next_prompt_token.iter());
+            for (i, target) in targets.enumerate() {
+                self.list_rows.push(first_token + i as u32);
+                self.list_targets.push(target.0);
+            }
+        }
+        self.has_pooled |= row.wants.pooled.is_some();
+        self.rows.push(RowPlace {
+            slot: row.slot,
+            sample: None,
+            wants_log_probs: record.log_probs.is_some(),
+            list: list_start..self.list_rows.len() as u32,
+            list_top: row.wants.prompt_log_probs.unwrap_or(0),
+            pooled: row.wants.pooled.filter(|p| p.is_last).map(|_| self.rows.len() as u32),
+        });
+    }
+}
+
+/// Lists the samples, those of `SampleMode::Now` first; returns how many.
+fn write_samples(
+    plan: &StepPlan,
+    packed: &mut PackedStep,
+    words: &mut [u32],
+    samples_at: usize,
+) -> u32 {
+    let mut count = 0u32;
+    for mode in [SampleMode::Now, SampleMode::Late] {
+        let mut token_row = 0u32;
+        for (index, row) in plan.rows.iter().enumerate() {
+            token_row += row.num_tokens;
+            if row.wants.sample != mode {
+                continue;
+            }
+            let flags = if mode == SampleMode::Late { SAMPLE_LATE } else { 0 };
+            let at = samples_at + count as usize * SAMPLE_WORDS;
+            words[at..at + SAMPLE_WORDS].copy_from_slice(&[
+                index as u32,
+                token_row - 1,
+                row.slot.0,
+                flags,
+            ]);
+            words[HEADER_WORDS + index * ROW_WORDS + 5] = count;
+            packed.rows[index].sample = Some(count);
+            if mode == SampleMode::Late {
+                packed.late_slots.push(row.slot);
+                packed.num_late += 1;
+            } else {
+                packed.num_now += 1;
+            }
+            count += 1;
+        }
+    }
+    count
+}
+
+/// Packs the metadata of the sampler that runs for late rows alone; returns the words used.
+pub(crate) fn pack_late(slots: &[SlotId], masked: &[bool], words: &mut [u32]) -> usize {
+    words[..HEADER_WORDS].fill(0);
+    words[2] = slots.len() as u32;
+    words[4..8].fill(HEADER_WORDS as u32);
+    for (index, slot) in slots.iter().enumerate() {
+        let flags = if masked[index] { SAMPLE_MASKED } else { 0 };
+        let at = HEADER_WORDS + index * SAMPLE_WORDS;
+        words[at..at + SAMPLE_WORDS].copy_from_slice(&[index as u32, 0, slot.0, flags]);
+    }
+    HEADER_WORDS + slots.len() * SAMPLE_WORDS
+}
+
+fn check_row(row: &PlanRow, limits: &PlanLimits) -> Result<(), String> {
+    let end = u64::from(row.start) + u64::from(row.num_tokens);
+    if row.num_tokens == 0 || end > u64::from(limits.engine.max_model_len) {
+        return Err(format!("{} tokens from {}", row.num_tokens, row.start));
+    }
+    match &row.source {
+        TokenSource::LastSampled if row.num_tokens != 1 => {
+            Err(format!("{} tokens of one that was sampled", row.num_tokens))
+        }
+        TokenSource::LastSampled => Ok(()),
+        TokenSource::Host(ids) if ids.len() != row.num_tokens as usize => {
+            Err(format!("{} ids for {} tokens", ids.len(), row.num_tokens))
+        }
+        TokenSource::Host(ids) => {
+            let next = row.wants.next_prompt_token.iter();
+            match ids.iter().chain(next).find(|id| id.0 >= limits.vocab_size) {
+                Some(id) => Err(format!("token {id}, vocabulary of {}", limits.vocab_size)),
+                None => Ok(()),
+            }
+        }
+    }
+}
+
+fn write_tokens(row: &PlanRow, words: &mut [u32]) {
+    match &row.source {
+        TokenSource::LastSampled => words[0] = NONE,
+        TokenSource::Host(ids) => {
+            words.iter_mut().zip(ids).for_each(|(word, id)| *word = id.0);
+        }
+    }
+}
+
+fn pooled_flags(row: &PlanRow) -> u32 {
+    match row.wants.pooled {
+        None => 0,
+        Some(pooled) => {
+            let kind = match pooled.pooling {
+                Pooling::Mean => 1,
+                Pooling::Last => 2,
+            };
+            kind | if pooled.is_last { 4 } else { 0 }
+        }
+    }
+}
+
+const HEADER_WORDS: usize = 16;
+const ROW_WORDS: usize = 8;
+const SAMPLE_WORDS: usize = 4;
+const NONE: u32 = u32::MAX;
+/// The sample's slot has a mask although its request lists no allowed ids.
+const SAMPLE_MASKED: u32 = 2;
+/// The step's own sampler skips it.
+const SAMPLE_LATE: u32 = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ingle_core::{BlockId, StepId, TokenId, Wants};
+
+    fn limits() -> PlanLimits {
+        PlanLimits {
+            engine: EngineDims {
+                sample_vocab_size: 100,
+                block_size: 4,
+                max_blocks: 8,
+                num_slots: 4,
+                max_rows: 3,
+                max_tokens: 16,
+                max_model_len: 32,
+            },
+            vocab_size: 100,
+            num_blocks: 10,
+            max_updates: 6,
+        }
+    }
+
+    fn slots() -> Vec<SlotRecord> {
+        vec![SlotRecord { is_open: true, ..SlotRecord::default() }; 4]
+    }
+
+    fn row(slot: u32, start: u32, ids: &[u32], blocks: &[u32], sample: SampleMode) -> PlanRow {
+        PlanRow {
+            slot: SlotId(slot),
+            start,
+            num_tokens: ids.len() as u32,
+            source: TokenSource::Host(ids.iter().map(|&id| TokenId(id)).collect()),
+            new_blocks: blocks.iter().map(|&block| BlockId(block)).collect(),
+            wants: Wants { sample, ..Wants::default() },
+        }
+    }
+
+    fn plan(rows: Vec<PlanRow>) -> StepPlan {
+        StepPlan { id: StepId(7), rows, ..StepPlan::default() }
+    }
+
+    #[test]
+    fn words_stand_where_the_header_says() {
+        let mut words = vec![9; 200];
+        let mut records = slots();
+        records[2].num_blocks = 1;
+        let mut decode = row(2, 3, &[0], &[], SampleMode::Late);
+        decode.source = TokenSource::LastSampled;
+        let prefill = row(1, 0, &[5, 6, 7, 8, 9], &[3, 4], SampleMode::Now);
+        let packed =
+            pack(&plan(vec![decode, prefill]), &limits(), &mut records, &mut words).unwrap();
+        assert_eq!(words[..9], [2, 6, 2, 2, 16, 32, 38, 44, 7]);
+        assert_eq!(words[16..24], [2, 3, 1, 0, 0, 1, 0, 0]);
+        assert_eq!(words[24..32], [1, 0, 5, 1, 0, 0, 0, 0]);
+        assert_eq!(words[32..38], [NONE, 5, 6, 7, 8, 9]);
+        assert_eq!(words[38..44], [1, 0, 3, 1, 1, 4]);
+        assert_eq!(words[44..52], [1, 5, 1, 0, 0, 0, 2, SAMPLE_LATE]);
+        assert_eq!((packed.words, packed.num_now, packed.num_late), (52, 1, 1));
+        assert_eq!(packed.rows[0].sample, Some(1));
+        assert_eq!(packed.late_slots, [SlotId(2)]);
+        assert_eq!(records[1].num_blocks, 2);
+    }
+
+    #[test]
+    fn nothing_out_of_range_gets_through() {
+        let cases = [
+            (row(1, 0, &[100], &[0], SampleMode::Now), "token 100"),
+            (row(1, 0, &[1], &[10], SampleMode::Now), "block 10"),
+            (row(1, 0, &[1], &[], SampleMode::Now), "beyond its blocks"),
+            (row(1, 32, &[1], &[0], SampleMode::Now), "1 tokens from 32"),
+            (row(9, 0, &[1], &[0], SampleMode::Now), "slot 9 is not open"),
+            (row(1, 0, &[], &[0], SampleMode::Now), "0 tokens"),
+        ];
+        for (bad, reason) in cases {
+            let error = pack(&plan(vec![bad]), &limits(), &mut slots(), &mut [0; 200]).unwrap_err();
+            assert!(error.contains(reason), "{error} should say {reason}");
+        }
+        let mut next = row(1, 0, &[1, 2], &[0], SampleMode::None);
+        next.wants.prompt_log_probs = Some(0);
+        next.wants.next_prompt_token = Some(TokenId(100));
+        assert!(pack(&plan(vec![next]), &limits(), &mut slots(), &mut [0; 200]).is_err());
+    }
+
+    #[test]
+    fn prompt_log_probs_aim_at_the_next_token() {
+        let mut words = vec![0; 200];
+        let mut prompt = row(0, 0, &[5, 6, 7], &[0], SampleMode::None);
+        prompt.wants.prompt_log_probs = Some(2);
+        prompt.wants.next_prompt_token = Some(TokenId(8));
+        let first = row(3, 0, &[1], &[1], SampleMode::Now);
+        let packed = pack(&plan(vec![first, prompt]), &limits(), &mut slots(), &mut words).unwrap();
+        assert_eq!(packed.list_rows, [1, 2, 3]);
+        assert_eq!(packed.list_targets, [6, 7, 8]);
+        assert_eq!(packed.rows[1].list, 0..3);
+        assert_eq!(packed.list_top, 2);
+    }
+
+    #[test]
+    fn late_samples_get_a_list_of_their_own() {
+        let mut words = vec![9; 64];
+        let used = pack_late(&[SlotId(3), SlotId(1)], &[true, false], &mut words);
+        assert_eq!(used, 24);
+        assert_eq!((words[2], words[7]), (2, 16));
+        assert_eq!(words[16..24], [0, 0, 3, SAMPLE_MASKED, 1, 0, 1, 0]);
+    }
+}

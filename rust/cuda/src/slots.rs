@@ -1,0 +1,239 @@
+//! [5] What opening a slot brings to the device: sampling parameters, cached blocks, the sparse lists
+//! of the sampler. Engine thread only.
+
+use std::collections::BTreeMap;
+
+use ingle_core::{OpenedSlot, SamplingParams};
+
+use crate::CudaError;
+use crate::buffers::{MAX_BANNED, MAX_LOGIT_BIAS, SLOT_BYTES};
+use crate::memory::{PinnedBuffer, copy_from_offset, copy_pageable};
+use crate::metadata::SlotRecord;
+use crate::model::Model;
+use crate::module::{Launch, args};
+use crate::stream::Stream;
+
+/// Most alternatives that come back with a log-probability.
+pub const MAX_LOG_PROBS: u32 = 20;
+/// Most entries of `logit_bias`.
+pub const MAX_LOGIT_BIAS_ENTRIES: u32 = MAX_LOGIT_BIAS;
+/// Most ids that `min_tokens` can hold back.
+pub const MAX_MIN_TOKENS_BANNED: u32 = MAX_BANNED;
+
+/// Pinned memory that small uploads of one step pass through.
+#[derive(Debug)]
+pub(crate) struct Staging {
+    buffer: PinnedBuffer,
+    used: usize,
+}
+
+impl Staging {
+    /// Staging over the buffer.
+    pub(crate) fn new(buffer: PinnedBuffer) -> Self {
+        Self { buffer, used: 0 }
+    }
+
+    /// Starts over; the copies of the step before have been made.
+    pub(crate) fn reset(&mut self) {
+        self.used = 0;
+    }
+
+    /// Queues a copy of the words to the device. Words that do not fit go as pageable memory, which
+    /// may wait for the stream.
+    pub(crate) fn push(
+        &mut self,
+        stream: &Stream,
+        destination: u64,
+        words: &[u32],
+    ) -> Result<(), CudaError> {
+        if words.is_empty() {
+            return Ok(());
+        }
+        let at = self.used;
+        let Some(room) = self.buffer.as_mut_words().get_mut(at..at + words.len()) else {
+            return copy_pageable(stream, destination, words);
+        };
+        room.copy_from_slice(words);
+        self.used += words.len().next_multiple_of(4);
+        copy_from_offset(stream, destination, &self.buffer, at * 4, words.len() * 4)
+    }
+}
+
+/// Checks what an opened slot asks of the device.
+pub(crate) fn check_opened(
+    opened: &OpenedSlot,
+    model: &Model,
+    num_blocks: u32,
+) -> Result<(), String> {
+    let params = &opened.sampling;
+    let vocab = model.spec.vocab_size;
+    let too_many = |what: &str, count: usize, most: u32| {
+        if count > most as usize { Err(format!("{count} {what}, at most {most}")) } else { Ok(()) }
+    };
+    too_many("entries of logit_bias", params.logit_bias.len(), MAX_LOGIT_BIAS)?;
+    too_many("ids held back by min_tokens", params.min_tokens_banned.len(), MAX_BANNED)?;
+    too_many("log-probs", params.log_probs.unwrap_or(0) as usize, MAX_LOG_PROBS)?;
+    too_many("cached blocks", opened.cached_blocks.len(), model.engine.max_blocks)?;
+    let ids = opened.prompt.iter().chain(&opened.generated);
+    if params.has_penalties()
+        && let Some(id) = ids.clone().find(|id| id.0 >= vocab)
+    {
+        return Err(format!("token {id}, vocabulary of {vocab}"));
+    }
+    too_many("tokens", ids.count(), model.engine.max_model_len)?;
+    match opened.cached_blocks.iter().find(|block| block.0 >= num_blocks) {
+        Some(block) => Err(format!("cached block {block} of {num_blocks}")),
+        None if opened.slot.0 >= model.engine.num_slots => {
+            Err(format!("slot {} of {}", opened.slot, model.engine.num_slots))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Queues the uploads of the opened slots, whose records are in `slots`.
+pub(crate) fn open_slots(
+    model: &Model,
+    stream: &Stream,
+    staging: &mut Staging,
+    opened: &[OpenedSlot],
+    slots: &[SlotRecord],
+) -> Result<(), CudaError> {
+    let buffers = &model.buffers;
+    let mut penalties = PenaltyJobs::default();
+    for open in opened {
+        let slot = u64::from(open.slot.0);
+        let params = &open.sampling;
+        let mask = &slots[open.slot.index()].allowed;
+        let mut words = slot_words(params, open.generated.len() as u32, mask.is_some());
+        // The kernel wants distinct ids.
+        let mut sums = BTreeMap::<u32, f32>::new();
+        for (id, value) in &params.logit_bias {
+            *sums.entry(id.0).or_default() += value;
+        }
+        let bias: Vec<u32> = sums.iter().flat_map(|(id, value)| [*id, value.to_bits()]).collect();
+        words[14] = sums.len() as u32;
+        staging.push(stream, buffers.slots + slot * SLOT_BYTES, &words)?;
+        let blocks: Vec<u32> = open.cached_blocks.iter().map(|block| block.0).collect();
+        let row_bytes = u64::from(model.engine.max_blocks) * 4;
+        staging.push(stream, buffers.block_table + slot * row_bytes, &blocks)?;
+        if let Some(mask) = mask {
+            staging.push(stream, model.mask_address(open.slot), mask)?;
+        }
+        let address = buffers.bias + slot * u64::from(MAX_LOGIT_BIAS) * 8;
+        staging.push(stream, address, &bias)?;
+        let banned: Vec<u32> = params.min_tokens_banned.iter().map(|id| id.0).collect();
+        let address = buffers.banned + slot * u64::from(MAX_BANNED) * 4;
+        staging.push(stream, address, &banned)?;
+        if params.has_penalties() {
+            penalties.add(model, stream, staging, open)?;
+        }
+    }
+    penalties.launch(model, stream, staging)
+}
+
+impl Model {
+    /// Where a slot's mask lies.
+    pub(crate) fn mask_address(&self, slot: ingle_core::SlotId) -> u64 {
+        let bytes = u64::from(self.spec.vocab_size.div_ceil(32)) * 4;
+        self.buffers.mask + u64::from(slot.0) * bytes
+    }
+}
+
+/// Token ids that fill the counts of slots with penalties, gathered into as few launches as fit.
+#[derive(Default)]
+struct PenaltyJobs {
+    ids: Vec<u32>,
+    jobs: Vec<u32>,
+}
+
+impl PenaltyJobs {
+    fn add(
+        &mut self,
+        model: &Model,
+        stream: &Stream,
+        staging: &mut Staging,
+        open: &OpenedSlot,
+    ) -> Result<(), CudaError> {
+        let count = open.prompt.len() + open.generated.len();
+        if (self.ids.len() + count) as u64 > model.sizes.open_ids_words {
+            self.launch(model, stream, staging)?;
+        }
+        let (prompt, generated) = (open.prompt.len() as u32, open.generated.len() as u32);
+        self.jobs.extend([open.slot.0, self.ids.len() as u32, prompt, generated]);
+        self.ids.extend(open.prompt.iter().chain(&open.generated).map(|id| id.0));
+        Ok(())
+    }
+
+    fn launch(
+        &mut self,
+        model: &Model,
+        stream: &Stream,
+        staging: &mut Staging,
+    ) -> Result<(), CudaError> {
+        if self.jobs.is_empty() {
+            return Ok(());
+        }
+        let buffers = &model.buffers;
+        staging.push(stream, buffers.open_ids, &self.ids)?;
+        staging.push(stream, buffers.open_jobs, &self.jobs)?;
+        let num_jobs = self.jobs.len() as u32 / 4;
+        // SAFETY: counts has a row a slot, and slots and ids were checked by `check_opened`; the ids
+        // and jobs just queued fit their buffers (`add`; a step opens each slot at most once).
+        unsafe {
+            model.kernels.sample_open.launch(
+                stream,
+                Launch::linear(num_jobs, 1024),
+                args![&model.dims, buffers.counts, buffers.open_ids, buffers.open_jobs],
+            )?;
+        }
+        self.ids.clear();
+        self.jobs.clear();
+        Ok(())
+    }
+}
+
+/// SlotSampling as the sampler's contract lays it out.
+fn slot_words(params: &SamplingParams, num_generated: u32, has_mask: bool) -> [u32; 16] {
+    let flags = u32::from(has_mask) | u32::from(params.has_penalties()) << 1;
+    [
+        params.temperature.to_bits(),
+        params.top_k,
+        params.top_p.to_bits(),
+        params.min_p.to_bits(),
+        params.repetition_penalty.to_bits(),
+        params.presence_penalty.to_bits(),
+        params.frequency_penalty.to_bits(),
+        params.min_tokens,
+        params.seed as u32,
+        (params.seed >> 32) as u32,
+        params.choice_index,
+        num_generated,
+        params.log_probs.unwrap_or(u32::MAX),
+        flags,
+        params.logit_bias.len() as u32,
+        params.min_tokens_banned.len() as u32,
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slot_words_follow_the_contract() {
+        let params = SamplingParams {
+            temperature: 0.5,
+            top_k: 7,
+            seed: 0x1_0000_0002,
+            choice_index: 3,
+            presence_penalty: 1.0,
+            log_probs: Some(4),
+            ..SamplingParams::default()
+        };
+        let words = slot_words(&params, 9, true);
+        assert_eq!(words[0], 0.5f32.to_bits());
+        assert_eq!(words[1], 7);
+        assert_eq!(words[8..14], [2, 1, 3, 9, 4, 3]);
+        assert_eq!(slot_words(&SamplingParams::default(), 0, false)[12..14], [u32::MAX, 0]);
+    }
+}

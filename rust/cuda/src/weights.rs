@@ -1,0 +1,207 @@
+//! Where each weight lies on the device, and the copies that bring it there. Load only.
+//!
+//! Projections that share their input are one matrix: q, k and v; gate and up. Norm weights and biases
+//! are f32 vectors, everything else is the device type.
+
+use ingle_model::{
+    CopyPlan, FeedForwardSpec, LayerWeight, ModelSpec, MoeSpec, TensorView, WeightRole,
+};
+
+use crate::CudaError;
+use crate::arena::LayoutBuilder;
+
+/// Device addresses of all weights; 0 where the model has none.
+#[derive(Clone, Debug)]
+pub(crate) struct Weights {
+    pub(crate) embedding: u64,
+    pub(crate) final_norm: u64,
+    pub(crate) lm_head: u64,
+    pub(crate) layers: Vec<LayerWeights>,
+}
+
+/// Device addresses of one layer.
+#[derive(Clone, Debug)]
+pub(crate) struct LayerWeights {
+    pub(crate) input_norm: u64,
+    /// `[(num_heads + 2 * num_kv_heads) * head_dim, hidden_size]`, q rows first, then k, then v.
+    pub(crate) qkv: u64,
+    pub(crate) qkv_bias: u64,
+    pub(crate) q_norm: u64,
+    pub(crate) k_norm: u64,
+    pub(crate) output: u64,
+    pub(crate) output_bias: u64,
+    pub(crate) post_attention_norm: u64,
+    pub(crate) feed_forward_norm: u64,
+    pub(crate) post_feed_forward_norm: u64,
+    pub(crate) feed_forward: FeedForwardWeights,
+}
+
+/// Device addresses of a layer's second part.
+#[derive(Clone, Debug)]
+pub(crate) enum FeedForwardWeights {
+    /// One network.
+    Dense {
+        /// `[2 * intermediate_size, hidden_size]`, gate rows first.
+        gate_up: u64,
+        gate_up_bias: u64,
+        down: u64,
+        down_bias: u64,
+        intermediate_size: u32,
+    },
+    /// Experts, each as `Dense`, one behind the other.
+    Moe { router: u64, gate_up: u64, down: u64, spec: MoeSpec },
+}
+
+/// What becomes of a tensor on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Conversion {
+    /// To the device type, unchanged if it is stored so.
+    Matrix,
+    /// To f32, each element plus `add_one`.
+    Vector { add_one: bool },
+}
+
+/// One tensor's way to the device.
+#[derive(Clone, Debug)]
+pub(crate) struct CopyJob {
+    pub(crate) view: TensorView,
+    pub(crate) conversion: Conversion,
+    /// Device address.
+    pub(crate) address: u64,
+}
+
+/// Addresses of all weights, the copies that fill them, and the bytes they take.
+#[derive(Debug)]
+pub(crate) struct WeightLayout {
+    pub(crate) weights: Weights,
+    pub(crate) jobs: Vec<CopyJob>,
+    pub(crate) bytes: u64,
+}
+
+impl WeightLayout {
+    /// Lays out a model from `base` on.
+    ///
+    /// # Errors
+    /// A tensor that the spec calls for and the plan lacks.
+    pub(crate) fn new(base: u64, spec: &ModelSpec, plan: &CopyPlan) -> Result<Self, CudaError> {
+        let layout = LayoutBuilder::new(base);
+        let mut builder = Builder { spec, plan, layout, jobs: Vec::new() };
+        let embedding = builder.matrix(&[WeightRole::Embedding])?;
+        let final_norm = builder.norm(WeightRole::FinalNorm)?;
+        let lm_head = if spec.tie_word_embeddings {
+            embedding
+        } else {
+            builder.matrix(&[WeightRole::LmHead])?
+        };
+        let layers = (0..spec.layers.len() as u32)
+            .map(|layer| builder.layer(layer))
+            .collect::<Result<Vec<_>, _>>()?;
+        let weights = Weights { embedding, final_norm, lm_head, layers };
+        Ok(Self { weights, jobs: builder.jobs, bytes: builder.layout.bytes() })
+    }
+}
+
+struct Builder<'a> {
+    spec: &'a ModelSpec,
+    plan: &'a CopyPlan,
+    layout: LayoutBuilder,
+    jobs: Vec<CopyJob>,
+}
+
+impl Builder<'_> {
+    fn layer(&mut self, layer: u32) -> Result<LayerWeights, CudaError> {
+        use LayerWeight::*;
+        let attention = self.spec.attention;
+        let post_norms = self.spec.post_norms;
+        let role = |part| WeightRole::Layer(layer, part);
+        Ok(LayerWeights {
+            input_norm: self.norm(role(InputNorm))?,
+            qkv: self.matrix(&[role(Query), role(Key), role(Value)])?,
+            qkv_bias: self.vectors_if(
+                attention.qkv_bias,
+                &[role(QueryBias), role(KeyBias), role(ValueBias)],
+            )?,
+            q_norm: self.norm_if(attention.qk_norm, role(QueryNorm))?,
+            k_norm: self.norm_if(attention.qk_norm, role(KeyNorm))?,
+            output: self.matrix(&[role(Output)])?,
+            output_bias: self.vectors_if(attention.o_bias, &[role(OutputBias)])?,
+            post_attention_norm: self.norm_if(post_norms, role(PostAttentionNorm))?,
+            feed_forward_norm: self.norm(role(FeedForwardNorm))?,
+            post_feed_forward_norm: self.norm_if(post_norms, role(PostFeedForwardNorm))?,
+            feed_forward: self.feed_forward(layer)?,
+        })
+    }
+
+    fn feed_forward(&mut self, layer: u32) -> Result<FeedForwardWeights, CudaError> {
+        use LayerWeight::*;
+        let role = |part| WeightRole::Layer(layer, part);
+        match self.spec.layers[layer as usize].feed_forward {
+            FeedForwardSpec::Dense { intermediate_size, bias } => Ok(FeedForwardWeights::Dense {
+                gate_up: self.matrix(&[role(Gate), role(Up)])?,
+                gate_up_bias: self.vectors_if(bias, &[role(GateBias), role(UpBias)])?,
+                down: self.matrix(&[role(Down)])?,
+                down_bias: self.vectors_if(bias, &[role(DownBias)])?,
+                intermediate_size,
+            }),
+            FeedForwardSpec::Moe(spec) => {
+                let experts = 0..spec.num_experts;
+                let gate_up: Vec<_> = experts
+                    .clone()
+                    .flat_map(|e| [role(ExpertGate(e)), role(ExpertUp(e))])
+                    .collect();
+                let down: Vec<_> = experts.map(|e| role(ExpertDown(e))).collect();
+                Ok(FeedForwardWeights::Moe {
+                    router: self.matrix(&[role(Router)])?,
+                    gate_up: self.matrix(&gate_up)?,
+                    down: self.matrix(&down)?,
+                    spec,
+                })
+            }
+        }
+    }
+
+    /// The tensors one behind the other, as the device type.
+    fn matrix(&mut self, roles: &[WeightRole]) -> Result<u64, CudaError> {
+        self.place(roles, Conversion::Matrix, DEVICE_TYPE_BYTES)
+    }
+
+    fn norm(&mut self, role: WeightRole) -> Result<u64, CudaError> {
+        let add_one = self.spec.norm.plus_one;
+        self.place(&[role], Conversion::Vector { add_one }, 4)
+    }
+
+    fn norm_if(&mut self, wanted: bool, role: WeightRole) -> Result<u64, CudaError> {
+        if wanted { self.norm(role) } else { Ok(0) }
+    }
+
+    fn vectors_if(&mut self, wanted: bool, roles: &[WeightRole]) -> Result<u64, CudaError> {
+        if wanted { self.place(roles, Conversion::Vector { add_one: false }, 4) } else { Ok(0) }
+    }
+
+    fn place(
+        &mut self,
+        roles: &[WeightRole],
+        conversion: Conversion,
+        element_bytes: u64,
+    ) -> Result<u64, CudaError> {
+        let mut views = Vec::with_capacity(roles.len());
+        for role in roles {
+            let view = self.plan.tensors.get(role).ok_or_else(|| {
+                CudaError::Unsupported(format!("the checkpoint has no tensor for {role:?}"))
+            })?;
+            views.push(view);
+        }
+        let elements = |view: &TensorView| u64::from(view.rows) * u64::from(view.cols);
+        let total: u64 = views.iter().map(|view| elements(view)).sum();
+        let start = self.layout.take(total * element_bytes);
+        let mut address = start;
+        for view in views {
+            self.jobs.push(CopyJob { view: view.clone(), conversion, address });
+            address += elements(view) * element_bytes;
+        }
+        Ok(start)
+    }
+}
+
+/// Bytes of a bf16 or f16 element.
+pub(crate) const DEVICE_TYPE_BYTES: u64 = 2;
