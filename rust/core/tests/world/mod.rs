@@ -96,6 +96,13 @@ impl World {
         if !self.driver.complete_next(outcome) {
             return false;
         }
+        self.take_completions_without_masks();
+        self.issue_masks();
+        true
+    }
+
+    /// Commits what the driver has completed; masks stay due.
+    pub fn take_completions_without_masks(&mut self) {
         let completions = std::mem::take(&mut *self.completions.lock().unwrap());
         for completion in completions {
             match completion.result {
@@ -112,8 +119,6 @@ impl World {
                 Err(error) => self.fail(completion.id, &error),
             }
         }
-        self.issue_masks();
-        true
     }
 
     /// Aborts; true if the request had not ended.
