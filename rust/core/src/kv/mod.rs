@@ -9,6 +9,8 @@
 mod block_pool;
 mod block_table;
 mod prefix_cache;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use block_pool::BlockPool;
 pub(crate) use block_table::BlockTable;
