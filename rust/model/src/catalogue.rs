@@ -84,7 +84,7 @@ impl Catalogue {
     }
 
     /// Takes a tensor whose last dimension is the columns and whose other dimensions are rows, the
-    /// parts one after the other; parts of a shape `[n]` are runs of elements.
+    /// parts one below the other.
     pub(crate) fn rows(
         &mut self,
         name: &str,
@@ -101,7 +101,7 @@ impl Catalogue {
         Ok(())
     }
 
-    /// Takes a tensor that the executors do not read.
+    /// Takes a tensor without planning it: the caller plans or reads its parts.
     pub(crate) fn take(&mut self, name: &str, shape: &[u64]) -> Result<Entry, ModelError> {
         let Some((entry, taken)) = self.entries.get_mut(name) else {
             return Err(ModelError::MissingTensor {

@@ -32,7 +32,9 @@ impl RopeSpec {
                 let original = f64::from(*original_max_position_embeddings);
                 let length = f64::from(max_model_len).max(original);
                 let factor = f64::from(*factor);
-                let stretch = factor * length / original - (factor - 1.0);
+                // The published form, factor * length / original - (factor - 1), without its
+                // cancellation: exactly 1 within the length of training.
+                let stretch = factor * (length / original - 1.0) + 1.0;
                 let dim = f64::from(self.rotary_dim);
                 self.frequencies(theta * stretch.powf(dim / (dim - 2.0)))
             }

@@ -1,6 +1,8 @@
 //! config.json: each case of a wrong or unusual field that other engines got wrong, and the refusals.
 #![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "tests may panic")]
 
+use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 use serde_json::{Value, json};
 
 use super::{Fields, model_spec};
@@ -354,4 +356,78 @@ fn test_l19_remote_code_is_not_looked_at() {
     let remote = json!({"auto_map": {"AutoModelForCausalLM": "evil.py--Model"},
         "trust_remote_code": true});
     assert_eq!(spec(&with(llama(), remote)), spec(&llama()));
+}
+
+/// Values that a field should not have, and some that it may.
+fn value() -> impl Strategy<Value = Value> {
+    let number = prop_oneof![
+        Just(json!(0)),
+        Just(json!(1)),
+        Just(json!(2)),
+        Just(json!(7)),
+        Just(json!(-1)),
+        Just(json!(u32::MAX)),
+        Just(json!(u64::MAX)),
+        Just(json!(1e-300)),
+        Just(json!(3e38)),
+        Just(json!(1e300)),
+        Just(json!(0.75)),
+        any::<u16>().prop_map(|number| json!(number)),
+    ];
+    prop_oneof![
+        6 => number,
+        1 => Just(json!(null)),
+        1 => any::<bool>().prop_map(|flag| json!(flag)),
+        1 => prop_oneof![Just("linear"), Just("dynamic"), Just("llama3"), Just("yarn"),
+            Just("longrope"), Just("qwen2"), Just("gemma2"), Just("mixtral"), Just("qwen3_moe"),
+            Just("x\u{7}")].prop_map(|text| json!(text)),
+        1 => prop::collection::vec(any::<u8>(), 0..5).prop_map(|list| json!(list)),
+        1 => Just(json!({"rope_type": "default"})),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 3000,
+        failure_persistence: None,
+        rng_seed: RngSeed::Fixed(2026),
+        ..Default::default()
+    })]
+
+    /// Fields changed at random: a spec whose rope tables are numbers, or an error, never a panic.
+    #[test]
+    fn test_changed_fields_never_panic(
+        base in 0..3_usize,
+        changes in prop::collection::vec((any::<prop::sample::Index>(), value()), 1..4),
+        kind in prop_oneof![Just("linear"), Just("dynamic"), Just("llama3"), Just("yarn")],
+        rope in prop::collection::vec((any::<prop::sample::Index>(), value()), 0..3),
+    ) {
+        let moe = family("qwen3_moe", "Qwen3MoeForCausalLM", json!({"head_dim": 16,
+            "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+            "norm_topk_prob": false, "decoder_sparse_step": 1, "mlp_only_layers": []}));
+        let mut config = [llama(), gemma2(json!({"layer_types": null})), moe][base].clone();
+        let mut scaling = json!({"rope_type": kind, "factor": 8, "low_freq_factor": 1,
+            "high_freq_factor": 4, "original_max_position_embeddings": 256, "mscale": 1,
+            "mscale_all_dim": 1, "beta_fast": 32, "beta_slow": 1, "attention_factor": null});
+        change(&mut scaling, rope);
+        config["rope_scaling"] = scaling;
+        config["rope_theta"] = json!(10_000);
+        config["partial_rotary_factor"] = json!(1);
+        change(&mut config, changes);
+        if let Ok(spec) = read(&config) {
+            for length in [1, spec.max_position_embeddings] {
+                let tables = spec.rope.tables(length);
+                prop_assert!(tables.inv_freq.iter().all(|f| f.is_finite()), "{:?}", spec.rope);
+                prop_assert!(tables.attention_factor.is_finite(), "{:?}", spec.rope);
+            }
+        }
+    }
+}
+
+fn change(object: &mut Value, changes: Vec<(prop::sample::Index, Value)>) {
+    let map = object.as_object_mut().expect("an object");
+    for (place, value) in changes {
+        let key = map.keys().nth(place.index(map.len())).expect("a key").clone();
+        map.insert(key, value);
+    }
 }

@@ -15,18 +15,13 @@ pub use metadata::GgufMetadata;
 
 use crate::checkpoint::{Checkpoint, TokenizerFiles};
 use crate::error::ModelError;
-use crate::generation;
-use crate::source::{FileSource, OpenFile};
+use crate::source::{FileSource, OpenFile, ReadAt};
+use crate::{CopyPlan, ModelSpec, generation};
 
 /// Opens a `.gguf` file.
 pub(crate) fn open_gguf(path: &Path) -> Result<Checkpoint, ModelError> {
     let file = OpenFile::open(path)?;
-    let header::Header { metadata, mut catalogue } =
-        header::read_header(&file, &file.name, file.len)?;
-    let mut spec = spec::model_spec(&metadata, &mut catalogue, &file)?;
-    plan::take_tensors(&spec, &mut catalogue)?;
-    spec.weight_type = catalogue.main_type();
-    let plan = catalogue.finish(plan::is_harmless)?;
+    let Described { spec, plan, metadata } = describe(&file, &file.name, file.len)?;
     let generation = generation::from_gguf(&metadata)?;
     let chat_template = metadata.string("tokenizer.chat_template")?.map(str::to_owned);
     Ok(Checkpoint {
@@ -38,3 +33,23 @@ pub(crate) fn open_gguf(path: &Path) -> Result<Checkpoint, ModelError> {
         path: path.to_owned(),
     })
 }
+
+/// What the header of a GGUF file says.
+#[derive(Debug)]
+struct Described {
+    spec: ModelSpec,
+    plan: CopyPlan,
+    metadata: GgufMetadata,
+}
+
+fn describe(source: &dyn ReadAt, name: &str, file_len: u64) -> Result<Described, ModelError> {
+    let header::Header { metadata, mut catalogue } = header::read_header(source, name, file_len)?;
+    let mut spec = spec::model_spec(&metadata, &mut catalogue, source)?;
+    plan::take_tensors(&spec, &mut catalogue)?;
+    spec.weight_type = catalogue.main_type();
+    let plan = catalogue.finish(plan::is_harmless)?;
+    Ok(Described { spec, plan, metadata })
+}
+
+#[cfg(test)]
+mod tests;

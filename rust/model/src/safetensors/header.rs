@@ -2,11 +2,11 @@
 //! tile exactly. The input is hostile: limits first, checked arithmetic throughout.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Error as _, MapAccess, Visitor};
 
 use crate::WeightType;
 use crate::catalogue::{Entry, Stored};
@@ -31,7 +31,9 @@ pub(super) fn read_header(
     file: usize,
 ) -> Result<Vec<(String, Entry)>, ModelError> {
     let json = header_bytes(source, name, file_len)?;
-    let header: Header = serde_json::from_slice(&json)
+    let text = std::str::from_utf8(&json)
+        .map_err(|cause| ModelError::malformed(name, format!("header: {cause}")))?;
+    let header: Header = serde_json::from_str(text)
         .map_err(|cause| ModelError::malformed(name, format!("header: {cause}")))?;
     let data_start = u64::try_from(json.len())
         .ok()
@@ -192,7 +194,7 @@ impl<'de> Visitor<'de> for HeaderVisitor {
                 return Err(A::Error::custom(format!("duplicate name {name}")));
             }
             if name == "__metadata__" {
-                map.next_value::<IgnoredAny>()?;
+                map.next_value::<HashMap<String, String>>()?;
                 continue;
             }
             if tensors.len() >= MAX_TENSORS {
@@ -204,3 +206,6 @@ impl<'de> Visitor<'de> for HeaderVisitor {
         Ok(Header { tensors })
     }
 }
+
+#[cfg(test)]
+mod tests;
