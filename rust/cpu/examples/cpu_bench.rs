@@ -1,6 +1,6 @@
 //! Measures the CPU executor's model on a checkpoint: prompt and decode speed, GFLOP/s and GB/s.
 //!
-//! `cargo run --release -p ingle-cpu --example cpu_bench -- MODEL [THREADS]`
+//! `cargo run --release -p ingle-cpu --example cpu_bench -- MODEL [THREADS [prompt|decode]]`
 #![allow(clippy::print_stdout, reason = "a command-line program")]
 
 use std::path::Path;
@@ -15,8 +15,10 @@ const BLOCK: u32 = 16;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let path = arguments.next().ok_or("usage: cpu_bench MODEL [THREADS]")?;
+    let path = arguments.next().ok_or("usage: cpu_bench MODEL [THREADS [prompt|decode]]")?;
     let threads = arguments.next().map_or(Ok(0), |text| text.parse())?;
+    let only = arguments.next();
+    let wanted = |part: &str| only.as_deref().is_none_or(|only| only == part);
     let start = Instant::now();
     let checkpoint = ingle_model::open(Path::new(&path))?;
     let config = CpuConfig {
@@ -44,24 +46,27 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let head = u64::from(checkpoint.spec.vocab_size) * u64::from(checkpoint.spec.hidden_size);
     let embedding = if checkpoint.spec.tie_word_embeddings { 0 } else { head };
     let body = (elements - embedding - head) as f64;
-    for length in [128, PROMPT] {
-        let seconds = prompt(&mut model, length);
+    for length in [128, PROMPT].into_iter().filter(|_| wanted("prompt")) {
+        let cost = prompt(&mut model, length);
         let flops = 2.0 * (body * f64::from(length) + head as f64);
         println!(
-            "prompt {length}: {:.1} tok/s, {:.1} GFLOP/s in the matrices",
-            f64::from(length) / seconds,
-            flops / seconds / 1e9
+            "prompt {length}: {:.1} tok/s, {:.1} GFLOP/s in the matrices, CPU {:.0} us/token",
+            f64::from(length) / cost.wall,
+            flops / cost.wall / 1e9,
+            cost.cpu * 1e6 / f64::from(length)
         );
     }
-    for batch in [1, 2, 4, 8, 16] {
-        let seconds = decode(&mut model, batch);
+    for batch in [1, 2, 4, 8, 16].into_iter().filter(|_| wanted("decode")) {
+        let cost = decode(&mut model, batch);
         let flops = 2.0 * f64::from(batch) * (body + head as f64);
         println!(
-            "decode batch {batch}: {:.1} tok/s, {:.2} ms a step, {:.1} GB/s of weights, {:.1} GFLOP/s",
-            f64::from(batch) / seconds,
-            seconds * 1e3,
-            weights / seconds / 1e9,
-            flops / seconds / 1e9
+            "decode batch {batch}: {:.1} tok/s, {:.2} ms a step, {:.1} GB/s of weights, {:.1} GFLOP/s, \
+             CPU {:.0} us/token",
+            f64::from(batch) / cost.wall,
+            cost.wall * 1e3,
+            weights / cost.wall / 1e9,
+            flops / cost.wall / 1e9,
+            cost.cpu * 1e6 / f64::from(batch)
         );
     }
     Ok(())
@@ -71,37 +76,63 @@ fn blocks(place: u32) -> Vec<BlockId> {
     (0..CONTEXT / BLOCK).map(|i| BlockId(place * (CONTEXT / BLOCK) + i)).collect()
 }
 
-/// Best of several runs, in seconds.
-fn prompt(model: &mut Model, length: u32) -> f64 {
-    let tokens: Vec<TokenId> = (0..length).map(|i| TokenId(i * 7 % 400)).collect();
-    let blocks = blocks(0);
-    (0..5)
-        .map(|_| {
-            let start = Instant::now();
-            model.forward(&[Sequence { tokens: &tokens, start: 0, blocks: &blocks }]);
-            model.compute_logits(&[length as usize - 1]);
-            start.elapsed().as_secs_f64()
-        })
-        .fold(f64::INFINITY, f64::min)
+/// Wall and CPU seconds.
+#[derive(Clone, Copy)]
+struct Cost {
+    wall: f64,
+    cpu: f64,
 }
 
-/// Median seconds of a step, at context 128 to 256.
-fn decode(model: &mut Model, batch: u32) -> f64 {
+fn measure(work: impl FnOnce()) -> Cost {
+    let (start, cpu) = (Instant::now(), cpu_seconds());
+    work();
+    Cost { wall: start.elapsed().as_secs_f64(), cpu: cpu_seconds() - cpu }
+}
+
+/// Time on a processor of all threads, from the kernel's scheduler statistics.
+fn cpu_seconds() -> f64 {
+    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return f64::NAN };
+    let nanoseconds = tasks.flatten().filter_map(|task| {
+        let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
+        text.split(' ').next()?.parse::<f64>().ok()
+    });
+    nanoseconds.sum::<f64>() / 1e9
+}
+
+fn middle(mut costs: Vec<Cost>) -> Cost {
+    costs.sort_by(|a, b| a.cpu.total_cmp(&b.cpu));
+    let cpu = costs[costs.len() / 2].cpu;
+    costs.sort_by(|a, b| a.wall.total_cmp(&b.wall));
+    Cost { wall: costs[costs.len() / 2].wall, cpu }
+}
+
+/// The middle of several runs.
+fn prompt(model: &mut Model, length: u32) -> Cost {
+    let tokens: Vec<TokenId> = (0..length).map(|i| TokenId(i * 7 % 400)).collect();
+    let blocks = blocks(0);
+    let runs = (0..5).map(|_| {
+        measure(|| {
+            model.forward(&[Sequence { tokens: &tokens, start: 0, blocks: &blocks }]);
+            model.compute_logits(&[length as usize - 1]);
+        })
+    });
+    middle(runs.collect())
+}
+
+/// The middle step of 64 from context 128 on.
+fn decode(model: &mut Model, batch: u32) -> Cost {
     let tables: Vec<Vec<BlockId>> = (0..batch).map(blocks).collect();
     let tokens = [TokenId(5)];
-    let mut seconds: Vec<f64> = (128..192)
-        .map(|position| {
-            let sequences: Vec<Sequence<'_>> = tables
-                .iter()
-                .map(|blocks| Sequence { tokens: &tokens, start: position, blocks })
-                .collect();
-            let rows: Vec<usize> = (0..batch as usize).collect();
-            let start = Instant::now();
+    let rows: Vec<usize> = (0..batch as usize).collect();
+    let steps = (128..192).map(|position| {
+        let sequences: Vec<Sequence<'_>> = tables
+            .iter()
+            .map(|blocks| Sequence { tokens: &tokens, start: position, blocks })
+            .collect();
+        measure(|| {
             model.forward(&sequences);
             model.compute_logits(&rows);
-            start.elapsed().as_secs_f64()
         })
-        .collect();
-    seconds.sort_by(f64::total_cmp);
-    seconds[seconds.len() / 2]
+    });
+    middle(steps.collect())
 }

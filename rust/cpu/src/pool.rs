@@ -5,7 +5,7 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -20,21 +20,22 @@ pub(crate) struct Pool {
 }
 
 struct PoolShared {
-    /// Rises with each job; written after `job`.
-    epoch: AtomicU32,
+    /// `epoch << EPOCH_SHIFT | OPEN | members`: which job, whether workers may still join it, and how many
+    /// have. A worker that comes too late is not waited for, so a busy machine costs no stalls.
+    gate: AtomicU64,
+    /// Written only while the gate is closed and nobody is a member.
     job: Mutex<Option<Job>>,
     /// Tasks handed out so far.
     next_task: AtomicUsize,
-    /// Workers that have not finished the current job.
-    busy: AtomicUsize,
     panicked: AtomicBool,
+    shutdown: AtomicBool,
     /// Workers that sleep or are about to.
     sleepers: AtomicUsize,
     wake: Condvar,
     wake_lock: Mutex<()>,
 }
 
-/// The current job with its lifetime removed; `None` in the mutex means shut down.
+/// The current job with its lifetime removed.
 #[derive(Clone, Copy)]
 struct Job {
     work: *const (dyn Fn(usize, &mut Scratch) + Sync),
@@ -54,11 +55,11 @@ impl Pool {
     /// `threads` in all, the caller of `run` included.
     pub(crate) fn new(threads: usize, scratch: impl Fn() -> Scratch) -> std::io::Result<Self> {
         let shared = Arc::new(PoolShared {
-            epoch: AtomicU32::new(0),
+            gate: AtomicU64::new(0),
             job: Mutex::new(None),
             next_task: AtomicUsize::new(0),
-            busy: AtomicUsize::new(0),
             panicked: AtomicBool::new(false),
+            shutdown: AtomicBool::new(false),
             sleepers: AtomicUsize::new(0),
             wake: Condvar::new(),
             wake_lock: Mutex::new(()),
@@ -86,8 +87,9 @@ impl Pool {
             return;
         }
         let shared = &*self.shared;
-        // SAFETY: only the lifetime changes. The reference is used by workers until they lower
-        // `busy`, and this function waits for that below, also when a task panics.
+        // SAFETY: only the lifetime changes. Members alone use the reference, workers can only join while
+        // the gate is open, and `close` below shuts it and waits for the last member, also when a task
+        // panics.
         let work_forever = unsafe {
             std::mem::transmute::<
                 &(dyn Fn(usize, &mut Scratch) + Sync),
@@ -96,11 +98,10 @@ impl Pool {
         };
         *lock(&shared.job) = Some(Job { work: work_forever, tasks });
         shared.next_task.store(0, Ordering::Relaxed);
-        shared.busy.store(self.threads.len(), Ordering::Relaxed);
-        shared.start();
+        shared.open();
         let scratch = &mut self.own_scratch;
         let own = catch_unwind(AssertUnwindSafe(|| shared.drain(work, tasks, scratch)));
-        shared.wait_for_workers();
+        shared.close();
         if let Err(panic) = own {
             resume_unwind(panic);
         }
@@ -113,8 +114,8 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        *lock(&self.shared.job) = None;
-        self.shared.start();
+        self.shared.shutdown.store(true, Ordering::SeqCst);
+        self.shared.open();
         for thread in self.threads.drain(..) {
             // A worker catches its tasks' panics, so there is nothing to report here.
             let _ = thread.join();
@@ -123,13 +124,41 @@ impl Drop for Pool {
 }
 
 impl PoolShared {
-    /// Makes the job visible and wakes sleeping workers.
-    fn start(&self) {
-        self.epoch.fetch_add(1, Ordering::SeqCst);
+    /// Starts the next epoch and wakes sleeping workers.
+    fn open(&self) {
+        let epoch = self.gate.load(Ordering::Relaxed) >> EPOCH_SHIFT;
+        self.gate.store((epoch + 1) << EPOCH_SHIFT | OPEN, Ordering::SeqCst);
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             drop(lock(&self.wake_lock));
             self.wake.notify_all();
         }
+    }
+
+    /// Lets nobody join any more and waits until the last member has left.
+    fn close(&self) {
+        self.gate.fetch_and(!OPEN, Ordering::AcqRel);
+        let mut spins = 0u32;
+        while self.gate.load(Ordering::Acquire) & MEMBERS != 0 {
+            spins += 1;
+            if spins < SPINS {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Becomes a member of the job of this epoch; false if it is over.
+    fn join(&self, epoch: u64) -> bool {
+        let mut gate = self.gate.load(Ordering::Acquire);
+        while gate >> EPOCH_SHIFT == epoch && gate & OPEN != 0 {
+            let more = gate + 1;
+            match self.gate.compare_exchange_weak(gate, more, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return true,
+                Err(now) => gate = now,
+            }
+        }
+        false
     }
 
     fn drain(
@@ -147,22 +176,10 @@ impl PoolShared {
         }
     }
 
-    fn wait_for_workers(&self) {
-        let mut spins = 0u32;
-        while self.busy.load(Ordering::Acquire) != 0 {
-            spins += 1;
-            if spins < SPINS {
-                std::hint::spin_loop();
-            } else {
-                std::thread::yield_now();
-            }
-        }
-    }
-
     /// Returns the new epoch once it differs from `seen`.
-    fn wait_for_job(&self, seen: u32) -> u32 {
+    fn wait_for_job(&self, seen: u64) -> u64 {
         for _ in 0..SPINS {
-            let epoch = self.epoch.load(Ordering::Acquire);
+            let epoch = self.gate.load(Ordering::Acquire) >> EPOCH_SHIFT;
             if epoch != seen {
                 return epoch;
             }
@@ -170,10 +187,10 @@ impl PoolShared {
         }
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         let mut guard = lock(&self.wake_lock);
-        let mut epoch = self.epoch.load(Ordering::SeqCst);
+        let mut epoch = self.gate.load(Ordering::SeqCst) >> EPOCH_SHIFT;
         while epoch == seen {
             guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
-            epoch = self.epoch.load(Ordering::SeqCst);
+            epoch = self.gate.load(Ordering::SeqCst) >> EPOCH_SHIFT;
         }
         drop(guard);
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
@@ -185,15 +202,22 @@ fn worker(shared: &PoolShared, mut scratch: Scratch) {
     let mut seen = 0;
     loop {
         seen = shared.wait_for_job(seen);
-        let Some(job) = *lock(&shared.job) else { return };
-        // SAFETY: `run` stored the pointer for this epoch and does not return, so the closure lives,
-        // before `busy` is lowered below.
-        let work = unsafe { &*job.work };
-        let result = catch_unwind(AssertUnwindSafe(|| shared.drain(work, job.tasks, &mut scratch)));
-        if result.is_err() {
-            shared.panicked.store(true, Ordering::Relaxed);
+        if shared.shutdown.load(Ordering::SeqCst) {
+            return;
         }
-        shared.busy.fetch_sub(1, Ordering::Release);
+        if !shared.join(seen) {
+            continue;
+        }
+        if let Some(job) = *lock(&shared.job) {
+            // SAFETY: this worker is a member, so `run` is inside `close` at the latest and the closure
+            // lives until the member count is lowered below.
+            let work = unsafe { &*job.work };
+            let drain = AssertUnwindSafe(|| shared.drain(work, job.tasks, &mut scratch));
+            if catch_unwind(drain).is_err() {
+                shared.panicked.store(true, Ordering::Relaxed);
+            }
+        }
+        shared.gate.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -204,3 +228,37 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// About 20 us on current machines: longer than the driver's work between two operations.
 const SPINS: u32 = 2000;
+const MEMBERS: u64 = 0xffff;
+const OPEN: u64 = 1 << 16;
+const EPOCH_SHIFT: u32 = 17;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_every_task_runs_once_in_every_job() {
+        for threads in [1, 2, 5] {
+            let mut pool = Pool::new(threads, || Scratch::new(16, 16)).expect("threads");
+            for tasks in (0..200).chain([1000]) {
+                let counts: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
+                pool.run(tasks, &|task, _| {
+                    counts[task].fetch_add(1, Ordering::Relaxed);
+                });
+                assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+            }
+        }
+    }
+
+    #[test]
+    fn test_a_panic_reaches_the_caller_and_the_pool_goes_on() {
+        let mut pool = Pool::new(3, || Scratch::new(16, 16)).expect("threads");
+        for round in 0..20 {
+            let run = catch_unwind(AssertUnwindSafe(|| {
+                pool.run(50, &|task, _| assert!(task != 7 + round, "expected by the test"));
+            }));
+            assert!(run.is_err(), "round {round}");
+            pool.run(50, &|_, _| {});
+        }
+    }
+}
