@@ -27,26 +27,29 @@ class Worker:
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115 # Closed by __exit__.
         command = [sys.executable, "-m", "ingle", "serve", str(model), "--port", "0"]
         self.process = subprocess.Popen(
-            [*command, *map(str, arguments)], stdout=subprocess.PIPE, stderr=self.log, text=True
+            [*command, *map(str, arguments)], stdout=subprocess.PIPE, stderr=self.log
         )
-        self.summary = self._read_summary()
+        try:
+            self.summary = self._read_summary()
+        except BaseException:
+            self.__exit__()
+            raise
         found = re.search(r"^address +http://(\S+):(\d+)", self.summary, re.M)
         self.address = (found[1], int(found[2])) if found else None
         uds = re.search(r"^address +unix:(\S+),", self.summary, re.M)
         self.uds = uds[1] if uds else None
 
     def _read_summary(self):
-        lines = []
+        text = b""
         deadline = time.monotonic() + START_LIMIT_S
-        while not lines or not lines[-1].startswith("address"):
-            left = deadline - time.monotonic()
-            ready = select.select([self.process.stdout], [], [], max(0.0, left))[0]
-            line = self.process.stdout.readline() if ready else ""
-            if not line:
-                self.process.kill()
-                raise AssertionError(f"no start: {lines} {self.errors()}")
-            lines.append(line)
-        return "".join(lines)
+        stdout = self.process.stdout.fileno()
+        while not re.search(rb"^address .*\n", text, re.M):
+            left = max(0.0, deadline - time.monotonic())
+            ready = select.select([stdout], [], [], left)[0]
+            part = os.read(stdout, 65536) if ready else b""
+            assert part, f"no start: {text.decode()} {self.errors()}"
+            text += part
+        return text.decode()
 
     def errors(self):
         """What the process wrote to standard error."""

@@ -24,10 +24,10 @@ from ingle.server.protocol import (
 from ingle.server.state import ServerState
 from ingle.server.status import json_response
 
-TENANT: Final = "tenant"
-"""Request key: whose API key it was."""
-REQUEST_ID: Final = "request_id"
-"""Request key: the body's `request_id`, to be echoed."""
+TENANT: Final = web.RequestKey("TENANT", str)
+"""Whose API key a request has."""
+REQUEST_ID: Final = web.RequestKey("REQUEST_ID", str)
+"""The body's `request_id`, to be echoed."""
 PRINTABLE: Final = re.compile(r"^[\x21-\x7e]{1,256}$")
 """What may be echoed in a header."""
 
@@ -67,7 +67,8 @@ class Routes:
         self._state.refuse_if_leaving()
         parsed = self._completion.parse(await read_body(request))
         self._check_model(parsed.model)
-        request[REQUEST_ID] = parsed.request_id
+        if parsed.request_id:
+            request[REQUEST_ID] = parsed.request_id
         caller = caller_of(request, request[TENANT], "cmpl", self._model)
         document = convert.completion(parsed, caller)
         return await answer(request, self._state, document, echo_headers(request))
@@ -77,7 +78,8 @@ class Routes:
         self._state.refuse_if_leaving()
         parsed = self._chat.parse(await read_body(request))
         self._check_model(parsed.model)
-        request[REQUEST_ID] = parsed.request_id
+        if parsed.request_id:
+            request[REQUEST_ID] = parsed.request_id
         caller = caller_of(request, request[TENANT], "chatcmpl", self._model)
         document = convert.chat(parsed, caller)
         return await answer(request, self._state, document, echo_headers(request))
@@ -212,7 +214,7 @@ async def read_body(request: web.Request) -> bytes:
 
 def echo_headers(request: web.Request) -> dict[str, str]:
     """X-Request-Id for the answer, if the client gave a printable one."""
-    given = request.headers.get("X-Request-Id") or request[REQUEST_ID]
+    given = request.headers.get("X-Request-Id") or request.get(REQUEST_ID)
     return {"X-Request-Id": given} if given and PRINTABLE.match(given) else {}
 
 

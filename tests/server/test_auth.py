@@ -1,0 +1,137 @@
+"""API keys on every route and every odd spelling of one: X-03 of the bug log."""
+
+import pytest
+
+from server.worker import TINY, Worker, http_request
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory):
+    file = tmp_path_factory.mktemp("keys") / "keys"
+    file.write_text("# tenants\nalice:key-a\nbob:key-b\n")
+    with Worker("--device", "cpu", "--api-key-file", file) as worker:
+        yield worker
+        assert worker.stop() == 0
+        assert "key-a" not in worker.errors() + worker.summary
+
+
+ROUTES = [
+    ("GET", "/v1/models"),
+    ("GET", "/v1/models/llama-tied-bf16"),
+    ("GET", "/metrics"),
+    ("GET", "/version"),
+    ("GET", "/openapi.json"),
+    ("HEAD", "/v1/models"),
+    ("POST", "/v1/completions"),
+    ("POST", "/v1/chat/completions"),
+    ("POST", "/tokenize"),
+    ("POST", "/detokenize"),
+    ("GET", "/"),
+    ("GET", "/nowhere"),
+    ("GET", "/v1/completions"),
+    ("OPTIONS", "/v1/completions"),
+    ("POST", "/health"),
+    ("DELETE", "/ready"),
+]
+ODD_PATHS = [
+    "//v1/models",
+    "/V1/models",
+    "/v1//models",
+    "/v1/../v1/models",
+    "/./v1/models",
+    "/v1/models/",
+    "/v1/models?x=/health",
+    "/v1/models#/health",
+    "/%761/models",
+    "/health/../v1/models",
+    "/health/v1/models",
+    "/health%2f..%2fv1/models",
+    "/health;/v1/models",
+    "//health",
+    "/Health",
+    "/health/",
+    "/health?",
+    "http://test/health",
+    "http://test/v1/models",
+    "*",
+]
+
+
+def test_list_of_routes_is_complete(keyed):
+    paths = keyed.get("/openapi.json", headers={"Authorization": "Bearer key-a"}).json["paths"]
+    known = {path.replace("llama-tied-bf16", "{model}") for _, path in ROUTES}
+    assert set(paths) <= known | {"/health", "/ready"}
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_x03_every_route_needs_a_key(keyed, method, path):
+    body = b'{"prompt":"x","tokens":[1],"messages":[]}' if method == "POST" else None
+    reply = keyed.request(method, path, body)
+    assert reply.status == 401
+    assert reply.headers["WWW-Authenticate"] == "Bearer"
+    if method != "HEAD":
+        assert reply.error["code"] == "invalid_api_key"
+
+
+@pytest.mark.parametrize("path", ODD_PATHS)
+@pytest.mark.parametrize("host", ["test", "127.0.0.1/health", "/health", ""])
+def test_x03_no_spelling_gets_round_it(keyed, path, host):
+    request = http_request("GET", path, Connection="close").replace(
+        b"Host: test", b"Host: " + host.encode()
+    )
+    status = int(keyed.raw(request).split(b" ", 2)[1])
+    assert status in (400, 401), "400: the parser refused it before anybody looked"
+
+
+def test_only_health_and_ready_are_open(keyed):
+    assert keyed.get("/health").status == 200
+    assert keyed.get("/ready").status == 200
+    assert keyed.request("HEAD", "/ready").status == 200
+
+
+def test_every_key_opens_everything(keyed):
+    for key in ("key-a", "key-b"):
+        headers = {"Authorization": f"Bearer {key}"}
+        assert keyed.get("/v1/models", headers=headers).status == 200
+        body = {"prompt": "x", "max_tokens": 1}
+        assert keyed.post("/v1/completions", body, headers=headers).status == 200
+    assert keyed.get("/nowhere", headers=headers).status == 404
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "key-a",
+        "Bearer key",
+        "Bearer key-aa",
+        "Bearer alice:key-a",
+        "Bearer ",
+        "Basic key-a",
+        "\xff",
+    ],
+)
+def test_wrong_keys(keyed, value):
+    headers = {"Authorization": value}
+    assert keyed.get("/v1/models", headers=headers).status == 401
+
+
+def test_tenants_share_no_prefix_cache(keyed):
+    prompt = " ".join(str(i) for i in range(100))
+
+    def cached(key):
+        body = {"prompt": prompt, "max_tokens": 1, "temperature": 0}
+        reply = keyed.post("/v1/completions", body, headers={"Authorization": f"Bearer {key}"})
+        return reply.json["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    assert cached("key-a") == 0
+    assert cached("key-a") > 0
+    assert cached("key-b") == 0
+    assert cached("key-b") > 0
+
+
+def test_bad_key_file_stops_the_start(tmp_path):
+    file = tmp_path / "keys"
+    file.write_text("just-a-secret\n")
+    with pytest.raises(AssertionError, match="line 1: must be tenant:key") as caught:
+        Worker("--device", "cpu", "--api-key-file", file, model=TINY)
+    assert "just-a-secret" not in str(caught.value)

@@ -1,0 +1,62 @@
+"""The `ingle` command as a process."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from server.worker import TINY
+
+
+def ingle(*arguments, text=None):
+    return subprocess.run(
+        [sys.executable, "-m", "ingle", *map(str, arguments)],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_generate():
+    arguments = ("generate", TINY, "The quick", "--device", "sim", "--sim-speed", "inf")
+    done = ingle(*arguments, "--max-tokens", 20)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout) > 10
+    assert ingle(*arguments, "--max-tokens", 20).stdout == done.stdout
+
+
+def test_chat():
+    done = ingle("chat", TINY, "--device", "cpu", "--max-tokens", 5, text="Hello\n/reset\nAgain\n")
+    assert done.returncode == 0, done.stderr
+    assert "Ctrl-D" in done.stdout
+
+
+def test_doctor():
+    done = ingle("doctor", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("command", ["serve", "generate"])
+def test_missing_model_is_one_line_and_code_3(command, tmp_path):
+    rest = ["x"] if command == "generate" else []
+    done = ingle(command, tmp_path / "nowhere", *rest)
+    assert done.returncode == 3
+    assert done.stderr.startswith("ingle: ")
+    assert done.stderr.count("\n") == 1
+    assert "nowhere" in done.stderr
+
+
+def test_refused_request_is_code_1():
+    done = ingle("generate", TINY, "x", "--device", "cpu", "--temperature", "-1")
+    assert done.returncode == 1
+    assert "temperature" in done.stderr
+
+
+def test_taken_port_is_code_1_before_the_model_is_loaded(cpu):
+    done = ingle("serve", "/nowhere/at/all", "--port", cpu.address[1])
+    assert done.returncode == 1
+    assert f"port {cpu.address[1]}" in done.stderr
