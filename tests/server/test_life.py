@@ -216,6 +216,37 @@ def test_e13_idle_costs_nothing(sim):
     assert voluntary_switches(pid) - switches <= 6
 
 
+def test_e09_health_is_false_while_a_step_hangs():
+    # A decode step of this profile takes seconds; after one of them work waits and nothing moves.
+    with Worker("--device", "sim", "--sim-speed", "0.001", "--health-stall-s", "1") as worker:
+        assert worker.get("/health").status == 200
+        connection = send(worker, max_tokens=2)
+        wait_for(lambda: worker.get("/health").status == 503, 10, lambda: str(worker.health()))
+        assert worker.health()["status"] == "stuck"
+        assert worker.get("/ready").status == 503
+        assert b"200 OK" in connection.recv(100), "the request itself goes on"
+        wait_for(lambda: worker.get("/health").status == 200, 10, lambda: str(worker.health()))
+        connection.close()
+        assert worker.stop() == 0
+
+
+@pytest.mark.long
+def test_silent_streams_get_a_comment():
+    with Worker("--device", "sim", "--sim-speed", "0.0001") as worker:
+        connection = worker.connect()
+        body = json.dumps(LONG | {"stream": True, "max_tokens": 2}).encode()
+        began = time.monotonic()
+        connection.sendall(http_request("POST", "/v1/completions", body))
+        connection.settimeout(20)
+        data = b""
+        while not data.endswith(b"3\r\n:\n\n\r\n"):
+            data += connection.recv(65536)
+        assert 9 < time.monotonic() - began < 16
+        assert b"data: " not in data, "nothing is sent before the first token"
+        connection.close()
+        worker.wait_until_idle()
+
+
 def voluntary_switches(pid):
     total = 0
     for task in os.listdir(f"/proc/{pid}/task"):
@@ -267,7 +298,7 @@ def test_e12_what_runs_at_the_deadline_is_told(how):
             wait_for(lambda: worker.get("/ready").status == 503, 5, lambda: "still ready")
             worker.process.send_signal(number)
         data = read_to_end(stream)
-        assert b'data: {"error":{"message":"the worker is shutting down"' in data
+        assert b'data: {"error":{"message":"the server is shutting down"' in data
         assert data.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
         assert b"503 Service Unavailable" in read_to_end(plain)
         assert worker.wait() == 0

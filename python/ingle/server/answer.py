@@ -14,7 +14,7 @@ from aiohttp import HttpVersion11, web
 from ingle import _core
 from ingle.dispatch import ABORTED
 from ingle.engine import submit_async
-from ingle.errors import FailedError, OverloadedError, error_of_event
+from ingle.errors import FailedError, error_of_event
 from ingle.generation import GenerationRequest, encode
 from ingle.server.convert import Caller
 from ingle.server.sse import HEADERS, EventStream
@@ -61,12 +61,8 @@ async def body(
         elif kind == ABORTED:
             done.set_exception(FailedError("the request was aborted"))
 
-    def end(message: str) -> None:
-        if not done.done():
-            done.set_exception(OverloadedError(message, 1.0, status=503))
-
     key = await submit_async(state.engine.dispatcher, encode(document), sink)
-    state.enter(key, end)
+    state.enter(key)
     try:
         return web.Response(body=await done, headers=headers, content_type="application/json")
     finally:
@@ -83,9 +79,9 @@ async def stream(
     """Events as they come. Errors before the first byte are ordinary answers."""
     dispatcher, heartbeat = state.engine.dispatcher, state.heartbeat
     loop = asyncio.get_running_loop()
-    events = EventStream(state.engine.core, loop, document.output.chunked)
+    events = EventStream(state.engine.core, loop)
     key = await submit_async(dispatcher, encode(document), events)
-    state.enter(key, events.fail)
+    state.enter(key)
     try:
         if events.error is not None:
             raise error_of_event(events.error)

@@ -23,7 +23,7 @@ from aiohttp import web
 
 from ingle.config import Settings
 from ingle.engine import Engine
-from ingle.errors import ConfigError
+from ingle.errors import ConfigError, InternalError
 from ingle.exit_codes import ExitCode
 from ingle.server.app import create_app
 from ingle.server.auth import ApiKeys, read_key_file
@@ -91,7 +91,7 @@ class Server:
         await runner.setup()
         manager = runner.server
         if manager is None:
-            raise RuntimeError("the application did not start")
+            raise InternalError("the application did not start")
         server = await loop.create_server(
             lambda: Connection(manager, loop), sock=listener, backlog=BACKLOG
         )
@@ -101,35 +101,34 @@ class Server:
         on_ready()
         await self._stop.wait()
         await self._drain()
-        self.state.end_all("the worker is shutting down")
         server.close()
         await runner.cleanup()
         return ExitCode.FATAL if self._fatal else ExitCode.OK
 
     async def _drain(self) -> None:
-        state = self.state
+        state, core = self.state, self._engine.core
         state.draining = True
-        if self._fatal:
-            return
-        self._engine.core.start_drain()
+        core.start_drain()
         waits = [asyncio.ensure_future(self._now.wait()), asyncio.ensure_future(state.idle())]
         await asyncio.wait(
             waits, timeout=self._settings.shutdown_timeout, return_when=asyncio.FIRST_COMPLETED
         )
         for wait in waits:
             wait.cancel()
+        # The core tells every client that still waits; a device that hangs must not keep us here.
+        exit_after(HANG_S, ExitCode.FATAL)
+        await asyncio.get_running_loop().run_in_executor(None, core.shutdown)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(state.idle(), FLUSH_S)
 
     def _on_signal(self) -> None:
         if self._stop.is_set():
             self._now.set()
-            exit_after(FLUSH_S + 1.0, ExitCode.OK)
         self._stop.set()
 
     def _on_fatal(self, reason: str) -> None:
         self._fatal = True
         log.critical("the engine has died: %s", reason)
-        # Nothing that hangs in a dead device may keep the process alive.
-        exit_after(FATAL_EXIT_S, ExitCode.FATAL)
         self._stop.set()
         self._now.set()
 
@@ -195,4 +194,5 @@ def address(listener: socket.socket) -> str:
 BACKLOG = 4096
 FLUSH_S = 2.0
 """What handlers get to write their last bytes once every request has ended."""
-FATAL_EXIT_S = 5.0
+HANG_S = 10.0
+"""After so long without an end of the engine's threads the process ends without them."""

@@ -128,7 +128,7 @@ class Routes:
         """GET /health: 200 while tokens can move (DESIGN section 6), else 503. Open to all."""
         health = self._health()
         healthy = health["status"] in ("ok", "draining") and not self._state.dead
-        if health["status"] == "dead":
+        if health["status"] == "dead" and not self._state.draining:
             self._state.fatal("the engine thread has ended")
         return json_response(health, 200 if healthy else 503)
 

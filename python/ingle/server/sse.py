@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from ingle import _core
 from ingle.dispatch import ABORTED
-from ingle.server.status import error_body
 
 HEADERS: Final = {
     "Content-Type": "text/event-stream",
@@ -39,16 +38,14 @@ class EventStream:
         "_loop",
         "_slow_since",
         "_transport",
-        "chunked",
         "done",
         "error",
         "frames",
         "too_slow",
     )
 
-    def __init__(self, core: _core.Engine, loop: asyncio.AbstractEventLoop, chunked: bool) -> None:
+    def __init__(self, core: _core.Engine, loop: asyncio.AbstractEventLoop) -> None:
         self.done: asyncio.Future[None] = loop.create_future()
-        self.chunked = chunked
         self.error: bytes | None = None
         """Payload of the ERROR event, if the request failed; the client has been told."""
         self.frames = 0
@@ -87,17 +84,6 @@ class EventStream:
         for frame in held:
             self._write(frame)
         self._offer_socket()
-
-    def fail(self, message: str) -> None:
-        """Ends the stream from our side: an error event, `[DONE]`, and the handler goes on."""
-        if self.done.done():
-            return
-        # The core must not write between our bytes.
-        self._core.abort(self._key)
-        event = b"data: " + error_body(503, message) + b"\n\ndata: [DONE]\n\n"
-        self._write(b"%x\r\n%b\r\n" % (len(event), event) if self.chunked else event)
-        self.error = b""
-        self.done.set_result(None)
 
     def _write(self, frame: bytes) -> None:
         transport = self._transport

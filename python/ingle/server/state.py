@@ -13,9 +13,6 @@ from ingle.server.auth import ApiKeys
 from ingle.server.parse import UnknownFields
 from ingle.server.sse import Heartbeat
 
-End = Callable[[str], None]
-"""Ends one running request from our side, with a message for its client."""
-
 
 @dataclass(kw_only=True)
 class ServerState:
@@ -30,17 +27,17 @@ class ServerState:
     heartbeat: Heartbeat
     draining: bool = False
     dead: bool = False
-    _running: dict[int, End] = field(default_factory=dict)
+    _running: set[int] = field(default_factory=set)
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def enter(self, key: int, end: End) -> None:
+    def enter(self, key: int) -> None:
         """A request runs, until `leave`."""
-        self._running[key] = end
+        self._running.add(key)
         self._idle.clear()
 
     def leave(self, key: int) -> None:
         """The request has ended and its answer is written."""
-        self._running.pop(key, None)
+        self._running.discard(key)
         if not self._running:
             self._idle.set()
 
@@ -48,11 +45,6 @@ class ServerState:
         """Returns when no request runs."""
         if self._running:
             await self._idle.wait()
-
-    def end_all(self, message: str) -> None:
-        """Ends whatever still runs; every client is told why."""
-        for end in list(self._running.values()):
-            end(message)
 
     def fatal(self, reason: str) -> None:
         """The engine has died: says so once; every request has got or gets its error."""

@@ -1,9 +1,15 @@
+import asyncio
+import signal
 import socket
 
+import aiohttp
 import pytest
 
+from ingle import _core
 from ingle.config import Settings
+from ingle.engine import Engine
 from ingle.errors import ConfigError
+from ingle.exit_codes import ExitCode
 from ingle.server import lifecycle
 
 
@@ -56,3 +62,66 @@ def test_unix_socket_in_use_and_other_files_are_left_alone(tmp_path):
     with pytest.raises(OSError, match="cannot listen on"):
         lifecycle.bind(Settings(model="m", uds=file))
     assert file.read_text() == "precious"
+
+
+@pytest.fixture
+async def running(core, monkeypatch):
+    """A whole server on the fake core: (its URL, the task that ends with the exit code)."""
+    monkeypatch.setattr("ingle.engine._core.Engine", lambda options: core)
+    monkeypatch.setattr(lifecycle, "exit_after", lambda delay_s, code: None)
+    settings = Settings(model="m", port=0, shutdown_timeout=20.0)
+    ready = asyncio.Event()
+    with Engine("m") as engine, lifecycle.bind(settings) as listener:
+        server = lifecycle.Server(settings, engine, None)
+        task = asyncio.create_task(server.run(listener, ready.set))
+        await ready.wait()
+        yield lifecycle.address(listener), task
+        await task
+
+
+BODY = {"prompt": "x"}
+
+
+async def test_death_of_the_engine_ends_every_request_and_the_process(core, running):
+    url, task = running
+    dead = b'{"error":{"message":"device lost","code":"engine_dead"},"status":500}'
+
+    def die(key, request):
+        core.push(key, _core.ERROR, dead)
+        core.push(0, _core.ERROR, dead)
+
+    core.on_submit = die
+    async with aiohttp.ClientSession(url) as client, client.post("/v1/completions", json=BODY) as r:
+        assert r.status == 500
+        assert (await r.json())["error"]["message"] == "device lost"
+    async with asyncio.timeout(10):
+        assert await task == ExitCode.FATAL
+
+
+async def test_dead_engine_is_noticed_by_health_and_by_submit(core, running):
+    url, task = running
+    core.health_status = "dead"
+    async with aiohttp.ClientSession(url) as client, client.get("/health") as reply:
+        assert reply.status == 503
+    async with asyncio.timeout(10):
+        assert await task == ExitCode.FATAL
+
+
+async def test_signals_drain_then_stop(core, running):
+    url, task = running
+    submitted = asyncio.Event()
+    core.on_submit = lambda key, request: submitted.set()
+    async with aiohttp.ClientSession(url) as client:
+        waiting = asyncio.create_task(client.post("/v1/completions", json=BODY))
+        await submitted.wait()
+        signal.raise_signal(signal.SIGTERM)
+        async with client.get("/ready") as reply:
+            assert reply.status == 503
+            assert reply.headers["Connection"] == "close"
+        assert core.is_draining
+        assert not core.is_shut_down
+        core.push(1, _core.END, b'{"fine":true}')
+        assert await (await waiting).json() == {"fine": True}
+    async with asyncio.timeout(10):
+        assert await task == ExitCode.OK
+    assert core.is_shut_down

@@ -1,5 +1,4 @@
 import asyncio
-import json
 import socket
 
 import pytest
@@ -61,7 +60,7 @@ def transport():
 
 @pytest.fixture
 async def stream(core):
-    return EventStream(core, Clock(), chunked=True)
+    return EventStream(core, Clock())
 
 
 async def test_frames_before_the_headers_are_held(stream, transport):
@@ -123,23 +122,6 @@ async def test_e11_slow_reader_is_cut_after_a_while(stream, transport):
     stream._loop.now = 3 * sse.SLOW_S + 2
     stream(_core.FRAME, b"5")
     assert transport.aborted
-
-
-@pytest.mark.parametrize("chunked", [True, False])
-async def test_fail_tells_the_client(core, transport, chunked):
-    stream = EventStream(core, Clock(), chunked)
-    stream.start(KEY, transport)
-    stream.fail("the worker is shutting down")
-    stream.fail("twice")
-    assert core.aborted == [KEY], "the core writes nothing in between"
-    [data] = transport.written
-    if chunked:
-        size, _, data = data.partition(b"\r\n")
-        assert len(data) == int(size, 16) + 2
-    event, done, rest = data.removesuffix(b"\r\n").split(b"\n\n")
-    assert json.loads(event.removeprefix(b"data: "))["error"]["message"].startswith("the worker")
-    assert (done, rest) == (b"data: [DONE]", b"")
-    assert stream.done.done()
 
 
 async def test_core_is_offered_an_idle_plain_socket(core, stream, transport):

@@ -1,0 +1,145 @@
+import asyncio
+import json
+import threading
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from ingle import _core
+from ingle.engine import Engine
+from ingle.errors import FatalError, RefusedError
+from ingle.server import ApiKeys, create_app
+
+
+@pytest.fixture
+def engine(core, monkeypatch):
+    monkeypatch.setattr("ingle.engine._core.Engine", lambda options: core)
+    with Engine("m") as made:
+        yield made
+
+
+@pytest.fixture
+async def client(engine):
+    reasons = []
+    app = create_app(engine, api_keys=ApiKeys({"k": "alice"}), on_fatal=reasons.append)
+    headers = {"Authorization": "Bearer k"}
+    async with TestClient(TestServer(app), headers=headers) as made:
+        made.fatal_reasons = reasons
+        yield made
+
+
+BODY = {"prompt": "x"}
+
+
+async def error_of(reply):
+    document = await reply.json()
+    assert set(document["error"]) == {"message", "type", "param", "code"}
+    return document["error"]
+
+
+async def test_plain_answer_is_the_cores_body(core, client):
+    core.on_submit = lambda key, request: core.push(key, _core.END, b'{"x":1}')
+    reply = await client.post("/v1/completions", json=BODY)
+    assert (reply.status, await reply.read()) == (200, b'{"x":1}')
+    [request] = core.requests.values()
+    assert request["tenant"] == "alice"
+    assert request["output"]["response_id"].startswith("cmpl-")
+    assert request["output"]["model"] == "m"
+
+
+async def test_stream_is_the_cores_frames(core, client):
+    frames = [b"data: 1\n\n", b"data: [DONE]\n\n"]
+
+    def submit(key, request):
+        assert request["output"]["chunked"]
+        for frame in frames:
+            core.push(key, _core.FRAME, b"%x\r\n%b\r\n" % (len(frame), frame))
+        core.push(key, _core.END)
+
+    core.on_submit = submit
+    reply = await client.post("/v1/completions", json=BODY | {"stream": True})
+    assert await reply.read() == b"".join(frames)
+    assert core.pinged == []
+
+
+async def test_long_prompts_are_tokenised_off_the_loop(core, client):
+    threads = []
+
+    def submit(key, request):
+        threads.append(threading.current_thread())
+        core.push(key, _core.END, b"{}")
+
+    core.on_submit = submit
+    for size in (10, 100_000):
+        assert (await client.post("/v1/completions", json={"prompt": "x" * size})).status == 200
+    assert [thread is threading.main_thread() for thread in threads] == [True, False]
+
+
+async def test_refusal_of_the_core_comes_before_the_stream(core, client):
+    def refuse(key, request):
+        raise RefusedError("too long", "prompt", "context_length_exceeded")
+
+    core.on_submit = refuse
+    reply = await client.post("/v1/completions", json=BODY | {"stream": True})
+    assert reply.status == 400
+    assert (await error_of(reply))["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(("status", "shown"), [(500, 500), (503, 503)])
+async def test_failed_request_has_its_status(core, client, status, shown):
+    error = {"error": {"message": "not finite", "code": "c"}, "status": status}
+    core.on_submit = lambda key, request: core.push(key, _core.ERROR, json.dumps(error).encode())
+    reply = await client.post("/v1/completions", json=BODY)
+    assert reply.status == shown
+    assert (await error_of(reply))["message"] == "not finite"
+    assert client.fatal_reasons == []
+
+
+async def test_dead_core_is_reported_once(core, client):
+    def die(key, request):
+        raise FatalError("CUDA error 719")
+
+    core.on_submit = die
+    for _ in range(2):
+        reply = await client.post("/v1/completions", json=BODY)
+        assert reply.status == 503
+        assert "719" not in (await error_of(reply))["message"]
+    assert client.fatal_reasons == ["CUDA error 719"]
+
+
+async def test_fault_of_ours_tells_nothing(core, client, caplog):
+    def fail():
+        raise ZeroDivisionError("secret detail")
+
+    core.metrics = fail
+    reply = await client.get("/metrics")
+    assert reply.status == 500
+    assert (await error_of(reply))["message"] == "internal error"
+    assert "a handler failed" in caplog.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_client_that_leaves_is_aborted(core, engine, stream):
+    submitted, aborted = asyncio.Event(), asyncio.Event()
+    core.on_submit = lambda key, request: submitted.set()
+    core.abort = lambda key: aborted.set()
+    server = TestServer(create_app(engine), handler_cancellation=True)
+    async with TestClient(server) as client:
+        asking = asyncio.create_task(client.post("/v1/completions", json=BODY | {"stream": stream}))
+        await submitted.wait()
+        asking.cancel()
+        await client.session.close()
+        async with asyncio.timeout(10):
+            await aborted.wait()
+
+
+async def test_stuck_core_is_unhealthy_and_not_ready(core, client):
+    for status, healthy, ready in (
+        ("ok", 200, 200),
+        ("draining", 200, 503),
+        ("stuck", 503, 503),
+        ("starting", 503, 503),
+    ):
+        core.health_status = status
+        assert (await client.get("/health")).status == healthy
+        assert (await client.get("/ready")).status == ready
