@@ -5,6 +5,10 @@
 //! rows nor the way a caller cuts k into several calls changes a bit of it, which is why a request's
 //! output does not depend on its batch.
 
+use ingle_model::WeightType;
+
+use crate::aligned::numbers;
+use crate::block_layout::layout;
 use crate::matrix::PANEL;
 use crate::vector_path::{Kind, VectorPath};
 
@@ -85,27 +89,37 @@ fn portable_tile(a: &[f32], a_stride: usize, b: Columns<'_>, depth: usize, out: 
     }
 }
 
-/// As `add_product` for at most `DIRECT_ROWS` rows and a bf16 panel from an even input on, widened in
-/// registers. `None` where the path has no such kernel.
-pub(crate) fn add_product_bf16(
+/// As `add_product` for at most `DIRECT_ROWS` rows and a whole panel as it is stored, made numbers in
+/// registers. False, and nothing done, where the path or the type has no such kernel.
+pub(crate) fn add_stored_product(
     path: VectorPath,
     (a, a_stride): (&[f32], usize),
-    panel: &[u16],
+    (weight_type, panel): (WeightType, &[u8]),
     depth: usize,
     out: &mut [f32],
-) -> Option<()> {
+) -> bool {
     let rows = out.len() / PANEL;
-    match path.kind() {
+    assert!(rows * PANEL == out.len() && (1..=DIRECT_ROWS).contains(&rows));
+    assert!(a.len() >= (rows - 1) * a_stride + depth, "activations too short");
+    match (path.kind(), weight_type) {
         #[cfg(target_arch = "x86_64")]
-        Kind::Avx512 if depth.is_multiple_of(2) => {
-            assert!(rows * PANEL == out.len() && (1..=DIRECT_ROWS).contains(&rows));
-            assert!(a.len() >= (rows - 1) * a_stride + depth, "activations too short");
+        (Kind::Avx512, WeightType::Bf16) if depth.is_multiple_of(2) => {
+            let panel = numbers::<u16>(panel);
             assert!(panel.len() >= depth * PANEL, "panel too short");
             // SAFETY: the features were detected; the asserts show that the slices hold what is read
             // and written.
             unsafe { super::avx512::tile_bf16(a, a_stride, panel, depth, out) };
-            Some(())
+            true
         }
-        _ => None,
+        #[cfg(target_arch = "x86_64")]
+        (Kind::Avx512, _) if weight_type.block_elements() > 1 => {
+            let sizes = layout(weight_type);
+            assert!(depth.is_multiple_of(sizes.elements), "part of a block");
+            assert!(panel.len() >= depth / sizes.elements * sizes.bytes, "panel too short");
+            // SAFETY: as above; the block layout's sizes are those that the kernel steps by.
+            unsafe { super::avx512_blocks::tile(a, a_stride, (weight_type, panel), depth, out) };
+            true
+        }
+        _ => false,
     }
 }

@@ -6,6 +6,8 @@ mod kernel;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512_blocks;
 
 use std::ops::Range;
 
@@ -13,7 +15,7 @@ use ingle_model::{Activation, WeightType};
 
 pub(crate) use kernel::{Columns, TILE_ROWS, add_product};
 
-use self::kernel::{DIRECT_ROWS, add_product_bf16};
+use self::kernel::{DIRECT_ROWS, add_stored_product};
 use crate::aligned::numbers;
 use crate::elementwise;
 use crate::matrix::{PANEL, PackedMatrix};
@@ -169,14 +171,14 @@ fn panel_product(
         let columns = Columns::panel(numbers::<f32>(panel));
         return add_product(path, (x, stride), columns, depth, out);
     }
-    if weight_type == WeightType::Bf16 && rows.len() <= 2 * DIRECT_ROWS {
-        let panel = numbers::<u16>(panel);
-        let done = x
-            .chunks(DIRECT_ROWS * stride)
-            .zip(out.chunks_mut(DIRECT_ROWS * PANEL))
-            .try_for_each(|(x, out)| add_product_bf16(path, (x, stride), panel, depth, out));
-        if done.is_some() {
-            return;
+    if rows.len() <= 2 * DIRECT_ROWS {
+        let tiles = x.chunks(DIRECT_ROWS * stride).zip(out.chunks_mut(DIRECT_ROWS * PANEL));
+        let mut direct = tiles.map(|(x, out)| {
+            add_stored_product(path, (x, stride), (weight_type, panel), depth, out)
+        });
+        // Whether there is a direct kernel does not depend on the tile.
+        if direct.next() == Some(true) {
+            return direct.for_each(|done| assert!(done));
         }
     }
     let block = if rows.len() <= TILE_ROWS { K_BLOCK_FEW_ROWS } else { K_BLOCK };

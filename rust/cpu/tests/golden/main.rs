@@ -6,7 +6,7 @@ mod runs;
 
 use cases::{Case, models};
 use ingle_cpu::CpuPath;
-use runs::Runner;
+use runs::{Runner, Running};
 
 /// Every logit of the reference within this.
 const TOLERANCE: f32 = 1e-3;
@@ -22,9 +22,133 @@ fn test_logits_match_the_reference() {
     }
 }
 
+#[test]
+fn test_other_paths_match_the_reference_too() {
+    for vector_path in [CpuPath::Avx2, CpuPath::Portable] {
+        for (name, path, cases) in models().into_iter().filter(|(name, ..)| is_tiny(name)) {
+            let Some(mut runner) = Runner::try_new(&path, 16, vector_path) else {
+                eprintln!("SKIPPED {vector_path:?}: this processor lacks it");
+                break;
+            };
+            for (index, case) in cases.iter().enumerate() {
+                let logits = runner.plain(&case.forced());
+                check(&format!("{name} ({vector_path:?})"), index, case, &logits);
+            }
+        }
+    }
+}
+
+#[test]
+fn test_no_way_of_running_changes_a_bit() {
+    for (name, path, cases) in models() {
+        let mut expected: Option<Vec<Vec<Vec<f32>>>> = None;
+        for block_size in [4, 16] {
+            let mut runner = Runner::new(&path, block_size, CpuPath::Auto);
+            let context = format!("{name}, block size {block_size}");
+            let plain: Vec<_> = cases.iter().map(|case| runner.plain(&case.forced())).collect();
+            let expected = expected.get_or_insert_with(|| plain.clone());
+            compare(&context, "plain", expected, &plain);
+            compare(&context, "chunks of 5", expected, &in_chunks(&mut runner, &cases));
+            compare(&context, "one batch", expected, &in_a_batch(&mut runner, &cases));
+            compare(&context, "cached prefix", expected, &after_a_prefix(&mut runner, &cases));
+            compare(&context, "preempted", expected, &preempted(&mut runner, &cases));
+        }
+    }
+}
+
+/// Prompt by 5 tokens, answer by 1.
+fn in_chunks(runner: &mut Runner, cases: &[Case]) -> Vec<Vec<Vec<f32>>> {
+    let run = |case: &Case| {
+        let ids = case.forced();
+        let mut running = runner.running(&ids, 0);
+        while running.done < ids.len() {
+            let left = case.ids.len().saturating_sub(running.done);
+            let count = left.clamp(1, 5);
+            runner.step(&mut [(&mut running, count)]);
+        }
+        running.logits
+    };
+    cases.iter().map(run).collect()
+}
+
+/// All prompts in one step, then one token of each a step, as they last.
+fn in_a_batch(runner: &mut Runner, cases: &[Case]) -> Vec<Vec<Vec<f32>>> {
+    let mut all: Vec<Running> =
+        (0..).zip(cases).map(|(place, case)| runner.running(&case.forced(), place)).collect();
+    let mut parts: Vec<(&mut Running, usize)> =
+        all.iter_mut().zip(cases).map(|(running, case)| (running, case.ids.len())).collect();
+    runner.step(&mut parts);
+    loop {
+        let mut parts: Vec<(&mut Running, usize)> = all
+            .iter_mut()
+            .filter(|running| running.done < running.tokens.len())
+            .map(|running| (running, 1))
+            .collect();
+        if parts.is_empty() {
+            break;
+        }
+        runner.step(&mut parts);
+    }
+    all.into_iter().map(|running| running.logits).collect()
+}
+
+/// The full blocks of a first run serve a second one.
+fn after_a_prefix(runner: &mut Runner, cases: &[Case]) -> Vec<Vec<Vec<f32>>> {
+    let run = |case: &Case| {
+        let ids = case.forced();
+        let mut first = runner.running(&ids, 0);
+        runner.step(&mut [(&mut first, ids.len())]);
+        let mut second = runner.running(&ids, 1);
+        let full = (ids.len() - 1) / runner.block_size();
+        second.blocks[..full].copy_from_slice(&first.blocks[..full]);
+        second.done = full * runner.block_size();
+        second.logits = first.logits[..second.done].to_vec();
+        let rest = ids.len() - second.done;
+        runner.step(&mut [(&mut second, rest)]);
+        second.logits
+    };
+    cases.iter().map(run).collect()
+}
+
+/// Half of the answer is computed, its blocks are lost, all of it is computed again elsewhere.
+fn preempted(runner: &mut Runner, cases: &[Case]) -> Vec<Vec<Vec<f32>>> {
+    let run = |case: &Case| {
+        let ids = case.forced();
+        let mut running = runner.running(&ids, 2);
+        runner.step(&mut [(&mut running, case.ids.len())]);
+        while running.done < case.ids.len() + case.greedy_ids.len() / 2 {
+            runner.step(&mut [(&mut running, 1)]);
+        }
+        let before = running.logits;
+        let mut again = runner.running(&ids, 3);
+        let done = running.done;
+        runner.step(&mut [(&mut again, done)]);
+        assert!(before == again.logits, "recomputed logits");
+        while again.done < ids.len() {
+            runner.step(&mut [(&mut again, 1)]);
+        }
+        again.logits
+    };
+    cases.iter().map(run).collect()
+}
+
+fn compare(context: &str, way: &str, expected: &[Vec<Vec<f32>>], found: &[Vec<Vec<f32>>]) {
+    for (case, (expected, found)) in expected.iter().zip(found).enumerate() {
+        assert_eq!(expected.len(), found.len(), "{context}, {way}, case {case}");
+        for (position, (expected, found)) in expected.iter().zip(found).enumerate() {
+            let differs = expected.iter().zip(found).position(|(a, b)| a.to_bits() != b.to_bits());
+            assert_eq!(differs, None, "{context}, {way}, case {case}, position {position}");
+        }
+    }
+}
+
+fn is_tiny(name: &str) -> bool {
+    !name.starts_with("smollm2")
+}
+
 fn check(name: &str, index: usize, case: &Case, logits: &[Vec<f32>]) {
     let context = format!("{name}, case {index}");
-    let near_tie = if name.starts_with("smollm2") { 0.01 } else { TOLERANCE };
+    let near_tie = if is_tiny(name) { TOLERANCE } else { 0.01 };
     for (position, (ids, values)) in case.top_ids.iter().zip(&case.top_logits).enumerate() {
         for (id, value) in ids.iter().zip(values) {
             let ours = logits[position][*id as usize];

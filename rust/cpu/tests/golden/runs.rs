@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ingle_core::{BlockId, TokenId};
-use ingle_cpu::{CpuConfig, CpuPath, LOGIT_ROWS, Model, Sequence};
+use ingle_cpu::{CpuConfig, CpuError, CpuPath, LOGIT_ROWS, Model, Sequence};
 
 /// A loaded model with room for a few sequences.
 pub(crate) struct Runner {
@@ -23,6 +23,11 @@ const MAX_LEN: u32 = 512;
 
 impl Runner {
     pub(crate) fn new(path: &Path, block_size: u32, vector_path: CpuPath) -> Self {
+        Self::try_new(path, block_size, vector_path).expect("vector path")
+    }
+
+    /// `None` if the processor lacks the path.
+    pub(crate) fn try_new(path: &Path, block_size: u32, vector_path: CpuPath) -> Option<Self> {
         let checkpoint = ingle_model::open(path).expect("checkpoint");
         let config = CpuConfig {
             block_size,
@@ -33,9 +38,15 @@ impl Runner {
             ..CpuConfig::default()
         };
         let source = &*checkpoint.source;
-        let model =
-            Model::load(&checkpoint.spec, &checkpoint.plan, source, &config).expect("model");
-        Self { model, block_size }
+        match Model::load(&checkpoint.spec, &checkpoint.plan, source, &config) {
+            Ok(model) => Some(Self { model, block_size }),
+            Err(CpuError::PathUnsupported(_)) => None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    pub(crate) fn block_size(&self) -> usize {
+        self.block_size as usize
     }
 
     /// A sequence whose blocks are its own; `place` keeps sequences apart.
