@@ -332,12 +332,7 @@ impl Scheduler {
     /// A preempted request that no submitted step names gives up everything and waits again.
     pub(crate) fn requeue(&mut self, index: RequestIndex) {
         self.give_back(index);
-        let request = &mut self.requests[index];
-        request.num_submitted = 0;
-        request.prefill_end = 0;
-        request.is_mask_pending = false;
-        request.is_tainted = false;
-        request.depends_on = None;
+        self.requests[index].is_tainted = false;
         self.enqueue(index);
     }
 }

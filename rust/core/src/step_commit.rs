@@ -127,9 +127,7 @@ impl Scheduler {
     ) {
         let index = row.request;
         let end = row.start + row.num_tokens;
-        if end.is_multiple_of(self.shape.block_size)
-            && row.start >= self.requests[index].prefill_end
-        {
+        if end.is_multiple_of(self.shape.block_size) {
             self.register_blocks(index, end, step);
         }
         let request = &mut self.requests[index];
