@@ -57,6 +57,19 @@ soak: $(VENV)/dev.stamp $(VENV)/ingle.stamp $(VENV)/demo-model.stamp ## the long
 	INGLE_SMOLLM2_GGUF="$$($(BIN)/python tools/demo_model_path.py)" cargo test --locked --workspace --exclude ingle-python -- --ignored
 	$(BIN)/pytest -m long
 
+BENCH := .venv-bench
+# Release wheel in a venv of its own, so that .venv keeps the build that tests use.
+bench: $(VENV)/dev.stamp $(VENV)/demo-model.stamp ## speed on this CPU; LLAMA_CPP=build-folder compares with llama.cpp
+	$(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/pip install -q --require-hashes -r requirements/runtime.txt
+	$(BIN)/maturin build -q --release --out $(BENCH)/wheels --interpreter $(BENCH)/bin/python
+	$(BENCH)/bin/pip install -q --no-deps --force-reinstall $(BENCH)/wheels/ingle-*.whl
+	cargo build -q --locked --release -p ingle-cpu --example cpu_bench
+	$(BENCH)/bin/pip install -q --no-deps gguf==0.19.0 numpy tqdm pyyaml
+	$(BENCH)/bin/python tools/bench_cpu.py --gguf "$$($(BIN)/python tools/demo_model_path.py)" \
+	    --cpu-bench $(CARGO_TARGET_DIR)/release/examples/cpu_bench --ingle $(BENCH)/bin/ingle \
+	    --cache $(HOME)/.cache/ingle/bench $(if $(LLAMA_CPP),--llama-cpp $(LLAMA_CPP))
+
 wheel: $(VENV)/dev.stamp ## the wheel to publish, in dist/
 	$(BIN)/maturin build -q --release --out dist
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -24,19 +25,34 @@ def allowed(expression: str, licences: set[str]) -> bool:
     )
 
 
+def dependents(metadata: dict[str, Any]) -> dict[str, set[str]]:
+    """Names of the crates that depend on each package directly, by package id."""
+    names = {package["id"]: package["name"] for package in metadata["packages"]}
+    users: dict[str, set[str]] = {package: set() for package in names}
+    for node in metadata["resolve"]["nodes"]:
+        for dependency in node["dependencies"]:
+            users[dependency].add(names[node["id"]])
+    return users
+
+
 def main() -> int:
     """Prints each violation; 1 if there is any."""
     rules = tomllib.loads((ROOT / "deny.toml").read_text())
     licences = set(rules["licenses"]["allow"])
-    banned = {entry["crate"]: entry["reason"] for entry in rules["bans"]["deny"]}
+    banned = {entry["crate"]: entry for entry in rules["bans"]["deny"]}
     command = ["cargo", "metadata", "--locked", "--format-version", "1"]
     output = subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout
     faults = []
-    packages = json.loads(output)["packages"]
+    metadata = json.loads(output)
+    packages = metadata["packages"]
+    users = dependents(metadata)
     for package in packages:
         name = f"{package['name']} {package['version']}"
-        if package["name"] in banned:
-            faults.append(f"{name}: banned, {banned[package['name']]}")
+        if (rule := banned.get(package["name"])) is not None:
+            # As cargo-deny has it: a banned crate may be there for the crates named as wrappers.
+            others = users[package["id"]] - set(rule.get("wrappers", ()))
+            if others or "wrappers" not in rule:
+                faults.append(f"{name}: banned, {rule['reason']}; used by {sorted(others)}")
         if package["source"] is None:
             continue
         if not package["source"].startswith("registry+"):
