@@ -1,10 +1,7 @@
 //! Matrix products through cuBLASLt: `out[m, n] = x[m, k] * w[n, k]^T`, f32 accumulation.
 //!
-//! Every product of every padded row count has a plan made at load: descriptors and one algorithm,
-//! picked by measurement and kept on disk. A step only looks a plan up, so that nothing is asked of the
-//! library's heuristics while a graph is being recorded (which fails from 13.3 on).
+//! This is the library alone; `product.rs` chooses between it and our own kernel.
 
-use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -34,6 +31,9 @@ pub(crate) enum GemmOut {
     F32,
     /// Added to f32 (the residual stream).
     AddF32,
+    /// The weight holds gate rows, then up rows: `act(gate) * up` is stored as the device type,
+    /// `[m, n / 2]`. Own kernel only.
+    Gated,
 }
 
 /// Addresses of one product. All 16-byte aligned.
@@ -108,7 +108,7 @@ impl Blas {
             layouts: [std::ptr::null_mut(); 3],
         };
         let out = match shape.out {
-            GemmOut::Device => self.element,
+            GemmOut::Device | GemmOut::Gated => self.element,
             GemmOut::F32 | GemmOut::AddF32 => R_32F,
         };
         let (m, n, k) = (u64::from(m), u64::from(shape.n), u64::from(shape.k));
@@ -279,45 +279,6 @@ impl Drop for Problem {
                 let _ = api.cublasLtMatrixLayoutDestroy(layout);
             }
         }
-    }
-}
-
-/// A product ready to run.
-#[derive(Debug)]
-pub(crate) struct Plan {
-    pub(crate) problem: Problem,
-    pub(crate) algo: MatmulAlgo,
-}
-
-/// All products of a model, by padded row count.
-#[derive(Debug)]
-pub(crate) struct GemmPlans {
-    plans: HashMap<(u32, GemmShape), Plan>,
-    workspace: u64,
-}
-
-impl GemmPlans {
-    /// Plans that share one workspace of `WORKSPACE_BYTES`; products run one after another.
-    pub(crate) fn new(plans: HashMap<(u32, GemmShape), Plan>, workspace: u64) -> Self {
-        Self { plans, workspace }
-    }
-
-    /// Queues a product.
-    ///
-    /// # Safety
-    /// As `Problem::run`; the stream is the one that all steps share, or is being captured.
-    pub(crate) unsafe fn run(
-        &self,
-        stream: &Stream,
-        m: u32,
-        shape: GemmShape,
-        args: GemmArgs,
-    ) -> Result<(), CudaError> {
-        let plan = self.plans.get(&(m, shape)).ok_or_else(|| {
-            CudaError::Unsupported(format!("no plan for a product of {m} rows, {shape:?}"))
-        })?;
-        // SAFETY: the caller's promise.
-        unsafe { plan.problem.run(stream, &plan.algo, args, self.workspace) }
     }
 }
 

@@ -11,6 +11,8 @@ use crate::CudaError;
 use crate::compile::Unit;
 use crate::context::Context;
 use crate::dims::Dims;
+use crate::gemm::{GemmOut, GemmShape};
+use crate::model::gemm_shapes;
 use crate::module::{Kernel, Module};
 
 macro_rules! source {
@@ -27,6 +29,7 @@ const SOURCES: &[(&str, &str)] = &[
     source!("activation.cu"),
     source!("attention.cu"),
     source!("embedding.cu"),
+    source!("gemm_skinny.cu"),
     source!("log_probs.cu"),
     source!("moe.cu"),
     source!("pool.cu"),
@@ -86,6 +89,7 @@ pub(crate) enum Program {
     Activation { intermediate_size: u32 },
     Attention,
     Embedding,
+    GemmSkinny { shape: GemmShape, rows: u32 },
     LogProbs,
     Moe { num_experts: u32, experts_per_token: u32, gemm_n: u32, gemm_k: u32 },
     Pool,
@@ -112,6 +116,9 @@ impl Program {
             SlotState,
             StepPrepare,
         ];
+        for shape in own_shapes(spec) {
+            programs.extend(SKINNY_ROWS.map(|rows| GemmSkinny { shape, rows }));
+        }
         if spec.final_logit_softcap.is_some() {
             programs.push(Softcap);
         }
@@ -150,7 +157,24 @@ impl Program {
             Self::Moe { num_experts, experts_per_token, gemm_n, gemm_k } => {
                 Dims { num_experts, experts_per_token, gemm_n, gemm_k, ..shared }
             }
+            Self::GemmSkinny { shape, .. } => shared.gemm(shape.n, shape.k),
             _ => shared,
+        }
+    }
+
+    /// Macros beside the dimensions.
+    fn macros(self) -> Vec<String> {
+        match self {
+            Self::GemmSkinny { shape, rows } => {
+                let epilogue = match shape.out {
+                    GemmOut::Device => 0,
+                    GemmOut::AddF32 => 1,
+                    GemmOut::Gated => 2,
+                    GemmOut::F32 => 3,
+                };
+                vec![format!("-DGEMM_ROWS={rows}"), format!("-DGEMM_EPI={epilogue}")]
+            }
+            _ => Vec::new(),
         }
     }
 
@@ -159,6 +183,7 @@ impl Program {
             Self::Activation { .. } => "activation.cu",
             Self::Attention => "attention.cu",
             Self::Embedding => "embedding.cu",
+            Self::GemmSkinny { .. } => "gemm_skinny.cu",
             Self::LogProbs => "log_probs.cu",
             Self::Moe { .. } => "moe.cu",
             Self::Pool => "pool.cu",
@@ -179,12 +204,35 @@ impl Program {
                 || CudaError::Unsupported(format!("kernel source {file} is missing")),
             )?;
         let mut options = self.dims(settings.dims).macros();
+        options.extend(self.macros());
         options.push(format!("-DDTYPE_F16={}", u32::from(settings.f16_device)));
         options.push(format!("-DHEAD_DIM={}", settings.head_dim));
         options.push(format!("-DATTN_STAGES={}", settings.attention.stages));
         Ok(Unit { name: file, source, options })
     }
 }
+
+/// Products that gemm_skinny.cu can do.
+fn own_shapes(spec: &ModelSpec) -> Vec<GemmShape> {
+    let (mut shapes, head) = gemm_shapes(spec);
+    shapes.push(head);
+    shapes.retain(|shape| {
+        let rows = if shape.out == GemmOut::Gated { 32 } else { 16 };
+        shape.n % rows == 0 && shape.k % 8 == 0
+    });
+    shapes
+}
+
+impl Kernels {
+    /// The entry of gemm_skinny.cu that was built for the fewest rows that suffice.
+    pub(crate) fn skinny(&self, rows: u32, shape: GemmShape) -> Option<&Kernel> {
+        let built = SKINNY_ROWS.into_iter().find(|most| *most >= rows)?;
+        self.gemm_skinny.get(&(shape, built))
+    }
+}
+
+/// Most rows of each build of gemm_skinny.cu.
+const SKINNY_ROWS: [u32; 4] = [8, 16, 32, 64];
 
 /// The loaded entries of a model.
 #[derive(Debug)]
@@ -211,6 +259,8 @@ pub(crate) struct Kernels {
     pub(crate) moe: BTreeMap<(u32, u32), MoeKernels>,
     /// By experts, experts a token, n and k.
     pub(crate) moe_gemm: BTreeMap<(u32, u32, u32, u32), Kernel>,
+    /// By shape and most rows.
+    pub(crate) gemm_skinny: BTreeMap<(GemmShape, u32), Kernel>,
 }
 
 /// Entries of moe.cu that do not depend on a matrix.
@@ -243,6 +293,7 @@ impl Kernels {
         let mut act_mul = BTreeMap::new();
         let mut moe = BTreeMap::new();
         let mut moe_gemm = BTreeMap::new();
+        let mut gemm_skinny = BTreeMap::new();
         for &program in programs {
             match program {
                 Program::Activation { intermediate_size } => {
@@ -262,6 +313,10 @@ impl Kernels {
                         (num_experts, experts_per_token, gemm_n, gemm_k),
                         entry(program, "moe_gemm", dtype, 0)?,
                     );
+                }
+                Program::GemmSkinny { shape, rows } => {
+                    let kernel = entry(program, "gemm_skinny", dtype, 0)?;
+                    gemm_skinny.insert((shape, rows), kernel);
                 }
                 _ => {}
             }
@@ -291,6 +346,7 @@ impl Kernels {
             act_mul,
             moe,
             moe_gemm,
+            gemm_skinny,
         })
     }
 }

@@ -28,6 +28,7 @@ mod metadata;
 mod model;
 mod module;
 mod probe;
+mod product;
 mod slots;
 mod start;
 mod stream;

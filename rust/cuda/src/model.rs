@@ -10,10 +10,11 @@ use crate::arena::Region;
 use crate::buffers::{BufferSizes, Buffers, LIST_ROWS, OUT_BYTES, QUERY_ROWS, SAMPLE_CHUNK};
 use crate::context::Context;
 use crate::dims::{Buckets, Dims, EngineDims};
-use crate::gemm::{GemmArgs, GemmOut, GemmPlans, GemmShape};
+use crate::gemm::{GemmArgs, GemmOut, GemmShape};
 use crate::kernels::{AttentionLaunch, Kernels};
 use crate::kv_pool::KvPool;
 use crate::module::{Launch, args};
+use crate::product::Products;
 use crate::stream::Stream;
 use crate::weights::{FeedForwardWeights, LayerWeights, Weights};
 
@@ -30,7 +31,7 @@ pub(crate) struct Model {
     pub(crate) buffers: Buffers,
     pub(crate) weights: Weights,
     pub(crate) kernels: Kernels,
-    pub(crate) gemms: GemmPlans,
+    pub(crate) gemms: Products,
     /// Windows of the attention plans; 0 is none.
     pub(crate) windows: Vec<u32>,
     pub(crate) kv: KvPool,
@@ -56,8 +57,11 @@ pub(crate) fn gemm_shapes(spec: &ModelSpec) -> (Vec<GemmShape>, GemmShape) {
     let mut layers = vec![shapes.qkv, shapes.output];
     for layer in &spec.layers {
         match layer.feed_forward {
-            FeedForwardSpec::Dense { intermediate_size, .. } => {
+            FeedForwardSpec::Dense { intermediate_size, bias } => {
                 layers.extend([shapes.gate_up(intermediate_size), shapes.down(intermediate_size)]);
+                if !bias {
+                    layers.push(shapes.gated(intermediate_size));
+                }
             }
             FeedForwardSpec::Moe(moe) => layers.push(shapes.router(moe.num_experts)),
         }
@@ -65,6 +69,14 @@ pub(crate) fn gemm_shapes(spec: &ModelSpec) -> (Vec<GemmShape>, GemmShape) {
     layers.sort_unstable();
     layers.dedup();
     (layers, shapes.head)
+}
+
+/// The gate as kernels name it.
+pub(crate) fn activation_kind(spec: &ModelSpec) -> u32 {
+    match spec.activation {
+        Activation::Silu => 0,
+        Activation::GeluTanh => 1,
+    }
 }
 
 /// Shapes of a model's products.
@@ -94,6 +106,11 @@ impl Shapes {
 
     pub(crate) fn gate_up(&self, intermediate_size: u32) -> GemmShape {
         GemmShape { n: 2 * intermediate_size, k: self.hidden, out: GemmOut::Device }
+    }
+
+    /// The same with the gate applied.
+    pub(crate) fn gated(&self, intermediate_size: u32) -> GemmShape {
+        GemmShape { out: GemmOut::Gated, ..self.gate_up(intermediate_size) }
     }
 
     pub(crate) fn down(&self, intermediate_size: u32) -> GemmShape {
@@ -284,9 +301,15 @@ impl Model {
                     down_bias,
                     intermediate_size,
                 } => {
-                    let args = GemmArgs { x: buffers.normed, w: gate_up, out: buffers.gate_up };
-                    self.gemms.run(stream, rows, shapes.gate_up(intermediate_size), args)?;
-                    self.gate(stream, rows, intermediate_size, gate_up_bias)?;
+                    let gated = shapes.gated(intermediate_size);
+                    if self.gemms.has(rows, gated) {
+                        let args = GemmArgs { x: buffers.normed, w: gate_up, out: buffers.gated };
+                        self.gemms.run(stream, rows, gated, args)?;
+                    } else {
+                        let args = GemmArgs { x: buffers.normed, w: gate_up, out: buffers.gate_up };
+                        self.gemms.run(stream, rows, shapes.gate_up(intermediate_size), args)?;
+                        self.gate(stream, rows, intermediate_size, gate_up_bias)?;
+                    }
                     let args = GemmArgs { x: buffers.gated, w: down, out: self.branch() };
                     self.gemms.run(stream, rows, shapes.down(intermediate_size), args)?;
                     self.join(stream, rows, down_bias, layer.post_feed_forward_norm)
@@ -368,10 +391,7 @@ impl Model {
             CudaError::Unsupported(format!("no gate kernel for {intermediate_size} rows"))
         })?;
         let dims = Dims { intermediate_size, ..self.dims };
-        let activation = match self.spec.activation {
-            Activation::Silu => 0u32,
-            Activation::GeluTanh => 1,
-        };
+        let activation = activation_kind(&self.spec);
         // SAFETY: as `layers`.
         unsafe {
             kernel.launch(
@@ -520,7 +540,7 @@ impl Model {
             )?;
             self.kernels.sample_finish.launch(
                 stream,
-                Launch::linear(samples, 1024),
+                Launch::linear(samples, 512),
                 args![
                     &self.dims,
                     logits,
@@ -535,7 +555,7 @@ impl Model {
             )?;
             self.kernels.log_probs_samples.launch(
                 stream,
-                Launch::linear(samples, 1024),
+                Launch::linear(samples, 512),
                 args![&self.dims, logits, meta, buffers.slots, buffers.out],
             )
         }
@@ -558,7 +578,7 @@ impl Model {
             self.logits(stream, rows, buffers.list_rows + start * 4)?;
             self.kernels.log_probs_rows.launch(
                 stream,
-                Launch::linear(rows, 1024),
+                Launch::linear(rows, 512),
                 args![
                     &self.dims,
                     buffers.logits,

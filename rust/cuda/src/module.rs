@@ -82,14 +82,15 @@ pub(crate) struct Launch {
 }
 
 impl Launch {
-    /// A one-dimensional grid without dynamic shared memory.
+    /// A one-dimensional grid without dynamic shared memory. All our kernels wait for the one ahead
+    /// themselves, so they may be launched early.
     pub(crate) fn linear(grid: u32, block: u32) -> Self {
-        Self { grid: [grid, 1, 1], block, shared_bytes: 0, overlap: false }
+        Self { grid: [grid, 1, 1], block, shared_bytes: 0, overlap: true }
     }
 
     /// A two-dimensional grid without dynamic shared memory.
     pub(crate) fn plane(grid_x: u32, grid_y: u32, block: u32) -> Self {
-        Self { grid: [grid_x, grid_y, 1], block, shared_bytes: 0, overlap: false }
+        Self { grid: [grid_x, grid_y, 1], block, shared_bytes: 0, overlap: true }
     }
 
     /// The same with dynamic shared memory.

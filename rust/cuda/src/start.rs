@@ -19,15 +19,16 @@ use crate::config::{CudaConfig, DeviceType};
 use crate::context::{Context, Driver};
 use crate::dims::{Buckets, Dims, EngineDims};
 use crate::executor::{BUFFER_SETS, CudaExecutor, STEPS_IN_FLIGHT};
-use crate::gemm::{Blas, GemmPlans, GemmShape};
+use crate::gemm::{Blas, GemmOut, GemmShape};
 use crate::graphs::Graphs;
 use crate::kernels::{AttentionLaunch, HEADER, KernelSettings, Kernels, Program};
 use crate::kv_pool::KvPool;
 use crate::loader::load_weights;
 use crate::memory::{PinnedBuffer, fill, upload};
 use crate::metadata::SlotRecord;
-use crate::model::{Model, StepShape, gemm_shapes};
+use crate::model::{Model, StepShape, activation_kind, gemm_shapes};
 use crate::module::{Launch, args};
+use crate::product::{OwnProduct, Products};
 use crate::slots::Staging;
 use crate::stream::{Event, Stream};
 use crate::tune::{Operands, Tuner};
@@ -97,7 +98,7 @@ impl CudaExecutor {
         let (kernels_compiled, weight_bytes_read) = (parts.kernels_compiled, parts.bytes_read);
         let budget = memory.budget.clone();
         let (gemms, products_measured) =
-            clock.time("algorithms", || setup.pick_algorithms(&memory, &parts.blas, &stream))?;
+            clock.time("algorithms", || setup.pick_algorithms(&memory, &parts, &stream))?;
         let model = Arc::new(setup.model(memory, parts.kernels, gemms));
         clock.time("tables and warm pass", || warm(&model, &stream))?;
         let graphs = if config.enforce_eager {
@@ -346,15 +347,19 @@ impl Setup {
     fn pick_algorithms(
         &self,
         memory: &Memory,
-        blas: &Arc<Blas>,
+        parts: &Parts,
         stream: &Stream,
-    ) -> Result<(GemmPlans, usize), CudaError> {
+    ) -> Result<(Products, usize), CudaError> {
         let cache = self.cache("products")?;
         let sizes = BufferSizes::new(&self.spec, &self.engine, &self.attention);
         let (layer_shapes, head) = gemm_shapes(&self.spec);
         let mut wanted = Vec::new();
         for &rows in self.buckets().sizes() {
-            wanted.extend(layer_shapes.iter().map(|shape| (rows, *shape)));
+            // A gated product is our own kernel's alone, where it has one; sorted behind the plain one.
+            let exists = |shape: &&GemmShape| {
+                shape.out != GemmOut::Gated || parts.kernels.skinny(rows, **shape).is_some()
+            };
+            wanted.extend(layer_shapes.iter().filter(exists).map(|shape| (rows, *shape)));
             if u64::from(rows) <= sizes.samples {
                 wanted.push((rows, head));
             }
@@ -366,19 +371,26 @@ impl Setup {
             let rows = if *shape == head { sizes.samples } else { sizes.tokens };
             fill(stream, operand.x, 0x3c, (rows * u64::from(shape.k) * 2) as usize)?;
         }
+        let own = |rows, shape| {
+            let kernel = parts.kernels.skinny(rows, shape)?.clone();
+            let dims = Dims::of(&self.spec, &self.engine);
+            let activation = activation_kind(&self.spec);
+            Some(OwnProduct { kernel, dims, rows, shape, activation })
+        };
         let tuner = Tuner {
             context: &self.context,
-            blas,
+            blas: &parts.blas,
             stream,
             cache: cache.as_ref(),
             workspace: memory.buffers.gemm_workspace,
             operands,
+            own: &own,
         };
-        let (plans, measured) = tuner.plans(&wanted)?;
-        Ok((GemmPlans::new(plans, memory.buffers.gemm_workspace), measured))
+        let (products, measured) = tuner.products(&wanted)?;
+        Ok((Products::new(products, memory.buffers.gemm_workspace), measured))
     }
 
-    fn model(&self, memory: Memory, kernels: Kernels, gemms: GemmPlans) -> Model {
+    fn model(&self, memory: Memory, kernels: Kernels, gemms: Products) -> Model {
         Model {
             context: Arc::clone(&self.context),
             spec: self.spec.clone(),
@@ -428,6 +440,7 @@ fn operands(
         match layer.feed_forward {
             FeedForwardWeights::Dense { gate_up, down, intermediate_size, .. } => {
                 add(shapes.gate_up(intermediate_size), gate_up, buffers.normed, buffers.gate_up);
+                add(shapes.gated(intermediate_size), gate_up, buffers.normed, buffers.gated);
                 add(shapes.down(intermediate_size), down, buffers.gated, branch);
             }
             FeedForwardWeights::Moe { router, spec, .. } => {

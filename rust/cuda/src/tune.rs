@@ -8,7 +8,8 @@ use std::sync::Arc;
 use crate::CudaError;
 use crate::cache::{Cache, key};
 use crate::context::Context;
-use crate::gemm::{Blas, GemmArgs, GemmShape, Plan, Problem, WORKSPACE_BYTES};
+use crate::gemm::{Blas, GemmArgs, GemmOut, GemmShape, WORKSPACE_BYTES};
+use crate::product::{OwnProduct, Product};
 use crate::stream::{Event, Stream};
 use crate::sys::cublaslt::MatmulAlgo;
 
@@ -29,39 +30,53 @@ pub(crate) struct Tuner<'a> {
     pub(crate) cache: Option<&'a Cache>,
     pub(crate) workspace: u64,
     pub(crate) operands: HashMap<GemmShape, Operands>,
+    /// The own kernel for a row count and shape, where there is one.
+    pub(crate) own: &'a dyn Fn(u32, GemmShape) -> Option<OwnProduct>,
 }
 
+/// What was picked for one row count and shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pick {
+    Library(MatmulAlgo),
+    Own,
+    /// A gated product that does not pay: gate after the plain one.
+    Neither,
+}
+
+/// All products, and how many had to be measured.
+pub(crate) type Picked = (HashMap<(u32, GemmShape), Product>, usize);
+
 impl Tuner<'_> {
-    /// Plans for every row count and shape; tells how many had to be measured. Blocking.
-    pub(crate) fn plans(
-        &self,
-        wanted: &[(u32, GemmShape)],
-    ) -> Result<(HashMap<(u32, GemmShape), Plan>, usize), CudaError> {
+    /// Products for every row count and shape. A gated shape stands behind its plain one. Blocking.
+    pub(crate) fn products(&self, wanted: &[(u32, GemmShape)]) -> Result<Picked, CudaError> {
         let name = self.cache_key(wanted)?;
         let stored = self
             .cache
             .and_then(|cache| cache.read(&name))
             .and_then(|bytes| decode(&bytes, wanted.len()));
-        let (start, end) = (Event::timing(self.context)?, Event::timing(self.context)?);
-        let mut plans = HashMap::new();
+        let timer = (Event::timing(self.context)?, Event::timing(self.context)?);
+        let mut products = HashMap::new();
         let mut picks = Vec::with_capacity(wanted.len());
         let mut measured = 0;
+        let mut last_time = 0.0;
         for (index, &(m, shape)) in wanted.iter().enumerate() {
-            let problem = self.blas.problem(m, shape)?;
             let stored = stored.as_ref().map(|stored| stored[index]);
-            let algo = match stored.filter(|algo| problem.accepts(algo)) {
-                Some(algo) => {
-                    // Loads its code, which must not happen for the first time in a capture.
-                    self.run(&problem, &algo, shape, 1)?;
-                    algo
-                }
+            let known = stored.and_then(|pick| Some((pick, self.realise(pick, m, shape)?)));
+            let (pick, product) = match known {
+                Some(known) => known,
                 None => {
                     measured += 1;
-                    self.measure(&problem, shape, &start, &end)?
+                    let (pick, product, time) = self.measure(m, shape, last_time, &timer)?;
+                    last_time = time;
+                    (pick, product)
                 }
             };
-            picks.push(algo);
-            plans.insert((m, shape), Plan { problem, algo });
+            picks.push(pick);
+            if let Some(product) = product {
+                // Loads its code, which must not happen for the first time in a capture.
+                self.run(&product, shape, 1)?;
+                products.insert((m, shape), product);
+            }
         }
         self.stream.synchronise()?;
         if measured > 0
@@ -69,44 +84,78 @@ impl Tuner<'_> {
         {
             cache.write(&name, &encode(&picks));
         }
-        Ok((plans, measured))
+        Ok((products, measured))
     }
 
-    /// The fastest of the library's proposals.
-    fn measure(
-        &self,
-        problem: &Problem,
-        shape: GemmShape,
-        start: &Event,
-        end: &Event,
-    ) -> Result<MatmulAlgo, CudaError> {
-        let candidates = problem.candidates(CANDIDATES)?;
-        let mut best: Option<(f32, MatmulAlgo)> = None;
-        for algo in candidates {
-            if self.run(problem, &algo, shape, 1).is_err() {
-                continue;
-            }
-            start.record(self.stream)?;
-            self.run(problem, &algo, shape, RUNS)?;
-            end.record(self.stream)?;
-            end.synchronise()?;
-            let time = end.milliseconds_since(start)?;
-            if best.is_none_or(|(shortest, _)| time < shortest) {
-                best = Some((time, algo));
+    /// The product of a stored pick, if it still can be made; `Some(None)` for `Neither`.
+    fn realise(&self, pick: Pick, m: u32, shape: GemmShape) -> Option<Option<Product>> {
+        match pick {
+            Pick::Neither => (shape.out == GemmOut::Gated).then_some(None),
+            Pick::Own => (self.own)(m, shape).map(|own| Some(Product::Own(own))),
+            Pick::Library(algo) => {
+                let problem = self.blas.problem(m, shape).ok()?;
+                problem.accepts(&algo).then_some(Some(Product::Library { problem, algo }))
             }
         }
-        best.map(|(_, algo)| algo).ok_or_else(|| {
-            CudaError::Unsupported(format!("cuBLASLt has no algorithm for {problem:?}"))
-        })
     }
 
-    fn run(
+    /// The fastest of our own kernel and the library's proposals, and its time.
+    ///
+    /// `plain_time` is the time of the product without the gate, for a gated shape.
+    fn measure(
         &self,
-        problem: &Problem,
-        algo: &MatmulAlgo,
+        m: u32,
         shape: GemmShape,
-        times: usize,
-    ) -> Result<(), CudaError> {
+        plain_time: f32,
+        timer: &(Event, Event),
+    ) -> Result<(Pick, Option<Product>, f32), CudaError> {
+        let mut best: (Pick, Option<Product>, f32) = (Pick::Neither, None, f32::INFINITY);
+        if shape.out == GemmOut::Gated {
+            best.2 = plain_time + GATE_MILLISECONDS * RUNS as f32;
+        } else {
+            let problem = self.blas.problem(m, shape)?;
+            for algo in problem.candidates(CANDIDATES)? {
+                let problem = self.blas.problem(m, shape)?;
+                let product = Product::Library { problem, algo };
+                // A proposal that cannot run here is passed over.
+                if let Ok(time) = self.time(&product, shape, timer)
+                    && time < best.2
+                {
+                    best = (Pick::Library(algo), Some(product), time);
+                }
+            }
+        }
+        if let Some(own) = (self.own)(m, shape) {
+            let product = Product::Own(own);
+            let time = self.time(&product, shape, timer)?;
+            if time < best.2 {
+                best = (Pick::Own, Some(product), time);
+            }
+        }
+        if best.1.is_none() && shape.out != GemmOut::Gated {
+            return Err(CudaError::Unsupported(format!(
+                "cuBLASLt has no algorithm for {m} rows, {shape:?}"
+            )));
+        }
+        Ok(best)
+    }
+
+    /// Milliseconds of `RUNS` runs.
+    fn time(
+        &self,
+        product: &Product,
+        shape: GemmShape,
+        (start, end): &(Event, Event),
+    ) -> Result<f32, CudaError> {
+        self.run(product, shape, 1)?;
+        start.record(self.stream)?;
+        self.run(product, shape, RUNS)?;
+        end.record(self.stream)?;
+        end.synchronise()?;
+        end.milliseconds_since(start)
+    }
+
+    fn run(&self, product: &Product, shape: GemmShape, times: usize) -> Result<(), CudaError> {
         let operands = self
             .operands
             .get(&shape)
@@ -115,7 +164,7 @@ impl Tuner<'_> {
             let args = GemmArgs { x: operands.x, w: *weight, out: operands.out };
             // SAFETY: the operands are weights of this shape and step buffers laid out for the largest
             // row count; no step runs during load, and the workspace has `WORKSPACE_BYTES`.
-            unsafe { problem.run(self.stream, algo, args, self.workspace)? };
+            unsafe { product.run(self.stream, args, self.workspace)? };
         }
         Ok(())
     }
@@ -133,22 +182,41 @@ impl Tuner<'_> {
     }
 }
 
-fn encode(picks: &[MatmulAlgo]) -> Vec<u8> {
-    picks.iter().flat_map(|algo| algo.data).flat_map(u64::to_le_bytes).collect()
+fn encode(picks: &[Pick]) -> Vec<u8> {
+    let words = picks.iter().flat_map(|pick| match pick {
+        Pick::Neither => [0; 9],
+        Pick::Own => [1, 0, 0, 0, 0, 0, 0, 0, 0],
+        Pick::Library(MatmulAlgo { data: [a, b, c, d, e, f, g, h] }) => {
+            [2, *a, *b, *c, *d, *e, *f, *g, *h]
+        }
+    });
+    words.flat_map(u64::to_le_bytes).collect()
 }
 
-fn decode(bytes: &[u8], count: usize) -> Option<Vec<MatmulAlgo>> {
+fn decode(bytes: &[u8], count: usize) -> Option<Vec<Pick>> {
     let (words, rest) = bytes.as_chunks::<8>();
     let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
-    let (picks, more) = words.as_chunks::<8>();
-    let whole = rest.is_empty() && more.is_empty() && picks.len() == count;
-    whole.then(|| picks.iter().map(|data| MatmulAlgo { data: *data }).collect())
+    let (picks, more) = words.as_chunks::<9>();
+    if !rest.is_empty() || !more.is_empty() || picks.len() != count {
+        return None;
+    }
+    picks
+        .iter()
+        .map(|[kind, data @ ..]| match kind {
+            0 => Some(Pick::Neither),
+            1 => Some(Pick::Own),
+            2 => Some(Pick::Library(MatmulAlgo { data: *data })),
+            _ => None,
+        })
+        .collect()
 }
 
 /// Proposals that are measured.
 const CANDIDATES: usize = 8;
 /// Timed runs of each, over different weights.
 const RUNS: usize = 6;
+/// What the gate kernel adds behind a plain product of few rows.
+const GATE_MILLISECONDS: f32 = 0.002;
 
 #[cfg(test)]
 mod tests {
@@ -156,10 +224,14 @@ mod tests {
 
     #[test]
     fn picks_survive_the_way_to_disk() {
-        let picks = [MatmulAlgo { data: [1, 2, 3, 4, 5, 6, 7, 8] }, MatmulAlgo { data: [9; 8] }];
+        let algo = MatmulAlgo { data: [1, 2, 3, 4, 5, 6, 7, 8] };
+        let picks = [Pick::Library(algo), Pick::Own, Pick::Neither];
         let bytes = encode(&picks);
-        assert_eq!(decode(&bytes, 2).unwrap(), picks);
-        assert!(decode(&bytes, 3).is_none());
-        assert!(decode(&bytes[1..], 2).is_none());
+        assert_eq!(decode(&bytes, 3).unwrap(), picks);
+        assert!(decode(&bytes, 2).is_none());
+        assert!(decode(&bytes[1..], 3).is_none());
+        let mut unknown = bytes;
+        unknown[0] = 9;
+        assert!(decode(&unknown, 3).is_none());
     }
 }

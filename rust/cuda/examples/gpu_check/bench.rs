@@ -68,6 +68,33 @@ pub(crate) fn run(options: &Options, model: &str) {
     mixed(&mut harness, 200, 220);
 }
 
+/// One decode step of 1 row and one of 200, one mixed step and one long prefill, each between the
+/// driver's profiler marks (`ncu --profile-from-start off`).
+pub(crate) fn profile(options: &Options, model: &str) {
+    let mut harness = Harness::load(options, Path::new(model), None);
+    // SAFETY: the library is the driver's own, already loaded, and stays open to the end.
+    let driver = unsafe { libloading::Library::new("libcuda.so.1") }.unwrap();
+    let mark = |name: &[u8]| {
+        // SAFETY: cuProfilerStart and cuProfilerStop take nothing and return a result code.
+        unsafe { driver.get::<unsafe extern "C" fn() -> i32>(name).unwrap()() };
+    };
+    let sizes = [(1, 1024, 0), (200, 320, 0), (200, 320, 220), (0, 0, 2048)];
+    for (batch, context, prompt) in sizes {
+        let mut sequences = fill(&mut harness, batch, context, &greedy(None));
+        let mut plan = harness.plan();
+        for seq in sequences.iter_mut().skip(usize::from(prompt > 0)) {
+            harness.decode(&mut plan, seq);
+        }
+        if prompt > 0 {
+            let mut seq = harness.open(&mut plan, 0, &greedy(None));
+            harness.prefill(&mut plan, &mut seq, &ids(prompt, 3), sampled());
+        }
+        mark(b"cuProfilerStart\0");
+        harness.run(plan);
+        mark(b"cuProfilerStop\0");
+    }
+}
+
 fn ids(count: usize, salt: u32) -> Vec<u32> {
     (0..count as u32).map(|i| 1000 + (i * 7919 + salt * 104_729) % 100_000).collect()
 }
@@ -126,8 +153,9 @@ fn decode(
     times.drain(..5);
     times.sort_by(f64::total_cmp);
     println!(
-        "{{\"decode\":\"{name}\",\"batch\":{batch},\"context\":{context},\"ms_p50\":{:.3},\
-         \"ms_min\":{:.3},\"ms_max\":{:.3},\"submit_us\":{:.1}}}",
+        "{{\"decode\":\"{name}\",\"batch\":{batch},\"context\":{context},\"ms_mean\":{:.3},\
+         \"ms_p50\":{:.3},\"ms_min\":{:.3},\"ms_max\":{:.3},\"submit_us\":{:.1}}}",
+        times.iter().sum::<f64>() / times.len() as f64,
         times[times.len() / 2],
         times[0],
         times[times.len() - 1],
@@ -180,7 +208,9 @@ fn mixed(harness: &mut Harness, batch: u32, prompt: usize) {
     times.drain(..5);
     times.sort_by(f64::total_cmp);
     println!(
-        "{{\"mixed\":{batch},\"prompt\":{prompt},\"ms_p50\":{:.3},\"ms_min\":{:.3},\"ms_max\":{:.3}}}",
+        "{{\"mixed\":{batch},\"prompt\":{prompt},\"ms_mean\":{:.3},\"ms_p50\":{:.3},\
+         \"ms_min\":{:.3},\"ms_max\":{:.3}}}",
+        times.iter().sum::<f64>() / times.len() as f64,
         times[times.len() / 2],
         times[0],
         times[times.len() - 1]

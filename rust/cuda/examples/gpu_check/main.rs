@@ -4,6 +4,7 @@
 //! gpu_check golden CASES_DIR MODELS_DIR [NAME...]     reference cases, as its README defines equal
 //! gpu_check score MODEL_DIR < ids                     log-prob of every prompt token, JSON lines
 //! gpu_check bench MODEL_DIR                           step times, JSON lines
+//! gpu_check profile MODEL_DIR                         one step of each kind between profiler marks, for ncu
 //! Options: --site DIR (site-packages), --cache DIR, --eager, --seqs N, --tokens N, --len N
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a measuring program, not the engine")]
@@ -37,6 +38,7 @@ fn main() {
         ["probe"] => println!("{:#?}", ingle_cuda::probe(0, &options.libraries())),
         ["golden", cases, models, names @ ..] => golden::run(&options, cases, models, names),
         ["score", model] => bench::score(&options, model),
+        ["profile", model] => bench::profile(&options, model),
         ["bench", model] => bench::run(&options, model),
         _ => println!("usage: see the head of gpu_check.rs"),
     }

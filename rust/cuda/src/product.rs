@@ -1,0 +1,114 @@
+//! The products of a model, each ready to run for every padded row count: by cuBLASLt or by our own
+//! kernel for few rows, as `tune.rs` measured. A step only looks a product up, so that nothing is asked
+//! of the library's heuristics while a graph is being recorded (which fails from 13.3 on).
+
+use std::collections::HashMap;
+
+use crate::CudaError;
+use crate::dims::Dims;
+use crate::gemm::{GemmArgs, GemmOut, GemmShape, Problem};
+use crate::module::{Kernel, Launch, args};
+use crate::stream::Stream;
+use crate::sys::cublaslt::MatmulAlgo;
+
+/// How a product is computed.
+#[derive(Debug)]
+pub(crate) enum Product {
+    /// By cuBLASLt.
+    Library {
+        /// Descriptors for its row count.
+        problem: Problem,
+        /// The measured pick.
+        algo: MatmulAlgo,
+    },
+    /// By gemm_skinny.cu.
+    Own(OwnProduct),
+}
+
+/// A product by gemm_skinny.cu.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnProduct {
+    pub(crate) kernel: Kernel,
+    pub(crate) dims: Dims,
+    pub(crate) rows: u32,
+    pub(crate) shape: GemmShape,
+    /// Of the gate: 0 SiLU, 1 GELU.
+    pub(crate) activation: u32,
+}
+
+impl OwnProduct {
+    /// Queues the product.
+    ///
+    /// # Safety
+    /// The addresses hold what `GemmArgs` says for this product's sizes.
+    pub(crate) unsafe fn run(&self, stream: &Stream, args: GemmArgs) -> Result<(), CudaError> {
+        let rows_a_block = if self.shape.out == GemmOut::Gated { 32 } else { 16 };
+        let dims = self.dims.gemm(self.shape.n, self.shape.k);
+        // SAFETY: the caller's promise; the kernel was built for this n, k and at least `rows` rows.
+        unsafe {
+            self.kernel.launch(
+                stream,
+                Launch::linear(self.shape.n / rows_a_block, 256),
+                args![&dims, args.x, args.w, args.out, self.rows, self.activation],
+            )
+        }
+    }
+}
+
+impl Product {
+    /// Queues the product; `workspace` has `WORKSPACE_BYTES`.
+    ///
+    /// # Safety
+    /// As `Problem::run`.
+    pub(crate) unsafe fn run(
+        &self,
+        stream: &Stream,
+        args: GemmArgs,
+        workspace: u64,
+    ) -> Result<(), CudaError> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Self::Library { problem, algo } => problem.run(stream, algo, args, workspace),
+                Self::Own(own) => own.run(stream, args),
+            }
+        }
+    }
+}
+
+/// All products of a model, by padded row count.
+#[derive(Debug)]
+pub(crate) struct Products {
+    products: HashMap<(u32, GemmShape), Product>,
+    workspace: u64,
+}
+
+impl Products {
+    /// Products that share one workspace of `WORKSPACE_BYTES`; they run one after another.
+    pub(crate) fn new(products: HashMap<(u32, GemmShape), Product>, workspace: u64) -> Self {
+        Self { products, workspace }
+    }
+
+    /// Whether this product was made.
+    pub(crate) fn has(&self, m: u32, shape: GemmShape) -> bool {
+        self.products.contains_key(&(m, shape))
+    }
+
+    /// Queues a product.
+    ///
+    /// # Safety
+    /// As `Problem::run`; the stream is the one that all steps share, or is being captured.
+    pub(crate) unsafe fn run(
+        &self,
+        stream: &Stream,
+        m: u32,
+        shape: GemmShape,
+        args: GemmArgs,
+    ) -> Result<(), CudaError> {
+        let product = self.products.get(&(m, shape)).ok_or_else(|| {
+            CudaError::Unsupported(format!("no plan for a product of {m} rows, {shape:?}"))
+        })?;
+        // SAFETY: the caller's promise.
+        unsafe { product.run(stream, args, self.workspace) }
+    }
+}
