@@ -57,11 +57,10 @@ impl Scheduler {
         let pool = &self.kv.pool;
         let num_alive = count(self.requests.num_alive());
         let num_running = count(self.running.len() + self.preempted.len());
-        let num_slots_held = self.shape.num_slots - count(self.free_slots.len());
         SchedulerStats {
             num_waiting: num_alive - num_running,
             num_running,
-            num_leaving: num_slots_held - num_running,
+            num_leaving: self.num_leaving,
             num_blocks: pool.num_blocks(),
             num_free_blocks: pool.num_free(),
             num_held_blocks: pool.num_held(),
@@ -72,12 +71,10 @@ impl Scheduler {
         }
     }
 
+    /// Free slots and those of running, preempted and leaving requests are counted apart.
     pub(crate) fn check_slots(&self) {
-        let num_held = self.shape.num_slots - count(self.free_slots.len());
-        assert!(
-            count(self.running.len() + self.preempted.len()) <= num_held,
-            "more requests run than slots are held"
-        );
+        let num_held = count(self.running.len() + self.preempted.len()) + self.num_leaving;
+        assert_eq!(count(self.free_slots.len()) + num_held, self.shape.num_slots, "slots");
     }
 
     /// Recounts everything from the requests themselves. For tests, and once after a drain.
@@ -114,6 +111,7 @@ impl Scheduler {
         assert_eq!(num_queued, self.queue.len(), "queued requests");
         assert_eq!(num_blocked, self.num_blocked, "requests that wait for their leader");
         assert_eq!(num_held_slots + self.free_slots.len(), self.shape.num_slots as usize, "slots");
+        self.check_slots();
         assert_eq!(
             self.tenants.num_live() as usize,
             self.requests.num_alive(),

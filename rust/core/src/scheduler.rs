@@ -47,6 +47,8 @@ pub struct Scheduler {
     /// Those that still wait for steps in flight.
     pub(crate) preempted: Vec<RequestIndex>,
     pub(crate) num_blocked: u32,
+    /// Requests that have ended and still hold a slot.
+    pub(crate) num_leaving: u32,
     pub(crate) kv: KvCache,
     pub(crate) free_slots: Vec<SlotId>,
     /// Free slots that the executor has not been told about.
@@ -89,6 +91,7 @@ impl Scheduler {
             running: Vec::new(),
             preempted: Vec::new(),
             num_blocked: 0,
+            num_leaving: 0,
             kv: KvCache::new(shape.num_blocks, shape.block_size, config.cache_secret),
             free_slots: (0..shape.num_slots).rev().map(SlotId).collect(),
             closed: Vec::new(),
@@ -266,6 +269,7 @@ impl Scheduler {
             Phase::Blocked | Phase::Waiting => self.requests.remove(index),
             _ if self.requests[index].num_in_flight > 0 => {
                 self.requests[index].phase = Phase::Leaving;
+                self.num_leaving += 1;
                 for block in self.requests[index].table.blocks.iter().rev() {
                     self.kv.pool.leave(*block);
                 }
@@ -318,6 +322,7 @@ impl Scheduler {
         }
         match request.phase {
             Phase::Leaving => {
+                self.num_leaving -= 1;
                 self.give_back(index);
                 self.requests.remove(index);
             }
