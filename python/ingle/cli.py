@@ -5,6 +5,8 @@ What a person reads goes to standard output, what a log collector reads to stand
 
 import argparse
 import asyncio
+import contextlib
+import importlib
 import json
 import logging
 import os
@@ -121,6 +123,8 @@ def run_generate(options: argparse.Namespace) -> int:
 
 def run_chat(options: argparse.Namespace) -> int:
     """`ingle chat MODEL`: one line a turn; Ctrl-C ends an answer, Ctrl-D the chat."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module("readline")  # Gives `input` line editing and the arrow keys.
     params = sampling_params(options)
     start = [{"role": "system", "content": options.system}] if options.system else []
     history = list(start)

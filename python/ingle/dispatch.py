@@ -96,11 +96,14 @@ class Dispatcher:
                 self._early.clear()
 
     def abort(self, key: int) -> None:
-        """Ends a request; its sink gets ABORTED and nothing after it. Unknown keys are ignored."""
+        """Ends a request; its sink gets ABORTED and nothing after it.
+
+        Unknown keys and those of requests that have ended are ignored.
+        """
         with self._lock:
             sink = self._sinks.pop(key, None)
-        self._core.abort(key)
         if sink is not None:
+            self._core.abort(key)
             sink(ABORTED, None)
 
     def after_batch(self, call: Callable[[], None]) -> None:

@@ -80,7 +80,7 @@ class UnknownFields:
 def refuse_doubled_keys(body: bytes) -> Any:
     """The document as plain values. Two parsers may pick different ones of two equal keys."""
     try:
-        return json.loads(body, object_pairs_hook=_object)
+        return DECODER.decode(body.decode())
     except (ValueError, RecursionError) as error:
         raise malformed(error) from None
 
@@ -142,6 +142,7 @@ def refusal(error: msgspec.ValidationError) -> RefusedError:
     return RefusedError(f"{field}: {expected}" if field else expected, field, "invalid_value")
 
 
+DECODER = json.JSONDecoder(object_pairs_hook=_object)
 UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`( - at |$)", re.DOTALL)
 MISSING = re.compile(r"Object missing required field `(.*?)`")
 PATH = re.compile(r"`\$(.*)`$", re.DOTALL)

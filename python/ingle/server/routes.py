@@ -192,7 +192,10 @@ def add_routes(app: web.Application, state: ServerState) -> None:
 
 
 async def read_body(request: web.Request) -> bytes:
-    """The body of a POST. Errors: RefusedError 415 unless it is plain JSON, 400 if it is cut."""
+    """The body of a POST.
+
+    Errors: RefusedError 415 unless it is plain JSON, 408 if it does not come, 400 if it is broken.
+    """
     kind = request.content_type
     given = "Content-Type" in request.headers
     if given and kind != "application/json" and not kind.endswith("+json"):
@@ -207,7 +210,13 @@ async def read_body(request: web.Request) -> bytes:
             "Content-Encoding is not supported", code="unsupported_media_type", status=415
         )
     try:
-        return await request.read()
+        if request.content.is_eof():
+            return await request.read()
+        async with asyncio.timeout(BODY_S):
+            return await request.read()
+    except TimeoutError:
+        message = f"the request body did not come within {BODY_S:.0f} s"
+        raise RefusedError(message, code="request_timeout", status=408) from None
     except web.RequestPayloadError as error:
         raise RefusedError(f"the request body is broken: {error}", code="invalid_body") from None
 
@@ -225,6 +234,7 @@ async def in_thread(size: bytes, work: Any, argument: Any) -> Any:
     return await asyncio.get_running_loop().run_in_executor(None, work, argument)
 
 
+BODY_S = 60.0
 INLINE_BYTES = 16 << 10
 CHAT_BODY = re.compile(rb'"messages"\s*:')
 """Says which of the two bodies of /tokenize this is: a string cannot hold a bare `"messages":`."""

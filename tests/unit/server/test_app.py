@@ -133,6 +133,19 @@ async def test_client_that_leaves_is_aborted(core, engine, stream):
             await aborted.wait()
 
 
+async def test_body_that_never_comes(client, monkeypatch):
+    monkeypatch.setattr("ingle.server.routes.BODY_S", 0.05)
+
+    async def body():
+        yield b'{"prompt":'
+        await asyncio.Event().wait()
+
+    headers = {"Content-Type": "application/json"}
+    reply = await client.post("/v1/completions", data=body(), headers=headers)
+    assert reply.status == 408
+    assert (await error_of(reply))["code"] == "request_timeout"
+
+
 async def test_stuck_core_is_unhealthy_and_not_ready(core, client):
     for status, healthy, ready in (
         ("ok", 200, 200),
