@@ -194,3 +194,6 @@ impl Attention<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

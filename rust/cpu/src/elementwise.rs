@@ -218,3 +218,80 @@ fn all_finite_body<A: Arithmetic>(x: &[f32]) -> bool {
     }
     broken == 0
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Random;
+
+    #[test]
+    fn test_exponentials_match_float64() {
+        for path in VectorPath::all() {
+            // 0 is added as the maximum, so that each x is its own.
+            let mut xs: Vec<f32> = (-20_000..2_000).map(|i| i as f32 * 0.00437).collect();
+            let want: Vec<f64> = xs.iter().map(|x| f64::from(*x).exp()).collect();
+            let sum = exp_and_sum(path, &mut xs, 0.0);
+            for (ours, want) in xs.iter().zip(&want) {
+                let error = (f64::from(*ours) - want).abs();
+                assert!(error <= 3e-7 * want + 2e-38, "{}: {ours}, {want}", path.name());
+            }
+            let total: f64 = want.iter().sum();
+            assert!((f64::from(sum) / total - 1.0).abs() < 1e-6, "{}", path.name());
+            let mut far = [-100.0, f32::NEG_INFINITY, f32::NAN];
+            exp_and_sum(path, &mut far, 0.0);
+            assert!(far[0] == 0.0 && far[1] == 0.0 && far[2].is_nan(), "{}: {far:?}", path.name());
+        }
+    }
+
+    #[test]
+    fn test_norms_match_float64_at_all_lengths() {
+        let mut random = Random(5);
+        for path in VectorPath::all() {
+            for len in [1, 15, 16, 17, 64, 129] {
+                let (x, weight) = (random.floats(len), random.floats(len));
+                let mut out = vec![0.0; len];
+                rms_norm(path, &x, &weight, 1e-5, &mut out);
+                let square: f64 = x.iter().map(|x| f64::from(*x).powi(2)).sum();
+                let scale = 1.0 / (square / len as f64 + 1e-5).sqrt();
+                for i in 0..len {
+                    let want = f64::from(x[i]) * scale * f64::from(weight[i]);
+                    let error = (f64::from(out[i]) - want).abs();
+                    assert!(error < 1e-6, "{} {len}: {} {want}", path.name(), out[i]);
+                }
+                let mut same = x.clone();
+                rms_norm_in_place(path, &mut same, &weight, 1e-5);
+                assert_eq!(same, out);
+            }
+        }
+    }
+
+    #[test]
+    fn test_maximum_and_finiteness_see_every_place() {
+        for path in VectorPath::all() {
+            for len in [1, 16, 33] {
+                for at in 0..len {
+                    let mut x = vec![-1.0; len];
+                    x[at] = 3.0;
+                    assert_eq!(maximum(path, &x), 3.0);
+                    assert!(all_finite(path, &x));
+                    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                        x[at] = bad;
+                        assert!(!all_finite(path, &x), "{} {len} {at} {bad}", path.name());
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn test_soft_caps_match_float64() {
+        for path in VectorPath::all() {
+            let mut x: Vec<f32> = (-500..500).map(|i| i as f32 * 0.5).collect();
+            let want: Vec<f64> = x.iter().map(|x| 30.0 * (f64::from(*x) / 30.0).tanh()).collect();
+            soft_cap(path, &mut x, 30.0);
+            for (ours, want) in x.iter().zip(want) {
+                assert!((f64::from(*ours) - want).abs() < 1e-5, "{}: {ours} {want}", path.name());
+            }
+        }
+    }
+}

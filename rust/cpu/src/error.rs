@@ -35,14 +35,6 @@ pub enum CpuError {
         /// Columns needed.
         want_cols: usize,
     },
-    /// A norm or bias is stored in a block format.
-    #[error("tensor {name}: norms and biases in {weight_type:?} are not supported")]
-    VectorType {
-        /// Name in the file.
-        name: String,
-        /// Storage.
-        weight_type: ingle_model::WeightType,
-    },
     /// Reading failed.
     #[error("{file}: tensor {name}: {source}")]
     Read {

@@ -29,6 +29,8 @@ mod sampler;
 mod scratch;
 mod slot;
 mod step;
+#[cfg(test)]
+mod testing;
 mod threads;
 mod unpack;
 mod vector_path;

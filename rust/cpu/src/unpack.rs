@@ -199,3 +199,47 @@ fn expand_bytes(words: &[u32], scale: &Lanes, out: &mut [f32; BLOCK]) {
 }
 
 const ZERO: Lanes = [0.0; PANEL];
+
+#[cfg(test)]
+mod tests {
+    use half::f16;
+
+    use super::*;
+    use crate::testing::{ALL_TYPES, Random, random_matrix};
+
+    #[test]
+    fn test_every_format_unpacks_to_the_reference_values_on_every_path() {
+        let mut random = Random(1);
+        for weight_type in ALL_TYPES {
+            let block = weight_type.block_elements();
+            let widths = if block == 1 { [1, 70, 257] } else { [block, 2 * block, 3 * block] };
+            for (rows, cols) in [1, 32, 75].into_iter().zip(widths) {
+                let (matrix, values) = random_matrix(&mut random, weight_type, rows, cols);
+                for path in VectorPath::all() {
+                    let context = format!("{weight_type:?} [{rows}, {cols}] {}", path.name());
+                    for panel in 0..matrix.num_panels() {
+                        let mut out = vec![0.0; cols * PANEL];
+                        unpack(path, weight_type, matrix.panel(panel), 0..cols, &mut out);
+                        for (row, lane) in (panel * PANEL..rows).zip(0..PANEL) {
+                            for k in 0..cols {
+                                let (ours, want) = (out[k * PANEL + lane], values[row * cols + k]);
+                                assert!(ours == want, "{context}: {ours} at {row}, {k}: {want}");
+                            }
+                        }
+                    }
+                    let mut row = vec![0.0; cols];
+                    matrix.read_row(path, rows - 1, &mut row);
+                    assert_eq!(row, values[(rows - 1) * cols..], "{context}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn test_every_half_widens_exactly() {
+        for bits in 0..=u16::MAX {
+            let (ours, want) = (f16_to_f32(bits), f16::from_bits(bits).to_f32());
+            assert!(ours == want || (ours.is_nan() && want.is_nan()), "{bits:#x}: {ours} {want}");
+        }
+    }
+}

@@ -2,12 +2,11 @@
 
 use ingle_model::{
     CopyPlan, FeedForwardSpec, LayerSpec, LayerWeight, ModelSpec, MoeSpec, TensorView, WeightRole,
-    WeightSource, WeightType,
+    WeightSource, dequantise,
 };
 
 use crate::CpuError;
 use crate::matrix::{PANEL, PackedMatrix};
-use crate::unpack::f16_to_f32;
 
 /// All weights.
 #[derive(Debug)]
@@ -230,20 +229,12 @@ impl Reader<'_> {
 
     fn vector(&self, role: WeightRole, len: usize) -> Result<Vec<f32>, CpuError> {
         let view = self.view(role, 1, len)?;
-        let mut stored = vec![0u8; len * view.weight_type.block_bytes()];
+        let blocks = len / view.weight_type.block_elements();
+        let mut stored = vec![0u8; blocks * view.weight_type.block_bytes()];
         self.read(view, 0, &mut stored)?;
-        let pairs = || stored.as_chunks::<2>().0.iter().map(|bytes| u16::from_le_bytes(*bytes));
-        match view.weight_type {
-            WeightType::F32 => Ok(stored
-                .as_chunks::<4>()
-                .0
-                .iter()
-                .map(|bytes| f32::from_le_bytes(*bytes))
-                .collect()),
-            WeightType::F16 => Ok(pairs().map(f16_to_f32).collect()),
-            WeightType::Bf16 => Ok(pairs().map(|x| f32::from_bits(u32::from(x) << 16)).collect()),
-            weight_type => Err(CpuError::VectorType { name: view.name.clone(), weight_type }),
-        }
+        let mut values = vec![0.0; len];
+        dequantise(view.weight_type, &stored, &mut values);
+        Ok(values)
     }
 
     fn norm(&self, role: WeightRole, len: usize) -> Result<Vec<f32>, CpuError> {

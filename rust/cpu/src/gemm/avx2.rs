@@ -22,11 +22,12 @@ pub(super) unsafe fn tile(
 ) {
     for (group, out) in out.chunks_mut(6 * PANEL).enumerate() {
         let a = &a[group * 6 * a_stride..];
+        let count = out.len() / PANEL;
         for (half, b_half) in [b.first, b.second].into_iter().enumerate() {
             let out = &mut out[half * 16..];
-            // SAFETY: `out` from here holds (rows - 1) * 32 + 16 numbers; the rest is passed on.
+            // SAFETY: `out` from here holds (count - 1) * 32 + 16 numbers or more; the rest is passed on.
             unsafe {
-                match out.len() / PANEL + 1 {
+                match count {
                     1 => rows::<1>(a, a_stride, (b_half, b.stride), depth, out),
                     2 => rows::<2>(a, a_stride, (b_half, b.stride), depth, out),
                     3 => rows::<3>(a, a_stride, (b_half, b.stride), depth, out),

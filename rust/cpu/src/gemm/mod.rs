@@ -188,3 +188,6 @@ fn panel_product(
         add_product(path, (&x[start..], stride), Columns::panel(weights), end - start, out);
     }
 }
+
+#[cfg(test)]
+mod tests;
