@@ -52,7 +52,8 @@ impl PrefixCache {
     pub(crate) fn new(num_blocks: u32, block_size: u32, secret: u64) -> Self {
         let (num_blocks, block_size) = (num_blocks as usize, block_size as usize);
         Self {
-            by_hash: HashMap::default(),
+            // All of it at once: a table that grows would stall one step.
+            by_hash: HashMap::with_capacity_and_hasher(num_blocks, BuildHasherDefault::default()),
             entries: vec![None; num_blocks],
             tokens: vec![TokenId(0); num_blocks * block_size],
             block_size,
