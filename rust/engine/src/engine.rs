@@ -22,7 +22,7 @@ use crate::wire::PromptInput;
 
 /// A loaded model and its engine thread. Dropping it shuts it down.
 pub struct Engine {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     info: Vec<u8>,
     block_size: u32,
     num_blocks: u32,
@@ -41,7 +41,12 @@ impl Engine {
     pub fn start(options: &[u8]) -> Result<Self, EngineError> {
         let options: EngineOptions = serde_json::from_slice(options)
             .map_err(|error| EngineError::Model(format!("engine options: {error}")))?;
-        let Loaded { shared, scheduler, executor, info, sizes } = load(&options)?;
+        Self::run(&options, load(&options)?)
+    }
+
+    /// Starts the engine thread of what has been loaded.
+    pub(crate) fn run(options: &EngineOptions, loaded: Loaded) -> Result<Self, EngineError> {
+        let Loaded { shared, scheduler, executor, info, sizes } = loaded;
         let thread = EngineThread::new(Arc::clone(&shared), scheduler, executor);
         let thread = std::thread::Builder::new()
             .name("ingle-engine".to_owned())
@@ -184,12 +189,7 @@ impl Engine {
         let metrics = &self.shared.metrics;
         let in_system = self.shared.in_system();
         let standstill = if in_system > 0 { self.shared.standstill_us() } else { 0 };
-        let status = match self.shared.state() {
-            EngineState::Dead | EngineState::Stopped => "dead",
-            _ if standstill > self.health_stall_us => "stuck",
-            EngineState::Draining => "draining",
-            EngineState::Serving => "ok",
-        };
+        let status = status_word(self.shared.state(), standstill, self.health_stall_us);
         let read = |value: &AtomicU64| value.load(Ordering::Relaxed);
         serde_json::json!({
             "status": status,
@@ -258,6 +258,16 @@ impl Engine {
         let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
         let next = TenantId(tenants.len() as u32 + 1);
         *tenants.entry(name.to_owned()).or_insert(next)
+    }
+}
+
+/// The word that `/health` shows; `standstill` counts only while work waits.
+pub(crate) fn status_word(state: EngineState, standstill: u64, limit: u64) -> &'static str {
+    match state {
+        EngineState::Dead | EngineState::Stopped => "dead",
+        _ if standstill > limit => "stuck",
+        EngineState::Draining => "draining",
+        EngineState::Serving => "ok",
     }
 }
 

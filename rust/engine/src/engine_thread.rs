@@ -79,16 +79,17 @@ impl EngineThread {
             if let Err(fatal) = self.submit_steps() {
                 return Ended::Fatal(fatal);
             }
+            self.refresh_gauges();
             self.committer.deliver(&mut self.scheduler, &mut self.core_events);
             if !self.core_events.is_empty() {
-                // Clients found gone while sending: their blocks are free for the next plan.
+                // Clients found gone while sending: what they held is free for the next plan.
                 self.settle();
-                self.committer.deliver(&mut self.scheduler, &mut self.core_events);
                 if let Err(fatal) = self.submit_steps() {
                     return Ended::Fatal(fatal);
                 }
+                self.refresh_gauges();
+                self.committer.deliver(&mut self.scheduler, &mut self.core_events);
             }
-            self.refresh_gauges();
         }
     }
 

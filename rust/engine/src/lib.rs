@@ -30,6 +30,8 @@ mod served;
 mod shared;
 mod sizes;
 mod stream;
+#[cfg(test)]
+mod tests;
 mod tokenizer_files;
 mod wire;
 

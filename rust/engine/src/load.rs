@@ -10,7 +10,7 @@ use ingle_core::{CompletionSink, Executor, Limits, Scheduler, SchedulerConfig};
 use ingle_model::{Checkpoint, GenerationDefaults};
 
 use crate::clock::Clock;
-use crate::device::{Device, build_executor};
+use crate::device::{Built, Device, build_executor};
 use crate::error::EngineError;
 use crate::inbox::Message;
 use crate::info::{StartUp, info};
@@ -34,8 +34,18 @@ pub(crate) struct Loaded {
 /// # Errors
 /// `EngineError::Model`, one line that names the setting, or file and field or tensor.
 pub(crate) fn load(options: &EngineOptions) -> Result<Loaded, EngineError> {
-    let started = Instant::now();
     let device = Device::parse(&options.device)?;
+    load_with(options, |checkpoint, text, sink| {
+        build_executor(&device, checkpoint, options, text, sink)
+    })
+}
+
+/// `load` with an executor of the caller's.
+pub(crate) fn load_with(
+    options: &EngineOptions,
+    build: impl FnOnce(&Checkpoint, &TextParts, CompletionSink) -> Result<Built, EngineError>,
+) -> Result<Loaded, EngineError> {
+    let started = Instant::now();
     let defaults_from_model = match options.generation_config.as_str() {
         "auto" => true,
         "none" => false,
@@ -52,7 +62,7 @@ pub(crate) fn load(options: &EngineOptions) -> Result<Loaded, EngineError> {
     let tokenizer_ready = Instant::now();
 
     let inbox = Arc::new(LateSink::default());
-    let built = build_executor(&device, &checkpoint, options, &text, inbox.sink())?;
+    let built = build(&checkpoint, &text, inbox.sink())?;
     let executor_ready = Instant::now();
     let shape = built.executor.shape();
     let config = SchedulerConfig {

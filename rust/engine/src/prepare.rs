@@ -185,7 +185,8 @@ fn stop_matcher(request: &GenerationRequest) -> Result<Option<StopMatcher>, Engi
 }
 
 fn min_tokens(request: &GenerationRequest) -> Result<u32, EngineError> {
-    let most = request.max_tokens.unwrap_or(i64::from(u32::MAX));
+    // A negative max_tokens is refused under its own name.
+    let most = request.max_tokens.filter(|&max| max >= 0).unwrap_or(i64::from(u32::MAX));
     match u32::try_from(request.min_tokens) {
         Ok(min) if i64::from(min) <= most => Ok(min),
         _ => Err(EngineError::refused(

@@ -1,0 +1,342 @@
+//! An engine on a tiny model whose executor says what the test wants, when the test wants it.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex};
+
+use ingle_core::{
+    CompletionSink, Executor, ExecutorError, ExecutorShape, RowMask, RowOutput, RowStatus,
+    SampleMode, SlotId, StepCompletion, StepId, StepOutput, StepPlan, TokenId, TokenLogProbs,
+    TokenSource,
+};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use serde_json::{Value, json};
+
+use crate::Engine;
+use crate::device::Built;
+use crate::error::EngineError;
+use crate::load::load_with;
+use crate::options::EngineOptions;
+use crate::outbox::{Event, Payload};
+use crate::sizes::Sizes;
+
+/// What every request answers, by its prompt: token `index` of the output.
+pub(super) type Script = Box<dyn Fn(&[TokenId], usize) -> TokenId + Send>;
+
+/// Engine and the hand on its executor.
+pub(super) struct Bench {
+    pub(super) engine: Engine,
+    pub(super) driver: Driver,
+}
+
+/// Sizes of the scripted executor.
+pub(super) const SHAPE: ExecutorShape = ExecutorShape {
+    num_blocks: 64,
+    block_size: 4,
+    num_slots: 8,
+    max_num_seqs: 4,
+    max_num_batched_tokens: 64,
+    max_steps_in_flight: 2,
+    row_tile: 1,
+    vocab_size: 512,
+};
+pub(super) const MAX_MODEL_LEN: u32 = 200;
+pub(super) const MAX_QUEUE: u32 = 6;
+
+impl Bench {
+    /// Steps complete as soon as they are submitted, one at a time: each token has its own event.
+    pub(super) fn auto(script: Script) -> Self {
+        Self::new(script, true, 1)
+    }
+
+    /// Steps complete when `driver.step` says so, two of them in flight.
+    pub(super) fn manual(script: Script) -> Self {
+        Self::new(script, false, 2)
+    }
+
+    /// Like `manual`, one step in flight: each token has its own event.
+    pub(super) fn lockstep(script: Script) -> Self {
+        Self::new(script, false, 1)
+    }
+
+    fn new(script: Script, auto: bool, max_steps_in_flight: u32) -> Self {
+        let options = json!({ "model": model_path(), "served_model_name": "tiny", "seed": 1 });
+        let options: EngineOptions = serde_json::from_value(options).unwrap();
+        let driver = Driver::new();
+        let build = |_: &_, _: &_, sink: CompletionSink| -> Result<Built, EngineError> {
+            let mut state = driver.state.0.lock().unwrap();
+            state.device = Some(Device { script, slots: HashMap::new(), sink });
+            state.auto = auto;
+            let executor = Box::new(ScriptExecutor { driver: driver.clone(), max_steps_in_flight });
+            Ok(Built { executor, sizes: sizes(), name: "script".to_owned() })
+        };
+        let loaded = load_with(&options, build).unwrap();
+        Self { engine: Engine::run(&options, loaded).unwrap(), driver }
+    }
+
+    /// Submits a request given as JSON.
+    pub(super) fn submit(&self, request: &Value) -> Result<u64, EngineError> {
+        self.engine.submit(request.to_string().as_bytes())
+    }
+
+    /// Events up to and including the end of each of `keys`; sleeps while there are none.
+    pub(super) fn collect(&self, keys: &[u64]) -> Vec<Event> {
+        let mut open = keys.to_vec();
+        let mut events = Vec::new();
+        while !open.is_empty() {
+            let fd = self.engine.event_fd();
+            poll(&mut [PollFd::new(&fd, PollFlags::IN)], None).unwrap();
+            for event in self.engine.drain() {
+                if !matches!(event.payload, Payload::Frame(_) | Payload::Delta(_)) {
+                    open.retain(|key| *key != event.key);
+                }
+                events.push(event);
+            }
+        }
+        events
+    }
+
+    /// Waits for events or for a step; gives the events, or completes the step and gives none.
+    pub(super) fn advance(&self) -> Vec<Event> {
+        let (events, steps) = (self.engine.event_fd(), &*self.driver.pending);
+        let mut fds = [PollFd::new(&events, PollFlags::IN), PollFd::new(steps, PollFlags::IN)];
+        poll(&mut fds, None).unwrap();
+        if fds[0].revents().is_empty() {
+            self.driver.step();
+            return Vec::new();
+        }
+        self.engine.drain()
+    }
+
+    /// All frames of one streamed request, joined.
+    pub(super) fn stream(&self, request: &Value) -> String {
+        let key = self.submit(request).unwrap();
+        let mut out = Vec::new();
+        for event in self.collect(&[key]) {
+            if let Payload::Frame(frame) = event.payload {
+                out.extend_from_slice(&frame);
+            }
+        }
+        String::from_utf8(out).unwrap()
+    }
+
+    /// The body of one plain request.
+    pub(super) fn body(&self, request: &Value) -> Value {
+        let key = self.submit(request).unwrap();
+        match self.collect(&[key]).pop().unwrap().payload {
+            Payload::Body(body) => serde_json::from_slice(&body).unwrap(),
+            other => panic!("no body but {other:?}"),
+        }
+    }
+
+    /// Token ids of a text, nothing put in front.
+    pub(super) fn ids(&self, text: &str) -> Vec<TokenId> {
+        let ids = self.engine.shared.served.tokenizer.encode(text, false).unwrap();
+        ids.into_iter().map(TokenId).collect()
+    }
+
+    /// Steps that the engine thread has seen the end of.
+    pub(super) fn steps(&self) -> u64 {
+        self.engine.shared.metrics.steps.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// KV blocks in use when the engine thread last looked.
+    pub(super) fn blocks_used(&self) -> u64 {
+        let gauges = &self.engine.shared.metrics.gauges;
+        gauges.blocks_used.load(std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+/// The JSON of every event of a stream without chunk framing; `[DONE]` must be the last.
+pub(super) fn events_of(stream: &str) -> Vec<Value> {
+    let mut events: Vec<&str> = stream.split_terminator("\n\n").collect();
+    assert_eq!(events.pop(), Some("data: [DONE]"), "{stream}");
+    let parse = |event: &&str| serde_json::from_str(event.strip_prefix("data: ").unwrap()).unwrap();
+    events.iter().map(parse).collect()
+}
+
+/// A tokenizer like the engine's, for scripts that need ids before there is an engine.
+pub(super) fn tokenizer() -> ingle_text::Tokenizer {
+    let folder = model_path();
+    let json = std::fs::read(folder.join("tokenizer.json")).unwrap();
+    let config = std::fs::read(folder.join("tokenizer_config.json")).unwrap();
+    ingle_text::Tokenizer::from_json(&json, Some(&config)).unwrap()
+}
+
+/// Answers every prompt with `text` and then end-of-text.
+pub(super) fn says(text: &str) -> Script {
+    let ids = tokenizer().encode(text, false).unwrap();
+    Box::new(move |_, index| TokenId(ids.get(index).copied().unwrap_or(EOS)))
+}
+
+pub(super) const EOS: u32 = 1;
+
+pub(super) fn model_path() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/models/llama-tied-bf16"))
+}
+
+fn sizes() -> Sizes {
+    Sizes {
+        max_model_len: MAX_MODEL_LEN,
+        max_num_seqs: SHAPE.max_num_seqs,
+        max_num_batched_tokens: SHAPE.max_num_batched_tokens,
+        block_size: SHAPE.block_size,
+        num_blocks: SHAPE.num_blocks,
+        kv_cache_bytes: 0,
+        max_queue: MAX_QUEUE,
+        notes: Vec::new(),
+    }
+}
+
+/// Completes steps of a `ScriptExecutor`.
+#[derive(Clone)]
+pub(super) struct Driver {
+    state: Arc<(Mutex<DriverState>, Condvar)>,
+    /// Readable while steps wait.
+    pending: Arc<OwnedFd>,
+}
+
+#[derive(Default)]
+struct DriverState {
+    plans: VecDeque<StepPlan>,
+    device: Option<Device>,
+    auto: bool,
+    /// Instead of the next output.
+    error: Option<ExecutorError>,
+    /// Rows of requests whose prompt has this many tokens are not finite.
+    not_finite: Option<usize>,
+    panic_on_submit: bool,
+}
+
+struct Device {
+    script: Script,
+    slots: HashMap<SlotId, Slot>,
+    sink: CompletionSink,
+}
+
+struct Slot {
+    prompt: Arc<[TokenId]>,
+    log_probs: Option<u32>,
+}
+
+impl Driver {
+    fn new() -> Self {
+        let flags = EventfdFlags::SEMAPHORE | EventfdFlags::NONBLOCK;
+        let pending = Arc::new(eventfd(0, flags).unwrap());
+        Self { state: Arc::default(), pending }
+    }
+
+    /// Waits for the oldest step that is not complete, and completes it.
+    pub(super) fn step(&self) {
+        let mut state = self.state.0.lock().unwrap();
+        while state.plans.is_empty() {
+            state = self.state.1.wait(state).unwrap();
+        }
+        rustix::io::read(&*self.pending, &mut [0_u8; 8]).unwrap();
+        state.complete();
+    }
+
+    /// The next step that completes fails.
+    pub(super) fn fail_next(&self, error: ExecutorError) {
+        self.state.0.lock().unwrap().error = Some(error);
+    }
+
+    /// From now on prompts of this length give no finite number.
+    pub(super) fn not_finite(&self, prompt_len: usize) {
+        self.state.0.lock().unwrap().not_finite = Some(prompt_len);
+    }
+
+    /// The next submit panics.
+    pub(super) fn panic_next(&self) {
+        self.state.0.lock().unwrap().panic_on_submit = true;
+    }
+}
+
+impl DriverState {
+    fn complete(&mut self) {
+        let plan = self.plans.pop_front().unwrap();
+        let device = self.device.as_mut().unwrap();
+        let output = device.output(&plan, self.not_finite);
+        let result = self.error.take().map_or(Ok(output), Err);
+        (device.sink)(StepCompletion { id: plan.id, result });
+    }
+}
+
+impl Device {
+    fn output(&mut self, plan: &StepPlan, not_finite: Option<usize>) -> StepOutput {
+        for slot in &plan.closed {
+            self.slots.remove(slot);
+        }
+        for opened in &plan.opened {
+            let slot =
+                Slot { prompt: Arc::clone(&opened.prompt), log_probs: opened.sampling.log_probs };
+            self.slots.insert(opened.slot, slot);
+        }
+        let mut output = StepOutput { id: plan.id, ..StepOutput::default() };
+        for row in &plan.rows {
+            let slot = &self.slots[&row.slot];
+            let mut result = RowOutput {
+                slot: row.slot,
+                status: RowStatus::Ok,
+                num_tokens: 0,
+                log_probs: Vec::new(),
+                prompt_log_probs: Vec::new(),
+                pooled: Vec::new(),
+            };
+            if let (Some(top), TokenSource::Host(ids)) = (row.wants.prompt_log_probs, &row.source) {
+                let targets = ids.iter().skip(1).copied().chain(row.wants.next_prompt_token);
+                result.prompt_log_probs = targets.map(|id| log_probs(id, top)).collect();
+            }
+            if not_finite == Some(slot.prompt.len()) {
+                result.status = RowStatus::NotFinite;
+            } else if row.wants.sample != SampleMode::None {
+                let index = (row.start + row.num_tokens) as usize - slot.prompt.len();
+                let token = (self.script)(&slot.prompt, index);
+                output.tokens.push(token);
+                result.num_tokens = 1;
+                result.log_probs =
+                    slot.log_probs.map(|top| log_probs(token, top)).into_iter().collect();
+            }
+            output.rows.push(result);
+        }
+        output
+    }
+}
+
+/// -0.5 for the token itself, -1.5 for the next id, and so on.
+fn log_probs(token: TokenId, top: u32) -> TokenLogProbs {
+    let top = (0..top).map(|k| (TokenId(token.0 + k), -0.5 - k as f32)).collect();
+    TokenLogProbs { token, log_prob: -0.5, rank: 1, top }
+}
+
+struct ScriptExecutor {
+    driver: Driver,
+    max_steps_in_flight: u32,
+}
+
+impl Executor for ScriptExecutor {
+    fn shape(&self) -> ExecutorShape {
+        ExecutorShape { max_steps_in_flight: self.max_steps_in_flight, ..SHAPE }
+    }
+
+    fn submit(&mut self, plan: StepPlan) -> Result<(), ExecutorError> {
+        let mut state = self.driver.state.0.lock().unwrap();
+        if std::mem::take(&mut state.panic_on_submit) {
+            drop(state);
+            panic!("the test wanted it");
+        }
+        state.plans.push_back(plan);
+        if state.auto {
+            state.complete();
+        } else {
+            rustix::io::write(&*self.driver.pending, &1_u64.to_ne_bytes()).unwrap();
+            self.driver.state.1.notify_all();
+        }
+        Ok(())
+    }
+
+    fn sample(&mut self, step: StepId, _masks: Vec<RowMask>) -> Result<(), ExecutorError> {
+        panic!("step {step} has no late rows")
+    }
+}

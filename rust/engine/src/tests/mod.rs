@@ -1,0 +1,9 @@
+//! The engine from document to bytes, on a scripted executor: exact frames, stops, ends, faults.
+
+mod ends;
+mod frames;
+mod harness;
+mod log_probs;
+mod refusals;
+mod sockets;
+mod stops;

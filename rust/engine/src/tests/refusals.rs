@@ -1,0 +1,144 @@
+//! What is refused, and that the refusal names the field.
+
+use serde_json::{Value, json};
+
+use super::harness::{Bench, MAX_MODEL_LEN, says};
+use crate::error::EngineError;
+
+fn refusal(bench: &Bench, extra: &Value) -> (String, Option<String>, Option<&'static str>) {
+    let mut request = json!({
+        "prompts": [{ "token_ids": [5, 6] }],
+        "output": { "format": "completion" },
+    });
+    for (key, value) in extra.as_object().unwrap() {
+        request[key] = value.clone();
+    }
+    match bench.submit(&request) {
+        Err(EngineError::Refused { message, param, code, status: 400 }) => (message, param, code),
+        other => panic!("{extra}: {other:?}"),
+    }
+}
+
+#[test]
+fn test_every_refusal_names_its_field() {
+    let bench = Bench::auto(says("x"));
+    for (extra, param) in [
+        (json!({ "prompts": [] }), "prompt"),
+        (json!({ "prompts": [{ "token_ids": [] }] }), "prompt"),
+        (json!({ "prompts": [{ "token_ids": [388] }] }), "prompt"),
+        (json!({ "prompts": [{ "token_ids": [-1] }] }), "prompt"),
+        (json!({ "prompts": [{}] }), "prompt"),
+        (json!({ "prompts": [{ "text": "a", "token_ids": [1] }] }), "prompt"),
+        (json!({ "prompts": [{ "text": "", "add_special_tokens": false }] }), "prompt"),
+        (json!({ "n": 0 }), "n"),
+        (json!({ "n": -1 }), "n"),
+        (json!({ "n": 1_000_000 }), "n"),
+        (json!({ "n": 11 }), "n"),
+        (json!({ "max_tokens": -1 }), "max_tokens"),
+        (json!({ "min_tokens": 5, "max_tokens": 4 }), "min_tokens"),
+        (json!({ "min_tokens": -1 }), "min_tokens"),
+        (json!({ "stop": [""] }), "stop"),
+        (json!({ "stop": ["a", ""] }), "stop"),
+        (json!({ "stop_token_ids": [388] }), "stop_token_ids"),
+        (json!({ "truncate_prompt_tokens": 0 }), "truncate_prompt_tokens"),
+        (json!({ "truncate_prompt_tokens": -2 }), "truncate_prompt_tokens"),
+        (json!({ "priority": 3_000_000_000_u64 }), "priority"),
+        (json!({ "sampling": { "temperature": -0.1 } }), "temperature"),
+        (json!({ "sampling": { "temperature": 1e300 } }), "temperature"),
+        (json!({ "sampling": { "top_p": 0 } }), "top_p"),
+        (json!({ "sampling": { "top_p": 1.1 } }), "top_p"),
+        (json!({ "sampling": { "top_k": -5 } }), "top_k"),
+        (json!({ "sampling": { "min_p": 1.5 } }), "min_p"),
+        (json!({ "sampling": { "repetition_penalty": 0 } }), "repetition_penalty"),
+        (json!({ "sampling": { "repetition_penalty": 1e-60 } }), "repetition_penalty"),
+        (json!({ "sampling": { "presence_penalty": 2.5 } }), "presence_penalty"),
+        (json!({ "sampling": { "frequency_penalty": -2.5 } }), "frequency_penalty"),
+        (json!({ "sampling": { "logit_bias": { "x": 1 } } }), "logit_bias"),
+        (json!({ "sampling": { "logit_bias": { "388": 1 } } }), "logit_bias"),
+        (json!({ "sampling": { "logit_bias": { "5": 101 } } }), "logit_bias"),
+        (json!({ "sampling": { "logit_bias": { "5": 1, "05": 1 } } }), "logit_bias"),
+        (json!({ "sampling": { "allowed_token_ids": [] } }), "allowed_token_ids"),
+        (json!({ "sampling": { "allowed_token_ids": [388] } }), "allowed_token_ids"),
+        (json!({ "sampling": { "logprobs": 21 } }), "logprobs"),
+        (json!({ "sampling": { "logprobs": -1 } }), "logprobs"),
+        (json!({ "sampling": { "seed": 1.5 } }), "seed"),
+    ] {
+        let (message, got, _) = refusal(&bench, &extra);
+        assert_eq!(got.as_deref(), Some(param), "{extra}: {message}");
+        assert!(message.contains(param) && !message.contains('\n'), "{message}");
+    }
+    let chat = json!({
+        "prompts": [{ "chat": {
+            "messages": [{ "role": "user", "content": "a" }], "continue_final_message": true
+        } }],
+    });
+    assert_eq!(refusal(&bench, &chat).1.as_deref(), Some("continue_final_message"));
+    assert!(refusal(&bench, &json!({ "temprature": 1 })).0.contains("temprature"));
+    // Nothing of all this was counted as running.
+    assert_eq!(bench.engine.shared.in_system(), 0);
+}
+
+#[test]
+fn test_seeds_of_any_64_bits_are_taken() {
+    let bench = Bench::auto(says("x"));
+    for seed in [json!(0), json!(-1), json!(i64::MIN), json!(u64::MAX)] {
+        bench.body(&json!({
+            "prompts": [{ "token_ids": [5] }],
+            "sampling": { "seed": seed },
+            "output": { "format": "completion" },
+        }));
+    }
+    let document = br#"{"prompts": [{"token_ids": [5]}], "output": {"format": "chat"},
+        "sampling": {"seed": 18446744073709551616}}"#;
+    assert!(matches!(
+        bench.engine.submit(document),
+        Err(EngineError::Refused { param: Some(param), .. }) if param == "seed"
+    ));
+}
+
+#[test]
+fn test_lengths_are_refused_with_the_numbers_and_exact_at_the_edge() {
+    let bench = Bench::auto(says("a"));
+    let prompt = |len: u32| json!([{ "token_ids": vec![5; len as usize] }]);
+    let full = json!({ "prompts": prompt(MAX_MODEL_LEN) });
+    let (message, param, code) = refusal(&bench, &full);
+    assert_eq!(param.as_deref(), Some("prompt"));
+    assert_eq!(code, Some("context_length_exceeded"));
+    assert!(message.contains("200 tokens"), "{message}");
+    let sum = json!({ "prompts": prompt(150), "max_tokens": 51 });
+    let (message, param, code) = refusal(&bench, &sum);
+    assert_eq!((param.as_deref(), code), (Some("max_tokens"), Some("context_length_exceeded")));
+    assert!(message.contains("150") && message.contains("51") && message.contains("201"));
+
+    let body = bench.body(&json!({
+        "prompts": prompt(MAX_MODEL_LEN - 1),
+        "ignore_eos": true,
+        "output": { "format": "completion" },
+    }));
+    assert_eq!(body["usage"]["completion_tokens"], 1);
+    assert_eq!(body["choices"][0]["finish_reason"], "length");
+
+    let body = bench.body(&json!({
+        "prompts": prompt(300),
+        "truncate_prompt_tokens": 10,
+        "output": { "format": "completion" },
+    }));
+    assert_eq!(body["usage"]["prompt_tokens"], 10);
+    let body = bench.body(&json!({
+        "prompts": prompt(300),
+        "max_tokens": 20,
+        "truncate_prompt_tokens": -1,
+        "output": { "format": "completion" },
+    }));
+    assert_eq!(body["usage"]["prompt_tokens"], 180);
+}
+
+#[test]
+fn test_an_empty_text_starts_from_the_start_token() {
+    let bench = Bench::auto(says("a"));
+    let body = bench.body(&json!({
+        "prompts": [{ "text": "" }],
+        "output": { "format": "completion" },
+    }));
+    assert_eq!(body["usage"]["prompt_tokens"], 1);
+}

@@ -1,0 +1,156 @@
+//! Frames sent by the engine itself: order, short writes, clients that are slow or gone.
+
+use std::io::Read as _;
+use std::os::unix::net::UnixStream;
+
+use ingle_core::TokenId;
+use rustix::net::sockopt::set_socket_send_buffer_size;
+use serde_json::{Value, json};
+
+use super::harness::{Bench, says};
+use crate::outbox::{Event, Payload};
+
+fn request(max_tokens: u32) -> Value {
+    json!({
+        "prompts": [{ "token_ids": [5, 6] }],
+        "max_tokens": max_tokens,
+        "output": {
+            "format": "completion", "stream": true, "chunked": true, "include_usage": true
+        },
+    })
+}
+
+/// Steps until `key` ends; its frames that came as events.
+fn drive(bench: &Bench, key: u64) -> (Vec<u8>, Payload) {
+    let mut frames = Vec::new();
+    loop {
+        for event in bench.advance() {
+            match event {
+                Event { key: other, .. } if other != key => panic!("{event:?}"),
+                Event { payload: Payload::Frame(frame), .. } => frames.extend(frame),
+                Event { payload, .. } => return (frames, payload),
+            }
+        }
+    }
+}
+
+#[test]
+fn test_an_attached_socket_gets_the_same_bytes() {
+    let bench = Bench::lockstep(says("one two three four"));
+    let key = bench.submit(&request(50)).unwrap();
+    let (want, end) = drive(&bench, key);
+    assert_eq!(end, Payload::StreamEnd);
+
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let key = bench.submit(&request(50)).unwrap();
+    bench.engine.attach_socket(key, ours.into(), 0);
+    let (frames, end) = drive(&bench, key);
+    assert_eq!((frames, end), (Vec::new(), Payload::StreamEnd));
+    let mut got = Vec::new();
+    theirs.read_to_end(&mut got).unwrap();
+    // `read_to_end` came back: the engine keeps no copy of the socket after the end.
+    assert_eq!(String::from_utf8(got).unwrap(), String::from_utf8(want).unwrap());
+}
+
+#[test]
+fn test_a_socket_that_fills_up_leaves_the_rest_to_the_event_loop_in_order() {
+    let bench = Bench::lockstep(Box::new(|_, index| TokenId(40 + index as u32 % 50)));
+    let key = bench.submit(&request(180)).unwrap();
+    let (want, _) = drive(&bench, key);
+
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    set_socket_send_buffer_size(&ours, 4096).unwrap();
+    let key = bench.submit(&request(180)).unwrap();
+    bench.engine.attach_socket(key, ours.into(), 0);
+    let (frames, end) = drive(&bench, key);
+    assert_eq!(end, Payload::StreamEnd);
+    let mut got = Vec::new();
+    theirs.read_to_end(&mut got).unwrap();
+    assert!(!got.is_empty() && !frames.is_empty(), "{} {}", got.len(), frames.len());
+    got.extend(frames);
+    assert_eq!(String::from_utf8(got).unwrap(), String::from_utf8(want).unwrap());
+}
+
+#[test]
+fn test_attaching_late_never_overtakes_frames_that_the_event_loop_holds() {
+    let bench = Bench::lockstep(says("one two three four"));
+    let key = bench.submit(&request(50)).unwrap();
+    let first = loop {
+        if let Some(event) = bench.advance().into_iter().next() {
+            break event;
+        }
+    };
+    assert!(matches!(first.payload, Payload::Frame(_)));
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    // One frame has been handed out: who claims to have seen none is refused.
+    bench.engine.attach_socket(key, ours.into(), 0);
+    let (frames, _) = drive(&bench, key);
+    let mut got = Vec::new();
+    theirs.read_to_end(&mut got).unwrap();
+    assert_eq!(got, b"");
+    assert!(!frames.is_empty());
+}
+
+#[test]
+fn test_a_client_that_is_gone_frees_its_blocks_and_harms_nobody() {
+    let bench = Bench::lockstep(Box::new(|_, index| TokenId(40 + index as u32 % 50)));
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let gone = bench.submit(&request(150)).unwrap();
+    bench.engine.attach_socket(gone, ours.into(), 0);
+    let other = bench.submit(&request(20)).unwrap();
+    for _ in 0..3 {
+        bench.driver.step();
+    }
+    drop(theirs);
+    let mut events = Vec::new();
+    while !events.iter().any(|e: &Event| e.key == other && e.payload == Payload::StreamEnd) {
+        events.extend(bench.advance());
+    }
+    let of_gone: Vec<&Event> = events.iter().filter(|event| event.key == gone).collect();
+    let [Event { payload: Payload::Error(error), .. }] = of_gone[..] else {
+        panic!("{of_gone:?}");
+    };
+    let error: Value = serde_json::from_slice(error).unwrap();
+    assert_eq!(error["status"], 499);
+    assert_eq!(bench.blocks_used(), 0);
+}
+
+#[test]
+fn test_a_stream_that_nobody_takes_is_ended() {
+    let bench = Bench::lockstep(Box::new(|_, index| TokenId(40 + index as u32 % 50)));
+    let mut request = request(190);
+    request["output"]["model"] = json!("m".repeat(12_000));
+    let key = bench.submit(&request).unwrap();
+    // Keeps steps coming after that one has ended.
+    let other = json!({
+        "prompts": [{ "token_ids": [5] }],
+        "max_tokens": 195,
+        "output": { "format": "completion" },
+    });
+    bench.submit(&other).unwrap();
+    // 150 events would be 1.8 MB; nobody drains.
+    for _ in 0..150 {
+        bench.driver.step();
+    }
+    assert_eq!(bench.engine.shared.in_system(), 1);
+    let events = bench.collect(&[key]);
+    let bytes: usize = events
+        .iter()
+        .map(|event| if let Payload::Frame(frame) = &event.payload { frame.len() } else { 0 })
+        .sum();
+    assert!(bytes <= 1 << 20, "{bytes}");
+    let Payload::Error(error) = &events.last().unwrap().payload else { panic!("no error") };
+    let error: Value = serde_json::from_slice(error).unwrap();
+    assert_eq!(error["error"]["code"], "slow_reader");
+    assert_eq!(events.last().unwrap().key, key);
+}
+
+#[test]
+fn test_a_ping_shows_life_only_after_silence() {
+    let bench = Bench::lockstep(says("x"));
+    let key = bench.submit(&request(5)).unwrap();
+    bench.engine.ping(key);
+    let (frames, _) = drive(&bench, key);
+    let text = String::from_utf8(frames).unwrap();
+    assert!(!text.contains("\n:\n\n"), "{text}");
+}
