@@ -13,8 +13,8 @@
 //   rows (decode) split a tile's tokens over the warps, others split the packed rows.
 // Numerics: act operands on the tensor cores, f32 scores, sums and output; P rounded to act.
 // Launch: grid G (as given to step_prepare), block 128, dynamic shared memory
-//   ATTN_STAGES * 2 * KT * (HEAD_DIM + 8) * 2 + (HEAD_DIM == 256 ? 64 * (HEAD_DIM + 8) * 2 : 0)
-//   + 16 * HEAD_DIM * 4 + 1024 bytes, KT = 64 (32 if HEAD_DIM is 256).
+//   ATTN_STAGES * 2 * KT * (HEAD_DIM + 8) * 2 + 1024
+//   + (HEAD_DIM == 256 ? 64 : ATTN_STAGES * 8) * (HEAD_DIM + 8) * 2 bytes, KT = 64 (32 if HEAD_DIM is 256).
 #include "ptx.cuh"
 
 #ifndef ATTN_STAGES
@@ -31,7 +31,10 @@ constexpr int THREADS = 128, WARPS = 4;
 constexpr bool Q_IN_REGISTERS = D <= 128;
 constexpr int KV_WARPS = KT / 16;             // warps that share a decode tile
 constexpr u32 STAGE_BYTES = 2 * KT * LD * 2;
-constexpr u32 Q_BYTES = Q_IN_REGISTERS ? 0 : Q_ROWS * LD * 2;
+// Registers: q rows of small entries, copied ahead with the first tile of a piece. Else: all q rows.
+constexpr u32 SMALL_ROWS = 8, SMALL_BYTES = SMALL_ROWS * LD * 2;
+constexpr u32 Q_BYTES = Q_IN_REGISTERS ? ATTN_STAGES * SMALL_BYTES : Q_ROWS * LD * 2;
+constexpr u32 SHORT = 4;  // tiles; see may_cut
 constexpr u32 PLAN_HEADER = 16;
 
 struct Problem {
@@ -42,13 +45,12 @@ struct Problem {
     float *partials;
     u32* counters;
     float scale, softcap;
-    u32 window, per_cta, num_heads, num_kv_heads, group, block_size, max_blocks;
-    bool no_split;
+    u32 window, per_cta, num_heads, num_kv_heads, group, block_size, max_blocks, flags;
 };
 
 // A place on the line of tiles.
 struct Cursor {
-    u32 entry, head, tile;
+    u32 entry, head, tile, pair;  // pair counts (entry, head) pairs of this CTA
     u32 first_token, slot, start, packed_begin, packed_end, tile_begin, tile_end, before;
 };
 
@@ -61,6 +63,7 @@ DEV void load_entry(Cursor& c, const Problem& p) {
 
 DEV void advance(Cursor& c, const Problem& p, bool more) {
     if (++c.tile < c.tile_end) return;
+    c.pair++;
     if (++c.head == p.num_kv_heads) {
         c.head = 0;
         c.entry++;
@@ -70,6 +73,15 @@ DEV void advance(Cursor& c, const Problem& p, bool more) {
 }
 
 DEV u32 tiles_of(const Cursor& c) { return c.tile_end - c.tile_begin; }
+
+// Whether a CTA's run may end within a pair of this entry; if not, the CTA in whose run the pair begins
+// does all of it. Flag bit 0: nothing is cut. Bit 1: there is so little work that joining the pieces of
+// a short pair costs more than they save.
+DEV bool may_cut(const Cursor& c, const Problem& p) {
+    return !(p.flags & 1) && !((p.flags & 2) && tiles_of(c) <= SHORT);
+}
+
+DEV bool is_small(const Cursor& c) { return c.packed_end - c.packed_begin <= SMALL_ROWS; }
 
 // ---- loads --------------------------------------------------------------------------------------
 
@@ -101,6 +113,24 @@ DEV const act* q_row(const Cursor& c, const Problem& p, u32 packed) {
     return p.q + (token * p.num_heads + head) * D;
 }
 
+// Copies the q rows of a small entry; absent rows are zeros.
+DEV void load_small_q(const Cursor& c, const Problem& p, u32 q_smem) {
+    u32 target = q_smem + c.pair % ATTN_STAGES * SMALL_BYTES;
+    for (u32 i = threadIdx.x; i < SMALL_ROWS * CHUNKS; i += THREADS) {
+        u32 packed = c.packed_begin + i / CHUNKS;
+        bool valid = packed < c.packed_end;
+        cp_async_16(target + (i / CHUNKS * LD + i % CHUNKS * 8) * 2,
+                    q_row(c, p, valid ? packed : c.packed_begin) + i % CHUNKS * 8, valid ? 16 : 0);
+    }
+}
+
+// One pipeline step of the cursor that runs ahead.
+DEV void load_next(Cursor& next, const Problem& p, u32 stage, u32 q_smem, bool first, bool more) {
+    load_tile(next, p, stage);
+    if (Q_IN_REGISTERS && is_small(next) && (first || next.tile == next.tile_begin)) load_small_q(next, p, q_smem);
+    advance(next, p, more);
+}
+
 // ---- one piece of one (entry, kv head) ----------------------------------------------------------
 
 struct Piece {
@@ -123,7 +153,14 @@ DEV void start_piece(Piece& piece, const Cursor& c, const Problem& p, u8* q_smem
         piece.position[r] = c.start + (valid ? packed : c.packed_end - 1) / p.group;
         piece.m[r] = NEG_INF;
         piece.l[r] = 0.0f;
-        if (Q_IN_REGISTERS) {
+        if (Q_IN_REGISTERS && is_small(c)) {
+            const u8* row = q_smem + c.pair % ATTN_STAGES * SMALL_BYTES + (lane / 4 * LD + 2 * (lane & 3)) * 2;
+#pragma unroll
+            for (int k = 0; k < (Q_IN_REGISTERS ? DK : 1); k++) {
+                piece.q[k][r] = r ? 0 : *(const u32*)(row + 32 * k);
+                piece.q[k][r + 2] = r ? 0 : *(const u32*)(row + 32 * k + 16);
+            }
+        } else if (Q_IN_REGISTERS) {
             const act* row = q_row(c, p, valid ? packed : c.packed_begin) + 2 * (lane & 3);
 #pragma unroll
             for (int k = 0; k < (Q_IN_REGISTERS ? DK : 1); k++) {
@@ -296,61 +333,45 @@ DEV void finish_prefill(const Piece& piece, const Cursor& c, const Problem& p, f
     }
 }
 
-// The warps hold the same rows over different tokens: sums them in warp order in shared memory.
+// The warps hold the same rows over different tokens: sums them in warp order. `scratch` is the stage that
+// was just read; it holds KT rows of LD floats.
 DEV void finish_decode(const Piece& piece, const Cursor& c, const Problem& p, float* partial,
-                       float* o_smem, float2* ml_smem) {
+                       float* scratch, float2* ml_smem) {
     u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, rows = c.packed_end - c.packed_begin;
-    float to_log2 = to_log2_of(p);
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        float l = piece.l[r];
-        l += __shfl_xor_sync(0xffffffffu, l, 1);
-        l += __shfl_xor_sync(0xffffffffu, l, 2);
-        if ((lane & 3) == 0) ml_smem[warp * 16 + lane / 4 + 8 * r] = make_float2(piece.m[r] * to_log2, l);
-    }
     __syncthreads();
-    float factor[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         u32 row = lane / 4 + 8 * r;
-        float m = NEG_INF;
+        float l = piece.l[r];
+        l += __shfl_xor_sync(0xffffffffu, l, 1);
+        l += __shfl_xor_sync(0xffffffffu, l, 2);
+        if (row >= rows || warp >= KV_WARPS) continue;
+        if ((lane & 3) == 0) ml_smem[warp * 16 + row] = make_float2(piece.m[r] * to_log2_of(p), l);
+        float* target = scratch + (warp * 16 + row) * LD + 2 * (lane & 3);
 #pragma unroll
-        for (int w = 0; w < KV_WARPS; w++) m = fmaxf(m, ml_smem[w * 16 + row].x);
-        factor[r] = exp2_approx(piece.m[r] * to_log2 - (m == NEG_INF ? 0.0f : m));
+        for (int n = 0; n < DN; n++)
+            *(float2*)(target + n * 8) = make_float2(piece.o[n][2 * r], piece.o[n][2 * r + 1]);
     }
-    for (u32 w = 0; w < KV_WARPS; w++) {
-        if (w == warp) {
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                u32 row = lane / 4 + 8 * r;
-                if (row >= rows) continue;
-#pragma unroll
-                for (int n = 0; n < DN; n++) {
-                    float2* target = (float2*)(o_smem + row * D + n * 8 + 2 * (lane & 3));
-                    float2 sum = w ? *target : make_float2(0.0f, 0.0f);
-                    sum.x += piece.o[n][2 * r] * factor[r];
-                    sum.y += piece.o[n][2 * r + 1] * factor[r];
-                    *target = sum;
-                }
-            }
-        }
-        __syncthreads();
-    }
+    __syncthreads();
     for (u32 i = threadIdx.x; i < rows * (D / 2); i += THREADS) {
         u32 row = i / (D / 2), column = i % (D / 2) * 2;
         float m = NEG_INF, l = 0.0f;
+        float2 sum = make_float2(0.0f, 0.0f);
 #pragma unroll
         for (int w = 0; w < KV_WARPS; w++) m = fmaxf(m, ml_smem[w * 16 + row].x);
 #pragma unroll
-        for (int w = 0; w < KV_WARPS; w++)
-            l += ml_smem[w * 16 + row].y * exp2_approx(ml_smem[w * 16 + row].x - (m == NEG_INF ? 0.0f : m));
-        float2 v = *(float2*)(o_smem + row * D + column);
+        for (int w = 0; w < KV_WARPS; w++) {
+            float2 ml = ml_smem[w * 16 + row], o = *(float2*)(scratch + (w * 16 + row) * LD + column);
+            float weight = exp2_approx(ml.x - (m == NEG_INF ? 0.0f : m));
+            l += ml.y * weight;
+            sum.x += o.x * weight, sum.y += o.y * weight;
+        }
         if (partial) {
-            *(float2*)(partial + row * D + column) = v;
+            *(float2*)(partial + row * D + column) = sum;
             if (column == 0) partial[Q_ROWS * D + row] = m, partial[Q_ROWS * D + Q_ROWS + row] = l;
         } else {
             float scale = inverse(l);
-            *(u32*)(out_row(c, p, c.packed_begin + row) + column) = pack2(v.x * scale, v.y * scale);
+            *(u32*)(out_row(c, p, c.packed_begin + row) + column) = pack2(sum.x * scale, sum.y * scale);
         }
     }
 }
@@ -359,22 +380,34 @@ DEV u32 piece_index(u32 cta, u32 first_cta) { return cta == first_cta ? 2 * cta 
 
 // Sums the pieces that CTAs [first, first + count) wrote, in that order, and writes the output rows.
 DEV void merge_pieces(const Cursor& c, const Problem& p, u32 first, u32 count) {
+    constexpr u32 BATCH = 8;
     u32 rows = c.packed_end - c.packed_begin;
     for (u32 i = threadIdx.x; i < rows * (D / 4); i += THREADS) {
         u32 row = i / (D / 4), column = i % (D / 4) * 4;
         float m = NEG_INF, l = 0.0f;
-#pragma unroll 4
-        for (u32 k = 0; k < count; k++)
-            m = fmaxf(m, __ldcg(partial_at(p, piece_index(first + k, first)) + Q_ROWS * D + row));
-        float base = m == NEG_INF ? 0.0f : m;
         float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll 4
-        for (u32 k = 0; k < count; k++) {
-            const float* part = partial_at(p, piece_index(first + k, first));
-            float weight = exp2_approx(__ldcg(part + Q_ROWS * D + row) - base);
-            float4 v = __ldcg((const float4*)(part + row * D + column));
-            l += weight * __ldcg(part + Q_ROWS * D + Q_ROWS + row);
-            sum.x += weight * v.x, sum.y += weight * v.y, sum.z += weight * v.z, sum.w += weight * v.w;
+        for (u32 base = 0; base < count; base += BATCH) {
+            float4 v[BATCH];
+            float pm[BATCH], pl[BATCH], top = m;
+#pragma unroll
+            for (u32 k = 0; k < BATCH; k++) {
+                const float* part = partial_at(p, piece_index(first + min(base + k, count - 1), first));
+                v[k] = __ldcg((const float4*)(part + row * D + column));
+                pm[k] = __ldcg(part + Q_ROWS * D + row);
+                pl[k] = __ldcg(part + Q_ROWS * D + Q_ROWS + row);
+            }
+#pragma unroll
+            for (u32 k = 0; k < BATCH; k++) top = fmaxf(top, pm[k]);
+            float zero = top == NEG_INF ? 0.0f : top, keep = exp2_approx(m - zero);
+            l *= keep, sum.x *= keep, sum.y *= keep, sum.z *= keep, sum.w *= keep;
+#pragma unroll
+            for (u32 k = 0; k < BATCH; k++) {
+                float weight = base + k < count ? exp2_approx(pm[k] - zero) : 0.0f;
+                l += weight * pl[k];
+                sum.x += weight * v[k].x, sum.y += weight * v[k].y;
+                sum.z += weight * v[k].z, sum.w += weight * v[k].w;
+            }
+            m = top;
         }
         float scale = inverse(l);
         uint2 packed = make_uint2(pack2(sum.x * scale, sum.y * scale), pack2(sum.z * scale, sum.w * scale));
@@ -382,13 +415,13 @@ DEV void merge_pieces(const Cursor& c, const Problem& p, u32 first, u32 count) {
     }
 }
 
-DEV void finish_piece(const Piece& piece, const Cursor& c, const Problem& p, float* o_smem,
+DEV void finish_piece(const Piece& piece, const Cursor& c, const Problem& p, float* scratch,
                       float2* ml_smem, u32* flag) {
     u32 tiles = tiles_of(c), from = c.before + c.head * tiles;
     u32 first = from / p.per_cta, last = (from + tiles - 1) / p.per_cta;
-    bool whole = p.no_split || first == last;
+    bool whole = first == last || !may_cut(c, p);
     float* partial = whole ? nullptr : partial_at(p, piece_index(blockIdx.x, first));
-    if (piece.decode) finish_decode(piece, c, p, partial, o_smem, ml_smem);
+    if (piece.decode) finish_decode(piece, c, p, partial, scratch, ml_smem);
     else finish_prefill(piece, c, p, partial);
     if (whole) return;
     __threadfence();
@@ -411,27 +444,32 @@ DEV void zero_padding(const Problem& p, const u32* plan) {
         for (u32 i = threadIdx.x; i < words; i += THREADS) rows[t * words + i] = make_uint4(0, 0, 0, 0);
 }
 
+// Moves a place on the line to the start of the next pair if it lies within one that may not be cut.
+DEV u32 snap(u32 place, const Cursor& c, const Problem& p) {
+    u32 over = (place - c.before) % tiles_of(c);
+    return over && !may_cut(c, p) ? place + tiles_of(c) - over : place;
+}
+
 // Places the cursor of this CTA and returns how many tiles it has to do.
 DEV u32 place_cursor(Cursor& c, const Problem& p, const u32* plan) {
     u32 total = plan[1], begin = blockIdx.x * p.per_cta, end = min(begin + p.per_cta, total);
     if (begin >= total) return 0;
-    if (p.no_split && end < total) {
+    if (p.flags && end < total) {
         c.entry = plan[PLAN_HEADER + blockIdx.x + 1];
         load_entry(c, p);
-        u32 over = (end - c.before) % tiles_of(c);
-        if (over) end += tiles_of(c) - over;
+        end = snap(end, c, p);
     }
     c.entry = plan[PLAN_HEADER + blockIdx.x];
     load_entry(c, p);
-    if (p.no_split) {
-        u32 over = (begin - c.before) % tiles_of(c);
-        if (over) begin += tiles_of(c) - over;
+    if (p.flags) {
+        begin = snap(begin, c, p);
         if (begin >= end) return 0;
         if (begin - c.before >= tiles_of(c) * p.num_kv_heads) {
             c.entry++;
             load_entry(c, p);
         }
     }
+    c.pair = 0;
     c.head = (begin - c.before) / tiles_of(c);
     c.tile = c.tile_begin + (begin - c.before) % tiles_of(c);
     return end - begin;
@@ -443,42 +481,40 @@ PASTE(attention_paged, DT, sm80)
  u64 block_stride, u64 layer_offset, float* partials, u32* counters, float scale, float softcap,
  u32 window) {
     extern __shared__ __align__(128) u8 smem[];
+    grid_trigger();
     grid_wait();
     u8* q_smem = smem + ATTN_STAGES * STAGE_BYTES;
-    float* o_smem = (float*)(q_smem + Q_BYTES);
-    float2* ml_smem = (float2*)(o_smem + 16 * D);
+    float2* ml_smem = (float2*)(q_smem + Q_BYTES);
     u32* flag = (u32*)(ml_smem + WARPS * 16);
     Problem p{q, out, plan + PLAN_HEADER + (plan[6] + 7) / 8 * 8, block_table, kv_base + layer_offset,
               block_stride, partials, counters, scale, softcap, window, plan[2], DIM(num_heads),
               DIM(num_kv_heads), DIM(num_heads) / DIM(num_kv_heads), DIM(block_size),
-              DIM(max_blocks), (plan[3] & 1) != 0};
+              DIM(max_blocks), plan[3]};
     zero_padding(p, plan);
     Cursor next, current;
     u32 count = place_cursor(next, p, plan), base = smem_address(smem), issued = 0;
+    u32 q_address = smem_address(q_smem);
     if (count == 0) return;
     current = next;
     for (; issued < ATTN_STAGES - 1; issued++) {
-        if (issued < count) {
-            load_tile(next, p, base + issued * STAGE_BYTES);
-            advance(next, p, issued + 1 < count);
-        }
+        if (issued < count)
+            load_next(next, p, base + issued * STAGE_BYTES, q_address, issued == 0, issued + 1 < count);
         cp_async_commit();
     }
     Piece piece;
     bool fresh = true;
     for (u32 t = 0; t < count; t++) {
-        if (fresh) start_piece(piece, current, p, q_smem);
         cp_async_wait<ATTN_STAGES - 2>();
         __syncthreads();
-        if (issued < count) {
-            load_tile(next, p, base + issued % ATTN_STAGES * STAGE_BYTES);
-            advance(next, p, issued + 1 < count);
-        }
+        if (issued < count)
+            load_next(next, p, base + issued % ATTN_STAGES * STAGE_BYTES, q_address, false, issued + 1 < count);
         cp_async_commit();
         issued++;
-        add_tile(piece, current, p, base + t % ATTN_STAGES * STAGE_BYTES, smem_address(q_smem));
+        if (fresh) start_piece(piece, current, p, q_smem);
+        u8* stage = smem + t % ATTN_STAGES * STAGE_BYTES;
+        add_tile(piece, current, p, smem_address(stage), q_address);
         fresh = current.tile + 1 == current.tile_end;
-        if (fresh || t + 1 == count) finish_piece(piece, current, p, o_smem, ml_smem, flag);
+        if (fresh || t + 1 == count) finish_piece(piece, current, p, (float*)stage, ml_smem, flag);
         advance(current, p, t + 1 < count);
     }
 }

@@ -4,13 +4,13 @@
 //   consider ids below sample_vocab; equal values go by lowest id.
 // Shapes: logits [rows, vocab_size] f32; out [rows, 48] u32: [0] token, [1] status (0 ok, 1 not finite),
 //   [2] log_prob f32, [3] rank, [4] number of best tokens, [8, 28) their ids, [28, 48) their log-probs.
-// log_probs_rows: targets [rows] u32, k <= 20 for all rows. Launch: grid rows, block 1024.
+// log_probs_rows: targets [rows] u32, k <= 20 for all rows. Launch: grid rows, block 512.
 // log_probs_samples: after sample_finish; adds words [2, 48) to rows of `out` whose slot wants
-//   log-probs (word 12 of 16, NONE: none) and whose status is 0. Launch: grid S_pad, block 1024.
+//   log-probs (word 12 of 16, NONE: none), whose status is 0 and whose sample is not late (flags bit 2). Launch: grid S_pad, block 512.
 // Numerics: f32 exponentials, f64 sum in a fixed order.
 #include "ptx.cuh"
 
-constexpr u32 OUT_WORDS = 48, MOST_BEST = 20, LIST = 1024, SLOT_WORDS = 16, SLOT_LOG_PROBS = 12;
+constexpr u32 OUT_WORDS = 48, MOST_BEST = 20, LIST = 512, SLOT_WORDS = 16, SLOT_LOG_PROBS = 12, SAMPLE_LATE = 4;
 
 struct Ranked {
     float value;
@@ -19,11 +19,26 @@ struct Ranked {
 
 struct Memory {
     Ranked list[LIST];
-    float maxima[1024];
-    double sums[32];
+    float maxima[512];
+    double sums[16];
     float scratch[33], floor;
     u32 size, rank;
 };
+
+// Calls f(logit, id) for ids below `count`, the loads of a batch together: one thread's latency is what
+// these kernels are made of.
+template <typename F>
+DEV void each_logit(const float* x, u32 count, F f) {
+    constexpr u32 BATCH = 16;
+    for (u32 base = threadIdx.x; base < count; base += BATCH * blockDim.x) {
+        float v[BATCH];
+#pragma unroll
+        for (u32 k = 0; k < BATCH; k++) v[k] = base + k * blockDim.x < count ? x[base + k * blockDim.x] : 0.0f;
+#pragma unroll
+        for (u32 k = 0; k < BATCH; k++)
+            if (base + k * blockDim.x < count) f(v[k], base + k * blockDim.x);
+    }
+}
 
 DEV bool before(Ranked a, Ranked b) { return a.value > b.value || (a.value == b.value && a.id < b.id); }
 
@@ -32,7 +47,7 @@ DEV float floor_of(float best, u32 k, Memory& m) {
     m.maxima[threadIdx.x] = best;
     __syncthreads();
     u32 rank = 0;
-    for (u32 i = 0; i < 1024; i++) rank += m.maxima[i] > best || (m.maxima[i] == best && i < threadIdx.x);
+    for (u32 i = 0; i < 512; i++) rank += m.maxima[i] > best || (m.maxima[i] == best && i < threadIdx.x);
     if (rank == k - 1) m.floor = best;
     __syncthreads();
     return m.floor;
@@ -47,7 +62,7 @@ DEV Ranked block_first(Ranked mine, Memory& m) {
     __syncthreads();
     if ((threadIdx.x & 31) == 0) m.list[threadIdx.x >> 5] = mine;
     __syncthreads();
-    for (u32 w = 0; w < 32; w++)
+    for (u32 w = 0; w < 16; w++)
         if (before(m.list[w], mine)) mine = m.list[w];
     return mine;
 }
@@ -57,10 +72,10 @@ DEV void best_by_passes(const float* x, u32 valid, u32 k, float log_sum, u32* ou
     Ranked last{-NEG_INF, 0};
     for (u32 j = 0; j < k; j++) {
         Ranked mine{NEG_INF, NONE};
-        for (u32 i = threadIdx.x; i < valid; i += blockDim.x) {
-            Ranked here{x[i], i};
+        each_logit(x, valid, [&](float v, u32 id) {
+            Ranked here{v, id};
             if ((j == 0 || before(last, here)) && before(here, mine)) mine = here;
-        }
+        });
         last = block_first(mine, m);
         if (threadIdx.x == 0) out[8 + j] = last.id, out[28 + j] = __float_as_uint(last.value - log_sum);
     }
@@ -69,11 +84,11 @@ DEV void best_by_passes(const float* x, u32 valid, u32 k, float log_sum, u32* ou
 DEV void write_best(const float* x, u32 valid, u32 k, float floor, float log_sum, u32* out, Memory& m) {
     if (threadIdx.x == 0) m.size = 0;
     __syncthreads();
-    for (u32 i = threadIdx.x; i < valid; i += blockDim.x)
-        if (x[i] >= floor) {
-            u32 at = atomicAdd(&m.size, 1u);
-            if (at < LIST) m.list[at] = {x[i], i};
-        }
+    each_logit(x, valid, [&](float v, u32 id) {
+        if (v < floor) return;
+        u32 at = atomicAdd(&m.size, 1u);
+        if (at < LIST) m.list[at] = {v, id};
+    });
     __syncthreads();
     u32 size = m.size;
     if (size > LIST) return best_by_passes(x, valid, k, log_sum, out, m);
@@ -91,16 +106,15 @@ DEV void row_log_probs(const float* x, u32 vocab_size, u32 valid, u32 token, u32
     float own = x[token], best = NEG_INF, beyond = NEG_INF;
     u32 ahead = 0;
     bool bad = false;
-    for (u32 i = threadIdx.x; i < vocab_size; i += blockDim.x) {
-        float v = x[i];
+    each_logit(x, vocab_size, [&](float v, u32 id) {
         bad |= !is_finite(v);
-        if (i < valid) {
+        if (id < valid) {
             best = fmaxf(best, v);
-            ahead += v > own || (v == own && i < token);
+            ahead += v > own || (v == own && id < token);
         } else {
             beyond = fmaxf(beyond, v);
         }
-    }
+    });
     if (threadIdx.x == 0) m.rank = 1;
     if (__syncthreads_or(bad)) {
         if (threadIdx.x == 0) out[0] = token, out[1] = 1;
@@ -111,15 +125,15 @@ DEV void row_log_probs(const float* x, u32 vocab_size, u32 valid, u32 token, u32
     float top = warp_max(fmaxf(best, beyond));
     if ((threadIdx.x & 31) == 0) m.scratch[threadIdx.x >> 5] = top;
     __syncthreads();
-    top = warp_max(m.scratch[threadIdx.x & 31]);
+    top = warp_max(m.scratch[threadIdx.x & 15]);
     double sum = 0.0;
-    for (u32 i = threadIdx.x; i < vocab_size; i += blockDim.x) sum += (double)expf(x[i] - top);
+    each_logit(x, vocab_size, [&](float v, u32) { sum += (double)expf(v - top); });
 #pragma unroll
     for (int offset = 16; offset > 0; offset >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
     if ((threadIdx.x & 31) == 0) m.sums[threadIdx.x >> 5] = sum;
     __syncthreads();
     sum = 0.0;
-    for (u32 w = 0; w < 32; w++) sum += m.sums[w];
+    for (u32 w = 0; w < 16; w++) sum += m.sums[w];
     float log_sum = top + (float)log(sum);
     k = min(min(k, MOST_BEST), valid);
     if (threadIdx.x == 0) {
@@ -128,7 +142,7 @@ DEV void row_log_probs(const float* x, u32 vocab_size, u32 valid, u32 token, u32
     if (k > 0) write_best(x, valid, k, floor_of(best, k, m), log_sum, out, m);
 }
 
-extern "C" __global__ void __launch_bounds__(1024)
+extern "C" __global__ void __launch_bounds__(512)
 PASTE(log_probs_rows, f32, sm80)
 (Dims dims, const float* __restrict__ logits, const u32* __restrict__ targets, u32 k, u32* out) {
     __shared__ Memory m;
@@ -139,17 +153,18 @@ PASTE(log_probs_rows, f32, sm80)
                   out + row * OUT_WORDS, m);
 }
 
-extern "C" __global__ void __launch_bounds__(1024)
+extern "C" __global__ void __launch_bounds__(512)
 PASTE(log_probs_samples, f32, sm80)
 (Dims dims, const float* __restrict__ logits, const u32* meta, const u32* slots, u32* out) {
     __shared__ Memory m;
     grid_wait();
     u64 s = blockIdx.x;
     if (s >= meta[2]) return;
-    u32 k = slots[(u64)meta[meta[7] + 4 * s + 2] * SLOT_WORDS + SLOT_LOG_PROBS];
+    const u32* sample = meta + meta[7] + 4 * s;
+    u32 k = slots[(u64)sample[2] * SLOT_WORDS + SLOT_LOG_PROBS];
     out += s * OUT_WORDS;
+    if (k == NONE || (sample[3] & SAMPLE_LATE) || out[1] != 0) return;
     u32 token = out[0];
-    if (k == NONE || out[1] != 0) return;
     __syncthreads();
     row_log_probs(logits + s * DIM(vocab_size), DIM(vocab_size), DIM(sample_vocab), token, k, out, m);
 }

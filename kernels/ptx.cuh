@@ -160,6 +160,47 @@ DEV u32 block_prefix_u32(u32 x, u32* scratch, u32* total) {
     return before + inclusive - x;
 }
 
+// A value and whose it is. The higher value is better, the lower id on a tie.
+struct Best {
+    float value;
+    u32 id;
+};
+
+DEV Best better(Best a, Best b) {
+    return b.value > a.value || (b.value == a.value && b.id < a.id) ? b : a;
+}
+
+DEV Best warp_best(Best best) {
+#pragma unroll
+    for (int offset = 16; offset > 0; offset >>= 1)
+        best = better(best, {__shfl_xor_sync(0xffffffffu, best.value, offset),
+                             __shfl_xor_sync(0xffffffffu, best.id, offset)});
+    return best;
+}
+
+// Best over the block; every thread gets it. `scratch` holds 32.
+DEV Best block_best(Best best, Best* scratch) {
+    best = warp_best(best);
+    __syncthreads();
+    if ((threadIdx.x & 31) == 0) scratch[threadIdx.x >> 5] = best;
+    __syncthreads();
+    u32 lane = threadIdx.x & 31;
+    return warp_best(lane < blockDim.x / 32 ? scratch[lane] : Best{NEG_INF, NONE});
+}
+
+// Philox4x32-10 (Salmon et al. 2011).
+DEV uint4 philox(uint4 counter, uint2 key) {
+#pragma unroll
+    for (int round = 0; round < 10; round++) {
+        u32 high0 = __umulhi(0xD2511F53u, counter.x), low0 = 0xD2511F53u * counter.x;
+        u32 high1 = __umulhi(0xCD9E8D57u, counter.z), low1 = 0xCD9E8D57u * counter.z;
+        counter = make_uint4(high1 ^ counter.y ^ key.x, low1, high0 ^ counter.w ^ key.y, low0);
+        key.x += 0x9E3779B9u;
+        key.y += 0xBB67AE85u;
+    }
+    return counter;
+}
+
 // ---- memory -------------------------------------------------------------------------------------
 
 DEV u32 smem_address(const void* pointer) { return (u32)__cvta_generic_to_shared(pointer); }

@@ -6,13 +6,15 @@
 //   (struct Slot); counts [num_slots, vocab_size] u16 (bit 15: in the prompt, below: times in the
 //   output); mask [num_slots, ceil(vocab_size / 32)] u32; bias [num_slots, 1024] {u32 id, f32}, ids distinct;
 //   banned [num_slots, 128] u32; partials [S_pad, chunks, 8] u32; last_token [num_slots] u32;
-//   out [S_pad, 48] u32: [0] token, [1] status: 0 ok, 1 not finite, NONE for a padded row.
+//   out [S_pad, 48] u32: [0] token, [1] status: 0 ok, 1 not finite, NONE for a padded row. A sample whose
+//   flags have bit 2 (late) is skipped wholly; bit 1: mask [slot] holds, whatever the slot's flags say.
 // A row with a NaN or infinite logit, or with no id left, is not finite. Ids from sample_vocab on are never
 //   chosen. Order: bias, allowed ids and bans, penalties, temperature, top-k, top-p, min-p, Gumbel-max.
 //   Ties go to the lowest id, everywhere.
+// Launch: sample_scan, then sample_finish.
 // sample_scan: grid (chunks = ceil(vocab_size / 4096), S_pad), block 256. All of the work for greedy
 //   rows and rows that filter nothing.
-// sample_finish: grid S_pad, block 1024. Joins the chunks; for filtered rows finds the last token that
+// sample_finish: grid S_pad, block 512. Joins the chunks; for filtered rows finds the last token that
 //   top-k and top-p keep: a histogram of the distance to the best logit finds its bin, the bin alone
 //   is sorted. Masses are integers, so that sums do not depend on the order of the atomics.
 //   Writes the token, last_token, the output position and the counts.
@@ -27,7 +29,7 @@ struct Slot {
     u32 min_tokens, seed_low, seed_high, choice, position, log_probs, flags, bias_len, banned_len;
 };
 constexpr u32 HAS_MASK = 1, HAS_PENALTIES = 2;  // of Slot::flags
-constexpr u32 SAMPLE_MASK = 2;                  // of a sample's flags
+constexpr u32 SAMPLE_MASK = 2, SAMPLE_LATE = 4;  // of a sample's flags; late ones are left alone
 
 struct Bias {
     u32 id;
@@ -54,55 +56,31 @@ DEV bool is_changed(const Slot& slot, u32 flags) {
     return slot.bias_len || banned || (slot.flags & (HAS_MASK | HAS_PENALTIES)) || (flags & SAMPLE_MASK);
 }
 
-// Philox4x32-10 (Salmon et al. 2011).
-DEV uint4 philox(uint4 counter, uint2 key) {
-#pragma unroll
-    for (int round = 0; round < 10; round++) {
-        u32 high0 = __umulhi(0xD2511F53u, counter.x), low0 = 0xD2511F53u * counter.x;
-        u32 high1 = __umulhi(0xCD9E8D57u, counter.z), low1 = 0xCD9E8D57u * counter.z;
-        counter = make_uint4(high1 ^ counter.y ^ key.x, low1, high0 ^ counter.w ^ key.y, low0);
-        key.x += 0x9E3779B9u;
-        key.y += 0xBB67AE85u;
-    }
-    return counter;
+// Random words of the four ids from 4 * group on.
+DEV uint4 random_words(const Slot& slot, u32 group) {
+    return philox(make_uint4(group, slot.position, slot.choice, 0),
+                  make_uint2(slot.seed_low, slot.seed_high));
 }
 
-// Noise of a token: word id % 4 of the block of four ids, its upper 23 bits as a number in (0, 1).
+DEV u32 word_of(const uint4& words, u32 i) {
+    return i & 2 ? (i & 1 ? words.w : words.z) : (i & 1 ? words.y : words.x);
+}
+
+// A word's upper 23 bits as a number in (0, 1).
+DEV float uniform_of(u32 word) { return ((float)(word >> 9) + 0.5f) * 1.1920928955078125e-07f; }
+
+DEV float gumbel_of(u32 word) { return -logf(-logf(uniform_of(word))); }
+
 DEV float gumbel(const Slot& slot, u32 token) {
-    uint4 r = philox(make_uint4(token / 4, slot.position, slot.choice, 0),
-                     make_uint2(slot.seed_low, slot.seed_high));
-    u32 word = token & 2 ? (token & 1 ? r.w : r.z) : (token & 1 ? r.y : r.x);
-    float uniform = ((float)(word >> 9) + 0.5f) * 1.1920928955078125e-07f;  // 2^-23
-    return -logf(-logf(uniform));
+    return gumbel_of(word_of(random_words(slot, token / 4), token % 4));
+}
+
+// gumbel_of to 1e-3, at a third of the cost; infinite where the quick logarithm is not good enough.
+DEV float rough_gumbel(u32 word) {
+    float uniform = uniform_of(word);
+    return uniform > 0.99f ? -NEG_INF : -__logf(-__logf(uniform));
 }
 constexpr float MOST_GUMBEL = 16.64f;  // -ln(-ln(1 - 2^-24)) is 16.636
-
-struct Best {
-    float value;
-    u32 id;
-};
-
-DEV Best better(Best a, Best b) {
-    return b.value > a.value || (b.value == a.value && b.id < a.id) ? b : a;
-}
-
-DEV Best warp_best(Best best) {
-#pragma unroll
-    for (int offset = 16; offset > 0; offset >>= 1)
-        best = better(best, {__shfl_xor_sync(0xffffffffu, best.value, offset),
-                             __shfl_xor_sync(0xffffffffu, best.id, offset)});
-    return best;
-}
-
-// Best over the block; every thread gets it. `scratch` holds 32.
-DEV Best block_best(Best best, Best* scratch) {
-    best = warp_best(best);
-    __syncthreads();
-    if ((threadIdx.x & 31) == 0) scratch[threadIdx.x >> 5] = best;
-    __syncthreads();
-    u32 lane = threadIdx.x & 31;
-    return warp_best(lane < blockDim.x / 32 ? scratch[lane] : Best{NEG_INF, NONE});
-}
 
 DEV float penalised(float x, u32 count, const Slot& slot) {
     if (count == 0) return x;
@@ -139,60 +117,82 @@ DEV void change_logits(const Dims& dims, float* buffer, u32 first, u32 count, u3
     __syncthreads();
 }
 
-// Best of x + noise over the chunk. Only ids that noise can lift above the leader's score draw any.
+// Best of x + noise over the chunk. Few ids need their exact noise: those that could beat the leader.
 DEV Best draw(const float* buffer, u32 first, u32 count, Best leader, const Slot& slot, Best* scratch) {
-    __shared__ u16 near[CHUNK];  // offsets in the chunk
-    __shared__ u32 size;
-    if (threadIdx.x == 0) size = 0;
-    __syncthreads();
-    float lead = leader.value / slot.temperature;
-    float bar = lead + gumbel(slot, leader.id) - MOST_GUMBEL;
-    for (u32 i = threadIdx.x; i < count; i += blockDim.x)
-        if (buffer[i] > NEG_INF && buffer[i] / slot.temperature >= bar) near[atomicAdd(&size, 1u)] = i;
-    __syncthreads();
+    float bar = leader.value / slot.temperature + gumbel(slot, leader.id);
     Best best{NEG_INF, NONE};
-    for (u32 i = threadIdx.x; i < size; i += blockDim.x) {
-        u32 id = first + near[i];
-        best = better(best, {buffer[near[i]] / slot.temperature + gumbel(slot, id), id});
+    for (u32 i = threadIdx.x * 4; i < count; i += blockDim.x * 4) {
+        float4 x = *(const float4*)(buffer + i);  // the buffer is a whole chunk; the rest is masked here
+        float values[4] = {x.x, x.y, x.z, x.w};
+        bool any = false;
+#pragma unroll
+        for (u32 k = 0; k < 4; k++) {
+            values[k] = i + k < count ? values[k] / slot.temperature : NEG_INF;
+            any |= values[k] + MOST_GUMBEL >= bar;
+        }
+        if (!any) continue;
+        uint4 words = random_words(slot, (first + i) / 4);
+#pragma unroll
+        for (u32 k = 0; k < 4; k++) {
+            u32 word = word_of(words, k);
+            if (values[k] == NEG_INF || values[k] + rough_gumbel(word) < bar - 0.01f) continue;
+            best = better(best, {values[k] + gumbel_of(word), first + i + k});
+        }
     }
     return block_best(best, scratch);
 }
 
+constexpr u32 SCAN_THREADS = 256, PER_THREAD = CHUNK / SCAN_THREADS;
+
 // Partial words of a chunk: [0] best score, [1] its id, [2] lowest logit left, [3] 1 if not finite.
-ENTRY_F32(sample_scan)
+extern "C" __global__ void __launch_bounds__(SCAN_THREADS)
+PASTE(sample_scan, f32, sm80)
 (Dims dims, const float* __restrict__ logits, float* __restrict__ work, const u32* meta, Slot* slots,
  u16* counts, const u32* mask, const Bias* bias, const u32* banned, u32* partials) {
-    __shared__ float buffer[CHUNK];
+    __shared__ __align__(16) float buffer[CHUNK];
     __shared__ Best scratch[32];
+    grid_trigger();
     grid_wait();
     u32 s = blockIdx.y, first = blockIdx.x * CHUNK;
     if (s >= meta[2]) return;
     const u32* sample = sample_words(meta, s);
     u32 index = sample[2], flags = sample[3], present = min(CHUNK, DIM(vocab_size) - first);
+    if (flags & SAMPLE_LATE) return;
     u32 count = first < DIM(sample_vocab) ? min(CHUNK, DIM(sample_vocab) - first) : 0;
+    u64 row = (u64)s * DIM(vocab_size) + first;
+    float x[PER_THREAD];
+#pragma unroll
+    for (u32 k = 0; k < PER_THREAD; k++) {
+        u32 i = k * SCAN_THREADS + threadIdx.x;
+        x[k] = i < present ? logits[row + i] : 0.0f;
+    }
     Slot slot = slots[index];
     State state{meta, slots, counts, mask, bias, banned};
-    u64 row = (u64)s * DIM(vocab_size) + first;
-    bool changed = is_changed(slot, flags), bad = false;
-    for (u32 i = threadIdx.x; i < present; i += blockDim.x) {
-        buffer[i] = logits[row + i];
-        bad |= !is_finite(buffer[i]);
+    bool changed = is_changed(slot, flags), draws = slot.temperature > 0.0f && !is_filtered(slot);
+    bool bad = false;
+#pragma unroll
+    for (u32 k = 0; k < PER_THREAD; k++) {
+        bad |= !is_finite(x[k]);
+        if (changed || draws) buffer[k * SCAN_THREADS + threadIdx.x] = x[k];
     }
-    __syncthreads();
-    if (changed) change_logits(dims, buffer, first, count, index, flags, slot, state);
+    if (changed) {
+        __syncthreads();
+        change_logits(dims, buffer, first, count, index, flags, slot, state);
+    }
     Best best{NEG_INF, NONE};
     float low = -NEG_INF;
-    for (u32 i = threadIdx.x; i < count; i += blockDim.x) {
-        float x = buffer[i];
-        if (changed) work[row + i] = x;
-        if (x > NEG_INF) low = fminf(low, x);
-        best = better(best, {x, first + i});
+#pragma unroll
+    for (u32 k = 0; k < PER_THREAD; k++) {
+        u32 i = k * SCAN_THREADS + threadIdx.x;
+        if (i >= count) continue;
+        if (changed) work[row + i] = x[k] = buffer[i];
+        if (x[k] > NEG_INF) low = fminf(low, x[k]);
+        best = better(best, {x[k], first + i});
     }
     best = block_best(best, scratch);
     low = -block_best({-low, 0}, scratch).value;
     bad = __syncthreads_or(bad);
-    if (slot.temperature > 0.0f && !is_filtered(slot) && best.value > NEG_INF)
-        best = draw(buffer, first, count, best, slot, scratch);
+    if (draws && best.value > NEG_INF) best = draw(buffer, first, count, best, slot, scratch);
     if (threadIdx.x == 0)
         *(uint4*)(partials + ((u64)s * gridDim.x + blockIdx.x) * 8) =
             make_uint4(__float_as_uint(best.value), best.id, __float_as_uint(low), bad);
@@ -200,7 +200,7 @@ ENTRY_F32(sample_scan)
 
 // ---- filtered rows ------------------------------------------------------------------------------
 
-constexpr u32 BINS = 2048, SORT_CAP = 2048;
+constexpr u32 FINISH_THREADS = 512, BINS = 2048, SORT_CAP = 2048, EACH = BINS / FINISH_THREADS;
 constexpr float WIDEST = 32.0f;  // nats below the best: beyond, a token weighs less than 1.3e-14
 
 struct Filter {
@@ -222,6 +222,24 @@ struct Row {
     float best, temperature, from, per_nat, outer_per_nat;
     u32 outer_bin;
 };
+
+// Calls f(logit, id) for each id of the row, the loads of a batch together: one thread's latency is what
+// this kernel is made of.
+template <typename F>
+DEV void each_logit(const Row& row, F f) {
+    constexpr u32 BATCH = 16;
+    for (u32 base = threadIdx.x; base < row.count; base += BATCH * blockDim.x) {
+        float x[BATCH];
+#pragma unroll
+        for (u32 k = 0; k < BATCH; k++) {
+            u32 i = base + k * blockDim.x;
+            x[k] = i < row.count ? row.x[i] : NEG_INF;
+        }
+#pragma unroll
+        for (u32 k = 0; k < BATCH; k++)
+            if (x[k] > NEG_INF) f(x[k], base + k * blockDim.x);
+    }
+}
 
 DEV float distance(const Row& row, float x) { return (row.best - x) / row.temperature; }
 
@@ -247,21 +265,28 @@ DEV float key_value(u32 key) {
 DEV void histogram(const Row& row, Filter& f) {
     for (u32 b = threadIdx.x; b < BINS; b += blockDim.x) f.bin_count[b] = f.bin_loss[b] = 0;
     __syncthreads();
-    for (u32 i = threadIdx.x; i < row.count; i += blockDim.x) {
-        float d = distance(row, row.x[i]);
+    each_logit(row, [&](float x, u32) {
+        float d = distance(row, x);
         u32 bin = bin_of(row, d);
-        if (bin == NONE) continue;
+        if (bin == NONE) return;
         float edge = row.from + (float)bin / row.per_nat;
         float loss = 1.0f - exp2_approx(fminf(edge - d, 0.0f) * LOG2E);
         atomicAdd(&f.bin_count[bin], 1u);
         atomicAdd(&f.bin_loss[bin], __float2uint_rn(loss * 1048576.0f));
-    }
+    });
     __syncthreads();
 }
 
 DEV double bin_mass(const Row& row, const Filter& f, u32 bin) {
     double edge = row.from + (double)((float)bin / row.per_nat);
     return exp(-edge) * ((double)f.bin_count[bin] - (double)f.bin_loss[bin] / 1048576.0);
+}
+
+DEV double sum_of(const double (&x)[EACH]) {
+    double sum = 0.0;
+#pragma unroll
+    for (u32 i = 0; i < EACH; i++) sum += x[i];
+    return sum;
 }
 
 // Exclusive prefix sum in a fixed order; `total` is the sum.
@@ -276,7 +301,7 @@ DEV double block_prefix_f64(double x, double* scratch, double* total) {
     __syncthreads();
     if (lane == 31) scratch[warp] = inclusive;
     __syncthreads();
-    double part = scratch[lane], scan = part;
+    double part = lane < blockDim.x / 32 ? scratch[lane] : 0.0, scan = part;
 #pragma unroll
     for (int offset = 1; offset < 32; offset <<= 1) {
         double below = __shfl_up_sync(0xffffffffu, scan, offset);
@@ -289,15 +314,15 @@ DEV double block_prefix_f64(double x, double* scratch, double* total) {
 // Finds the bin in which the running amount (tokens, or mass) reaches `target`; NONE if none does.
 // Returns the amount before that bin.
 DEV double find_bin(const Row& row, Filter& f, bool by_mass, double target, double before) {
-    double amounts[2], total;
-    u32 b = threadIdx.x * 2;
+    double amounts[EACH], total;
+    u32 b = threadIdx.x * EACH;
 #pragma unroll
-    for (u32 i = 0; i < 2; i++) amounts[i] = by_mass ? bin_mass(row, f, b + i) : (double)f.bin_count[b + i];
-    double at = before + block_prefix_f64(amounts[0] + amounts[1], f.scan, &total);
+    for (u32 i = 0; i < EACH; i++) amounts[i] = by_mass ? bin_mass(row, f, b + i) : (double)f.bin_count[b + i];
+    double at = before + block_prefix_f64(sum_of(amounts), f.scan, &total);
     if (threadIdx.x == 0) f.cut_bin = NONE;
     __syncthreads();
 #pragma unroll
-    for (u32 i = 0; i < 2; i++) {
+    for (u32 i = 0; i < EACH; i++) {
         if (at < target && at + amounts[i] >= target) f.cut_bin = b + i, f.mass = at;
         at += amounts[i];
     }
@@ -305,17 +330,19 @@ DEV double find_bin(const Row& row, Filter& f, bool by_mass, double target, doub
     return f.mass;
 }
 
-// Sorts the tokens of a bin, best first. False if there are too many.
-DEV bool sort_bin(const Row& row, Filter& f, u32 bin) {
-    u32 size = f.bin_count[bin], padded = 32;
+// Sorts the `size` tokens of bins [from, to], best first. False if there are too many.
+DEV bool sort_bins(const Row& row, Filter& f, u32 from, u32 to, u32 size) {
+    u32 padded = 32;
     if (size > SORT_CAP) return false;
     while (padded < size) padded *= 2;
     if (threadIdx.x == 0) f.size = 0;
     for (u32 i = threadIdx.x; i < padded; i += blockDim.x) f.sorted[i] = 0;
     __syncthreads();
-    for (u32 i = threadIdx.x; i < row.count; i += blockDim.x)
-        if (bin_of(row, distance(row, row.x[i])) == bin)
-            f.sorted[atomicAdd(&f.size, 1u)] = (u64)order_key(row.x[i]) << 32 | ~i;
+    each_logit(row, [&](float x, u32 id) {
+        u32 bin = bin_of(row, distance(row, x));
+        if (bin >= from && bin <= to)
+            f.sorted[atomicAdd(&f.size, 1u)] = (u64)order_key(x) << 32 | ~id;
+    });
     __syncthreads();
     for (u32 span = 2; span <= padded; span *= 2)
         for (u32 step = span / 2; step > 0; step /= 2) {
@@ -345,38 +372,18 @@ DEV void cut_alike(const Row& row, Filter& f, u32 bin, double before, double eac
     __syncthreads();
 }
 
-// Sets (cut_value, cut_id) to the last token in falling order at which the running amount reaches
-// `target`, and f.mass to the mass of all tokens up to it if `mass_before` is that before `cut_bin`.
-DEV void cut_at(Row row, Filter& f, bool by_mass, double target) {
-    double before = find_bin(row, f, by_mass, target, 0.0);
-    u32 bin = f.cut_bin;
-    if (threadIdx.x == 0) f.cut_id = NONE, f.cut_value = NEG_INF;
-    __syncthreads();
-    if (bin != NONE && f.bin_count[bin] > SORT_CAP) {
-        row.from = (float)bin / row.per_nat;
-        row.outer_bin = bin;
-        row.outer_per_nat = row.per_nat;
-        row.per_nat *= (float)BINS;
-        histogram(row, f);
-        before = find_bin(row, f, by_mass, target, before);
-        bin = f.cut_bin;
-    }
-    if (bin == NONE) return;
-    if (!sort_bin(row, f, bin)) {
-        double each = by_mass ? bin_mass(row, f, bin) / f.bin_count[bin] : 1.0;
-        cut_alike(row, f, bin, before, each, target);
-        return;
-    }
-    double amounts[2], total;
-    u32 i = threadIdx.x * 2, size = f.bin_count[bin];
+// Sets (cut_value, cut_id) to the token of the sorted bin at which the running amount reaches `target`.
+DEV void cut_sorted(const Row& row, Filter& f, bool by_mass, double before, double target, u32 size) {
+    double amounts[EACH], total;
+    u32 i = threadIdx.x * EACH;
 #pragma unroll
-    for (u32 j = 0; j < 2; j++) {
+    for (u32 j = 0; j < EACH; j++) {
         float d = i + j < size ? distance(row, key_value((u32)(f.sorted[i + j] >> 32))) : 0.0f;
         amounts[j] = i + j >= size ? 0.0 : by_mass ? exp(-(double)d) : 1.0;
     }
-    double at = before + block_prefix_f64(amounts[0] + amounts[1], f.scan, &total);
+    double at = before + block_prefix_f64(sum_of(amounts), f.scan, &total);
 #pragma unroll
-    for (u32 j = 0; j < 2; j++) {
+    for (u32 j = 0; j < EACH; j++) {
         // Bin masses are rounded: the last token of the bin closes what rounding left open.
         bool reaches = at < target && (at + amounts[j] >= target || i + j + 1 == size);
         if (i + j < size && reaches) {
@@ -392,50 +399,132 @@ DEV bool is_kept(float x, u32 id, float cut_value, u32 cut_id) {
     return x > cut_value || (x == cut_value && id <= cut_id);
 }
 
-DEV double kept_mass(const Row& row, Filter& f, float cut_value, u32 cut_id) {
-    double sum = 0.0, total;
-    for (u32 i = threadIdx.x; i < row.count; i += blockDim.x)
-        if (row.x[i] > NEG_INF && is_kept(row.x[i], i, cut_value, cut_id))
-            sum += (double)exp2_approx(-distance(row, row.x[i]) * LOG2E);
-    block_prefix_f64(sum, f.scan, &total);
+// Tokens of bins [0, bin].
+DEV u32 tokens_up_to(Filter& f, u32 bin) {
+    u32 b = threadIdx.x * EACH, mine = 0, total;
+#pragma unroll
+    for (u32 i = 0; i < EACH; i++)
+        if (b + i <= bin) mine += f.bin_count[b + i];
+    block_prefix_u32(mine, (u32*)f.scan, &total);
     return total;
 }
 
-// The token of a filtered row.
-DEV u32 sample_filtered(Row row, const Slot& slot, float low, Filter& f, Best* scratch) {
-    float range = fminf(distance(row, low), WIDEST);
-    row.per_nat = (float)(BINS - 1) / fmaxf(range, 1e-3f);
-    float cut_value = NEG_INF;
-    u32 cut_id = NONE;
-    if (slot.top_k > 0 && slot.top_k < row.count) {
-        histogram(row, f);
-        cut_at(row, f, false, (double)slot.top_k);
-        cut_value = f.cut_value, cut_id = f.cut_id;
+DEV double mass_of_bins(const Row& row, Filter& f) {
+    double amounts[EACH], total;
+#pragma unroll
+    for (u32 i = 0; i < EACH; i++) amounts[i] = bin_mass(row, f, threadIdx.x * EACH + i);
+    block_prefix_f64(sum_of(amounts), f.scan, &total);
+    return total;
+}
+
+// The usual case: all that the filters can keep is a short list, f.sorted[0, size). `mass` is that of
+// all tokens that top-p looks at, or negative for the first `most` of the list.
+DEV u32 sample_list(const Row& row, const Slot& slot, Filter& f, u32 size, u32 most, double mass, Best* scratch) {
+    float d[EACH];
+    double amounts[EACH], total;
+    u32 i = threadIdx.x * EACH;
+    size = min(size, most);
+#pragma unroll
+    for (u32 j = 0; j < EACH; j++) {
+        d[j] = i + j < size ? distance(row, key_value((u32)(f.sorted[i + j] >> 32))) : 0.0f;
+        amounts[j] = i + j < size ? exp(-(double)d[j]) : 0.0;
     }
-    if (slot.top_p < 1.0f) {
-        double target = (double)slot.top_p * kept_mass(row, f, cut_value, cut_id);
-        histogram(row, f);
-        cut_at(row, f, true, target);
-        if (is_kept(f.cut_value, f.cut_id, cut_value, cut_id)) cut_value = f.cut_value, cut_id = f.cut_id;
-    }
+    double at = block_prefix_f64(sum_of(amounts), f.scan, &total);
+    double target = slot.top_p < 1.0f ? (double)slot.top_p * (mass < 0.0 ? total : mass) : 2.0 * total;
     float floor = slot.min_p > 0.0f ? logf(slot.min_p) : NEG_INF;
     Best best{NEG_INF, NONE};
-    for (u32 i = threadIdx.x; i < row.count; i += blockDim.x) {
-        float x = row.x[i];
-        if (!(x > NEG_INF) || !is_kept(x, i, cut_value, cut_id)) continue;
-        float d = distance(row, x);
-        if (slot.min_p > 0.0f && -d < floor) continue;
-        best = better(best, {gumbel(slot, i) - d, i});
+#pragma unroll
+    for (u32 j = 0; j < EACH; j++) {
+        u32 id = i + j < size ? ~(u32)f.sorted[i + j] : NONE;
+        bool kept = i + j < size && (at < target || i + j == 0) && -d[j] >= floor;
+        if (kept) best = better(best, {gumbel(slot, id) - d[j], id});
+        at += amounts[j];
     }
     return block_best(best, scratch).id;
 }
 
-extern "C" __global__ void __launch_bounds__(1024)
+DEV double kept_mass(const Row& row, Filter& f, float cut_value, u32 cut_id) {
+    double sum = 0.0, total;
+    each_logit(row, [&](float x, u32 id) {
+        if (is_kept(x, id, cut_value, cut_id)) sum += (double)exp2_approx(-distance(row, x) * LOG2E);
+    });
+    block_prefix_f64(sum, f.scan, &total);
+    return total;
+}
+
+// The draw among all that is kept, wherever it is.
+DEV u32 sample_kept(const Row& row, const Slot& slot, float cut_value, u32 cut_id, Best* scratch) {
+    constexpr u32 BATCH = 16;
+    float floor = slot.min_p > 0.0f ? logf(slot.min_p) : NEG_INF;
+    Best best{NEG_INF, NONE};
+    for (u32 base = threadIdx.x; base < row.count; base += BATCH * blockDim.x) {
+        float x[BATCH];
+        u32 kept = 0;
+#pragma unroll
+        for (u32 k = 0; k < BATCH; k++)
+            x[k] = base + k * blockDim.x < row.count ? row.x[base + k * blockDim.x] : NEG_INF;
+#pragma unroll
+        for (u32 k = 0; k < BATCH; k++) {
+            bool here = x[k] > NEG_INF && is_kept(x[k], base + k * blockDim.x, cut_value, cut_id);
+            if (here && -distance(row, x[k]) >= floor) kept |= 1u << k;
+        }
+        for (; kept; kept &= kept - 1) {
+            u32 id = base + (__ffs(kept) - 1) * blockDim.x;
+            best = better(best, {gumbel(slot, id) - distance(row, row.x[id]), id});
+        }
+    }
+    return block_best(best, scratch).id;
+}
+
+// The token of a filtered row: a first pass for top-k, a second for top-p, then the draw.
+DEV u32 sample_filtered(const Row& whole, const Slot& slot, float low, Filter& f, Best* scratch) {
+    float per_nat = (float)(BINS - 1) / fmaxf(fminf(distance(whole, low), WIDEST), 1e-3f);
+    float cut_value = NEG_INF;
+    u32 cut_id = NONE;
+    bool by_count = slot.top_k > 0 && slot.top_k < whole.count;
+#pragma unroll 1
+    for (u32 by_mass = !by_count; by_mass <= (slot.top_p < 1.0f); by_mass++) {
+        Row row = whole;
+        row.per_nat = per_nat;
+        bool cut_before = by_count && by_mass, zoomed = false;
+        double mass = cut_before ? kept_mass(whole, f, cut_value, cut_id) : -1.0, before = 0.0, target;
+        u32 bin;
+#pragma unroll 1
+        while (true) {
+            histogram(row, f);
+            if (by_mass && mass < 0.0) mass = mass_of_bins(row, f);
+            target = by_mass ? (double)slot.top_p * mass : (double)slot.top_k;
+            before = find_bin(row, f, by_mass, target, before);
+            bin = f.cut_bin;
+            if (zoomed || bin == NONE || f.bin_count[bin] <= SORT_CAP) break;
+            row.from = (float)bin / row.per_nat;
+            row.outer_bin = bin;
+            row.outer_per_nat = row.per_nat;
+            row.per_nat *= (float)BINS;
+            zoomed = true;
+        }
+        if (bin == NONE) continue;  // the cut lies where no token has weight: all stay
+        u32 size = f.bin_count[bin], up_to = tokens_up_to(f, bin);
+        bool short_list = !cut_before && !zoomed && up_to <= SORT_CAP;
+        if (short_list) size = up_to;
+        bool sorted = sort_bins(row, f, short_list ? 0 : bin, bin, size);
+        if (short_list) return sample_list(row, slot, f, size, by_mass ? NONE : slot.top_k, mass, scratch);
+        if (threadIdx.x == 0) f.cut_id = NONE, f.cut_value = NEG_INF;
+        __syncthreads();
+        if (sorted) cut_sorted(row, f, by_mass, before, target, size);
+        else cut_alike(row, f, bin, before, by_mass ? bin_mass(row, f, bin) / size : 1.0, target);
+        if (is_kept(f.cut_value, f.cut_id, cut_value, cut_id)) cut_value = f.cut_value, cut_id = f.cut_id;
+    }
+    return sample_kept(whole, slot, cut_value, cut_id, scratch);
+}
+
+extern "C" __global__ void __launch_bounds__(FINISH_THREADS)
 PASTE(sample_finish, f32, sm80)
 (Dims dims, const float* logits, const float* work, const u32* meta, Slot* slots, u16* counts,
  const u32* partials, u32* last_token, u32* out) {
     __shared__ Filter filter;
     __shared__ Best scratch[32];
+    grid_trigger();
     grid_wait();
     u32 s = blockIdx.x, chunks = (DIM(vocab_size) + CHUNK - 1) / CHUNK;
     if (s >= meta[2]) {
@@ -443,6 +532,7 @@ PASTE(sample_finish, f32, sm80)
         return;
     }
     const u32* sample = sample_words(meta, s);
+    if (sample[3] & SAMPLE_LATE) return;
     u32 index = sample[2];
     Slot slot = slots[index];
     Best best{NEG_INF, NONE};

@@ -18,6 +18,8 @@
 
 constexpr u32 MAX_ROWS = 1024;
 constexpr u32 PLAN_HEADER = 16;
+constexpr u32 MIN_TILES = 2;    // a CTA; fewer cost more in joining pieces than they save
+constexpr u32 FEW_TILES = 4;    // a CTA; below, short pairs are not cut (flag bit 1, see attention.cu)
 
 // Largest i with first[i] <= value; first[0] is 0.
 DEV u32 find_row(const u32* first, u32 count, u32 value) {
@@ -100,7 +102,7 @@ DEV void write_plan(const Dims& dims, const u32* meta, u32* plan, const PlanShap
         total += sum;
     }
     __syncthreads();
-    u32 per_cta = max((total + shape.grid - 1) / shape.grid, 1u);
+    u32 per_cta = max((total + shape.grid - 1) / shape.grid, MIN_TILES);
     for (u32 c = tid; c < shape.grid; c += blockDim.x) {
         u32 low = 0, high = max(num_entries, 1u);
         while (high - low > 1) {
@@ -111,7 +113,8 @@ DEV void write_plan(const Dims& dims, const u32* meta, u32* plan, const PlanShap
         plan[PLAN_HEADER + c] = low;
     }
     if (tid == 0) {
-        plan[0] = num_entries, plan[1] = total, plan[2] = per_cta, plan[3] = shape.flags;
+        plan[0] = num_entries, plan[1] = total, plan[2] = per_cta;
+        plan[3] = shape.flags | (per_cta < FEW_TILES ? 2u : 0u);
         plan[4] = meta[1], plan[5] = T_pad, plan[6] = shape.grid;
     }
 }

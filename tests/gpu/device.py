@@ -72,7 +72,12 @@ class Kernels:
         self.dims = (ctypes.c_uint32 * 16)(*values.values())
         if exact:
             defines |= {"CONST_DIMS": 1} | {f"D_{field}": v for field, v in values.items()}
-        self.module = _load(name, arch(), tuple(sorted(defines.items())))
+        self._key = (name, arch(), tuple(sorted(defines.items())))
+        self._module: int | None = None
+
+    def compile(self) -> None:
+        """Compiles ahead of the first launch; any thread."""
+        _cubin(*self._key)
 
     def launch(
         self,
@@ -85,7 +90,9 @@ class Kernels:
         pdl: bool = False,
     ) -> None:
         """Launches `entry` (full name). Tensors go as pointers, floats as f32, None as null."""
-        function = _function(self.module, entry)
+        if self._module is None:
+            self._module = _load(*self._key)
+        function = _function(self._module, entry)
         if smem > 48 * 1024:
             _check(_driver().cuFuncSetAttribute(function, 8, smem), "shared memory size")
         values = [self.dims] if dims else []
@@ -113,8 +120,13 @@ def _argument(arg):
 
 
 @cache
+def _cubin(name: str, target: str, defines: tuple) -> bytes:
+    return compile_kernel(name, target, dict(defines)).cubin
+
+
+@cache
 def _load(name: str, target: str, defines: tuple) -> int:
-    cubin, module = compile_kernel(name, target, dict(defines)).cubin, ctypes.c_void_p()
+    cubin, module = _cubin(name, target, defines), ctypes.c_void_p()
     _check(_driver().cuModuleLoadData(ctypes.byref(module), cubin), f"load of {name}")
     return module.value
 

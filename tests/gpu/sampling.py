@@ -158,10 +158,10 @@ class Prepared:
         )
         self.sampler.launch("sample_scan_f32_sm80", (self.chunks, self.S_pad), 256, logits, work, meta, slots, counts,
                             *self.lists, self.partials)  # fmt: skip
-        self.sampler.launch("sample_finish_f32_sm80", self.S_pad, 1024, logits, work, meta, slots, counts,
+        self.sampler.launch("sample_finish_f32_sm80", self.S_pad, 512, logits, work, meta, slots, counts,
                             self.partials, self.last, self.out)  # fmt: skip
         self.log_probs.launch(
-            "log_probs_samples_f32_sm80", self.S_pad, 1024, logits, meta, slots, self.out
+            "log_probs_samples_f32_sm80", self.S_pad, 512, logits, meta, slots, self.out
         )
 
 

@@ -11,8 +11,8 @@ NUM_SLOTS = 40
 
 def shared_bytes(head_dim, stages):
     tile = 32 if head_dim == 256 else 64
-    q = 64 * (head_dim + 8) * 2 if head_dim == 256 else 0
-    return stages * 2 * tile * (head_dim + 8) * 2 + q + 16 * head_dim * 4 + 1024
+    q_rows = 64 if head_dim == 256 else stages * 8
+    return stages * 2 * tile * (head_dim + 8) * 2 + q_rows * (head_dim + 8) * 2 + 1024
 
 
 def reference_attention(q, k, v, start, scale, softcap, window):
@@ -127,7 +127,7 @@ MIXED = [(300, 1), (5, 1), (2000, 1), (0, 77), (512, 40), (64, 1), (0, 3)]
     [EDGES, CHUNKS, MIXED, EDGES[-1:], [(0, 1)]],
     ids=["decode", "prefill", "mixed", "long", "one"],
 )
-@pytest.mark.parametrize("head_dim", [64, 96, 128, 256])
+@pytest.mark.parametrize("head_dim", [16, 32, 64, 96, 128, 256])
 @pytest.mark.parametrize("name", DTYPES)
 def test_attention(name, head_dim, rows):
     out, reference = run_attention(rows, 8, 2, head_dim, name)

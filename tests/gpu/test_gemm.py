@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from bench import stream_bytes
 from device import Kernels, poison, relative_error, u32
 
 DTYPES = {"bf16": (torch.bfloat16, 0, 4e-3), "f16": (torch.float16, 1, 6e-4)}
@@ -15,43 +16,76 @@ def gated(y, kind):
     ) * up
 
 
+def launch_gemm(which, name, n, k, most_rows, epilogue, x, w, out, kind, exact=True, grid=None):
+    """gemm_skinny or gemm_stream, whose grid may be anything."""
+    flag = DTYPES[name][1]
+    macros, smem = {"DTYPE_F16": flag, "GEMM_ROWS": most_rows, "GEMM_EPI": epilogue}, 0
+    full = n // 32 if epilogue == 2 else n // 16
+    if which == "stream":
+        macros |= {"GEMM_STAGES": 4, "GEMM_STEPS": 2, "GEMM_X_SHARED": int(k < 2000)}
+        smem = stream_bytes(most_rows, k, epilogue, 4, 2, macros["GEMM_X_SHARED"])
+    kernels = Kernels(f"gemm_{which}", {"gemm_n": n, "gemm_k": k}, exact, **macros)
+    arguments = (x, w, out, len(x), kind)
+    kernels.launch(f"gemm_{which}_{name}_sm80", min(grid or full, full), 256, *arguments, smem=smem)
+
+
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("epilogue", [0, 1, 2, 3])
 @pytest.mark.parametrize("most_rows", [8, 16, 32, 64])
 @pytest.mark.parametrize("name", DTYPES)
-def test_gemm_skinny(name, most_rows, epilogue, exact):
-    dtype, flag, tolerance = DTYPES[name]
+@pytest.mark.parametrize("which", ["skinny", "stream"])
+def test_gemm(which, name, most_rows, epilogue, exact):
+    dtype, _, tolerance = DTYPES[name]
     for n, k in [(32, 8), (64, 576), (96, 1024), (576, 1536), (1024, 2056)]:
-        kernels = Kernels("gemm_skinny", {"gemm_n": n, "gemm_k": k}, exact, DTYPE_F16=flag,
-                          GEMM_ROWS=most_rows, GEMM_EPI=epilogue)  # fmt: skip
         w = torch.randn(n, k, device="cuda").to(dtype)
         for rows in {1, 2, 7, 8, most_rows // 2 + 1, most_rows}:
             x = torch.randn(rows, k, device="cuda").to(dtype) / k**0.5
             y = x.double() @ w.double().T
-            kind, width = n % 64 == 0, n // 2 if epilogue == 2 else n
+            kind, width = int(n % 64 == 0), n // 2 if epilogue == 2 else n
             out = poison(rows, width, dtype=torch.float32 if epilogue in (1, 3) else dtype)
             if epilogue == 1:
                 out = torch.randn(rows, width, device="cuda")
                 y = y + out.double()
-            grid = n // 32 if epilogue == 2 else n // 16
-            kernels.launch(f"gemm_skinny_{name}_sm80", grid, 256, x, w, out, rows, int(kind))
+            launch_gemm(
+                which,
+                name,
+                n,
+                k,
+                most_rows,
+                epilogue,
+                x,
+                w,
+                out,
+                kind,
+                exact,
+                7 * rows if which == "stream" else None,
+            )
             expected = gated(y, kind) if epilogue == 2 else y
             limit = 2e-6 if epilogue in (1, 3) else tolerance
             assert relative_error(out, expected) < limit, (n, k, rows)
 
 
-def test_gemm_skinny_rows_do_not_depend_on_each_other():
+@pytest.mark.parametrize("which", ["skinny", "stream"])
+def test_gemm_rows_do_not_depend_on_each_other(which):
     n, k = 256, 4096
     w = torch.randn(n, k, device="cuda").bfloat16()
     x = torch.randn(64, k, device="cuda").bfloat16()
     results = []
     for most_rows, rows in [(8, 1), (8, 8), (16, 9), (64, 64)]:
-        kernels = Kernels(
-            "gemm_skinny", {"gemm_n": n, "gemm_k": k}, GEMM_ROWS=most_rows, GEMM_EPI=3
-        )
         out = poison(rows, n, dtype=torch.float32)
-        kernels.launch(
-            "gemm_skinny_bf16_sm80", n // 16, 256, x[:rows].contiguous(), w, out, rows, 0
+        part = x[:rows].contiguous()
+        launch_gemm(
+            which,
+            "bf16",
+            n,
+            k,
+            most_rows,
+            3,
+            part,
+            w,
+            out,
+            0,
+            grid=3 + rows if which == "stream" else None,
         )
         results.append(out[0])
     assert all(torch.equal(results[0], other) for other in results)

@@ -184,7 +184,7 @@ def test_log_probs(vocab, valid, spread, exact):
     for k in (0, 1, 20):
         out = poison(9, 48, dtype=torch.int32)
         kernels = Kernels("log_probs", {"vocab_size": vocab, "sample_vocab": valid}, exact)
-        kernels.launch("log_probs_rows_f32_sm80", 9, 1024, logits, u32(targets), k, out)
+        kernels.launch("log_probs_rows_f32_sm80", 9, 512, logits, u32(targets), k, out)
         words = out.cpu().numpy()
         reals, expected = words.view(np.float32), logits.double().log_softmax(-1).cpu().numpy()
         for i, token in enumerate(targets.tolist()):
@@ -202,7 +202,7 @@ def test_log_probs_say_that_a_row_is_not_finite():
     logits[1, 4999] = float("nan")
     out = poison(2, 48, dtype=torch.int32)
     kernels = Kernels("log_probs", {"vocab_size": 5000, "sample_vocab": 4000})
-    kernels.launch("log_probs_rows_f32_sm80", 2, 1024, logits, u32([1, 2]), 5, out)
+    kernels.launch("log_probs_rows_f32_sm80", 2, 512, logits, u32([1, 2]), 5, out)
     assert out[:, 1].tolist() == [0, 1]
 
 

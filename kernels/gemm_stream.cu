@@ -1,0 +1,192 @@
+// y = x W^T for few rows of x: a persistent grid streams W once, many loads ahead.
+//
+// Shapes: x [rows, gemm_k] act; w [gemm_n, gemm_k] act; rows <= GEMM_ROWS (macro: 8, 16, 32 or 64).
+//   GEMM_EPI 0: out [rows, gemm_n] act.  1: out [rows, gemm_n] f32, out += y.  3: the same, out = y.
+//   GEMM_EPI 2: w holds gemm_n / 2 gate rows, then as many up rows; out [rows, gemm_n / 2] act =
+//   gate(y_gate) * y_up; `kind` 0 SiLU, 1 GELU by tanh.
+// Contiguous, 16-byte aligned; gemm_k % 8 == 0; gemm_n % 16 == 0 (32 for EPI 2).
+// How: a CTA takes every gridDim.x-th group of 16 rows of W (16 gate and 16 up rows for EPI 2); its 8 warps
+//   share K. Each lane copies what it will multiply, 16 bytes of rows g and g + 8 at a time, into its own
+//   places of a ring in shared memory (no barrier), and reads it back as mma A fragments; x is read with the
+//   same permutation of K, which the product does not see. The ring runs on across groups.
+// Numerics: f32 accumulation; the warps' sums are added in warp order, so a row's result depends
+//   neither on `rows` nor on the other rows nor on the grid.
+// Launch: grid up to gemm_n / 16 (gemm_n / 32 for EPI 2), best CTAs an SM * SMs; block 256; dynamic shared
+//   memory GEMM_STAGES * GEMM_STEPS * TILES * 8192 + TILES * GEMM_ROWS * 512
+//   + (GEMM_X_SHARED ? GEMM_ROWS * (roundup(2 * gemm_k, 128) + 64) : 0) bytes, TILES = EPI 2 ? 2 : 1.
+//   The first weights are read before griddepcontrol.wait: W must not be written by the kernel before.
+#include "ptx.cuh"
+
+#ifndef GEMM_ROWS
+#define GEMM_ROWS 8
+#endif
+#ifndef GEMM_EPI
+#define GEMM_EPI 0
+#endif
+#ifndef GEMM_STAGES
+#define GEMM_STAGES 4
+#endif
+#ifndef GEMM_STEPS
+#define GEMM_STEPS 2
+#endif
+#ifndef GEMM_X_SHARED
+#define GEMM_X_SHARED 0
+#endif
+
+constexpr int NT = GEMM_ROWS / 8;             // mma tiles over rows of x
+constexpr int TILES = GEMM_EPI == 2 ? 2 : 1;  // mma tiles over rows of W
+constexpr int WARPS = 8, THREADS = 256, STEPS = GEMM_STEPS;  // 32 elements of K a step
+constexpr u32 ROUND = WARPS * STEPS * 32;     // elements of K that a CTA reads at once
+constexpr u32 PIECES = TILES * 2 * STEPS;     // 16-byte pieces of a lane a stage
+constexpr u32 STAGE_BYTES = PIECES * THREADS * 16;
+
+struct Problem {
+    const act *x, *w;
+    u32 gemm_n, gemm_k, rows, kind, x_stride;
+};
+
+// A place in this CTA's stream of (group of rows, round of K).
+struct Cursor {
+    const act* w;  // row g of the group, at this lane's first element of K
+    u32 group, base;
+};
+
+DEV u32 num_groups(const Problem& p) { return p.gemm_n / (16 * TILES); }
+
+DEV void place(Cursor& c, const Problem& p) {
+    u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    c.w = p.w + (u64)(c.group * 16 + lane / 4) * p.gemm_k + warp * STEPS * 32 + (lane & 3) * 8;
+    c.base = 0;
+}
+
+DEV void advance(Cursor& c, const Problem& p) {
+    c.base += ROUND;
+    if (c.base < p.gemm_k) return;
+    c.group += gridDim.x;
+    place(c, p);
+}
+
+DEV void issue(const Cursor& c, const Problem& p, u32 stage) {
+    if (c.group < num_groups(p)) {
+        u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+        u32 k = c.base + warp * STEPS * 32 + (lane & 3) * 8;
+        u32 target = stage + threadIdx.x * 16;
+#pragma unroll
+        for (int j = 0; j < STEPS; j++) {
+            u32 bytes = k + 32 * j < p.gemm_k ? 16 : 0;
+            const act* source = bytes ? c.w + c.base + 32 * j : p.w;
+#pragma unroll
+            for (int part = 0; part < TILES * 2; part++) {
+                u64 rows = (part & 1) * 8 + (part >> 1) * (p.gemm_n / 2);
+                cp_async_16(target + (part * STEPS + j) * THREADS * 16,
+                            bytes ? source + rows * p.gemm_k : source, bytes);
+            }
+        }
+    }
+    cp_async_commit();
+}
+
+DEV uint4 load_x(const Problem& p, const u8* x_smem, u32 row, u32 k) {
+    if (row >= p.rows || k >= p.gemm_k) return make_uint4(0, 0, 0, 0);
+    if (GEMM_X_SHARED) return *(const uint4*)(x_smem + row * p.x_stride + k * 2);
+    return *(const uint4*)(p.x + (u64)row * p.gemm_k + k);
+}
+
+DEV void multiply(float (&sum)[TILES][NT][4], const Problem& p, const u8* stage, const u8* x_smem, u32 base) {
+    u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const uint4* w = (const uint4*)stage + threadIdx.x;
+#pragma unroll
+    for (int j = 0; j < STEPS; j++) {
+        u32 k = base + warp * STEPS * 32 + 32 * j + (lane & 3) * 8;
+        uint4 a[TILES], b[TILES];
+#pragma unroll
+        for (int tile = 0; tile < TILES; tile++) {
+            a[tile] = w[((2 * tile) * STEPS + j) * THREADS];
+            b[tile] = w[((2 * tile + 1) * STEPS + j) * THREADS];
+        }
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+            uint4 x = load_x(p, x_smem, n * 8 + lane / 4, k);
+#pragma unroll
+            for (int tile = 0; tile < TILES; tile++) {
+                mma_16816(sum[tile][n], {a[tile].x, b[tile].x, a[tile].y, b[tile].y}, x.x, x.y);
+                mma_16816(sum[tile][n], {a[tile].z, b[tile].z, a[tile].w, b[tile].w}, x.z, x.w);
+            }
+        }
+    }
+}
+
+DEV float gate_f32(float x, u32 kind) {
+    if (kind == 0) return __fdividef(x, 1.0f + exp2_approx(-fmaxf(x, -80.0f) * LOG2E));
+    float inner = 0.7978845608028654f * (x + 0.044715f * x * x * x);
+    return 0.5f * x * (1.0f + tanh_f32(inner));
+}
+
+// Adds the warps' sums in order and writes what the epilogue asks for.
+DEV void finish(float (&sum)[TILES][NT][4], const Problem& p, void* out, float* parts, u32 group) {
+    constexpr u32 SIZE = TILES * GEMM_ROWS * 16;
+    u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+#pragma unroll
+    for (int tile = 0; tile < TILES; tile++)
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                u32 w_row = lane / 4 + 8 * (i >> 1), x_row = n * 8 + 2 * (lane & 3) + (i & 1);
+                parts[warp * SIZE + (tile * GEMM_ROWS + x_row) * 16 + w_row] = sum[tile][n][i];
+                sum[tile][n][i] = 0.0f;
+            }
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < p.rows * 16; i += THREADS) {
+        float total[TILES];
+#pragma unroll
+        for (int tile = 0; tile < TILES; tile++) {
+            total[tile] = parts[tile * GEMM_ROWS * 16 + i];
+#pragma unroll
+            for (int w = 1; w < WARPS; w++) total[tile] += parts[w * SIZE + tile * GEMM_ROWS * 16 + i];
+        }
+        u64 at = i / 16 * (u64)(p.gemm_n / TILES) + group * 16 + i % 16;
+        if (GEMM_EPI == 0) ((act*)out)[at] = f32_to_act(total[0]);
+        if (GEMM_EPI == 1) ((float*)out)[at] += total[0];
+        if (GEMM_EPI == 2) ((act*)out)[at] = f32_to_act(gate_f32(total[0], p.kind) * total[TILES - 1]);
+        if (GEMM_EPI == 3) ((float*)out)[at] = total[0];
+    }
+    __syncthreads();
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+PASTE(gemm_stream, DT, sm80)
+(Dims dims, const act* __restrict__ x, const act* __restrict__ w, void* out, u32 rows, u32 kind) {
+    extern __shared__ __align__(128) u8 smem[];
+    float* parts = (float*)(smem + GEMM_STAGES * STAGE_BYTES);
+    u8* x_smem = (u8*)parts + WARPS * TILES * GEMM_ROWS * 16 * 4;
+    Problem p{x, w, DIM(gemm_n), DIM(gemm_k), rows, kind, (DIM(gemm_k) * 2 + 127) / 128 * 128 + 64};
+    u32 ring = smem_address(smem), issued = 0;
+    Cursor next;
+    next.group = blockIdx.x;
+    place(next, p);
+    grid_trigger();
+    for (; issued < GEMM_STAGES - 1; issued++) {
+        issue(next, p, ring + issued * STAGE_BYTES);
+        advance(next, p);
+    }
+    grid_wait();
+    if (GEMM_X_SHARED) {
+        u32 pieces = p.gemm_k / 8;
+        for (u32 i = threadIdx.x; i < rows * pieces; i += THREADS)
+            *(uint4*)(x_smem + i / pieces * p.x_stride + i % pieces * 16) = *((const uint4*)x + i);
+        __syncthreads();
+    }
+    float sum[TILES][NT][4] = {};
+    u32 done = 0;
+    for (u32 group = blockIdx.x; group < num_groups(p); group += gridDim.x) {
+        for (u32 base = 0; base < p.gemm_k; base += ROUND, done++, issued++) {
+            cp_async_wait<GEMM_STAGES - 2>();
+            // The place was read in the round before, by this lane alone.
+            issue(next, p, ring + issued % GEMM_STAGES * STAGE_BYTES);
+            advance(next, p);
+            multiply(sum, p, smem + done % GEMM_STAGES * STAGE_BYTES, x_smem, base);
+        }
+        finish(sum, p, out, parts, group);
+    }
+}
