@@ -20,6 +20,9 @@ pub(crate) struct Unit {
     pub(crate) options: Vec<String>,
 }
 
+/// A cubin, or why there is none.
+type Built = Result<Vec<u8>, CudaError>;
+
 /// The opened compiler.
 #[derive(Debug)]
 pub(crate) struct Compiler {
@@ -59,8 +62,7 @@ impl Compiler {
     ) -> Result<(Vec<Vec<u8>>, usize), CudaError> {
         let next = AtomicUsize::new(0);
         let compiled = AtomicUsize::new(0);
-        let results: Mutex<Vec<Option<Result<Vec<u8>, CudaError>>>> =
-            Mutex::new(units.iter().map(|_| None).collect());
+        let results: Mutex<Vec<Option<Built>>> = Mutex::new(units.iter().map(|_| None).collect());
         let work = || {
             while let Some(unit) = units.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let index = units.iter().position(|other| std::ptr::eq(other, unit));
@@ -132,7 +134,7 @@ impl Compiler {
         let mut program = std::ptr::null_mut();
         // SAFETY: every string is zero-terminated and lives to the end of this function; the program
         // is destroyed below on every path, since no call between can return early.
-        let result = unsafe {
+        unsafe {
             let code = self.api.nvrtcCreateProgram(
                 &raw mut program,
                 source.as_ptr(),
@@ -147,8 +149,7 @@ impl Compiler {
             let result = self.compile_program(program, unit, &option_pointers);
             let _ = self.api.nvrtcDestroyProgram(&raw mut program);
             result
-        };
-        result
+        }
     }
 
     /// # Safety
@@ -190,8 +191,8 @@ impl Compiler {
     fn error_text(&self, code: i32) -> String {
         // SAFETY: returns a static zero-terminated string for any code.
         match unsafe { self.api.nvrtcGetErrorString(code) } {
-            // SAFETY: as above, and not null.
             Ok(text) if !text.is_null() => {
+                // SAFETY: as above, and not null.
                 unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
             }
             _ => format!("nvrtcResult {code}"),

@@ -4,8 +4,8 @@
 //! (`ingle_core::Executor`). From the bottom up: `sys` (declarations), the owning types (context,
 //! stream, memory, arena, module, graph), then compile, gemm and loader, then model and executor.
 //!
-//! Threads: the loading thread (`start`, `loader`, `tune`), the engine thread (`executor`, `slots`,
-//! `metadata`), the capture thread (`graphs`) and the waiter (`waiter`).
+//! Threads: the loading thread (`start`, `setup`, `loader`, `tune`), the engine thread (`executor`, `slots`,
+//! `metadata`, `forward`, `head`), the capture thread (`graphs`) and the waiter (`waiter`).
 
 mod arena;
 mod budget;
@@ -17,9 +17,11 @@ mod context;
 mod dims;
 mod error;
 mod executor;
+mod forward;
 mod gemm;
 mod graph;
 mod graphs;
+mod head;
 mod kernels;
 mod kv_pool;
 mod loader;
@@ -29,6 +31,7 @@ mod model;
 mod module;
 mod probe;
 mod product;
+mod setup;
 mod slots;
 mod start;
 mod stream;

@@ -63,6 +63,7 @@ pub(crate) struct Kernel {
     module: Arc<Module>,
     function: CuFunction,
     name: String,
+    max_block: u32,
 }
 
 // SAFETY: function handles may be used from any thread while their module is loaded, which the Arc
@@ -109,6 +110,7 @@ impl Kernel {
         let context = &module.context;
         let api = &context.driver.api;
         let (mut kernel, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let mut max_block = 0;
         let symbol = CString::new(name)
             .map_err(|_| CudaError::Unsupported(format!("kernel name {name} has a zero byte")))?;
         // SAFETY: the library is loaded; the name is zero-terminated; both calls write one handle,
@@ -129,8 +131,20 @@ impl Kernel {
                 )?;
                 context.check("cuFuncSetAttribute", code)?;
             }
+            let code = api.cuFuncGetAttribute(
+                &raw mut max_block,
+                FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK,
+                function,
+            )?;
+            context.check("cuFuncGetAttribute", code)?;
         }
-        Ok(Self { module: Arc::clone(module), function, name: name.to_owned() })
+        let max_block = max_block.cast_unsigned();
+        Ok(Self { module: Arc::clone(module), function, name: name.to_owned(), max_block })
+    }
+
+    /// Threads a block that the kernel was built for (its launch bounds).
+    pub(crate) fn max_block(&self) -> u32 {
+        self.max_block
     }
 
     /// Queues a launch.

@@ -27,6 +27,7 @@ pub(crate) const EVENT_DISABLE_TIMING: c_uint = 2;
 pub(crate) const MEMHOSTALLOC_PORTABLE: c_uint = 1;
 pub(crate) const STREAM_CAPTURE_MODE_THREAD_LOCAL: c_int = 1;
 pub(crate) const LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: c_uint = 6;
+pub(crate) const FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: c_int = 0;
 pub(crate) const FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: c_int = 8;
 pub(crate) const DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: c_int = 16;
 pub(crate) const DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: c_int = 75;
@@ -127,6 +128,7 @@ super::c_api! {
         fn cuLibraryGetKernel(kernel: *mut CuKernel, library: CuLibrary, name: *const c_char) -> CuResult;
         fn cuKernelGetFunction(function: *mut CuFunction, kernel: CuKernel) -> CuResult;
         fn cuFuncSetAttribute(function: CuFunction, attribute: c_int, value: c_int) -> CuResult;
+        fn cuFuncGetAttribute(value: *mut c_int, attribute: c_int, function: CuFunction) -> CuResult;
         fn cuLaunchKernelEx(config: *const LaunchConfigRaw, function: CuFunction, params: *mut *mut c_void, extra: *mut *mut c_void) -> CuResult;
         fn cuGraphDestroy(graph: CuGraph) -> CuResult;
         fn cuGraphGetNodes(graph: CuGraph, nodes: *mut *mut c_void, count: *mut usize) -> CuResult;
