@@ -1,6 +1,6 @@
 """`make bench`: the CPU executor's speed on SmolLM2-135M in bf16, alone or beside llama.cpp.
 
-With `--llama-cpp FOLDER` (a build folder whose bin/ holds llama-bench, llama-quantize and llama-server)
+With `--llama-cpp FOLDER` (a build folder with llama-bench, llama-quantize, llama-server in bin/)
 each round runs both engines one after the other, and the medians of the rounds' ratios are printed:
 on a shared machine only ratios within one round mean anything. Needs the release build of the wheel
 in .venv-bench and of the cpu_bench example; the Makefile makes both.
