@@ -13,6 +13,7 @@ VALUES = [
     {"1": 1}, {"type": "text"}, {"include_usage": True}, [{"role": "user", "content": "x"}],
     [{"type": "text", "text": "x"}],
 ]  # fmt: skip
+PLAUSIBLE = [None, True, False, 0, 1, 0.5, "x", [1], {}]
 FIELDS = """
 prompt messages model n max_tokens max_completion_tokens min_tokens stop temperature top_p
 top_k min_p repetition_penalty presence_penalty seed frequency_penalty logit_bias logprobs
@@ -41,7 +42,8 @@ def test_random_fields_never_fail_us(cpu, seed):
         path = choose.choice(PATHS)
         body = dict(VALID[path])
         for _ in range(choose.choice((1, 1, 1, 2))):
-            body[choose.choice(FIELDS)] = choose.choice(VALUES)
+            values = choose.choice((VALUES, PLAUSIBLE))
+            body[choose.choice(FIELDS)] = choose.choice(values)
         if body.get("max_tokens", 3) is None and path == "/v1/chat/completions":
             body["max_tokens"] = 3  # The rest of the context is right and slow.
         reply = cpu.post(path, body)
@@ -49,7 +51,7 @@ def test_random_fields_never_fail_us(cpu, seed):
         statuses.append(reply.status)
         if reply.status != 200:
             assert reply.error["message"], f"seed {seed}: {path} {body}"
-    assert statuses.count(200) > 25, f"seed {seed}: hardly anything was valid"
+    assert statuses.count(200) > 5, f"seed {seed}: hardly anything was valid"
     assert whole(cpu.complete("steady", max_tokens=5)) == whole(reference)
 
 
