@@ -240,12 +240,12 @@ impl Committer {
     /// From now on frames of `key` go to `fd`, unless the event loop still has frames of it to write
     /// that this thread would overtake.
     pub(crate) fn attach(&mut self, key: u64, fd: std::os::fd::OwnedFd, frames_seen: u64) {
-        if let Some(stream) = self.streams.get_mut(&key) {
-            if let Route::Drain { num_frames, .. } = stream.route {
-                if num_frames == frames_seen {
-                    stream.route = Route::Socket { fd, num_frames };
-                }
+        let Some(stream) = self.streams.get_mut(&key) else { return };
+        match stream.route {
+            Route::Drain { num_frames, .. } if num_frames == frames_seen => {
+                stream.route = Route::Socket { fd, num_frames };
             }
+            Route::Drain { .. } | Route::Socket { .. } => {}
         }
     }
 }

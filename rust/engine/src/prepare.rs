@@ -5,18 +5,20 @@ use std::hash::BuildHasher as _;
 use std::sync::Arc;
 
 use ingle_core::{
-    AdmitError, Micros, NewRequest, RequestId, RequestKind, StopRules, TenantId, TokenId,
+    Micros, NewRequest, RequestId, RequestKind, SamplingParams, StopRules, TenantId, TokenId,
 };
-use ingle_text::{Detokenizer, StopMatcher};
+use ingle_text::StopMatcher;
 
 use crate::choice::{Choice, ChoiceRules};
+use crate::echo::echo;
 use crate::error::EngineError;
 use crate::frame::{FrameBuilder, FrameFormat, FrameNames, UsagePolicy};
-use crate::prompt::{EncodedPrompt, encode_prompt, text_refusal};
+use crate::lengths::{max_tokens, min_tokens, truncate};
+use crate::prompt::{encode_prompt, text_refusal};
 use crate::sampling::{sampling_params, token_ids};
 use crate::served::Served;
 use crate::stream::{Form, PromptState, Stream, Trailer};
-use crate::wire::{GenerationRequest, OutputFormat, OutputInput};
+use crate::wire::{GenerationRequest, OutputFormat, OutputInput, PromptInput};
 
 /// A client request ready for the engine thread.
 pub(crate) struct Submission {
@@ -83,92 +85,153 @@ pub(crate) fn prepare(
     tenant: TenantId,
     now: Micros,
 ) -> Result<Submission, EngineError> {
-    let matcher = stop_matcher(request)?;
+    let common = Common::new(request, served, tenant)?;
     let num_choices = num_choices(request, served)?;
-    let priority = i32::try_from(request.priority).map_err(|_| {
-        EngineError::refused(
-            "priority",
-            format!("priority {} does not fit 32 bits", request.priority),
-        )
-    })?;
-    let stop_token_ids = token_ids("stop_token_ids", &request.stop_token_ids, served)?;
-    let mut sampling = sampling_params(request, served)?;
-    let wants_log_probs = sampling.log_probs;
-    let prompt_only = request.max_tokens == Some(0);
-    let min_tokens = min_tokens(request)?;
-    if min_tokens > 0 {
-        sampling.min_tokens = min_tokens;
-        sampling.min_tokens_banned = banned_ids(request, served, &stop_token_ids);
-    }
-    let rules = Arc::new(ChoiceRules {
-        stop: request.stop.clone(),
-        stop_token_ids: stop_token_ids.iter().map(|id| id.0).collect(),
-        include_stop: request.include_stop_str_in_output,
-        skip_special_tokens: request.skip_special_tokens,
-        min_tokens,
-        keep_log_probs: wants_log_probs.is_some(),
-        keep_token_ids: request.output.return_token_ids
-            || request.output.format == OutputFormat::Delta,
-        prompt_only,
-    });
-    let mut stream = Stream::new(
-        key,
-        form(&request.output, served, wants_log_probs.is_some()),
-        request.n as u32,
-        now,
-    );
+    let form = form(&request.output, served, common.wants_log_probs());
+    let mut stream = Stream::new(key, form, request.n as u32, now);
     stream.num_open = num_choices;
     let mut requests = Vec::with_capacity(num_choices as usize);
-    let salt = served.salts.hash_one((&request.tenant, &request.cache_salt));
     for input in &request.prompts {
-        let mut encoded = encode_prompt(input, served)?;
-        truncate(&mut encoded, request, served)?;
-        let max_tokens = max_tokens(&encoded, request, served)?;
-        let ids: Arc<[TokenId]> = encoded.ids.into();
-        let echo = echo(request, served, &ids, input.text.as_deref(), wants_log_probs.is_some());
-        stream.usage.prompt_tokens += ids.len() as u64;
-        let leader = request_id(key, requests.len());
-        for choice in 0..request.n as u32 {
-            let index = requests.len();
-            sampling.choice_index = choice;
-            requests.push(NewRequest {
-                id: request_id(key, index),
-                prompt: Arc::clone(&ids),
-                sampling: Arc::new(sampling.clone()),
-                stop: StopRules {
-                    max_tokens,
-                    eos_token_ids: Arc::clone(&served.eos_token_ids),
-                    stop_token_ids: stop_token_ids.clone(),
-                    ignore_eos: request.ignore_eos,
-                    min_tokens,
-                },
-                kind: RequestKind::Generate,
-                priority,
-                tenant,
-                cache_salt: salt,
-                prompt_log_probs: if choice == 0 && request.output.echo {
-                    wants_log_probs
-                } else {
-                    None
-                },
-                leader: (choice > 0).then_some(leader),
-                late_sampled: false,
-            });
-            let rules = Arc::clone(&rules);
-            let tokenizer = &served.tokenizer;
-            let choice = Choice::new(index as u32, rules, matcher.clone(), tokenizer, &echo.text);
-            stream.choices.push(choice);
-        }
-        stream.prompts.push(PromptState { ids, offsets: echo.offsets, num_seen: 0 });
+        common.add_prompt(input, &mut stream, &mut requests)?;
     }
     Ok(Submission { stream, requests })
 }
 
+/// What all choices of a client request share.
+struct Common<'a> {
+    request: &'a GenerationRequest,
+    served: &'a Served,
+    tenant: TenantId,
+    priority: i32,
+    /// Of choice 0.
+    sampling: SamplingParams,
+    stop_token_ids: Vec<TokenId>,
+    rules: Arc<ChoiceRules>,
+    matcher: Option<StopMatcher>,
+    cache_salt: u64,
+}
+
+impl<'a> Common<'a> {
+    fn new(
+        request: &'a GenerationRequest,
+        served: &'a Served,
+        tenant: TenantId,
+    ) -> Result<Self, EngineError> {
+        let output = &request.output;
+        if output.echo && output.format == OutputFormat::Chat {
+            return Err(EngineError::refused("echo", "echo works on completions only"));
+        }
+        let matcher = stop_matcher(request)?;
+        let priority = i32::try_from(request.priority).map_err(|_| {
+            let message = format!("priority {} does not fit 32 bits", request.priority);
+            EngineError::refused("priority", message)
+        })?;
+        let stop_token_ids = token_ids("stop_token_ids", &request.stop_token_ids, served)?;
+        let mut sampling = sampling_params(request, served)?;
+        let min_tokens = min_tokens(request)?;
+        if min_tokens > 0 {
+            sampling.min_tokens = min_tokens;
+            sampling.min_tokens_banned = banned_ids(request, served, &stop_token_ids);
+        }
+        let rules = Arc::new(ChoiceRules {
+            stop: request.stop.clone(),
+            stop_token_ids: stop_token_ids.iter().map(|id| id.0).collect(),
+            include_stop: request.include_stop_str_in_output,
+            skip_special_tokens: request.skip_special_tokens,
+            min_tokens,
+            keep_log_probs: sampling.log_probs.is_some(),
+            keep_token_ids: output.return_token_ids || output.format == OutputFormat::Delta,
+            prompt_only: request.max_tokens == Some(0),
+        });
+        let cache_salt = served.salts.hash_one((&request.tenant, &request.cache_salt));
+        Ok(Self {
+            request,
+            served,
+            tenant,
+            priority,
+            sampling,
+            stop_token_ids,
+            rules,
+            matcher,
+            cache_salt,
+        })
+    }
+
+    fn wants_log_probs(&self) -> bool {
+        self.sampling.log_probs.is_some()
+    }
+
+    /// Tokenises one prompt and adds its `n` choices.
+    fn add_prompt(
+        &self,
+        input: &PromptInput,
+        stream: &mut Stream,
+        requests: &mut Vec<NewRequest>,
+    ) -> Result<(), EngineError> {
+        let mut encoded = encode_prompt(input, self.served)?;
+        truncate(&mut encoded, self.request, self.served)?;
+        let max_tokens = max_tokens(&encoded, self.request, self.served)?;
+        let ids: Arc<[TokenId]> = encoded.ids.into();
+        let text = input.text.as_deref();
+        let echo = echo(self.request, self.served, &ids, text, self.wants_log_probs());
+        stream.usage.prompt_tokens += ids.len() as u64;
+        let first = requests.len();
+        for choice in 0..stream.n {
+            let index = requests.len();
+            let mut request = self.core_request(stream.key, index, &ids, max_tokens);
+            if choice > 0 {
+                request.leader = Some(request_id(stream.key, first));
+                let mut sampling = self.sampling.clone();
+                sampling.choice_index = choice;
+                request.sampling = Arc::new(sampling);
+            } else if self.request.output.echo {
+                request.prompt_log_probs = self.sampling.log_probs;
+            }
+            requests.push(request);
+            stream.choices.push(Choice::new(
+                index as u32,
+                Arc::clone(&self.rules),
+                self.matcher.clone(),
+                &self.served.tokenizer,
+                &echo.text,
+            ));
+        }
+        stream.prompts.push(PromptState { ids, offsets: echo.offsets, num_seen: 0 });
+        Ok(())
+    }
+
+    /// Choice 0 of a prompt.
+    fn core_request(
+        &self,
+        key: u64,
+        index: usize,
+        ids: &Arc<[TokenId]>,
+        max_tokens: u32,
+    ) -> NewRequest {
+        NewRequest {
+            id: request_id(key, index),
+            prompt: Arc::clone(ids),
+            sampling: Arc::new(self.sampling.clone()),
+            stop: StopRules {
+                max_tokens,
+                eos_token_ids: Arc::clone(&self.served.eos_token_ids),
+                stop_token_ids: self.stop_token_ids.clone(),
+                ignore_eos: self.request.ignore_eos,
+                min_tokens: self.rules.min_tokens,
+            },
+            kind: RequestKind::Generate,
+            priority: self.priority,
+            tenant: self.tenant,
+            cache_salt: self.cache_salt,
+            prompt_log_probs: None,
+            leader: None,
+            late_sampled: false,
+        }
+    }
+}
+
 /// Finds the request's stop strings; `None` if it has none.
 fn stop_matcher(request: &GenerationRequest) -> Result<Option<StopMatcher>, EngineError> {
-    if request.output.echo && request.output.format == OutputFormat::Chat {
-        return Err(EngineError::refused("echo", "echo works on completions only"));
-    }
     if request.stop.len() > MAX_STOPS {
         let message = format!("stop: {} strings, at most {MAX_STOPS}", request.stop.len());
         return Err(EngineError::refused("stop", message));
@@ -184,18 +247,6 @@ fn stop_matcher(request: &GenerationRequest) -> Result<Option<StopMatcher>, Engi
     matcher.map(Some).map_err(|error| text_refusal("stop", &error))
 }
 
-fn min_tokens(request: &GenerationRequest) -> Result<u32, EngineError> {
-    // A negative max_tokens is refused under its own name.
-    let most = request.max_tokens.filter(|&max| max >= 0).unwrap_or(i64::from(u32::MAX));
-    match u32::try_from(request.min_tokens) {
-        Ok(min) if i64::from(min) <= most => Ok(min),
-        _ => Err(EngineError::refused(
-            "min_tokens",
-            format!("min_tokens must be from 0 to max_tokens, not {}", request.min_tokens),
-        )),
-    }
-}
-
 /// Ids that `min_tokens` holds back.
 fn banned_ids(request: &GenerationRequest, served: &Served, stop: &[TokenId]) -> Vec<TokenId> {
     let eos: &[TokenId] = if request.ignore_eos { &[] } else { &served.eos_token_ids };
@@ -203,123 +254,6 @@ fn banned_ids(request: &GenerationRequest, served: &Served, stop: &[TokenId]) ->
     banned.sort_unstable();
     banned.dedup();
     banned
-}
-
-/// Keeps the last tokens only, if the client asked for it.
-fn truncate(
-    encoded: &mut EncodedPrompt,
-    request: &GenerationRequest,
-    served: &Served,
-) -> Result<(), EngineError> {
-    let keep = match request.truncate_prompt_tokens {
-        None => return Ok(()),
-        // What fits beside the answer, or beside one token of it.
-        Some(-1) => i64::from(served.max_model_len) - request.max_tokens.unwrap_or(1).max(1),
-        Some(keep) => keep,
-    };
-    if keep < 1 {
-        return Err(EngineError::refused(
-            "truncate_prompt_tokens",
-            format!("truncate_prompt_tokens leaves {keep} tokens; it must be -1 or at least 1"),
-        ));
-    }
-    let surplus = encoded.ids.len().saturating_sub(usize::try_from(keep).unwrap_or(usize::MAX));
-    encoded.ids.drain(..surplus);
-    Ok(())
-}
-
-/// Tokens to generate, checked against context and KV pool; 1 in place of 0, and then dropped.
-fn max_tokens(
-    encoded: &EncodedPrompt,
-    request: &GenerationRequest,
-    served: &Served,
-) -> Result<u32, EngineError> {
-    let len = encoded.ids.len();
-    let room = (served.max_model_len as usize).saturating_sub(len);
-    if room == 0 {
-        return Err(EngineError::too_long(
-            encoded.param,
-            format!(
-                "This model's maximum context length is {} tokens, and at least one must be left for \
-                 the answer, but {} has {len} tokens",
-                served.max_model_len, encoded.param
-            ),
-        ));
-    }
-    let asked = match request.max_tokens {
-        None => room as u32,
-        Some(0) => 1,
-        Some(asked) if asked < 0 => {
-            let message = format!("max_tokens must be at least 0, not {asked}");
-            return Err(EngineError::refused("max_tokens", message));
-        }
-        Some(asked) => u32::try_from(asked).unwrap_or(u32::MAX),
-    };
-    let result = served.limits.check(len, asked);
-    // Without max_tokens the answer takes what the pool has, as it takes what the context has.
-    if let (Err(AdmitError::NeverFits { num_blocks, block_size, .. }), None) =
-        (&result, request.max_tokens)
-    {
-        let fits = (*num_blocks as usize * *block_size as usize + 1).saturating_sub(len);
-        if fits > 0 {
-            return Ok(fits as u32);
-        }
-    }
-    match result {
-        Ok(()) => Ok(asked),
-        Err(AdmitError::TooLong { .. }) => Err(EngineError::too_long(
-            "max_tokens",
-            format!(
-                "This model's maximum context length is {} tokens, but {} tokens were requested ({len} \
-                 in {}, {asked} for the answer)",
-                served.max_model_len,
-                len + asked as usize,
-                encoded.param
-            ),
-        )),
-        Err(error) => Err(EngineError::too_long(encoded.param, error.to_string())),
-    }
-}
-
-#[derive(Default)]
-struct Echo {
-    text: String,
-    offsets: Vec<u32>,
-}
-
-/// The prompt's text in front of the answer, and where each of its tokens starts.
-fn echo(
-    request: &GenerationRequest,
-    served: &Served,
-    ids: &[TokenId],
-    text: Option<&str>,
-    with_offsets: bool,
-) -> Echo {
-    if !request.output.echo {
-        return Echo::default();
-    }
-    let tokenizer = &served.tokenizer;
-    let mut detokenizer = Detokenizer::new(Arc::clone(tokenizer), request.skip_special_tokens);
-    let mut decoded = String::new();
-    let mut offsets = Vec::with_capacity(if with_offsets { ids.len() } else { 0 });
-    let mut num_chars = 0;
-    let mut counted = 0;
-    for id in ids {
-        if with_offsets {
-            num_chars += decoded[counted..].chars().count() as u32;
-            counted = decoded.len();
-            offsets.push(num_chars);
-        }
-        detokenizer.push(id.0, &mut decoded);
-    }
-    detokenizer.finish(&mut decoded);
-    // The client's own text where nothing was cut off; tokenizers may have normalised it.
-    let whole = request.truncate_prompt_tokens.is_none();
-    let text = match text {
-        Some(text) if whole => text.to_owned(),
-        _ => decoded,
-    };
-    Echo { text, offsets }
 }
 
 fn form(output: &OutputInput, served: &Served, log_probs: bool) -> Form {
