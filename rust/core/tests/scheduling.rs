@@ -1,4 +1,4 @@
-//! The scheduler's rules one by one: order, sharing, preemption, late rows, failures. The oracle of
+//! Who runs next and in what shape: order, fairness, chunks, preemption, late rows. The oracle of
 //! `world` checks all tokens besides.
 
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
@@ -8,149 +8,15 @@ mod world;
 use std::collections::HashSet;
 
 use ingle_core::{
-    AdmitError, ExecutorError, FinishReason, LateRow, Micros, NewRequest, Pooling, RequestFault,
-    RequestId, RequestKind, SampleMode, StepPlan, TenantId, TokenSource,
+    AdmitError, LateRow, Micros, RequestId, SampleMode, StepPlan, TenantId, TokenSource,
 };
 use ingle_sim::Outcome;
 
 use world::oracle::request;
-use world::{World, config, shape, world};
-
-/// A prompt of this length that shares nothing with those of other numbers.
-fn prompt(number: u32, len: u32) -> Vec<u32> {
-    (0..len).map(|i| (number * 31 + i * 7) % 100).collect()
-}
-
-fn run(world: &mut World, request: NewRequest) -> u32 {
-    let id = request.id;
-    world.admit(request).unwrap();
-    world.drain(10_000);
-    world.requests[&id].num_cached_tokens.unwrap()
-}
+use world::{World, config, prompt, shape, world};
 
 fn slots(plan: &StepPlan) -> Vec<u32> {
     plan.rows.iter().map(|row| row.slot.0).collect()
-}
-
-#[test]
-fn test_repeated_prompt_hits_all_full_blocks_but_computes_the_last_token() {
-    for (len, expected) in [(15, 0), (16, 0), (17, 16), (31, 16), (32, 16), (33, 32)] {
-        let mut world = world(config(shape(64, 16)));
-        assert_eq!(run(&mut world, request(1, &prompt(1, len), 5)), 0);
-        for id in [2, 3] {
-            assert_eq!(run(&mut world, request(id, &prompt(1, len), 5)), expected, "length {len}");
-        }
-    }
-}
-
-#[test]
-fn test_generated_tokens_are_found_by_the_next_turn() {
-    let mut world = world(config(shape(64, 4)));
-    run(&mut world, request(1, &prompt(1, 10), 20));
-    let mut next = prompt(1, 10);
-    next.extend(world.requests[&RequestId(1)].tokens.iter().map(|token| token.0));
-    next.push(1);
-    // 30 tokens before the last new one; the KV of the 30th was never computed.
-    assert_eq!(run(&mut world, request(2, &next, 1)), 28);
-}
-
-#[test]
-fn test_salts_separate_and_no_caching_means_none() {
-    let mut world = world(config(shape(64, 4)));
-    run(&mut world, request(1, &prompt(1, 20), 1));
-    let mut other = request(2, &prompt(1, 20), 1);
-    other.cache_salt = 1;
-    assert_eq!(run(&mut world, other), 0);
-    let mut off = config(shape(64, 4));
-    off.enable_prefix_caching = false;
-    let mut world = world::world(off);
-    run(&mut world, request(1, &prompt(1, 20), 1));
-    assert_eq!(run(&mut world, request(2, &prompt(1, 20), 1)), 0);
-    assert_eq!(world.scheduler.stats().num_cached_blocks, 0);
-}
-
-#[test]
-fn test_rows_that_need_every_position_take_no_hit() {
-    let mut world = world(config(shape(64, 4)));
-    run(&mut world, request(1, &prompt(1, 20), 1));
-    let mut scored = request(2, &prompt(1, 20), 1);
-    scored.prompt_log_probs = Some(1);
-    assert_eq!(run(&mut world, scored), 0);
-    for (id, pooling, expected) in [(3, Pooling::Mean, 0), (4, Pooling::Last, 16)] {
-        let mut embedding = request(id, &prompt(1, 20), 1);
-        embedding.kind = RequestKind::Embed(pooling);
-        assert_eq!(run(&mut world, embedding), expected);
-    }
-}
-
-#[test]
-fn test_cached_blocks_are_evicted_oldest_first_and_ends_before_beginnings() {
-    let mut world = world(config(shape(8, 4)));
-    run(&mut world, request(1, &prompt(1, 16), 1));
-    run(&mut world, request(2, &prompt(2, 12), 1));
-    // Of 8 blocks 7 are cached; three more evict the two last ones of the first prompt.
-    run(&mut world, request(3, &prompt(3, 12), 1));
-    assert_eq!(run(&mut world, request(4, &prompt(2, 13), 1)), 12);
-    let mut world = world::world(config(shape(8, 4)));
-    run(&mut world, request(1, &prompt(1, 16), 1));
-    run(&mut world, request(2, &prompt(2, 12), 1));
-    run(&mut world, request(3, &prompt(3, 12), 1));
-    assert_eq!(run(&mut world, request(4, &prompt(1, 16), 1)), 8);
-}
-
-#[test]
-fn test_one_step_ahead_decodes_from_the_slot_and_never_beyond_max_tokens() {
-    let mut world = world(config(shape(64, 16)));
-    world.admit(request(1, &prompt(1, 10), 4)).unwrap();
-    let mut num_samples = 0;
-    for ahead in 0..4 {
-        let plan = world.submit().unwrap();
-        num_samples += plan.rows.iter().filter(|r| r.wants.sample == SampleMode::Now).count();
-        let is_decode = plan.rows[0].source == TokenSource::LastSampled;
-        assert_eq!(is_decode, ahead > 0);
-        if ahead > 0 {
-            world.complete(&Outcome::Ok);
-        }
-    }
-    assert!(world.submit().is_none(), "four samples are submitted");
-    assert_eq!(num_samples, 4);
-    world.drain(1);
-    assert_eq!(world.end_of(1), Some(&FinishReason::Length));
-}
-
-#[test]
-fn test_stop_token_is_found_one_step_late_and_blocks_stay_until_then() {
-    let mut world = world(config(shape(64, 4)));
-    let mut stopping = request(1, &prompt(1, 10), 20);
-    let tokens = world.answers.expected(&stopping.prompt, 3);
-    stopping.stop.stop_token_ids = vec![tokens[2]];
-    world.admit(stopping).unwrap();
-    for _ in 0..3 {
-        world.submit().unwrap();
-        world.submit();
-        world.complete(&Outcome::Ok);
-    }
-    assert_eq!(world.end_of(1), Some(&FinishReason::Stop));
-    let stats = world.scheduler.stats();
-    assert_eq!((stats.num_running, stats.num_leaving, stats.num_steps_in_flight), (0, 1, 1));
-    assert!(stats.num_leaving_blocks > 0 && stats.num_held_blocks == 0);
-    world.complete(&Outcome::Ok);
-    assert_eq!(world.scheduler.stats().num_leaving_blocks, 0);
-}
-
-#[test]
-fn test_min_tokens_and_ignore_eos() {
-    for (min_tokens, ignore_eos, num_output) in
-        [(0, false, 2), (2, false, 2), (3, false, 9), (0, true, 9)]
-    {
-        let mut world = world(config(shape(64, 4)));
-        let mut stopping = request(1, &prompt(1, 10), 9);
-        stopping.stop.eos_token_ids = [world.answers.expected(&stopping.prompt, 2)[1]].into();
-        stopping.stop.min_tokens = min_tokens;
-        stopping.stop.ignore_eos = ignore_eos;
-        run(&mut world, stopping);
-        assert_eq!(world.requests[&RequestId(1)].tokens.len(), num_output);
-    }
 }
 
 #[test]
@@ -382,50 +248,6 @@ fn test_a_hog_does_not_starve_polite_tenants() {
 }
 
 #[test]
-fn test_choices_wait_for_the_prompt_and_share_its_full_blocks() {
-    for enable_prefix_caching in [true, false] {
-        let mut sizes = config(shape(64, 4));
-        sizes.enable_prefix_caching = enable_prefix_caching;
-        sizes.shape.max_num_batched_tokens = 8;
-        let mut world = world(sizes);
-        for id in 1..=3 {
-            let mut choice = request(id, &prompt(1, 18), 6);
-            choice.leader = (id > 1).then_some(RequestId(1));
-            world.admit(choice).unwrap();
-        }
-        for expected_rows in [1, 1, 1] {
-            assert_eq!(world.submit().unwrap().rows.len(), expected_rows);
-            world.complete(&Outcome::Ok);
-        }
-        let plan = world.submit().unwrap();
-        assert_eq!(plan.opened.len(), 2);
-        for opened in &plan.opened {
-            assert_eq!(opened.cached_blocks.len(), 4, "16 of 18 tokens are shared");
-        }
-        // A stranger with the same prompt finds it only where caching is on.
-        world.admit(request(9, &prompt(1, 18), 1)).unwrap();
-        world.drain(100);
-        let found = world.requests[&RequestId(9)].num_cached_tokens;
-        assert_eq!(found, Some(if enable_prefix_caching { 16 } else { 0 }));
-    }
-}
-
-#[test]
-fn test_choices_go_on_if_their_leader_ends_early() {
-    let mut world = world(config(shape(64, 4)));
-    for id in 1..=3 {
-        let mut choice = request(id, &prompt(1, 18), 6);
-        choice.leader = (id > 1).then_some(RequestId(1));
-        world.admit(choice).unwrap();
-    }
-    assert_eq!(world.scheduler.stats().num_waiting, 3);
-    world.abort(RequestId(2));
-    world.abort(RequestId(1));
-    world.drain(100);
-    assert_eq!(world.end_of(3), Some(&FinishReason::Length));
-}
-
-#[test]
 fn test_late_rows_wait_for_their_masks_and_hold_up_nobody_else() {
     let mut world = world(config(shape(64, 4)));
     let mut late = request(1, &prompt(1, 8), 5);
@@ -449,79 +271,6 @@ fn test_late_rows_wait_for_their_masks_and_hold_up_nobody_else() {
     assert_eq!(slots(&third), [second.rows[1].slot.0]);
     assert_eq!(world.scheduler.late_rows(&mut rows), Some(second.id));
     assert_eq!(rows, [LateRow { slot: second.rows[0].slot, request: RequestId(1), is_live: true }]);
-}
-
-#[test]
-fn test_aborts_at_every_stage_free_all_within_two_steps() {
-    let mut world = world(config(shape(64, 4)));
-    for id in 0..32 {
-        world.admit(request(id, &prompt(id as u32, 20), 100)).unwrap();
-    }
-    for _ in 0..6 {
-        while world.submit().is_some() {}
-        world.complete(&Outcome::Ok);
-    }
-    while world.submit().is_some() {}
-    for id in 0..32 {
-        assert!(world.abort(RequestId(id)));
-        assert!(!world.abort(RequestId(id)), "only once");
-    }
-    assert!(!world.abort(RequestId(320)), "an unknown id ends nobody");
-    world.complete(&Outcome::Ok);
-    world.complete(&Outcome::Ok);
-    let stats = world.scheduler.stats();
-    assert_eq!((stats.num_running, stats.num_waiting, stats.num_leaving), (0, 0, 0));
-    assert_eq!(stats.num_free_blocks + stats.num_cached_blocks, 64);
-    // What had been computed is still known.
-    assert_eq!(run(&mut world, request(40, &prompt(0, 20), 1)), 16);
-}
-
-#[test]
-fn test_failed_step_ends_its_requests_and_recomputes_those_that_built_on_it() {
-    let mut world = world(config(shape(64, 4)));
-    world.admit(request(1, &prompt(1, 20), 5)).unwrap();
-    world.submit().unwrap();
-    // The second finds the first one's blocks while they are being computed.
-    world.admit(request(2, &prompt(1, 22), 5)).unwrap();
-    let plan = world.submit().unwrap();
-    assert_eq!(plan.opened[0].cached_blocks.len(), 5);
-    world.complete(&Outcome::Fails(ExecutorError::StepFailed("injected".to_owned())));
-    let fault = RequestFault::StepFailed("step failed: injected".to_owned());
-    assert_eq!(world.end_of(1), Some(&FinishReason::Error(fault)));
-    assert_eq!(world.end_of(2), None);
-    world.drain(100);
-    assert_eq!(world.end_of(2), Some(&FinishReason::Length));
-    assert_eq!(world.requests[&RequestId(2)].num_cached_tokens, Some(20), "as first found");
-}
-
-#[test]
-fn test_refused_step_ends_its_requests_while_the_step_before_goes_on() {
-    let mut world = world(config(shape(64, 4)));
-    world.admit(request(1, &prompt(1, 20), 5)).unwrap();
-    world.submit().unwrap();
-    world.admit(request(2, &prompt(2, 20), 5)).unwrap();
-    world.driver.refuse_next_submit(ExecutorError::StepFailed("full".to_owned()));
-    world.submit().unwrap();
-    assert!(matches!(world.end_of(1), Some(FinishReason::Error(_))));
-    assert!(matches!(world.end_of(2), Some(FinishReason::Error(_))));
-    assert_eq!(world.scheduler.stats().num_leaving, 1, "the first is still computed on");
-    world.complete(&Outcome::Ok);
-    world.admit(request(3, &prompt(3, 20), 5)).unwrap();
-    world.drain(100);
-}
-
-#[test]
-fn test_row_that_is_not_finite_ends_its_request_only() {
-    let mut world = world(config(shape(64, 4)));
-    for id in 1..=3 {
-        world.admit(request(id, &prompt(id as u32, 8), 5)).unwrap();
-    }
-    world.submit().unwrap();
-    world.complete(&Outcome::NotFinite(1));
-    assert_eq!(world.end_of(2), Some(&FinishReason::Error(RequestFault::NotFinite)));
-    world.drain(100);
-    assert_eq!(run(&mut world, request(4, &prompt(2, 9), 1)), 0, "its blocks are forgotten");
-    assert_eq!(run(&mut world, request(5, &prompt(3, 9), 1)), 8);
 }
 
 #[test]
@@ -551,12 +300,4 @@ fn test_late_rows_that_come_back_together_stay_within_the_budget() {
     world.admit(request(3, &[3], 20)).unwrap();
     world.submit().unwrap();
     world.drain(100);
-}
-
-#[test]
-#[should_panic(expected = "request 1 was admitted twice")]
-fn test_an_id_in_use_is_our_own_mistake() {
-    let mut world = world(config(shape(64, 4)));
-    world.admit(request(1, &[1], 5)).unwrap();
-    let _ = world.scheduler.admit(request(1, &[2], 5), Micros(0));
 }

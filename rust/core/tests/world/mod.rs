@@ -245,6 +245,19 @@ impl World {
     }
 }
 
+/// A prompt of this length that shares nothing with those of other numbers.
+pub fn prompt(number: u32, len: u32) -> Vec<u32> {
+    (0..len).map(|i| (number * 31 + i * 7) % VOCAB_SIZE).collect()
+}
+
+/// Runs one request alone; returns how many tokens of its prompt were found in the prefix cache.
+pub fn run(world: &mut World, request: NewRequest) -> u32 {
+    let id = request.id;
+    world.admit(request).unwrap();
+    world.drain(10_000);
+    world.requests[&id].num_cached_tokens.unwrap()
+}
+
 /// Sizes for small tests.
 pub fn shape(num_blocks: u32, block_size: u32) -> ExecutorShape {
     ExecutorShape {
