@@ -3,10 +3,11 @@
 Events come from one eventfd. It is watched either by an event loop (`use_loop`, the server) or by
 one sleeping thread that starts with the first request (the Python API). A sink is called on the
 watching thread, or on the thread that registers it for events that came in between; it must not
-block and must not raise. `_lock` guards the tables; a watcher holds it for one batch.
+block. `_lock` guards the tables; a watcher holds it for one batch.
 """
 
 import asyncio
+import logging
 import os
 import select
 import threading
@@ -15,6 +16,8 @@ from typing import Any
 
 from ingle import _core
 from ingle.errors import FatalError, error_of_event
+
+log = logging.getLogger("ingle")
 
 Sink = Callable[[int, Any], None]
 """Gets (kind, payload) of one request: the core's kinds and ABORTED."""
@@ -36,7 +39,6 @@ class Dispatcher:
         # Events of requests whose key `submit` has not yet brought back, kept while any is pending.
         self._early: dict[int, list[tuple[int, object]]] = {}
         self._pending = 0
-        self._after_batch: list[Callable[[], None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._wake_fd = -1
@@ -106,10 +108,6 @@ class Dispatcher:
             self._core.abort(key)
             sink(ABORTED, None)
 
-    def after_batch(self, call: Callable[[], None]) -> None:
-        """Runs `call` once the batch of events being delivered is through. Only from a sink."""
-        self._after_batch.append(call)
-
     def drain(self) -> None:
         """Delivers all events that are there. Runs on the watching thread."""
         with self._lock:
@@ -122,10 +120,6 @@ class Dispatcher:
                     self._engine_died(payload)
                 elif self._pending:
                     self._early.setdefault(key, []).append((kind, payload))
-            if self._after_batch:
-                calls, self._after_batch = self._after_batch, []
-                for call in calls:
-                    call()
 
     def pump(self, timeout_s: float) -> None:
         """Waits for events and delivers them, on the thread whose loop watches but is blocked."""
@@ -156,7 +150,13 @@ class Dispatcher:
     def _deliver(self, key: int, sink: Sink, kind: int, payload: object) -> None:
         if kind in (_core.END, _core.ERROR):
             self._sinks.pop(key, None)
-        sink(kind, payload)
+        try:
+            sink(kind, payload)
+        except Exception:
+            # A mistake of ours; the other requests of this batch must not pay for it.
+            log.exception("a sink failed")
+            self._sinks.pop(key, None)
+            self._core.abort(key)
 
     def _engine_died(self, payload: Any) -> None:
         # Every request got its own error first; only the process has yet to be told.

@@ -4,6 +4,7 @@ import concurrent.futures
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import time
@@ -107,6 +108,23 @@ def test_full_queue_is_429_with_retry_after(slow):
     connections[0].settimeout(5)
     assert connections[0].recv(65536)
     for connection in connections:
+        connection.close()
+
+
+def test_e16_lower_priority_numbers_run_first(slow):
+    running = [send(slow) for _ in range(2)]
+    wait_for(lambda: slow.health()["running"] == 2, 5, lambda: str(slow.health()))
+    later = [send(slow, priority=5, max_tokens=3) for _ in range(2)]
+    wait_for(lambda: slow.health()["in_system"] == 4, 5, lambda: str(slow.health()))
+    sooner = [send(slow, priority=-5, max_tokens=400) for _ in range(2)]
+    wait_for(lambda: slow.health()["in_system"] == 6, 5, lambda: str(slow.health()))
+    for connection in running:
+        connection.close()
+    # The long answers came last and end first.
+    for connection in sooner:
+        assert b"200 OK" in connection.recv(100)
+    assert select.select(later, [], [], 0)[0] == []
+    for connection in [*sooner, *later]:
         connection.close()
 
 

@@ -93,13 +93,11 @@ def test_close_ends_everything_and_refuses_more(core):
         dispatcher.submit(b"{}", Sink())
 
 
-async def test_loop_delivers_and_runs_calls_after_the_batch(core, dispatcher):
+async def test_loop_delivers_in_order(core, dispatcher):
     order = []
 
     def sink(kind, payload):
         order.append(payload)
-        if payload == b"1":
-            dispatcher.after_batch(lambda: order.append("after"))
         if kind == _core.END:
             done.set_result(None)
 
@@ -110,7 +108,20 @@ async def test_loop_delivers_and_runs_calls_after_the_batch(core, dispatcher):
     core.push(key, _core.FRAME, b"2")
     core.push(key, _core.END)
     await asyncio.wait_for(done, LIMIT_S)
-    assert order == [b"1", b"2", None, "after"]
+    assert order == [b"1", b"2", None]
+
+
+def test_failing_sink_harms_no_other(core, dispatcher, caplog):
+    def fail(kind, payload):
+        raise ZeroDivisionError
+
+    good = Sink()
+    bad_key, good_key = dispatcher.submit(b"{}", fail), dispatcher.submit(b"{}", good)
+    core.push(bad_key, _core.FRAME, b"1")
+    core.answer(good_key)
+    assert good.ended.wait(LIMIT_S)
+    assert core.aborted == [bad_key]
+    assert "a sink failed" in caplog.text
 
 
 async def test_death_of_the_engine_is_told(core, dispatcher):

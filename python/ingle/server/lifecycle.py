@@ -59,7 +59,7 @@ class Server:
     """One server from listening to its end. Event loop only."""
 
     def __init__(self, settings: Settings, engine: Engine, keys: ApiKeys | None) -> None:
-        self._settings = settings
+        self._grace_s = settings.shutdown_timeout
         self._engine = engine
         self._stop = asyncio.Event()
         self._now = asyncio.Event()
@@ -109,10 +109,9 @@ class Server:
         state, core = self.state, self._engine.core
         state.draining = True
         core.start_drain()
+        log.info("stopping: %d requests may run on for %g s", state.count(), self._grace_s)
         waits = [asyncio.ensure_future(self._now.wait()), asyncio.ensure_future(state.idle())]
-        await asyncio.wait(
-            waits, timeout=self._settings.shutdown_timeout, return_when=asyncio.FIRST_COMPLETED
-        )
+        await asyncio.wait(waits, timeout=self._grace_s, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
         # The core tells every client that still waits; a device that hangs must not keep us here.

@@ -41,6 +41,10 @@ class ServerState:
         if not self._running:
             self._idle.set()
 
+    def count(self) -> int:
+        """How many requests run."""
+        return len(self._running)
+
     async def idle(self) -> None:
         """Returns when no request runs."""
         if self._running:
