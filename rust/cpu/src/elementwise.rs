@@ -70,7 +70,7 @@ per_path! { fn gate_gelu(gate: &[f32], product: &mut [f32]) = gate_gelu_body }
 
 #[inline(always)]
 fn gate_gelu_body<A: Arithmetic>(gate: &[f32], product: &mut [f32]) {
-    const SQRT_2_OVER_PI: f32 = 0.797_884_56;
+    const SQRT_2_OVER_PI: f32 = 0.797_884_6;
     for (g, value) in gate.iter().zip(product) {
         let inner = SQRT_2_OVER_PI * (g + 0.044_715 * g * g * g);
         *value *= 0.5 * g * (1.0 + tanh::<A>(inner));

@@ -17,7 +17,7 @@ pub(crate) struct Rows {
 impl Rows {
     pub(crate) fn zeroed(rows: usize, cols: usize) -> Self {
         let mut stride = cols.next_multiple_of(PANEL);
-        if stride % 512 == 0 {
+        if stride.is_multiple_of(512) {
             stride += PANEL;
         }
         Self { data: vec![0.0; rows * stride], stride }

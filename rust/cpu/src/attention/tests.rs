@@ -11,7 +11,8 @@ use crate::testing::Random;
 
 const KV_HEADS: usize = 2;
 
-/// One run: what to compute, and its numbers.
+/// What to compute.
+#[derive(Debug)]
 struct Setting {
     head_dim: usize,
     group: usize,
@@ -54,13 +55,13 @@ fn spec(head_dim: usize, group: usize) -> ModelSpec {
     }
 }
 
-/// The values of a head, or the exact result for one query.
-fn exact(setting: &Setting, query: &[f32], keys: &[&[f32]], values: &[&[f32]]) -> Vec<f64> {
+/// The result for one query that sees all keys of `keys`, as far as the window lets it.
+fn exact(setting: &Setting, query: &[f32], keys: &[Vec<f32>], values: &[Vec<f32>]) -> Vec<f64> {
     let first = setting.window.map_or(0, |window| keys.len().saturating_sub(window));
     let scores: Vec<f64> = keys[first..]
         .iter()
         .map(|key| {
-            let dot: f64 = query.iter().zip(*key).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
+            let dot: f64 = query.iter().zip(key).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
             let score = dot * SCALE;
             setting.soft_cap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
         })
@@ -88,91 +89,110 @@ fn test_attention_matches_float64() {
     }
 }
 
-/// A prompt's second chunk beside a decoding sequence; what lies in unused places is NaN.
-fn run(setting: &Setting) {
-    let mut random = Random(6);
-    let (head_dim, group, block_size) = (setting.head_dim, setting.group, setting.block_size);
-    let lens = [75usize, 34];
-    let new = [21usize, 1];
-    let spec = spec(head_dim, group);
-    let per_sequence = lens[0].div_ceil(block_size) as u32;
-    let mut kv = KvCache::new(&spec, block_size as u32, 2 * per_sequence);
-    let sizes = kv.sizes();
-    let total = 2 * per_sequence as usize * KV_HEADS * sizes.head_len();
-    let shared = kv.shared();
-    // SAFETY: nothing else refers to the cache.
-    unsafe { shared.part(0, total) }.fill(f32::NAN);
-    let tables: Vec<Vec<BlockId>> = (0..2)
-        .map(|s| (0..per_sequence).map(|i| BlockId(2 * per_sequence - 1 - (i * 2 + s))).collect())
-        .collect();
-    let width = KV_HEADS * head_dim;
-    let keys: Vec<Vec<f32>> = lens.iter().map(|len| random.floats(len * width)).collect();
-    let values: Vec<Vec<f32>> = lens.iter().map(|len| random.floats(len * width)).collect();
-    for s in 0..2 {
-        for position in 0..lens[s] {
-            for head in 0..KV_HEADS {
-                let start = sizes.head_start(0, tables[s][position / block_size], head);
-                let shared = kv.shared();
+/// Two sequences of which some last tokens are computed now: a prompt's second chunk, a decode step.
+const LENS: [usize; 2] = [75, 34];
+const NEW: [usize; 2] = [21, 1];
+
+/// Keys and values of both sequences, `[position][head][head_dim]`, in plain vectors and in blocks.
+struct World {
+    keys: [Vec<f32>; 2],
+    values: [Vec<f32>; 2],
+    kv: KvCache,
+    tables: [Vec<BlockId>; 2],
+    width: usize,
+}
+
+impl World {
+    /// Places in the blocks that no token fills hold NaN.
+    fn new(random: &mut Random, setting: &Setting) -> Self {
+        let block_size = setting.block_size;
+        let width = KV_HEADS * setting.head_dim;
+        let per_sequence = LENS[0].div_ceil(block_size) as u32;
+        let spec = spec(setting.head_dim, setting.group);
+        let mut kv = KvCache::new(&spec, block_size as u32, 2 * per_sequence);
+        let sizes = kv.sizes();
+        let tables = [0, 1].map(|s| {
+            (0..per_sequence).map(|i| BlockId(2 * per_sequence - 1 - (i * 2 + s))).collect()
+        });
+        let keys = LENS.map(|len| random.floats(len * width));
+        let values = LENS.map(|len| random.floats(len * width));
+        let shared = kv.shared();
+        let total = 2 * per_sequence as usize * KV_HEADS * sizes.head_len();
+        // SAFETY: nothing else refers to the cache.
+        unsafe { shared.part(0, total) }.fill(f32::NAN);
+        for s in 0..2 {
+            let table: &Vec<BlockId> = &tables[s];
+            for (position, head) in (0..LENS[s]).flat_map(|p| (0..KV_HEADS).map(move |h| (p, h))) {
+                let start = sizes.head_start(0, table[position / block_size], head);
                 // SAFETY: one part at a time.
                 let target = unsafe { shared.part(start, sizes.head_len()) };
-                let at =
-                    position * width + head * head_dim..position * width + (head + 1) * head_dim;
+                let at = position * width + head * setting.head_dim..;
+                let (key, value) = (&keys[s][at.clone()], &values[s][at]);
+                let head_dim = setting.head_dim;
                 let offset = position % block_size;
-                write_token(&sizes, target, offset, &keys[s][at.clone()], &values[s][at]);
+                write_token(&sizes, target, offset, &key[..head_dim], &value[..head_dim]);
             }
         }
+        Self { keys, values, kv, tables, width }
     }
-    let q_len = KV_HEADS * group * head_dim;
-    let mut queries = Rows::zeroed(new[0] + new[1], q_len);
-    for row in 0..new[0] + new[1] {
+
+    /// The exact result of head `head` for a query at `position` of sequence `s`.
+    fn exact(
+        &self,
+        setting: &Setting,
+        s: usize,
+        position: usize,
+        head: usize,
+        query: &[f32],
+    ) -> Vec<f64> {
+        let at = |p: usize| p * self.width + head / setting.group * setting.head_dim;
+        let part = |all: &'_ [f32]| -> Vec<Vec<f32>> {
+            (0..=position).map(|p| all[at(p)..][..setting.head_dim].to_vec()).collect()
+        };
+        exact(setting, query, &part(&self.keys[s]), &part(&self.values[s]))
+    }
+}
+
+fn run(setting: &Setting) {
+    let mut random = Random(6);
+    let world = World::new(&mut random, setting);
+    let q_len = KV_HEADS * setting.group * setting.head_dim;
+    let rows = NEW[0] + NEW[1];
+    let mut queries = Rows::zeroed(rows, q_len);
+    for row in 0..rows {
         queries.row_mut(row, q_len).copy_from_slice(&random.floats(q_len));
     }
-    let spans: Vec<Span<'_>> = (0..2)
-        .map(|s| Span {
-            first_row: s * new[0],
-            num_tokens: new[s],
-            start: lens[s] - new[s],
-            blocks: &tables[s],
-        })
-        .collect();
+    let spans = [0, 1].map(|s| Span {
+        first_row: s * NEW[0],
+        num_tokens: NEW[s],
+        start: LENS[s] - NEW[s],
+        blocks: &world.tables[s],
+    });
     for path in VectorPath::all() {
         let attention = Attention {
             path,
             layer: 0,
-            kv: &kv,
+            kv: &world.kv,
             spans: &spans,
             num_kv_heads: KV_HEADS,
-            group,
+            group: setting.group,
             scale: SCALE as f32,
             soft_cap: setting.soft_cap,
             window: setting.window,
         };
-        let mut out = Rows::zeroed(new[0] + new[1], q_len);
-        let mut pool = Pool::new(2, || Scratch::new(head_dim, 128)).expect("threads");
+        let mut out = Rows::zeroed(rows, q_len);
+        let mut pool = Pool::new(2, || Scratch::new(setting.head_dim, 128)).expect("threads");
         attention.run(&mut pool, &queries, &mut out);
-        for (s, span) in spans.iter().enumerate() {
-            for index in 0..span.num_tokens {
-                let row = span.first_row + index;
-                for head in 0..KV_HEADS * group {
-                    let part = |all: &'static str, position: usize| {
-                        let source = if all == "keys" { &keys[s] } else { &values[s] };
-                        &source[position * width + head / group * head_dim..][..head_dim]
-                    };
-                    let seen = span.start + index + 1;
-                    let k: Vec<&[f32]> = (0..seen).map(|p| part("keys", p)).collect();
-                    let v: Vec<&[f32]> = (0..seen).map(|p| part("values", p)).collect();
-                    let at = head * head_dim..(head + 1) * head_dim;
-                    let want = exact(setting, &queries.row(row, q_len)[at.clone()], &k, &v);
-                    for (ours, want) in out.row(row, q_len)[at].iter().zip(want) {
-                        let error = (f64::from(*ours) - want).abs();
-                        assert!(
-                            error < 1e-5,
-                            "{} head_dim {head_dim} group {group} block {block_size} window {:?} row \
-                             {row}: {ours}, {want}",
-                            path.name(),
-                            setting.window
-                        );
-                    }
+        for row in 0..rows {
+            let s = usize::from(row >= NEW[0]);
+            let position = spans[s].start + row - spans[s].first_row;
+            for head in 0..KV_HEADS * setting.group {
+                let at = head * setting.head_dim..(head + 1) * setting.head_dim;
+                let query = &queries.row(row, q_len)[at.clone()];
+                let want = world.exact(setting, s, position, head, query);
+                for (ours, want) in out.row(row, q_len)[at].iter().zip(want) {
+                    let close = (f64::from(*ours) - want).abs() < 1e-5;
+                    assert!(close, "{} {setting:?} row {row}: {ours}, {want}", path.name());
                 }
             }
         }

@@ -75,6 +75,7 @@ pub(crate) fn config(block_size: u32) -> CpuConfig {
         max_model_len: 512,
         max_num_batched_tokens: 2048,
         max_steps_in_flight: 2,
+        threads: 2,
         ..CpuConfig::default()
     }
 }
@@ -143,6 +144,13 @@ impl Harness {
 
     pub(crate) fn wait(&self) -> Result<StepOutput, ExecutorError> {
         self.completions.recv().expect("a completion").result
+    }
+
+    /// Drops the executor; what it still had to complete.
+    pub(crate) fn drop_executor(self) -> Vec<StepCompletion> {
+        let Self { executor, completions, .. } = self;
+        drop(executor);
+        completions.try_iter().collect()
     }
 
     pub(crate) fn run(&mut self, plan: StepPlan) -> Result<StepOutput, ExecutorError> {
