@@ -9,6 +9,8 @@
 pub(crate) struct AddedToken {
     pub(crate) id: u32,
     pub(crate) content: String,
+    /// What is looked for: the content, or what a normaliser makes of it.
+    pub(crate) pattern: String,
     pub(crate) special: bool,
     /// Whether white space before the token belongs to it.
     pub(crate) lstrip: bool,
@@ -60,7 +62,7 @@ impl AddedMatcher {
 
     fn insert(&mut self, token: AddedToken) {
         let mut at = 0;
-        for &byte in token.content.as_bytes() {
+        for &byte in token.pattern.as_bytes() {
             at = match self.child(at, byte) {
                 Some(next) => next,
                 None => {
@@ -72,7 +74,7 @@ impl AddedMatcher {
             };
         }
         if at != 0 && self.nodes[at].token.is_none() {
-            self.first[usize::from(token.content.as_bytes()[0])] = true;
+            self.first[usize::from(token.pattern.as_bytes()[0])] = true;
             self.nodes[at].token = Some(self.tokens.len());
             self.tokens.push(token);
         }
@@ -167,6 +169,7 @@ mod tests {
         AddedToken {
             id,
             content: content.into(),
+            pattern: content.into(),
             special,
             lstrip: false,
             rstrip: false,

@@ -3,7 +3,6 @@
 /// The character that stands for `byte` in a byte-level vocabulary.
 ///
 /// Printable bytes of Latin-1 stand for themselves, the other 68 take U+0100 onwards in order.
-#[cfg(test)]
 pub(crate) fn char_of_byte(byte: u8) -> char {
     if is_printable(byte) {
         return char::from(byte);

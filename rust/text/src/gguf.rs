@@ -2,16 +2,15 @@
 
 use std::collections::HashMap;
 
-use serde_json::{Value, json};
-
 use crate::TextError;
 use crate::added::AddedToken;
 use crate::byte_level::bytes_of_token;
-use crate::crate_encoder::CrateEncoder;
 use crate::hf::{MAX_VOCAB, Model, fallback_byte};
 use crate::sentencepiece::{Pieces, SentencePieceEncoder};
 use crate::token_table::{TokenEntry, TokenTable};
 use crate::tokenizer::{Encoder, Tokenizer, TokenizerParts};
+use crate::words::splitter::Splitter;
+use crate::words::{Recipe, WordEncoder};
 
 /// The `tokenizer.ggml.*` keys of a GGUF file.
 #[derive(Debug, Clone, Default)]
@@ -68,10 +67,11 @@ pub(crate) fn tokenizer(vocab: &GgufVocab) -> Result<Tokenizer, TextError> {
     let types = vocab.types()?;
     let (encoder, defaults) = match vocab.model.as_str() {
         "gpt2" => {
-            let pre = PreTokenizer::named(vocab.pre.as_deref())?;
-            let add_bos = matches!(pre, PreTokenizer::Llama3);
-            let encoder = Encoder::Crate(Box::new(vocab.byte_level(&types, pre)?));
-            (encoder, Defaults { add_bos, add_space_prefix: false })
+            let splitter = splitter(vocab.pre.as_deref())?;
+            // As llama.cpp: models of this kind begin with a token and prefer whole words.
+            let llama3 = splitter == Splitter::Llama3 { max_digits: 3 };
+            let encoder = Encoder::Words(Box::new(vocab.byte_level(&types, splitter, llama3)?));
+            (encoder, Defaults { add_bos: llama3, add_space_prefix: false })
         }
         "llama" => {
             let encoder = Encoder::SentencePiece(Box::new(vocab.sentencepiece(&types)?));
@@ -135,8 +135,9 @@ impl GgufVocab {
     fn byte_level(
         &self,
         types: &[TokenType],
-        pre: PreTokenizer,
-    ) -> Result<CrateEncoder, TextError> {
+        splitter: Splitter,
+        ignore_merges: bool,
+    ) -> Result<WordEncoder, TextError> {
         let mut ids = HashMap::with_capacity(self.tokens.len());
         for (id, token, kind) in self.with_types(types) {
             if kind == TokenType::Normal && ids.insert(token.to_string(), id).is_some() {
@@ -144,9 +145,17 @@ impl GgufVocab {
                 return Err(TextError::load(TOKENS, message));
             }
         }
-        let ignore_merges = matches!(pre, PreTokenizer::Llama3);
         let model = Model::byte_level(ids, self.merges.clone(), ignore_merges);
-        CrateEncoder::new(None, Some(pre.section()), model, Vec::new())
+        // GGUF has no key for it, but the tokenizer that Qwen published normalises to form C.
+        let nfc = splitter == Splitter::Llama3 { max_digits: 1 };
+        WordEncoder::new(Recipe { splitter, nfc }, &model, Vec::new()).map_err(
+            |error| match error {
+                TextError::Load { message, .. } => {
+                    TextError::load("tokenizer.ggml.merges", message)
+                }
+                other => other,
+            },
+        )
     }
 
     fn sentencepiece(&self, types: &[TokenType]) -> Result<SentencePieceEncoder, TextError> {
@@ -181,6 +190,7 @@ impl GgufVocab {
             .map(|(id, token, kind)| AddedToken {
                 id,
                 content: token.to_string(),
+                pattern: token.to_string(),
                 special: kind != TokenType::UserDefined,
                 lstrip: false,
                 rstrip: false,
@@ -268,49 +278,14 @@ impl TokenType {
 }
 
 /// How a gpt2 model cuts text into words, by the name in `tokenizer.ggml.pre`.
-#[derive(Debug, Clone, Copy)]
-enum PreTokenizer {
-    Gpt2,
-    SmolLm,
-    Llama3,
-    Qwen2,
-}
-
-impl PreTokenizer {
-    fn named(pre: Option<&str>) -> Result<Self, TextError> {
-        match pre {
-            None | Some("default" | "gpt-2") => Ok(Self::Gpt2),
-            Some("smollm") => Ok(Self::SmolLm),
-            Some("llama-bpe" | "llama3") => Ok(Self::Llama3),
-            Some("qwen2") => Ok(Self::Qwen2),
-            Some(other) => {
-                Err(TextError::unsupported("tokenizer.ggml.pre", "pre-tokeniser", other))
-            }
-        }
-    }
-
-    /// The same as a section of tokenizer.json.
-    fn section(self) -> Value {
-        let byte_level = |use_regex: bool| {
-            json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
-                "use_regex": use_regex})
-        };
-        let split = |pattern: &str| {
-            json!({"type": "Sequence", "pretokenizers": [
-                {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated",
-                    "invert": false},
-                byte_level(false)]})
-        };
-        match self {
-            Self::Gpt2 => byte_level(true),
-            Self::SmolLm => json!({"type": "Sequence", "pretokenizers": [
-                {"type": "Digits", "individual_digits": true}, byte_level(true)]}),
-            Self::Llama3 => split(LLAMA3_PATTERN),
-            Self::Qwen2 => split(QWEN2_PATTERN),
-        }
+fn splitter(pre: Option<&str>) -> Result<Splitter, TextError> {
+    match pre {
+        None | Some("default" | "gpt-2") => Ok(Splitter::Gpt2),
+        Some("smollm") => Ok(Splitter::Gpt2Digits),
+        Some("llama-bpe" | "llama3") => Ok(Splitter::Llama3 { max_digits: 3 }),
+        Some("qwen2") => Ok(Splitter::Llama3 { max_digits: 1 }),
+        Some(other) => Err(TextError::unsupported("tokenizer.ggml.pre", "pre-tokeniser", other)),
     }
 }
 
 const TOKENS: &str = "tokenizer.ggml.tokens";
-const LLAMA3_PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const QWEN2_PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";

@@ -20,6 +20,7 @@ mod sentencepiece;
 mod stop;
 mod token_table;
 mod tokenizer;
+mod words;
 
 pub use chat::{ChatInput, ChatTemplate};
 pub use detokenizer::Detokenizer;

@@ -4,6 +4,7 @@ use crate::added::{AddedMatcher, AddedToken, Part};
 use crate::crate_encoder::CrateEncoder;
 use crate::sentencepiece::SentencePieceEncoder;
 use crate::token_table::TokenTable;
+use crate::words::WordEncoder;
 use crate::{GgufVocab, RenderedPrompt, TextError, gguf, hf};
 
 /// The tokenizer of one model.
@@ -25,6 +26,8 @@ pub struct Tokenizer {
 /// Encodes text that holds no added token.
 #[derive(Debug)]
 pub(crate) enum Encoder {
+    /// Byte-level BPE with a known way to cut text into words.
+    Words(Box<WordEncoder>),
     /// Everything that has no encoder of its own.
     Crate(Box<CrateEncoder>),
     /// GGUF models of the llama kind.
@@ -128,6 +131,7 @@ impl Tokenizer {
             match part {
                 Part::Token(id) => ids.push(id),
                 Part::Text(text) => match &self.encoder {
+                    Encoder::Words(encoder) => encoder.encode(text, ids)?,
                     Encoder::Crate(encoder) => encoder.encode(text, first, ids)?,
                     Encoder::SentencePiece(encoder) => encoder.encode(text, ids),
                 },

@@ -8,11 +8,16 @@ mod post_processor;
 
 use std::collections::HashMap;
 
+use serde_json::Value;
+use tokenizers::normalizers::NormalizerWrapper;
+use tokenizers::{NormalizedString, Normalizer as _};
+
 use crate::TextError;
 use crate::added::AddedToken;
 use crate::crate_encoder::CrateEncoder;
 use crate::token_table::{TokenEntry, TokenTable};
 use crate::tokenizer::{Encoder, Tokenizer, TokenizerParts};
+use crate::words::{Recipe, WordEncoder};
 use config::TokenizerConfig;
 use decoder::TokenDecoder;
 pub(crate) use decoder::fallback_byte;
@@ -32,20 +37,29 @@ pub(crate) fn tokenizer(json: &[u8], config: Option<&[u8]>) -> Result<Tokenizer,
     let config = config.map(TokenizerConfig::parse).transpose()?.unwrap_or_default();
     json.model.check()?;
 
-    let added = added_tokens(&json, &config)?;
+    let mut added = added_tokens(&json, &config)?;
+    normalize_patterns(json.normalizer.as_ref(), &mut added)?;
     let decoder = TokenDecoder::parse(json.decoder.as_ref())?;
     let table = token_table(&json.model, &added, &decoder)?;
     let mut framing = Framing::parse(json.post_processor.as_ref(), &table)?;
     config.apply_flags(&mut framing, &table)?;
 
-    // Special tokens are looked for in the text as given, whatever `normalized` says: their place in
-    // it decides whether they count.
     let (raw, normalized) = added.into_iter().partition(|token| token.special || !token.normalized);
-    let encoder = CrateEncoder::new(json.normalizer, json.pre_tokenizer, json.model, normalized)?;
+    let recipe = Recipe::of(json.normalizer.as_ref(), json.pre_tokenizer.as_ref());
+    let encoder = match recipe.filter(|_| WordEncoder::fits(&json.model)) {
+        Some(recipe) => {
+            Encoder::Words(Box::new(WordEncoder::new(recipe, &json.model, normalized)?))
+        }
+        None => {
+            let (normalizer, pre_tokenizer) = (json.normalizer, json.pre_tokenizer);
+            let encoder = CrateEncoder::new(normalizer, pre_tokenizer, json.model, normalized)?;
+            Encoder::Crate(Box::new(encoder))
+        }
+    };
     let id = |token: &Option<String>| token.as_ref().and_then(|token| table.id(token));
     let (bos, eos) = (id(&config.bos_token), id(&config.eos_token));
     Ok(Tokenizer::from_parts(TokenizerParts {
-        encoder: Encoder::Crate(Box::new(encoder)),
+        encoder,
         added: raw,
         prefix: framing.prefix,
         suffix: framing.suffix,
@@ -76,6 +90,7 @@ fn added_tokens(
         let token = AddedToken {
             id,
             content: token.content.clone(),
+            pattern: token.content.clone(),
             special: token.special,
             lstrip: token.lstrip,
             rstrip: token.rstrip,
@@ -97,6 +112,7 @@ fn added_tokens(
                 tokens.push(AddedToken {
                     id,
                     content: name.clone(),
+                    pattern: name.clone(),
                     special: true,
                     lstrip: false,
                     rstrip: false,
@@ -109,6 +125,26 @@ fn added_tokens(
     }
     tokens.retain(|token| !token.content.is_empty());
     Ok(tokens)
+}
+
+/// Tokens that are looked for in normalised text are spelled as the normaliser leaves them.
+///
+/// Special tokens are looked for in the text as given, whatever `normalized` says: their place in
+/// it decides whether they count.
+fn normalize_patterns(
+    normalizer: Option<&Value>,
+    added: &mut [AddedToken],
+) -> Result<(), TextError> {
+    let Some(section) = normalizer.filter(|section| !section.is_null()) else { return Ok(()) };
+    let broken = |error: String| TextError::load(TOKENIZER_JSON, error);
+    let normalizer: NormalizerWrapper =
+        serde_json::from_value(section.clone()).map_err(|error| broken(error.to_string()))?;
+    for token in added.iter_mut().filter(|token| token.normalized && !token.special) {
+        let mut content = NormalizedString::from(token.content.as_str());
+        normalizer.normalize(&mut content).map_err(|error| broken(error.to_string()))?;
+        token.pattern = content.get().to_string();
+    }
+    Ok(())
 }
 
 fn token_table(
@@ -135,7 +171,7 @@ fn token_table(
     for token in added {
         entries[token.id as usize] = Some(TokenEntry {
             name: token.content.clone(),
-            bytes: decoder.bytes_of_added(&token.content),
+            bytes: decoder.bytes_of_added(&token.pattern),
             special: token.special,
         });
     }

@@ -97,6 +97,12 @@ impl Model {
         }
     }
 
+    /// Whether tokens are spelled as they are, without a mark at the beginning or end of words.
+    pub(crate) fn is_plain(&self) -> bool {
+        let blank = |text: &Option<String>| text.as_ref().is_none_or(String::is_empty);
+        blank(&self.continuing_subword_prefix) && blank(&self.end_of_word_suffix)
+    }
+
     /// Refuses what is not deterministic byte-pair encoding.
     pub(crate) fn check(&self) -> Result<(), TextError> {
         match self.kind.as_deref() {

@@ -1,6 +1,5 @@
 //! Reference cases and tokenizers that several test files use.
-#![allow(dead_code, reason = "each test file uses its own part")]
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests")]
+#![allow(clippy::print_stderr, reason = "a skipped test says so")]
 
 use std::path::PathBuf;
 

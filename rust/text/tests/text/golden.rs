@@ -1,9 +1,6 @@
 //! Prompt ids and rendered chats of the reference cases: what Hugging Face transformers makes.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
-
+use crate::common;
 use ingle_text::{ChatInput, ChatTemplate, RenderedPrompt};
 use serde_json::Value;
 

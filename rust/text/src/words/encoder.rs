@@ -1,0 +1,266 @@
+//! [2] Byte-level BPE over words. Any thread.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use serde_json::Value;
+use tokenizers::normalizers::NFC;
+use tokenizers::{NormalizedString, Normalizer as _};
+
+use super::cache::WordCache;
+use super::splitter::Splitter;
+use crate::TextError;
+use crate::added::{AddedMatcher, AddedToken, Part};
+use crate::byte_level::char_of_byte;
+use crate::hf::{Model, TOKENIZER_JSON};
+use crate::merge::{Merge, MergeTable};
+
+/// The fast encoder of one model.
+pub(crate) struct WordEncoder {
+    splitter: Splitter,
+    /// Whether text is brought to normalisation form C first.
+    nfc: bool,
+    /// Added tokens that are looked for in normalised text.
+    normalized: AddedMatcher,
+    /// The token of each byte; `NO_TOKEN`: the byte is passed over, as the crate does.
+    byte_ids: [u32; 256],
+    merges: MergeTable,
+    /// For models with `ignore_merges`: a word that is a token is that token.
+    whole_words: Option<HashMap<Box<[u8]>, u32>>,
+    caches: CachePool,
+}
+
+/// What a tokenizer must be for this encoder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Recipe {
+    pub(crate) splitter: Splitter,
+    pub(crate) nfc: bool,
+}
+
+impl Recipe {
+    /// Recognises a normaliser and a pre-tokeniser; anything unknown is `None`.
+    pub(crate) fn of(normalizer: Option<&Value>, pre_tokenizer: Option<&Value>) -> Option<Self> {
+        let nfc = match normalizer {
+            None | Some(Value::Null) => false,
+            Some(section) if section["type"] == "NFC" => true,
+            Some(_) => return None,
+        };
+        let section = pre_tokenizer?;
+        let splitter = match section["pretokenizers"].as_array().map(Vec::as_slice) {
+            None if is_byte_level(section, true) => Splitter::Gpt2,
+            Some([digits, byte_level])
+                if digits["type"] == "Digits"
+                    && digits["individual_digits"] == true
+                    && is_byte_level(byte_level, true) =>
+            {
+                Splitter::Gpt2Digits
+            }
+            Some([split, byte_level])
+                if split["type"] == "Split"
+                    && split["behavior"] == "Isolated"
+                    && split["invert"] == false
+                    && is_byte_level(byte_level, false) =>
+            {
+                Splitter::of_pattern(split["pattern"]["Regex"].as_str()?)?
+            }
+            _ => return None,
+        };
+        Some(Self { splitter, nfc })
+    }
+}
+
+/// Whether a section is the byte-level pre-tokeniser that adds no space.
+fn is_byte_level(section: &Value, use_regex: bool) -> bool {
+    let regex = section.get("use_regex").and_then(Value::as_bool).unwrap_or(true);
+    section["type"] == "ByteLevel" && section["add_prefix_space"] == false && regex == use_regex
+}
+
+impl WordEncoder {
+    /// Whether a model is plain byte-level BPE.
+    pub(crate) fn fits(model: &Model) -> bool {
+        model.is_plain() && byte_ids(model).is_some()
+    }
+
+    /// Builds the encoder.
+    ///
+    /// # Errors
+    /// `TextError::Load` for a merge of tokens that the vocabulary lacks, as the crate has it.
+    pub(crate) fn new(
+        recipe: Recipe,
+        model: &Model,
+        normalized: Vec<AddedToken>,
+    ) -> Result<Self, TextError> {
+        let unclear = || TextError::load(TOKENIZER_JSON, "bytes without a token");
+        let byte_ids = byte_ids(model).ok_or_else(unclear)?;
+        let mut merges = MergeTable::with_capacity(model.merges.len());
+        let mut joined = String::new();
+        for (rank, merge) in (0u32..).zip(&model.merges) {
+            let (left, right) = merge.split()?;
+            joined.clear();
+            joined.push_str(left);
+            joined.push_str(right);
+            let id = |token: &str| {
+                model.vocab.get(token).copied().ok_or_else(|| {
+                    let message = format!("merge {rank} needs the token {token:?}");
+                    TextError::load(TOKENIZER_JSON, message)
+                })
+            };
+            merges.insert(id(left)?, id(right)?, Merge { rank, id: id(&joined)? });
+        }
+        let whole = |(token, id): (&String, &u32)| {
+            Some((crate::byte_level::bytes_of_token(token)?.into_boxed_slice(), *id))
+        };
+        let whole_words =
+            model.ignore_merges.then(|| model.vocab.iter().filter_map(whole).collect());
+        Ok(Self {
+            splitter: recipe.splitter,
+            nfc: recipe.nfc,
+            normalized: AddedMatcher::new(normalized),
+            byte_ids,
+            merges,
+            whole_words,
+            caches: CachePool::default(),
+        })
+    }
+
+    /// Appends the ids of `text`.
+    pub(crate) fn encode(&self, text: &str, out: &mut Vec<u32>) -> Result<(), TextError> {
+        if self.nfc && !is_surely_nfc(text) {
+            let mut normalized = NormalizedString::from(text);
+            let done = NFC.normalize(&mut normalized);
+            done.map_err(|error| TextError::Encode(error.to_string()))?;
+            self.encode_normalized(normalized.get(), out);
+        } else {
+            self.encode_normalized(text, out);
+        }
+        Ok(())
+    }
+
+    fn encode_normalized(&self, text: &str, out: &mut Vec<u32>) {
+        let mut cache = self.caches.take();
+        let done = self.normalized.split(text, &|_, _| false, &mut |part| {
+            match part {
+                Part::Token(id) => out.push(id),
+                Part::Text(text) => {
+                    self.splitter.split(text, |word| self.encode_word(word, &mut cache, out));
+                }
+            }
+            Ok::<(), std::convert::Infallible>(())
+        });
+        self.caches.give_back(cache);
+        match done {
+            Ok(()) => {}
+            Err(never) => match never {},
+        }
+    }
+
+    #[inline]
+    fn encode_word(&self, word: &str, cache: &mut WordCache, out: &mut Vec<u32>) {
+        let Some(key) = WordCache::key(word) else {
+            out.append(&mut self.merge_word(word));
+            return;
+        };
+        if let Some(ids) = cache.get(&key) {
+            out.extend_from_slice(ids);
+            return;
+        }
+        let mut ids = self.merge_word(word);
+        cache.insert(&key, &ids);
+        out.append(&mut ids);
+    }
+
+    fn merge_word(&self, word: &str) -> Vec<u32> {
+        if let Some(id) = self.whole_words.as_ref().and_then(|words| words.get(word.as_bytes())) {
+            return vec![*id];
+        }
+        let ids = word.bytes().map(|byte| self.byte_ids[usize::from(byte)]);
+        let mut symbols: Vec<u32> = ids.filter(|id| *id != NO_TOKEN).collect();
+        self.merges.merge(&mut symbols);
+        symbols
+    }
+}
+
+impl std::fmt::Debug for WordEncoder {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("WordEncoder").field("splitter", &self.splitter).finish_non_exhaustive()
+    }
+}
+
+/// The id of every byte. `None` if a byte has no token and the model does more about it than taking
+/// its unknown token or passing over it.
+fn byte_ids(model: &Model) -> Option<[u32; 256]> {
+    let unknown = match &model.unk_token {
+        Some(token) => *model.vocab.get(token)?,
+        None => NO_TOKEN,
+    };
+    let mut ids = [unknown; 256];
+    for (byte, id) in (0u8..=255).zip(&mut ids) {
+        match model.vocab.get(char_of_byte(byte).encode_utf8(&mut [0; 4])) {
+            Some(known) => *id = *known,
+            None if model.byte_fallback || (model.fuse_unk && unknown != NO_TOKEN) => return None,
+            None => {}
+        }
+    }
+    Some(ids)
+}
+
+/// Whether `text` is in normalisation form C for sure: it has only characters that neither combine
+/// nor decompose nor reorder. Other text is left to the library.
+fn is_surely_nfc(text: &str) -> bool {
+    text.is_ascii() || text.chars().all(never_changes_in_nfc)
+}
+
+/// Latin, Cyrillic, punctuation, kana, ideographs and emoji without combining marks.
+fn never_changes_in_nfc(c: char) -> bool {
+    matches!(c, '\0'..='\u{2FF}' | '\u{400}'..='\u{482}' | '\u{48A}'..='\u{52F}'
+        | '\u{2010}'..='\u{2027}' | '\u{2030}'..='\u{205E}' | '\u{2190}'..='\u{22FF}'
+        | '\u{2500}'..='\u{27BF}' | '\u{3001}'..='\u{3029}' | '\u{3041}'..='\u{3096}'
+        | '\u{30A1}'..='\u{30FA}' | '\u{4E00}'..='\u{9FFF}' | '\u{FE0F}' | '\u{200D}'
+        | '\u{FF01}'..='\u{FF5E}' | '\u{1F300}'..='\u{1F64F}' | '\u{1F680}'..='\u{1F6FF}'
+        | '\u{1F900}'..='\u{1F9FF}')
+}
+
+/// Caches that nobody is using. Several threads may encode at once; each takes one for the length of
+/// a text, and the one used last is taken first, since it is warm.
+#[derive(Default)]
+struct CachePool {
+    idle: Mutex<Vec<WordCache>>,
+}
+
+impl CachePool {
+    fn take(&self) -> WordCache {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        idle.unwrap_or_else(WordCache::new)
+    }
+
+    fn give_back(&self, cache: WordCache) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < MAX_IDLE_CACHES {
+            idle.push(cache);
+        }
+    }
+}
+
+/// Never an id: `MAX_VOCAB` is below.
+const NO_TOKEN: u32 = u32::MAX;
+/// Caches that are kept, 2 MiB each.
+const MAX_IDLE_CACHES: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_characters_that_need_no_normalising_are_left_alone_by_the_library() {
+        let chars = || ('\0'..=char::MAX).filter(|c| never_changes_in_nfc(*c));
+        assert!(chars().count() > 20_000);
+        // Each beside letters and marks that compose with what they can.
+        for (before, after) in [("", ""), ("e", ""), ("\u{AC00}", "\u{4E00}")] {
+            let text: String = chars().map(|c| format!("{before}{c}{after}")).collect();
+            let mut normalized = NormalizedString::from(text.as_str());
+            NFC.normalize(&mut normalized).unwrap();
+            assert!(normalized.get() == text, "changed beside {before:?} and {after:?}");
+        }
+        assert!(!is_surely_nfc("e\u{301}"));
+    }
+}

@@ -1,0 +1,12 @@
+//! Tests of the crate from outside, in one binary: against the reference cases, against the
+//! tokenizers library, against Jinja2's renderings, and of what things cost.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+mod golden;
+mod oracle;
+mod scaling;
+#[path = "../../src/words/testing.rs"]
+mod testing;
+mod vocabularies;
