@@ -8,6 +8,7 @@ name. Runs once, before any thread starts.
 import argparse
 import dataclasses
 import json
+import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -95,6 +96,35 @@ class Settings:
     cpu_threads: int = field(
         default=0, metadata=about("engine", "worker threads of the cpu device; 0: physical cores")
     )
+    gpu_memory_utilization: float | None = field(
+        default=None,
+        metadata=about(
+            "engine", "most of the card's memory that this process may hold; default: 0.9"
+        ),
+    )
+    enforce_eager: bool = field(
+        default=False, metadata=about("engine", "launch kernels one by one, without CUDA graphs")
+    )
+    deterministic: bool = field(
+        default=False,
+        metadata=about("engine", "the same bits whatever else runs; slower on a GPU"),
+    )
+    cache_dir: Path | None = field(
+        default=None,
+        metadata=about(
+            "engine",
+            "folder for compiled kernels and measured algorithms; default: ~/.cache/ingle",
+            metavar="DIR",
+        ),
+    )
+    nvrtc_library: Path | None = field(
+        default=None,
+        metadata=about("cuda", "exactly this libnvrtc.so, instead of searching", metavar="FILE"),
+    )
+    cublaslt_library: Path | None = field(
+        default=None,
+        metadata=about("cuda", "exactly this libcublasLt.so, instead of searching", metavar="FILE"),
+    )
     health_stall_s: int = field(
         default=30,
         metadata=about(
@@ -160,7 +190,17 @@ class Settings:
             options["sim_speed"] = parse_sim_speed(self.sim_speed)
         if self.chat_template is not None:
             options["chat_template"] = read_text("chat-template", self.chat_template)
+        if self.cache_dir is not None:
+            options["cache_dir"] = str(self.cache_dir)
+        options["cuda_libraries"] = self.cuda_libraries()
         return json.dumps(options).encode()
+
+    def cuda_libraries(self) -> dict[str, Any]:
+        """Where the core looks for NVIDIA's libraries: the settings, then what pip has installed."""
+        paths = {"nvrtc": self.nvrtc_library, "cublaslt": self.cublaslt_library}
+        found: dict[str, Any] = {name: str(path) for name, path in paths.items() if path}
+        found["site_packages"] = [p for p in sys.path if p and (Path(p) / "nvidia").is_dir()]
+        return found
 
     def model_name(self) -> str:
         """The name that requests use."""
@@ -272,8 +312,11 @@ def add_flags(parser: argparse.ArgumentParser, groups: Sequence[str]) -> None:
             "help": each.metadata["help"],
         }
         if each.type is bool:
-            name = "--no-" + flag_name(each.name)
-            parser.add_argument(name, action="store_false", **options)
+            # A flag turns a setting away from its default.
+            if each.default is True:
+                parser.add_argument("--no-" + flag_name(each.name), action="store_false", **options)
+            else:
+                parser.add_argument("--" + flag_name(each.name), action="store_true", **options)
             continue
         if get_origin(each.type) is Literal:
             options["choices"] = get_args(each.type)

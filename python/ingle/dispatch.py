@@ -22,6 +22,9 @@ log = logging.getLogger("ingle")
 Sink = Callable[[int, Any], None]
 """Gets (kind, payload) of one request: the core's kinds and ABORTED."""
 
+Core = _core.Engine
+FRAME, END, ERROR, DELTA = _core.FRAME, _core.END, _core.ERROR, _core.DELTA
+"""The core's kinds of events, see `_core.pyi`."""
 ABORTED = -1
 """Kind of the last event of a request that was ended with `abort`; the payload is None."""
 
@@ -32,7 +35,7 @@ ENGINE_KEY = 0
 class Dispatcher:
     """Owns the consuming end of one core engine's outbox."""
 
-    def __init__(self, core: _core.Engine) -> None:
+    def __init__(self, core: Core) -> None:
         self._core = core
         self._lock = threading.RLock()
         self._sinks: dict[int, Sink] = {}
@@ -148,7 +151,7 @@ class Dispatcher:
         self._stop_thread()
 
     def _deliver(self, key: int, sink: Sink, kind: int, payload: object) -> None:
-        if kind in (_core.END, _core.ERROR):
+        if kind in (END, ERROR):
             self._sinks.pop(key, None)
         try:
             sink(kind, payload)

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from ingle import _core
 from ingle.config import Settings, names
-from ingle.dispatch import ABORTED, Dispatcher
+from ingle.dispatch import ABORTED, DELTA, END, ERROR, Dispatcher
 from ingle.errors import (
     ConfigError,
     IngleError,
@@ -142,7 +142,7 @@ class Engine:
         try:
             while True:
                 kind, payload = await events.get()
-                if kind == _core.DELTA:
+                if kind == DELTA:
                     if last is not None:
                         yield last
                         last = None
@@ -152,7 +152,7 @@ class Engine:
                         yield delta
                     else:
                         last = delta
-                elif kind == _core.END:
+                elif kind == END:
                     if last is not None:
                         yield msgspec.structs.replace(last, usage=_usage(payload))
                     return
@@ -243,11 +243,11 @@ class _Batch:
         while self._running:
             number, kind, payload = self._next_event()
             output = self._outputs[number]
-            if kind == _core.DELTA:
+            if kind == DELTA:
                 _append(output, payload)
                 continue
             del self._running[number]
-            if kind == _core.END:
+            if kind == END:
                 output.usage = _usage(payload)
             else:
                 _raise_unless_aborted(kind, payload)
@@ -333,7 +333,7 @@ def _usage(payload: Any) -> Usage | None:
 def _raise_unless_aborted(kind: int, payload: Any) -> None:
     if kind == ABORTED:
         return
-    if kind != _core.ERROR or not isinstance(payload, bytes):
+    if kind != ERROR or not isinstance(payload, bytes):
         raise InternalError(f"unexpected event kind {kind}")
     error: IngleError = error_of_event(payload)
     raise error

@@ -11,8 +11,7 @@ from typing import Any
 
 from aiohttp import HttpVersion11, web
 
-from ingle import _core
-from ingle.dispatch import ABORTED
+from ingle.dispatch import ABORTED, END, ERROR
 from ingle.engine import submit_async
 from ingle.errors import FailedError, error_of_event
 from ingle.generation import GenerationRequest, encode
@@ -54,9 +53,9 @@ async def body(
     def sink(kind: int, payload: Any) -> None:
         if done.done():
             return
-        if kind == _core.END:
+        if kind == END:
             done.set_result(payload)
-        elif kind == _core.ERROR:
+        elif kind == ERROR:
             done.set_exception(error_of_event(payload))
         elif kind == ABORTED:
             done.set_exception(FailedError("the request was aborted"))

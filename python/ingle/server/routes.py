@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from ingle import _core
+from ingle import __version__
 from ingle.errors import RefusedError
 from ingle.generation import TextPrompt, encode
 from ingle.server import convert
@@ -45,7 +45,7 @@ class Routes:
         self._tokenize_text = BodyParser(TokenizeTextRequest, state.unknown)
         self._tokenize_chat = BodyParser(TokenizeChatRequest, state.unknown)
         self._detokenize = BodyParser(DetokenizeRequest, state.unknown)
-        self._openapi = msgspec.json.encode(openapi_document(_core.__version__))
+        self._openapi = msgspec.json.encode(openapi_document(__version__))
 
     def add_to(self, app: web.Application) -> None:
         """Registers everything; GET routes answer HEAD too."""
@@ -150,7 +150,7 @@ class Routes:
 
     async def version(self, request: web.Request) -> web.Response:
         """GET /version."""
-        return json_response({"version": _core.__version__})
+        return json_response({"version": __version__})
 
     async def openapi(self, request: web.Request) -> web.Response:
         """GET /openapi.json."""

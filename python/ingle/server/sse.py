@@ -8,8 +8,7 @@ JSON. The handler waits for one future, once a stream.
 import asyncio
 from typing import Any, Final
 
-from ingle import _core
-from ingle.dispatch import ABORTED
+from ingle.dispatch import ABORTED, ERROR, FRAME, Core
 
 HEADERS: Final = {
     "Content-Type": "text/event-stream",
@@ -44,7 +43,7 @@ class EventStream:
         "too_slow",
     )
 
-    def __init__(self, core: _core.Engine, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, core: Core, loop: asyncio.AbstractEventLoop) -> None:
         self.done: asyncio.Future[None] = loop.create_future()
         self.error: bytes | None = None
         """Payload of the ERROR event, if the request failed; the client has been told."""
@@ -61,7 +60,7 @@ class EventStream:
 
     def __call__(self, kind: int, payload: Any) -> None:
         """The sink: writes a frame, or notes the end."""
-        if kind == _core.FRAME:
+        if kind == FRAME:
             self.frames += 1
             if self._transport is None:
                 self._held.append(payload)
@@ -69,7 +68,7 @@ class EventStream:
                 self._write(payload)
                 self._offer_socket()
             return
-        if kind == _core.ERROR:
+        if kind == ERROR:
             self.error = payload
             if SLOW_READER in payload:
                 self._cut()
@@ -130,7 +129,7 @@ class Heartbeat:
     SWEEP_S: Final = 5.0
     """The core writes a comment if nothing was sent for 10 s: a silence lasts 15 s at most."""
 
-    def __init__(self, core: _core.Engine) -> None:
+    def __init__(self, core: Core) -> None:
         self._core = core
         self._keys: set[int] = set()
         self._timer: asyncio.TimerHandle | None = None
