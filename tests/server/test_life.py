@@ -224,10 +224,12 @@ def dechunk(data):
         data = data[count + 2 :]
 
 
-def test_e13_idle_costs_nothing(sim):
-    sim.complete()
-    sim.wait_until_idle()
-    pid = sim.process.pid
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+def test_e13_idle_costs_nothing(device, request):
+    worker = request.getfixturevalue(device)
+    worker.complete()
+    worker.wait_until_idle()
+    pid = worker.process.pid
     before, switches = cpu_seconds(pid), voluntary_switches(pid)
     time.sleep(3)  # Not for ordering: this is the span that is measured.
     assert cpu_seconds(pid) - before <= 0.01
