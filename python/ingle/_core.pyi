@@ -1,13 +1,15 @@
 """The Rust core as Python sees it. Any thread; every call that may take long runs detached."""
 
-from typing import Final
+from typing import Final, final
 
 FRAME: Final[int]
 END: Final[int]
 ERROR: Final[int]
 DELTA: Final[int]
 __version__: Final[str]
+__all__: list[str]
 
+@final
 class Engine:
     """A loaded model and its engine thread."""
 
@@ -72,5 +74,8 @@ class Engine:
     def shutdown(self) -> None:
         """Aborts what runs, stops all threads. Idempotent."""
 
-def doctor() -> bytes:
-    """JSON: what this machine offers to the engine and what is missing."""
+def doctor(libraries: bytes) -> bytes:
+    """JSON: what this machine offers to the engine and what is missing.
+
+    `libraries` is the JSON document `cuda_libraries` of an engine's options.
+    """

@@ -10,6 +10,7 @@ use crate::sizes::Sizes;
 /// How the start went.
 pub(crate) struct StartUp {
     pub(crate) device: String,
+    pub(crate) memory: Vec<(String, u64)>,
     pub(crate) open_s: f64,
     pub(crate) tokenizer_s: f64,
     pub(crate) executor_s: f64,
@@ -26,6 +27,8 @@ pub(crate) fn info(
 ) -> Vec<u8> {
     let spec = &checkpoint.spec;
     let defaults = &served.defaults;
+    let memory: serde_json::Map<String, serde_json::Value> =
+        start_up.memory.iter().map(|(name, bytes)| (name.clone(), json!(bytes))).collect();
     json!({
         "model": served.name,
         "path": checkpoint.path.display().to_string(),
@@ -56,7 +59,7 @@ pub(crate) fn info(
             "num_slots": shape.num_slots,
             "max_steps_in_flight": shape.max_steps_in_flight,
         },
-        "memory": { "kv_cache_bytes": sizes.kv_cache_bytes },
+        "memory": memory,
         "notes": sizes.notes,
         "start_up": {
             "open_s": start_up.open_s,

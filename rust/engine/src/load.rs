@@ -75,6 +75,7 @@ pub(crate) fn load_with(
     let served = served(options, &checkpoint, text, &config, defaults_from_model);
     let start_up = StartUp {
         device: built.name,
+        memory: built.memory,
         open_s: (opened - started).as_secs_f64(),
         tokenizer_s: (tokenizer_ready - opened).as_secs_f64(),
         executor_s: (executor_ready - tokenizer_ready).as_secs_f64(),

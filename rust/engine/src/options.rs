@@ -1,6 +1,5 @@
 //! The JSON document that starts an engine. Any thread; says what may be set, decides nothing.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::Deserialize;
@@ -65,15 +64,30 @@ pub struct EngineOptions {
     /// Where compiled kernels are kept (cuda).
     #[serde(default)]
     pub cache_dir: Option<PathBuf>,
-    /// Absolute paths of the CUDA libraries by name (cuda).
+    /// Where NVIDIA's libraries are (cuda).
     #[serde(default)]
-    pub cuda_library_paths: BTreeMap<String, PathBuf>,
+    pub cuda_libraries: CudaLibraries,
     /// Same bits whatever the batch.
     #[serde(default)]
     pub deterministic: bool,
     /// `/health` says `stuck` if work waits and no step ended for so long.
     #[serde(default = "stall_s")]
     pub health_stall_s: u32,
+}
+
+/// Where to look for NVIDIA's libraries, before the usual places.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CudaLibraries {
+    /// Exactly this libnvrtc.
+    #[serde(default)]
+    pub nvrtc: Option<PathBuf>,
+    /// Exactly this libcublasLt.
+    #[serde(default)]
+    pub cublaslt: Option<PathBuf>,
+    /// Folders where pip has put the `nvidia` packages.
+    #[serde(default)]
+    pub site_packages: Vec<PathBuf>,
 }
 
 /// A number, or `"inf"`: steps end at once.

@@ -131,7 +131,7 @@ impl<'a> Common<'a> {
         let min_tokens = min_tokens(request)?;
         if min_tokens > 0 {
             sampling.min_tokens = min_tokens;
-            sampling.min_tokens_banned = banned_ids(request, served, &stop_token_ids);
+            sampling.min_tokens_banned = banned_ids(request, served, &stop_token_ids)?;
         }
         let rules = Arc::new(ChoiceRules {
             stop: request.stop.clone(),
@@ -248,12 +248,23 @@ fn stop_matcher(request: &GenerationRequest) -> Result<Option<StopMatcher>, Engi
 }
 
 /// Ids that `min_tokens` holds back.
-fn banned_ids(request: &GenerationRequest, served: &Served, stop: &[TokenId]) -> Vec<TokenId> {
+fn banned_ids(
+    request: &GenerationRequest,
+    served: &Served,
+    stop: &[TokenId],
+) -> Result<Vec<TokenId>, EngineError> {
     let eos: &[TokenId] = if request.ignore_eos { &[] } else { &served.eos_token_ids };
     let mut banned: Vec<TokenId> = eos.iter().chain(stop).copied().collect();
     banned.sort_unstable();
     banned.dedup();
-    banned
+    if banned.len() > MAX_BANNED {
+        let count = banned.len();
+        return Err(EngineError::refused(
+            "stop_token_ids",
+            format!("stop_token_ids: min_tokens would hold back {count} ids, at most {MAX_BANNED}"),
+        ));
+    }
+    Ok(banned)
 }
 
 fn form(output: &OutputInput, served: &Served, log_probs: bool) -> Form {
@@ -286,5 +297,7 @@ const CHOICE_BITS: u32 = 12;
 const MAX_CHOICES: usize = 1 << CHOICE_BITS;
 /// OpenAI's limit.
 const MAX_N: i64 = 128;
+/// As many as the cuda sampler can hold back.
+const MAX_BANNED: usize = 128;
 const MAX_STOPS: usize = 64;
 const MAX_STOP_BYTES: usize = 1024;

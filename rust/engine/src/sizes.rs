@@ -111,7 +111,7 @@ pub(crate) fn host_sizes(
     })
 }
 
-fn setting(name: &str, given: Option<u32>, default: u32) -> Result<u32, EngineError> {
+pub(crate) fn setting(name: &str, given: Option<u32>, default: u32) -> Result<u32, EngineError> {
     match given {
         Some(0) => Err(EngineError::Model(format!("{name}: 0, must be at least 1"))),
         Some(value) => Ok(value),

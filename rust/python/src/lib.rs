@@ -23,7 +23,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
 
 /// JSON: what this machine offers to the engine and what is missing.
 #[pyfunction]
-fn doctor(py: Python<'_>) -> Bound<'_, PyBytes> {
-    let report = py.detach(ingle_engine::doctor);
-    PyBytes::new(py, &report)
+fn doctor<'py>(py: Python<'py>, libraries: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+    let report = py.detach(|| ingle_engine::doctor(libraries));
+    Ok(PyBytes::new(py, &report.map_err(|error| error::to_py(py, error))?))
 }

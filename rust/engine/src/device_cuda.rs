@@ -1,0 +1,123 @@
+//! Builds the executor of a GPU. At start, caller's thread.
+
+use ingle_core::{CompletionSink, Executor as _};
+use ingle_cuda::{CudaConfig, CudaExecutor, DeviceType, LibraryPaths, StartReport, probe};
+use ingle_model::Checkpoint;
+
+use crate::device::Built;
+use crate::error::EngineError;
+use crate::options::{CudaLibraries, EngineOptions};
+use crate::sizes::{Sizes, setting};
+use crate::tokenizer_files::TextParts;
+
+/// Loads the model onto GPU `ordinal`.
+///
+/// # Errors
+/// `EngineError::Model`, one line with the numbers.
+pub(crate) fn build_cuda(
+    ordinal: u32,
+    checkpoint: &Checkpoint,
+    options: &EngineOptions,
+    text: &TextParts,
+    sink: CompletionSink,
+) -> Result<Built, EngineError> {
+    let spec = &checkpoint.spec;
+    let defaults = CudaConfig::default();
+    let max_num_seqs = setting("max_num_seqs", options.max_num_seqs, defaults.max_num_seqs)?;
+    let batched = defaults.max_num_batched_tokens.max(max_num_seqs);
+    let wanted_len = setting("max_model_len", options.max_model_len, spec.max_position_embeddings)?;
+    let config = CudaConfig {
+        device: ordinal,
+        gpu_memory_utilization: utilization(options, &defaults)?,
+        kv_cache_memory_bytes: options.kv_cache_memory_bytes,
+        block_size: setting("block_size", options.block_size, defaults.block_size)?,
+        max_num_seqs,
+        max_num_batched_tokens: setting(
+            "max_num_batched_tokens",
+            options.max_num_batched_tokens,
+            batched,
+        )?,
+        max_model_len: wanted_len,
+        sample_vocab_size: text.vocab_size,
+        dtype: device_type(&options.dtype)?,
+        enforce_eager: options.enforce_eager,
+        deterministic: options.deterministic,
+        cache_dir: options.cache_dir.clone(),
+        libraries: library_paths(&options.cuda_libraries),
+        ..defaults
+    };
+    let source = &checkpoint.source;
+    let (executor, report) =
+        CudaExecutor::load(spec.clone(), &checkpoint.plan, source, &config, sink)
+            .map_err(|error| EngineError::Model(error.to_string()))?;
+    let shape = executor.shape();
+    let holds = shape.num_blocks.saturating_mul(shape.block_size);
+    let mut notes: Vec<String> = report.to_string().lines().map(str::to_owned).collect();
+    if holds < wanted_len {
+        if options.max_model_len.is_some() {
+            return Err(EngineError::Model(format!(
+                "max_model_len: {wanted_len} tokens, the KV pool holds {holds}"
+            )));
+        }
+        notes.push(format!(
+            "max_model_len: {holds} tokens, all that the KV pool holds, of the model's {wanted_len}"
+        ));
+    }
+    let sizes = Sizes {
+        max_model_len: wanted_len.min(holds),
+        max_num_seqs: shape.max_num_seqs,
+        max_num_batched_tokens: shape.max_num_batched_tokens,
+        block_size: shape.block_size,
+        num_blocks: shape.num_blocks,
+        kv_cache_bytes: report.memory.kv_cache_bytes,
+        max_queue: options.max_queue.unwrap_or(shape.max_num_seqs.saturating_mul(QUEUE_ROUNDS)),
+        notes,
+    };
+    let name = name(ordinal, &report);
+    let part = |(name, bytes): &(&str, u64)| (format!("{}_bytes", name.replace(' ', "_")), *bytes);
+    let memory = report.memory.parts.iter().map(part).collect();
+    Ok(Built { executor: Box::new(executor), sizes, name, memory })
+}
+
+/// Whether `auto` takes the GPU: there is one, and the libraries that it needs.
+pub(crate) fn is_usable(options: &EngineOptions) -> bool {
+    let found = probe(0, &library_paths(&options.cuda_libraries));
+    found.driver_version.is_ok() && found.device_count > 0 && found.cublaslt.is_ok()
+}
+
+/// Where NVIDIA's libraries may lie.
+pub(crate) fn library_paths(libraries: &CudaLibraries) -> LibraryPaths {
+    LibraryPaths {
+        nvrtc: libraries.nvrtc.clone(),
+        cublaslt: libraries.cublaslt.clone(),
+        site_packages: libraries.site_packages.clone(),
+    }
+}
+
+fn name(ordinal: u32, report: &StartReport) -> String {
+    format!("cuda:{ordinal} ({})", report.device)
+}
+
+fn utilization(options: &EngineOptions, defaults: &CudaConfig) -> Result<f32, EngineError> {
+    match options.gpu_memory_utilization {
+        None => Ok(defaults.gpu_memory_utilization),
+        Some(share) if share > 0.0 && share <= 1.0 => Ok(share as f32),
+        Some(share) => Err(EngineError::Model(format!(
+            "gpu_memory_utilization: {share}, must be above 0 and at most 1"
+        ))),
+    }
+}
+
+fn device_type(dtype: &str) -> Result<DeviceType, EngineError> {
+    match dtype {
+        "auto" => Ok(DeviceType::Auto),
+        "bfloat16" => Ok(DeviceType::Bf16),
+        "float16" | "half" => Ok(DeviceType::F16),
+        other => Err(EngineError::Model(format!(
+            "dtype: {other:?}, must be auto, bfloat16, float16 or half on a GPU"
+        ))),
+    }
+}
+
+/// Requests that may wait for each that can run.
+const QUEUE_ROUNDS: u32 = 4;
