@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ingle import _core
-from ingle.config import Settings, add_flags, load
+from ingle.config import Settings, add_flags, cuda_libraries, load
 from ingle.engine import Engine, PromptLike
 from ingle.errors import ConfigError, IngleError, ModelError
 from ingle.exit_codes import ExitCode
@@ -168,7 +168,7 @@ async def show(engine: Engine, prompt: PromptLike, params: SamplingParams) -> st
 
 def run_doctor(options: argparse.Namespace) -> int:
     """`ingle doctor`: one line a finding."""
-    report: dict[str, Any] = json.loads(_core.doctor())
+    report: dict[str, Any] = json.loads(_core.doctor(json.dumps(cuda_libraries()).encode()))
     if options.json:
         print(json.dumps(report, indent=2))
     else:

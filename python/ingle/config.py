@@ -8,6 +8,7 @@ name. Runs once, before any thread starts.
 import argparse
 import dataclasses
 import json
+import os
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -119,11 +120,13 @@ class Settings:
     )
     nvrtc_library: Path | None = field(
         default=None,
-        metadata=about("cuda", "exactly this libnvrtc.so, instead of searching", metavar="FILE"),
+        metadata=about("engine", "exactly this libnvrtc.so, instead of searching", metavar="FILE"),
     )
     cublaslt_library: Path | None = field(
         default=None,
-        metadata=about("cuda", "exactly this libcublasLt.so, instead of searching", metavar="FILE"),
+        metadata=about(
+            "engine", "exactly this libcublasLt.so, instead of searching", metavar="FILE"
+        ),
     )
     health_stall_s: int = field(
         default=30,
@@ -192,21 +195,32 @@ class Settings:
             options["chat_template"] = read_text("chat-template", self.chat_template)
         if self.cache_dir is not None:
             options["cache_dir"] = str(self.cache_dir)
-        options["cuda_libraries"] = self.cuda_libraries()
+        elif self.device.startswith(("auto", "cuda")):
+            options["cache_dir"] = default_cache_dir()
+        options["cuda_libraries"] = cuda_libraries(
+            options.pop("nvrtc_library", None), options.pop("cublaslt_library", None)
+        )
         return json.dumps(options).encode()
-
-    def cuda_libraries(self) -> dict[str, Any]:
-        """Where the core looks for NVIDIA's libraries: the settings, then what pip has installed."""
-        paths = {"nvrtc": self.nvrtc_library, "cublaslt": self.cublaslt_library}
-        found: dict[str, Any] = {name: str(path) for name, path in paths.items() if path}
-        found["site_packages"] = [p for p in sys.path if p and (Path(p) / "nvidia").is_dir()]
-        return found
 
     def model_name(self) -> str:
         """The name that requests use."""
         if self.served_model_name is not None or self.model == DEMO:
             return self.served_model_name or DEMO
         return Path(self.model).resolve().name or self.model
+
+
+def default_cache_dir() -> str:
+    """Where compiled kernels are kept unless a setting says otherwise."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return str(Path(base) / "ingle")
+
+
+def cuda_libraries(nvrtc: Path | None = None, cublaslt: Path | None = None) -> dict[str, Any]:
+    """Where the core looks for NVIDIA's libraries: exact files, then what pip has installed."""
+    exact = {"nvrtc": nvrtc, "cublaslt": cublaslt}
+    found: dict[str, Any] = {name: str(path) for name, path in exact.items() if path}
+    found["site_packages"] = [p for p in sys.path if p and (Path(p) / "nvidia").is_dir()]
+    return found
 
 
 def names(group: str) -> list[str]:
@@ -226,6 +240,7 @@ RANGES: Sequence[tuple[str, float, float]] = (
     ("max_num_seqs", 1, 2**16),
     ("max_num_batched_tokens", 1, 2**24),
     ("max_queue", 1, 2**24),
+    ("gpu_memory_utilization", 0.01, 1),
 )
 
 
@@ -309,7 +324,7 @@ def add_flags(parser: argparse.ArgumentParser, groups: Sequence[str]) -> None:
         options: dict[str, Any] = {
             "dest": each.name,
             "default": argparse.SUPPRESS,
-            "help": each.metadata["help"],
+            "help": help_text(each.metadata["help"], each.default),
         }
         if each.type is bool:
             # A flag turns a setting away from its default.
@@ -324,6 +339,12 @@ def add_flags(parser: argparse.ArgumentParser, groups: Sequence[str]) -> None:
             options["type"] = kind
             options["metavar"] = each.metadata.get("metavar", kind.__name__.upper())
         parser.add_argument("--" + flag_name(each.name), **options)
+
+
+def help_text(text: str, default: Any) -> str:
+    """A flag's help with its default, unless there is none or the text tells it."""
+    shown = default is None or isinstance(default, bool) or "default:" in text
+    return text if shown else f"{text}; default: {default}"
 
 
 def load(arguments: Mapping[str, Any]) -> Settings:

@@ -109,7 +109,7 @@ def test_missing_demo_has_the_model_code(monkeypatch, capsys):
 
 def test_doctor_prints_lines_or_json(monkeypatch, capsys):
     report = {"cpu": {"threads": 2, "isa": ["avx2", "avx512f"]}, "missing": [], "cuda": None}
-    monkeypatch.setattr(_core, "doctor", lambda: json.dumps(report).encode())
+    monkeypatch.setattr(_core, "doctor", lambda _libraries: json.dumps(report).encode())
     assert cli.main(["doctor"]) == ExitCode.OK
     assert capsys.readouterr().out.splitlines() == [
         "cpu.threads: 2",
