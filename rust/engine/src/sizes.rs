@@ -153,3 +153,59 @@ pub(crate) fn available_memory() -> u64 {
 const GIB: u64 = 1 << 30;
 /// The queue holds this many times what can run.
 const QUEUE_ROUNDS: u32 = 4;
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const DEVICE: DeviceDefaults = DeviceDefaults {
+        max_num_seqs: 4,
+        max_num_batched_tokens: 512,
+        block_size: 16,
+        kv_bytes_per_token: 1 << 20,
+        available_bytes: 16 << 30,
+    };
+
+    fn sizes(extra: serde_json::Value, device: DeviceDefaults) -> Result<Sizes, EngineError> {
+        let path =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/models/llama-tied-bf16");
+        let mut options = json!({ "model": path });
+        options.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        let spec = ingle_model::open(path.as_ref()).unwrap().spec;
+        host_sizes(&spec, &serde_json::from_value(options).unwrap(), device)
+    }
+
+    #[test]
+    fn test_the_pool_is_what_all_requests_need_or_the_budget_if_that_is_less() {
+        // 2,048 positions of 1 MiB for 4 requests are 8 GiB; a quarter of 16 GiB is 4.
+        let limited = sizes(json!({}), DEVICE).unwrap();
+        assert_eq!((limited.num_blocks, limited.kv_cache_bytes), (256, 4 << 30));
+        let all = sizes(json!({ "max_model_len": 100, "max_num_seqs": 2 }), DEVICE).unwrap();
+        assert_eq!((all.num_blocks, all.max_model_len), (14, 100));
+        let own = sizes(json!({ "kv_cache_memory_bytes": 3_u64 << 30 }), DEVICE).unwrap();
+        assert_eq!(own.kv_cache_bytes, 3 << 30);
+        assert!(own.notes[0].contains("192 blocks x 16 tokens x 1048576 B = 3072 MiB"));
+    }
+
+    #[test]
+    fn test_a_context_that_does_not_fit_is_refused_if_asked_for_and_told_if_not() {
+        let small = DeviceDefaults { available_bytes: 1 << 30, ..DEVICE };
+        let sizes_of_default = sizes(json!({}), small).unwrap();
+        assert_eq!(sizes_of_default.max_model_len, 768);
+        assert!(sizes_of_default.notes[1].contains("768 tokens, all that the KV pool holds"));
+        let error = sizes(json!({ "max_model_len": 2048 }), small).unwrap_err().to_string();
+        assert!(error.starts_with("max_model_len: 2048 tokens need 2147483648 bytes"), "{error}");
+    }
+
+    #[test]
+    fn test_settings_of_zero_and_batches_below_the_requests_are_refused() {
+        for name in ["max_num_seqs", "max_num_batched_tokens", "block_size", "max_model_len"] {
+            let error = sizes(json!({ name: 0 }), DEVICE).unwrap_err().to_string();
+            assert_eq!(error, format!("{name}: 0, must be at least 1"));
+        }
+        let error = sizes(json!({ "max_num_batched_tokens": 3 }), DEVICE).unwrap_err().to_string();
+        assert!(error.contains("max_num_batched_tokens: 3 is less than max_num_seqs: 4"));
+    }
+}

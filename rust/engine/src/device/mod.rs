@@ -67,12 +67,34 @@ pub(crate) fn build_executor(
     text: &TextParts,
     sink: CompletionSink,
 ) -> Result<Built, EngineError> {
+    refuse_foreign_options(device, options)?;
     match device {
         Device::Sim(profile) => sim::build(profile.as_ref(), checkpoint, options, text, sink),
         Device::Cpu => cpu::build(checkpoint, options, text, sink),
         Device::Cuda(ordinal) => build_cuda(*ordinal, checkpoint, options, text, sink),
         Device::Auto if is_usable(options) => build_cuda(0, checkpoint, options, text, sink),
         Device::Auto => cpu::build(checkpoint, options, text, sink),
+    }
+}
+
+/// A setting of another device would do nothing, and is an error.
+fn refuse_foreign_options(device: &Device, options: &EngineOptions) -> Result<(), EngineError> {
+    let (is_sim, may_be_cpu) = match device {
+        Device::Sim(_) => (true, false),
+        Device::Cpu | Device::Auto => (false, true),
+        Device::Cuda(_) => (false, false),
+    };
+    let foreign = [
+        ("sim_speed", "sim", options.sim_speed.is_some() && !is_sim),
+        ("cpu_threads", "cpu", options.cpu_threads != 0 && !may_be_cpu),
+        ("dtype", "cpu or cuda", options.dtype != "auto" && is_sim),
+    ];
+    match foreign.into_iter().find(|&(_, _, is_foreign)| is_foreign) {
+        Some((name, owner, _)) => Err(EngineError::Model(format!(
+            "{name}: only the {owner} device has it, and the device is {}",
+            options.device
+        ))),
+        None => Ok(()),
     }
 }
 
@@ -97,4 +119,38 @@ fn unknown(text: &str) -> EngineError {
     EngineError::Model(format!(
         "device: {text:?}, must be auto, cpu, cuda, cuda:N, sim or sim:FILE"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn test_device_names() {
+        assert_eq!(Device::parse("auto").unwrap(), Device::Auto);
+        assert_eq!(Device::parse("cuda:3").unwrap(), Device::Cuda(3));
+        assert_eq!(Device::parse("sim:a:b").unwrap(), Device::Sim(Some("a:b".into())));
+        for wrong in ["", "gpu", "cpu:0", "cuda:", "cuda:-1", "sim:"] {
+            let error = Device::parse(wrong).unwrap_err().to_string();
+            assert!(error.starts_with("device:"), "{error}");
+        }
+    }
+
+    #[test]
+    fn test_settings_of_another_device_are_refused() {
+        for (device, extra, name) in [
+            (Device::Cpu, json!({ "sim_speed": 2 }), "sim_speed"),
+            (Device::Sim(None), json!({ "cpu_threads": 2 }), "cpu_threads"),
+            (Device::Sim(None), json!({ "dtype": "bfloat16" }), "dtype"),
+            (Device::Cuda(0), json!({ "sim_speed": "inf" }), "sim_speed"),
+        ] {
+            let mut options = json!({ "model": "m", "device": "x" });
+            options.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+            let options: EngineOptions = serde_json::from_value(options).unwrap();
+            let error = refuse_foreign_options(&device, &options).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{name}: only the")), "{error}");
+        }
+    }
 }
