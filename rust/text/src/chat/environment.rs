@@ -5,7 +5,7 @@ use std::io;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Rest, Serde, Value, ValueOrKwargs, from_args};
-use minijinja::{Environment, Error, ErrorKind};
+use minijinja::{Environment, Error, ErrorKind, State};
 
 use super::{clock, json, source};
 use crate::TextError;
@@ -84,7 +84,7 @@ struct Raised(String);
 
 /// `tojson` of transformers: `json.dumps(x, ensure_ascii=False, indent=None, separators=None,
 /// sort_keys=False)`.
-fn to_json(value: &Value, rest: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+fn to_json(state: &State, value: &Value, rest: Rest<ValueOrKwargs>) -> Result<Value, Error> {
     let rest = rest.into_values();
     let (positional, kwargs) = from_args::<(&[Value], Kwargs)>(&rest)?;
     let argument = |index: usize, name: &str| -> Result<Value, Error> {
@@ -98,6 +98,9 @@ fn to_json(value: &Value, rest: Rest<ValueOrKwargs>) -> Result<Value, Error> {
         &argument(3, "sort_keys")?,
     )?;
     kwargs.assert_all_used()?;
+    let marks = state.lookup(MARKS);
+    let marks = marks.as_ref().and_then(Value::as_str).unwrap_or_default();
+    let layout = layout.with_marks(marks);
     Ok(Value::from(json::dumps(value, &layout)?))
 }
 
@@ -123,6 +126,8 @@ impl io::Write for CappedWriter {
     }
 }
 
+/// The variable that holds the characters that stand for others during one rendering.
+pub(crate) const MARKS: &str = "_marks_of_the_request";
 const NAME: &str = "chat";
 /// Steps of the template engine; one is an instruction or 64 bytes of text made. A chat of 1,000
 /// messages takes about 50,000; ten million are a second or two.

@@ -8,6 +8,8 @@ use minijinja::{Error, ErrorKind};
 #[derive(Debug)]
 pub(crate) struct Layout {
     ensure_ascii: bool,
+    /// Characters that stand for ASCII ones until the text is rendered.
+    marks: String,
     indent: Option<String>,
     item_separator: String,
     key_separator: String,
@@ -39,11 +41,23 @@ impl Layout {
         }
         Ok(Self {
             ensure_ascii: ensure_ascii.is_true(),
+            marks: String::new(),
             indent,
             item_separator,
             key_separator,
             sort_keys: sort_keys.is_true(),
         })
+    }
+}
+
+impl Layout {
+    /// Lets `ensure_ascii` leave these characters alone.
+    pub(crate) fn with_marks(self, marks: &str) -> Self {
+        Self { marks: marks.into(), ..self }
+    }
+
+    fn escapes(&self, c: char) -> bool {
+        c < ' ' || (self.ensure_ascii && !matches!(c, ' '..='~') && !self.marks.contains(c))
     }
 }
 
@@ -143,7 +157,7 @@ impl Writer<'_> {
                 '\t' => self.out.push_str("\\t"),
                 '\u{8}' => self.out.push_str("\\b"),
                 '\u{C}' => self.out.push_str("\\f"),
-                c if c < ' ' || (self.layout.ensure_ascii && !c.is_ascii()) => {
+                c if self.layout.escapes(c) => {
                     for unit in c.encode_utf16(&mut [0; 2]) {
                         self.out.push_str(&format!("\\u{unit:04x}"));
                     }

@@ -75,6 +75,7 @@ impl ChatTemplate {
     pub fn render(&self, input: &ChatInput) -> Result<RenderedPrompt, TextError> {
         let mut context = input.context(&self.named)?;
         let marks = self.guard.mark(&mut context);
+        context.insert(environment::MARKS.into(), marks.chars().into());
         let rendered = environment::render(&self.environment, context, input.now)?;
         let (text, foreign) = marks.unmark(rendered);
         let end = input.end_of_continued_message(&text)?;

@@ -8,10 +8,10 @@
 //! character, is no white space, has no case and means nothing to JSON.
 //!
 //! A template may look for such characters, as Qwen's does with `content.split('</think>')`. String
-//! constants of the template are therefore left as they are in the request, if no special token
-//! hides in them. A constant that holds a special token is left only in messages of the assistant,
-//! and only if the template searches for it rather than writes it. What remains different from a
-//! plain rendering is a template that looks for single such characters, or for a special token in
+//! constants that the template searches for are therefore left as they are in the request, unless
+//! they could be a part of a special token. A constant that holds a special token is left only in
+//! messages of the assistant. What remains different from a plain rendering is a template that looks
+//! for single such characters, for texts that it puts together itself, or for a special token in
 //! user text: there the text is kept and the token stays text.
 
 use serde_json::{Map, Value};
@@ -66,12 +66,9 @@ impl Guard {
         guard.chars.sort_unstable();
         guard.chars.dedup();
         guard.kept.clear();
-        guard.kept_in_answers.clear();
-        for literal in literals(source).into_iter().filter(|literal| literal.searched) {
-            if literal.text.chars().count() > 1 && literal.text.contains(guard.chars.as_slice()) {
-                guard.kept_in_answers.push(literal.text);
-            }
-        }
+        let searched = literals(source).into_iter().filter(|literal| literal.searched);
+        let texts = searched.map(|literal| literal.text).filter(|text| text.chars().count() > 1);
+        guard.kept_in_answers = texts.collect();
         guard
     }
 
@@ -82,13 +79,14 @@ impl Guard {
 
     fn keep(&mut self, literal: Literal) {
         // A single character is no evidence of what the template looks for.
-        if literal.text.chars().count() < 2 || !literal.text.contains(self.chars.as_slice()) {
+        let short = literal.text.chars().count() < 2;
+        if short || !literal.searched || !literal.text.contains(self.chars.as_slice()) {
             return;
         }
-        if !self.special.iter().any(|token| literal.text.contains(token.as_str())) {
-            self.kept.push(literal.text);
-        } else if literal.searched {
+        if self.special.iter().any(|token| literal.text.contains(token.as_str())) {
             self.kept_in_answers.push(literal.text);
+        } else if !self.special.iter().any(|token| overlap(&literal.text, token)) {
+            self.kept.push(literal.text);
         }
     }
 
@@ -155,12 +153,6 @@ impl Guard {
             text.match_indices(constant).map(|(at, found)| (at, at + found.len())).collect()
         };
         let mut kept: Vec<_> = self.kept.iter().flat_map(|constant| places(constant)).collect();
-        // Two constants together must not let a special token through.
-        if !kept.is_empty() {
-            for (start, end) in self.special.iter().flat_map(|token| places(token)) {
-                kept.retain(|(from, to)| *to <= start || end <= *from);
-            }
-        }
         if answer {
             kept.extend(self.kept_in_answers.iter().flat_map(|constant| places(constant)));
         }
@@ -169,6 +161,11 @@ impl Guard {
 }
 
 impl Marks {
+    /// All marks, as one text.
+    pub(crate) fn chars(&self) -> String {
+        self.pairs.iter().map(|(_, mark)| *mark).collect()
+    }
+
     fn mark_of(&self, c: char) -> Option<char> {
         self.pairs.iter().find(|(plain, _)| *plain == c).map(|(_, mark)| *mark)
     }
@@ -189,6 +186,13 @@ impl Marks {
         }
         (text, foreign)
     }
+}
+
+/// Whether a constant could be a part of a special token whose other parts stand before or after it.
+fn overlap(constant: &str, token: &str) -> bool {
+    let cuts = || token.char_indices().map(|(cut, _)| token.split_at(cut)).skip(1);
+    token.contains(constant)
+        || cuts().any(|(begin, end)| constant.ends_with(begin) || constant.starts_with(end))
 }
 
 /// Hands out private-use characters that the input does not use.

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod chat;
 mod common;
 mod golden;
 mod oracle;

@@ -1,0 +1,277 @@
+//! Chat templates render as Jinja2 renders them, and special tokens of the request stay text.
+
+use ingle_text::{ChatInput, ChatTemplate, TextError, Tokenizer};
+use serde_json::{Value, json};
+
+use crate::vocabularies::{byte_level, tiny_with};
+
+/// The special tokens of the models whose styles the templates follow.
+const SPECIAL: [&str; 22] = [
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<|begin_of_text|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eot_id|>",
+    "<s>",
+    "</s>",
+    "[INST]",
+    "[/INST]",
+    "[TOOL_CALLS]",
+    "[AVAILABLE_TOOLS]",
+    "[/AVAILABLE_TOOLS]",
+    "<bos>",
+    "<eos>",
+    "<start_of_turn>",
+    "<end_of_turn>",
+    "<|system|>",
+    "<|user|>",
+    "<|assistant|>",
+    "<|end|>",
+];
+
+fn folder() -> std::path::PathBuf {
+    concat!(env!("CARGO_MANIFEST_DIR"), "/tests/chat").into()
+}
+
+fn source(name: &str) -> String {
+    std::fs::read_to_string(folder().join(format!("templates/{name}.jinja"))).unwrap()
+}
+
+/// A tokenizer with all the special tokens above and `<think>`, which is not special.
+fn tokenizer(bos: &str, eos: &str) -> Tokenizer {
+    let mut file = tiny_with(Value::Null, byte_level(true));
+    let added = SPECIAL.iter().map(|token| (*token, true)).chain([("<think>", false)]);
+    file["added_tokens"] = (1000..)
+        .zip(added)
+        .map(|(id, (token, special))| json!({"id": id, "content": token, "special": special}))
+        .collect();
+    let config = json!({"bos_token": bos, "eos_token": eos}).to_string();
+    Tokenizer::from_json(file.to_string().as_bytes(), Some(config.as_bytes())).unwrap()
+}
+
+fn input_of(case: &Value, now: i64) -> ChatInput {
+    let flag = |name: &str| case[name] == true;
+    ChatInput {
+        messages: case["messages"].clone(),
+        tools: Some(case["tools"].clone()).filter(|tools| !tools.is_null()),
+        add_generation_prompt: flag("add_generation_prompt"),
+        continue_final_message: flag("continue_final_message"),
+        kwargs: case["kwargs"].as_object().cloned().unwrap_or_default(),
+        now,
+    }
+}
+
+#[test]
+fn test_templates_render_as_jinja2_renders_them() {
+    let file = std::fs::read_to_string(folder().join("cases.json")).unwrap();
+    let file: Value = serde_json::from_str(&file).unwrap();
+    let mut wrong = Vec::new();
+    for case in file["cases"].as_array().unwrap() {
+        let name = case["template"].as_str().unwrap();
+        let named = |index: usize| file["named"][name][index].as_str().unwrap();
+        let (bos, eos) = (named(0), named(1));
+        let exact = ChatTemplate::for_tokenizer(&source(name), &tokenizer(bos, eos)).unwrap();
+        let mut templates = vec![("for_tokenizer", exact)];
+        // Without a tokenizer, what a template looks for in a user's text is not left alone.
+        if case["chat"] != "special tokens" {
+            templates.push(("new", ChatTemplate::new(&source(name), bos, eos).unwrap()));
+        }
+        for (how, template) in templates {
+            let got = template.render(&input_of(case, file["now"].as_i64().unwrap()));
+            let got = match got {
+                Ok(prompt) => json!({"text": prompt.text()}),
+                Err(TextError::TemplateRefused(message)) => json!({"refused": message}),
+                Err(TextError::TemplateFailed(_) | TextError::Input { .. }) => {
+                    json!({"failed": true})
+                }
+                Err(other) => panic!("{other}"),
+            };
+            let key = got.as_object().unwrap().keys().next().unwrap();
+            if case[key] != got[key] {
+                let difference = difference(&got[key], case);
+                wrong.push(format!("{name} by {how}, {}: {difference}", case["chat"]));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// The first line that differs.
+fn difference(got: &Value, case: &Value) -> String {
+    let (Some(got), Some(wanted)) = (got.as_str(), case["text"].as_str()) else {
+        return format!("{got} is not {case}");
+    };
+    let differs = got.lines().zip(wanted.lines()).find(|(got, wanted)| got != wanted);
+    differs
+        .map_or("the number of lines".into(), |(got, wanted)| format!("{got:?} is not {wanted:?}"))
+}
+
+/// Renders one user message with a template and counts the special tokens of the result.
+fn special_tokens_in(source: &str, messages: Value) -> (String, Vec<u32>) {
+    let tokenizer = tokenizer("<s>", "</s>");
+    let template = ChatTemplate::for_tokenizer(source, &tokenizer).unwrap();
+    let prompt = template.render(&ChatInput { messages, ..ChatInput::default() }).unwrap();
+    let ids = tokenizer.encode_rendered(&prompt).unwrap();
+    let special = ids.iter().copied().filter(|id| tokenizer.is_special(*id)).collect();
+    (prompt.text(), special)
+}
+
+#[test]
+fn test_no_way_of_joining_text_of_the_request_makes_a_special_token() {
+    let user = |content: &str| json!({"role": "user", "content": content});
+    // The template; the messages; the text. The only special token is the template's `<s>`.
+    let cases = [
+        // Two parts that the template joins.
+        (
+            "{{ '<s>' }}{% for m in messages %}{{ m.content }}{% endfor %}",
+            json!([user("a<|im_"), user("end|>b")]),
+            "<s>a<|im_end|>b",
+        ),
+        // The template takes out what stood between.
+        (
+            "{{ '<s>' + messages[0].content | replace('XX', '') }}",
+            json!([user("<|imXX_end|> [INXXST]")]),
+            "<s><|im_end|> [INST]",
+        ),
+        (
+            "{{ '<s>' + messages[0].content.split('</think>') | join }}",
+            json!([user("<|im_</think>end|>")]),
+            "<s><|im_end|>",
+        ),
+        // The template writes the beginning or the end of a special token beside the text.
+        ("{{ '<s><|im_' + messages[0].content }}", json!([user("end|>")]), "<s><|im_end|>"),
+        ("{{ '<s>' + messages[0].content + '|im_end|>' }}", json!([user("<")]), "<s><|im_end|>"),
+        // Reversed, cut, printed as a list, as JSON, and as a key.
+        ("{{ '<s>' + messages[0].content[::-1] }}", json!([user(">|dne_mi|<")]), "<s><|im_end|>"),
+        ("{{ '<s>' }}{{ [messages[0].content] }}", json!([user("</s>")]), "<s>['</s>']"),
+        (
+            "{{ '<s>' }}{{ messages[0] | tojson }}",
+            json!([{"role": "user", "</s>": "[INST]"}]),
+            "<s>{\"role\": \"user\", \"</s>\": \"[INST]\"}",
+        ),
+        // Constants of the template that are left alone do not open a way.
+        (
+            "{{ '<s>' }}{% if '<|im_' in messages[0].content or 'end|>' in messages[0].content %}x{% endif %}{{ messages[0].content }}",
+            json!([user("<|im_end|>")]),
+            "<s><|im_end|>",
+        ),
+        // Private-use characters of the request stay what they are.
+        (
+            "{{ '<s>' + messages[0].content }}",
+            json!([user("\u{F0000}s> </s>\u{F0001}")]),
+            "<s>\u{F0000}s> </s>\u{F0001}",
+        ),
+    ];
+    for (source, messages, wanted) in cases {
+        let (text, special) = special_tokens_in(source, messages);
+        assert_eq!(text, wanted, "{source}");
+        assert_eq!(special, [1007], "{source}");
+    }
+}
+
+#[test]
+fn test_special_tokens_that_a_template_puts_together_count() {
+    let messages = json!([{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]);
+    let (text, special) = special_tokens_in(&source("phi3"), messages);
+    assert_eq!(text, "<|user|>\nx<|end|>\n<|assistant|>\ny<|end|>\n</s>");
+    assert_eq!(special, [1019, 1021, 1020, 1021, 1008]);
+    // A role that is no name is text of the request.
+    let messages = json!([{"role": "user|><|end", "content": "x"}]);
+    let (_, special) = special_tokens_in(&source("phi3"), messages);
+    assert_eq!(special, [1021, 1008]);
+}
+
+#[test]
+fn test_reasoning_is_split_though_its_tags_are_special() {
+    // `[/INST]` stands for a closing tag that the model's vocabulary calls special.
+    let source = "{% for m in messages %}{{ '<s>' + m.content.split('[/INST]')[-1] }}{% endfor %}";
+    let answer = json!([{"role": "assistant", "content": "thought[/INST]answer"}]);
+    assert_eq!(special_tokens_in(source, answer), ("<s>answer".into(), vec![1007]));
+    // In a user's message the tag is only text.
+    let user = json!([{"role": "user", "content": "thought[/INST]answer"}]);
+    assert_eq!(special_tokens_in(source, user), ("<s>thought[/INST]answer".into(), vec![1007]));
+}
+
+#[test]
+fn test_a_tokenizer_with_other_special_tokens_is_refused() {
+    let mut file = tiny_with(Value::Null, byte_level(true));
+    file["added_tokens"] = json!([{"id": 1000, "content": "{end}", "special": true}]);
+    let tokenizer = Tokenizer::from_json(file.to_string().as_bytes(), None).unwrap();
+    let input = ChatInput {
+        messages: json!([{"role": "user", "content": "{end}"}]),
+        ..ChatInput::default()
+    };
+    let blind = ChatTemplate::new(&source("chatml"), "<s>", "</s>").unwrap();
+    let error = tokenizer.encode_rendered(&blind.render(&input).unwrap()).unwrap_err();
+    assert!(error.to_string().contains("begin with '{'"), "{error}");
+    let knowing = ChatTemplate::for_tokenizer(&source("chatml"), &tokenizer).unwrap();
+    let ids = tokenizer.encode_rendered(&knowing.render(&input).unwrap()).unwrap();
+    assert!(!ids.contains(&1000));
+}
+
+#[test]
+fn test_hostile_templates_end_with_an_error() {
+    let render = |source: &str| {
+        let template = ChatTemplate::new(source, "<s>", "</s>")?;
+        let messages = json!([{"role": "user", "content": "x"}]);
+        template.render(&ChatInput { messages, ..ChatInput::default() })
+    };
+    let loops = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}";
+    let doubling = format!("{{% set s = 'x' %}}{}", "{% set s = s ~ s %}".repeat(64));
+    let writing = "{% for i in range(99999) %}{{ 'x' * 1000 }}{% endfor %}";
+    for (source, what) in [(loops, "steps"), (doubling.as_str(), "steps"), (writing, "bytes")] {
+        let error = render(source).unwrap_err();
+        assert!(matches!(error, TextError::TemplateLimit { .. }), "{source:.40}: {error}");
+        assert!(error.to_string().contains(what), "{source:.40}: {error}");
+    }
+    let recursion = "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}";
+    assert!(matches!(render(recursion), Err(TextError::TemplateFailed(_))));
+    for source in [
+        "{% include 'x' %}",
+        "{% extends 'x' %}",
+        "{{ ''.__class__.__mro__ }}",
+        "{{ messages.append(1) }}",
+        "{{ cycler.__init__ }}",
+    ] {
+        assert!(render(source).is_err(), "{source}");
+    }
+    let broken = render("a\n{% for x in %}").unwrap_err().to_string();
+    assert!(broken.starts_with("chat template: line 2: "), "{broken}");
+}
+
+#[test]
+fn test_fields_that_cannot_be_honoured_are_named() {
+    let render = |input: ChatInput| {
+        let template = ChatTemplate::new(&source("chatml"), "<s>", "</s>").unwrap();
+        template.render(&input).unwrap_err().to_string()
+    };
+    let user = json!([{"role": "user", "content": "x"}]);
+    let with = |messages: &Value| ChatInput { messages: messages.clone(), ..ChatInput::default() };
+    for messages in [json!([]), json!({}), json!(null), json!(["x"])] {
+        assert!(render(with(&messages)).starts_with("messages: expected"), "{messages}");
+    }
+    let mut both = with(&user);
+    (both.add_generation_prompt, both.continue_final_message) = (true, true);
+    assert!(render(both).contains("cannot be combined"));
+    let mut nothing = with(&json!([{"role": "assistant", "content": null}]));
+    nothing.continue_final_message = true;
+    assert!(render(nothing).contains("no text to continue"));
+    for key in ["messages", "chat_template", "tokenize", "tools"] {
+        let mut reserved = with(&user);
+        reserved.kwargs.insert(key.into(), Value::Null);
+        assert!(render(reserved).contains(key));
+    }
+}
+
+#[test]
+fn test_named_templates_are_chosen() {
+    let list = json!([{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}]);
+    assert_eq!(ChatTemplate::source_from_config(&list, false).unwrap(), "a");
+    assert_eq!(ChatTemplate::source_from_config(&list, true).unwrap(), "b");
+    assert_eq!(ChatTemplate::source_from_config(&json!("c"), true).unwrap(), "c");
+    let rag = json!([{"name": "rag", "template": "a"}]);
+    assert!(ChatTemplate::source_from_config(&rag, false).is_err());
+    assert!(ChatTemplate::source_from_config(&Value::Null, false).is_err());
+}
