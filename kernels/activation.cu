@@ -26,6 +26,7 @@ DEV u32 gate_pair(u32 gate, u32 up, const float* gate_bias, const float* up_bias
 ENTRY(act_mul_rows)
 (Dims dims, const act* __restrict__ gate_up, const float* __restrict__ bias,
  act* __restrict__ out, u32 kind) {
+    grid_trigger();
     grid_wait();
     u32 width = DIM(intermediate_size), i = blockIdx.y * 2048 + threadIdx.x * 8;
     if (i >= width) return;

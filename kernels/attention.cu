@@ -6,8 +6,8 @@
 //   counters [G] u32, zero before and after. out rows of padded tokens become zero.
 // A token at position p sees positions (p - window, p], all of [0, p] if window is 0.
 //   Scores are scale * q.k, then softcap * tanh(score / softcap) if softcap > 0.
-// Work: the (entry, kv head, tile) triples of the plan lie on a line; each CTA takes an equal run of
-//   it, so that the end of one (entry, kv head) and the start of the next share a pipeline. Where a
+// Work: the (entry, kv head, tile) triples of the plan lie on a line, each as long as it takes time, and
+//   each (entry, kv head) a little longer; a CTA takes the tiles that begin in its equal stretch, so that the end of one (entry, kv head) and the start of the next share a pipeline. Where a
 //   run cuts a pair, the pieces go to `partials` and the CTA that arrives last merges them in order
 //   (stream-K, Osama et al. 2023): sums do not depend on who is last. Entries of at most 16 packed
 //   rows (decode) split a tile's tokens over the warps, others split the packed rows.
@@ -34,7 +34,9 @@ constexpr u32 STAGE_BYTES = 2 * KT * LD * 2;
 // Registers: q rows of small entries, copied ahead with the first tile of a piece. Else: all q rows.
 constexpr u32 SMALL_ROWS = 8, SMALL_BYTES = SMALL_ROWS * LD * 2;
 constexpr u32 Q_BYTES = Q_IN_REGISTERS ? ATTN_STAGES * SMALL_BYTES : Q_ROWS * LD * 2;
-constexpr u32 SHORT = 4;  // tiles; see may_cut
+constexpr u32 SHORT = 4;           // tiles; see may_cut
+// Lengths on the line, as in step_prepare.cu: of a tile, and what a pair adds for its start and end.
+constexpr u32 DECODE_TILE = 2, DECODE_PAIR = 1, PREFILL_TILE = 4, PREFILL_PAIR = 4;
 constexpr u32 PLAN_HEADER = 16;
 
 struct Problem {
@@ -45,43 +47,73 @@ struct Problem {
     float *partials;
     u32* counters;
     float scale, softcap;
-    u32 window, per_cta, num_heads, num_kv_heads, group, block_size, max_blocks, flags;
+    u32 window, per_cta, num_heads, num_kv_heads, group, block_size, max_blocks, flags, num_entries, total;
 };
 
-// A place on the line of tiles.
+// A tile on the line.
 struct Cursor {
     u32 entry, head, tile, pair;  // pair counts (entry, head) pairs of this CTA
     u32 first_token, slot, start, packed_begin, packed_end, tile_begin, tile_end, before;
 };
 
-DEV void load_entry(Cursor& c, const Problem& p) {
-    const uint4* words = (const uint4*)(p.entries + 8 * c.entry);
-    uint4 a = words[0], b = words[1];
-    c.first_token = a.x, c.slot = a.y, c.start = a.z, c.packed_begin = a.w;
-    c.packed_end = b.x, c.tile_begin = b.y, c.tile_end = b.z, c.before = b.w;
-}
-
-DEV void advance(Cursor& c, const Problem& p, bool more) {
-    if (++c.tile < c.tile_end) return;
-    c.pair++;
-    if (++c.head == p.num_kv_heads) {
-        c.head = 0;
-        c.entry++;
-        if (more) load_entry(c, p);
+// Loads the cursor's entry and goes to its first tile; behind the last entry lies the end of the line.
+DEV void enter(Cursor& c, const Problem& p) {
+    c.head = 0;
+    c.before = p.total;
+    c.tile_begin = 0, c.tile_end = 1, c.packed_begin = 0, c.packed_end = 1;
+    if (c.entry < p.num_entries) {
+        const uint4* words = (const uint4*)(p.entries + 8 * c.entry);
+        uint4 a = words[0], b = words[1];
+        c.first_token = a.x, c.slot = a.y, c.start = a.z, c.packed_begin = a.w;
+        c.packed_end = b.x, c.tile_begin = b.y, c.tile_end = b.z, c.before = b.w;
     }
     c.tile = c.tile_begin;
 }
 
-DEV u32 tiles_of(const Cursor& c) { return c.tile_end - c.tile_begin; }
+DEV void advance(Cursor& c, const Problem& p) {
+    if (++c.tile < c.tile_end) return;
+    c.pair++;
+    c.tile = c.tile_begin;
+    if (++c.head < p.num_kv_heads) return;
+    c.entry++;
+    enter(c, p);
+}
 
-// Whether a CTA's run may end within a pair of this entry; if not, the CTA in whose run the pair begins
-// does all of it. Flag bit 0: nothing is cut. Bit 1: there is so little work that joining the pieces of
-// a short pair costs more than they save.
+DEV u32 tiles_of(const Cursor& c) { return c.tile_end - c.tile_begin; }
+DEV bool is_decode(const Cursor& c) { return c.packed_end - c.packed_begin <= 16; }
+DEV bool is_small(const Cursor& c) { return c.packed_end - c.packed_begin <= SMALL_ROWS; }
+DEV u32 tile_length(const Cursor& c) { return is_decode(c) ? DECODE_TILE : PREFILL_TILE; }
+DEV u32 pair_length(const Cursor& c) {
+    return tiles_of(c) * tile_length(c) + (is_decode(c) ? DECODE_PAIR : PREFILL_PAIR);
+}
+
+// Whether the pair (entry, head) may be cut; if not, all of it belongs to where it begins. Flag bit 0:
+// nothing is cut. Bit 1: there is so little work that joining the pieces of a short pair costs more than
+// they save.
 DEV bool may_cut(const Cursor& c, const Problem& p) {
     return !(p.flags & 1) && !((p.flags & 2) && tiles_of(c) <= SHORT);
 }
 
-DEV bool is_small(const Cursor& c) { return c.packed_end - c.packed_begin <= SMALL_ROWS; }
+DEV u32 pair_place(const Cursor& c) { return c.before + c.head * pair_length(c); }
+
+// The place that decides which CTA has the tile, or the tile `ahead` in the same pair.
+DEV u32 place_of(const Cursor& c, const Problem& p, u32 ahead = 0) {
+    return pair_place(c) + (may_cut(c, p) ? (c.tile + ahead - c.tile_begin) * tile_length(c) : 0);
+}
+
+// Goes to the first tile whose place is `begin` or later; the cursor's entry is the one that holds `begin`.
+DEV void seek(Cursor& c, const Problem& p, u32 begin) {
+    enter(c, p);
+    c.pair = 0;
+    u32 within = (begin - c.before) % pair_length(c);
+    u32 tile = (within + tile_length(c) - 1) / tile_length(c);
+    c.head = (begin - c.before) / pair_length(c);
+    if (within > 0 && (tile >= tiles_of(c) || !may_cut(c, p))) tile = 0, c.head++;
+    c.tile = c.tile_begin + tile;
+    if (c.head < p.num_kv_heads) return;
+    c.entry++;
+    enter(c, p);
+}
 
 // ---- loads --------------------------------------------------------------------------------------
 
@@ -124,11 +156,21 @@ DEV void load_small_q(const Cursor& c, const Problem& p, u32 q_smem) {
     }
 }
 
+DEV void prefetch_q(const Cursor& c, const Problem& p) {
+    u32 packed = c.packed_begin + threadIdx.x / 2;
+    if (packed >= c.packed_end) return;
+    const act* address = q_row(c, p, packed) + threadIdx.x % 2 * (D / 2);
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(address));
+}
+
 // One pipeline step of the cursor that runs ahead.
-DEV void load_next(Cursor& next, const Problem& p, u32 stage, u32 q_smem, bool first, bool more) {
+DEV void load_next(Cursor& next, const Problem& p, u32 stage, u32 q_smem, bool first) {
     load_tile(next, p, stage);
-    if (Q_IN_REGISTERS && is_small(next) && (first || next.tile == next.tile_begin)) load_small_q(next, p, q_smem);
-    advance(next, p, more);
+    if (Q_IN_REGISTERS && (first || next.tile == next.tile_begin)) {
+        if (is_small(next)) load_small_q(next, p, q_smem);
+        else prefetch_q(next, p);
+    }
+    advance(next, p);
 }
 
 // ---- one piece of one (entry, kv head) ----------------------------------------------------------
@@ -143,7 +185,7 @@ struct Piece {
 
 DEV void start_piece(Piece& piece, const Cursor& c, const Problem& p, u8* q_smem) {
     u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    piece.decode = c.packed_end - c.packed_begin <= 16;
+    piece.decode = is_decode(c);
     piece.first_tile = c.tile;
     u32 base = c.packed_begin + (piece.decode ? 0 : warp * 16);
 #pragma unroll
@@ -378,47 +420,62 @@ DEV void finish_decode(const Piece& piece, const Cursor& c, const Problem& p, fl
 
 DEV u32 piece_index(u32 cta, u32 first_cta) { return cta == first_cta ? 2 * cta + 1 : 2 * cta; }
 
-// Sums the pieces that CTAs [first, first + count) wrote, in that order, and writes the output rows.
+// Sums the pieces that CTAs [first, first + count) wrote, in that order, and writes the output rows. A
+// thread reads BATCH pieces of ITEMS quads of the output at once.
+template <int BATCH, int ITEMS>
 DEV void merge_pieces(const Cursor& c, const Problem& p, u32 first, u32 count) {
-    constexpr u32 BATCH = 8;
-    u32 rows = c.packed_end - c.packed_begin;
-    for (u32 i = threadIdx.x; i < rows * (D / 4); i += THREADS) {
-        u32 row = i / (D / 4), column = i % (D / 4) * 4;
-        float m = NEG_INF, l = 0.0f;
-        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    u32 quads = (c.packed_end - c.packed_begin) * (D / 4);
+    for (u32 start = threadIdx.x; start < quads; start += THREADS * ITEMS) {
+        float m[ITEMS], l[ITEMS];
+        float4 sum[ITEMS];
+#pragma unroll
+        for (int i = 0; i < ITEMS; i++) m[i] = NEG_INF, l[i] = 0.0f, sum[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         for (u32 base = 0; base < count; base += BATCH) {
-            float4 v[BATCH];
-            float pm[BATCH], pl[BATCH], top = m;
+            float4 v[ITEMS][BATCH];
+            float pm[ITEMS][BATCH], pl[ITEMS][BATCH];
 #pragma unroll
-            for (u32 k = 0; k < BATCH; k++) {
-                const float* part = partial_at(p, piece_index(first + min(base + k, count - 1), first));
-                v[k] = __ldcg((const float4*)(part + row * D + column));
-                pm[k] = __ldcg(part + Q_ROWS * D + row);
-                pl[k] = __ldcg(part + Q_ROWS * D + Q_ROWS + row);
+            for (int i = 0; i < ITEMS; i++)
+#pragma unroll
+                for (u32 k = 0; k < BATCH; k++) {
+                    u32 quad = min(start + i * THREADS, quads - 1), row = quad / (D / 4);
+                    const float* part = partial_at(p, piece_index(first + min(base + k, count - 1), first));
+                    v[i][k] = __ldcg((const float4*)part + quad);
+                    pm[i][k] = __ldcg(part + Q_ROWS * D + row);
+                    pl[i][k] = __ldcg(part + Q_ROWS * D + Q_ROWS + row);
+                }
+#pragma unroll
+            for (int i = 0; i < ITEMS; i++) {
+                float top = m[i];
+#pragma unroll
+                for (u32 k = 0; k < BATCH; k++) top = fmaxf(top, pm[i][k]);
+                float zero = top == NEG_INF ? 0.0f : top, keep = exp2_approx(m[i] - zero);
+                m[i] = top;
+                l[i] *= keep, sum[i].x *= keep, sum[i].y *= keep, sum[i].z *= keep, sum[i].w *= keep;
+#pragma unroll
+                for (u32 k = 0; k < BATCH; k++) {
+                    float weight = base + k < count ? exp2_approx(pm[i][k] - zero) : 0.0f;
+                    l[i] += weight * pl[i][k];
+                    sum[i].x += weight * v[i][k].x, sum[i].y += weight * v[i][k].y;
+                    sum[i].z += weight * v[i][k].z, sum[i].w += weight * v[i][k].w;
+                }
             }
-#pragma unroll
-            for (u32 k = 0; k < BATCH; k++) top = fmaxf(top, pm[k]);
-            float zero = top == NEG_INF ? 0.0f : top, keep = exp2_approx(m - zero);
-            l *= keep, sum.x *= keep, sum.y *= keep, sum.z *= keep, sum.w *= keep;
-#pragma unroll
-            for (u32 k = 0; k < BATCH; k++) {
-                float weight = base + k < count ? exp2_approx(pm[k] - zero) : 0.0f;
-                l += weight * pl[k];
-                sum.x += weight * v[k].x, sum.y += weight * v[k].y;
-                sum.z += weight * v[k].z, sum.w += weight * v[k].w;
-            }
-            m = top;
         }
-        float scale = inverse(l);
-        uint2 packed = make_uint2(pack2(sum.x * scale, sum.y * scale), pack2(sum.z * scale, sum.w * scale));
-        *(uint2*)(out_row(c, p, c.packed_begin + row) + column) = packed;
+#pragma unroll
+        for (int i = 0; i < ITEMS; i++) {
+            u32 quad = start + i * THREADS;
+            if (quad >= quads) continue;
+            float scale = inverse(l[i]);
+            uint2 packed = make_uint2(pack2(sum[i].x * scale, sum[i].y * scale),
+                                      pack2(sum[i].z * scale, sum[i].w * scale));
+            *(uint2*)(out_row(c, p, c.packed_begin + quad / (D / 4)) + quad % (D / 4) * 4) = packed;
+        }
     }
 }
 
 DEV void finish_piece(const Piece& piece, const Cursor& c, const Problem& p, float* scratch,
                       float2* ml_smem, u32* flag) {
-    u32 tiles = tiles_of(c), from = c.before + c.head * tiles;
-    u32 first = from / p.per_cta, last = (from + tiles - 1) / p.per_cta;
+    u32 from = pair_place(c), first = from / p.per_cta;
+    u32 last = (from + (tiles_of(c) - 1) * tile_length(c)) / p.per_cta;
     bool whole = first == last || !may_cut(c, p);
     float* partial = whole ? nullptr : partial_at(p, piece_index(blockIdx.x, first));
     if (piece.decode) finish_decode(piece, c, p, partial, scratch, ml_smem);
@@ -430,7 +487,8 @@ DEV void finish_piece(const Piece& piece, const Cursor& c, const Problem& p, flo
     __syncthreads();
     if (*flag) {
         __threadfence();
-        merge_pieces(c, p, first, last - first + 1);
+        if (is_decode(c)) merge_pieces<8, 1>(c, p, first, last - first + 1);
+        else merge_pieces<2, 4>(c, p, first, last - first + 1);
         if (threadIdx.x == 0) p.counters[first] = 0;
     }
 }
@@ -444,37 +502,6 @@ DEV void zero_padding(const Problem& p, const u32* plan) {
         for (u32 i = threadIdx.x; i < words; i += THREADS) rows[t * words + i] = make_uint4(0, 0, 0, 0);
 }
 
-// Moves a place on the line to the start of the next pair if it lies within one that may not be cut.
-DEV u32 snap(u32 place, const Cursor& c, const Problem& p) {
-    u32 over = (place - c.before) % tiles_of(c);
-    return over && !may_cut(c, p) ? place + tiles_of(c) - over : place;
-}
-
-// Places the cursor of this CTA and returns how many tiles it has to do.
-DEV u32 place_cursor(Cursor& c, const Problem& p, const u32* plan) {
-    u32 total = plan[1], begin = blockIdx.x * p.per_cta, end = min(begin + p.per_cta, total);
-    if (begin >= total) return 0;
-    if (p.flags && end < total) {
-        c.entry = plan[PLAN_HEADER + blockIdx.x + 1];
-        load_entry(c, p);
-        end = snap(end, c, p);
-    }
-    c.entry = plan[PLAN_HEADER + blockIdx.x];
-    load_entry(c, p);
-    if (p.flags) {
-        begin = snap(begin, c, p);
-        if (begin >= end) return 0;
-        if (begin - c.before >= tiles_of(c) * p.num_kv_heads) {
-            c.entry++;
-            load_entry(c, p);
-        }
-    }
-    c.pair = 0;
-    c.head = (begin - c.before) / tiles_of(c);
-    c.tile = c.tile_begin + (begin - c.before) % tiles_of(c);
-    return end - begin;
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS, D <= 128 ? 2 : 1)
 PASTE(attention_paged, DT, sm80)
 (Dims dims, const act* q, act* out, const u32* plan, const u32* block_table, u64 kv_base,
@@ -482,39 +509,43 @@ PASTE(attention_paged, DT, sm80)
  u32 window) {
     extern __shared__ __align__(128) u8 smem[];
     grid_trigger();
-    grid_wait();
+    // The plan is older than the kernel before this one, which triggered only after its own wait.
     u8* q_smem = smem + ATTN_STAGES * STAGE_BYTES;
     float2* ml_smem = (float2*)(q_smem + Q_BYTES);
     u32* flag = (u32*)(ml_smem + WARPS * 16);
     Problem p{q, out, plan + PLAN_HEADER + (plan[6] + 7) / 8 * 8, block_table, kv_base + layer_offset,
               block_stride, partials, counters, scale, softcap, window, plan[2], DIM(num_heads),
               DIM(num_kv_heads), DIM(num_heads) / DIM(num_kv_heads), DIM(block_size),
-              DIM(max_blocks), plan[3]};
+              DIM(max_blocks), plan[3], plan[0], plan[1]};
+    u32 begin = blockIdx.x * p.per_cta, end = min(begin + p.per_cta, p.total);
+    Cursor next;
+    if (begin < end) {
+        next.entry = plan[PLAN_HEADER + blockIdx.x];
+        seek(next, p, begin);
+    }
+    grid_wait();
     zero_padding(p, plan);
-    Cursor next, current;
-    u32 count = place_cursor(next, p, plan), base = smem_address(smem), issued = 0;
-    u32 q_address = smem_address(q_smem);
-    if (count == 0) return;
-    current = next;
+    if (begin >= end || place_of(next, p) >= end) return;
+    Cursor current = next;
+    u32 base = smem_address(smem), q_address = smem_address(q_smem), issued = 0;
     for (; issued < ATTN_STAGES - 1; issued++) {
-        if (issued < count)
-            load_next(next, p, base + issued * STAGE_BYTES, q_address, issued == 0, issued + 1 < count);
+        if (place_of(next, p) < end) load_next(next, p, base + issued * STAGE_BYTES, q_address, issued == 0);
         cp_async_commit();
     }
     Piece piece;
-    bool fresh = true;
-    for (u32 t = 0; t < count; t++) {
+    bool fresh = true, more = true;
+    for (u32 t = 0; more; t++, issued++) {
         cp_async_wait<ATTN_STAGES - 2>();
         __syncthreads();
-        if (issued < count)
-            load_next(next, p, base + issued % ATTN_STAGES * STAGE_BYTES, q_address, false, issued + 1 < count);
+        if (place_of(next, p) < end)
+            load_next(next, p, base + issued % ATTN_STAGES * STAGE_BYTES, q_address, false);
         cp_async_commit();
-        issued++;
         if (fresh) start_piece(piece, current, p, q_smem);
         u8* stage = smem + t % ATTN_STAGES * STAGE_BYTES;
         add_tile(piece, current, p, smem_address(stage), q_address);
         fresh = current.tile + 1 == current.tile_end;
-        if (fresh || t + 1 == count) finish_piece(piece, current, p, (float*)stage, ml_smem, flag);
-        advance(current, p, t + 1 < count);
+        more = (fresh ? pair_place(current) + pair_length(current) : place_of(current, p, 1)) < end;
+        if (fresh || !more) finish_piece(piece, current, p, (float*)stage, ml_smem, flag);
+        advance(current, p);
     }
 }

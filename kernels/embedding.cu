@@ -9,6 +9,7 @@
 ENTRY(embedding_gather)
 (Dims dims, const u32* __restrict__ token_ids, const act* __restrict__ table,
  float* __restrict__ residual, float scale) {
+    grid_trigger();
     grid_wait();
     u64 row = token_ids[blockIdx.x];
     const uint4* source = (const uint4*)(table + row * DIM(hidden_size));

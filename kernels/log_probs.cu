@@ -7,7 +7,7 @@
 // log_probs_rows: targets [rows] u32, k <= 20 for all rows. Launch: grid rows, block 512.
 // log_probs_samples: after sample_finish; adds words [2, 48) to rows of `out` whose slot wants
 //   log-probs (word 12 of 16, NONE: none), whose status is 0 and whose sample is not late (flags bit 2). Launch: grid S_pad, block 512.
-// Numerics: f32 exponentials, f64 sum in a fixed order.
+// Numerics: f32 exponentials and sums of 16, f64 beyond, in a fixed order.
 #include "ptx.cuh"
 
 constexpr u32 OUT_WORDS = 48, MOST_BEST = 20, LIST = 512, SLOT_WORDS = 16, SLOT_LOG_PROBS = 12, SAMPLE_LATE = 4;
@@ -127,7 +127,13 @@ DEV void row_log_probs(const float* x, u32 vocab_size, u32 valid, u32 token, u32
     __syncthreads();
     top = warp_max(m.scratch[threadIdx.x & 15]);
     double sum = 0.0;
-    each_logit(x, vocab_size, [&](float v, u32) { sum += (double)expf(v - top); });
+    float part = 0.0f;  // of at most 16 at a time: f32 sums stay exact enough
+    u32 in_part = 0;
+    each_logit(x, vocab_size, [&](float v, u32) {
+        part += exp2_approx((v - top) * LOG2E);
+        if (++in_part % 16 == 0) sum += (double)part, part = 0.0f;
+    });
+    sum += (double)part;
 #pragma unroll
     for (int offset = 16; offset > 0; offset >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
     if ((threadIdx.x & 31) == 0) m.sums[threadIdx.x >> 5] = sum;
@@ -142,10 +148,11 @@ DEV void row_log_probs(const float* x, u32 vocab_size, u32 valid, u32 token, u32
     if (k > 0) write_best(x, valid, k, floor_of(best, k, m), log_sum, out, m);
 }
 
-extern "C" __global__ void __launch_bounds__(512)
+extern "C" __global__ void __launch_bounds__(512, 1)
 PASTE(log_probs_rows, f32, sm80)
 (Dims dims, const float* __restrict__ logits, const u32* __restrict__ targets, u32 k, u32* out) {
     __shared__ Memory m;
+    grid_trigger();
     grid_wait();
     u64 row = blockIdx.x;
     u32 token = min(targets[row], DIM(vocab_size) - 1);
@@ -153,10 +160,11 @@ PASTE(log_probs_rows, f32, sm80)
                   out + row * OUT_WORDS, m);
 }
 
-extern "C" __global__ void __launch_bounds__(512)
+extern "C" __global__ void __launch_bounds__(512, 1)
 PASTE(log_probs_samples, f32, sm80)
 (Dims dims, const float* __restrict__ logits, const u32* meta, const u32* slots, u32* out) {
     __shared__ Memory m;
+    grid_trigger();
     grid_wait();
     u64 s = blockIdx.x;
     if (s >= meta[2]) return;

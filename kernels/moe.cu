@@ -19,6 +19,7 @@ constexpr int PER_LANE = 16;  // experts a lane can hold
 ENTRY_F32(moe_route)
 (Dims dims, const float* __restrict__ logits, u32* __restrict__ ids, float* __restrict__ weights,
  u32 normalise, u32 num_tokens) {
+    grid_trigger();
     grid_wait();
     u32 lane = threadIdx.x & 31, token = blockIdx.x * 4 + (threadIdx.x >> 5), E = DIM(num_experts);
     if (token >= num_tokens) return;
@@ -67,6 +68,7 @@ ENTRY_U32(moe_sort)
 (Dims dims, const u32* __restrict__ ids, u32 n, u32* __restrict__ expert_offset,
  u32* __restrict__ sorted, u32* __restrict__ place) {
     __shared__ u32 scratch[33];
+    grid_trigger();
     grid_wait();
     u32 expert = blockIdx.x, below = 0, total;
     for (u32 i = threadIdx.x; i < n; i += blockDim.x) below += ids[i] < expert;
@@ -151,6 +153,7 @@ PASTE(moe_gemm, DT, sm80)
     __shared__ __align__(16) act smem[STAGES][(BM + BN) * LD];
     __shared__ u32 scratch[33], rows[BM];
     __shared__ Tile found;
+    grid_trigger();
     grid_wait();
     Tile tile = find_tile(expert_offset, DIM(num_experts), scratch, &found);
     if (tile.begin >= tile.end) return;
@@ -191,6 +194,7 @@ PASTE(moe_gemm, DT, sm80)
 ENTRY(moe_combine)
 (Dims dims, const act* __restrict__ y, const u32* __restrict__ place,
  const float* __restrict__ weights, float* __restrict__ residual) {
+    grid_trigger();
     grid_wait();
     u32 k = DIM(experts_per_token), first = blockIdx.x * k;
     float4* target = (float4*)(residual + (u64)blockIdx.x * DIM(hidden_size));

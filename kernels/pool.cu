@@ -14,6 +14,7 @@ constexpr u32 MEAN = 1, LAST = 2, ENDS = 4;
 ENTRY_F32(pool_scale)
 (Dims dims, const float* __restrict__ residual, float* __restrict__ scale, float eps) {
     __shared__ float scratch[33];
+    grid_trigger();
     grid_wait();
     const float* row = residual + (u64)blockIdx.x * DIM(hidden_size);
     float sum = 0.0f;
@@ -25,6 +26,7 @@ ENTRY_F32(pool_scale)
 ENTRY_F32(pool_rows)
 (Dims dims, const u32* meta, const float* __restrict__ residual, const float* __restrict__ scale,
  const float* __restrict__ weight, float* accum, float* out) {
+    grid_trigger();
     grid_wait();
     u32 i = blockIdx.y * blockDim.x + threadIdx.x;
     if (blockIdx.x >= meta[0] || i >= DIM(hidden_size)) return;

@@ -96,7 +96,9 @@ ENTRY(rope_kv_paged)
  const float2* __restrict__ table, const u32* __restrict__ positions,
  const u32* __restrict__ kv_slot, act* __restrict__ q_out, u64 kv_base, u64 block_stride,
  u64 layer_offset, float eps, u32 style) {
+    // In this order: attention reads the plan before its own wait, so whatever wrote that must be done.
     grid_wait();
+    grid_trigger();
     u32 lane = threadIdx.x & 31, head = blockIdx.y * 8 + (threadIdx.x >> 5), token = blockIdx.x;
     u32 num_heads = DIM(num_heads), num_kv_heads = DIM(num_kv_heads);
     u32 all_heads = num_heads + 2 * num_kv_heads;

@@ -119,7 +119,9 @@ DEV void change_logits(const Dims& dims, float* buffer, u32 first, u32 count, u3
 
 // Best of x + noise over the chunk. Few ids need their exact noise: those that could beat the leader.
 DEV Best draw(const float* buffer, u32 first, u32 count, Best leader, const Slot& slot, Best* scratch) {
-    float bar = leader.value / slot.temperature + gumbel(slot, leader.id);
+    // Tests take a rounded quotient and a rough logarithm, so they leave a margin.
+    float inverse = 1.0f / slot.temperature;
+    float bar = leader.value / slot.temperature + gumbel(slot, leader.id) - 0.01f;
     Best best{NEG_INF, NONE};
     for (u32 i = threadIdx.x * 4; i < count; i += blockDim.x * 4) {
         float4 x = *(const float4*)(buffer + i);  // the buffer is a whole chunk; the rest is masked here
@@ -127,16 +129,16 @@ DEV Best draw(const float* buffer, u32 first, u32 count, Best leader, const Slot
         bool any = false;
 #pragma unroll
         for (u32 k = 0; k < 4; k++) {
-            values[k] = i + k < count ? values[k] / slot.temperature : NEG_INF;
-            any |= values[k] + MOST_GUMBEL >= bar;
+            values[k] = i + k < count ? values[k] : NEG_INF;
+            any |= values[k] * inverse + MOST_GUMBEL >= bar;
         }
         if (!any) continue;
         uint4 words = random_words(slot, (first + i) / 4);
 #pragma unroll
         for (u32 k = 0; k < 4; k++) {
             u32 word = word_of(words, k);
-            if (values[k] == NEG_INF || values[k] + rough_gumbel(word) < bar - 0.01f) continue;
-            best = better(best, {values[k] + gumbel_of(word), first + i + k});
+            if (values[k] == NEG_INF || values[k] * inverse + rough_gumbel(word) < bar) continue;
+            best = better(best, {values[k] / slot.temperature + gumbel_of(word), first + i + k});
         }
     }
     return block_best(best, scratch);
@@ -201,7 +203,7 @@ PASTE(sample_scan, f32, sm80)
 // ---- filtered rows ------------------------------------------------------------------------------
 
 constexpr u32 FINISH_THREADS = 512, BINS = 2048, SORT_CAP = 2048, EACH = BINS / FINISH_THREADS;
-constexpr float WIDEST = 32.0f;  // nats below the best: beyond, a token weighs less than 1.3e-14
+constexpr float NEAR = 18.0f, WIDEST = 32.0f;  // nats below the best: beyond 32 a token weighs under 1.3e-14
 
 struct Filter {
     u32 bin_count[BINS];
@@ -223,21 +225,24 @@ struct Row {
     u32 outer_bin;
 };
 
-// Calls f(logit, id) for each id of the row, the loads of a batch together: one thread's latency is what
-// this kernel is made of.
+// Calls f(logit, id) for each id of the row with logit >= floor, the loads of a batch together: one thread's
+// latency is what this kernel is made of, and few ids pass.
 template <typename F>
-DEV void each_logit(const Row& row, F f) {
+DEV void each_logit(const Row& row, float floor, F f) {
     constexpr u32 BATCH = 16;
-    for (u32 base = threadIdx.x; base < row.count; base += BATCH * blockDim.x) {
+    for (u32 base = threadIdx.x; base < row.count; base += BATCH * FINISH_THREADS) {
         float x[BATCH];
-#pragma unroll
-        for (u32 k = 0; k < BATCH; k++) {
-            u32 i = base + k * blockDim.x;
-            x[k] = i < row.count ? row.x[i] : NEG_INF;
-        }
+        u32 pass = 0;
 #pragma unroll
         for (u32 k = 0; k < BATCH; k++)
-            if (x[k] > NEG_INF) f(x[k], base + k * blockDim.x);
+            x[k] = base + k * FINISH_THREADS < row.count ? row.x[base + k * FINISH_THREADS] : NEG_INF;
+#pragma unroll
+        for (u32 k = 0; k < BATCH; k++)
+            if (x[k] >= floor && x[k] > NEG_INF) pass |= 1u << k;
+        for (; pass; pass &= pass - 1) {
+            u32 id = base + (__ffs(pass) - 1) * FINISH_THREADS;
+            f(row.x[id], id);
+        }
     }
 }
 
@@ -262,10 +267,18 @@ DEV float key_value(u32 key) {
     return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
+// The lowest logit that can lie in a bin up to `bin`, with a margin for rounding.
+DEV float floor_of(const Row& row, u32 bin) {
+    float outer = row.outer_bin == NONE ? (float)(bin + 1) / row.per_nat : (float)(row.outer_bin + 1) / row.outer_per_nat;
+    float reach = outer * row.temperature;
+    return row.best - reach - 1e-5f * (fabsf(row.best) + reach);
+}
+
 DEV void histogram(const Row& row, Filter& f) {
+    __syncthreads();  // the bins of the last round may still be read
     for (u32 b = threadIdx.x; b < BINS; b += blockDim.x) f.bin_count[b] = f.bin_loss[b] = 0;
     __syncthreads();
-    each_logit(row, [&](float x, u32) {
+    each_logit(row, floor_of(row, BINS - 1), [&](float x, u32) {
         float d = distance(row, x);
         u32 bin = bin_of(row, d);
         if (bin == NONE) return;
@@ -338,7 +351,7 @@ DEV bool sort_bins(const Row& row, Filter& f, u32 from, u32 to, u32 size) {
     if (threadIdx.x == 0) f.size = 0;
     for (u32 i = threadIdx.x; i < padded; i += blockDim.x) f.sorted[i] = 0;
     __syncthreads();
-    each_logit(row, [&](float x, u32 id) {
+    each_logit(row, floor_of(row, to), [&](float x, u32 id) {
         u32 bin = bin_of(row, distance(row, x));
         if (bin >= from && bin <= to)
             f.sorted[atomicAdd(&f.size, 1u)] = (u64)order_key(x) << 32 | ~id;
@@ -409,14 +422,6 @@ DEV u32 tokens_up_to(Filter& f, u32 bin) {
     return total;
 }
 
-DEV double mass_of_bins(const Row& row, Filter& f) {
-    double amounts[EACH], total;
-#pragma unroll
-    for (u32 i = 0; i < EACH; i++) amounts[i] = bin_mass(row, f, threadIdx.x * EACH + i);
-    block_prefix_f64(sum_of(amounts), f.scan, &total);
-    return total;
-}
-
 // The usual case: all that the filters can keep is a short list, f.sorted[0, size). `mass` is that of
 // all tokens that top-p looks at, or negative for the first `most` of the list.
 DEV u32 sample_list(const Row& row, const Slot& slot, Filter& f, u32 size, u32 most, double mass, Best* scratch) {
@@ -443,65 +448,70 @@ DEV u32 sample_list(const Row& row, const Slot& slot, Filter& f, u32 size, u32 m
     return block_best(best, scratch).id;
 }
 
+// Mass of all tokens that are kept: of all, if the cut is at -inf.
 DEV double kept_mass(const Row& row, Filter& f, float cut_value, u32 cut_id) {
+    constexpr u32 BATCH = 16;
     double sum = 0.0, total;
-    each_logit(row, [&](float x, u32 id) {
-        if (is_kept(x, id, cut_value, cut_id)) sum += (double)exp2_approx(-distance(row, x) * LOG2E);
-    });
+    float scale = LOG2E / row.temperature;
+    for (u32 base = threadIdx.x; base < row.count; base += BATCH * FINISH_THREADS) {
+        float x[BATCH], part = 0.0f;
+#pragma unroll
+        for (u32 k = 0; k < BATCH; k++)
+            x[k] = base + k * FINISH_THREADS < row.count ? row.x[base + k * FINISH_THREADS] : NEG_INF;
+#pragma unroll
+        for (u32 k = 0; k < BATCH; k++)
+            if (is_kept(x[k], base + k * FINISH_THREADS, cut_value, cut_id))
+                part += exp2_approx((x[k] - row.best) * scale);
+        sum += (double)part;
+    }
     block_prefix_f64(sum, f.scan, &total);
     return total;
 }
 
 // The draw among all that is kept, wherever it is.
 DEV u32 sample_kept(const Row& row, const Slot& slot, float cut_value, u32 cut_id, Best* scratch) {
-    constexpr u32 BATCH = 16;
     float floor = slot.min_p > 0.0f ? logf(slot.min_p) : NEG_INF;
+    float lowest = fmaxf(cut_value, row.best + floor * row.temperature - 1e-4f * (fabsf(row.best) + 1.0f));
     Best best{NEG_INF, NONE};
-    for (u32 base = threadIdx.x; base < row.count; base += BATCH * blockDim.x) {
-        float x[BATCH];
-        u32 kept = 0;
-#pragma unroll
-        for (u32 k = 0; k < BATCH; k++)
-            x[k] = base + k * blockDim.x < row.count ? row.x[base + k * blockDim.x] : NEG_INF;
-#pragma unroll
-        for (u32 k = 0; k < BATCH; k++) {
-            bool here = x[k] > NEG_INF && is_kept(x[k], base + k * blockDim.x, cut_value, cut_id);
-            if (here && -distance(row, x[k]) >= floor) kept |= 1u << k;
-        }
-        for (; kept; kept &= kept - 1) {
-            u32 id = base + (__ffs(kept) - 1) * blockDim.x;
-            best = better(best, {gumbel(slot, id) - distance(row, row.x[id]), id});
-        }
-    }
+    each_logit(row, lowest, [&](float x, u32 id) {
+        float d = distance(row, x);
+        if (is_kept(x, id, cut_value, cut_id) && -d >= floor) best = better(best, {gumbel(slot, id) - d, id});
+    });
     return block_best(best, scratch).id;
 }
 
-// The token of a filtered row: a first pass for top-k, a second for top-p, then the draw.
+// The token of a filtered row: a first pass for top-k, a second for top-p, then the draw. The bins first
+// reach NEAR nats down, where nearly always the cut lies, then as far as any token has weight.
 DEV u32 sample_filtered(const Row& whole, const Slot& slot, float low, Filter& f, Best* scratch) {
-    float per_nat = (float)(BINS - 1) / fmaxf(fminf(distance(whole, low), WIDEST), 1e-3f);
+    float range = fmaxf(fminf(distance(whole, low), WIDEST), 1e-3f);
     float cut_value = NEG_INF;
     u32 cut_id = NONE;
     bool by_count = slot.top_k > 0 && slot.top_k < whole.count;
 #pragma unroll 1
     for (u32 by_mass = !by_count; by_mass <= (slot.top_p < 1.0f); by_mass++) {
         Row row = whole;
-        row.per_nat = per_nat;
-        bool cut_before = by_count && by_mass, zoomed = false;
-        double mass = cut_before ? kept_mass(whole, f, cut_value, cut_id) : -1.0, before = 0.0, target;
+        row.per_nat = (float)(BINS - 1) / fminf(range, NEAR);
+        bool cut_before = by_count && by_mass, zoomed = false, wide = range <= NEAR;
+        double before = 0.0, mass = by_mass ? kept_mass(whole, f, cut_value, cut_id) : -1.0;
+        double target = by_mass ? (double)slot.top_p * mass : (double)slot.top_k;
         u32 bin;
 #pragma unroll 1
         while (true) {
             histogram(row, f);
-            if (by_mass && mass < 0.0) mass = mass_of_bins(row, f);
-            target = by_mass ? (double)slot.top_p * mass : (double)slot.top_k;
             before = find_bin(row, f, by_mass, target, before);
             bin = f.cut_bin;
+            if (bin == NONE && !wide) {
+                row.per_nat = (float)(BINS - 1) / range;
+                before = 0.0;
+                wide = true;
+                continue;
+            }
             if (zoomed || bin == NONE || f.bin_count[bin] <= SORT_CAP) break;
             row.from = (float)bin / row.per_nat;
             row.outer_bin = bin;
             row.outer_per_nat = row.per_nat;
             row.per_nat *= (float)BINS;
-            zoomed = true;
+            zoomed = wide = true;
         }
         if (bin == NONE) continue;  // the cut lies where no token has weight: all stay
         u32 size = f.bin_count[bin], up_to = tokens_up_to(f, bin);
@@ -518,7 +528,7 @@ DEV u32 sample_filtered(const Row& whole, const Slot& slot, float low, Filter& f
     return sample_kept(whole, slot, cut_value, cut_id, scratch);
 }
 
-extern "C" __global__ void __launch_bounds__(FINISH_THREADS)
+extern "C" __global__ void __launch_bounds__(FINISH_THREADS, 1)
 PASTE(sample_finish, f32, sm80)
 (Dims dims, const float* logits, const float* work, const u32* meta, Slot* slots, u16* counts,
  const u32* partials, u32* last_token, u32* out) {

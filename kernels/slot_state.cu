@@ -20,6 +20,7 @@ DEV void count_token(u16* counts, u64 at, bool prompt) {
 
 ENTRY_U32(sample_open)
 (Dims dims, u16* counts, const u32* ids, const u32* jobs) {
+    grid_trigger();
     grid_wait();
     const u32* job = jobs + 4 * blockIdx.x;
     u64 row = (u64)job[0] * DIM(vocab_size);

@@ -6,6 +6,7 @@
 
 ENTRY_F32(softcap_rows)
 (Dims dims, float* __restrict__ logits, float cap) {
+    grid_trigger();
     grid_wait();
     float* row = logits + (u64)blockIdx.y * DIM(vocab_size);
     u32 end = min((blockIdx.x + 1) * 4096, DIM(vocab_size));

@@ -8,18 +8,22 @@
 // Block 0 writes block_table [num_slots, max_blocks] (updates), then token_ids, positions,
 //   slot_of_token, kv_slot [T_pad] and sample_rows [S_pad]. Padded tokens: id 0, position 0, NONE, NONE.
 // Block 1 + w writes plan w, for windows[w] (0: no window):
-//   plan: [0] entries, [1] tiles in all, [2] tiles a CTA, [3] flags, [4] T, [5] T_pad, [6] G;
+//   plan: [0] entries, [1] length in all, [2] length a CTA, [3] flags, [4] T, [5] T_pad, [6] G;
 //   [16, 16 + G) first entry of each CTA; then entries [8]: {first_token, slot, start, packed_begin,
-//   packed_end, tile_begin, tile_end, tiles before}. A row of queries is packed as token * group +
-//   head in its group; an entry holds up to q_rows packed rows of all kv heads, in the order
-//   (entry, kv head, tile). CTA c works on tiles [c * tiles_a_cta, (c + 1) * tiles_a_cta).
+//   packed_end, tile_begin, tile_end, length before}. A row of queries is packed as token * group +
+//   head in its group; an entry holds up to q_rows packed rows of all kv heads. The triples
+//   (entry, kv head, tile) lie on a line in this order, with the lengths below; CTA c has the tiles that
+//   begin in [c * length_a_cta, (c + 1) * length_a_cta).
 // Launch: grid 1 + number of plans, block 1024. R <= 1024.
 #include "ptx.cuh"
 
 constexpr u32 MAX_ROWS = 1024;
 constexpr u32 PLAN_HEADER = 16;
-constexpr u32 MIN_TILES = 2;    // a CTA; fewer cost more in joining pieces than they save
-constexpr u32 FEW_TILES = 4;    // a CTA; below, short pairs are not cut (flag bit 1, see attention.cu)
+// Lengths on the line, as in attention.cu: of a tile, and what a pair adds for its start and end. Times of
+// one H200: a decode tile 2.0 us, a prefill tile 2 to 4.
+constexpr u32 DECODE_TILE = 2, DECODE_PAIR = 1, PREFILL_TILE = 4, PREFILL_PAIR = 4;
+constexpr u32 MIN_LENGTH = 4;  // a CTA; less costs more in joining pieces than it saves
+constexpr u32 FEW = 8;         // a CTA; below, short pairs are not cut (flag bit 1, see attention.cu)
 
 // Largest i with first[i] <= value; first[0] is 0.
 DEV u32 find_row(const u32* first, u32 count, u32 value) {
@@ -67,7 +71,7 @@ struct PlanShape {
 // Entries of one row: one if all its packed rows fit one decode tile, else one per q_rows.
 DEV u32 entries_of(u32 packed, u32 q_rows) { return packed <= 16 ? 1 : (packed + q_rows - 1) / q_rows; }
 
-// Fills words [0, 7) of an entry and returns its number of tiles of one kv head.
+// Fills words [0, 7) of an entry and returns the length of one kv head of it.
 DEV u32 fill_entry(u32* entry, const u32* row, u32 part, u32 group, const PlanShape& shape) {
     u32 start = row[1], packed = row[2] * group;
     u32 begin = part * shape.q_rows, end = min(begin + shape.q_rows, packed);
@@ -78,7 +82,8 @@ DEV u32 fill_entry(u32* entry, const u32* row, u32 part, u32 group, const PlanSh
     entry[4] = end;
     entry[5] = tile_begin;
     entry[6] = tile_end;
-    return tile_end - tile_begin;
+    bool decode = end - begin <= 16;
+    return (tile_end - tile_begin) * (decode ? DECODE_TILE : PREFILL_TILE) + (decode ? DECODE_PAIR : PREFILL_PAIR);
 }
 
 DEV void write_plan(const Dims& dims, const u32* meta, u32* plan, const PlanShape& shape, u32 T_pad,
@@ -92,17 +97,18 @@ DEV void write_plan(const Dims& dims, const u32* meta, u32* plan, const PlanShap
     __syncthreads();
     num_entries = min(num_entries, shape.entry_capacity);
     for (u32 base = 0; base < num_entries; base += blockDim.x) {
-        u32 e = base + tid, tiles = 0, sum;
+        u32 e = base + tid, length = 0, sum;
         if (e < num_entries) {
             u32 r = find_row(before_row, R, e);
-            tiles = heads * fill_entry(entries + 8 * e, rows + 8 * r, e - before_row[r], group, shape);
+            const u32* row = rows + 8 * r;
+            length = heads * fill_entry(entries + 8 * e, row, e - before_row[r], group, shape);
         }
-        u32 prefix = block_prefix_u32(tiles, scratch, &sum);
+        u32 prefix = block_prefix_u32(length, scratch, &sum);
         if (e < num_entries) entries[8 * e + 7] = total + prefix;
         total += sum;
     }
     __syncthreads();
-    u32 per_cta = max((total + shape.grid - 1) / shape.grid, MIN_TILES);
+    u32 per_cta = max((total + shape.grid - 1) / shape.grid, MIN_LENGTH);
     for (u32 c = tid; c < shape.grid; c += blockDim.x) {
         u32 low = 0, high = max(num_entries, 1u);
         while (high - low > 1) {
@@ -114,7 +120,7 @@ DEV void write_plan(const Dims& dims, const u32* meta, u32* plan, const PlanShap
     }
     if (tid == 0) {
         plan[0] = num_entries, plan[1] = total, plan[2] = per_cta;
-        plan[3] = shape.flags | (per_cta < FEW_TILES ? 2u : 0u);
+        plan[3] = shape.flags | (per_cta < FEW ? 2u : 0u);
         plan[4] = meta[1], plan[5] = T_pad, plan[6] = shape.grid;
     }
 }
@@ -125,6 +131,7 @@ ENTRY_U32(step_prepare_tokens)
  u32 plan_words, u32 entry_capacity, u32 T_pad, u32 S_pad, u32 attention_grid, u32 q_rows,
  u32 kv_tile, u32 flags) {
     __shared__ u32 by_row[MAX_ROWS], scratch[33];
+    grid_trigger();
     grid_wait();
     if (blockIdx.x > 0) {
         u32 w = blockIdx.x - 1;

@@ -1,4 +1,7 @@
-"""Microseconds and TB/s of the kernels for Llama-3.1-8B's shapes, in graphs, cold L2. Run: python bench.py [NAME ...]"""
+"""Microseconds and TB/s of the kernels for Llama-3.1-8B's shapes, in graphs, with a cold L2.
+
+Run: python bench.py [attention] [small] [gemm] [sampler]
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,17 @@ from step import PagedKv, Row, Step, prepare
 from test_attention import shared_bytes
 
 DIMS = {
-    "vocab_size": 128256, "sample_vocab": 128256, "hidden_size": 4096, "num_heads": 32, "num_kv_heads": 8,
-    "rotary_dim": 128, "block_size": 64, "max_blocks": 256, "num_slots": 288, "intermediate_size": 14336,
-}  # fmt: skip
+    "vocab_size": 128256,
+    "sample_vocab": 128256,
+    "hidden_size": 4096,
+    "num_heads": 32,
+    "num_kv_heads": 8,
+    "rotary_dim": 128,
+    "block_size": 64,
+    "max_blocks": 256,
+    "num_slots": 288,
+    "intermediate_size": 14336,
+}
 BF16 = torch.bfloat16
 
 
@@ -26,13 +37,20 @@ def report(name: str, us: float, nbytes: float, flop: float = 0.0) -> None:
 def attention(stages: int = 3, per_sm: int = 2) -> None:
     grid = torch.cuda.get_device_properties(0).multi_processor_count * per_sm
     cases = {
-        "decode 1 x 256": [(255, 1)], "decode 1 x 1k": [(1023, 1)], "decode 1 x 8k": [(8191, 1)],
-        "decode 16 x 256": [(255, 1)] * 16, "decode 64 x 256": [(255, 1)] * 64,
-        "decode 200 x 256": [(255, 1)] * 200, "decode 200 x 320..": [(128 + 2 * i, 1) for i in range(200)],
-        "decode 200 x 1k": [(1023, 1)] * 200, "decode 64 x 8k": [(8191, 1)] * 64,
-        "prefill 1 x 220": [(0, 220)], "prefill 1 x 2048": [(0, 2048)], "prefill 2048 at 6k": [(6144, 2048)],
+        "decode 1 x 256": [(255, 1)],
+        "decode 1 x 1k": [(1023, 1)],
+        "decode 1 x 8k": [(8191, 1)],
+        "decode 16 x 256": [(255, 1)] * 16,
+        "decode 64 x 256": [(255, 1)] * 64,
+        "decode 200 x 256": [(255, 1)] * 200,
+        "decode 200 x 320..": [(128 + 2 * i, 1) for i in range(200)],
+        "decode 200 x 1k": [(1023, 1)] * 200,
+        "decode 64 x 8k": [(8191, 1)] * 64,
+        "prefill 1 x 220": [(0, 220)],
+        "prefill 1 x 2048": [(0, 2048)],
+        "prefill 2048 at 6k": [(6144, 2048)],
         "mixed 200 x 320 + 220": [(319, 1)] * 200 + [(0, 220)],
-    }  # fmt: skip
+    }
     heads, kv_heads, d, layers = 32, 8, 128, 4
     kernels = Kernels("attention", DIMS, HEAD_DIM=d, ATTN_STAGES=stages)
     for name, rows in cases.items():
@@ -62,10 +80,21 @@ def attention(stages: int = 3, per_sm: int = 2) -> None:
                     flush.zero_()
                 if run:
                     kernels.launch(
-                        "attention_paged_bf16_sm80", grid, 128, q, out, plan, table,
-                        *PagedKv(pool, layer).arguments, partials, counters, d**-0.5, 0.0, 0,
+                        "attention_paged_bf16_sm80",
+                        grid,
+                        128,
+                        q,
+                        out,
+                        plan,
+                        table,
+                        *PagedKv(pool, layer).arguments,
+                        partials,
+                        counters,
+                        d**-0.5,
+                        0.0,
+                        0,
                         smem=shared_bytes(d, stages),
-                    )  # fmt: skip
+                    )
 
         us = graph_us(launch)
         if flush is not None:
@@ -82,9 +111,12 @@ def attention(stages: int = 3, per_sm: int = 2) -> None:
 
 
 SHAPES = {
-    "qkv": (6144, 4096, 0), "o": (4096, 4096, 1), "gate_up": (28672, 4096, 2), "down": (4096, 14336, 1),
+    "qkv": (6144, 4096, 0),
+    "o": (4096, 4096, 1),
+    "gate_up": (28672, 4096, 2),
+    "down": (4096, 14336, 1),
     "lm_head": (128256, 4096, 3),
-}  # fmt: skip
+}
 
 
 def stream_bytes(rows: int, k: int, epilogue: int, stages: int, steps: int, x_shared: int) -> int:
@@ -145,11 +177,27 @@ def gemm(most_rows=(1, 8, 16)) -> None:
         out = torch.zeros(rows, width, device="cuda", dtype=kind)
         entry = f"gemm_{what.split()[0]}_bf16_sm80"
         us = [
-            graph_us(lambda pdl=pdl: [
-                kernels.launch(entry, min(grid, n // (32 if epilogue == 2 else 16)), 256, x, w[i], out, rows, 0,
-                               smem=smem, pdl=pdl) for i in range(len(w))
-            ], 8) / len(w) for pdl in (False, True)
-        ]  # fmt: skip
+            graph_us(
+                lambda pdl=pdl: [
+                    kernels.launch(
+                        entry,
+                        min(grid, n // (32 if epilogue == 2 else 16)),
+                        256,
+                        x,
+                        w[i],
+                        out,
+                        rows,
+                        0,
+                        smem=smem,
+                        pdl=pdl,
+                    )
+                    for i in range(len(w))
+                ],
+                8,
+            )
+            / len(w)
+            for pdl in (False, True)
+        ]
         best.setdefault((name, rows), []).append((min(us), what, us))
     for (name, rows), found in best.items():
         found.sort(key=lambda item: item[0])
@@ -157,19 +205,27 @@ def gemm(most_rows=(1, 8, 16)) -> None:
         n, k, _ = SHAPES[name]
         tops = "; ".join(f"{what}: {a:.1f}/{b:.1f}" for _, what, (a, b) in found[:4])
         print(
-            f"{name:8s} rows {rows:2d} skinny {skinny:6.1f}; plain/pdl us: {tops}  [{n * k * 2 / found[0][0] / 1e6:.2f} TB/s]",
+            f"{name:8s} rows {rows:2d} skinny {skinny:6.1f}; plain/pdl us: {tops}",
+            f"[{n * k * 2 / found[0][0] / 1e6:.2f} TB/s]",
             flush=True,
         )
 
 
 def sampler() -> None:
     for rows in (1, 16, 64, 200):
-        logits = torch.randn(rows, 128256, device="cuda") * 2.5
+        # As a language model's: a bulk, and a few hundred likely tokens above it.
+        logits = torch.randn(rows, 128256, device="cuda") * 2.2
+        likely = torch.randint(0, 128256, (rows, 300), device="cuda")
+        heights = torch.empty(rows, 300, device="cuda").exponential_(0.35) + 7
+        logits.scatter_(1, likely, heights)
         for name, more in {
-            "greedy": {}, "temperature": {"temperature": 0.8}, "top_p": {"temperature": 0.8, "top_p": 0.95},
-            "top_k 50 top_p": {"temperature": 0.8, "top_k": 50, "top_p": 0.95}, "log_probs 5": {"log_probs": 5},
+            "greedy": {},
+            "temperature": {"temperature": 0.8},
+            "top_p": {"temperature": 0.8, "top_p": 0.95},
+            "top_k 50 top_p": {"temperature": 0.8, "top_k": 50, "top_p": 0.95},
+            "log_probs 5": {"log_probs": 5},
             "penalties": {"temperature": 0.8, "presence": 0.5},
-        }.items():  # fmt: skip
+        }.items():
             prepared = prepare_sampler(
                 logits, [Params(seed=i, **more) for i in range(rows)], 128256, pad=0
             )
@@ -185,16 +241,28 @@ def small() -> None:
         out = torch.empty(T, 4096, device="cuda", dtype=BF16)
         norm = Kernels("rms_norm", DIMS)
         for block in (256, 512, 1024):
-            us = graph_us(lambda block=block: [
-                norm.launch("rms_norm_rows_bf16_sm80", T, block, x[i], None, w, out, 1e-5) for i in range(copies)
-            ]) / copies  # fmt: skip
+            us = (
+                graph_us(
+                    lambda block=block: [
+                        norm.launch("rms_norm_rows_bf16_sm80", T, block, x[i], None, w, out, 1e-5)
+                        for i in range(copies)
+                    ]
+                )
+                / copies
+            )
             report(f"rms_norm T {T} block {block}", us, T * 4096 * 6)
         gate_up = torch.randn(copies, T, 28672, device="cuda", dtype=BF16)
         gated = torch.empty(T, 14336, device="cuda", dtype=BF16)
         act = Kernels("activation", DIMS)
-        us = graph_us(lambda: [
-            act.launch("act_mul_rows_bf16_sm80", (T, 7), 256, gate_up[i], None, gated, 0) for i in range(copies)
-        ]) / copies  # fmt: skip
+        us = (
+            graph_us(
+                lambda: [
+                    act.launch("act_mul_rows_bf16_sm80", (T, 7), 256, gate_up[i], None, gated, 0)
+                    for i in range(copies)
+                ]
+            )
+            / copies
+        )
         report(f"act_mul T {T}", us, T * 14336 * 6)
         qkv = torch.randn(copies, T, 6144, device="cuda", dtype=BF16)
         q = torch.empty(T, 4096, device="cuda", dtype=BF16)
@@ -202,10 +270,30 @@ def small() -> None:
         pool = torch.empty(T // 64 + 1, 1, 2, 8, 64, 128, device="cuda", dtype=BF16)
         slots = u32(list(range(T)))
         rope = Kernels("rope_kv", DIMS, HEAD_DIM=128)
-        us = graph_us(lambda: [
-            rope.launch("rope_kv_paged_bf16_sm80", (T, 6), 256, qkv[i], None, None, None, table, slots, slots, q,
-                        *PagedKv(pool, 0).arguments, 1e-5, 0) for i in range(copies)
-        ]) / copies  # fmt: skip
+        us = (
+            graph_us(
+                lambda: [
+                    rope.launch(
+                        "rope_kv_paged_bf16_sm80",
+                        (T, 6),
+                        256,
+                        qkv[i],
+                        None,
+                        None,
+                        None,
+                        table,
+                        slots,
+                        slots,
+                        q,
+                        *PagedKv(pool, 0).arguments,
+                        1e-5,
+                        0,
+                    )
+                    for i in range(copies)
+                ]
+            )
+            / copies
+        )
         report(f"rope_kv T {T}", us, T * 6144 * 4)
 
 

@@ -1,4 +1,7 @@
-"""Kernel tests: need a GPU, torch and nvidia-cuda-nvrtc. Without them none is collected, and the header says so."""
+"""Kernel tests: need a GPU, torch and nvidia-cuda-nvrtc.
+
+Without them none is collected, and the header says so.
+"""
 
 import sys
 from pathlib import Path

@@ -65,7 +65,7 @@ class LaunchConfig(ctypes.Structure):
 
 
 class Kernels:
-    """One compiled file. `exact` compiles the dimensions in; else they are read from the argument."""
+    """One compiled file. `exact` compiles the dimensions in; else the argument says them."""
 
     def __init__(self, name: str, dims: dict[str, int], exact: bool = True, **defines: object):
         values = {field: int(dims.get(field, 0)) for field in DIM_FIELDS}

@@ -1,4 +1,7 @@
-"""Compiles kernels/ with NVRTC through ctypes. Needs only the package nvidia-cuda-nvrtc: no GPU, no driver, no headers."""
+"""Compiles kernels/ with NVRTC through ctypes.
+
+Needs only the package nvidia-cuda-nvrtc: no GPU, no driver, no headers.
+"""
 
 from __future__ import annotations
 

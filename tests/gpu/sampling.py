@@ -67,9 +67,11 @@ def philox(group, position: int, choice: int, seed: int):
         first, second = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
         shift = np.uint64(32)
         c = [
-            (second >> shift) ^ c[1] ^ np.uint64(key[0]), second & low,
-            (first >> shift) ^ c[3] ^ np.uint64(key[1]), first & low,
-        ]  # fmt: skip
+            (second >> shift) ^ c[1] ^ np.uint64(key[0]),
+            second & low,
+            (first >> shift) ^ c[3] ^ np.uint64(key[1]),
+            first & low,
+        ]
         key = [(key[0] + 0x9E3779B9) & NONE, (key[1] + 0xBB67AE85) & NONE]
     return np.stack(c, -1)
 
@@ -156,10 +158,31 @@ class Prepared:
             self.slots,
             self.counts,
         )
-        self.sampler.launch("sample_scan_f32_sm80", (self.chunks, self.S_pad), 256, logits, work, meta, slots, counts,
-                            *self.lists, self.partials)  # fmt: skip
-        self.sampler.launch("sample_finish_f32_sm80", self.S_pad, 512, logits, work, meta, slots, counts,
-                            self.partials, self.last, self.out)  # fmt: skip
+        self.sampler.launch(
+            "sample_scan_f32_sm80",
+            (self.chunks, self.S_pad),
+            256,
+            logits,
+            work,
+            meta,
+            slots,
+            counts,
+            *self.lists,
+            self.partials,
+        )
+        self.sampler.launch(
+            "sample_finish_f32_sm80",
+            self.S_pad,
+            512,
+            logits,
+            work,
+            meta,
+            slots,
+            counts,
+            self.partials,
+            self.last,
+            self.out,
+        )
         self.log_probs.launch(
             "log_probs_samples_f32_sm80", self.S_pad, 512, logits, meta, slots, self.out
         )
@@ -209,11 +232,20 @@ def prepare_sampler(
             "sample_open_u32_sm80", len(jobs) // 4, 1024, counts, u32(ids or [0]), u32(jobs)
         )
     return Prepared(
-        Kernels("sampler", dims, exact), Kernels("log_probs", dims, exact), logits, meta, slots, counts,
-        (mask, bias, banned), (V + 4095) // 4096, S + pad,
-        poison(S + pad, (V + 4095) // 4096, 8, dtype=torch.int32), poison(S + pad, V, dtype=torch.float32),
-        poison(num_slots, dtype=torch.int32), poison(S + pad, 48, dtype=torch.int32),
-    )  # fmt: skip
+        Kernels("sampler", dims, exact),
+        Kernels("log_probs", dims, exact),
+        logits,
+        meta,
+        slots,
+        counts,
+        (mask, bias, banned),
+        (V + 4095) // 4096,
+        S + pad,
+        poison(S + pad, (V + 4095) // 4096, 8, dtype=torch.int32),
+        poison(S + pad, V, dtype=torch.float32),
+        poison(num_slots, dtype=torch.int32),
+        poison(S + pad, 48, dtype=torch.int32),
+    )
 
 
 def run_sampler(logits, rows, valid: int, pad: int = 2, exact: bool = True) -> Result:

@@ -81,15 +81,31 @@ def prepare(
         poison(len(windows), words, dtype=torch.int32),
     )
     Kernels("step_prepare", dims, exact).launch(
-        "step_prepare_tokens_u32_sm80", 1 + len(windows), 1024, step.meta(), last_token, block_table,
-        *out, samples, u32(windows), plans, words, capacity, T_pad, S_pad, grid, 64, kv_tile, int(no_split),
-    )  # fmt: skip
+        "step_prepare_tokens_u32_sm80",
+        1 + len(windows),
+        1024,
+        step.meta(),
+        last_token,
+        block_table,
+        *out,
+        samples,
+        u32(windows),
+        plans,
+        words,
+        capacity,
+        T_pad,
+        S_pad,
+        grid,
+        64,
+        kv_tile,
+        int(no_split),
+    )
     return Prepared(*out, samples, list(plans))
 
 
 @dataclass
 class PagedKv:
-    """A pool in the layout [block][layer][K, V][kv_head][token][head_dim], NaN where nothing is stored."""
+    """A pool [block][layer][K, V][kv_head][token][head_dim], NaN where nothing is stored."""
 
     pool: torch.Tensor
     layer: int
@@ -114,7 +130,7 @@ def random_tables(lengths: dict[int, int], num_slots: int, max_blocks: int, bloc
 
 
 def random_kv(table, total, lengths, heads, block_size, head_dim, dtype, layers=2):
-    """A pool whose pages hold random K and V of each slot; also returns {slot: (K, V)} [len, heads, dim]."""
+    """A pool that holds random K and V; also returns {slot: (K, V)} [length, heads, dim]."""
     layer = layers - 1
     pool = poison(total, layers, 2, heads, block_size, head_dim, dtype=dtype)
     dense = {}

@@ -54,8 +54,14 @@ def run_attention(
     step = Step(
         [Row(s, start, num, [0] * num) for s, (start, num) in zip(slots, rows, strict=True)]
     )
-    dims = {"num_heads": heads, "num_kv_heads": kv_heads, "block_size": block_size, "max_blocks": max_blocks,
-            "num_slots": NUM_SLOTS, "vocab_size": 10}  # fmt: skip
+    dims = {
+        "num_heads": heads,
+        "num_kv_heads": kv_heads,
+        "block_size": block_size,
+        "max_blocks": max_blocks,
+        "num_slots": NUM_SLOTS,
+        "vocab_size": 10,
+    }
     T = step.num_tokens
     last = torch.zeros(NUM_SLOTS, dtype=torch.int32, device="cuda")
     tile = 32 if head_dim == 256 else 64
@@ -227,8 +233,21 @@ def test_rope_kv(name, head_dim, rotary, style, extras):
     kv_slot[3] = NONE
     q = poison(T, heads, head_dim, dtype=dtype)
     kv = PagedKv(poison(8, 2, 2, kv_heads, block_size, head_dim, dtype=dtype), 1)
-    kernels.launch(f"rope_kv_paged_{name}_sm80", (T, -(-(heads + 2 * kv_heads) // 8)), 256, qkv, bias, *norms,
-                   table, u32(positions), u32(kv_slot), q, *kv.arguments, 1e-6, style)  # fmt: skip
+    kernels.launch(
+        f"rope_kv_paged_{name}_sm80",
+        (T, -(-(heads + 2 * kv_heads) // 8)),
+        256,
+        qkv,
+        bias,
+        *norms,
+        table,
+        u32(positions),
+        u32(kv_slot),
+        q,
+        *kv.arguments,
+        1e-6,
+        style,
+    )
     x = (qkv.double() + (bias.double() if extras else 0)).view(T, heads + 2 * kv_heads, head_dim)
     for part, norm in ((slice(0, heads), norms[0]), (slice(heads, heads + kv_heads), norms[1])):
         if norm is not None:

@@ -22,8 +22,9 @@ def launch_gemm(which, name, n, k, most_rows, epilogue, x, w, out, kind, exact=T
     macros, smem = {"DTYPE_F16": flag, "GEMM_ROWS": most_rows, "GEMM_EPI": epilogue}, 0
     full = n // 32 if epilogue == 2 else n // 16
     if which == "stream":
-        macros |= {"GEMM_STAGES": 4, "GEMM_STEPS": 2, "GEMM_X_SHARED": int(k < 2000)}
-        smem = stream_bytes(most_rows, k, epilogue, 4, 2, macros["GEMM_X_SHARED"])
+        shared = int(stream_bytes(most_rows, k, epilogue, 4, 2, 1) < 200_000 and k < 2000)
+        macros |= {"GEMM_STAGES": 4, "GEMM_STEPS": 2, "GEMM_X_SHARED": shared}
+        smem = stream_bytes(most_rows, k, epilogue, 4, 2, shared)
     kernels = Kernels(f"gemm_{which}", {"gemm_n": n, "gemm_k": k}, exact, **macros)
     arguments = (x, w, out, len(x), kind)
     kernels.launch(f"gemm_{which}_{name}_sm80", min(grid or full, full), 256, *arguments, smem=smem)
@@ -88,6 +89,29 @@ def test_gemm_rows_do_not_depend_on_each_other(which):
             grid=3 + rows if which == "stream" else None,
         )
         results.append(out[0])
+    assert all(torch.equal(results[0], other) for other in results)
+
+
+def test_programmatic_launch_changes_nothing():
+    """A chain in which each kernel reads what the one before wrote, started early or not."""
+    n, rows, depth = 1024, 4, 12
+    w = torch.randn(depth, n, n, device="cuda").bfloat16() / n**0.5
+    first = torch.randn(rows, n, device="cuda").bfloat16()
+    weight = torch.ones(n, device="cuda")
+    dims = {"gemm_n": n, "gemm_k": n, "hidden_size": n}
+    smem = stream_bytes(8, n, 3, 4, 2, 1)
+    gemm = Kernels("gemm_stream", dims, GEMM_EPI=3, GEMM_X_SHARED=1)
+    norm = Kernels("rms_norm", dims)
+    results = []
+    for pdl in (False, True, True, True):
+        x, y = first.clone(), poison(rows, n, dtype=torch.float32)
+        for i in range(depth * 8):
+            weights = w[i % depth]
+            arguments = (x, weights, y, rows, 0)
+            gemm.launch("gemm_stream_bf16_sm80", 50, 256, *arguments, smem=smem, pdl=pdl)
+            norm.launch("rms_norm_rows_bf16_sm80", rows, 256, y, None, weight, x, 1e-6, pdl=pdl)
+        results.append(x.clone())
+    assert torch.isfinite(results[0]).all()
     assert all(torch.equal(results[0], other) for other in results)
 
 

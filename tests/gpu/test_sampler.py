@@ -11,7 +11,7 @@ CLOSE = 2e-5  # scores nearer than this may be ordered otherwise: logarithms dif
 
 
 def check(logits, rows, valid, **options):
-    """Every row's token is the reference's, or scores within CLOSE of it; returns the result and the misses."""
+    """Every token is the reference's, or scores within CLOSE of it; also counts the misses."""
     result, misses = run_sampler(torch.from_numpy(logits).cuda(), rows, valid, **options), 0
     for i, params in enumerate(rows):
         expected, token, slot = scores(logits[i], params, valid), int(result.out[i, 0]), 2 * i + 1
@@ -76,10 +76,19 @@ def random_params(rng, vocab):
 
 
 @pytest.mark.parametrize("exact", [True, False])
-@pytest.mark.parametrize(("vocab", "spread", "seed"), [
-    (1000, 3, 0), (4096, 3, 1), (4097, 8, 2), (50257, 2.5, 3), (128256, 2.5, 4), (128256, 0.01, 5), (32000, 60, 6),
-    (151936, 1, 7),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("vocab", "spread", "seed"),
+    [
+        (1000, 3, 0),
+        (4096, 3, 1),
+        (4097, 8, 2),
+        (50257, 2.5, 3),
+        (128256, 2.5, 4),
+        (128256, 0.01, 5),
+        (32000, 60, 6),
+        (151936, 1, 7),
+    ],
+)
 def test_sampler(vocab, spread, seed, exact):
     rng = np.random.default_rng(seed)
     rows = [random_params(rng, vocab) for _ in range(40)]
@@ -90,8 +99,14 @@ def test_sampler(vocab, spread, seed, exact):
 
 @pytest.mark.parametrize("value", [0.0, -3.5])
 def test_equal_logits(value):
-    rows = [Params(), Params(temperature=1.0, seed=3), Params(temperature=1.0, top_k=5), Params(temperature=1.0, top_k=70000, seed=1),
-            Params(temperature=1.0, top_p=0.5, seed=9), Params(temperature=1.0, top_k=9000, top_p=0.3, min_p=0.5)]  # fmt: skip
+    rows = [
+        Params(),
+        Params(temperature=1.0, seed=3),
+        Params(temperature=1.0, top_k=5),
+        Params(temperature=1.0, top_k=70000, seed=1),
+        Params(temperature=1.0, top_p=0.5, seed=9),
+        Params(temperature=1.0, top_k=9000, top_p=0.3, min_p=0.5),
+    ]
     logits = np.full((len(rows), 128256), value, np.float32)
     logits[:, 5000:5100] += np.float32(0.5) * (value != 0)
     check(logits, rows, 128256)

@@ -42,7 +42,8 @@ def expected_entries(step, window, q_rows=64, tile=64):
             last = row.start + (end - 1) // group
             entry = [first, row.slot, row.start, begin, end, low // tile, last // tile + 1, before]
             entries.append(entry)
-            before += heads * (entry[6] - entry[5])
+            tiles, decode = entry[6] - entry[5], end - begin <= 16
+            before += heads * (2 * tiles + 1 if decode else 4 * tiles + 4)
         first += row.num_tokens
     return entries, before
 
@@ -78,7 +79,7 @@ def test_step_prepare(seed, num_rows, exact):
     for plan, window in zip(out.plans, (0, 100), strict=True):
         words = plan.tolist()
         entries, total = expected_entries(step, window)
-        assert words[:3] == [len(entries), total, max(2, -(-total // 37))]
+        assert words[:3] == [len(entries), total, max(4, -(-total // 37))]
         assert words[4:7] == [T, T + 13, 37]
         assert [words[56 + 8 * i : 64 + 8 * i] for i in range(len(entries))] == entries
         for cta in range(37):
