@@ -127,7 +127,9 @@ impl Engine {
     /// Otherwise nothing changes and frames go on coming through `drain`, as they do again from the
     /// first frame on that the socket does not take at once.
     pub fn attach_socket(&self, key: u64, fd: OwnedFd, frames_seen: u64) {
-        self.shared.inbox.put_quietly(Message::Attach { key, fd, frames_seen });
+        // Awake or not, the engine thread must look at it now: while this copy of the socket lies
+        // anywhere, the client of a request that has ended meanwhile sees no end of the connection.
+        let _ = self.shared.inbox.put(Message::Attach { key, fd, frames_seen });
     }
 
     /// Sends an SSE comment on a stream to which nothing was sent for ten seconds.

@@ -54,14 +54,6 @@ impl Inbox {
         Ok(())
     }
 
-    /// Puts a message that can wait until something else wakes the engine thread.
-    pub(crate) fn put_quietly(&self, message: Message) {
-        let mut state = self.lock();
-        if !state.closed {
-            state.messages.push(message);
-        }
-    }
-
     /// Takes the last messages into the empty `into`; from now on nothing is taken any more.
     pub(crate) fn close(&self, into: &mut Vec<Message>) {
         let mut state = self.lock();

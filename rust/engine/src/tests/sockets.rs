@@ -3,12 +3,14 @@
 use std::io::Read as _;
 use std::os::unix::net::UnixStream;
 
-use ingle_core::TokenId;
+use ingle_core::{Micros, Scheduler, SchedulerConfig, TenantId, TokenId};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use serde_json::{Value, json};
 
-use super::harness::{Bench, says};
+use super::harness::{Bench, SHAPE, says};
+use crate::commit::Committer;
 use crate::outbox::{Event, Payload};
+use crate::prepare::prepare;
 
 fn request(max_tokens: u32) -> Value {
     json!({
@@ -153,4 +155,44 @@ fn test_a_ping_shows_life_only_after_silence() {
     let (frames, _) = drive(&bench, key);
     let text = String::from_utf8(frames).unwrap();
     assert!(!text.contains("\n:\n\n"), "{text}");
+}
+
+#[test]
+fn test_a_socket_of_a_request_that_has_ended_is_closed_at_once() {
+    let bench = Bench::auto(says("x"));
+    let key = bench.submit(&request(5)).unwrap();
+    bench.collect(&[key]);
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    bench.engine.attach_socket(key, ours.into(), 0);
+    // Comes back at once only if nobody keeps a copy.
+    assert_eq!(theirs.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn test_a_silent_stream_gets_a_comment_of_its_own() {
+    let bench = Bench::manual(says("x"));
+    let shared = &bench.engine.shared;
+    let document = serde_json::from_value(request(5)).unwrap();
+    let prepared = prepare(&document, &shared.served, 9, TenantId(0), Micros(0)).unwrap();
+    let mut committer = Committer::new(std::sync::Arc::clone(shared));
+    committer.streams.insert(9, prepared.stream);
+    let config = SchedulerConfig {
+        shape: SHAPE,
+        max_model_len: 8,
+        max_queue: 1,
+        enable_prefix_caching: false,
+        cache_secret: 0,
+    };
+    let mut scheduler = Scheduler::new(config);
+    let mut frames = |seconds: u64| {
+        committer.now = Micros(seconds * 1_000_000);
+        committer.ping(9);
+        committer.deliver(&mut scheduler, &mut Vec::new());
+        bench.engine.drain()
+    };
+    assert_eq!(frames(9), []);
+    let comment = Event { key: 9, payload: Payload::Frame(b"3\r\n:\n\n\r\n".to_vec()) };
+    assert_eq!(frames(10), [comment.clone()]);
+    assert_eq!(frames(19), []);
+    assert_eq!(frames(20), [comment]);
 }
