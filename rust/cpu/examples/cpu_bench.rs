@@ -1,6 +1,6 @@
 //! Measures the CPU executor's model on a checkpoint: prompt and decode speed, GFLOP/s and GB/s.
 //!
-//! `cargo run --release -p ingle-cpu --example cpu_bench -- MODEL [THREADS [prompt|decode]]`
+//! `cargo run --release -p ingle-cpu --example cpu_bench -- MODEL [THREADS [PART]]`, PART a prefix of `prompt512` or `decode16`
 #![allow(clippy::print_stdout, reason = "a command-line program")]
 
 use std::path::Path;
@@ -15,12 +15,13 @@ const BLOCK: u32 = 16;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let path = arguments.next().ok_or("usage: cpu_bench MODEL [THREADS [prompt|decode]]")?;
+    let path = arguments.next().ok_or("usage: cpu_bench MODEL [THREADS [PART]]")?;
     let threads = arguments.next().map_or(Ok(0), |text| text.parse())?;
     let only = arguments.next();
-    let wanted = |part: &str| only.as_deref().is_none_or(|only| only == part);
+    let wanted = |part: &str| only.as_deref().is_none_or(|only| part.starts_with(only));
     let start = Instant::now();
     let checkpoint = ingle_model::open(Path::new(&path))?;
+    let opened = start.elapsed().as_secs_f64();
     let config = CpuConfig {
         threads,
         num_blocks: 17 * CONTEXT / BLOCK,
@@ -32,7 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut model = Model::load(&checkpoint.spec, &checkpoint.plan, &*checkpoint.source, &config)?;
     let (vector_path, threads) = model.description();
     println!(
-        "loaded in {:.2} s, path {vector_path}, {threads} threads",
+        "headers {opened:.2} s, loaded in {:.2} s, path {vector_path}, {threads} threads",
         start.elapsed().as_secs_f64()
     );
     let weights = model.weight_bytes() as f64;
@@ -46,7 +47,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let head = u64::from(checkpoint.spec.vocab_size) * u64::from(checkpoint.spec.hidden_size);
     let embedding = if checkpoint.spec.tie_word_embeddings { 0 } else { head };
     let body = (elements - embedding - head) as f64;
-    for length in [128, PROMPT].into_iter().filter(|_| wanted("prompt")) {
+    for length in [128, PROMPT].into_iter().filter(|length| wanted(&format!("prompt{length}"))) {
         let cost = prompt(&mut model, length);
         let flops = 2.0 * (body * f64::from(length) + head as f64);
         println!(
@@ -56,7 +57,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             cost.cpu * 1e6 / f64::from(length)
         );
     }
-    for batch in [1, 2, 4, 8, 16].into_iter().filter(|_| wanted("decode")) {
+    for batch in [1, 2, 4, 8, 16].into_iter().filter(|batch| wanted(&format!("decode{batch}"))) {
         let cost = decode(&mut model, batch);
         let flops = 2.0 * f64::from(batch) * (body + head as f64);
         println!(

@@ -150,8 +150,10 @@ impl Attention<'_> {
             out.fill(0.0);
             add_product(self.path, (&scratch.query, head_dim), columns, head_dim, out);
             for (row, values) in out.as_chunks::<PANEL>().0.iter().enumerate() {
-                scratch.scores[row * scratch.score_stride + tile - keys.start..][..PANEL]
-                    .copy_from_slice(values);
+                let at = row * scratch.score_stride + tile - keys.start;
+                if let Some(target) = scratch.scores[at..].first_chunk_mut::<PANEL>() {
+                    *target = *values;
+                }
             }
         }
     }

@@ -57,23 +57,24 @@ pub(crate) fn layout(weight_type: WeightType) -> BlockLayout {
     BlockLayout { elements, bytes, header, words }
 }
 
-/// Writes one stored row into its lane of a panel.
-pub(crate) fn pack_row(
+/// Fills a panel from stored rows of `row_bytes`.
+pub(crate) fn pack_panel(
     weight_type: WeightType,
-    row: &[u8],
-    lane: usize,
-    cols: usize,
+    row_bytes: usize,
+    stored: &[u8],
     panel: &mut [u8],
 ) {
     let sizes = layout(weight_type);
-    let stored = row.chunks_exact(weight_type.block_bytes());
-    let blocks = panel.chunks_exact_mut(sizes.bytes).take(cols / sizes.elements);
-    for (source, target) in stored.zip(blocks) {
-        pack_header(weight_type, source, lane, target);
-        let words = numbers_mut::<u32>(&mut target[sizes.header..]);
-        for (part, words) in words.chunks_exact_mut(sizes.words * PANEL).enumerate() {
-            let codes = stored_codes(weight_type, source, part);
-            pack_codes(&codes, sizes.words, lane, words);
+    let block_bytes = weight_type.block_bytes();
+    for (index, target) in panel.chunks_exact_mut(sizes.bytes).enumerate() {
+        for (lane, row) in stored.chunks_exact(row_bytes).enumerate() {
+            let source = &row[index * block_bytes..][..block_bytes];
+            pack_header(weight_type, source, lane, target);
+            let words = numbers_mut::<u32>(&mut target[sizes.header..]);
+            for (part, words) in words.chunks_exact_mut(sizes.words * PANEL).enumerate() {
+                let codes = stored_codes(weight_type, source, part);
+                pack_codes(&codes, sizes.words, lane, words);
+            }
         }
     }
 }
@@ -118,53 +119,90 @@ fn packed_scale(bytes: &[u8], i: usize) -> (u8, u8) {
 
 /// The 32 codes of part `part` of a stored block, in the order of inputs.
 fn stored_codes(weight_type: WeightType, block: &[u8], part: usize) -> [u8; 32] {
-    let mut codes = [0u8; 32];
-    for (k, code) in codes.iter_mut().enumerate() {
-        *code = match weight_type {
-            WeightType::Q8_0 => block[2 + k],
-            WeightType::Q4_0 => nibble(&block[2..], k),
-            WeightType::Q4_1 => nibble(&block[4..], k),
-            WeightType::Q5_0 => nibble(&block[6..], k) | bit(&block[2..], k) << 4,
-            WeightType::Q5_1 => nibble(&block[8..], k) | bit(&block[4..], k) << 4,
-            WeightType::Q4K => block[16 + part / 2 * 32 + k] >> (part % 2 * 4) & 15,
-            WeightType::Q5K => {
-                let low = block[48 + part / 2 * 32 + k] >> (part % 2 * 4) & 15;
-                low | (block[16 + k] >> part & 1) << 4
-            }
-            WeightType::Q6K => {
-                let (half, quarter) = (part / 4, part % 4);
-                let low = block[half * 64 + quarter % 2 * 32 + k] >> (quarter / 2 * 4) & 15;
-                low | (block[128 + half * 32 + k] >> (quarter * 2) & 3) << 4
-            }
-            WeightType::F32 | WeightType::F16 | WeightType::Bf16 => unreachable!(),
-        };
+    match weight_type {
+        WeightType::Q8_0 => std::array::from_fn(|k| block[2 + k]),
+        WeightType::Q4_0 => halves_of(&block[2..18]),
+        WeightType::Q4_1 => halves_of(&block[4..20]),
+        WeightType::Q5_0 => with_bits(halves_of(&block[6..22]), &block[2..6]),
+        WeightType::Q5_1 => with_bits(halves_of(&block[8..24]), &block[4..8]),
+        WeightType::Q4K => {
+            let low = &block[16 + part / 2 * 32..][..32];
+            std::array::from_fn(|k| low[k] >> (part % 2 * 4) & 15)
+        }
+        WeightType::Q5K => {
+            let (low, high) = (&block[48 + part / 2 * 32..][..32], &block[16..48]);
+            std::array::from_fn(|k| low[k] >> (part % 2 * 4) & 15 | (high[k] >> part & 1) << 4)
+        }
+        WeightType::Q6K => {
+            let (half, quarter) = (part / 4, part % 4);
+            let low = &block[half * 64 + quarter % 2 * 32..][..32];
+            let high = &block[128 + half * 32..][..32];
+            std::array::from_fn(|k| {
+                low[k] >> (quarter / 2 * 4) & 15 | (high[k] >> (quarter * 2) & 3) << 4
+            })
+        }
+        WeightType::F32 | WeightType::F16 | WeightType::Bf16 => unreachable!(),
+    }
+}
+
+/// Codes 0 to 15 are the low halves of 16 bytes, 16 to 31 the high ones.
+fn halves_of(bytes: &[u8]) -> [u8; 32] {
+    let mut codes = [0; 32];
+    for (k, byte) in bytes[..16].iter().enumerate() {
+        codes[k] = byte & 15;
+        codes[k + 16] = byte >> 4;
     }
     codes
 }
 
-/// Code `k` of 16 bytes that hold codes 0 to 15 in their low halves, 16 to 31 in the high ones.
-fn nibble(bytes: &[u8], k: usize) -> u8 {
-    bytes[k % 16] >> (k / 16 * 4) & 15
-}
-
-fn bit(bytes: &[u8], k: usize) -> u8 {
-    bytes[k / 8] >> (k % 8) & 1
+/// Adds bit k of four bytes to code k, as its bit 4.
+fn with_bits(mut codes: [u8; 32], bits: &[u8]) -> [u8; 32] {
+    for (k, code) in codes.iter_mut().enumerate() {
+        *code |= (bits[k / 8] >> (k % 8) & 1) << 4;
+    }
+    codes
 }
 
 /// Spreads 32 codes over the words of one output.
 fn pack_codes(codes: &[u8; 32], num_words: usize, lane: usize, words: &mut [u32]) {
-    for (k, code) in codes.iter().enumerate() {
-        let code = u32::from(*code);
-        let mut put = |word: usize, value: u32| words[word * PANEL + lane] |= value;
-        if num_words == 8 {
-            put(k / 4, code << (k % 4 * 8));
-            continue;
+    if num_words == 8 {
+        for (word, codes) in codes.as_chunks::<4>().0.iter().enumerate() {
+            words[word * PANEL + lane] = u32::from_le_bytes(*codes);
         }
-        put(k / 8, (code & 15) << (k % 8 * 4));
+        return;
+    }
+    for (word, codes) in codes.as_chunks::<8>().0.iter().enumerate() {
+        let codes = u64::from_le_bytes(*codes);
+        words[word * PANEL + lane] = squeeze_nibbles(codes);
+        let high = codes >> 4;
         match num_words {
-            5 => put(4, (code >> 4) << k),
-            6 => put(4 + k / 16, (code >> 4) << (k % 16 * 2)),
+            5 => words[4 * PANEL + lane] |= squeeze_bits(high) << (word * 8),
+            6 => {
+                let at = (4 + word / 2) * PANEL + lane;
+                words[at] |= squeeze_pairs(high) << (word % 2 * 16);
+            }
             _ => {}
         }
     }
+}
+
+/// The low four bits of eight bytes, side by side.
+fn squeeze_nibbles(bytes: u64) -> u32 {
+    let x = bytes & 0x0f0f_0f0f_0f0f_0f0f;
+    let x = (x | x >> 4) & 0x00ff_00ff_00ff_00ff;
+    let x = (x | x >> 8) & 0x0000_ffff_0000_ffff;
+    (x | x >> 16) as u32
+}
+
+/// The low two bits of eight bytes, side by side.
+fn squeeze_pairs(bytes: u64) -> u32 {
+    let x = bytes & 0x0303_0303_0303_0303;
+    let x = (x | x >> 6) & 0x000f_000f_000f_000f;
+    let x = (x | x >> 12) & 0x0000_00ff_0000_00ff;
+    (x | x >> 24) as u32 & 0xffff
+}
+
+/// The lowest bits of eight bytes, side by side.
+fn squeeze_bits(bytes: u64) -> u32 {
+    ((bytes & 0x0101_0101_0101_0101).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u32
 }

@@ -12,6 +12,7 @@ use ingle_model::WeightType;
 
 use crate::aligned::{AlignedBytes, numbers, numbers_mut};
 use crate::block_layout;
+use crate::rows::Shared;
 use crate::unpack;
 use crate::vector_path::VectorPath;
 
@@ -71,30 +72,14 @@ impl PackedMatrix {
         self.cols / self.weight_type.block_elements() * self.weight_type.block_bytes()
     }
 
-    /// Fills one panel from rows as the checkpoint stores them, little-endian and contiguous.
-    pub(crate) fn pack_panel(&mut self, panel: usize, stored: &[u8]) {
-        let row_bytes = self.stored_row_bytes();
-        let (weight_type, cols, len) = (self.weight_type, self.cols, self.panel_bytes);
-        let target = &mut self.data.bytes_mut()[panel * len..][..len];
-        for (lane, row) in stored.chunks_exact(row_bytes).enumerate() {
-            match weight_type {
-                WeightType::F32 => {
-                    let target = numbers_mut::<f32>(target);
-                    for (k, bytes) in row.as_chunks::<4>().0.iter().enumerate() {
-                        target[k * PANEL + lane] = f32::from_le_bytes(*bytes);
-                    }
-                }
-                WeightType::F16 | WeightType::Bf16 => {
-                    let target = numbers_mut::<u16>(target);
-                    let pairs = weight_type == WeightType::Bf16;
-                    for (k, bytes) in row.as_chunks::<2>().0.iter().enumerate() {
-                        let at = if pairs { bf16_index(k, lane) } else { k * PANEL + lane };
-                        target[at] = u16::from_le_bytes(*bytes);
-                    }
-                }
-                _ => block_layout::pack_row(weight_type, row, lane, cols, target),
-            }
-        }
+    /// Bytes of a panel.
+    pub(crate) fn panel_bytes(&self) -> usize {
+        self.panel_bytes
+    }
+
+    /// All panels, to be filled by `pack_panel`.
+    pub(crate) fn shared(&mut self) -> Shared<'_, u8> {
+        Shared::new(self.data.bytes_mut())
     }
 
     /// One row in f32, for embeddings.
@@ -128,6 +113,44 @@ impl PackedMatrix {
                     }
                 }
             }
+        }
+    }
+}
+
+/// Fills one panel from rows of `cols` elements as the checkpoint stores them, little-endian and
+/// contiguous.
+pub(crate) fn pack_panel(weight_type: WeightType, cols: usize, stored: &[u8], target: &mut [u8]) {
+    let row_bytes = cols / weight_type.block_elements() * weight_type.block_bytes();
+    let rows = stored.chunks_exact(row_bytes);
+    match weight_type {
+        WeightType::F32 => transpose(rows, numbers_mut::<u32>(target), u32::from_le_bytes),
+        WeightType::F16 => transpose(rows, numbers_mut::<u16>(target), u16::from_le_bytes),
+        WeightType::Bf16 if cols.is_multiple_of(2) => {
+            // A pair of inputs moves as one word.
+            transpose(rows, numbers_mut::<u32>(target), u32::from_le_bytes);
+        }
+        WeightType::Bf16 => {
+            let target = numbers_mut::<u16>(target);
+            for (lane, row) in rows.enumerate() {
+                for (k, bytes) in row.as_chunks::<2>().0.iter().enumerate() {
+                    target[bf16_index(k, lane)] = u16::from_le_bytes(*bytes);
+                }
+            }
+        }
+        _ => block_layout::pack_panel(weight_type, row_bytes, stored, target),
+    }
+}
+
+/// Writes element k of every row to `target[k][row]`.
+fn transpose<'a, const BYTES: usize, T: Copy>(
+    rows: impl Iterator<Item = &'a [u8]>,
+    target: &mut [T],
+    number: impl Fn([u8; BYTES]) -> T,
+) {
+    let rows: Vec<&[[u8; BYTES]]> = rows.map(|row| row.as_chunks::<BYTES>().0).collect();
+    for (k, target) in target.as_chunks_mut::<PANEL>().0.iter_mut().enumerate() {
+        for (target, row) in target.iter_mut().zip(&rows) {
+            *target = number(row[k]);
         }
     }
 }

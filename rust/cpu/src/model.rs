@@ -65,11 +65,11 @@ impl Model {
             threads => threads as usize,
         };
         let (head_dim, max_len) = (spec.head_dim as usize, config.max_model_len as usize);
-        let pool =
+        let mut pool =
             Pool::new(num_threads, || Scratch::new(head_dim, max_len)).map_err(CpuError::Thread)?;
         Ok(Self {
             spec: spec.clone(),
-            weights: weights::load(spec, plan, source)?,
+            weights: weights::load(spec, plan, source, &mut pool)?,
             kv: KvCache::new(spec, config.block_size, config.num_blocks),
             rope: Rope::new(&spec.rope, config.max_model_len),
             buffers: Buffers::new(spec, config.max_num_batched_tokens as usize),

@@ -46,21 +46,21 @@ impl Rows {
 }
 
 /// Memory that several workers write at once, each its own part.
-pub(crate) struct Shared<'a> {
-    data: *mut f32,
+pub(crate) struct Shared<'a, T = f32> {
+    data: *mut T,
     len: usize,
     stride: usize,
-    borrow: PhantomData<&'a mut [f32]>,
+    borrow: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: the pointer comes from a `&mut [f32]` borrowed for 'a, and f32 may be written from any
-// thread; that parts do not overlap is the duty of the callers of `part`.
-unsafe impl Sync for Shared<'_> {}
+// SAFETY: the pointer comes from a `&mut [T]` borrowed for 'a, and a T that is Send may be written from
+// any thread; that parts do not overlap is the duty of the callers of `part`.
+unsafe impl<T: Send> Sync for Shared<'_, T> {}
 // SAFETY: as for Sync.
-unsafe impl Send for Shared<'_> {}
+unsafe impl<T: Send> Send for Shared<'_, T> {}
 
-impl<'a> Shared<'a> {
-    pub(crate) fn new(data: &'a mut [f32]) -> Self {
+impl<'a, T> Shared<'a, T> {
+    pub(crate) fn new(data: &'a mut [T]) -> Self {
         Self { data: data.as_mut_ptr(), len: data.len(), stride: 0, borrow: PhantomData }
     }
 
@@ -69,7 +69,7 @@ impl<'a> Shared<'a> {
     /// # Safety
     /// No other reference to any of them may live at the same time, on any thread.
     #[allow(clippy::mut_from_ref, reason = "disjoint parts are the point; the caller promises it")]
-    pub(crate) unsafe fn part(&self, start: usize, len: usize) -> &mut [f32] {
+    pub(crate) unsafe fn part(&self, start: usize, len: usize) -> &mut [T] {
         assert!(start.checked_add(len).is_some_and(|end| end <= self.len), "part out of range");
         // SAFETY: the range lies in the borrowed slice (assert above); unaliased by contract.
         unsafe { std::slice::from_raw_parts_mut(self.data.add(start), len) }
@@ -80,7 +80,7 @@ impl<'a> Shared<'a> {
     /// # Safety
     /// As `part`.
     #[allow(clippy::mut_from_ref, reason = "as part")]
-    pub(crate) unsafe fn row_part(&self, row: usize, col: usize, len: usize) -> &mut [f32] {
+    pub(crate) unsafe fn row_part(&self, row: usize, col: usize, len: usize) -> &mut [T] {
         // SAFETY: passed on to the caller.
         unsafe { self.part(row * self.stride + col, len) }
     }

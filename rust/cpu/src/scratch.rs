@@ -22,6 +22,8 @@ pub(crate) struct Scratch {
     /// `[head_dim][32]` keys, where blocks are too small to be read in place.
     pub(crate) keys: Vec<f32>,
     pub(crate) sampler: SamplerScratch,
+    /// Bytes of a file on their way into panels.
+    pub(crate) stored: Vec<u8>,
 }
 
 impl Scratch {
@@ -40,6 +42,7 @@ impl Scratch {
             score_stride,
             keys: vec![0.0; head_dim * PANEL],
             sampler: SamplerScratch::default(),
+            stored: Vec::new(),
         }
     }
 }

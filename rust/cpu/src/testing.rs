@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use ingle_model::{WeightType, dequantise};
 
-use crate::matrix::{PANEL, PackedMatrix};
+use crate::matrix::{PANEL, PackedMatrix, pack_panel};
 
 pub(crate) const ALL_TYPES: [WeightType; 11] = [
     WeightType::F32,
@@ -53,8 +53,12 @@ pub(crate) fn random_matrix(
     let mut values = vec![0.0; rows * cols];
     dequantise(weight_type, &stored, &mut values);
     let mut matrix = PackedMatrix::zeroed(weight_type, rows, cols);
-    for (panel, stored) in stored.chunks(PANEL * matrix.stored_row_bytes()).enumerate() {
-        matrix.pack_panel(panel, stored);
+    let (row_bytes, panel_bytes) = (matrix.stored_row_bytes(), matrix.panel_bytes());
+    let panels = matrix.shared();
+    for (panel, stored) in stored.chunks(PANEL * row_bytes).enumerate() {
+        // SAFETY: one part at a time.
+        let target = unsafe { panels.part(panel * panel_bytes, panel_bytes) };
+        pack_panel(weight_type, cols, stored, target);
     }
     (matrix, values)
 }

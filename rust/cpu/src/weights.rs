@@ -1,12 +1,16 @@
 //! The weights of a model in panels, read from the checkpoint once at load.
 
+use std::cell::RefCell;
+use std::sync::OnceLock;
+
 use ingle_model::{
     CopyPlan, FeedForwardSpec, LayerSpec, LayerWeight, ModelSpec, MoeSpec, TensorView, WeightRole,
     WeightSource, dequantise,
 };
 
 use crate::CpuError;
-use crate::matrix::{PANEL, PackedMatrix};
+use crate::matrix::{PANEL, PackedMatrix, pack_panel};
+use crate::pool::Pool;
 
 /// All weights.
 #[derive(Debug)]
@@ -81,8 +85,10 @@ pub(crate) fn load(
     spec: &ModelSpec,
     plan: &CopyPlan,
     source: &dyn WeightSource,
+    pool: &mut Pool,
 ) -> Result<Weights, CpuError> {
-    let reader = Reader { spec, plan, source };
+    let file = File { names: &plan.files, source };
+    let reader = Reader { spec, plan, file, pool: RefCell::new(pool) };
     let hidden = spec.hidden_size as usize;
     let vocab = spec.vocab_size as usize;
     let layers = (0..).zip(&spec.layers).map(|(index, layer)| reader.layer(index, layer));
@@ -99,7 +105,26 @@ pub(crate) fn load(
 struct Reader<'a> {
     spec: &'a ModelSpec,
     plan: &'a CopyPlan,
+    file: File<'a>,
+    pool: RefCell<&'a mut Pool>,
+}
+
+/// Where bytes come from; shared by the workers.
+struct File<'a> {
+    names: &'a [String],
     source: &'a dyn WeightSource,
+}
+
+impl File<'_> {
+    fn read(&self, view: &TensorView, start: u64, buffer: &mut [u8]) -> Result<(), CpuError> {
+        self.source.read_at(view.file, view.offset + start, buffer).map_err(|source| {
+            CpuError::Read {
+                file: self.names.get(view.file).cloned().unwrap_or_default(),
+                name: view.name.clone(),
+                source,
+            }
+        })
+    }
 }
 
 impl Reader<'_> {
@@ -201,37 +226,42 @@ impl Reader<'_> {
         })
     }
 
-    fn read(&self, view: &TensorView, start: u64, buffer: &mut [u8]) -> Result<(), CpuError> {
-        self.source.read_at(view.file, view.offset + start, buffer).map_err(|source| {
-            CpuError::Read {
-                file: self.plan.files.get(view.file).cloned().unwrap_or_default(),
-                name: view.name.clone(),
-                source,
-            }
-        })
-    }
-
+    /// Reads and packs a matrix, all workers at once.
     fn matrix(&self, role: WeightRole, rows: usize, cols: usize) -> Result<PackedMatrix, CpuError> {
         let view = self.view(role, rows, cols)?;
         let mut matrix = PackedMatrix::zeroed(view.weight_type, rows, cols);
-        let row_bytes = matrix.stored_row_bytes();
-        let mut stored = vec![0u8; READ_PANELS * PANEL * row_bytes];
-        for first in (0..rows).step_by(READ_PANELS * PANEL) {
-            let count = (rows - first).min(READ_PANELS * PANEL);
-            let stored = &mut stored[..count * row_bytes];
-            self.read(view, (first * row_bytes) as u64, stored)?;
-            for (index, stored) in stored.chunks(PANEL * row_bytes).enumerate() {
-                matrix.pack_panel(first / PANEL + index, stored);
+        let (row_bytes, panel_bytes) = (matrix.stored_row_bytes(), matrix.panel_bytes());
+        let num_panels = matrix.num_panels();
+        let per_task = (READ_BYTES / (PANEL * row_bytes)).max(1);
+        let panels = matrix.shared();
+        let failure = OnceLock::new();
+        let file = &self.file;
+        self.pool.borrow_mut().run(num_panels.div_ceil(per_task), &|task, scratch| {
+            let first = task * per_task;
+            let count = per_task.min(num_panels - first);
+            let stored_rows = (count * PANEL).min(rows - first * PANEL);
+            scratch.stored.resize(per_task * PANEL * row_bytes, 0);
+            let stored = &mut scratch.stored[..stored_rows * row_bytes];
+            if let Err(error) = file.read(view, (first * PANEL * row_bytes) as u64, stored) {
+                // Only the first failure is told.
+                let _ = failure.set(error);
+                return;
             }
-        }
-        Ok(matrix)
+            // SAFETY: a task's panels are its own.
+            let target = unsafe { panels.part(first * panel_bytes, count * panel_bytes) };
+            let sources = stored.chunks(PANEL * row_bytes);
+            for (stored, target) in sources.zip(target.chunks_mut(panel_bytes)) {
+                pack_panel(view.weight_type, cols, stored, target);
+            }
+        });
+        failure.into_inner().map_or(Ok(matrix), Err)
     }
 
     fn vector(&self, role: WeightRole, len: usize) -> Result<Vec<f32>, CpuError> {
         let view = self.view(role, 1, len)?;
         let blocks = len / view.weight_type.block_elements();
         let mut stored = vec![0u8; blocks * view.weight_type.block_bytes()];
-        self.read(view, 0, &mut stored)?;
+        self.file.read(view, 0, &mut stored)?;
         let mut values = vec![0.0; len];
         dequantise(view.weight_type, &stored, &mut values);
         Ok(values)
@@ -246,5 +276,5 @@ impl Reader<'_> {
     }
 }
 
-/// Panels read at once: about a megabyte for common widths.
-const READ_PANELS: usize = 8;
+/// Bytes that a task reads at once, if that is at least one panel.
+const READ_BYTES: usize = 512 << 10;

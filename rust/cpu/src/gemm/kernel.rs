@@ -5,6 +5,8 @@
 //! rows nor the way a caller cuts k into several calls changes a bit of it, which is why a request's
 //! output does not depend on its batch.
 
+use std::ops::Range;
+
 use ingle_model::WeightType;
 
 use crate::aligned::numbers;
@@ -89,37 +91,54 @@ fn portable_tile(a: &[f32], a_stride: usize, b: Columns<'_>, depth: usize, out: 
     }
 }
 
-/// As `add_product` for at most `DIRECT_ROWS` rows and a whole panel as it is stored, made numbers in
-/// registers. False, and nothing done, where the path or the type has no such kernel.
+/// Whether `add_stored_product` exists for this path and format.
+pub(crate) fn has_stored_kernel(path: VectorPath, weight_type: WeightType, depth: usize) -> bool {
+    match path.kind() {
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx512 => match weight_type {
+            WeightType::F32 | WeightType::F16 => false,
+            WeightType::Bf16 => depth.is_multiple_of(2),
+            _ => true,
+        },
+        _ => false,
+    }
+}
+
+/// As `add_product` for at most `DIRECT_ROWS` rows and inputs `inputs` of a panel as it is stored, made
+/// numbers in registers. `a` starts at the first of them.
+///
+/// # Panics
+/// If there is no such kernel, the range cuts a block, or a slice is too short.
 pub(crate) fn add_stored_product(
     path: VectorPath,
     (a, a_stride): (&[f32], usize),
     (weight_type, panel): (WeightType, &[u8]),
-    depth: usize,
+    inputs: Range<usize>,
     out: &mut [f32],
-) -> bool {
-    let rows = out.len() / PANEL;
+) {
+    let (rows, depth) = (out.len() / PANEL, inputs.len());
     assert!(rows * PANEL == out.len() && (1..=DIRECT_ROWS).contains(&rows));
     assert!(a.len() >= (rows - 1) * a_stride + depth, "activations too short");
     match (path.kind(), weight_type) {
         #[cfg(target_arch = "x86_64")]
-        (Kind::Avx512, WeightType::Bf16) if depth.is_multiple_of(2) => {
-            let panel = numbers::<u16>(panel);
-            assert!(panel.len() >= depth * PANEL, "panel too short");
-            // SAFETY: the features were detected; the asserts show that the slices hold what is read
-            // and written.
+        (Kind::Avx512, WeightType::Bf16) => {
+            assert!(inputs.start.is_multiple_of(2) && depth.is_multiple_of(2), "half a pair");
+            let panel = &numbers::<u16>(panel)[inputs.start * PANEL..inputs.end * PANEL];
+            // SAFETY: the features were detected; the asserts and the slice's length show that what is
+            // read and written exists.
             unsafe { super::avx512::tile_bf16(a, a_stride, panel, depth, out) };
-            true
         }
         #[cfg(target_arch = "x86_64")]
         (Kind::Avx512, _) if weight_type.block_elements() > 1 => {
             let sizes = layout(weight_type);
-            assert!(depth.is_multiple_of(sizes.elements), "part of a block");
-            assert!(panel.len() >= depth / sizes.elements * sizes.bytes, "panel too short");
+            let (first, last) = (inputs.start / sizes.elements, inputs.end / sizes.elements);
+            let whole =
+                first * sizes.elements == inputs.start && last * sizes.elements == inputs.end;
+            assert!(whole, "part of a block");
+            let panel = &panel[first * sizes.bytes..last * sizes.bytes];
             // SAFETY: as above; the block layout's sizes are those that the kernel steps by.
             unsafe { super::avx512_blocks::tile(a, a_stride, (weight_type, panel), depth, out) };
-            true
         }
-        _ => false,
+        _ => unreachable!("no kernel for {weight_type:?} as stored"),
     }
 }

@@ -15,7 +15,7 @@ use ingle_model::{Activation, WeightType};
 
 pub(crate) use kernel::{Columns, TILE_ROWS, add_product};
 
-use self::kernel::{DIRECT_ROWS, add_stored_product};
+use self::kernel::{DIRECT_ROWS, add_stored_product, has_stored_kernel};
 use crate::aligned::numbers;
 use crate::elementwise;
 use crate::matrix::{PANEL, PackedMatrix};
@@ -29,6 +29,8 @@ use crate::vector_path::VectorPath;
 pub(crate) const K_BLOCK: usize = 256;
 /// The same for few rows, where the block should stay in the first-level cache.
 const K_BLOCK_FEW_ROWS: usize = 64;
+/// The same where weights become numbers in registers; whole blocks of every format.
+const K_BLOCK_STORED: usize = 256;
 /// Most rows of a task; its results of 32 columns take 64 KiB.
 pub(crate) const ROW_CHUNK: usize = 42 * TILE_ROWS;
 
@@ -138,7 +140,9 @@ fn run_task(
         // SAFETY: a task alone has this panel of these rows (`locate`), items do not overlap, and the
         // stride of `Rows` leaves room for whole panels.
         let target = unsafe { out.row_part(row, item.out_col + first, PANEL) };
-        target.copy_from_slice(values);
+        if let Some(target) = target.first_chunk_mut::<PANEL>() {
+            *target = *values;
+        }
     }
 }
 
@@ -171,15 +175,18 @@ fn panel_product(
         let columns = Columns::panel(numbers::<f32>(panel));
         return add_product(path, (x, stride), columns, depth, out);
     }
-    if rows.len() <= 2 * DIRECT_ROWS {
-        let tiles = x.chunks(DIRECT_ROWS * stride).zip(out.chunks_mut(DIRECT_ROWS * PANEL));
-        let mut direct = tiles.map(|(x, out)| {
-            add_stored_product(path, (x, stride), (weight_type, panel), depth, out)
-        });
-        // Whether there is a direct kernel does not depend on the tile.
-        if direct.next() == Some(true) {
-            return direct.for_each(|done| assert!(done));
+    if rows.len() <= 2 * DIRECT_ROWS && has_stored_kernel(path, weight_type, depth) {
+        // In blocks, so that the second tile finds its weights in the first-level cache and the next
+        // ones arrive meanwhile.
+        for start in (0..depth).step_by(K_BLOCK_STORED) {
+            let end = (start + K_BLOCK_STORED).min(depth);
+            let tiles = x.chunks(DIRECT_ROWS * stride).zip(out.chunks_mut(DIRECT_ROWS * PANEL));
+            for (x, out) in tiles {
+                let stored = (weight_type, panel);
+                add_stored_product(path, (&x[start..], stride), stored, start..end, out);
+            }
         }
+        return;
     }
     let block = if rows.len() <= TILE_ROWS { K_BLOCK_FEW_ROWS } else { K_BLOCK };
     for start in (0..depth).step_by(block) {

@@ -41,7 +41,11 @@ fn test_other_paths_match_the_reference_too() {
 
 #[test]
 fn test_no_way_of_running_changes_a_bit() {
-    for (name, path, cases) in models() {
+    for (name, path, mut cases) in models() {
+        if !is_tiny(&name) {
+            // The real model adds block formats and a long vocabulary; a few cases show that.
+            cases.truncate(2);
+        }
         let mut expected: Option<Vec<Vec<Vec<f32>>>> = None;
         for block_size in [4, 16] {
             let mut runner = Runner::new(&path, block_size, CpuPath::Auto);
