@@ -7,25 +7,37 @@
 #![warn(missing_docs)]
 
 mod added;
+mod answer;
 mod byte_level;
 mod chat;
 mod crate_encoder;
 mod detokenizer;
 mod error;
 mod gguf;
+mod grammar;
 mod hf;
+mod marker;
 mod merge;
+mod reasoning;
 mod rendered;
 mod sentencepiece;
 mod stop;
 mod token_table;
 mod tokenizer;
+mod tools;
 mod words;
 
+pub use answer::{AnswerParser, AnswerPiece, AnswerRules, ToolRules};
 pub use chat::{ChatInput, ChatTemplate};
 pub use detokenizer::Detokenizer;
 pub use error::TextError;
 pub use gguf::GgufVocab;
+pub use grammar::{
+    Grammar, GrammarBudget, GrammarError, GrammarFactory, GrammarSource, GrammarSpec, GrammarState,
+    Reasoned,
+};
+pub use reasoning::{ReasoningStart, ReasoningTags};
 pub use rendered::RenderedPrompt;
 pub use stop::StopMatcher;
 pub use tokenizer::Tokenizer;
+pub use tools::{CallIds, ToolFormat, ToolGrammar, ToolSpec};

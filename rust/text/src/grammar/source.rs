@@ -1,0 +1,183 @@
+//! What a grammar is made from: the forms that requests have, and their way into one Lark grammar.
+
+use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
+use serde_json::{Value, json};
+
+use super::bounds::{
+    GrammarBudget, MAX_CHOICES, MAX_LARK_BRACKETS, MAX_LARK_LINES, MAX_REGEX_BYTES,
+};
+use super::lark::{escaped, literal, regex};
+use super::schema::json_rule;
+use crate::reasoning::ReasoningTags;
+use crate::tools::ToolGrammar;
+
+/// A grammar that a request asks for.
+#[derive(Clone, Debug)]
+pub struct GrammarSpec {
+    /// Field of the request that errors name.
+    pub field: &'static str,
+    /// What the answer must match.
+    pub source: GrammarSource,
+    /// Where the answer may or must begin with reasoning, which no grammar binds.
+    pub reasoning: Option<(ReasoningTags, Reasoned)>,
+}
+
+/// Whether reasoning stands before the part that a grammar binds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reasoned {
+    /// The prompt has opened it: it must be closed first.
+    Opened,
+    /// The model may open it.
+    Allowed,
+}
+
+/// The forms of grammars.
+#[derive(Clone, Debug)]
+pub enum GrammarSource {
+    /// Any JSON object.
+    JsonObject,
+    /// JSON of a schema.
+    JsonSchema(Value),
+    /// A regex, in the syntax of the Rust crate; it matches the whole answer.
+    Regex(String),
+    /// One of these texts.
+    Choice(Vec<String>),
+    /// A grammar in llguidance's Lark dialect; its rule `start` matches the whole answer.
+    Lark(String),
+    /// Tool calls.
+    Tools(ToolGrammar),
+}
+
+/// A grammar in the only form that is compiled.
+pub(crate) struct Lark {
+    /// The main grammar first; it may refer to the others by name.
+    pub(crate) parts: Vec<(&'static str, String)>,
+}
+
+impl GrammarSpec {
+    /// An error of the compiler without places in a grammar that the client has not written.
+    pub(crate) fn own_words(&self, message: String) -> String {
+        if matches!(self.source, GrammarSource::Lark(_)) {
+            return message;
+        }
+        let rest = message.strip_prefix("at ").and_then(|rest| rest.split_once("): "));
+        let rest = rest.map_or(message.as_str(), |(_, rest)| rest);
+        let rest = rest.strip_prefix("failed to compile JSON schema: ").unwrap_or(rest);
+        if rest.starts_with("oneOf constraints") {
+            // The library's advice is a setting that would let through what the schema forbids.
+            return "oneOf is supported only where its options exclude each other; use anyOf"
+                .into();
+        }
+        rest.to_owned()
+    }
+
+    /// Writes the grammar.
+    ///
+    /// # Errors
+    /// One line that says which bound it exceeds or what is wrong with it.
+    pub(crate) fn lark(&self, budget: GrammarBudget) -> Result<Lark, String> {
+        let body = match &self.source {
+            GrammarSource::JsonObject => {
+                format!("start: {}", json_rule(&json!({ "type": "object" }))?)
+            }
+            GrammarSource::JsonSchema(schema) => format!("start: {}", json_rule(schema)?),
+            GrammarSource::Regex(pattern) => {
+                check_size(pattern.len(), budget)?;
+                if pattern.is_empty() {
+                    return Err("the regex is empty".into());
+                }
+                if pattern.len() > MAX_REGEX_BYTES {
+                    let len = pattern.len();
+                    return Err(format!("a regex of {len} bytes, at most {MAX_REGEX_BYTES}"));
+                }
+                if pattern.bytes().rev().take_while(|&byte| byte == b'\\').count() % 2 == 1 {
+                    return Err("the regex ends with a backslash that escapes nothing".into());
+                }
+                format!("start: {}", regex(pattern))
+            }
+            GrammarSource::Choice(choices) => choice(choices, budget)?,
+            GrammarSource::Lark(text) => {
+                check_size(text.len(), budget)?;
+                check_lark(text)?;
+                text.clone()
+            }
+            GrammarSource::Tools(tools) => tools.lark()?,
+        };
+        check_size(body.len(), budget)?;
+        let Some((tags, reasoned)) = &self.reasoning else {
+            return Ok(Lark { parts: vec![("main", body)] });
+        };
+        // A lazy rule ends at the first closing tag, whatever stands before it.
+        let until = format!("reasoning[lazy]: /(.|\\n)*{}/\n", escaped(&tags.close));
+        let start = match reasoned {
+            Reasoned::Opened => "start: reasoning /\\n{0,2}/ @body\n".to_owned(),
+            Reasoned::Allowed => {
+                let open = literal(&tags.open);
+                format!("start: ({open} reasoning /\\n{{0,2}}/)? @body\n")
+            }
+        };
+        Ok(Lark { parts: vec![("main", start + &until), ("body", body)] })
+    }
+}
+
+impl Lark {
+    /// The whole source: the key of the cache.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        for (name, part) in &self.parts {
+            text.push_str(name);
+            text.push('\0');
+            text.push_str(part);
+            text.push('\0');
+        }
+        text
+    }
+
+    pub(crate) fn into_grammar(self) -> TopLevelGrammar {
+        let part = |(name, text): (&str, String)| GrammarWithLexer {
+            name: Some(name.to_owned()),
+            json_schema: None,
+            lark_grammar: Some(text),
+        };
+        TopLevelGrammar { grammars: self.parts.into_iter().map(part).collect(), max_tokens: None }
+    }
+}
+
+fn choice(choices: &[String], budget: GrammarBudget) -> Result<String, String> {
+    if choices.is_empty() {
+        return Err("no choice is given".into());
+    }
+    if choices.len() > MAX_CHOICES {
+        return Err(format!("{} choices, at most {MAX_CHOICES}", choices.len()));
+    }
+    check_size(choices.iter().map(String::len).sum(), budget)?;
+    if choices.iter().any(String::is_empty) {
+        return Err("a choice is empty".into());
+    }
+    let choices: Vec<String> = choices.iter().map(|choice| literal(choice)).collect();
+    // One terminal: the lexer, not the parser, tells the choices apart.
+    Ok(format!("start: CHOICE\nCHOICE: {}", choices.join(" | ")))
+}
+
+fn check_size(bytes: usize, budget: GrammarBudget) -> Result<(), String> {
+    if bytes > budget.max_bytes {
+        return Err(format!("{bytes} bytes, at most {}", budget.max_bytes));
+    }
+    Ok(())
+}
+
+/// The grammar's parser and compiler recurse; these counts, which no quoting can hide from, bound it.
+fn check_lark(text: &str) -> Result<(), String> {
+    let brackets = text.bytes().filter(|byte| b"([{".contains(byte)).count();
+    if brackets > MAX_LARK_BRACKETS {
+        return Err(format!("{brackets} opening brackets, at most {MAX_LARK_BRACKETS}"));
+    }
+    let lines = text.bytes().filter(|&byte| byte == b'\n').count() + 1;
+    if lines > MAX_LARK_LINES {
+        return Err(format!("{lines} lines, at most {MAX_LARK_LINES}"));
+    }
+    if text.contains("x-guidance") {
+        return Err("x-guidance is not supported".into());
+    }
+    Ok(())
+}
