@@ -141,3 +141,44 @@ fn test_max_tokens_zero_is_prompt_work_only() {
     assert_eq!(body["usage"]["completion_tokens"], 0);
     assert_eq!(body["usage"]["prompt_tokens"], 2);
 }
+
+/// Text before the stop that ends first (of those that end together, the longest), and that stop.
+fn cut<'a>(text: &'a str, stops: &'a [String]) -> (&'a str, Option<&'a str>) {
+    let ends = |stop: &'a String| {
+        text.match_indices(stop.as_str())
+            .map(move |(start, stop)| (start + stop.len(), start, stop))
+    };
+    match stops.iter().flat_map(ends).min() {
+        Some((_, start, stop)) => (&text[..start], Some(stop)),
+        None => (text, None),
+    }
+}
+
+#[test]
+fn test_random_texts_and_stops_agree_with_a_plain_search() {
+    const PIECES: [&str; 8] = ["ab", "a", "🙂", " quick", "é", "日本語", "b", "\n"];
+    let mut random = 0x1234_5678_9abc_def1_u64;
+    let mut below = move |limit: usize| {
+        // xorshift64 (Marsaglia 2003).
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        (random % limit as u64) as usize
+    };
+    for case in 0..150 {
+        let text: String = (0..below(20)).map(|_| PIECES[below(PIECES.len())]).collect();
+        let chars: Vec<char> = text.chars().chain("ab".chars()).collect();
+        let stops: Vec<String> = (0..1 + below(3))
+            .map(|_| {
+                let start = below(chars.len());
+                let len = 1 + below(4).min(chars.len() - start - 1);
+                chars[start..start + len].iter().collect()
+            })
+            .collect();
+        let bench = Bench::auto(says(&text));
+        let choice = answer(&bench, json!({ "stop": stops }));
+        let (want, stop) = cut(&text, &stops);
+        assert_eq!(choice["text"], want, "case {case}: {text:?} {stops:?}");
+        assert_eq!(choice["stop_reason"], json!(stop), "case {case}: {text:?} {stops:?}");
+    }
+}
