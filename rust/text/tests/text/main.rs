@@ -6,6 +6,7 @@
 mod chat;
 mod common;
 mod golden;
+mod load;
 mod oracle;
 mod scaling;
 #[path = "../../src/words/testing.rs"]
