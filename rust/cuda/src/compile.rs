@@ -49,7 +49,8 @@ impl Compiler {
         self.api.path()
     }
 
-    /// Builds every unit for `arch`, taking what the cache holds; results in the order of `units`.
+    /// Builds every unit for `arch` (`sm_90a`: cubin, `compute_80`: PTX), taking what the cache holds;
+    /// results in the order of `units`.
     ///
     /// Blocking; uses up to `threads` threads. Returns how many had to be compiled, too.
     pub(crate) fn build(
@@ -131,6 +132,9 @@ impl Compiler {
         let header_name = c_string(HEADER_NAME)?;
         let options = options.iter().map(|o| c_string(o)).collect::<Result<Vec<_>, _>>()?;
         let option_pointers: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
+        let as_ptx = options
+            .iter()
+            .any(|option| option.to_bytes().starts_with(b"--gpu-architecture=compute_"));
         let mut program = std::ptr::null_mut();
         // SAFETY: every string is zero-terminated and lives to the end of this function; the program
         // is destroyed below on every path, since no call between can return early.
@@ -146,7 +150,7 @@ impl Compiler {
             if code != 0 {
                 return Err(compile_error(unit.name, self.error_text(code)));
             }
-            let result = self.compile_program(program, unit, &option_pointers);
+            let result = self.compile_program(program, unit, &option_pointers, as_ptx);
             let _ = self.api.nvrtcDestroyProgram(&raw mut program);
             result
         }
@@ -159,6 +163,7 @@ impl Compiler {
         program: crate::sys::nvrtc::NvrtcProgram,
         unit: &Unit,
         options: &[*const std::ffi::c_char],
+        as_ptx: bool,
     ) -> Result<Vec<u8>, CudaError> {
         let api = &self.api;
         // SAFETY: the caller's promises; each buffer has the size that NVRTC just told.
@@ -175,12 +180,20 @@ impl Compiler {
                 return Err(compile_error(unit.name, log));
             }
             let mut size = 0;
-            let code = api.nvrtcGetCUBINSize(program, &raw mut size)?;
+            let code = if as_ptx {
+                api.nvrtcGetPTXSize(program, &raw mut size)?
+            } else {
+                api.nvrtcGetCUBINSize(program, &raw mut size)?
+            };
             if code != 0 || size == 0 {
-                return Err(compile_error(unit.name, "gave no cubin".to_owned()));
+                return Err(compile_error(unit.name, "gave no code".to_owned()));
             }
             let mut cubin = vec![0u8; size];
-            let code = api.nvrtcGetCUBIN(program, cubin.as_mut_ptr().cast())?;
+            let code = if as_ptx {
+                api.nvrtcGetPTX(program, cubin.as_mut_ptr().cast())?
+            } else {
+                api.nvrtcGetCUBIN(program, cubin.as_mut_ptr().cast())?
+            };
             if code != 0 {
                 return Err(compile_error(unit.name, self.error_text(code)));
             }

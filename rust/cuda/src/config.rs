@@ -31,6 +31,8 @@ pub struct CudaConfig {
     pub deterministic: bool,
     /// Where compiled kernels and measured algorithms are kept; `None` keeps nothing.
     pub cache_dir: Option<PathBuf>,
+    /// Kernels built ahead (`write_prebuilt_kernels`), for machines without NVRTC.
+    pub prebuilt_kernels: Option<PathBuf>,
     /// Where NVIDIA's libraries are.
     pub libraries: LibraryPaths,
     /// Threads that read weights.
@@ -52,6 +54,7 @@ impl Default for CudaConfig {
             enforce_eager: false,
             deterministic: false,
             cache_dir: None,
+            prebuilt_kernels: None,
             libraries: LibraryPaths::default(),
             load_threads: 12,
         }

@@ -93,7 +93,7 @@ pub(crate) struct EngineDims {
 }
 
 /// Row counts that a step may be padded to: fine where a decode step lives (GEMM tiles of 8 and 16
-/// rows), whole tiles of 128 above.
+/// rows), coarser above, where tiles of products are 64 and 128 rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Buckets {
     sizes: Vec<u32>,
@@ -109,6 +109,7 @@ impl Buckets {
             next += match next {
                 0..64 => 8,
                 64..256 => 16,
+                256..1024 => 64,
                 _ => 128,
             };
         }

@@ -166,8 +166,13 @@ impl Problem {
         format!("m {} n {} k {} {:?}", self.m, self.shape.n, self.shape.k, self.shape.out)
     }
 
-    /// The library's proposals, best first by its own guess, at most `most`.
-    pub(crate) fn candidates(&self, most: usize) -> Result<Vec<MatmulAlgo>, CudaError> {
+    /// The library's proposals, best first by its own guess, at most `most`; with `in_one_piece` only
+    /// such as `adds_in_one_piece` accepts.
+    pub(crate) fn candidates(
+        &self,
+        most: usize,
+        in_one_piece: bool,
+    ) -> Result<Vec<MatmulAlgo>, CudaError> {
         let api = &self.blas.api;
         let mut results = vec![HeuristicResult::default(); most];
         let mut found = 0;
@@ -185,6 +190,15 @@ impl Problem {
                 (&raw const workspace_bytes).cast(),
                 size_of::<usize>(),
             );
+            if in_one_piece {
+                let no_reduction = 0u32;
+                let _ = api.cublasLtMatmulPreferenceSetAttribute(
+                    preference,
+                    PREF_REDUCTION_SCHEME_MASK,
+                    (&raw const no_reduction).cast(),
+                    size_of::<u32>(),
+                );
+            }
             let code = api.cublasLtMatmulAlgoGetHeuristic(
                 self.blas.handle,
                 self.desc,
@@ -202,7 +216,29 @@ impl Problem {
         };
         check("cublasLtMatmulAlgoGetHeuristic", code, || self.label())?;
         results.truncate(found.max(0) as usize);
-        Ok(results.into_iter().filter(|r| r.state == 0).map(|r| r.algo).collect())
+        let usable = results.into_iter().filter(|result| result.state == 0).map(|r| r.algo);
+        Ok(usable.filter(|algo| !in_one_piece || self.adds_in_one_piece(algo)).collect())
+    }
+
+    /// Whether the algorithm adds up each result in one piece, from the first to the last k: then a row's
+    /// bits do not depend on the number of rows (tiles differ, the order of k does not).
+    fn adds_in_one_piece(&self, algo: &MatmulAlgo) -> bool {
+        let attribute = |which| {
+            let (mut value, mut written) = (0i32, 0usize);
+            // SAFETY: `algo` has the size of the header's structure; both attributes are 4 bytes.
+            let code = unsafe {
+                self.blas.api.cublasLtMatmulAlgoConfigGetAttribute(
+                    std::ptr::from_ref(algo),
+                    which,
+                    (&raw mut value).cast(),
+                    size_of::<i32>(),
+                    &raw mut written,
+                )
+            };
+            matches!(code, Ok(0)).then_some(value)
+        };
+        attribute(ALGO_SPLITK_NUM).is_some_and(|pieces| pieces <= 1)
+            && attribute(ALGO_REDUCTION_SCHEME) == Some(0)
     }
 
     /// Whether a stored algorithm can still run this product.

@@ -62,11 +62,11 @@ impl AttentionLaunch {
             (8, 0) => 164 << 10,
             _ => 100 << 10,
         };
-        let stages = if compute_capability.0 >= 9 && head_dim <= 128 { 3 } else { 2 };
+        let stages = if compute_capability.0 == 9 && head_dim <= 128 { 3 } else { 2 };
         let kv_tile = if head_dim == 256 { 32 } else { 64 };
-        let queries = if head_dim == 256 { 64 * (head_dim + 8) * 2 } else { 0 };
-        let shared_bytes =
-            stages * 2 * kv_tile * (head_dim + 8) * 2 + queries + 16 * head_dim * 4 + 1024;
+        let query_rows = if head_dim == 256 { 64 } else { stages * 8 };
+        let row_bytes = (head_dim + 8) * 2;
+        let shared_bytes = (stages * 2 * kv_tile + query_rows) * row_bytes + 1024;
         // The driver keeps 1 KiB of each block's shared memory for itself.
         let fits = shared_per_sm / (shared_bytes + 1024);
         let per_sm = if head_dim > 128 { 1 } else { fits.clamp(1, 2) };
@@ -117,7 +117,7 @@ impl Program {
             StepPrepare,
         ];
         for shape in own_shapes(spec) {
-            programs.extend(SKINNY_ROWS.map(|rows| GemmSkinny { shape, rows }));
+            programs.extend(skinny_rows(shape.out).map(|rows| GemmSkinny { shape, rows }));
         }
         if spec.final_logit_softcap.is_some() {
             programs.push(Softcap);
@@ -178,6 +178,18 @@ impl Program {
         }
     }
 
+    /// The name, without suffix, of its run-time build among the prebuilt kernels.
+    pub(crate) fn runtime_name(self, settings: &KernelSettings) -> String {
+        let stem = self.file().trim_end_matches(".cu");
+        let dtype = if settings.f16_device { "f16" } else { "bf16" };
+        let variant = match self {
+            Self::Attention | Self::RopeKv => format!("-hd{}", settings.head_dim),
+            Self::GemmSkinny { shape, rows } => format!("-{:?}-{rows}", shape.out).to_lowercase(),
+            _ => String::new(),
+        };
+        format!("{stem}-{dtype}{variant}")
+    }
+
     fn file(self) -> &'static str {
         match self {
             Self::Activation { .. } => "activation.cu",
@@ -196,15 +208,21 @@ impl Program {
         }
     }
 
-    /// What NVRTC gets.
+    /// What NVRTC gets for a build with these very dimensions.
     pub(crate) fn unit(self, settings: &KernelSettings) -> Result<Unit, CudaError> {
+        let mut unit = self.runtime_unit(settings)?;
+        unit.options.extend(self.dims(settings.dims).macros());
+        Ok(unit)
+    }
+
+    /// What NVRTC gets for a build that reads its dimensions at run time.
+    pub(crate) fn runtime_unit(self, settings: &KernelSettings) -> Result<Unit, CudaError> {
         let file = self.file();
         let source =
             SOURCES.iter().find(|(name, _)| *name == file).map(|(_, source)| *source).ok_or_else(
                 || CudaError::Unsupported(format!("kernel source {file} is missing")),
             )?;
-        let mut options = self.dims(settings.dims).macros();
-        options.extend(self.macros());
+        let mut options = self.macros();
         options.push(format!("-DDTYPE_F16={}", u32::from(settings.f16_device)));
         options.push(format!("-DHEAD_DIM={}", settings.head_dim));
         options.push(format!("-DATTN_STAGES={}", settings.attention.stages));
@@ -231,8 +249,38 @@ impl Kernels {
     }
 }
 
+/// Most rows of each build for an epilogue: two tiles of 64 rows need more shared memory than a kernel
+/// can have without asking.
+fn skinny_rows(out: GemmOut) -> impl Iterator<Item = u32> {
+    SKINNY_ROWS.into_iter().filter(move |rows| out != GemmOut::Gated || *rows < 64)
+}
+
 /// Most rows of each build of gemm_skinny.cu.
 const SKINNY_ROWS: [u32; 4] = [8, 16, 32, 64];
+
+/// Every program that any model can need, once; sizes that belong to a launch are 0.
+pub(crate) fn runtime_programs() -> Vec<Program> {
+    use Program::*;
+    let mut programs = vec![
+        Activation { intermediate_size: 0 },
+        Attention,
+        Embedding,
+        LogProbs,
+        Moe { num_experts: 0, experts_per_token: 0, gemm_n: 0, gemm_k: 0 },
+        Pool,
+        RmsNorm,
+        RopeKv,
+        Sampler,
+        SlotState,
+        Softcap,
+        StepPrepare,
+    ];
+    for out in [GemmOut::Device, GemmOut::F32, GemmOut::AddF32, GemmOut::Gated] {
+        let shape = GemmShape { n: 0, k: 0, out };
+        programs.extend(skinny_rows(out).map(|rows| GemmSkinny { shape, rows }));
+    }
+    programs
+}
 
 /// The loaded entries of a model.
 #[derive(Debug)]

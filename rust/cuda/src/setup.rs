@@ -21,6 +21,7 @@ use crate::kv_pool::KvPool;
 use crate::loader::load_weights;
 use crate::memory::fill;
 use crate::model::{Model, Shapes, activation_kind, gemm_shapes};
+use crate::prebuilt::read_prebuilt;
 use crate::product::{OwnProduct, Products};
 use crate::start::Clock;
 use crate::stream::Stream;
@@ -216,9 +217,20 @@ impl Setup {
             head_dim: self.spec.head_dim,
             attention: self.attention,
         };
-        let compiler = Compiler::open(&self.config.libraries)?;
-        let cache = self.cache("kernels")?;
         let programs = Program::of(&self.spec);
+        let compiler = match (Compiler::open(&self.config.libraries), &self.config.prebuilt_kernels)
+        {
+            (Ok(compiler), _) => compiler,
+            (Err(missing), None) => return Err(missing),
+            (Err(missing), Some(folder)) => {
+                let capability = self.context.info.compute_capability;
+                let codes = read_prebuilt(folder, capability, &programs, &settings)?;
+                let kernels = Kernels::load(&self.context, &programs, &codes, &settings)?;
+                let found = format!("kernels built ahead, slower than exact ones: {missing}");
+                return Ok((kernels, 0, found));
+            }
+        };
+        let cache = self.cache("kernels")?;
         let units = programs
             .iter()
             .map(|program| program.unit(&settings))
@@ -292,7 +304,8 @@ impl Picking<'_> {
         for &rows in setup.buckets().sizes() {
             // A gated product is our own kernel's alone, where it has one; sorted behind the plain one.
             let exists = |shape: &&GemmShape| {
-                shape.out != GemmOut::Gated || self.kernels.skinny(rows, **shape).is_some()
+                shape.out != GemmOut::Gated
+                    || (!setup.config.deterministic && self.kernels.skinny(rows, **shape).is_some())
             };
             wanted.extend(layer_shapes.iter().filter(exists).map(|shape| (rows, *shape)));
             if u64::from(rows) <= sizes.samples {
@@ -308,6 +321,9 @@ impl Picking<'_> {
             }
         }
         let own = |rows, shape| {
+            if setup.config.deterministic {
+                return None;
+            }
             let kernel = self.kernels.skinny(rows, shape)?.clone();
             let dims = Dims::of(&setup.spec, &setup.engine);
             let activation = activation_kind(&setup.spec);
@@ -319,6 +335,7 @@ impl Picking<'_> {
             stream: self.stream,
             cache: cache.as_ref(),
             workspace: buffers.gemm_workspace,
+            deterministic: setup.config.deterministic,
             operands,
             own: &own,
         };

@@ -29,6 +29,8 @@ pub(crate) struct Tuner<'a> {
     pub(crate) stream: &'a Stream,
     pub(crate) cache: Option<&'a Cache>,
     pub(crate) workspace: u64,
+    /// Only algorithms whose bits do not depend on the row count; `own` must offer none then.
+    pub(crate) deterministic: bool,
     pub(crate) operands: HashMap<GemmShape, Operands>,
     /// The own kernel for a row count and shape, where there is one.
     pub(crate) own: &'a dyn Fn(u32, GemmShape) -> Option<OwnProduct>,
@@ -120,7 +122,7 @@ impl Tuner<'_> {
             best.2 = plain_time + GATE_MILLISECONDS * RUNS as f32;
         } else {
             let problem = self.blas.problem(m, shape)?;
-            for algo in problem.candidates(CANDIDATES)? {
+            for algo in problem.candidates(CANDIDATES, self.deterministic)? {
                 let problem = self.blas.problem(m, shape)?;
                 let product = Product::Library { problem, algo };
                 // A proposal that cannot run here is passed over.
@@ -178,11 +180,12 @@ impl Tuner<'_> {
     fn cache_key(&self, wanted: &[(u32, GemmShape)]) -> Result<String, CudaError> {
         let device = &self.context.info;
         let text = format!(
-            "1 {} {} {} {WORKSPACE_BYTES} {:?} {wanted:?}",
+            "2 {} {} {} {WORKSPACE_BYTES} {:?} {} {wanted:?}",
             self.blas.version()?,
             device.name,
             device.num_sms,
             self.blas.element(),
+            self.deterministic,
         );
         Ok(key("gemm", &[text.as_bytes()]))
     }

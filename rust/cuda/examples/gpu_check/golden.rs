@@ -57,6 +57,7 @@ fn check_model(options: &Options, name: &str, model: &Path, cases: &[Case]) {
     small.max_model_len = 1024;
     small.site.clone_from(&options.site);
     small.cache.clone_from(&options.cache);
+    small.prebuilt.clone_from(&options.prebuilt);
     small.eager = options.eager;
     let mut harness = Harness::load(&small, model, Some(256 << 20));
     harness.executor.wait_for_graphs();

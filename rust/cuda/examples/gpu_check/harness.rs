@@ -14,10 +14,12 @@ use ingle_cuda::{CudaConfig, CudaExecutor, LibraryPaths, StartReport};
 pub(crate) struct Options {
     pub(crate) site: Option<PathBuf>,
     pub(crate) cache: Option<PathBuf>,
+    pub(crate) prebuilt: Option<PathBuf>,
     pub(crate) max_num_seqs: u32,
     pub(crate) max_num_batched_tokens: u32,
     pub(crate) max_model_len: u32,
     pub(crate) eager: bool,
+    pub(crate) deterministic: bool,
 }
 
 impl Default for Options {
@@ -25,17 +27,27 @@ impl Default for Options {
         Self {
             site: None,
             cache: None,
+            prebuilt: None,
             max_num_seqs: 256,
             max_num_batched_tokens: 2048,
             max_model_len: 8192,
             eager: false,
+            deterministic: false,
         }
     }
 }
 
 impl Options {
     pub(crate) fn libraries(&self) -> LibraryPaths {
-        LibraryPaths { site_packages: self.site.iter().cloned().collect(), ..Default::default() }
+        let mut paths = LibraryPaths {
+            site_packages: self.site.iter().cloned().collect(),
+            ..LibraryPaths::default()
+        };
+        if self.prebuilt.is_some() {
+            // As on a machine without NVRTC.
+            paths.nvrtc = Some(PathBuf::from("/nonexistent/libnvrtc.so.13"));
+        }
+        paths
     }
 }
 
@@ -44,6 +56,7 @@ pub(crate) struct Harness {
     pub(crate) executor: CudaExecutor,
     pub(crate) report: StartReport,
     completions: Receiver<StepCompletion>,
+    pub(crate) deterministic: bool,
     next_step: u64,
     next_block: u32,
     block_size: u32,
@@ -65,10 +78,12 @@ impl Harness {
         let config = CudaConfig {
             libraries: options.libraries(),
             cache_dir: options.cache.clone(),
+            prebuilt_kernels: options.prebuilt.clone(),
             max_num_seqs: options.max_num_seqs,
             max_num_batched_tokens: options.max_num_batched_tokens,
             max_model_len: options.max_model_len,
             enforce_eager: options.eager,
+            deterministic: options.deterministic,
             kv_cache_memory_bytes: kv_bytes,
             ..CudaConfig::default()
         };
@@ -88,7 +103,15 @@ impl Harness {
             }
         };
         let block_size = executor.shape().block_size;
-        Self { executor, report, completions, next_step: 0, next_block: 0, block_size }
+        Self {
+            executor,
+            report,
+            completions,
+            deterministic: options.deterministic,
+            next_step: 0,
+            next_block: 0,
+            block_size,
+        }
     }
 
     /// Forgets all sequences: their blocks are used again.
@@ -118,6 +141,22 @@ impl Harness {
             cached_blocks: Vec::new(),
         });
         Sequence { slot: SlotId(slot), position: 0, num_blocks: 0 }
+    }
+
+    /// Opens a slot whose first tokens are those of another sequence, in shared blocks.
+    pub(crate) fn open_cached(
+        &mut self,
+        plan: &mut StepPlan,
+        slot: u32,
+        sampling: &SamplingParams,
+        blocks: &[BlockId],
+    ) -> Sequence {
+        let mut seq = self.open(plan, slot, sampling);
+        let opened = plan.opened.last_mut().unwrap();
+        opened.cached_blocks = blocks.to_vec();
+        seq.num_blocks = blocks.len() as u32;
+        seq.position = seq.num_blocks * self.block_size;
+        seq
     }
 
     /// Adds a row of known tokens.

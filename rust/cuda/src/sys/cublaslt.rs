@@ -16,6 +16,9 @@ pub(crate) const R_16F: c_int = 2;
 pub(crate) const R_16BF: c_int = 14;
 pub(crate) const OP_T: c_int = 1;
 pub(crate) const DESC_TRANSA: c_int = 3;
+pub(crate) const ALGO_SPLITK_NUM: c_int = 2;
+pub(crate) const ALGO_REDUCTION_SCHEME: c_int = 3;
+pub(crate) const PREF_REDUCTION_SCHEME_MASK: c_int = 3;
 pub(crate) const PREF_MAX_WORKSPACE_BYTES: c_int = 1;
 
 /// `cublasLtMatmulAlgo_t`: opaque, valid for one library version and GPU, may be stored.
@@ -52,6 +55,7 @@ super::c_api! {
         fn cublasLtMatmulPreferenceSetAttribute(preference: Preference, attribute: c_int, value: *const c_void, bytes: usize) -> Status;
         fn cublasLtMatmulAlgoGetHeuristic(handle: Handle, desc: MatmulDesc, a: MatrixLayout, b: MatrixLayout, c: MatrixLayout, d: MatrixLayout, preference: Preference, requested: c_int, results: *mut HeuristicResult, returned: *mut c_int) -> Status;
         fn cublasLtMatmulAlgoCheck(handle: Handle, desc: MatmulDesc, a: MatrixLayout, b: MatrixLayout, c: MatrixLayout, d: MatrixLayout, algo: *const MatmulAlgo, result: *mut HeuristicResult) -> Status;
+        fn cublasLtMatmulAlgoConfigGetAttribute(algo: *const MatmulAlgo, attribute: c_int, value: *mut c_void, bytes: usize, written: *mut usize) -> Status;
         fn cublasLtMatmul(handle: Handle, desc: MatmulDesc, alpha: *const c_void, a: *const c_void, a_layout: MatrixLayout, b: *const c_void, b_layout: MatrixLayout, beta: *const c_void, c: *const c_void, c_layout: MatrixLayout, d: *mut c_void, d_layout: MatrixLayout, algo: *const MatmulAlgo, workspace: *mut c_void, workspace_bytes: usize, stream: CuStream) -> Status;
     }
 }

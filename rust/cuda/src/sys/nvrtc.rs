@@ -15,6 +15,8 @@ super::c_api! {
         fn nvrtcCompileProgram(program: NvrtcProgram, num_options: c_int, options: *const *const c_char) -> NvrtcResult;
         fn nvrtcGetCUBINSize(program: NvrtcProgram, size: *mut usize) -> NvrtcResult;
         fn nvrtcGetCUBIN(program: NvrtcProgram, cubin: *mut c_char) -> NvrtcResult;
+        fn nvrtcGetPTXSize(program: NvrtcProgram, size: *mut usize) -> NvrtcResult;
+        fn nvrtcGetPTX(program: NvrtcProgram, ptx: *mut c_char) -> NvrtcResult;
         fn nvrtcGetProgramLogSize(program: NvrtcProgram, size: *mut usize) -> NvrtcResult;
         fn nvrtcGetProgramLog(program: NvrtcProgram, log: *mut c_char) -> NvrtcResult;
     }
