@@ -92,8 +92,6 @@ async def stream(
         events.start(key, transport)
         heartbeat.add(key)
         await events.done
-        if not events.too_slow:
-            await response.write_eof()
         return response
     finally:
         state.leave(key)

@@ -4,6 +4,8 @@ aiohttp answers what it cannot parse before any application code runs; this is t
 """
 
 import asyncio
+import socket
+import struct
 from typing import Any, Final
 
 from aiohttp import web
@@ -13,6 +15,8 @@ from ingle.server.status import error_response, response_of_http
 
 KEEPALIVE_S: Final = 95.0
 """Longer than nginx keeps its side (75 s), so that a reused connection is never just closing."""
+EOF_S: Final = 60.0
+"""Longest wait for a client to take the end of an answer, when no more is to come."""
 MAX_LINE_BYTES: Final = 8190
 MAX_HEADERS: Final = 128
 
@@ -59,9 +63,29 @@ class Connection(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Sends what is left of an answer; aiohttp's own errors get our shape first."""
+        """Sends what is left of an answer; aiohttp's own errors get our shape first.
+
+        A client that does not take it within EOF_S is cut off.
+        """
         if isinstance(resp, web.HTTPException):
             resp = response_of_http(resp, request.path)
         if not resp.prepared:
             resp.headers["Server"] = "ingle"
-        return await super().finish_response(request, resp, start_time)
+        try:
+            async with asyncio.timeout(EOF_S):
+                return await super().finish_response(request, resp, start_time)
+        except TimeoutError:
+            if request.transport is not None:
+                reset(request.transport)
+            return resp, True
+
+
+def reset(transport: asyncio.Transport) -> None:
+    """Closes a connection at once; what its client has not read is thrown away.
+
+    Without the linger option the kernel would keep it for minutes, megabytes a connection.
+    """
+    connection = transport.get_extra_info("socket")
+    if connection is not None and not transport.is_closing():
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()

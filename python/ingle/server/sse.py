@@ -9,6 +9,7 @@ import asyncio
 from typing import Any, Final
 
 from ingle.dispatch import ABORTED, ERROR, FRAME, Core
+from ingle.server.connection import reset
 
 HEADERS: Final = {
     "Content-Type": "text/event-stream",
@@ -100,10 +101,9 @@ class EventStream:
             self._cut()
 
     def _cut(self) -> None:
-        # abort, not close: close would wait for the client to read what is buffered.
         self.too_slow = True
         if self._transport is not None:
-            self._transport.abort()
+            reset(self._transport)
         if not self.done.done():
             self.done.set_result(None)
 

@@ -1,4 +1,5 @@
 import asyncio
+import select
 import signal
 import socket
 
@@ -76,7 +77,9 @@ async def running(core, monkeypatch):
         task = asyncio.create_task(server.run(listener, ready.set))
         await ready.wait()
         yield lifecycle.address(listener), task
-        await task
+        if not task.done():  # The test failed.
+            task.cancel()
+            await asyncio.wait([task], timeout=10)
 
 
 BODY = {"prompt": "x"}
@@ -125,3 +128,26 @@ async def test_signals_drain_then_stop(core, running):
     async with asyncio.timeout(10):
         assert await task == ExitCode.OK
     assert core.is_shut_down
+
+
+async def test_client_that_never_takes_the_end_is_cut_off(core, running, monkeypatch):
+    monkeypatch.setattr("ingle.server.connection.EOF_S", 0.2)
+    url, task = running
+    core.on_submit = lambda key, request: core.push(key, _core.END, b"x" * (64 << 20))
+    document = b'{"prompt":"x"}'
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 14\r\n\r\n"
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        host, _, port = url.removeprefix("http://").partition(":")
+        client.connect((host, int(port)))
+        client.sendall(head + document)
+        client.setblocking(False)
+        loop = asyncio.get_running_loop()
+        assert await loop.sock_recv(client, 12) == b"HTTP/1.1 200"
+        # Nothing more is read until the server has given up and reset the connection.
+        poll = select.poll()
+        poll.register(client, select.POLLERR | select.POLLHUP)
+        assert await asyncio.to_thread(poll.poll, 10_000)
+    signal.raise_signal(signal.SIGTERM)
+    async with asyncio.timeout(10):
+        assert await task == ExitCode.OK
