@@ -36,7 +36,7 @@ constexpr u32 SMALL_ROWS = 8, SMALL_BYTES = SMALL_ROWS * LD * 2;
 constexpr u32 Q_BYTES = Q_IN_REGISTERS ? ATTN_STAGES * SMALL_BYTES : Q_ROWS * LD * 2;
 constexpr u32 SHORT = 4;           // tiles; see may_cut
 // Lengths on the line, as in step_prepare.cu: of a tile, and what a pair adds for its start and end.
-constexpr u32 DECODE_TILE = 2, DECODE_PAIR = 1, PREFILL_TILE = 4, PREFILL_PAIR = 4;
+constexpr u32 DECODE_TILE = 2, DECODE_PAIR = 0, PREFILL_TILE = 4, PREFILL_PAIR = 4;
 constexpr u32 PLAN_HEADER = 16;
 
 struct Problem {

@@ -105,6 +105,16 @@ DEV float tanh_f32(float x) {
 
 DEV bool is_finite(float x) { return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u; }
 
+// Bits whose order as u32 is the order of the numbers, and back.
+DEV u32 order_key(float x) {
+    u32 bits = __float_as_uint(x);
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+DEV float key_value(u32 key) {
+    return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+}
+
 // ---- warp and block -----------------------------------------------------------------------------
 
 DEV float warp_sum(float x) {
@@ -158,6 +168,28 @@ DEV u32 block_prefix_u32(u32 x, u32* scratch, u32* total) {
     *total = __shfl_sync(0xffffffffu, scan, 31);
     u32 before = __shfl_sync(0xffffffffu, scan - part, warp);
     return before + inclusive - x;
+}
+
+// Exclusive prefix sum over the block in a fixed order; `total` is the sum. `scratch` holds 32 doubles.
+DEV double block_prefix_f64(double x, double* scratch, double* total) {
+    u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    double inclusive = x;
+#pragma unroll
+    for (int offset = 1; offset < 32; offset <<= 1) {
+        double below = __shfl_up_sync(0xffffffffu, inclusive, offset);
+        if (lane >= offset) inclusive += below;
+    }
+    __syncthreads();
+    if (lane == 31) scratch[warp] = inclusive;
+    __syncthreads();
+    double part = lane < blockDim.x / 32 ? scratch[lane] : 0.0, scan = part;
+#pragma unroll
+    for (int offset = 1; offset < 32; offset <<= 1) {
+        double below = __shfl_up_sync(0xffffffffu, scan, offset);
+        if (lane >= offset) scan += below;
+    }
+    *total = __shfl_sync(0xffffffffu, scan, 31);
+    return __shfl_sync(0xffffffffu, scan - part, warp) + inclusive - x;
 }
 
 // A value and whose it is. The higher value is better, the lower id on a tie.

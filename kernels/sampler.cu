@@ -202,7 +202,8 @@ PASTE(sample_scan, f32, sm80)
 
 // ---- filtered rows ------------------------------------------------------------------------------
 
-constexpr u32 FINISH_THREADS = 512, BINS = 2048, SORT_CAP = 2048, EACH = BINS / FINISH_THREADS;
+constexpr u32 FINISH_THREADS = 512, BINS = 2048, SORT_CAP = 2048, EACH = BINS / FINISH_THREADS,
+              SMALL_TOP_K = 256;
 constexpr float NEAR = 18.0f, WIDEST = 32.0f;  // nats below the best: beyond 32 a token weighs under 1.3e-14
 
 struct Filter {
@@ -225,17 +226,23 @@ struct Row {
     u32 outer_bin;
 };
 
-// Calls f(logit, id) for each id of the row with logit >= floor, the loads of a batch together: one thread's
-// latency is what this kernel is made of, and few ids pass.
+// Logits of ids base, base + FINISH_THREADS, ...; -inf beyond the row. All loads of a batch are in flight
+// together: one thread's latency is what this kernel is made of.
+constexpr u32 BATCH = 16;
+
+DEV void load_batch(float (&x)[BATCH], const Row& row, u32 base) {
+#pragma unroll
+    for (u32 k = 0; k < BATCH; k++)
+        x[k] = base + k * FINISH_THREADS < row.count ? row.x[base + k * FINISH_THREADS] : NEG_INF;
+}
+
+// Calls f(logit, id) for each id of the row with logit >= floor; made for few.
 template <typename F>
 DEV void each_logit(const Row& row, float floor, F f) {
-    constexpr u32 BATCH = 16;
     for (u32 base = threadIdx.x; base < row.count; base += BATCH * FINISH_THREADS) {
         float x[BATCH];
         u32 pass = 0;
-#pragma unroll
-        for (u32 k = 0; k < BATCH; k++)
-            x[k] = base + k * FINISH_THREADS < row.count ? row.x[base + k * FINISH_THREADS] : NEG_INF;
+        load_batch(x, row, base);
 #pragma unroll
         for (u32 k = 0; k < BATCH; k++)
             if (x[k] >= floor && x[k] > NEG_INF) pass |= 1u << k;
@@ -256,15 +263,6 @@ DEV u32 bin_of(const Row& row, float d) {
     float outer = d * row.outer_per_nat;
     if (!(outer < (float)BINS) || (u32)outer != row.outer_bin) return NONE;
     return (u32)fminf(fmaxf((d - row.from) * row.per_nat, 0.0f), (float)(BINS - 1));
-}
-
-DEV u32 order_key(float x) {
-    u32 bits = __float_as_uint(x);
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
-DEV float key_value(u32 key) {
-    return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
 // The lowest logit that can lie in a bin up to `bin`, with a margin for rounding.
@@ -302,28 +300,6 @@ DEV double sum_of(const double (&x)[EACH]) {
     return sum;
 }
 
-// Exclusive prefix sum in a fixed order; `total` is the sum.
-DEV double block_prefix_f64(double x, double* scratch, double* total) {
-    u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    double inclusive = x;
-#pragma unroll
-    for (int offset = 1; offset < 32; offset <<= 1) {
-        double below = __shfl_up_sync(0xffffffffu, inclusive, offset);
-        if (lane >= offset) inclusive += below;
-    }
-    __syncthreads();
-    if (lane == 31) scratch[warp] = inclusive;
-    __syncthreads();
-    double part = lane < blockDim.x / 32 ? scratch[lane] : 0.0, scan = part;
-#pragma unroll
-    for (int offset = 1; offset < 32; offset <<= 1) {
-        double below = __shfl_up_sync(0xffffffffu, scan, offset);
-        if (lane >= offset) scan += below;
-    }
-    *total = __shfl_sync(0xffffffffu, scan, 31);
-    return __shfl_sync(0xffffffffu, scan - part, warp) + inclusive - x;
-}
-
 // Finds the bin in which the running amount (tokens, or mass) reaches `target`; NONE if none does.
 // Returns the amount before that bin.
 DEV double find_bin(const Row& row, Filter& f, bool by_mass, double target, double before) {
@@ -343,23 +319,13 @@ DEV double find_bin(const Row& row, Filter& f, bool by_mass, double target, doub
     return f.mass;
 }
 
-// Sorts the `size` tokens of bins [from, to], best first. False if there are too many.
-DEV bool sort_bins(const Row& row, Filter& f, u32 from, u32 to, u32 size) {
+// Puts f.sorted[0, size) in order, best first; zeros lie behind it.
+DEV void sort_list(Filter& f, u32 size) {
     u32 padded = 32;
-    if (size > SORT_CAP) return false;
     while (padded < size) padded *= 2;
-    if (threadIdx.x == 0) f.size = 0;
-    for (u32 i = threadIdx.x; i < padded; i += blockDim.x) f.sorted[i] = 0;
-    __syncthreads();
-    each_logit(row, floor_of(row, to), [&](float x, u32 id) {
-        u32 bin = bin_of(row, distance(row, x));
-        if (bin >= from && bin <= to)
-            f.sorted[atomicAdd(&f.size, 1u)] = (u64)order_key(x) << 32 | ~id;
-    });
-    __syncthreads();
     for (u32 span = 2; span <= padded; span *= 2)
         for (u32 step = span / 2; step > 0; step /= 2) {
-            for (u32 i = threadIdx.x; i < padded / 2; i += blockDim.x) {
+            for (u32 i = threadIdx.x; i < padded / 2; i += FINISH_THREADS) {
                 u32 low = i / step * step * 2 + i % step, high = low + step;
                 u64 a = f.sorted[low], b = f.sorted[high];
                 bool falling = (low & span) == 0;
@@ -367,7 +333,44 @@ DEV bool sort_bins(const Row& row, Filter& f, u32 from, u32 to, u32 size) {
             }
             __syncthreads();
         }
-    return true;
+}
+
+// Lists the tokens with logit >= floor in bins [from, to], or in any bin if `from` is NONE, best first.
+// Returns how many there are; the list is empty if they are more than SORT_CAP.
+DEV u32 sort_tokens(const Row& row, Filter& f, float floor, u32 from, u32 to) {
+    if (threadIdx.x == 0) f.size = 0;
+    for (u32 i = threadIdx.x; i < SORT_CAP; i += FINISH_THREADS) f.sorted[i] = 0;
+    __syncthreads();
+    each_logit(row, floor, [&](float x, u32 id) {
+        u32 bin = from == NONE ? NONE : bin_of(row, distance(row, x));
+        if (from != NONE && (bin < from || bin > to)) return;
+        u32 at = atomicAdd(&f.size, 1u);
+        if (at < SORT_CAP) f.sorted[at] = (u64)order_key(x) << 32 | ~id;
+    });
+    __syncthreads();
+    u32 size = f.size;
+    if (size <= SORT_CAP) sort_list(f, size);
+    return size;
+}
+
+// The k-th best of the threads' best logits, k <= FINISH_THREADS: no fewer than k tokens reach it.
+DEV float floor_of_best(const Row& row, Filter& f, u32 k) {
+    float* maxima = (float*)f.sorted;
+    float best = NEG_INF;
+    for (u32 base = threadIdx.x; base < row.count; base += BATCH * FINISH_THREADS) {
+        float x[BATCH];
+        load_batch(x, row, base);
+#pragma unroll
+        for (u32 j = 0; j < BATCH; j++) best = fmaxf(best, x[j]);
+    }
+    maxima[threadIdx.x] = best;
+    __syncthreads();
+    u32 rank = 0;
+    for (u32 i = 0; i < FINISH_THREADS; i++)
+        rank += maxima[i] > best || (maxima[i] == best && i < threadIdx.x);
+    if (rank == k - 1) f.cut_value = best;
+    __syncthreads();
+    return f.cut_value;
 }
 
 // Tokens of a bin are all alike: counts them by rising id until `target` is reached.
@@ -450,14 +453,11 @@ DEV u32 sample_list(const Row& row, const Slot& slot, Filter& f, u32 size, u32 m
 
 // Mass of all tokens that are kept: of all, if the cut is at -inf.
 DEV double kept_mass(const Row& row, Filter& f, float cut_value, u32 cut_id) {
-    constexpr u32 BATCH = 16;
     double sum = 0.0, total;
     float scale = LOG2E / row.temperature;
     for (u32 base = threadIdx.x; base < row.count; base += BATCH * FINISH_THREADS) {
         float x[BATCH], part = 0.0f;
-#pragma unroll
-        for (u32 k = 0; k < BATCH; k++)
-            x[k] = base + k * FINISH_THREADS < row.count ? row.x[base + k * FINISH_THREADS] : NEG_INF;
+        load_batch(x, row, base);
 #pragma unroll
         for (u32 k = 0; k < BATCH; k++)
             if (is_kept(x[k], base + k * FINISH_THREADS, cut_value, cut_id))
@@ -480,13 +480,17 @@ DEV u32 sample_kept(const Row& row, const Slot& slot, float cut_value, u32 cut_i
     return block_best(best, scratch).id;
 }
 
-// The token of a filtered row: a first pass for top-k, a second for top-p, then the draw. The bins first
-// reach NEAR nats down, where nearly always the cut lies, then as far as any token has weight.
+// The token of a filtered row. A small top-k leaves a short list at once; else a first pass for top-k, a
+// second for top-p, then the draw. The bins first reach NEAR nats down, where nearly always the cut lies, then as far as any token has weight.
 DEV u32 sample_filtered(const Row& whole, const Slot& slot, float low, Filter& f, Best* scratch) {
     float range = fmaxf(fminf(distance(whole, low), WIDEST), 1e-3f);
     float cut_value = NEG_INF;
     u32 cut_id = NONE;
     bool by_count = slot.top_k > 0 && slot.top_k < whole.count;
+    if (by_count && slot.top_k <= SMALL_TOP_K) {
+        u32 size = sort_tokens(whole, f, floor_of_best(whole, f, slot.top_k), NONE, NONE);
+        if (size <= SORT_CAP) return sample_list(whole, slot, f, size, slot.top_k, -1.0, scratch);
+    }
 #pragma unroll 1
     for (u32 by_mass = !by_count; by_mass <= (slot.top_p < 1.0f); by_mass++) {
         Row row = whole;
@@ -514,14 +518,12 @@ DEV u32 sample_filtered(const Row& whole, const Slot& slot, float low, Filter& f
             zoomed = wide = true;
         }
         if (bin == NONE) continue;  // the cut lies where no token has weight: all stay
-        u32 size = f.bin_count[bin], up_to = tokens_up_to(f, bin);
-        bool short_list = !cut_before && !zoomed && up_to <= SORT_CAP;
-        if (short_list) size = up_to;
-        bool sorted = sort_bins(row, f, short_list ? 0 : bin, bin, size);
+        bool short_list = !cut_before && !zoomed && tokens_up_to(f, bin) <= SORT_CAP;
+        u32 size = sort_tokens(row, f, floor_of(row, bin), short_list ? 0 : bin, bin);
         if (short_list) return sample_list(row, slot, f, size, by_mass ? NONE : slot.top_k, mass, scratch);
         if (threadIdx.x == 0) f.cut_id = NONE, f.cut_value = NEG_INF;
         __syncthreads();
-        if (sorted) cut_sorted(row, f, by_mass, before, target, size);
+        if (size <= SORT_CAP) cut_sorted(row, f, by_mass, before, target, size);
         else cut_alike(row, f, bin, before, by_mass ? bin_mass(row, f, bin) / size : 1.0, target);
         if (is_kept(f.cut_value, f.cut_id, cut_value, cut_id)) cut_value = f.cut_value, cut_id = f.cut_id;
     }

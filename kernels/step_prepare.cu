@@ -21,7 +21,7 @@ constexpr u32 MAX_ROWS = 1024;
 constexpr u32 PLAN_HEADER = 16;
 // Lengths on the line, as in attention.cu: of a tile, and what a pair adds for its start and end. Times of
 // one H200: a decode tile 2.0 us, a prefill tile 2 to 4.
-constexpr u32 DECODE_TILE = 2, DECODE_PAIR = 1, PREFILL_TILE = 4, PREFILL_PAIR = 4;
+constexpr u32 DECODE_TILE = 2, DECODE_PAIR = 0, PREFILL_TILE = 4, PREFILL_PAIR = 4;
 constexpr u32 MIN_LENGTH = 4;  // a CTA; less costs more in joining pieces than it saves
 constexpr u32 FEW = 8;         // a CTA; below, short pairs are not cut (flag bit 1, see attention.cu)
 

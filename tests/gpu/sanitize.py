@@ -1,9 +1,11 @@
 """Runs every kernel once or twice on small shapes, for compute-sanitizer.
 
-Run: compute-sanitizer --tool memcheck|racecheck|initcheck|synccheck python sanitize.py
+Run: compute-sanitizer --tool memcheck|racecheck|initcheck|synccheck python sanitize.py [PART ...]
 """
 
 from __future__ import annotations
+
+import sys
 
 import numpy as np
 import test_attention
@@ -15,14 +17,15 @@ import torch
 from sampling import Params
 
 
-def main() -> None:
-    """Every test here asserts its own results too."""
-    torch.manual_seed(0)
+def small() -> None:
     test_small.test_embedding_is_exact("bf16", 64, True)
     test_small.test_rms_norm("bf16", 5, 576, True)
     test_small.test_gate("bf16", 3, 2040, 0, True, True)
     test_small.test_softcap()
     test_step_prepare.test_step_prepare(1, 7, True)
+
+
+def attention() -> None:
     test_attention.test_rope_kv("bf16", 96, 32, 1, True)
     rows = [(70, 1), (3, 20), (300, 1), (15, 1), (64, 40), (0, 1)]
     for head_dim, grid in ((64, 9), (128, 40), (256, 6)):
@@ -30,22 +33,29 @@ def main() -> None:
             rows, 8, 2, head_dim, grid=grid, stages=2, window=100
         )
         assert test_attention.relative_error(out, reference) < 4e-3
+
+
+def gemm() -> None:
     for which in ("skinny", "stream"):
         for epilogue in (0, 2):
             test_gemm.test_gemm(which, "bf16", 8, epilogue, True)
     test_gemm.test_moe_route_and_sort(3, 60, 4, 1)
     test_gemm.test_moe("bf16", 70, 8, 2, 136, 64, True)
+
+
+def sampler() -> None:
     test_sampler.test_log_probs(5000, 5000, 2.0, True)
     test_sampler.test_pooling(64)
     rng = np.random.default_rng(3)
-    params = [test_sampler.random_params(rng, 5000) for _ in range(12)] + [
-        Params(temperature=1.0, top_k=4000, top_p=0.99)
-    ]
+    params = [test_sampler.random_params(rng, 5000) for _ in range(12)]
+    params += [Params(temperature=1.0, top_k=k, top_p=0.99) for k in (7, 200, 4000)]
     for spread in (3.0, 0.0):
-        logits = (rng.normal(size=(13, 5000)) * spread).astype(np.float32)
+        logits = (rng.normal(size=(15, 5000)) * spread).astype(np.float32)
         test_sampler.check(logits, params, 4990)
-    torch.cuda.synchronize()
 
 
 if __name__ == "__main__":
-    main()
+    torch.manual_seed(0)
+    for part in sys.argv[1:] or ["small", "attention", "gemm", "sampler"]:
+        globals()[part]()  # every part asserts its own results too
+    torch.cuda.synchronize()

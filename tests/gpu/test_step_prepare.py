@@ -43,7 +43,7 @@ def expected_entries(step, window, q_rows=64, tile=64):
             entry = [first, row.slot, row.start, begin, end, low // tile, last // tile + 1, before]
             entries.append(entry)
             tiles, decode = entry[6] - entry[5], end - begin <= 16
-            before += heads * (2 * tiles + 1 if decode else 4 * tiles + 4)
+            before += heads * (2 * tiles if decode else 4 * tiles + 4)
         first += row.num_tokens
     return entries, before
 
