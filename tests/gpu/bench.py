@@ -127,88 +127,46 @@ def stream_bytes(rows: int, k: int, epilogue: int, stages: int, steps: int, x_sh
 
 
 def gemm(most_rows=(1, 8, 16)) -> None:
+    """gemm_stream's builds for each shape: microseconds without and with programmatic launch."""
     sms = torch.cuda.get_device_properties(0).multi_processor_count
-    options = [
-        (s, p, x, c) for s, p in ((4, 2), (6, 2), (4, 4), (8, 1)) for x in (0, 1) for c in (1, 2, 3)
-    ]
+    options = [(4, 4, 0, 1), (4, 4, 1, 1), (4, 2, 1, 1), (6, 2, 0, 2)]
     jobs = []
     for name, (n, k, epilogue) in SHAPES.items():
         for rows in most_rows:
-            dims, built = {"gemm_n": n, "gemm_k": k}, max(8, rows)
-            macros = {"GEMM_ROWS": built, "GEMM_EPI": epilogue}
-            jobs.append(
-                (
-                    name,
-                    rows,
-                    "skinny",
-                    n // (32 if epilogue == 2 else 16),
-                    0,
-                    Kernels("gemm_skinny", dims, **macros),
-                )
-            )
             for stages, steps, x_shared, per_sm in options:
-                smem = stream_bytes(built, k, epilogue, stages, steps, x_shared)
+                smem = stream_bytes(max(8, rows), k, epilogue, stages, steps, x_shared)
                 if (smem + 1024) * per_sm > 227 * 1024:
                     continue
-                more = {"GEMM_STAGES": stages, "GEMM_STEPS": steps, "GEMM_X_SHARED": x_shared}
-                kernels = Kernels("gemm_stream", dims, **macros, **more)
-                jobs.append(
-                    (
-                        name,
-                        rows,
-                        f"stream {stages}x{steps} x{x_shared} {per_sm}/SM",
-                        per_sm * sms,
-                        smem,
-                        kernels,
-                    )
-                )
+                macros = {"GEMM_ROWS": max(8, rows), "GEMM_EPI": epilogue, "GEMM_STAGES": stages}
+                macros |= {"GEMM_STEPS": steps, "GEMM_X_SHARED": x_shared}
+                kernels = Kernels("gemm_stream", {"gemm_n": n, "gemm_k": k}, **macros)
+                what = f"{stages}x{steps} x{x_shared} {per_sm}/SM"
+                jobs.append((name, rows, what, per_sm * sms, smem, kernels))
     with ThreadPoolExecutor(14) as pool:
         list(pool.map(lambda job: job[-1].compile(), jobs))
-    best: dict = {}
     weights: dict = {}
     for name, rows, what, grid, smem, kernels in jobs:
         n, k, epilogue = SHAPES[name]
         if name not in weights:
-            weights = {
-                name: torch.randn(max(2, int(5e8 // (n * k * 2))), n, k, device="cuda", dtype=BF16)
-            }
+            copies = max(2, int(5e8 // (n * k * 2)))
+            weights = {name: torch.randn(copies, n, k, device="cuda", dtype=BF16)}
         w, x = weights[name], torch.randn(rows, k, device="cuda", dtype=BF16)
-        width, kind = (n // 2, BF16) if epilogue == 2 else (n, torch.float32 if epilogue else BF16)
-        out = torch.zeros(rows, width, device="cuda", dtype=kind)
-        entry = f"gemm_{what.split()[0]}_bf16_sm80"
-        us = [
-            graph_us(
-                lambda pdl=pdl: [
-                    kernels.launch(
-                        entry,
-                        min(grid, n // (32 if epilogue == 2 else 16)),
-                        256,
-                        x,
-                        w[i],
-                        out,
-                        rows,
-                        0,
-                        smem=smem,
-                        pdl=pdl,
-                    )
-                    for i in range(len(w))
-                ],
-                8,
-            )
-            / len(w)
-            for pdl in (False, True)
-        ]
-        best.setdefault((name, rows), []).append((min(us), what, us))
-    for (name, rows), found in best.items():
-        found.sort(key=lambda item: item[0])
-        skinny = next(us for us, what, _ in found if what == "skinny")
-        n, k, _ = SHAPES[name]
-        tops = "; ".join(f"{what}: {a:.1f}/{b:.1f}" for _, what, (a, b) in found[:4])
-        print(
-            f"{name:8s} rows {rows:2d} skinny {skinny:6.1f}; plain/pdl us: {tops}",
-            f"[{n * k * 2 / found[0][0] / 1e6:.2f} TB/s]",
-            flush=True,
+        gated, plain = epilogue == 2, epilogue == 0
+        width = n // 2 if gated else n
+        out = torch.zeros(
+            rows, width, device="cuda", dtype=BF16 if gated or plain else torch.float32
         )
+        grid = min(grid, width // 16)
+
+        def launch(pdl: bool) -> None:
+            for weight in w:
+                kernels.launch(
+                    "gemm_stream_bf16_sm80", grid, 256, x, weight, out, rows, 0, smem=smem, pdl=pdl
+                )
+
+        for pdl in (False, True):
+            us = graph_us(lambda pdl=pdl: launch(pdl), 8) / len(w)
+            report(f"gemm {name} rows {rows} {what} pdl {int(pdl)}", us, n * k * 2)
 
 
 def sampler() -> None:

@@ -16,26 +16,29 @@ def gated(y, kind):
     ) * up
 
 
-def launch_gemm(which, name, n, k, most_rows, epilogue, x, w, out, kind, exact=True, grid=None):
-    """gemm_skinny or gemm_stream, whose grid may be anything."""
-    flag = DTYPES[name][1]
-    macros, smem = {"DTYPE_F16": flag, "GEMM_ROWS": most_rows, "GEMM_EPI": epilogue}, 0
-    full = n // 32 if epilogue == 2 else n // 16
-    if which == "stream":
-        shared = int(stream_bytes(most_rows, k, epilogue, 4, 2, 1) < 200_000 and k < 2000)
-        macros |= {"GEMM_STAGES": 4, "GEMM_STEPS": 2, "GEMM_X_SHARED": shared}
-        smem = stream_bytes(most_rows, k, epilogue, 4, 2, shared)
-    kernels = Kernels(f"gemm_{which}", {"gemm_n": n, "gemm_k": k}, exact, **macros)
+def launch_gemm(name, n, k, most_rows, epilogue, x, w, out, kind, exact=True, grid=1):
+    """gemm_stream with any grid."""
+    shared = int(stream_bytes(most_rows, k, epilogue, 4, 2, 1) < 200_000 and k < 2000)
+    kernels = Kernels(
+        "gemm_stream",
+        {"gemm_n": n, "gemm_k": k},
+        exact,
+        DTYPE_F16=DTYPES[name][1],
+        GEMM_ROWS=most_rows,
+        GEMM_EPI=epilogue,
+        GEMM_X_SHARED=shared,
+    )
+    smem = stream_bytes(most_rows, k, epilogue, 4, 2, shared)
+    grid = min(grid, n // 32 if epilogue == 2 else n // 16)
     arguments = (x, w, out, len(x), kind)
-    kernels.launch(f"gemm_{which}_{name}_sm80", min(grid or full, full), 256, *arguments, smem=smem)
+    kernels.launch(f"gemm_stream_{name}_sm80", grid, 256, *arguments, smem=smem)
 
 
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("epilogue", [0, 1, 2, 3])
 @pytest.mark.parametrize("most_rows", [8, 16, 32, 64])
 @pytest.mark.parametrize("name", DTYPES)
-@pytest.mark.parametrize("which", ["skinny", "stream"])
-def test_gemm(which, name, most_rows, epilogue, exact):
+def test_gemm(name, most_rows, epilogue, exact):
     dtype, _, tolerance = DTYPES[name]
     for n, k in [(32, 8), (64, 576), (96, 1024), (576, 1536), (1024, 2056)]:
         w = torch.randn(n, k, device="cuda").to(dtype)
@@ -47,27 +50,13 @@ def test_gemm(which, name, most_rows, epilogue, exact):
             if epilogue == 1:
                 out = torch.randn(rows, width, device="cuda")
                 y = y + out.double()
-            launch_gemm(
-                which,
-                name,
-                n,
-                k,
-                most_rows,
-                epilogue,
-                x,
-                w,
-                out,
-                kind,
-                exact,
-                7 * rows if which == "stream" else None,
-            )
+            launch_gemm(name, n, k, most_rows, epilogue, x, w, out, kind, exact, 7 * rows)
             expected = gated(y, kind) if epilogue == 2 else y
             limit = 2e-6 if epilogue in (1, 3) else tolerance
             assert relative_error(out, expected) < limit, (n, k, rows)
 
 
-@pytest.mark.parametrize("which", ["skinny", "stream"])
-def test_gemm_rows_do_not_depend_on_each_other(which):
+def test_gemm_rows_do_not_depend_on_each_other():
     n, k = 256, 4096
     w = torch.randn(n, k, device="cuda").bfloat16()
     x = torch.randn(64, k, device="cuda").bfloat16()
@@ -75,19 +64,7 @@ def test_gemm_rows_do_not_depend_on_each_other(which):
     for most_rows, rows in [(8, 1), (8, 8), (16, 9), (64, 64)]:
         out = poison(rows, n, dtype=torch.float32)
         part = x[:rows].contiguous()
-        launch_gemm(
-            which,
-            "bf16",
-            n,
-            k,
-            most_rows,
-            3,
-            part,
-            w,
-            out,
-            0,
-            grid=3 + rows if which == "stream" else None,
-        )
+        launch_gemm("bf16", n, k, most_rows, 3, part, w, out, 0, grid=3 + rows)
         results.append(out[0])
     assert all(torch.equal(results[0], other) for other in results)
 

@@ -30,7 +30,6 @@ VARIANTS = {
         for d, s in ((32, 2), (64, 3), (96, 3), (128, 3), (256, 2))
     ],
     "rope_kv": [{"HEAD_DIM": d} for d in (32, 64, 96, 128, 256)],
-    "gemm_skinny": [{"GEMM_ROWS": 8, "GEMM_EPI": e} for e in (0, 2)],
     "gemm_stream": [
         {"GEMM_ROWS": r, "GEMM_EPI": e, "GEMM_X_SHARED": x, "GEMM_STAGES": 4, "GEMM_STEPS": 2}
         for r, e, x in ((8, 0, 1), (8, 1, 0), (16, 2, 1), (64, 3, 0))
