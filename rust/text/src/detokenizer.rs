@@ -10,6 +10,8 @@ use crate::Tokenizer;
 pub struct Detokenizer {
     tokenizer: Arc<Tokenizer>,
     skip_special_tokens: bool,
+    /// Special tokens that are text all the same, few: the parsers after us look for them.
+    kept: Vec<u32>,
     /// Whether the next byte, if it is a space, is the one that SentencePiece put before the text.
     strip_space: bool,
     utf8: Utf8Stream,
@@ -20,7 +22,13 @@ impl Detokenizer {
     /// as `decode` does.
     pub fn new(tokenizer: Arc<Tokenizer>, skip_special_tokens: bool) -> Self {
         let strip_space = tokenizer.strips_leading_space();
-        Self { tokenizer, skip_special_tokens, strip_space, utf8: Utf8Stream::default() }
+        Self {
+            tokenizer,
+            skip_special_tokens,
+            kept: Vec::new(),
+            strip_space,
+            utf8: Utf8Stream::default(),
+        }
     }
 
     /// A detokeniser for a text that goes on after other text (a completion after its prompt): a
@@ -29,11 +37,18 @@ impl Detokenizer {
         Self { strip_space: false, ..Self::new(tokenizer, skip_special_tokens) }
     }
 
+    /// Keeps the text of these special tokens: the markers of tool calls and reasoning.
+    #[must_use]
+    pub fn keeping(mut self, markers: impl IntoIterator<Item = u32>) -> Self {
+        self.kept.extend(markers);
+        self
+    }
+
     /// Appends to `out` the text that `id` made certain. Bytes that may still become a character are
     /// held back (at most three); bytes that cannot become one are written as U+FFFD. An id beyond
     /// the vocabulary adds nothing.
     pub fn push(&mut self, id: u32, out: &mut String) {
-        if self.skip_special_tokens && self.tokenizer.is_special(id) {
+        if self.skip_special_tokens && self.tokenizer.is_special(id) && !self.kept.contains(&id) {
             return;
         }
         let Some(mut bytes) = self.tokenizer.token_bytes(id) else { return };

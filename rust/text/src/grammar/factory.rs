@@ -14,7 +14,8 @@ use super::bounds::{COMPILE_STACK_BYTES, MAX_CACHED, MAX_COMPILERS, parser_limit
 use super::cache::GrammarCache;
 use super::source::Lark;
 use super::vocabulary::token_tree;
-use super::{Grammar, GrammarBudget, GrammarSpec};
+use super::{Grammar, GrammarBudget, GrammarSource, GrammarSpec};
+use crate::tools::ToolGrammar;
 use crate::{TextError, Tokenizer};
 
 /// Makes grammars for one model. Cheap to make: the tree of tokens is built on first use.
@@ -74,11 +75,23 @@ impl GrammarFactory {
             let ms = budget.max_time.as_millis();
             refuse(format!("the grammar was not compiled within {ms} ms"))
         };
+        if budget.max_time.is_zero() {
+            return Err(timed_out());
+        }
         let permit = Permit::take(&self.inner, deadline).ok_or_else(timed_out)?;
         let (sender, receiver) = channel();
         let inner = Arc::clone(&self.inner);
+        let (is_lark, tools) = match &spec.source {
+            GrammarSource::Tools(tools) => (false, Some(tools.clone())),
+            GrammarSource::Lark(_) => (true, None),
+            _ => (false, None),
+        };
         let compile = move || {
             let result = inner.compile_here(lark);
+            let result = result.map_err(|message| {
+                let message = if is_lark { message } else { own_words(message) };
+                inner.blame(tools.as_ref(), message)
+            });
             drop(permit);
             // Nobody waits any more if this came too late.
             let _ = sender.send(result);
@@ -90,7 +103,7 @@ impl GrammarFactory {
             .map_err(|error| refuse(format!("no thread to compile it: {error}")))?;
         match receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(result) => {
-                let grammar = result.map_err(|message| refuse(spec.own_words(message)))?;
+                let grammar = result.map_err(refuse)?;
                 let grammar = Arc::new(grammar);
                 self.inner.lock_cache().insert(key, Arc::clone(&grammar));
                 Ok(grammar)
@@ -126,6 +139,19 @@ impl Inner {
         let matcher = made.unwrap_or_else(|_| Err("it cannot be compiled".into()))?;
         let vocab_size = self.tokenizer.vocab_size();
         Ok(Grammar::new(matcher, vocab_size, self.model_vocab_size, Arc::clone(&self.eos)))
+    }
+
+    /// The message, with the tool that is at fault in front, if one is.
+    fn blame(&self, tools: Option<&ToolGrammar>, message: String) -> String {
+        let fails = |alone: &ToolGrammar| {
+            let lark = alone.lark().map(|text| Lark { parts: vec![("main", text)] });
+            lark.and_then(|lark| self.compile_here(lark)).is_err()
+        };
+        let mut alone = tools.into_iter().flat_map(ToolGrammar::alone);
+        match alone.find(|(_, grammar)| fails(grammar)) {
+            Some((name, _)) => format!("{name}: {message}"),
+            None => message,
+        }
     }
 
     fn parsers(&self) -> Result<&ParserFactory, String> {
@@ -171,6 +197,18 @@ impl Drop for Permit {
         *self.0.compilers.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
         self.0.compiler_ended.notify_one();
     }
+}
+
+/// The message without places in a grammar that we wrote around what the client sent.
+fn own_words(message: String) -> String {
+    let place = message.strip_prefix("at ").and_then(|rest| rest.split_once("): "));
+    let rest = place.map_or(message.as_str(), |(_, rest)| rest);
+    let rest = rest.strip_prefix("failed to compile JSON schema: ").unwrap_or(rest);
+    if rest.starts_with("oneOf constraints") {
+        // The library's advice is a setting that would let through what the schema forbids.
+        return "oneOf is supported only where its options exclude each other; use anyOf".into();
+    }
+    rest.to_owned()
 }
 
 /// An error of the library as one line of bounded length. At this point it can quote the grammar,

@@ -55,22 +55,6 @@ pub(crate) struct Lark {
 }
 
 impl GrammarSpec {
-    /// An error of the compiler without places in a grammar that the client has not written.
-    pub(crate) fn own_words(&self, message: String) -> String {
-        if matches!(self.source, GrammarSource::Lark(_)) {
-            return message;
-        }
-        let rest = message.strip_prefix("at ").and_then(|rest| rest.split_once("): "));
-        let rest = rest.map_or(message.as_str(), |(_, rest)| rest);
-        let rest = rest.strip_prefix("failed to compile JSON schema: ").unwrap_or(rest);
-        if rest.starts_with("oneOf constraints") {
-            // The library's advice is a setting that would let through what the schema forbids.
-            return "oneOf is supported only where its options exclude each other; use anyOf"
-                .into();
-        }
-        rest.to_owned()
-    }
-
     /// Writes the grammar.
     ///
     /// # Errors

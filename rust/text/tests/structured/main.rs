@@ -3,7 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod answers;
 mod cost;
 mod grammars;
 mod hostile;
+mod tool_grammars;
 mod walk;

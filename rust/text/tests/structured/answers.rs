@@ -1,0 +1,367 @@
+//! Answers split into reasoning, content and tool calls, however the text is cut.
+
+use std::sync::Arc;
+
+use ingle_text::{
+    AnswerParser, AnswerPiece, AnswerRules, ReasoningStart, ReasoningTags, ToolFormat, ToolRules,
+};
+use proptest::prelude::*;
+
+use AnswerPiece::{Arguments, Call, Content, Reasoning};
+
+fn tools(format: ToolFormat, parallel: bool) -> AnswerRules {
+    let names: Arc<[String]> = ["f", "g"].map(String::from).into();
+    AnswerRules { reasoning: None, tools: Some(ToolRules { format, names, parallel }) }
+}
+
+fn thinking(start: ReasoningStart) -> AnswerRules {
+    let tags = ReasoningTags::detect("{{ '<think>' }}{{ '</think>' }}").unwrap();
+    AnswerRules { reasoning: Some((tags, start)), tools: None }
+}
+
+/// The pieces of a text that comes in parts; neighbours of one kind joined, ids blanked.
+fn split<'t>(rules: &AnswerRules, parts: impl IntoIterator<Item = &'t str>) -> Vec<AnswerPiece> {
+    let mut parser = AnswerParser::new(rules, 7);
+    let mut pieces: Vec<AnswerPiece> = Vec::new();
+    let mut join = |parser: &mut AnswerParser| {
+        for piece in parser.take() {
+            match (pieces.last_mut(), piece) {
+                (Some(Content(text)), Content(more)) => text.push_str(&more),
+                (Some(Reasoning(text)), Reasoning(more)) => text.push_str(&more),
+                (Some(Arguments { text, .. }), Arguments { text: more, .. }) => {
+                    text.push_str(&more);
+                }
+                (_, Call { index, name, .. }) => {
+                    pieces.push(Call { index, name, id: String::new() });
+                }
+                (_, piece) => pieces.push(piece),
+            }
+        }
+    };
+    for part in parts {
+        parser.push(part);
+        join(&mut parser);
+    }
+    parser.finish();
+    join(&mut parser);
+    pieces
+}
+
+fn content(text: &str) -> AnswerPiece {
+    Content(text.into())
+}
+
+fn reasoning(text: &str) -> AnswerPiece {
+    Reasoning(text.into())
+}
+
+fn call(index: u32, name: &str, arguments: &str) -> [AnswerPiece; 2] {
+    [
+        Call { index, id: String::new(), name: name.into() },
+        Arguments { index, text: arguments.into() },
+    ]
+}
+
+fn assert_split(rules: &AnswerRules, text: &str, want: &[AnswerPiece]) {
+    assert_eq!(split(rules, [text]), want, "{text:?} at once");
+    let letters: Vec<String> = text.chars().map(String::from).collect();
+    assert_eq!(split(rules, letters.iter().map(String::as_str)), want, "{text:?} by letters");
+}
+
+#[test]
+fn test_hermes_calls() {
+    let rules = tools(ToolFormat::Hermes, true);
+    let one = call(0, "f", r#"{"a": 1}"#);
+    let two = call(1, "g", "{}");
+    let both = [one.clone(), two.clone()].concat();
+    let cases: [(&str, &[AnswerPiece]); 15] = [
+        ("plain <b>text</b>\n", &[content("plain <b>text</b>\n")]),
+        ("  \n", &[content("  \n")]),
+        ("<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>", &one),
+        ("<tool_call>{\"arguments\": {\"a\": 1}, \"name\": \"f\"}</tool_call>", &one),
+        ("<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}", &one),
+        (
+            "Let me see.\n\n<tool_call>{\"name\":\"f\",\"arguments\":{\"a\": 1}}</tool_call>\n",
+            &[&[content("Let me see.")][..], &one].concat(),
+        ),
+        (
+            "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\": 1}}</tool_call>\n\
+             <tool_call>\n{\"name\":\"g\"}\n</tool_call>",
+            &both,
+        ),
+        (
+            "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\": 1}}\n{\"name\":\"g\",\"arguments\":{}}\
+             </tool_call>",
+            &both,
+        ),
+        (
+            "<tool_call>[{\"name\":\"f\",\"arguments\":{\"a\": 1}}, {\"name\":\"g\"}]</tool_call>",
+            &both,
+        ),
+        // The arguments as a string that holds JSON: decoded once.
+        (r#"<tool_call>{"name":"f","arguments":"{\"a\": 1}"}</tool_call>"#, &one),
+        // Braces and quotes in strings.
+        (
+            r#"<tool_call>{"name": "f", "arguments": {"s": "}\"]</tool_call>{"}, "id": 7}</tool_call>"#,
+            &call(0, "f", r#"{"s": "}\"]</tool_call>{"}"#),
+        ),
+        // No calls: nothing is lost.
+        ("<tool_call>soon</tool_call>", &[content("<tool_call>soon</tool_call>")]),
+        ("<tool_call>{\"nam", &[content("<tool_call>{\"nam")]),
+        (
+            "<tool_call>{\"name\": 5}</tool_call>",
+            &[content("<tool_call>{\"name\": 5}</tool_call>")],
+        ),
+        (
+            "a <tool_cal> <tool_<tool_call>{\"name\":\"g\"}</tool_call> b",
+            &[&[content("a <tool_cal> <tool_")][..], &call(0, "g", "{}"), &[content(" b")]]
+                .concat(),
+        ),
+    ];
+    for (text, want) in cases {
+        assert_split(&rules, text, want);
+    }
+    // Cut off by max_tokens in the arguments: what there is.
+    assert_split(
+        &rules,
+        "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\": [1, 2",
+        &call(0, "f", "{\"a\": [1, 2"),
+    );
+}
+
+#[test]
+fn test_one_call_where_several_are_not_wanted() {
+    let rules = tools(ToolFormat::Hermes, false);
+    let text = "<tool_call>{\"name\":\"f\"}</tool_call><tool_call>{\"name\":\"g\"}</tool_call> x";
+    assert_split(&rules, text, &call(0, "f", "{}"));
+    let mut parser = AnswerParser::new(&rules, 1);
+    parser.push("<tool_call>{\"name\":\"f\", \"arguments\": {}");
+    assert!(!parser.is_complete());
+    parser.push("}");
+    assert!(parser.is_complete());
+    assert_eq!(parser.num_calls(), 1);
+}
+
+#[test]
+fn test_llama_calls() {
+    let rules = tools(ToolFormat::Llama3, true);
+    let one = call(0, "f", r#"{"a": 1}"#);
+    for text in [
+        r#"{"name": "f", "parameters": {"a": 1}}"#,
+        r#"<|python_tag|>{"name": "f", "parameters": {"a": 1}}"#,
+        r#"  {"type": "function", "name": "f", "parameters": {"a": 1}}"#,
+    ] {
+        assert_split(&rules, text, &one);
+    }
+    let two = [one.clone(), call(1, "g", "{}")].concat();
+    let text = r#"{"name": "f", "parameters": {"a": 1}}; {"name": "g", "parameters": {}}"#;
+    assert_split(&rules, text, &two);
+    // JSON that is no call, and a name that nobody declared.
+    for text in [
+        r#"{"city": "Paris", "name": "f"}"#,
+        r#"{"name": "h", "parameters": {}}"#,
+        r#"{"name": "f"#,
+        "{",
+        "Words {\"name\": \"f\", \"parameters\": {}}",
+        "<|python_tag|>search.call(query=\"x\")",
+    ] {
+        assert_split(&rules, text, &[content(text)]);
+    }
+    let mut parser = AnswerParser::new(&rules, 1);
+    parser.push("{\"city\"");
+    assert_eq!(parser.take(), [content("{\"city\"")], "other JSON is not held back to its end");
+}
+
+#[test]
+fn test_mistral_calls() {
+    let both = [call(0, "f", r#"{"a": 1}"#), call(1, "g", "{}")].concat();
+    let list = r#"[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {}, "id": "x"}]"#;
+    assert_split(&tools(ToolFormat::Mistral, true), list, &both);
+    let named = r#"[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[CALL_ID]abc123def[ARGS]{}"#;
+    assert_split(&tools(ToolFormat::MistralNamed, true), named, &both);
+    let text = r#"[TOOL_CALLS] and [more] [TOOL"#;
+    assert_split(&tools(ToolFormat::Mistral, true), text, &[content(text)]);
+    let text = r#"[TOOL_CALLS]f[ARGS]none"#;
+    let pieces = split(&tools(ToolFormat::MistralNamed, true), [text]);
+    assert_eq!(pieces[1..], [content("none")]);
+    let mut parser = AnswerParser::new(&tools(ToolFormat::Mistral, true), 3);
+    parser.push(list);
+    for piece in parser.take() {
+        if let Call { id, .. } = piece {
+            assert!(id.len() == 9 && id.chars().all(|c| c.is_ascii_alphanumeric()), "{id}");
+        }
+    }
+}
+
+#[test]
+fn test_ids_differ_between_calls_and_answers() {
+    let mut ids = std::collections::HashSet::new();
+    for seed in 0..200 {
+        let mut parser = AnswerParser::new(&tools(ToolFormat::Hermes, true), seed);
+        for _ in 0..3 {
+            parser.push("<tool_call>{\"name\":\"f\"}</tool_call>");
+        }
+        for piece in parser.take() {
+            if let Call { id, .. } = piece {
+                assert!(id.starts_with("call_") && ids.insert(id));
+            }
+        }
+    }
+    assert_eq!(ids.len(), 600);
+}
+
+#[test]
+fn test_reasoning_is_split_off() {
+    use ReasoningStart::{Closed, Opened, Unopened};
+    let cases: [(ReasoningStart, &str, &[AnswerPiece]); 11] = [
+        (Unopened, "<think>\nhm\n</think>\n\nYes.\n", &[reasoning("hm"), content("Yes.\n")]),
+        (Opened, "\nhm <b>\n</think>\n\nYes.", &[reasoning("hm <b>"), content("Yes.")]),
+        (Opened, "<think>hm</think>Yes.", &[reasoning("hm"), content("Yes.")]),
+        (Unopened, "<think>\n\n</think>\n\nYes.", &[content("Yes.")]),
+        (Opened, "</think>Yes.", &[content("Yes.")]),
+        (Unopened, " Yes, <think> is a tag.", &[content(" Yes, <think> is a tag.")]),
+        (Unopened, " <thin", &[content(" <thin")]),
+        (Closed, "<think>no</think>", &[content("<think>no</think>")]),
+        (Opened, "never ends </thin", &[reasoning("never ends </thin")]),
+        (Opened, "a </think> b </think> c", &[reasoning("a"), content("b </think> c")]),
+        (Unopened, "", &[]),
+    ];
+    for (start, text, want) in cases {
+        assert_split(&thinking(start), text, want);
+    }
+}
+
+#[test]
+fn test_calls_after_reasoning_and_calls_within_it() {
+    let tags = ReasoningTags { open: "<think>".into(), close: "</think>".into() };
+    let rules = AnswerRules {
+        reasoning: Some((tags, ReasoningStart::Unopened)),
+        tools: tools(ToolFormat::Hermes, true).tools,
+    };
+    let text = "<think>maybe <tool_call>{\"name\":\"g\"}</tool_call></think>\n\
+                <tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>";
+    let thought = reasoning("maybe <tool_call>{\"name\":\"g\"}</tool_call>");
+    assert_split(&rules, text, &[&[thought][..], &call(0, "f", "{}")].concat());
+}
+
+#[test]
+fn test_templates_tell_the_format() {
+    let detect = ToolFormat::detect;
+    assert_eq!(detect("{% if tools %}<tool_call>{% endif %}"), Some(ToolFormat::Hermes));
+    assert_eq!(detect("{% if tools %}[TOOL_CALLS]{% endif %}"), Some(ToolFormat::Mistral));
+    assert_eq!(
+        detect("{% if tools %}[TOOL_CALLS]x[ARGS]{% endif %}"),
+        Some(ToolFormat::MistralNamed)
+    );
+    assert_eq!(detect("{% if tools %}<|python_tag|>{% endif %}"), Some(ToolFormat::Llama3));
+    assert_eq!(detect("{% if tools %}<tool_call><function=x>{% endif %}"), None);
+    assert_eq!(detect("{{ tools }}"), None);
+    assert_eq!(detect("{{ messages }}"), None);
+    assert_eq!(detect("You are SmolLM"), Some(ToolFormat::SmolLm2));
+    assert_eq!(ReasoningTags::detect("<tool_call>"), None);
+    let tags = ReasoningTags::detect("{{ x.split('</think>') }}").unwrap();
+    assert_eq!(tags.start_after("<think>old</think>\n<|assistant|>"), ReasoningStart::Unopened);
+    assert_eq!(tags.start_after("<|assistant|><think>\n"), ReasoningStart::Opened);
+    assert_eq!(tags.start_after("<think>\n\n</think>\n\n"), ReasoningStart::Closed);
+}
+
+/// Texts full of what parsers look for.
+fn fragments() -> impl Strategy<Value = String> {
+    let fragment = prop::sample::select(vec![
+        "<tool_call>",
+        "</tool_call>",
+        "[TOOL_CALLS]",
+        "[ARGS]",
+        "<|python_tag|>",
+        "<think>",
+        "</think>",
+        "{\"name\": \"f\"",
+        "{\"name\":\"h\"",
+        ", \"arguments\": ",
+        "\"arguments\": {",
+        "{\"a\": 1}",
+        "{\"b\": \"}\\\"\"}",
+        "\"{\\\"c\\\": 2}\"",
+        "}",
+        "]",
+        "[",
+        ",",
+        ";",
+        "{",
+        "\"",
+        "\\",
+        " ",
+        "\n",
+        "x",
+        "é",
+        "💩",
+        "<",
+        "tool",
+        "12",
+        "null",
+    ]);
+    prop::collection::vec(fragment, 0..24).prop_map(|parts| parts.concat())
+}
+
+fn rules() -> impl Strategy<Value = AnswerRules> {
+    let format = prop::sample::select(vec![
+        ToolFormat::Hermes,
+        ToolFormat::SmolLm2,
+        ToolFormat::Llama3,
+        ToolFormat::Mistral,
+        ToolFormat::MistralNamed,
+    ]);
+    let start = prop::sample::select(vec![
+        None,
+        Some(ReasoningStart::Opened),
+        Some(ReasoningStart::Unopened),
+    ]);
+    (format, any::<bool>(), start).prop_map(|(format, parallel, start)| AnswerRules {
+        reasoning: start.and_then(|start| thinking(start).reasoning),
+        tools: tools(format, parallel).tools,
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn test_any_cut_gives_the_same_answer(
+        rules in rules(),
+        text in fragments(),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
+    ) {
+        let places: Vec<usize> =
+            text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| *cut.get(&places)).collect();
+        cuts.sort_unstable();
+        let mut parts = Vec::new();
+        let mut from = 0;
+        for cut in cuts.into_iter().chain([text.len()]) {
+            parts.push(&text[from..cut]);
+            from = cut;
+        }
+        let whole = split(&rules, [text.as_str()]);
+        prop_assert_eq!(split(&rules, parts), whole.clone());
+        // Each call begins once, in order, and its arguments follow it.
+        let mut calls = 0;
+        for piece in &whole {
+            match piece {
+                Call { index, name, .. } => {
+                    prop_assert_eq!(*index, calls);
+                    prop_assert!(!name.is_empty());
+                    calls += 1;
+                }
+                Arguments { index, .. } => prop_assert_eq!(*index + 1, calls),
+                Content(text) | Reasoning(text) => prop_assert!(!text.is_empty()),
+            }
+        }
+    }
+
+    #[test]
+    fn test_text_without_markers_is_content(text in "[a-z {}\",.\n]{0,60}") {
+        let rules = tools(ToolFormat::Hermes, true);
+        let want = if text.is_empty() { vec![] } else { vec![content(&text)] };
+        prop_assert_eq!(split(&rules, [text.as_str()]), want);
+    }
+}

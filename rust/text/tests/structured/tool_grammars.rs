@@ -1,0 +1,234 @@
+//! Tool calls that grammars force, read back by the parser of the same format.
+
+use std::sync::Arc;
+
+use ingle_text::{
+    AnswerParser, AnswerPiece, AnswerRules, Detokenizer, GrammarBudget, GrammarFactory,
+    GrammarSource, GrammarState, Tokenizer, ToolFormat, ToolGrammar, ToolRules, ToolSpec,
+};
+use serde_json::{Value, json};
+
+use crate::walk::{EOS, End, factory, spec, tokenizer, walk};
+
+const FORMATS: [ToolFormat; 5] = [
+    ToolFormat::Hermes,
+    ToolFormat::SmolLm2,
+    ToolFormat::Llama3,
+    ToolFormat::Mistral,
+    ToolFormat::MistralNamed,
+];
+
+fn specs(strict: bool) -> Vec<ToolSpec> {
+    let weather = json!({
+        "type": "object",
+        "properties": {
+            "city": { "$ref": "#/$defs/city" },
+            "days": { "type": "integer", "minimum": 1, "maximum": 14 }
+        },
+        "required": ["city", "days"],
+        "additionalProperties": false,
+        "$defs": { "city": { "enum": ["Bonn", "Ulm"] } }
+    });
+    let stop = json!({ "type": "object", "properties": {}, "additionalProperties": false });
+    vec![
+        ToolSpec { name: "weather".into(), parameters: Some(weather), strict },
+        ToolSpec { name: "stop".into(), parameters: Some(stop), strict },
+    ]
+}
+
+fn start(format: ToolFormat, tools: Vec<ToolSpec>, parallel: bool, required: bool) -> GrammarState {
+    let grammar = ToolGrammar::new(format, tools, parallel, required, &tokenizer());
+    let source = GrammarSource::Tools(grammar);
+    factory().compile(&spec(source), GrammarBudget::default()).unwrap().start()
+}
+
+/// Names and arguments of the calls in a text, and the content.
+fn read(format: ToolFormat, text: &str) -> (Vec<(String, String)>, String) {
+    let names: Arc<[String]> = ["weather", "stop"].map(String::from).into();
+    let tools = Some(ToolRules { format, names, parallel: true });
+    let mut parser = AnswerParser::new(&AnswerRules { reasoning: None, tools }, 1);
+    parser.push(text);
+    parser.finish();
+    let (mut calls, mut content) = (Vec::new(), String::new());
+    for piece in parser.take() {
+        match piece {
+            AnswerPiece::Call { name, .. } => calls.push((name, String::new())),
+            AnswerPiece::Arguments { index, text } => calls[index as usize].1.push_str(&text),
+            AnswerPiece::Content(text) => content.push_str(&text),
+            AnswerPiece::Reasoning(text) => panic!("{text}"),
+        }
+    }
+    (calls, content)
+}
+
+fn assert_fits(name: &str, arguments: &str, context: &str) {
+    let value: Value = serde_json::from_str(arguments)
+        .unwrap_or_else(|error| panic!("{context}: {error}: {arguments}"));
+    match name {
+        "weather" => {
+            assert!(["Bonn", "Ulm"].contains(&value["city"].as_str().unwrap()), "{context}");
+            assert!((1..=14).contains(&value["days"].as_i64().unwrap()), "{context}");
+            assert_eq!(value.as_object().unwrap().len(), 2, "{context}");
+        }
+        "stop" => assert_eq!(value, json!({}), "{context}"),
+        other => panic!("{context}: {other}"),
+    }
+}
+
+#[test]
+fn test_a_required_call_comes_out_of_any_model() {
+    for format in FORMATS {
+        for parallel in [false, true] {
+            let mut several = 0;
+            for seed in 0..20 {
+                let mut state = start(format, specs(false), parallel, true);
+                let (text, end) = walk(&mut state, seed, 300);
+                let context = format!("{format:?} seed {seed}: {text}");
+                assert_eq!(end, End::Finished, "{context}");
+                let (calls, content) = read(format, &text);
+                assert!(content.is_empty(), "{context}: {content}");
+                assert!(!calls.is_empty() && (parallel || calls.len() == 1), "{context}");
+                several += usize::from(calls.len() > 1);
+                for (name, arguments) in &calls {
+                    assert_fits(name, arguments, &context);
+                }
+            }
+            assert!(several == 0 || parallel);
+        }
+    }
+}
+
+#[test]
+fn test_a_named_call_is_the_only_one_possible() {
+    for format in FORMATS {
+        let tools = specs(false).split_off(1);
+        for seed in 0..10 {
+            let (text, _) = walk(&mut start(format, tools.clone(), false, true), seed, 300);
+            let (calls, _) = read(format, &text);
+            assert_eq!(calls.len(), 1, "{text}");
+            assert_fits("stop", &calls[0].1, &text);
+            assert_eq!(calls[0].0, "stop", "{text}");
+        }
+    }
+}
+
+fn accepts(state: &mut GrammarState, text: &str) -> bool {
+    let ids = tokenizer().encode(text, false).unwrap();
+    ids.iter().all(|&id| state.accept(id).is_ok()) && state.may_end()
+}
+
+#[test]
+fn test_strict_tools_bind_calls_and_nothing_else() {
+    let good = r#"{"name": "weather", "arguments": {"city": "Ulm", "days": 3}}"#;
+    let bad = r#"{"name": "weather", "arguments": {"city": "Rome", "days": 3}}"#;
+    let hermes =
+        |call: &str| format!("Sure, {{let}} me <b>look</b>.\n<tool_call>\n{call}\n</tool_call>");
+    let smol = |call: &str| format!("Sure.\n<tool_call>[{call}]</tool_call>");
+    let mistral = |call: &str| format!("Sure. [TOOL_CALLS][{call}]");
+    let wrap = |format, call: &str| match format {
+        ToolFormat::Hermes => hermes(call),
+        ToolFormat::SmolLm2 => smol(call),
+        _ => mistral(call),
+    };
+    for format in [ToolFormat::Hermes, ToolFormat::SmolLm2, ToolFormat::Mistral] {
+        let wrap = |call: &str| wrap(format, call);
+        let make = || start(format, specs(true), true, false);
+        assert!(accepts(&mut make(), "No call, <tool> [x] {y}.\n"), "{format:?}");
+        assert!(accepts(&mut make(), &wrap(good)), "{format:?}");
+        assert!(!accepts(&mut make(), &wrap(bad)), "{format:?}");
+        assert!(!accepts(&mut make(), &wrap(r#"{"name": "rm", "arguments": {}}"#)), "{format:?}");
+    }
+    let llama = || start(ToolFormat::Llama3, specs(true), true, false);
+    assert!(accepts(
+        &mut llama(),
+        r#"{"name": "weather", "parameters": {"city": "Ulm", "days": 3}}"#
+    ));
+    assert!(!accepts(&mut llama(), r#"{"name": "weather", "parameters": {"city": "Rome"}}"#));
+    assert!(accepts(&mut llama(), "It rains in {Rome}."));
+    let named = || start(ToolFormat::MistralNamed, specs(true), true, false);
+    assert!(accepts(&mut named(), r#"Hm.[TOOL_CALLS]weather[ARGS]{"city": "Ulm", "days": 3}"#));
+    assert!(!accepts(&mut named(), r#"Hm.[TOOL_CALLS]weather[ARGS]{"city": "Rome", "days": 3}"#));
+    // Two calls, and text after them.
+    let two = format!(
+        "{}\n{}",
+        hermes(good),
+        "<tool_call>\n{\"name\": \"stop\", \"arguments\": {}}\n</tool_call> done"
+    );
+    assert!(accepts(&mut start(ToolFormat::Hermes, specs(true), true, false), &two));
+    assert!(!accepts(&mut start(ToolFormat::Hermes, specs(true), false, false), &two));
+}
+
+#[test]
+fn test_a_bad_tool_schema_is_refused_by_name() {
+    let bad = [
+        json!({ "type": 5 }),
+        json!({ "properties": { "a": { "type": "string", "pattern": "(" } } }),
+    ];
+    for parameters in bad {
+        let mut tools = specs(false);
+        tools.push(ToolSpec { name: "broken".into(), parameters: Some(parameters), strict: false });
+        let grammar = ToolGrammar::new(ToolFormat::Hermes, tools, true, true, &tokenizer());
+        let source = GrammarSource::Tools(grammar.clone());
+        let error = factory().compile(&spec(source), GrammarBudget::default()).unwrap_err();
+        assert!(error.to_string().contains("broken"), "{error}");
+    }
+}
+
+#[test]
+fn test_templates_without_a_place_for_tools_are_told_in_the_system_message() {
+    let tools = json!([{ "type": "function", "function": { "name": "f" } }]);
+    let user = json!([{ "role": "user", "content": "Hi" }]);
+    let told = ToolFormat::SmolLm2.told_messages(&user, &tools).unwrap();
+    assert_eq!(told[0]["role"], "system");
+    assert!(told[0]["content"].as_str().unwrap().contains("\"name\":\"f\""));
+    assert_eq!(told[1], user[0]);
+    let system =
+        json!([{ "role": "system", "content": "Be kind." }, { "role": "user", "content": "Hi" }]);
+    let told = ToolFormat::SmolLm2.told_messages(&system, &tools).unwrap();
+    assert!(told[0]["content"].as_str().unwrap().starts_with("Be kind.\n\n"));
+    assert_eq!(told.as_array().unwrap().len(), 2);
+    assert_eq!(ToolFormat::Hermes.told_messages(&user, &tools), None);
+}
+
+#[test]
+fn test_markers_that_are_special_tokens_open_calls_and_stay_in_the_text() {
+    let path =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/models/qwen3/tokenizer.json");
+    let mut file: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let mut added = file["added_tokens"][0].clone();
+    added["id"] = 388.into();
+    added["content"] = "[TOOL_CALLS]".into();
+    file["added_tokens"].as_array_mut().unwrap().push(added);
+    let tokenizer = Tokenizer::from_json(file.to_string().as_bytes(), None).unwrap();
+    let tokenizer = Arc::new(tokenizer);
+    assert!(tokenizer.is_special(388));
+    let factory = GrammarFactory::new(Arc::clone(&tokenizer), 512, &EOS);
+    let compile = |required| {
+        let grammar =
+            ToolGrammar::new(ToolFormat::Mistral, specs(true), true, required, &tokenizer);
+        factory.compile(&spec(GrammarSource::Tools(grammar)), GrammarBudget::default()).unwrap()
+    };
+    let call = r#"[{"name": "stop", "arguments": {}}]"#;
+    let call = tokenizer.encode(call, false).unwrap();
+    let spelt = tokenizer.encode("[TOOL_CALLS]", false).unwrap();
+    assert!(!spelt.contains(&388), "user text is no marker");
+    let accepts = |required, ids: &[u32]| {
+        let mut state = compile(required).start();
+        ids.iter().all(|&id| state.accept(id).is_ok()) && state.may_end()
+    };
+    let marked: Vec<u32> = [388].into_iter().chain(call.clone()).collect();
+    assert!(accepts(true, &marked));
+    assert!(!accepts(true, &[spelt, call].concat()));
+    let hm = tokenizer.encode("Hm. ", false).unwrap();
+    assert!(accepts(false, &[hm, marked.clone()].concat()));
+    assert!(!accepts(false, &[388, 388]));
+    // The parser must see the marker although special tokens are left out of the text.
+    let mut text = String::new();
+    let mut detokenizer = Detokenizer::continuing(tokenizer, true).keeping([388]);
+    for &id in [&marked[..], &EOS].concat().iter() {
+        detokenizer.push(id, &mut text);
+    }
+    let (calls, content) = read(ToolFormat::Mistral, &text);
+    assert_eq!(calls, [("stop".to_owned(), "{}".to_owned())]);
+    assert_eq!(content, "");
+}
