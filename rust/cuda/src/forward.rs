@@ -237,7 +237,7 @@ impl Model {
         post_norm: u64,
     ) -> Result<(), CudaError> {
         let branch = self.branch();
-        let launch = Launch::linear(rows, self.norm_block());
+        let launch = Launch::linear(rows, self.norm_block(rows));
         // SAFETY: as `layers`; `branch` holds `rows` rows of the hidden size.
         unsafe {
             if bias != 0 {
@@ -268,7 +268,7 @@ impl Model {
         unsafe {
             self.kernels.rms_norm_rows.launch(
                 stream,
-                Launch::linear(rows, self.norm_block()),
+                Launch::linear(rows, self.norm_block(rows)),
                 args![&self.dims, x, row_index, weight, out, self.spec.norm.eps],
             )
         }
@@ -279,8 +279,15 @@ impl Model {
         NormArgs { x: buffers.residual, row_index: 0, weight, out: buffers.normed }
     }
 
-    fn norm_block(&self) -> u32 {
-        if self.spec.hidden_size >= 4096 { 512 } else { 256 }
+    /// Threads a row of a norm: many where rows are few and time is latency (one H200, hidden size 4096:
+    /// 2.2 us with 1024, 2.8 us with 256).
+    fn norm_block(&self, rows: u32) -> u32 {
+        let most = match rows {
+            0..=256 => 1024,
+            257..1024 => 512,
+            _ => 256,
+        };
+        (self.spec.hidden_size / 4).next_multiple_of(32).clamp(32, most)
     }
 
     /// # Safety

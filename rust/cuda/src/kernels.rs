@@ -12,8 +12,8 @@ use crate::compile::Unit;
 use crate::context::Context;
 use crate::dims::Dims;
 use crate::gemm::{GemmOut, GemmShape};
-use crate::model::gemm_shapes;
 use crate::module::{Kernel, Module};
+use crate::stream_gemm::{STREAM_TILES, StreamTile, own_shapes, stream_tiles};
 
 macro_rules! source {
     ($name:literal) => {
@@ -29,7 +29,7 @@ const SOURCES: &[(&str, &str)] = &[
     source!("activation.cu"),
     source!("attention.cu"),
     source!("embedding.cu"),
-    source!("gemm_skinny.cu"),
+    source!("gemm_stream.cu"),
     source!("log_probs.cu"),
     source!("moe.cu"),
     source!("pool.cu"),
@@ -89,7 +89,7 @@ pub(crate) enum Program {
     Activation { intermediate_size: u32 },
     Attention,
     Embedding,
-    GemmSkinny { shape: GemmShape, rows: u32 },
+    GemmStream { shape: GemmShape, tile: StreamTile },
     LogProbs,
     Moe { num_experts: u32, experts_per_token: u32, gemm_n: u32, gemm_k: u32 },
     Pool,
@@ -103,7 +103,7 @@ pub(crate) enum Program {
 
 impl Program {
     /// Every program that the model needs.
-    pub(crate) fn of(spec: &ModelSpec) -> Vec<Self> {
+    pub(crate) fn of(spec: &ModelSpec, compute_capability: (u32, u32)) -> Vec<Self> {
         use Program::*;
         let mut programs = vec![
             Attention,
@@ -117,7 +117,8 @@ impl Program {
             StepPrepare,
         ];
         for shape in own_shapes(spec) {
-            programs.extend(skinny_rows(shape.out).map(|rows| GemmSkinny { shape, rows }));
+            let tiles = stream_tiles(compute_capability, shape);
+            programs.extend(tiles.map(|tile| GemmStream { shape, tile }));
         }
         if spec.final_logit_softcap.is_some() {
             programs.push(Softcap);
@@ -157,7 +158,7 @@ impl Program {
             Self::Moe { num_experts, experts_per_token, gemm_n, gemm_k } => {
                 Dims { num_experts, experts_per_token, gemm_n, gemm_k, ..shared }
             }
-            Self::GemmSkinny { shape, .. } => shared.gemm(shape.n, shape.k),
+            Self::GemmStream { shape, .. } => shared.gemm(shape.n, shape.k),
             _ => shared,
         }
     }
@@ -165,14 +166,20 @@ impl Program {
     /// Macros beside the dimensions.
     fn macros(self) -> Vec<String> {
         match self {
-            Self::GemmSkinny { shape, rows } => {
+            Self::GemmStream { shape, tile } => {
                 let epilogue = match shape.out {
                     GemmOut::Device => 0,
                     GemmOut::AddF32 => 1,
                     GemmOut::Gated => 2,
                     GemmOut::F32 => 3,
                 };
-                vec![format!("-DGEMM_ROWS={rows}"), format!("-DGEMM_EPI={epilogue}")]
+                vec![
+                    format!("-DGEMM_EPI={epilogue}"),
+                    format!("-DGEMM_ROWS={}", tile.rows),
+                    format!("-DGEMM_STAGES={}", tile.stages),
+                    format!("-DGEMM_STEPS={}", tile.steps),
+                    format!("-DGEMM_X_SHARED={}", u32::from(tile.x_shared)),
+                ]
             }
             _ => Vec::new(),
         }
@@ -184,7 +191,11 @@ impl Program {
         let dtype = if settings.f16_device { "f16" } else { "bf16" };
         let variant = match self {
             Self::Attention | Self::RopeKv => format!("-hd{}", settings.head_dim),
-            Self::GemmSkinny { shape, rows } => format!("-{:?}-{rows}", shape.out).to_lowercase(),
+            Self::GemmStream { shape, tile } => {
+                let StreamTile { rows, stages, steps, x_shared } = tile;
+                let x = if x_shared { "-x" } else { "" };
+                format!("-{:?}-{rows}-{stages}x{steps}{x}", shape.out).to_lowercase()
+            }
             _ => String::new(),
         };
         format!("{stem}-{dtype}{variant}")
@@ -195,7 +206,7 @@ impl Program {
             Self::Activation { .. } => "activation.cu",
             Self::Attention => "attention.cu",
             Self::Embedding => "embedding.cu",
-            Self::GemmSkinny { .. } => "gemm_skinny.cu",
+            Self::GemmStream { .. } => "gemm_stream.cu",
             Self::LogProbs => "log_probs.cu",
             Self::Moe { .. } => "moe.cu",
             Self::Pool => "pool.cu",
@@ -230,34 +241,6 @@ impl Program {
     }
 }
 
-/// Products that gemm_skinny.cu can do.
-fn own_shapes(spec: &ModelSpec) -> Vec<GemmShape> {
-    let (mut shapes, head) = gemm_shapes(spec);
-    shapes.push(head);
-    shapes.retain(|shape| {
-        let rows = if shape.out == GemmOut::Gated { 32 } else { 16 };
-        shape.n % rows == 0 && shape.k % 8 == 0
-    });
-    shapes
-}
-
-impl Kernels {
-    /// The entry of gemm_skinny.cu that was built for the fewest rows that suffice.
-    pub(crate) fn skinny(&self, rows: u32, shape: GemmShape) -> Option<&Kernel> {
-        let built = SKINNY_ROWS.into_iter().find(|most| *most >= rows)?;
-        self.gemm_skinny.get(&(shape, built))
-    }
-}
-
-/// Most rows of each build for an epilogue: two tiles of 64 rows need more shared memory than a kernel
-/// can have without asking.
-fn skinny_rows(out: GemmOut) -> impl Iterator<Item = u32> {
-    SKINNY_ROWS.into_iter().filter(move |rows| out != GemmOut::Gated || *rows < 64)
-}
-
-/// Most rows of each build of gemm_skinny.cu.
-const SKINNY_ROWS: [u32; 4] = [8, 16, 32, 64];
-
 /// Every program that any model can need, once; sizes that belong to a launch are 0.
 pub(crate) fn runtime_programs() -> Vec<Program> {
     use Program::*;
@@ -277,7 +260,7 @@ pub(crate) fn runtime_programs() -> Vec<Program> {
     ];
     for out in [GemmOut::Device, GemmOut::F32, GemmOut::AddF32, GemmOut::Gated] {
         let shape = GemmShape { n: 0, k: 0, out };
-        programs.extend(skinny_rows(out).map(|rows| GemmSkinny { shape, rows }));
+        programs.extend(STREAM_TILES.map(|tile| GemmStream { shape, tile }));
     }
     programs
 }
@@ -307,8 +290,8 @@ pub(crate) struct Kernels {
     pub(crate) moe: BTreeMap<(u32, u32), MoeKernels>,
     /// By experts, experts a token, n and k.
     pub(crate) moe_gemm: BTreeMap<(u32, u32, u32, u32), Kernel>,
-    /// By shape and most rows.
-    pub(crate) gemm_skinny: BTreeMap<(GemmShape, u32), Kernel>,
+    /// By shape and tile.
+    pub(crate) gemm_stream: BTreeMap<(GemmShape, StreamTile), Kernel>,
 }
 
 /// Entries of moe.cu that do not depend on a matrix.
@@ -341,7 +324,7 @@ impl Kernels {
         let mut act_mul = BTreeMap::new();
         let mut moe = BTreeMap::new();
         let mut moe_gemm = BTreeMap::new();
-        let mut gemm_skinny = BTreeMap::new();
+        let mut gemm_stream = BTreeMap::new();
         for &program in programs {
             match program {
                 Program::Activation { intermediate_size } => {
@@ -362,9 +345,10 @@ impl Kernels {
                         entry(program, "moe_gemm", dtype, 0)?,
                     );
                 }
-                Program::GemmSkinny { shape, rows } => {
-                    let kernel = entry(program, "gemm_skinny", dtype, 0)?;
-                    gemm_skinny.insert((shape, rows), kernel);
+                Program::GemmStream { shape, tile } => {
+                    let shared = tile.shared_bytes(shape);
+                    let kernel = entry(program, "gemm_stream", dtype, shared)?;
+                    gemm_stream.insert((shape, tile), kernel);
                 }
                 _ => {}
             }
@@ -394,7 +378,7 @@ impl Kernels {
             act_mul,
             moe,
             moe_gemm,
-            gemm_skinny,
+            gemm_stream,
         })
     }
 }

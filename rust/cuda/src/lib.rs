@@ -36,6 +36,7 @@ mod setup;
 mod slots;
 mod start;
 mod stream;
+mod stream_gemm;
 mod sys;
 mod tune;
 mod waiter;

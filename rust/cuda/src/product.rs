@@ -5,10 +5,9 @@
 use std::collections::HashMap;
 
 use crate::CudaError;
-use crate::dims::Dims;
-use crate::gemm::{GemmArgs, GemmOut, GemmShape, Problem};
-use crate::module::{Kernel, Launch, args};
+use crate::gemm::{GemmArgs, GemmShape, Problem};
 use crate::stream::Stream;
+use crate::stream_gemm::OwnProduct;
 use crate::sys::cublaslt::MatmulAlgo;
 
 /// How a product is computed.
@@ -21,38 +20,8 @@ pub(crate) enum Product {
         /// The measured pick.
         algo: MatmulAlgo,
     },
-    /// By gemm_skinny.cu.
+    /// By gemm_stream.cu.
     Own(OwnProduct),
-}
-
-/// A product by gemm_skinny.cu.
-#[derive(Clone, Debug)]
-pub(crate) struct OwnProduct {
-    pub(crate) kernel: Kernel,
-    pub(crate) dims: Dims,
-    pub(crate) rows: u32,
-    pub(crate) shape: GemmShape,
-    /// Of the gate: 0 SiLU, 1 GELU.
-    pub(crate) activation: u32,
-}
-
-impl OwnProduct {
-    /// Queues the product.
-    ///
-    /// # Safety
-    /// The addresses hold what `GemmArgs` says for this product's sizes.
-    pub(crate) unsafe fn run(&self, stream: &Stream, args: GemmArgs) -> Result<(), CudaError> {
-        let rows_a_block = if self.shape.out == GemmOut::Gated { 32 } else { 16 };
-        let dims = self.dims.gemm(self.shape.n, self.shape.k);
-        // SAFETY: the caller's promise; the kernel was built for this n, k and at least `rows` rows.
-        unsafe {
-            self.kernel.launch(
-                stream,
-                Launch::linear(self.shape.n / rows_a_block, 256),
-                args![&dims, args.x, args.w, args.out, self.rows, self.activation],
-            )
-        }
-    }
 }
 
 impl Product {

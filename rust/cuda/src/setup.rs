@@ -22,9 +22,10 @@ use crate::loader::load_weights;
 use crate::memory::fill;
 use crate::model::{Model, Shapes, activation_kind, gemm_shapes};
 use crate::prebuilt::read_prebuilt;
-use crate::product::{OwnProduct, Products};
+use crate::product::Products;
 use crate::start::Clock;
 use crate::stream::Stream;
+use crate::stream_gemm::OwnProduct;
 use crate::tune::{Operands, Tuner};
 use crate::weights::{FeedForwardWeights, WeightLayout, Weights};
 
@@ -217,7 +218,7 @@ impl Setup {
             head_dim: self.spec.head_dim,
             attention: self.attention,
         };
-        let programs = Program::of(&self.spec);
+        let programs = Program::of(&self.spec, self.context.info.compute_capability);
         let compiler = match (Compiler::open(&self.config.libraries), &self.config.prebuilt_kernels)
         {
             (Ok(compiler), _) => compiler,
@@ -300,18 +301,6 @@ impl Picking<'_> {
         let cache = setup.cache("products")?;
         let sizes = BufferSizes::new(&setup.spec, &setup.engine, &setup.attention);
         let (layer_shapes, head) = gemm_shapes(&setup.spec);
-        let mut wanted = Vec::new();
-        for &rows in setup.buckets().sizes() {
-            // A gated product is our own kernel's alone, where it has one; sorted behind the plain one.
-            let exists = |shape: &&GemmShape| {
-                shape.out != GemmOut::Gated
-                    || (!setup.config.deterministic && self.kernels.skinny(rows, **shape).is_some())
-            };
-            wanted.extend(layer_shapes.iter().filter(exists).map(|shape| (rows, *shape)));
-            if u64::from(rows) <= sizes.samples {
-                wanted.push((rows, head));
-            }
-        }
         let operands = operands(&setup.spec, &self.memory.weight_layout.weights, buffers);
         if measure {
             // Constant, finite and not zero: zeros would flatter the clock.
@@ -320,15 +309,24 @@ impl Picking<'_> {
                 fill(self.stream, operand.x, 0x3c, (rows * u64::from(shape.k) * 2) as usize)?;
             }
         }
+        let dims = Dims::of(&setup.spec, &setup.engine);
+        let (num_sms, activation) = (setup.context.info.num_sms, activation_kind(&setup.spec));
         let own = |rows, shape| {
             if setup.config.deterministic {
-                return None;
+                return Vec::new();
             }
-            let kernel = self.kernels.skinny(rows, shape)?.clone();
-            let dims = Dims::of(&setup.spec, &setup.engine);
-            let activation = activation_kind(&setup.spec);
-            Some(OwnProduct { kernel, dims, rows, shape, activation })
+            OwnProduct::all(self.kernels, dims, num_sms, (rows, shape), activation)
         };
+        let mut wanted = Vec::new();
+        for &rows in setup.buckets().sizes() {
+            // A gated product is our own kernel's alone, where it has one; sorted behind the plain one.
+            let exists =
+                |shape: &&GemmShape| shape.out != GemmOut::Gated || !own(rows, **shape).is_empty();
+            wanted.extend(layer_shapes.iter().filter(exists).map(|shape| (rows, *shape)));
+            if u64::from(rows) <= sizes.samples {
+                wanted.push((rows, head));
+            }
+        }
         let tuner = Tuner {
             context: &setup.context,
             blas: self.blas,

@@ -9,8 +9,9 @@ use crate::CudaError;
 use crate::cache::{Cache, key};
 use crate::context::Context;
 use crate::gemm::{Blas, GemmArgs, GemmOut, GemmShape, WORKSPACE_BYTES};
-use crate::product::{OwnProduct, Product};
+use crate::product::Product;
 use crate::stream::{Event, Stream};
+use crate::stream_gemm::OwnProduct;
 use crate::sys::cublaslt::MatmulAlgo;
 
 /// Buffers to measure a shape on.
@@ -32,15 +33,16 @@ pub(crate) struct Tuner<'a> {
     /// Only algorithms whose bits do not depend on the row count; `own` must offer none then.
     pub(crate) deterministic: bool,
     pub(crate) operands: HashMap<GemmShape, Operands>,
-    /// The own kernel for a row count and shape, where there is one.
-    pub(crate) own: &'a dyn Fn(u32, GemmShape) -> Option<OwnProduct>,
+    /// The builds of our own kernel for a row count and shape.
+    pub(crate) own: &'a dyn Fn(u32, GemmShape) -> Vec<OwnProduct>,
 }
 
 /// What was picked for one row count and shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pick {
     Library(MatmulAlgo),
-    Own,
+    /// This build of our own kernel.
+    Own(usize),
     /// A gated product that does not pay: gate after the plain one.
     Neither,
 }
@@ -99,7 +101,9 @@ impl Tuner<'_> {
     fn realise(&self, pick: Pick, m: u32, shape: GemmShape) -> Option<Option<Product>> {
         match pick {
             Pick::Neither => (shape.out == GemmOut::Gated).then_some(None),
-            Pick::Own => (self.own)(m, shape).map(|own| Some(Product::Own(own))),
+            Pick::Own(build) => {
+                (self.own)(m, shape).into_iter().nth(build).map(|own| Some(Product::Own(own)))
+            }
             Pick::Library(algo) => {
                 let problem = self.blas.problem(m, shape).ok()?;
                 problem.accepts(&algo).then_some(Some(Product::Library { problem, algo }))
@@ -133,11 +137,11 @@ impl Tuner<'_> {
                 }
             }
         }
-        if let Some(own) = (self.own)(m, shape) {
+        for (build, own) in (self.own)(m, shape).into_iter().enumerate() {
             let product = Product::Own(own);
             let time = self.time(&product, shape, timer)?;
             if time * OWN_MARGIN < best.2 {
-                best = (Pick::Own, Some(product), time);
+                best = (Pick::Own(build), Some(product), time * OWN_MARGIN);
             }
         }
         if best.1.is_none() && shape.out != GemmOut::Gated {
@@ -180,7 +184,7 @@ impl Tuner<'_> {
     fn cache_key(&self, wanted: &[(u32, GemmShape)]) -> Result<String, CudaError> {
         let device = &self.context.info;
         let text = format!(
-            "2 {} {} {} {WORKSPACE_BYTES} {:?} {} {wanted:?}",
+            "3 {} {} {} {WORKSPACE_BYTES} {:?} {} {wanted:?}",
             self.blas.version()?,
             device.name,
             device.num_sms,
@@ -194,7 +198,7 @@ impl Tuner<'_> {
 fn encode(picks: &[Pick]) -> Vec<u8> {
     let words = picks.iter().flat_map(|pick| match pick {
         Pick::Neither => [0; 9],
-        Pick::Own => [1, 0, 0, 0, 0, 0, 0, 0, 0],
+        Pick::Own(build) => [1, *build as u64, 0, 0, 0, 0, 0, 0, 0],
         Pick::Library(MatmulAlgo { data: [a, b, c, d, e, f, g, h] }) => {
             [2, *a, *b, *c, *d, *e, *f, *g, *h]
         }
@@ -213,7 +217,7 @@ fn decode(bytes: &[u8], count: usize) -> Option<Vec<Pick>> {
         .iter()
         .map(|[kind, data @ ..]| match kind {
             0 => Some(Pick::Neither),
-            1 => Some(Pick::Own),
+            1 => Some(Pick::Own(usize::try_from(data[0]).ok()?)),
             2 => Some(Pick::Library(MatmulAlgo { data: *data })),
             _ => None,
         })
@@ -237,7 +241,7 @@ mod tests {
     #[test]
     fn picks_survive_the_way_to_disk() {
         let algo = MatmulAlgo { data: [1, 2, 3, 4, 5, 6, 7, 8] };
-        let picks = [Pick::Library(algo), Pick::Own, Pick::Neither];
+        let picks = [Pick::Library(algo), Pick::Own(2), Pick::Neither];
         let bytes = encode(&picks);
         assert_eq!(decode(&bytes, 3).unwrap(), picks);
         assert!(decode(&bytes, 2).is_none());
