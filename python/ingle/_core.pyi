@@ -7,7 +7,7 @@ END: Final[int]
 ERROR: Final[int]
 DELTA: Final[int]
 __version__: Final[str]
-__all__: list[str]
+__all__ = ["DELTA", "END", "ERROR", "FRAME", "Engine", "__version__", "doctor"]
 
 @final
 class Engine:
