@@ -180,7 +180,7 @@ impl GgufVocab {
                 _ => {}
             }
         }
-        SentencePieceEncoder::new(&pieces)
+        SentencePieceEncoder::from_scores(&pieces)
     }
 
     /// Tokens that are found in the text before the model sees it.

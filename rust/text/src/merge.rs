@@ -33,7 +33,7 @@ impl MergeTable {
         self.pairs.get(&pair(left, right)).copied()
     }
 
-    /// Merges `symbols` in place.
+    /// Merges `symbols` in place; fewer than 2^32 of them.
     pub(crate) fn merge(&self, symbols: &mut Vec<u32>) {
         if symbols.len() <= SCANNED_SYMBOLS {
             self.merge_short(symbols)
@@ -74,30 +74,33 @@ impl MergeTable {
     /// Keeps the possible merges in a heap; entries whose symbols have changed are passed over.
     fn merge_long(&self, symbols: &mut Vec<u32>) {
         let len = symbols.len();
-        let mut links: Vec<Link> =
-            (0..len).map(|at| Link { prev: at.wrapping_sub(1), next: at + 1 }).collect();
-        let candidate = |symbols: &[u32], left: usize, right: usize| {
-            let (left_symbol, right_symbol) = (symbols[left], symbols[right]);
-            let merge = self.get(left_symbol, right_symbol)?;
-            Some(Reverse((merge.rank, left, left_symbol, right_symbol, merge.id)))
+        let mut links: Vec<Link> = (0..len as u32).map(Link::to_neighbours).collect();
+        // Rank and place in one number, so that one comparison orders the heap.
+        let candidate = |symbols: &[u32], left: u32, right: u32| {
+            let pair = pair(symbols[left as usize], symbols[right as usize]);
+            let merge = self.pairs.get(&pair)?;
+            Some(Reverse((u64::from(merge.rank) << 32 | u64::from(left), pair, merge.id)))
         };
         let mut heap: BinaryHeap<_> =
-            (1..len).filter_map(|right| candidate(symbols, right - 1, right)).collect();
-        while let Some(Reverse((_, left, left_symbol, right_symbol, id))) = heap.pop() {
-            let right = links[left].next;
-            if right >= len || symbols[left] != left_symbol || symbols[right] != right_symbol {
+            (1..len as u32).filter_map(|right| candidate(symbols, right - 1, right)).collect();
+        while let Some(Reverse((rank_and_left, wanted, id))) = heap.pop() {
+            let left = rank_and_left as u32;
+            let right = links[left as usize].next;
+            if right as usize >= len
+                || pair(symbols[left as usize], symbols[right as usize]) != wanted
+            {
                 continue;
             }
-            symbols[left] = id;
-            symbols[right] = GONE;
-            let after = links[right].next;
-            links[left].next = after;
-            if after < len {
-                links[after].prev = left;
+            symbols[left as usize] = id;
+            symbols[right as usize] = GONE;
+            let after = links[right as usize].next;
+            links[left as usize].next = after;
+            if (after as usize) < len {
+                links[after as usize].prev = left;
                 heap.extend(candidate(symbols, left, after));
             }
             if left > 0 {
-                heap.extend(candidate(symbols, links[left].prev, left));
+                heap.extend(candidate(symbols, links[left as usize].prev, left));
             }
         }
         symbols.retain(|symbol| *symbol != GONE);
@@ -107,8 +110,14 @@ impl MergeTable {
 #[derive(Clone, Copy)]
 struct Link {
     /// Not read for the first symbol, which is never merged away.
-    prev: usize,
-    next: usize,
+    prev: u32,
+    next: u32,
+}
+
+impl Link {
+    fn to_neighbours(at: u32) -> Self {
+        Self { prev: at.wrapping_sub(1), next: at + 1 }
+    }
 }
 
 fn pair(left: u32, right: u32) -> u64 {

@@ -30,7 +30,7 @@ pub(crate) enum Encoder {
     Words(Box<WordEncoder>),
     /// Everything that has no encoder of its own.
     Crate(Box<CrateEncoder>),
-    /// GGUF models of the llama kind.
+    /// SentencePiece-style BPE with bytes for unknown characters.
     SentencePiece(Box<SentencePieceEncoder>),
 }
 
@@ -133,7 +133,7 @@ impl Tokenizer {
                 Part::Text(text) => match &self.encoder {
                     Encoder::Words(encoder) => encoder.encode(text, ids)?,
                     Encoder::Crate(encoder) => encoder.encode(text, first, ids)?,
-                    Encoder::SentencePiece(encoder) => encoder.encode(text, ids),
+                    Encoder::SentencePiece(encoder) => encoder.encode(text, first, ids),
                 },
             }
             first = false;

@@ -15,6 +15,7 @@ use tokenizers::{NormalizedString, Normalizer as _};
 use crate::TextError;
 use crate::added::AddedToken;
 use crate::crate_encoder::CrateEncoder;
+use crate::sentencepiece::{Prefix, SentencePieceEncoder};
 use crate::token_table::{TokenEntry, TokenTable};
 use crate::tokenizer::{Encoder, Tokenizer, TokenizerParts};
 use crate::words::{Recipe, WordEncoder};
@@ -45,17 +46,7 @@ pub(crate) fn tokenizer(json: &[u8], config: Option<&[u8]>) -> Result<Tokenizer,
     config.apply_flags(&mut framing, &table)?;
 
     let (raw, normalized) = added.into_iter().partition(|token| token.special || !token.normalized);
-    let recipe = Recipe::of(json.normalizer.as_ref(), json.pre_tokenizer.as_ref());
-    let encoder = match recipe.filter(|_| WordEncoder::fits(&json.model)) {
-        Some(recipe) => {
-            Encoder::Words(Box::new(WordEncoder::new(recipe, &json.model, normalized)?))
-        }
-        None => {
-            let (normalizer, pre_tokenizer) = (json.normalizer, json.pre_tokenizer);
-            let encoder = CrateEncoder::new(normalizer, pre_tokenizer, json.model, normalized)?;
-            Encoder::Crate(Box::new(encoder))
-        }
-    };
+    let encoder = encoder(json.normalizer, json.pre_tokenizer, json.model, normalized)?;
     let id = |token: &Option<String>| token.as_ref().and_then(|token| table.id(token));
     let (bos, eos) = (id(&config.bos_token), id(&config.eos_token));
     Ok(Tokenizer::from_parts(TokenizerParts {
@@ -69,6 +60,27 @@ pub(crate) fn tokenizer(json: &[u8], config: Option<&[u8]>) -> Result<Tokenizer,
         named: config.named_tokens(),
         table,
     }))
+}
+
+/// The fastest encoder that is known to do what the file says.
+fn encoder(
+    normalizer: Option<Value>,
+    pre_tokenizer: Option<Value>,
+    model: Model,
+    normalized: Vec<AddedToken>,
+) -> Result<Encoder, TextError> {
+    let recipe = Recipe::of(normalizer.as_ref(), pre_tokenizer.as_ref());
+    if let Some(recipe) = recipe.filter(|_| WordEncoder::fits(&model)) {
+        return Ok(Encoder::Words(Box::new(WordEncoder::new(recipe, &model, normalized)?)));
+    }
+    let prefix = Prefix::of(normalizer.as_ref(), pre_tokenizer.as_ref());
+    let fits = || normalized.is_empty() && SentencePieceEncoder::fits(&model);
+    if let Some(prefix) = prefix.filter(|_| fits()) {
+        let encoder = SentencePieceEncoder::from_merges(prefix, &model)?;
+        return Ok(Encoder::SentencePiece(Box::new(encoder)));
+    }
+    let encoder = CrateEncoder::new(normalizer, pre_tokenizer, model, normalized)?;
+    Ok(Encoder::Crate(Box::new(encoder)))
 }
 
 /// The added tokens of both files; tokenizer_config.json wins, as in transformers.

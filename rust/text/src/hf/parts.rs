@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::TOKENIZER_JSON;
 use crate::TextError;
+use crate::merge::{Merge, MergeTable};
 
 /// tokenizer.json.
 #[derive(Debug, Deserialize)]
@@ -101,6 +102,30 @@ impl Model {
     pub(crate) fn is_plain(&self) -> bool {
         let blank = |text: &Option<String>| text.as_ref().is_none_or(String::is_empty);
         blank(&self.continuing_subword_prefix) && blank(&self.end_of_word_suffix)
+    }
+
+    /// The merges by rank; `each` sees every token that a merge makes.
+    ///
+    /// # Errors
+    /// `TextError::Load` for a merge of tokens that the vocabulary lacks, as the library has it.
+    pub(crate) fn merge_table(&self, mut each: impl FnMut(&str)) -> Result<MergeTable, TextError> {
+        let mut table = MergeTable::with_capacity(self.merges.len());
+        let mut joined = String::new();
+        for (rank, merge) in (0u32..).zip(&self.merges) {
+            let (left, right) = merge.split()?;
+            joined.clear();
+            joined.push_str(left);
+            joined.push_str(right);
+            let id = |token: &str| {
+                self.vocab.get(token).copied().ok_or_else(|| {
+                    let message = format!("merge {rank} needs the token {token:?}");
+                    TextError::load(TOKENIZER_JSON, message)
+                })
+            };
+            table.insert(id(left)?, id(right)?, Merge { rank, id: id(&joined)? });
+            each(&joined);
+        }
+        Ok(table)
     }
 
     /// Refuses what is not deterministic byte-pair encoding.

@@ -2,6 +2,8 @@
 //! the place of another one, never more than one cache line is looked at for a word in its first
 //! place.
 
+use std::sync::{Mutex, PoisonError};
+
 /// Ids of short words. One at a time uses it; `CachePool` hands it out.
 pub(crate) struct WordCache {
     slots: Vec<Slot>,
@@ -17,16 +19,37 @@ struct Slot {
 }
 
 /// A word in the form in which the cache compares it.
-pub(crate) type Key = [u8; 32];
+type Key = [u8; 32];
 
 impl WordCache {
     pub(crate) fn new() -> Self {
         Self { slots: vec![Slot { key: [0; 32], ids: [0; MAX_IDS], len: 0 }; SLOTS] }
     }
 
+    /// Appends the ids of `word`, computed only if they are not remembered.
+    #[inline]
+    pub(crate) fn ids(
+        &mut self,
+        word: &str,
+        out: &mut Vec<u32>,
+        compute: impl FnOnce() -> Vec<u32>,
+    ) {
+        let Some(key) = Self::key(word) else {
+            out.append(&mut compute());
+            return;
+        };
+        if let Some(ids) = self.get(&key) {
+            out.extend_from_slice(ids);
+            return;
+        }
+        let mut ids = compute();
+        self.insert(&key, &ids);
+        out.append(&mut ids);
+    }
+
     /// The key of a word; `None` if it is too long to be remembered.
     #[inline]
-    pub(crate) fn key(word: &str) -> Option<Key> {
+    fn key(word: &str) -> Option<Key> {
         let len = word.len();
         if len > MAX_WORD {
             return None;
@@ -39,7 +62,7 @@ impl WordCache {
 
     /// The ids of the word, if they are remembered.
     #[inline]
-    pub(crate) fn get(&self, key: &Key) -> Option<&[u32]> {
+    fn get(&self, key: &Key) -> Option<&[u32]> {
         let place = place(key);
         let slot = [place, place ^ 1].map(|place| &self.slots[place]).into_iter();
         slot.into_iter()
@@ -48,7 +71,7 @@ impl WordCache {
     }
 
     /// Remembers the ids of a word; long lists are not worth a slot.
-    pub(crate) fn insert(&mut self, key: &Key, ids: &[u32]) {
+    fn insert(&mut self, key: &Key, ids: &[u32]) {
         let Ok(len) = u8::try_from(ids.len()) else { return };
         if ids.len() > MAX_IDS {
             return;
@@ -60,6 +83,27 @@ impl WordCache {
         slot.key = *key;
         slot.ids[..ids.len()].copy_from_slice(ids);
         slot.len = len;
+    }
+}
+
+/// Caches that nobody is using. Several threads may encode at once; each takes one for the length of
+/// a text, and the one used last is taken first, since it is warm.
+#[derive(Default)]
+pub(crate) struct CachePool {
+    idle: Mutex<Vec<WordCache>>,
+}
+
+impl CachePool {
+    pub(crate) fn take(&self) -> WordCache {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        idle.unwrap_or_else(WordCache::new)
+    }
+
+    pub(crate) fn give_back(&self, cache: WordCache) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < MAX_IDLE_CACHES {
+            idle.push(cache);
+        }
     }
 }
 
@@ -80,6 +124,9 @@ const MAX_WORD: usize = 31;
 const MAX_IDS: usize = 7;
 /// 2 MiB of slots; a text of 100,000 words has some 10,000 different ones.
 const SLOTS: usize = 1 << 15;
+
+/// Caches that are kept, 2 MiB each.
+const MAX_IDLE_CACHES: usize = 4;
 
 #[cfg(test)]
 mod tests {

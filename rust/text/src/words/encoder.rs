@@ -1,19 +1,18 @@
 //! [2] Byte-level BPE over words. Any thread.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
 use tokenizers::normalizers::NFC;
 use tokenizers::{NormalizedString, Normalizer as _};
 
-use super::cache::WordCache;
+use super::cache::CachePool;
 use super::splitter::Splitter;
 use crate::TextError;
 use crate::added::{AddedMatcher, AddedToken, Part};
 use crate::byte_level::char_of_byte;
 use crate::hf::{Model, TOKENIZER_JSON};
-use crate::merge::{Merge, MergeTable};
+use crate::merge::MergeTable;
 
 /// The fast encoder of one model.
 pub(crate) struct WordEncoder {
@@ -92,21 +91,7 @@ impl WordEncoder {
     ) -> Result<Self, TextError> {
         let unclear = || TextError::load(TOKENIZER_JSON, "bytes without a token");
         let byte_ids = byte_ids(model).ok_or_else(unclear)?;
-        let mut merges = MergeTable::with_capacity(model.merges.len());
-        let mut joined = String::new();
-        for (rank, merge) in (0u32..).zip(&model.merges) {
-            let (left, right) = merge.split()?;
-            joined.clear();
-            joined.push_str(left);
-            joined.push_str(right);
-            let id = |token: &str| {
-                model.vocab.get(token).copied().ok_or_else(|| {
-                    let message = format!("merge {rank} needs the token {token:?}");
-                    TextError::load(TOKENIZER_JSON, message)
-                })
-            };
-            merges.insert(id(left)?, id(right)?, Merge { rank, id: id(&joined)? });
-        }
+        let merges = model.merge_table(|_| {})?;
         let whole = |(token, id): (&String, &u32)| {
             Some((crate::byte_level::bytes_of_token(token)?.into_boxed_slice(), *id))
         };
@@ -142,7 +127,8 @@ impl WordEncoder {
             match part {
                 Part::Token(id) => out.push(id),
                 Part::Text(text) => {
-                    self.splitter.split(text, |word| self.encode_word(word, &mut cache, out));
+                    let ids = |word| self.merge_word(word);
+                    self.splitter.split(text, |word| cache.ids(word, out, || ids(word)));
                 }
             }
             Ok::<(), std::convert::Infallible>(())
@@ -152,21 +138,6 @@ impl WordEncoder {
             Ok(()) => {}
             Err(never) => match never {},
         }
-    }
-
-    #[inline]
-    fn encode_word(&self, word: &str, cache: &mut WordCache, out: &mut Vec<u32>) {
-        let Some(key) = WordCache::key(word) else {
-            out.append(&mut self.merge_word(word));
-            return;
-        };
-        if let Some(ids) = cache.get(&key) {
-            out.extend_from_slice(ids);
-            return;
-        }
-        let mut ids = self.merge_word(word);
-        cache.insert(&key, &ids);
-        out.append(&mut ids);
     }
 
     fn merge_word(&self, word: &str) -> Vec<u32> {
@@ -220,32 +191,8 @@ fn never_changes_in_nfc(c: char) -> bool {
         | '\u{1F900}'..='\u{1F9FF}')
 }
 
-/// Caches that nobody is using. Several threads may encode at once; each takes one for the length of
-/// a text, and the one used last is taken first, since it is warm.
-#[derive(Default)]
-struct CachePool {
-    idle: Mutex<Vec<WordCache>>,
-}
-
-impl CachePool {
-    fn take(&self) -> WordCache {
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        idle.unwrap_or_else(WordCache::new)
-    }
-
-    fn give_back(&self, cache: WordCache) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.len() < MAX_IDLE_CACHES {
-            idle.push(cache);
-        }
-    }
-}
-
 /// Never an id: `MAX_VOCAB` is below.
 const NO_TOKEN: u32 = u32::MAX;
-/// Caches that are kept, 2 MiB each.
-const MAX_IDLE_CACHES: usize = 4;
-
 #[cfg(test)]
 mod tests {
     use super::*;

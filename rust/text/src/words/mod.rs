@@ -9,4 +9,5 @@ mod testing;
 mod unicode;
 mod unicode_tables;
 
+pub(crate) use cache::{CachePool, WordCache};
 pub(crate) use encoder::{Recipe, WordEncoder};

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use crate::testing::text;
 use crate::vocabularies::{
-    self, Library, byte_level, gguf_with_its_oracle, metaspace, sentencepiece, split_by, tiny_with,
+    self, Library, byte_level, gguf_with_its_oracle, metaspace, sentencepiece,
+    sentencepiece_over_words, split_by, tiny_with,
 };
 
 /// Our tokenizer and the library's, of the same file.
@@ -90,8 +91,11 @@ fn pairs() -> Vec<Pair> {
         Pair::new("an unknown pattern", &tiny_with(Value::Null, split_by(r"\p{L}+|\s"))),
         Pair::new("llama-2", &sentencepiece("llama-2")),
         Pair::new("gemma", &sentencepiece("gemma")),
-        Pair::new("mistral, metaspace first", &metaspace("first")),
-        Pair::new("metaspace never", &metaspace("never")),
+        Pair::new("tokens over words", &sentencepiece_over_words()),
+        Pair::new("mistral, metaspace first", &metaspace("first", false)),
+        Pair::new("metaspace always", &metaspace("always", false)),
+        Pair::new("metaspace never", &metaspace("never", false)),
+        Pair::new("metaspace that splits, left to the library", &metaspace("first", true)),
     ]
 }
 

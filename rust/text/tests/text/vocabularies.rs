@@ -141,14 +141,24 @@ pub(crate) fn sentencepiece(style: &str) -> Value {
 }
 
 /// The same with a Metaspace pre-tokeniser, as Mistral's newer files have it.
-pub(crate) fn metaspace(prepend_scheme: &str) -> Value {
+pub(crate) fn metaspace(prepend_scheme: &str, split: bool) -> Value {
     let mut file = sentencepiece("llama-2");
     file["normalizer"] = Value::Null;
     file["pre_tokenizer"] = json!({"type": "Metaspace", "replacement": "▁",
-        "prepend_scheme": prepend_scheme, "split": false});
+        "prepend_scheme": prepend_scheme, "split": split});
     if prepend_scheme == "never" {
         file["decoder"]["decoders"].as_array_mut().unwrap().pop();
     }
+    file
+}
+
+/// The same with a token that goes over the end of a word.
+pub(crate) fn sentencepiece_over_words() -> Value {
+    let mut file = sentencepiece("llama-2");
+    let model = &mut file["model"];
+    let next = model["vocab"].as_object().unwrap().len();
+    model["vocab"]["e▁"] = next.into();
+    model["merges"].as_array_mut().unwrap().insert(0, json!(["e", "▁"]));
     file
 }
 
