@@ -1,6 +1,6 @@
 """Microseconds and TB/s of the kernels for Llama-3.1-8B's shapes, in graphs, with a cold L2.
 
-Run: python bench.py [attention] [small] [gemm] [sampler]
+Run: python bench.py [attention] [small] [gemm] [chain] [sampler]
 """
 
 from __future__ import annotations
@@ -167,6 +167,107 @@ def gemm(most_rows=(1, 8, 16)) -> None:
         for pdl in (False, True):
             us = graph_us(lambda pdl=pdl: launch(pdl), 8) / len(w)
             report(f"gemm {name} rows {rows} {what} pdl {int(pdl)}", us, n * k * 2)
+
+
+def chain(layers: int = 8, context: int = 1024) -> None:
+    """A step of one row, layer after layer, without its head: what builds do to each other."""
+    sms = torch.cuda.get_device_properties(0).multi_processor_count
+    rand = lambda *shape, dtype=BF16: torch.randn(*shape, device="cuda", dtype=dtype) / 64  # noqa: E731
+    shapes = {name: SHAPES[name] for name in ("qkv", "o", "gate_up", "down")}
+    weights = {name: rand(layers, n, k) for name, (n, k, _) in shapes.items()}
+    table = torch.arange(256, dtype=torch.int32, device="cuda").expand(288, 256).contiguous()
+    pool = rand(context // 64 + 1, layers, 2, 8, 64, 128)
+    last = torch.zeros(288, dtype=torch.int32, device="cuda")
+    step = Step([Row(0, context - 1, 1, [0])])
+    ready = prepare(step, DIMS, table, last, 1, 2 * sms)
+    angles, ones = rand(context, 64, 2, dtype=torch.float32), torch.ones(4096, device="cuda")
+    residual, x, qkv, q = (
+        rand(1, 4096, dtype=torch.float32),
+        rand(1, 4096),
+        rand(1, 6144),
+        rand(1, 4096),
+    )
+    mixed, gated = rand(1, 4096), rand(1, 14336)
+    partials = torch.empty(4 * sms * 64 * 130, device="cuda")
+    counters = torch.zeros(2 * sms, dtype=torch.int32, device="cuda")
+    norm, rope = Kernels("rms_norm", DIMS), Kernels("rope_kv", DIMS, HEAD_DIM=128)
+    attend = Kernels("attention", DIMS, HEAD_DIM=128, ATTN_STAGES=3)
+    # (stages, steps, x in shared memory, groups to prefetch) of each product
+    base = {"qkv": (4, 4, 0, 0), "o": (4, 4, 0, 0), "gate_up": (4, 2, 1, 0), "down": (4, 4, 0, 0)}
+
+    def with_prefetch(*groups: int) -> dict:
+        return {
+            name: (*build[:3], g) for (name, build), g in zip(base.items(), groups, strict=True)
+        }
+
+    plans = {
+        "no prefetch": base,
+        "prefetch 1 1 1 1": with_prefetch(1, 1, 1, 1),
+        "prefetch 2 2 1 1": with_prefetch(2, 2, 1, 1),
+        "prefetch 3 2 2 1": with_prefetch(3, 2, 2, 1),
+        "prefetch 3 2 0 0": with_prefetch(3, 2, 0, 0),
+        "prefetch 3 2 1 0": with_prefetch(3, 2, 1, 0),
+        "prefetch 0 2 0 0": with_prefetch(0, 2, 0, 0),
+        "qkv, down 6x4": base | {"qkv": (6, 4, 0, 0), "down": (6, 4, 0, 0)},
+    }
+    for what, plan in plans.items():
+        built = {}
+        for name, (stages, steps, x_shared, groups) in plan.items():
+            n, k, epilogue = shapes[name]
+            macros = {"GEMM_EPI": epilogue, "GEMM_STAGES": stages, "GEMM_STEPS": steps}
+            macros |= {"GEMM_X_SHARED": x_shared, "GEMM_PREFETCH": groups}
+            smem = stream_bytes(8, k, epilogue, stages, steps, x_shared)
+            built[name] = Kernels("gemm_stream", {"gemm_n": n, "gemm_k": k}, **macros), smem
+
+        def launch(pdl: bool, built: dict = built) -> None:
+            def product(name: str, layer: int, source, target) -> None:
+                kernels, smem = built[name]
+                arguments = (source, weights[name][layer], target, 1, 0)
+                kernels.launch("gemm_stream_bf16_sm80", sms, 256, *arguments, smem=smem, pdl=pdl)
+
+            def normalise() -> None:
+                arguments = (residual, None, ones, x, 1e-5)
+                norm.launch("rms_norm_rows_bf16_sm80", 1, 1024, *arguments, pdl=pdl)
+
+            for layer in range(layers):
+                kv = PagedKv(pool, layer).arguments
+                normalise()
+                product("qkv", layer, x, qkv)
+                arguments = (
+                    None,
+                    None,
+                    None,
+                    angles,
+                    ready.positions,
+                    ready.kv_slot,
+                    q,
+                    *kv,
+                    1e-5,
+                    0,
+                )
+                rope.launch("rope_kv_paged_bf16_sm80", (1, 6), 256, qkv, *arguments, pdl=pdl)
+                arguments = (table, *kv, partials, counters, 128**-0.5, 0.0, 0)
+                attend.launch(
+                    "attention_paged_bf16_sm80",
+                    2 * sms,
+                    128,
+                    q,
+                    mixed,
+                    ready.plans[0],
+                    *arguments,
+                    smem=shared_bytes(128, 3),
+                    pdl=pdl,
+                )
+                product("o", layer, mixed, residual)
+                normalise()
+                product("gate_up", layer, x, gated)
+                product("down", layer, gated, residual)
+
+        plain, early = (graph_us(lambda pdl=pdl: launch(pdl)) / layers for pdl in (False, True))
+        print(
+            f"chain {what:18s} a layer: {plain:6.1f} us plain, {early:6.1f} us started early",
+            flush=True,
+        )
 
 
 def sampler() -> None:
