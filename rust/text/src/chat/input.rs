@@ -51,7 +51,8 @@ impl ChatInput {
             context.insert(key.clone(), token.clone().into());
         }
         for (key, value) in &self.kwargs {
-            if RESERVED.contains(&key.as_str()) {
+            let named = named.iter().any(|(name, _)| name == key);
+            if named || RESERVED.contains(&key.as_str()) {
                 let message = format!("{key:?} cannot be set here");
                 return Err(TextError::input("chat_template_kwargs", message));
             }

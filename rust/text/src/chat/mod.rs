@@ -74,7 +74,7 @@ impl ChatTemplate {
     /// fit the template, `TemplateLimit`, and `Input` for a field that cannot be honoured.
     pub fn render(&self, input: &ChatInput) -> Result<RenderedPrompt, TextError> {
         let mut context = input.context(&self.named)?;
-        let marks = self.guard.mark(&mut context);
+        let marks = self.guard.mark(&mut context, &self.named);
         context.insert(environment::MARKS.into(), marks.chars().into());
         let rendered = environment::render(&self.environment, context, input.now)?;
         let (text, foreign) = marks.unmark(rendered);

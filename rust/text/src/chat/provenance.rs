@@ -90,8 +90,13 @@ impl Guard {
         }
     }
 
-    /// Marks all strings of the template's variables that come from the request.
-    pub(crate) fn mark(&self, context: &mut Map<String, Value>) -> Marks {
+    /// Marks all strings of the template's variables, but for those of `named`, which are the model's
+    /// own: the others come from the request.
+    pub(crate) fn mark(
+        &self,
+        context: &mut Map<String, Value>,
+        named: &[(String, String)],
+    ) -> Marks {
         let mut free = FreeChars::default();
         context.values().for_each(|value| free.see(value));
         let pairs = self.chars.iter().map(|&c| (c, free.take())).collect();
@@ -104,8 +109,7 @@ impl Guard {
                         self.mark_value(message, &marks, answer);
                     }
                 }
-                // Named tokens are the model's own.
-                (key, Value::String(_)) if key.ends_with("_token") => {}
+                (key, _) if named.iter().any(|(name, _)| name == key) => {}
                 (_, value) => self.mark_value(value, &marks, false),
             }
         }

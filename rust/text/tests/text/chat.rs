@@ -172,6 +172,32 @@ fn test_no_way_of_joining_text_of_the_request_makes_a_special_token() {
 }
 
 #[test]
+fn test_special_tokens_in_other_variables_of_the_request_stay_text() {
+    let tokenizer = tokenizer("<s>", "</s>");
+    let source = "{{ bos_token + my_token + tools[0].name }}";
+    let template = ChatTemplate::for_tokenizer(source, &tokenizer).unwrap();
+    let mut input = ChatInput {
+        messages: json!([{"role": "user", "content": "x"}]),
+        tools: Some(json!([{"name": "</s>"}])),
+        ..ChatInput::default()
+    };
+    input.kwargs.insert("my_token".into(), "<s>".into());
+    let prompt = template.render(&input).unwrap();
+    assert_eq!(prompt.text(), "<s><s></s>");
+    let ids = tokenizer.encode_rendered(&prompt).unwrap();
+    assert_eq!(ids.iter().filter(|id| tokenizer.is_special(**id)).count(), 1);
+}
+
+#[test]
+fn test_a_very_long_chat_is_within_the_limits() {
+    let content = "some text < and more > ".repeat(217);
+    let message = |index: usize| json!({"role": if index.is_multiple_of(2) { "user" } else { "assistant" }, "content": content});
+    let input = ChatInput { messages: (0..2000).map(message).collect(), ..ChatInput::default() };
+    let template = ChatTemplate::new(&source("qwen3"), "<s>", "</s>").unwrap();
+    assert!(template.render(&input).unwrap().as_str().len() > 2000 * content.len());
+}
+
+#[test]
 fn test_special_tokens_that_a_template_puts_together_count() {
     let messages = json!([{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]);
     let (text, special) = special_tokens_in(&source("phi3"), messages);
@@ -258,7 +284,7 @@ fn test_fields_that_cannot_be_honoured_are_named() {
     let mut nothing = with(&json!([{"role": "assistant", "content": null}]));
     nothing.continue_final_message = true;
     assert!(render(nothing).contains("no text to continue"));
-    for key in ["messages", "chat_template", "tokenize", "tools"] {
+    for key in ["messages", "chat_template", "tokenize", "tools", "bos_token"] {
         let mut reserved = with(&user);
         reserved.kwargs.insert(key.into(), Value::Null);
         assert!(render(reserved).contains(key));

@@ -129,6 +129,9 @@ fn print_figures() {
         let time = cpu_time_of(|| drop(black_box(ours.encode(&long, false).unwrap())));
         println!("{name}: 1 MiB of one letter {time:?}");
     }
+    let (vocab, _) = common::smollm2_vocab().unwrap();
+    let load = cpu_time_of(|| drop(black_box(Tokenizer::from_gguf(vocab.clone()).unwrap())));
+    println!("SmolLM2: load from GGUF keys {load:?}");
     print_template_figures();
 }
 
