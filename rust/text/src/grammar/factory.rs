@@ -63,7 +63,7 @@ impl GrammarFactory {
         budget: GrammarBudget,
     ) -> Result<Arc<Grammar>, TextError> {
         let refuse = |message: String| TextError::input(spec.field, message);
-        let lark = spec.lark(budget).map_err(refuse)?;
+        let lark = spec.lark(budget, &self.inner.tokenizer).map_err(refuse)?;
         let key: Arc<str> = lark.text().into();
         if let Some(grammar) = self.inner.lock_cache().find(&key) {
             return Ok(grammar);

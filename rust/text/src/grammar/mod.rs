@@ -14,7 +14,7 @@ mod vocabulary;
 
 pub use bounds::GrammarBudget;
 pub use factory::GrammarFactory;
-pub(crate) use lark::{escaped, literal};
+pub(crate) use lark::{Marker, literal};
 pub(crate) use schema::json_rule;
 pub use source::{GrammarSource, GrammarSpec, Reasoned};
 pub use state::{Grammar, GrammarError, GrammarState};

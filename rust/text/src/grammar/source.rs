@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 use super::bounds::{
     GrammarBudget, MAX_CHOICES, MAX_LARK_BRACKETS, MAX_LARK_LINES, MAX_REGEX_BYTES,
 };
-use super::lark::{escaped, literal, regex};
+use super::lark::{Marker, literal, regex};
 use super::schema::json_rule;
+use crate::Tokenizer;
 use crate::reasoning::ReasoningTags;
 use crate::tools::ToolGrammar;
 
@@ -59,7 +60,11 @@ impl GrammarSpec {
     ///
     /// # Errors
     /// One line that says which bound it exceeds or what is wrong with it.
-    pub(crate) fn lark(&self, budget: GrammarBudget) -> Result<Lark, String> {
+    pub(crate) fn lark(
+        &self,
+        budget: GrammarBudget,
+        tokenizer: &Tokenizer,
+    ) -> Result<Lark, String> {
         let body = match &self.source {
             GrammarSource::JsonObject => {
                 format!("start: {}", json_rule(&json!({ "type": "object" }))?)
@@ -91,12 +96,11 @@ impl GrammarSpec {
         let Some((tags, reasoned)) = &self.reasoning else {
             return Ok(Lark { parts: vec![("main", body)] });
         };
-        // A lazy rule ends at the first closing tag, whatever stands before it.
-        let until = format!("reasoning[lazy]: /(.|\\n)*{}/\n", escaped(&tags.close));
+        let until = Marker::new(&tags.close, tokenizer).until("reasoning");
         let start = match reasoned {
             Reasoned::Opened => "start: reasoning /\\n{0,2}/ @body\n".to_owned(),
             Reasoned::Allowed => {
-                let open = literal(&tags.open);
+                let open = Marker::new(&tags.open, tokenizer).token();
                 format!("start: ({open} reasoning /\\n{{0,2}}/)? @body\n")
             }
         };

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::ToolFormat;
 use crate::Tokenizer;
-use crate::grammar::{json_rule, literal};
+use crate::grammar::{Marker, json_rule, literal};
 
 /// A function that a request declares.
 #[derive(Clone, Debug)]
@@ -25,9 +25,8 @@ pub struct ToolGrammar {
     tools: Vec<ToolSpec>,
     parallel: bool,
     required: bool,
-    /// What opens a call, as a Lark token: a special token by its number, or text.
-    opener: String,
-    args_mark: String,
+    opener: Marker,
+    args: Marker,
 }
 
 impl ToolGrammar {
@@ -40,12 +39,9 @@ impl ToolGrammar {
         required: bool,
         tokenizer: &Tokenizer,
     ) -> Self {
-        let mark = |marker: &str| match tokenizer.token_to_id(marker) {
-            Some(id) if tokenizer.is_special(id) => format!("<[{id}]>"),
-            _ => literal(marker),
-        };
-        let opener = mark(format.markers()[0]);
-        Self { format, tools, parallel, required, opener, args_mark: mark("[ARGS]") }
+        let opener = Marker::new(format.markers()[0], tokenizer);
+        let args = Marker::new("[ARGS]", tokenizer);
+        Self { format, tools, parallel, required, opener, args }
     }
 
     /// The same with one of the tools, to find the one whose schema is at fault.
@@ -82,7 +78,7 @@ impl ToolGrammar {
         let quoted = Value::from(name).to_string();
         match self.format {
             ToolFormat::MistralNamed => {
-                format!("{} {} args_{i}", literal(name), self.args_mark)
+                format!("{} {} args_{i}", literal(name), self.args.token())
             }
             ToolFormat::Llama3 => {
                 let open = literal(&format!("{{\"name\": {quoted}, \"parameters\": "));
@@ -96,7 +92,7 @@ impl ToolGrammar {
     }
 
     fn required_start(&self) -> String {
-        let opener = &self.opener;
+        let opener = self.opener.token();
         let more = |separator: &str| match self.parallel {
             true => format!("call ({} call)*", literal(separator)),
             false => "call".to_owned(),
@@ -123,35 +119,24 @@ impl ToolGrammar {
 
     /// Text that the model may write, and calls that keep to their schemas wherever it opens one.
     fn free_start(&self) -> String {
-        let special = self.opener.starts_with("<[");
-        let marker = self.format.markers()[0];
-        let escaped = crate::grammar::escaped(marker);
-        // A lazy rule ends at the first opener; the last text holds none.
-        let to_call = match special {
-            true => format!("to_call: TEXT? {}\nTEXT: /(.|\\n)+/", self.opener),
-            false => format!("to_call[lazy]: /(.|\\n)*{escaped}/"),
-        };
-        let tail = match special {
-            true => "tail: TEXT?".to_owned(),
-            false => format!("tail: TAIL?\nTAIL: /(.|\\n)+/ & ~/(.|\\n)*{escaped}(.|\\n)*/"),
-        };
+        let rules = self.opener.until("to_call") + &self.opener.without("tail");
         let many = if self.parallel { "*" } else { "?" };
         match self.format {
             ToolFormat::Hermes => {
                 let close = literal(HERMES_CLOSE);
-                format!("start: (to_call /\\n?/ call /\\n?/ {close}){many} tail\n{to_call}\n{tail}")
+                format!("start: (to_call /\\n?/ call /\\n?/ {close}){many} tail\n{rules}")
             }
             ToolFormat::SmolLm2 => {
                 let close = literal(&format!("]{HERMES_CLOSE}"));
                 let more = if self.parallel { "call (/, ?/ call)*" } else { "call" };
-                format!("start: (to_call \"[\" {more} {close})? tail\n{to_call}\n{tail}")
+                format!("start: (to_call \"[\" {more} {close})? tail\n{rules}")
             }
             ToolFormat::Mistral => {
                 let more = if self.parallel { "call (/, ?/ call)*" } else { "call" };
-                format!("start: (to_call \"[\" {more} \"]\")? tail\n{to_call}\n{tail}")
+                format!("start: (to_call \"[\" {more} \"]\")? tail\n{rules}")
             }
             ToolFormat::MistralNamed => {
-                format!("start: (to_call call){many} tail\n{to_call}\n{tail}")
+                format!("start: (to_call call){many} tail\n{rules}")
             }
             // What begins with a brace is a call.
             ToolFormat::Llama3 => "start: call | TEXT\nTEXT: /[^{](.|\\n)*/".to_owned(),
