@@ -1,13 +1,14 @@
 //! Measures the CPU executor's model on a checkpoint: prompt and decode speed, GFLOP/s and GB/s.
 //!
-//! `cargo run --release -p ingle-cpu --example cpu_bench -- MODEL [THREADS [PART]]`, PART a prefix of `prompt512` or `decode16`
+//! `cargo run --release -p ingle-cpu --example cpu_bench -- MODEL [THREADS [PART [PATH]]]`, PART a prefix
+//! of `prompt512` or `decode16`, PATH `avx512`, `avx2` or `portable`
 #![allow(clippy::print_stdout, reason = "a command-line program")]
 
 use std::path::Path;
 use std::time::Instant;
 
 use ingle_core::{BlockId, TokenId};
-use ingle_cpu::{CpuConfig, Model, Sequence};
+use ingle_cpu::{CpuConfig, CpuPath, Model, Sequence};
 
 const CONTEXT: u32 = 1024;
 const PROMPT: u32 = 512;
@@ -15,15 +16,22 @@ const BLOCK: u32 = 16;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let path = arguments.next().ok_or("usage: cpu_bench MODEL [THREADS [PART]]")?;
+    let path = arguments.next().ok_or("usage: cpu_bench MODEL [THREADS [PART [PATH]]]")?;
     let threads = arguments.next().map_or(Ok(0), |text| text.parse())?;
     let only = arguments.next();
+    let path_wanted = match arguments.next().as_deref() {
+        None => CpuPath::Auto,
+        Some("avx512") => CpuPath::Avx512,
+        Some("avx2") => CpuPath::Avx2,
+        Some(_) => CpuPath::Portable,
+    };
     let wanted = |part: &str| only.as_deref().is_none_or(|only| part.starts_with(only));
     let start = Instant::now();
     let checkpoint = ingle_model::open(Path::new(&path))?;
     let opened = start.elapsed().as_secs_f64();
     let config = CpuConfig {
         threads,
+        path: path_wanted,
         num_blocks: 17 * CONTEXT / BLOCK,
         block_size: BLOCK,
         max_model_len: CONTEXT,

@@ -53,10 +53,15 @@ impl Attention<'_> {
     /// Queries lie in the first columns of `queries`, head by head; results go to `out` likewise.
     pub(crate) fn run(&self, pool: &mut Pool, queries: &Rows, out: &mut Rows) {
         let mut tasks: Vec<Task<'_>> = Vec::new();
+        // Pairs together read the keys once; where there would be work for half of the threads at most,
+        // each pair is a task of its own.
+        let few = |span: &Span<'_>| (span.num_tokens * self.group).div_ceil(TILE_ROWS);
+        let num_tasks = self.spans.iter().map(few).sum::<usize>() * self.num_kv_heads;
+        let size = if 2 * num_tasks <= pool.num_threads() { 1 } else { TILE_ROWS };
         for span in self.spans {
             let pairs = span.num_tokens * self.group;
-            for start in (0..pairs).step_by(TILE_ROWS) {
-                tasks.push((*span, start..(start + TILE_ROWS).min(pairs)));
+            for start in (0..pairs).step_by(size) {
+                tasks.push((*span, start..(start + size).min(pairs)));
             }
         }
         let out = out.shared();

@@ -75,6 +75,11 @@ impl Pool {
         Ok(pool)
     }
 
+    /// Threads in all.
+    pub(crate) fn num_threads(&self) -> usize {
+        self.threads.len() + 1
+    }
+
     /// Runs `work(task, scratch)` for every task below `tasks`, each once, on all threads.
     ///
     /// # Panics

@@ -30,8 +30,8 @@ pub(crate) fn unpack(
             widen_f16(path, &panel[inputs.start * PANEL..inputs.end * PANEL], out);
         }
         WeightType::Bf16 => {
-            let end = inputs.end.next_multiple_of(2);
-            widen_bf16(path, &numbers::<u16>(panel)[inputs.start * PANEL..end * PANEL], out);
+            let pairs = inputs.start / 2 * PANEL..inputs.end.div_ceil(2) * PANEL;
+            widen_bf16(path, &numbers::<u32>(panel)[pairs], out);
         }
         _ => {
             let sizes = layout(weight_type);
@@ -67,22 +67,20 @@ fn widen_f16_body<A: Arithmetic>(source: &[u16], out: &mut [f32]) {
 }
 
 per_path! {
-    fn widen_bf16(source: &[u16], out: &mut [f32]) = widen_bf16_body
+    fn widen_bf16(pairs: &[u32], out: &mut [f32]) = widen_bf16_body
 }
 
+/// A word holds an even input's weight in its low half, the next one's in its high half.
 #[inline(always)]
-fn widen_bf16_body<A: Arithmetic>(source: &[u16], out: &mut [f32]) {
-    for (pairs, out) in source.as_chunks::<{ 2 * PANEL }>().0.iter().zip(out.chunks_mut(2 * PANEL))
-    {
-        let mut wide = [0.0f32; 2 * PANEL];
-        for half in 0..2 {
-            for lane in 0..16 {
-                let at = half * 32 + lane * 2;
-                wide[half * 16 + lane] = f32::from_bits(u32::from(pairs[at]) << 16);
-                wide[PANEL + half * 16 + lane] = f32::from_bits(u32::from(pairs[at + 1]) << 16);
-            }
+fn widen_bf16_body<A: Arithmetic>(pairs: &[u32], out: &mut [f32]) {
+    for (words, out) in pairs.as_chunks::<PANEL>().0.iter().zip(out.chunks_mut(2 * PANEL)) {
+        let (even, odd) = out.split_at_mut(PANEL);
+        for (value, word) in even.iter_mut().zip(words) {
+            *value = f32::from_bits(word << 16);
         }
-        out.copy_from_slice(&wide[..out.len()]);
+        for (value, word) in odd.iter_mut().zip(words) {
+            *value = f32::from_bits(word & 0xffff_0000);
+        }
     }
 }
 

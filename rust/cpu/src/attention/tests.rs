@@ -181,8 +181,16 @@ fn run(setting: &Setting) {
             window: setting.window,
         };
         let mut out = Rows::zeroed(rows, q_len);
-        let mut pool = Pool::new(2, || Scratch::new(setting.head_dim, 128)).expect("threads");
-        attention.run(&mut pool, &queries, &mut out);
+        let run = |threads: usize, out: &mut Rows| {
+            let scratch = || Scratch::new(setting.head_dim, 128);
+            let mut pool = Pool::new(threads, scratch).expect("threads");
+            attention.run(&mut pool, &queries, out);
+        };
+        run(2, &mut out);
+        // With so many threads each pair is a task of its own.
+        let mut single = Rows::zeroed(rows, q_len);
+        run(30, &mut single);
+        assert_eq!(out.data(), single.data(), "{} {setting:?}", path.name());
         for row in 0..rows {
             let s = usize::from(row >= NEW[0]);
             let position = spans[s].start + row - spans[s].first_row;

@@ -1,9 +1,9 @@
 //! Tiles with AVX-512: 12 rows by two registers of 16 columns, 24 sums in registers.
 
 use std::arch::x86_64::{
-    __m512i, _MM_HINT_T0, _mm_prefetch, _mm512_and_si512, _mm512_castsi512_ps, _mm512_fmadd_ps,
-    _mm512_loadu_ps, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps,
-    _mm512_slli_epi32, _mm512_storeu_ps,
+    __m256i, __m512i, _MM_HINT_T0, _mm_prefetch, _mm256_loadu_si256, _mm512_and_si512,
+    _mm512_castsi512_ps, _mm512_cvtph_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512,
+    _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_slli_epi32, _mm512_storeu_ps,
 };
 
 use super::kernel::Columns;
@@ -131,6 +131,61 @@ unsafe fn rows_bf16<const ROWS: usize>(
             let b1 = _mm512_castsi512_ps(_mm512_and_si512(w1, upper));
             for (row, sums) in sums.iter_mut().enumerate() {
                 let x = _mm512_set1_ps(*a.add(row * a_stride + 2 * pair + 1));
+                sums[0] = _mm512_fmadd_ps(x, b0, sums[0]);
+                sums[1] = _mm512_fmadd_ps(x, b1, sums[1]);
+            }
+        }
+        for (row, sums) in sums.iter().enumerate() {
+            _mm512_storeu_ps(out.add(row * PANEL), sums[0]);
+            _mm512_storeu_ps(out.add(row * PANEL + 16), sums[1]);
+        }
+    }
+}
+
+/// As `tile_bf16` for an f16 panel, any `depth`.
+///
+/// # Safety
+/// AVX-512 F and BW exist. With rows = `out.len() / 32` in 1..=8: `a` holds `(rows - 1) * a_stride + depth`
+/// numbers, `panel` `depth * 32`.
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) unsafe fn tile_f16(
+    a: &[f32],
+    a_stride: usize,
+    panel: &[u16],
+    depth: usize,
+    out: &mut [f32],
+) {
+    // SAFETY: passed on.
+    unsafe {
+        for_rows!(out.len() / PANEL, rows_f16(a, a_stride, panel, depth, out), 1 2 3 4 5 6 7 8)
+    }
+}
+
+/// # Safety
+/// As `tile_f16` with rows = `ROWS`.
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn rows_f16<const ROWS: usize>(
+    a: &[f32],
+    a_stride: usize,
+    panel: &[u16],
+    depth: usize,
+    out: &mut [f32],
+) {
+    let (a, panel, out) = (a.as_ptr(), panel.as_ptr(), out.as_mut_ptr());
+    let mut sums = [[_mm512_setzero_ps(); 2]; ROWS];
+    // SAFETY: as in `rows`; an input takes 32 numbers of `panel`. A prefetch may point anywhere.
+    unsafe {
+        for (row, sums) in sums.iter_mut().enumerate() {
+            sums[0] = _mm512_loadu_ps(out.add(row * PANEL));
+            sums[1] = _mm512_loadu_ps(out.add(row * PANEL + 16));
+        }
+        for k in 0..depth {
+            let at = panel.add(k * PANEL);
+            _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(PREFETCH).cast::<i8>());
+            let b0 = _mm512_cvtph_ps(_mm256_loadu_si256(at.cast::<__m256i>()));
+            let b1 = _mm512_cvtph_ps(_mm256_loadu_si256(at.add(16).cast::<__m256i>()));
+            for (row, sums) in sums.iter_mut().enumerate() {
+                let x = _mm512_set1_ps(*a.add(row * a_stride + k));
                 sums[0] = _mm512_fmadd_ps(x, b0, sums[0]);
                 sums[1] = _mm512_fmadd_ps(x, b1, sums[1]);
             }

@@ -96,7 +96,7 @@ pub(crate) fn has_stored_kernel(path: VectorPath, weight_type: WeightType, depth
     match path.kind() {
         #[cfg(target_arch = "x86_64")]
         Kind::Avx512 => match weight_type {
-            WeightType::F32 | WeightType::F16 => false,
+            WeightType::F32 => false,
             WeightType::Bf16 => depth.is_multiple_of(2),
             _ => true,
         },
@@ -127,6 +127,12 @@ pub(crate) fn add_stored_product(
             // SAFETY: the features were detected; the asserts and the slice's length show that what is
             // read and written exists.
             unsafe { super::avx512::tile_bf16(a, a_stride, panel, depth, out) };
+        }
+        #[cfg(target_arch = "x86_64")]
+        (Kind::Avx512, WeightType::F16) => {
+            let panel = &numbers::<u16>(panel)[inputs.start * PANEL..inputs.end * PANEL];
+            // SAFETY: as above.
+            unsafe { super::avx512::tile_f16(a, a_stride, panel, depth, out) };
         }
         #[cfg(target_arch = "x86_64")]
         (Kind::Avx512, _) if weight_type.block_elements() > 1 => {

@@ -59,6 +59,8 @@ pub(crate) struct SamplerScratch {
     values: Vec<f32>,
     /// What the filters left.
     candidates: Vec<Candidate>,
+    /// `[num_valid]` their exponentials.
+    powers: Vec<f32>,
 }
 
 /// Samples one token; `None` if a logit is not finite or no token may be sampled.
@@ -75,7 +77,7 @@ pub(crate) fn sample(
     if params.temperature == 0.0 && is_untouched(row) {
         return Some(first_maximum(logits, maximum(path, logits)));
     }
-    let SamplerScratch { values, candidates } = scratch;
+    let SamplerScratch { values, candidates, powers } = scratch;
     values.clear();
     values.extend_from_slice(logits);
     add_bias(params, values);
@@ -107,7 +109,7 @@ pub(crate) fn sample(
         candidates.retain(|candidate| candidate.x >= floor);
         philox::gumbel_max_of(key, candidates)
     } else {
-        philox::gumbel_max(path, key, values, floor)
+        philox::gumbel_max(path, key, values, floor, powers)
     })
 }
 

@@ -7,8 +7,8 @@
 use ingle_core::TokenId;
 
 use super::filter::Candidate;
-use crate::elementwise::maximum;
-use crate::vector_path::VectorPath;
+use crate::elementwise::{exp_and_sum, maximum};
+use crate::vector_path::{Arithmetic, VectorPath, per_path};
 
 /// Everything but the token id.
 #[derive(Clone, Copy, Debug)]
@@ -23,36 +23,52 @@ impl RowKey {
         Self { key: [seed as u32, (seed >> 32) as u32], position, choice }
     }
 
-    /// Noise of the four ids from `4 * group` on.
-    fn gumbel(&self, group: u32) -> [f32; 4] {
-        philox([group, self.position, self.choice, 0], self.key).map(|word| {
-            let uniform = ((word >> 9) as f32 + 0.5) * (1.0 / 8_388_608.0);
-            -(-uniform.ln()).ln()
-        })
+    /// Noise of one id.
+    fn gumbel(&self, id: u32) -> f32 {
+        let words = philox([id / 4, self.position, self.choice, 0], self.key);
+        gumbel(words[id as usize % 4])
     }
 }
 
-/// Ten rounds.
+/// A number in (0, 1) from 23 of the bits: exact in f32, and so is its distance from 1.
+fn uniform(word: u32) -> f32 {
+    ((word >> 9) as f32 + 0.5) * (1.0 / 8_388_608.0)
+}
+
+fn gumbel(word: u32) -> f32 {
+    -(-uniform(word).ln()).ln()
+}
+
 fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
-    for _ in 0..10 {
-        let first = u64::from(counter[0]) * 0xD251_1F53;
-        let second = u64::from(counter[2]) * 0xCD9E_8D57;
-        counter = [
-            (second >> 32) as u32 ^ counter[1] ^ key[0],
-            second as u32,
-            (first >> 32) as u32 ^ counter[3] ^ key[1],
-            first as u32,
-        ];
-        key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
+    for _ in 0..ROUNDS {
+        counter = round(counter, key);
+        key = next_key(key);
     }
     counter
+}
+
+#[inline(always)]
+fn round(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
+    let first = u64::from(counter[0]) * 0xD251_1F53;
+    let second = u64::from(counter[2]) * 0xCD9E_8D57;
+    [
+        (second >> 32) as u32 ^ counter[1] ^ key[0],
+        second as u32,
+        (first >> 32) as u32 ^ counter[3] ^ key[1],
+        first as u32,
+    ]
+}
+
+#[inline(always)]
+fn next_key(key: [u32; 2]) -> [u32; 2] {
+    [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)]
 }
 
 /// The winner among `candidates`.
 pub(crate) fn gumbel_max_of(key: RowKey, candidates: &[Candidate]) -> TokenId {
     let mut best = Candidate { x: f32::NEG_INFINITY, id: u32::MAX };
     for candidate in candidates {
-        let x = candidate.x + key.gumbel(candidate.id / 4)[candidate.id as usize % 4];
+        let x = candidate.x + key.gumbel(candidate.id);
         if x > best.x || (x == best.x && candidate.id < best.id) {
             best = Candidate { x, id: candidate.id };
         }
@@ -60,47 +76,94 @@ pub(crate) fn gumbel_max_of(key: RowKey, candidates: &[Candidate]) -> TokenId {
     TokenId(best.id)
 }
 
-/// The winner among all ids with `x >= floor` that are not removed. Noise is at most `MAX_GUMBEL`, so a
-/// stretch of ids whose best x lies further below the leader needs no random numbers.
-pub(crate) fn gumbel_max(path: VectorPath, key: RowKey, values: &[f32], floor: f32) -> TokenId {
-    let mut best = Candidate { x: f32::NEG_INFINITY, id: u32::MAX };
-    let mut consider = |start: usize, part: &[f32]| {
-        for (offset, four) in part.chunks(4).enumerate() {
-            let first = start + 4 * offset;
-            if four.iter().all(|x| x + MAX_GUMBEL < best.x) {
-                continue;
-            }
-            for ((id, x), noise) in (first..).zip(four).zip(key.gumbel(first as u32 / 4)) {
-                let sum = x + noise;
-                let id = id as u32;
-                if *x >= floor && (sum > best.x || (sum == best.x && id < best.id)) {
-                    best = Candidate { x: sum, id };
-                }
+/// The winner among all ids with `x >= floor` that are not removed; the highest x is 0.
+///
+/// Few ids need a logarithm. An id can only beat the leader's sum b if its noise exceeds `b - x`; as
+/// `-ln u >= 1 - u`, noise is at most `-ln(1 - u)`, so `e^x * e^-b` must exceed `1 - u`.
+pub(crate) fn gumbel_max(
+    path: VectorPath,
+    key: RowKey,
+    values: &[f32],
+    floor: f32,
+    powers: &mut Vec<f32>,
+) -> TokenId {
+    powers.clear();
+    powers.extend_from_slice(values);
+    exp_and_sum(path, powers, 0.0);
+    let mut race =
+        Race { best: Candidate { x: f32::NEG_INFINITY, id: u32::MAX }, bar: f32::INFINITY };
+    let mut words = [[0; LANES]; 4];
+    let mut consider = |stretch: usize, race: &mut Race| {
+        let ids = stretch * STRETCH..values.len().min((stretch + 1) * STRETCH);
+        if maximum(path, &powers[ids.clone()]) * race.bar < SMALLEST_GAP {
+            return;
+        }
+        philox_lanes(path, key, (stretch * LANES) as u32, &mut words);
+        for id in ids {
+            let word = words[id % 4][id / 4 % LANES];
+            let may_win = powers[id] * race.bar >= (1.0 - uniform(word)) * SLACK;
+            if may_win && values[id] >= floor {
+                race.enter(values[id] + gumbel(word), id as u32);
             }
         }
-        best.x
     };
     // The most likely token first: it sets a high bar.
-    let max = maximum(path, values);
-    let leader = values.iter().position(|x| *x == max).unwrap_or(0) / STRETCH * STRETCH;
-    let mut bar = consider(leader, &values[leader..(leader + STRETCH).min(values.len())]);
-    for (start, part) in (0..).step_by(STRETCH).zip(values.chunks(STRETCH)) {
-        if start != leader && maximum(path, part) + MAX_GUMBEL >= bar {
-            bar = consider(start, part);
-        }
+    let leader = values.iter().position(|x| *x == 0.0).unwrap_or(0) / STRETCH;
+    consider(leader, &mut race);
+    for stretch in (0..values.len().div_ceil(STRETCH)).filter(|stretch| *stretch != leader) {
+        consider(stretch, &mut race);
     }
-    TokenId(best.id)
+    TokenId(race.best.id)
 }
 
-/// Ids looked at together; a multiple of 4.
-const STRETCH: usize = 256;
-/// Above the largest noise, `-ln(-ln(1 - 2^-24))` = 16.636.
-const MAX_GUMBEL: f32 = 16.64;
+/// The leader, and `e^-x` of its sum.
+struct Race {
+    best: Candidate,
+    bar: f32,
+}
+
+impl Race {
+    fn enter(&mut self, x: f32, id: u32) {
+        if x > self.best.x || (x == self.best.x && id < self.best.id) {
+            self.best = Candidate { x, id };
+            self.bar = (-x).exp();
+        }
+    }
+}
+
+per_path! {
+    /// `philox` for `LANES` groups from `first` on: word w of group `first + i` goes to `out[w][i]`.
+    fn philox_lanes(key: RowKey, first: u32, out: &mut [[u32; LANES]; 4]) = philox_lanes_body
+}
+
+#[inline(always)]
+fn philox_lanes_body<A: Arithmetic>(key: RowKey, first: u32, out: &mut [[u32; LANES]; 4]) {
+    let mut c0: [u32; LANES] = std::array::from_fn(|lane| first + lane as u32);
+    let (mut c1, mut c2, mut c3) = ([key.position; LANES], [key.choice; LANES], [0; LANES]);
+    let mut key = key.key;
+    for _ in 0..ROUNDS {
+        for lane in 0..LANES {
+            [c0[lane], c1[lane], c2[lane], c3[lane]] =
+                round([c0[lane], c1[lane], c2[lane], c3[lane]], key);
+        }
+        key = next_key(key);
+    }
+    *out = [c0, c1, c2, c3];
+}
+
+/// Groups computed together.
+const LANES: usize = 16;
+/// Ids of those groups.
+const STRETCH: usize = 4 * LANES;
+/// The smallest `1 - u`, less the slack.
+const SMALLEST_GAP: f32 = SLACK / 16_777_216.0;
+/// Makes up for rounding in exponentials and logarithms, whose relative errors are below 1e-5.
+const SLACK: f32 = 0.9999;
+const ROUNDS: u32 = 10;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::CpuPath;
 
     #[test]
     fn test_philox_matches_the_published_vectors() {
@@ -121,18 +184,24 @@ mod tests {
 
     #[test]
     fn test_skipping_changes_no_winner() {
-        let path = crate::vector_path::VectorPath::resolve(CpuPath::Auto).expect("path");
-        for position in 0..200 {
-            let key = RowKey::new(11, 0, position);
-            // Steep and flat rows.
-            let scale = if position % 2 == 0 { 1e-2 } else { 1e-4 };
-            let values: Vec<f32> = (0..5000u32)
-                .map(|id| -scale * (id.wrapping_mul(2_654_435_761) >> 16) as f32)
-                .collect();
-            let all: Vec<Candidate> =
-                (0..).zip(&values).map(|(id, x)| Candidate { x: *x, id }).collect();
-            let skipping = gumbel_max(path, key, &values, f32::NEG_INFINITY);
-            assert_eq!(skipping, gumbel_max_of(key, &all), "position {position}");
+        let mut powers = Vec::new();
+        for path in crate::vector_path::VectorPath::all() {
+            for position in 0..300 {
+                let key = RowKey::new(11 << 40 | 5, 2, position);
+                // Steep and flat rows, some with removed ids.
+                let scale = [1e-2, 1e-3, 1e-4, 0.0][position as usize % 4];
+                let count = 5000 - position;
+                let mut values: Vec<f32> = (0..count)
+                    .map(|id| -scale * (id.wrapping_mul(2_654_435_761) >> 16) as f32)
+                    .collect();
+                if position % 3 == 0 {
+                    values.iter_mut().skip(1).step_by(2).for_each(|x| *x = f32::NEG_INFINITY);
+                }
+                let all: Vec<Candidate> =
+                    (0..).zip(&values).map(|(id, x)| Candidate { x: *x, id }).collect();
+                let skipping = gumbel_max(path, key, &values, f32::NEG_INFINITY, &mut powers);
+                assert_eq!(skipping, gumbel_max_of(key, &all), "position {position}");
+            }
         }
     }
 }
