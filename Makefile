@@ -2,6 +2,8 @@
 # which is shared between clones so that dependencies compile once a machine.
 export CARGO_TARGET_DIR ?= $(HOME)/.cache/ingle/target
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# maturin runs pip too, which lists every requirement that it does not need.
+export PIP_QUIET = 1
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
