@@ -15,8 +15,6 @@
 //   memory GEMM_STAGES * GEMM_STEPS * TILES * 8192 + TILES * GEMM_ROWS * 512
 //   + (GEMM_X_SHARED ? GEMM_ROWS * (roundup(2 * gemm_k, 128) + 64) : 0) bytes, TILES = EPI 2 ? 2 : 1.
 //   The first weights are read before griddepcontrol.wait: W must not be written by the kernel before.
-//   GEMM_PREFETCH (sm_90): groups, counted from the CTA's first, that are brought to L2 before the wait. It
-//   pays where the kernels before leave the memory idle (a step of one row), within what L2 can hold.
 #include "ptx.cuh"
 
 #ifndef GEMM_ROWS
@@ -30,9 +28,6 @@
 #endif
 #ifndef GEMM_STEPS
 #define GEMM_STEPS 2
-#endif
-#ifndef GEMM_PREFETCH
-#define GEMM_PREFETCH 0
 #endif
 #ifndef GEMM_X_SHARED
 #define GEMM_X_SHARED 0
@@ -89,22 +84,6 @@ DEV void issue(const Cursor& c, const Problem& p, u32 stage) {
         }
     }
     cp_async_commit();
-}
-
-// Brings what the ring does not hold of the CTA's first GEMM_PREFETCH groups to L2; a lane a row of W.
-DEV void prefetch_groups(const Problem& p) {
-#if __CUDA_ARCH__ >= 900
-    u32 lane = threadIdx.x, in_ring = min((GEMM_STAGES - 1) * ROUND, p.gemm_k);
-    if (lane >= 16 * TILES) return;
-    for (u32 i = 0; i < GEMM_PREFETCH; i++) {
-        u32 group = blockIdx.x + i * gridDim.x, from = i ? 0 : in_ring;
-        if (group >= num_groups(p) || from == p.gemm_k) continue;
-        u64 row = (lane / 16) * (p.gemm_n / 2) + group * 16 + lane % 16;
-        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p.w + row * p.gemm_k + from),
-                     "r"((p.gemm_k - from) * 2)
-                     : "memory");
-    }
-#endif
 }
 
 DEV uint4 load_x(const Problem& p, const u8* x_smem, u32 row, u32 k) {
@@ -191,7 +170,6 @@ PASTE(gemm_stream, DT, sm80)
         issue(next, p, ring + issued * STAGE_BYTES);
         advance(next, p);
     }
-    if (GEMM_PREFETCH > 0) prefetch_groups(p);
     grid_wait();
     if (GEMM_X_SHARED) {
         u32 pieces = p.gemm_k / 8;

@@ -192,30 +192,15 @@ def chain(layers: int = 8, context: int = 1024) -> None:
     counters = torch.zeros(2 * sms, dtype=torch.int32, device="cuda")
     norm, rope = Kernels("rms_norm", DIMS), Kernels("rope_kv", DIMS, HEAD_DIM=128)
     attend = Kernels("attention", DIMS, HEAD_DIM=128, ATTN_STAGES=3)
-    # (stages, steps, x in shared memory, groups to prefetch) of each product
-    base = {"qkv": (4, 4, 0, 0), "o": (4, 4, 0, 0), "gate_up": (4, 2, 1, 0), "down": (4, 4, 0, 0)}
-
-    def with_prefetch(*groups: int) -> dict:
-        return {
-            name: (*build[:3], g) for (name, build), g in zip(base.items(), groups, strict=True)
-        }
-
-    plans = {
-        "no prefetch": base,
-        "prefetch 1 1 1 1": with_prefetch(1, 1, 1, 1),
-        "prefetch 2 2 1 1": with_prefetch(2, 2, 1, 1),
-        "prefetch 3 2 2 1": with_prefetch(3, 2, 2, 1),
-        "prefetch 3 2 0 0": with_prefetch(3, 2, 0, 0),
-        "prefetch 3 2 1 0": with_prefetch(3, 2, 1, 0),
-        "prefetch 0 2 0 0": with_prefetch(0, 2, 0, 0),
-        "qkv, down 6x4": base | {"qkv": (6, 4, 0, 0), "down": (6, 4, 0, 0)},
-    }
+    # (stages, steps, x in shared memory) of each product
+    base = {"qkv": (4, 4, 0), "o": (4, 4, 0), "gate_up": (4, 2, 1), "down": (4, 4, 0)}
+    plans = {"best alone": base, "qkv, down 6x4": base | {"qkv": (6, 4, 0), "down": (6, 4, 0)}}
     for what, plan in plans.items():
         built = {}
-        for name, (stages, steps, x_shared, groups) in plan.items():
+        for name, (stages, steps, x_shared) in plan.items():
             n, k, epilogue = shapes[name]
             macros = {"GEMM_EPI": epilogue, "GEMM_STAGES": stages, "GEMM_STEPS": steps}
-            macros |= {"GEMM_X_SHARED": x_shared, "GEMM_PREFETCH": groups}
+            macros |= {"GEMM_X_SHARED": x_shared}
             smem = stream_bytes(8, k, epilogue, stages, steps, x_shared)
             built[name] = Kernels("gemm_stream", {"gemm_n": n, "gemm_k": k}, **macros), smem
 

@@ -31,14 +31,7 @@ VARIANTS = {
     ],
     "rope_kv": [{"HEAD_DIM": d} for d in (32, 64, 96, 128, 256)],
     "gemm_stream": [
-        {
-            "GEMM_ROWS": r,
-            "GEMM_EPI": e,
-            "GEMM_X_SHARED": x,
-            "GEMM_STAGES": 4,
-            "GEMM_STEPS": 2,
-            "GEMM_PREFETCH": 2,
-        }
+        {"GEMM_ROWS": r, "GEMM_EPI": e, "GEMM_X_SHARED": x, "GEMM_STAGES": 4, "GEMM_STEPS": 2}
         for r, e, x in ((8, 0, 1), (8, 1, 0), (16, 2, 1), (64, 3, 0))
     ],
 }
