@@ -1,5 +1,6 @@
-"""The `ingle` command: serve, generate, chat, doctor. Main thread; exit codes are in exit_codes.py.
+"""The `ingle` command: serve, generate, chat, bench, doctor. Main thread.
 
+Exit codes are in exit_codes.py.
 What a person reads goes to standard output, what a log collector reads to standard error.
 """
 
@@ -12,6 +13,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from ingle import _core
@@ -76,6 +78,7 @@ def parser() -> argparse.ArgumentParser:
     chat.add_argument("--system", metavar="TEXT", help="system message in front of the chat")
     for sub in (generate, chat):
         add_sampling_flags(sub)
+    add_bench_flags(command("bench", "put load on a server and say what it cost", run_bench))
     doctor = command("doctor", "say what this machine can run and what is missing", run_doctor)
     doctor.add_argument("--json", action="store_true", help="for programs")
     return top
@@ -90,6 +93,28 @@ def add_sampling_flags(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--min-p", type=float)
     sub.add_argument("--sampling-seed", type=int, help="the same seed gives the same answer")
     sub.add_argument("--stop", action="append", default=[], help="text that ends it; repeatable")
+
+
+def add_bench_flags(bench: argparse.ArgumentParser) -> None:
+    """Flags of `ingle bench`; the API key comes from OPENAI_API_KEY, where no `ps` shows it."""
+    add = bench.add_argument
+    add("url", metavar="URL", help="of the server, without /v1; any OpenAI-compatible one")
+    add("--model", help="name to ask for; default: none, which ingle takes for its only one")
+    add("--chat", action="store_true", help="ask for chats instead of completions")
+    add("--requests", type=int, default=1000, help="default: 1000")
+    add("--concurrency", type=int, default=64, help="connections at once; default: 64")
+    add("--lengths", default="sharegpt", help="sharegpt (default), fixed:IN:OUT or csv:FILE")
+    add("--rate", type=float, help="requests a second, Poisson; default: all connections busy")
+    add("--seed", type=int, default=1, help="the same seed gives the same prompts; default: 1")
+    add("--processes", type=int, default=0, help="client processes; default: one in 50 connections")
+    add("--timeout", type=float, default=300.0, help="seconds for one request; default: 300")
+    add("--new-connections", action="store_true", help="a connection for each request")
+    add("--server-pid", type=int, help="measure CPU and memory of this process and its children")
+    add(
+        "--body", type=json.loads, default={}, metavar="JSON", help="further fields of each request"
+    )
+    add("--json", action="store_true", help="one JSON object instead of text")
+    add("--plot", type=Path, metavar="FILE.svg", help="draw latencies and rate")
 
 
 def sampling_params(options: argparse.Namespace) -> SamplingParams:
@@ -164,6 +189,41 @@ async def show(engine: Engine, prompt: PromptLike, params: SamplingParams) -> st
         print(delta.text, end="", flush=True)
     print(flush=True)
     return "".join(parts)
+
+
+def run_bench(options: argparse.Namespace) -> int:
+    """`ingle bench URL`: exit code 1 if a request failed."""
+    # Only this command needs a client.
+    from ingle.bench import BenchError, BenchOptions, WorkloadError, run
+
+    if min(options.requests, options.concurrency) < 1 or (options.rate or 1) <= 0:
+        raise ConfigError("requests, concurrency and rate must be above 0")
+    if not isinstance(options.body, dict):
+        raise ConfigError("body: must be a JSON object")
+    if options.server_pid is not None and not Path(f"/proc/{options.server_pid}").exists():
+        raise ConfigError(f"server-pid: no process {options.server_pid}")
+    load_options = BenchOptions(
+        options.url,
+        model=options.model,
+        api_key=os.environ.get("OPENAI_API_KEY"),
+        chat=options.chat,
+        num_requests=options.requests,
+        concurrency=options.concurrency,
+        lengths=options.lengths,
+        rate=options.rate,
+        seed=options.seed,
+        processes=options.processes,
+        timeout_s=options.timeout,
+        new_connections=options.new_connections,
+        server_pid=options.server_pid,
+        extra_body=options.body,
+    )
+    try:
+        return run(load_options, options.json, options.plot)
+    except WorkloadError as error:
+        raise ConfigError(str(error)) from error
+    except BenchError as error:
+        return complain(error, ExitCode.FAILED)
 
 
 def run_doctor(options: argparse.Namespace) -> int:

@@ -60,3 +60,29 @@ def test_taken_port_is_code_1_before_the_model_is_loaded(cpu):
     done = ingle("serve", "/nowhere/at/all", "--port", cpu.address[1])
     assert done.returncode == 1
     assert f"port {cpu.address[1]}" in done.stderr
+
+
+@pytest.mark.parametrize("flags", [[], ["--chat", "--rate", "200", "--new-connections"]])
+def test_bench(sim, flags, tmp_path):
+    plot = tmp_path / "run.svg"
+    load = ["--requests", 12, "--concurrency", 3, "--lengths", "fixed:20:7", "--processes", 2]
+    pid = sim.process.pid
+    done = ingle("bench", sim.url, *load, *flags, "--server-pid", pid, "--json", "--plot", plot)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["requests_ok"], report["requests_failed"]) == (12, 0)
+    assert report["output_tokens"] == 12 * 7
+    assert report["short_outputs"] == 0
+    assert report["cpu_us_per_token"] is not None
+    assert plot.read_text().startswith("<svg")
+
+
+def test_bench_says_what_failed(sim):
+    load = ("--requests", 3, "--concurrency", 2, "--lengths", "fixed:5:5", "--processes", 1)
+    done = ingle("bench", sim.url, *load, "--model", "other")
+    assert done.returncode == 1
+    assert "3 FAILED: HTTP 404" in done.stdout
+    for flags in (["--lengths", "x"], ["--requests", 0], ["--body", "[]"], ["--server-pid", -1]):
+        done = ingle("bench", sim.url, *flags)
+        assert done.returncode == 2
+        assert done.stderr.startswith("ingle: ")
