@@ -33,14 +33,14 @@ pub(crate) struct BudgetInputs {
     pub(crate) kv_cache_memory_bytes: Option<u64>,
     pub(crate) block_bytes: u64,
     pub(crate) block_size: u32,
-    pub(crate) max_model_len: u32,
 }
 
 impl MemoryBudget {
     /// Divides the memory.
     ///
     /// # Errors
-    /// With the numbers, if the rest does not hold one sequence of `max_model_len`.
+    /// With the numbers, if the rest holds hardly a block. Whether it holds the longest sequence is the
+    /// caller's to say, who knows whether that length was asked for or taken from the model.
     pub(crate) fn new(inputs: &BudgetInputs) -> Result<Self, CudaError> {
         let weights = inputs.weight_bytes.next_multiple_of(PIECE_BYTES);
         let buffers = inputs.buffer_bytes.next_multiple_of(PIECE_BYTES);
@@ -50,7 +50,6 @@ impl MemoryBudget {
         let wanted = inputs.kv_cache_memory_bytes.unwrap_or(by_limit.min(by_free));
         let kv = wanted / PIECE_BYTES * PIECE_BYTES;
         let num_blocks = (kv / inputs.block_bytes).min(u64::from(u32::MAX / inputs.block_size));
-        let needed_blocks = u64::from(inputs.max_model_len.div_ceil(inputs.block_size)) + 1;
         let budget = Self {
             parts: vec![
                 ("context, modules, graphs (estimate)", OVERHEAD_BYTES),
@@ -64,16 +63,14 @@ impl MemoryBudget {
             free_bytes: inputs.free_bytes,
             total_bytes: inputs.total_bytes,
         };
-        if num_blocks < needed_blocks || kv > by_free {
+        if num_blocks < MIN_BLOCKS || kv > by_free {
             return Err(CudaError::OutOfMemory(format!(
-                "does not fit: weights {} MiB, step buffers {} MiB, KV pool {} MiB of which one \
-                 sequence of {} tokens needs {} MiB; the card has {} MiB free of {} MiB and this \
-                 process may hold {} MiB",
+                "does not fit: weights {} MiB, step buffers {} MiB, KV pool {} MiB in blocks of {} \
+                 KiB; the card has {} MiB free of {} MiB and this process may hold {} MiB",
                 weights >> 20,
                 buffers >> 20,
                 kv >> 20,
-                inputs.max_model_len,
-                (needed_blocks * inputs.block_bytes) >> 20,
+                inputs.block_bytes >> 10,
                 inputs.free_bytes >> 20,
                 inputs.total_bytes >> 20,
                 limit >> 20,
@@ -104,6 +101,8 @@ impl fmt::Display for MemoryBudget {
 /// What the context, loaded code, cuBLASLt and graphs take outside the arena: an estimate, measured as
 /// 0.6 to 0.7 GB for 60 graphs on one H200.
 const OVERHEAD_BYTES: u64 = 768 << 20;
+/// Fewest blocks that can serve anything.
+const MIN_BLOCKS: u64 = 4;
 /// Left to the card's other users.
 const RESERVE_BYTES: u64 = 512 << 20;
 
@@ -121,7 +120,6 @@ mod tests {
             kv_cache_memory_bytes: None,
             block_bytes: 8 << 20,
             block_size: 64,
-            max_model_len: 8192,
         }
     }
 
@@ -142,7 +140,7 @@ mod tests {
         assert!(error.contains("17408 MiB free") && error.contains("16384 MiB"), "{error}");
         let greedy = BudgetInputs { kv_cache_memory_bytes: Some(200 << 30), ..inputs() };
         assert!(MemoryBudget::new(&greedy).is_err());
-        let tiny = BudgetInputs { kv_cache_memory_bytes: Some(64 << 20), ..inputs() };
+        let tiny = BudgetInputs { kv_cache_memory_bytes: Some(31 << 20), ..inputs() };
         assert!(MemoryBudget::new(&tiny).is_err());
     }
 }

@@ -374,12 +374,14 @@ impl CudaExecutor {
 
 impl Drop for CudaExecutor {
     fn drop(&mut self) {
+        // The driver wants it for what is freed below; an error (a lost device) has no one to go to.
+        let _ = self.model.context.make_current();
         self.graphs = None;
         self.to_waiter = None;
         if let Some(waiter) = self.waiter.take() {
             let _ = waiter.join();
         }
         // Steps that no waiter saw (a late one) may still run on memory that is about to go.
-        let _ = self.model.context.make_current().and_then(|()| self.stream.synchronise());
+        let _ = self.stream.synchronise();
     }
 }

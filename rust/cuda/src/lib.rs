@@ -29,6 +29,7 @@ mod memory;
 mod metadata;
 mod model;
 mod module;
+mod picking;
 mod prebuilt;
 mod probe;
 mod product;

@@ -181,3 +181,59 @@ fn convert(
 
 /// Elements a chunk: 4 MiB as the device type, and a multiple of every storage block (256).
 const CHUNK_ELEMENTS: u64 = 2 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ingle_model::TensorView;
+
+    fn job(rows: u32, cols: u32, offset: u64, conversion: Conversion) -> CopyJob {
+        let view = TensorView {
+            name: "t".to_owned(),
+            file: 0,
+            offset,
+            byte_len: 0,
+            weight_type: WeightType::Q6K,
+            rows,
+            cols,
+        };
+        CopyJob { view, conversion, address: 0 }
+    }
+
+    #[test]
+    fn chunks_cover_every_element_once_in_file_order() {
+        let jobs = [
+            job(3000, 4096, 900, Conversion::Matrix),
+            job(1, 256, 100, Conversion::Vector { add_one: false }),
+            job(1, 5 << 20, 500, Conversion::Vector { add_one: true }),
+        ];
+        let chunks = split(&jobs);
+        let order: Vec<usize> = chunks.iter().map(|chunk| chunk.job).collect();
+        assert!(order.is_sorted_by_key(|job| [2, 0, 1][*job]));
+        for (index, job) in jobs.iter().enumerate() {
+            let mut next = 0;
+            for chunk in chunks.iter().filter(|chunk| chunk.job == index) {
+                assert_eq!(chunk.start, next);
+                assert_eq!(chunk.start % 256, 0);
+                let bytes = if job.conversion == Conversion::Matrix { 2 } else { 4 };
+                assert!(chunk.elements * bytes <= CHUNK_ELEMENTS * DEVICE_TYPE_BYTES);
+                next += chunk.elements;
+            }
+            assert_eq!(next, u64::from(job.view.rows) * u64::from(job.view.cols));
+        }
+    }
+
+    #[test]
+    fn conversions_round_and_add() {
+        let values = [1.0, -0.5, 3.0078125];
+        let mut out = [0u8; 16];
+        let add = Conversion::Vector { add_one: true };
+        assert_eq!(convert(&values, add, WeightType::Bf16, &mut out), (4, 12));
+        assert_eq!(out[..8], [2.0f32.to_le_bytes(), 0.5f32.to_le_bytes()].concat());
+        assert_eq!(convert(&values, Conversion::Matrix, WeightType::Bf16, &mut out), (2, 6));
+        // 3.0078125 lies half-way between two bf16 numbers; the even one is 3.
+        assert_eq!(out[..6], [0x80, 0x3f, 0x00, 0xbf, 0x40, 0x40]);
+        assert_eq!(convert(&values, Conversion::Matrix, WeightType::F16, &mut out), (2, 6));
+        assert_eq!(out[..4], [0x00, 0x3c, 0x00, 0xb8]);
+    }
+}

@@ -1,7 +1,6 @@
 //! The steps of loading: what is decided first, memory, then weights, kernels and cuBLASLt beside each
 //! other, then algorithms. The loading thread and its helpers; `start.rs` calls them in order.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use ingle_model::{CopyPlan, FeedForwardSpec, ModelSpec, WeightSource, WeightType};
@@ -15,27 +14,26 @@ use crate::compile::Compiler;
 use crate::config::{CudaConfig, DeviceType};
 use crate::context::Context;
 use crate::dims::{Buckets, Dims, EngineDims};
-use crate::gemm::{Blas, GemmOut, GemmShape};
+use crate::gemm::Blas;
 use crate::kernels::{AttentionLaunch, HEADER, KernelSettings, Kernels, Program};
 use crate::kv_pool::KvPool;
 use crate::loader::load_weights;
 use crate::memory::fill;
-use crate::model::{Model, Shapes, activation_kind, gemm_shapes};
+use crate::model::Model;
+use crate::picking::Picking;
 use crate::prebuilt::read_prebuilt;
 use crate::product::Products;
 use crate::start::Clock;
 use crate::stream::Stream;
-use crate::stream_gemm::OwnProduct;
-use crate::tune::{Operands, Tuner};
-use crate::weights::{FeedForwardWeights, WeightLayout, Weights};
+use crate::weights::WeightLayout;
 
 /// What is fixed before memory is taken.
 pub(crate) struct Setup {
-    context: Arc<Context>,
-    spec: ModelSpec,
-    config: CudaConfig,
-    engine: EngineDims,
-    attention: AttentionLaunch,
+    pub(crate) context: Arc<Context>,
+    pub(crate) spec: ModelSpec,
+    pub(crate) config: CudaConfig,
+    pub(crate) engine: EngineDims,
+    pub(crate) attention: AttentionLaunch,
     f16_device: bool,
     windows: Vec<u32>,
 }
@@ -43,8 +41,8 @@ pub(crate) struct Setup {
 /// Mapped regions and what lies where.
 pub(crate) struct Memory {
     pub(crate) budget: MemoryBudget,
-    weight_layout: WeightLayout,
-    buffers: Buffers,
+    pub(crate) weight_layout: WeightLayout,
+    pub(crate) buffers: Buffers,
     weights: Region,
     state: Region,
     kv: KvPool,
@@ -138,7 +136,6 @@ impl Setup {
             kv_cache_memory_bytes: self.config.kv_cache_memory_bytes,
             block_bytes: block_stride,
             block_size: self.engine.block_size,
-            max_model_len: self.config.max_model_len,
         })?;
         clock.time("memory mapped", || {
             let weights = Region::mapped(context, weight_bytes)?;
@@ -244,7 +241,8 @@ impl Setup {
         Ok((kernels, compiled, format!("NVRTC {major}.{minor} {}", compiler.path())))
     }
 
-    fn cache(&self, folder: &str) -> Result<Option<Cache>, CudaError> {
+    /// The cache's folder of this name, if anything is kept.
+    pub(crate) fn cache(&self, folder: &str) -> Result<Option<Cache>, CudaError> {
         match &self.config.cache_dir {
             Some(path) => {
                 Cache::open(path)?;
@@ -254,7 +252,8 @@ impl Setup {
         }
     }
 
-    fn buckets(&self) -> Buckets {
+    /// Padded row counts.
+    pub(crate) fn buckets(&self) -> Buckets {
         Buckets::up_to(self.engine.max_tokens.max(LIST_ROWS))
     }
 
@@ -280,68 +279,6 @@ impl Setup {
     }
 }
 
-/// What algorithms are picked with.
-struct Picking<'a> {
-    setup: &'a Setup,
-    memory: &'a Memory,
-    blas: &'a Arc<Blas>,
-    kernels: &'a Kernels,
-    stream: &'a Stream,
-}
-
-impl Picking<'_> {
-    fn measured(&self) -> Result<(Products, usize), CudaError> {
-        let picked = self.products(true)?;
-        picked.ok_or_else(|| CudaError::Unsupported("no algorithm was measured".to_owned()))
-    }
-
-    /// All products; `None` if one has no stored algorithm and none may be measured.
-    fn products(&self, measure: bool) -> Result<Option<(Products, usize)>, CudaError> {
-        let (setup, buffers) = (self.setup, &self.memory.buffers);
-        let cache = setup.cache("products")?;
-        let sizes = BufferSizes::new(&setup.spec, &setup.engine, &setup.attention);
-        let (layer_shapes, head) = gemm_shapes(&setup.spec);
-        let operands = operands(&setup.spec, &self.memory.weight_layout.weights, buffers);
-        if measure {
-            // Constant, finite and not zero: zeros would flatter the clock.
-            for (shape, operand) in &operands {
-                let rows = if *shape == head { sizes.samples } else { sizes.tokens };
-                fill(self.stream, operand.x, 0x3c, (rows * u64::from(shape.k) * 2) as usize)?;
-            }
-        }
-        let dims = Dims::of(&setup.spec, &setup.engine);
-        let (num_sms, activation) = (setup.context.info.num_sms, activation_kind(&setup.spec));
-        let own = |rows, shape| {
-            if setup.config.deterministic {
-                return Vec::new();
-            }
-            OwnProduct::all(self.kernels, dims, num_sms, (rows, shape), activation)
-        };
-        let mut wanted = Vec::new();
-        for &rows in setup.buckets().sizes() {
-            // A gated product is our own kernel's alone, where it has one; sorted behind the plain one.
-            let exists =
-                |shape: &&GemmShape| shape.out != GemmOut::Gated || !own(rows, **shape).is_empty();
-            wanted.extend(layer_shapes.iter().filter(exists).map(|shape| (rows, *shape)));
-            if u64::from(rows) <= sizes.samples {
-                wanted.push((rows, head));
-            }
-        }
-        let tuner = Tuner {
-            context: &setup.context,
-            blas: self.blas,
-            stream: self.stream,
-            cache: cache.as_ref(),
-            workspace: buffers.gemm_workspace,
-            deterministic: setup.config.deterministic,
-            operands,
-            own: &own,
-        };
-        let picked = tuner.products(&wanted, measure)?;
-        Ok(picked.map(|(map, measured)| (Products::new(map, buffers.gemm_workspace), measured)))
-    }
-}
-
 fn joined<T>(
     thread: std::thread::ScopedJoinHandle<'_, Result<T, CudaError>>,
 ) -> Result<T, CudaError> {
@@ -350,38 +287,6 @@ fn joined<T>(
         // Our own mistake: it goes on as the panic it was.
         Err(panic) => std::panic::resume_unwind(panic),
     }
-}
-
-/// Buffers and weights that each product is measured on: those that steps use.
-fn operands(
-    spec: &ModelSpec,
-    weights: &Weights,
-    buffers: &Buffers,
-) -> HashMap<GemmShape, Operands> {
-    let mut operands: HashMap<GemmShape, Operands> = HashMap::new();
-    let mut add = |shape: GemmShape, weight: u64, x: u64, out: u64| {
-        let entry = operands.entry(shape);
-        entry.or_insert_with(|| Operands { weights: Vec::new(), x, out }).weights.push(weight);
-    };
-    let branch = if spec.post_norms { buffers.branch } else { buffers.residual };
-    let shapes = Shapes::of(spec);
-    for layer in &weights.layers {
-        add(shapes.qkv, layer.qkv, buffers.normed, buffers.qkv);
-        add(shapes.output, layer.output, buffers.attended, branch);
-        match layer.feed_forward {
-            FeedForwardWeights::Dense { gate_up, down, intermediate_size, .. } => {
-                add(shapes.gate_up(intermediate_size), gate_up, buffers.normed, buffers.gate_up);
-                add(shapes.gated(intermediate_size), gate_up, buffers.normed, buffers.gated);
-                add(shapes.down(intermediate_size), down, buffers.gated, branch);
-            }
-            FeedForwardWeights::Moe { router, spec, .. } => {
-                let shape = shapes.router(spec.num_experts);
-                add(shape, router, buffers.normed, buffers.router_logits);
-            }
-        }
-    }
-    add(shapes.head, weights.lm_head, buffers.sampled, buffers.logits);
-    operands
 }
 
 /// Refuses what the kernels cannot do, before anything is opened.

@@ -205,3 +205,43 @@ impl Builder<'_> {
 
 /// Bytes of a bf16 or f16 element.
 pub(crate) const DEVICE_TYPE_BYTES: u64 = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every reference model: all its tensors are placed once, none over another, merged ones in order.
+    #[test]
+    fn every_tensor_of_every_model_has_its_place() {
+        let models = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/models");
+        let mut seen = 0;
+        for entry in std::fs::read_dir(models).unwrap() {
+            let checkpoint = ingle_model::open(&entry.unwrap().path()).unwrap();
+            let (spec, plan) = (&checkpoint.spec, &checkpoint.plan);
+            let layout = WeightLayout::new(1 << 20, spec, plan).unwrap();
+            assert_eq!(layout.jobs.len(), plan.tensors.len(), "{checkpoint:?}");
+            let mut spans: Vec<(u64, u64)> = layout
+                .jobs
+                .iter()
+                .map(|job| {
+                    let elements = u64::from(job.view.rows) * u64::from(job.view.cols);
+                    let bytes = if job.conversion == Conversion::Matrix { 2 } else { 4 };
+                    (job.address, job.address + elements * bytes)
+                })
+                .collect();
+            spans.sort_unstable();
+            assert!(spans.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{checkpoint:?}");
+            let last = spans.last().unwrap().1;
+            assert!(spans[0].0 >= 256 + (1 << 20) && last <= layout.bytes + (1 << 20));
+            let q_bytes =
+                u64::from(spec.num_attention_heads * spec.head_dim * spec.hidden_size) * 2;
+            let address = |part| {
+                let view = &plan.tensors[&WeightRole::Layer(0, part)];
+                layout.jobs.iter().find(|job| job.view == *view).unwrap().address
+            };
+            assert_eq!(address(LayerWeight::Key), layout.weights.layers[0].qkv + q_bytes);
+            seen += 1;
+        }
+        assert_eq!(seen, 15);
+    }
+}

@@ -1,0 +1,116 @@
+//! Which products a model needs, for which row counts, and on which buffers they are measured. Load only;
+//! `tune.rs` does the measuring.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ingle_model::ModelSpec;
+
+use crate::CudaError;
+use crate::buffers::{BufferSizes, Buffers};
+use crate::dims::Dims;
+use crate::gemm::{Blas, GemmOut, GemmShape};
+use crate::kernels::Kernels;
+use crate::memory::fill;
+use crate::model::{Shapes, activation_kind, gemm_shapes};
+use crate::product::Products;
+use crate::setup::{Memory, Setup};
+use crate::stream::Stream;
+use crate::stream_gemm::OwnProduct;
+use crate::tune::{Operands, Tuner};
+use crate::weights::{FeedForwardWeights, Weights};
+
+/// What algorithms are picked with.
+pub(crate) struct Picking<'a> {
+    pub(crate) setup: &'a Setup,
+    pub(crate) memory: &'a Memory,
+    pub(crate) blas: &'a Arc<Blas>,
+    pub(crate) kernels: &'a Kernels,
+    pub(crate) stream: &'a Stream,
+}
+
+impl Picking<'_> {
+    /// All products, measured where no pick is stored.
+    pub(crate) fn measured(&self) -> Result<(Products, usize), CudaError> {
+        let picked = self.products(true)?;
+        picked.ok_or_else(|| CudaError::Unsupported("no algorithm was measured".to_owned()))
+    }
+
+    /// All products; `None` if one has no stored algorithm and none may be measured.
+    pub(crate) fn products(&self, measure: bool) -> Result<Option<(Products, usize)>, CudaError> {
+        let (setup, buffers) = (self.setup, &self.memory.buffers);
+        let cache = setup.cache("products")?;
+        let sizes = BufferSizes::new(&setup.spec, &setup.engine, &setup.attention);
+        let (layer_shapes, head) = gemm_shapes(&setup.spec);
+        let operands = operands(&setup.spec, &self.memory.weight_layout.weights, buffers);
+        if measure {
+            // Constant, finite and not zero: zeros would flatter the clock.
+            for (shape, operand) in &operands {
+                let rows = if *shape == head { sizes.samples } else { sizes.tokens };
+                fill(self.stream, operand.x, 0x3c, (rows * u64::from(shape.k) * 2) as usize)?;
+            }
+        }
+        let dims = Dims::of(&setup.spec, &setup.engine);
+        let (num_sms, activation) = (setup.context.info.num_sms, activation_kind(&setup.spec));
+        let own = |rows, shape| {
+            if setup.config.deterministic {
+                return Vec::new();
+            }
+            OwnProduct::all(self.kernels, dims, num_sms, (rows, shape), activation)
+        };
+        let mut wanted = Vec::new();
+        for &rows in setup.buckets().sizes() {
+            // A gated product is our own kernel's alone, where it has one; sorted behind the plain one.
+            let exists =
+                |shape: &&GemmShape| shape.out != GemmOut::Gated || !own(rows, **shape).is_empty();
+            wanted.extend(layer_shapes.iter().filter(exists).map(|shape| (rows, *shape)));
+            if u64::from(rows) <= sizes.samples {
+                wanted.push((rows, head));
+            }
+        }
+        let tuner = Tuner {
+            context: &setup.context,
+            blas: self.blas,
+            stream: self.stream,
+            cache: cache.as_ref(),
+            workspace: buffers.gemm_workspace,
+            deterministic: setup.config.deterministic,
+            operands,
+            own: &own,
+        };
+        let picked = tuner.products(&wanted, measure)?;
+        Ok(picked.map(|(map, measured)| (Products::new(map, buffers.gemm_workspace), measured)))
+    }
+}
+
+/// Buffers and weights that each product is measured on: those that steps use.
+fn operands(
+    spec: &ModelSpec,
+    weights: &Weights,
+    buffers: &Buffers,
+) -> HashMap<GemmShape, Operands> {
+    let mut operands: HashMap<GemmShape, Operands> = HashMap::new();
+    let mut add = |shape: GemmShape, weight: u64, x: u64, out: u64| {
+        let entry = operands.entry(shape);
+        entry.or_insert_with(|| Operands { weights: Vec::new(), x, out }).weights.push(weight);
+    };
+    let branch = if spec.post_norms { buffers.branch } else { buffers.residual };
+    let shapes = Shapes::of(spec);
+    for layer in &weights.layers {
+        add(shapes.qkv, layer.qkv, buffers.normed, buffers.qkv);
+        add(shapes.output, layer.output, buffers.attended, branch);
+        match layer.feed_forward {
+            FeedForwardWeights::Dense { gate_up, down, intermediate_size, .. } => {
+                add(shapes.gate_up(intermediate_size), gate_up, buffers.normed, buffers.gate_up);
+                add(shapes.gated(intermediate_size), gate_up, buffers.normed, buffers.gated);
+                add(shapes.down(intermediate_size), down, buffers.gated, branch);
+            }
+            FeedForwardWeights::Moe { router, spec, .. } => {
+                let shape = shapes.router(spec.num_experts);
+                add(shape, router, buffers.normed, buffers.router_logits);
+            }
+        }
+    }
+    add(shapes.head, weights.lm_head, buffers.sampled, buffers.logits);
+    operands
+}
