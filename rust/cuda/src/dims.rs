@@ -2,6 +2,8 @@
 
 use ingle_model::ModelSpec;
 
+use crate::buffers::LIST_ROWS;
+
 /// First argument of every kernel, by value; exact builds ignore it and read the same numbers from
 /// macros. Field order is the kernels' contract.
 #[repr(C)]
@@ -122,6 +124,17 @@ impl Buckets {
         self.sizes.get(index).copied()
     }
 
+    /// Sample rows that a step of `tokens` padded rows is padded to: coarse, so that few graphs serve all
+    /// steps; the head over padding costs less than 2 % of a step.
+    pub(crate) fn fit_samples(&self, tokens: u32, samples: u32) -> Option<u32> {
+        match samples {
+            0 => Some(0),
+            _ if tokens <= LIST_ROWS => Some(tokens),
+            1..=LIST_ROWS => Some(samples.next_multiple_of(64)),
+            _ => self.fit(samples),
+        }
+    }
+
     /// The sizes, rising.
     pub(crate) fn sizes(&self) -> &[u32] {
         &self.sizes
@@ -155,6 +168,22 @@ mod tests {
         assert_eq!(buckets.fit(2049), None);
         assert!(Buckets::up_to(1).fit(1) == Some(1));
         assert!(Buckets::up_to(100).fit(100).is_some());
+    }
+
+    /// Buffers and products of the head are laid out for the sizes up to the most rows.
+    #[test]
+    fn padded_samples_fit_the_head() {
+        for max_rows in [1, 8, 100, 256, 257, 300, 500, 512, 1000, 1024] {
+            let head = Buckets::up_to(u32::max(max_rows, LIST_ROWS));
+            let buckets = Buckets::up_to(2048);
+            for tokens in buckets.sizes() {
+                for samples in 0..=max_rows.min(*tokens) {
+                    let padded = buckets.fit_samples(*tokens, samples).unwrap();
+                    assert!(padded >= samples && padded <= *tokens);
+                    assert!(padded == 0 || head.sizes().contains(&padded), "{max_rows} {padded}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -206,7 +206,9 @@ impl CudaExecutor {
         }
         let num_samples = packed.num_now + packed.num_late;
         let tokens = self.padded(packed.num_tokens)?;
-        let samples = model.padded_samples(tokens, num_samples);
+        let samples = model.buckets.fit_samples(tokens, num_samples).ok_or_else(|| {
+            CudaError::Unsupported(format!("{num_samples} samples of {tokens} rows"))
+        })?;
         let shape = StepShape { tokens, samples };
         let has_extras = !packed.list_rows.is_empty() || packed.has_pooled;
         let graph = match &self.graphs {

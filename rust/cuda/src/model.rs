@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ingle_model::{Activation, FeedForwardSpec, ModelSpec};
 
 use crate::arena::Region;
-use crate::buffers::{BufferSizes, Buffers, LIST_ROWS};
+use crate::buffers::{BufferSizes, Buffers};
 use crate::context::Context;
 use crate::dims::{Buckets, Dims, EngineDims};
 use crate::gemm::{GemmOut, GemmShape};
@@ -115,18 +115,5 @@ impl Shapes {
 
     pub(crate) fn router(&self, num_experts: u32) -> GemmShape {
         GemmShape { n: num_experts, k: self.hidden, out: GemmOut::F32 }
-    }
-}
-
-impl Model {
-    /// Sample rows that a step of `tokens` padded rows is padded to: coarse, so that few graphs serve all
-    /// steps; the head over padding costs less than 2 % of a step.
-    pub(crate) fn padded_samples(&self, tokens: u32, samples: u32) -> u32 {
-        match samples {
-            0 => 0,
-            _ if tokens <= LIST_ROWS => tokens,
-            1..=256 => samples.next_multiple_of(64),
-            _ => samples.next_multiple_of(128),
-        }
     }
 }
