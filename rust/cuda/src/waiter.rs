@@ -69,7 +69,15 @@ pub(crate) fn run(
                     Ok(()) => step.buffers.done.synchronise().map_err(|error| lose(lost, &error)),
                     Err(error) => Err(lose(lost, error)),
                 };
-                let result = reached.map(|()| output(&step));
+                let result = reached.map(|()| {
+                    let returned = Returned {
+                        out: step.buffers.out.as_words(),
+                        list: step.buffers.list_out.as_words(),
+                        pooled: step.buffers.pooled.as_words(),
+                        hidden_size: step.hidden_size,
+                    };
+                    output(step.id, &step.rows, &returned)
+                });
                 // The executor may be gone; then nobody needs the buffers.
                 let _ = free.send(step.buffers);
                 (step.id, result)
@@ -84,12 +92,18 @@ fn lose(lost: &OnceLock<String>, error: &CudaError) -> ExecutorError {
     ExecutorError::DeviceLost(lost.get_or_init(|| error.to_string()).clone())
 }
 
-fn output(step: &Submitted) -> StepOutput {
+/// What came back of one step.
+struct Returned<'a> {
+    out: &'a [u32],
+    list: &'a [u32],
+    pooled: &'a [u32],
+    hidden_size: usize,
+}
+
+fn output(id: StepId, rows: &[RowPlace], returned: &Returned<'_>) -> StepOutput {
     let mut tokens = Vec::new();
-    let out = step.buffers.out.as_words();
-    let list = step.buffers.list_out.as_words();
-    let rows = step
-        .rows
+    let Returned { out, list, pooled, hidden_size } = *returned;
+    let rows = rows
         .iter()
         .map(|place| {
             let mut row = RowOutput {
@@ -122,8 +136,7 @@ fn output(step: &Submitted) -> StepOutput {
                 row.prompt_log_probs.push(entry);
             }
             if let Some(index) = place.pooled {
-                let width = step.hidden_size;
-                let words = &step.buffers.pooled.as_words()[index as usize * width..][..width];
+                let words = &pooled[index as usize * hidden_size..][..hidden_size];
                 row.pooled = words.iter().map(|word| f32::from_bits(*word)).collect();
                 if row.pooled.iter().any(|value| !value.is_finite()) {
                     row.status = RowStatus::NotFinite;
@@ -132,7 +145,7 @@ fn output(step: &Submitted) -> StepOutput {
             row
         })
         .collect();
-    StepOutput { id: step.id, rows, tokens }
+    StepOutput { id, rows, tokens }
 }
 
 /// One row of the sampler's output: token, status, log-prob, rank, count, then ids and log-probs of the
@@ -151,5 +164,66 @@ fn log_probs(words: &[u32]) -> TokenLogProbs {
             .take(count)
             .map(|(id, value)| (TokenId(*id), f32::from_bits(*value)))
             .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ingle_core::SlotId;
+
+    fn place(slot: u32, sample: Option<u32>) -> RowPlace {
+        RowPlace {
+            slot: SlotId(slot),
+            sample,
+            wants_log_probs: false,
+            list: 0..0,
+            list_top: 0,
+            pooled: None,
+        }
+    }
+
+    fn entry(token: u32, status: u32, top: &[(u32, f32)]) -> [u32; OUT_WORDS] {
+        let mut words = [0; OUT_WORDS];
+        words[..5].copy_from_slice(&[token, status, (-1.5f32).to_bits(), 3, top.len() as u32]);
+        for (index, (id, value)) in top.iter().enumerate() {
+            words[8 + index] = *id;
+            words[28 + index] = value.to_bits();
+        }
+        words
+    }
+
+    fn decode(rows: &[RowPlace], out: &[u32], list: &[u32], pooled: &[u32]) -> StepOutput {
+        output(StepId(4), rows, &Returned { out, list, pooled, hidden_size: 2 })
+    }
+
+    #[test]
+    fn tokens_come_in_row_order_and_bad_rows_have_none() {
+        // Late samples stand last in the sampler's list whatever their row is.
+        let rows = [place(7, Some(2)), place(5, None), place(3, Some(0)), place(1, Some(1))];
+        let out = [entry(10, 0, &[]), entry(0, 1, &[]), entry(12, 0, &[])].concat();
+        let step = decode(&rows, &out, &[], &[]);
+        assert_eq!(step.tokens, [TokenId(12), TokenId(10)]);
+        let counts: Vec<u32> = step.rows.iter().map(|row| row.num_tokens).collect();
+        assert_eq!(counts, [1, 0, 1, 0]);
+        assert_eq!(step.rows[3].status, RowStatus::NotFinite);
+        assert!(step.rows.iter().take(3).all(|row| row.status == RowStatus::Ok));
+    }
+
+    #[test]
+    fn log_probs_and_vectors_reach_their_rows() {
+        let mut row = place(0, Some(0));
+        row.wants_log_probs = true;
+        let mut prompt = place(1, None);
+        (prompt.list, prompt.list_top, prompt.pooled) = (1..2, 1, Some(1));
+        let top = [(5, -0.5), (6, -0.75)];
+        let list = [entry(1, 0, &[]), entry(9, 0, &top)].concat();
+        let pooled = [0.0f32, 0.0, 2.5, -1.0].map(f32::to_bits);
+        let step = decode(&[row, prompt], &entry(5, 0, &top), &list, &pooled);
+        let sampled = &step.rows[0].log_probs[0];
+        assert_eq!((sampled.token, sampled.log_prob, sampled.rank), (TokenId(5), -1.5, 3));
+        assert_eq!(sampled.top, [(TokenId(5), -0.5), (TokenId(6), -0.75)]);
+        assert_eq!(step.rows[1].prompt_log_probs[0].top, [(TokenId(5), -0.5)]);
+        assert_eq!(step.rows[1].pooled, [2.5, -1.0]);
     }
 }
