@@ -3,9 +3,12 @@
 
 use std::sync::Arc;
 
-use ingle_core::{Micros, TokenId, TokenLogProbs};
-use ingle_text::{Detokenizer, StopMatcher, Tokenizer};
+use ingle_core::{Micros, RequestId, TokenId, TokenLogProbs};
+use ingle_text::{
+    AnswerParser, AnswerPiece, AnswerRules, Detokenizer, GrammarState, StopMatcher, Tokenizer,
+};
 
+use crate::grammar_pool::{MaskJob, Masked};
 use crate::logprobs::LogEntry;
 use crate::outbox::{Finish, StopCause};
 
@@ -31,8 +34,14 @@ pub(crate) struct Choice {
     rules: Arc<ChoiceRules>,
     detokenizer: Detokenizer,
     matcher: Option<StopMatcher>,
+    /// Splits the text of a chat that has tools or reasoning; comes after the stop matcher.
+    parser: Option<AnswerParser>,
+    /// What binds the tokens, if anything does.
+    pub(crate) grammar: Option<ChoiceGrammar>,
     /// Ready to be shown; emptied by each event of a stream.
     pub(crate) text: String,
+    /// Ready to be shown in place of `text`, if there is a parser; filled by `collect`.
+    pieces: Vec<AnswerPiece>,
     /// Tokens since the last event of a stream, if kept.
     pub(crate) token_ids: Vec<u32>,
     /// Log-probs since the last event of a stream, if kept.
@@ -67,6 +76,9 @@ impl Choice {
             index,
             detokenizer,
             matcher,
+            parser: None,
+            grammar: None,
+            pieces: Vec::new(),
             text: echo.to_owned(),
             token_ids: Vec::new(),
             log_probs: Vec::new(),
@@ -81,6 +93,13 @@ impl Choice {
             last_token_at: Micros(0),
             rules,
         }
+    }
+
+    /// Splits the answer into reasoning, content and tool calls. `markers`: special tokens that stay
+    /// in the text for that.
+    pub(crate) fn split(&mut self, rules: &AnswerRules, id_seed: u64, markers: &[u32]) {
+        self.detokenizer.keep(markers.iter().copied());
+        self.parser = Some(AnswerParser::new(rules, id_seed));
     }
 
     /// Takes tokens in order; `ends` says that the core ended the request with the last of them by
@@ -124,8 +143,7 @@ impl Choice {
             return;
         }
         if self.rules.prompt_only {
-            self.finish = Some(Finish { reason: "length", stop: StopCause::None });
-            return;
+            return self.finish_with("length", StopCause::None);
         }
         scratch.clear();
         self.detokenizer.finish(scratch);
@@ -141,7 +159,7 @@ impl Choice {
             }
             _ => StopCause::None,
         };
-        self.finish = Some(Finish { reason, stop });
+        self.finish_with(reason, stop);
     }
 
     /// Prompt log-probs of an echo, in front of everything else.
@@ -151,36 +169,116 @@ impl Choice {
         }
     }
 
-    /// Passes certain text through the stop matcher; true if it held a stop string.
+    /// Passes certain text through the stop matcher and the parser; true if either ends the choice.
     fn take_text(&mut self, text: &str) -> bool {
         if self.rules.keep_log_probs {
             self.num_chars += count_chars(text);
         }
         match &mut self.matcher {
             Some(matcher) if self.num_output_tokens > self.rules.min_tokens => {
-                let Some(which) = matcher.push(text, &mut self.text) else { return false };
-                let stop = StopCause::Text(self.rules.stop[which].clone());
-                self.finish = Some(Finish { reason: "stop", stop });
-                true
+                if let Some(which) = matcher.push(text, &mut self.text) {
+                    self.finish_with("stop", StopCause::Text(self.rules.stop[which].clone()));
+                    return true;
+                }
             }
-            _ => {
-                self.text.push_str(text);
-                false
-            }
+            _ => self.text.push_str(text),
+        }
+        self.parse();
+        if self.parser.as_ref().is_some_and(AnswerParser::is_complete) {
+            // The only call that is allowed: what the model would say after it is of no use.
+            self.finish_with("stop", StopCause::None);
+        }
+        self.finish.is_some()
+    }
+
+    /// Text that has passed the stop matcher goes on to the parser.
+    fn parse(&mut self) {
+        if let Some(parser) = &mut self.parser {
+            parser.push(&self.text);
+            self.text.clear();
         }
     }
 
-    /// Whether an event of this choice is due: text, or the end.
+    /// Every stage is flushed in order; calls are a reason of their own.
+    fn finish_with(&mut self, mut reason: &'static str, stop: StopCause) {
+        self.parse();
+        if let Some(parser) = &mut self.parser {
+            parser.finish();
+            if reason == "stop" && parser.num_calls() > 0 {
+                reason = "tool_calls";
+            }
+        }
+        self.finish = Some(Finish { reason, stop });
+    }
+
+    /// Whether an event of this choice is due: text, a piece, or the end.
     pub(crate) fn has_news(&self) -> bool {
-        self.finish.is_some() || !self.text.is_empty()
+        self.finish.is_some()
+            || !self.text.is_empty()
+            || self.parser.as_ref().is_some_and(AnswerParser::has_pieces)
+    }
+
+    /// Gets the pieces ready that an event or a body is about to show.
+    pub(crate) fn collect(&mut self) {
+        if let Some(parser) = &mut self.parser {
+            self.pieces = parser.take();
+        }
+    }
+
+    /// The pieces of an answer that is split.
+    pub(crate) fn pieces(&self) -> Option<&[AnswerPiece]> {
+        self.parser.is_some().then_some(self.pieces.as_slice())
     }
 
     /// Empties what an event has shown; capacity stays.
     pub(crate) fn shown(&mut self) {
         self.started = true;
         self.text.clear();
+        self.pieces.clear();
         self.token_ids.clear();
         self.log_probs.clear();
+    }
+}
+
+/// The grammar of a choice: at home, or with a worker that computes the next mask.
+#[derive(Debug)]
+pub(crate) struct ChoiceGrammar {
+    state: Option<GrammarState>,
+    /// What the next token may be; there until that token comes, since a row may have to run again.
+    mask: Option<Arc<[u32]>>,
+    /// Tokens that the state has not seen.
+    tokens: Vec<u32>,
+}
+
+impl ChoiceGrammar {
+    pub(crate) fn new(state: GrammarState) -> Self {
+        Self { state: Some(state), mask: None, tokens: Vec::new() }
+    }
+
+    /// A token was sampled under the mask.
+    pub(crate) fn push(&mut self, tokens: &[TokenId]) {
+        self.mask = None;
+        self.tokens.extend(tokens.iter().map(|token| token.0));
+    }
+
+    /// The work up to the next mask, unless a worker has it.
+    pub(crate) fn job(&mut self, id: RequestId) -> Option<MaskJob> {
+        let state = self.state.take()?;
+        Some(MaskJob { id, state, tokens: std::mem::take(&mut self.tokens) })
+    }
+
+    /// A worker is done; false if tokens came meanwhile, so that another mask is needed.
+    pub(crate) fn take_home(&mut self, masked: Masked) -> bool {
+        self.state = Some(masked.state);
+        if !self.tokens.is_empty() {
+            return false;
+        }
+        self.mask = Some(masked.mask);
+        true
+    }
+
+    pub(crate) fn mask(&self) -> Option<Arc<[u32]>> {
+        self.mask.clone()
     }
 }
 

@@ -11,6 +11,7 @@ use ingle_core::{
 
 use crate::choice::Choice;
 use crate::deliver::{error_object, error_payload};
+use crate::grammar_pool::{MaskJob, MaskResult};
 use crate::histogram::add;
 use crate::metrics::Metrics;
 use crate::outbox::Event;
@@ -32,6 +33,8 @@ pub(crate) struct Committer {
     scratch: String,
     /// Choices whose stop string was found in this commit.
     stopped: Vec<RequestId>,
+    /// Choices under a grammar that need the mask for their next token.
+    mask_wanted: Vec<RequestId>,
 }
 
 impl Committer {
@@ -44,6 +47,7 @@ impl Committer {
             now: Micros(0),
             scratch: String::new(),
             stopped: Vec::new(),
+            mask_wanted: Vec::new(),
         }
     }
 
@@ -108,6 +112,10 @@ impl Committer {
         let Some(stream) = self.streams.get_mut(&key) else { return };
         let submitted_at = stream.submitted_at;
         let choice = &mut stream.choices[at];
+        if let Some(grammar) = &mut choice.grammar {
+            grammar.push(tokens);
+            self.mask_wanted.push(id);
+        }
         let before = choice.num_output_tokens;
         if choice.push(tokens, log_probs, ends, &mut self.scratch) {
             self.stopped.push(id);
@@ -167,6 +175,70 @@ impl Committer {
             self.touched.push(key);
         }
         None
+    }
+
+    /// A client request has been admitted: its grammars need their first masks.
+    pub(crate) fn want_masks(&mut self, key: u64) {
+        let Some(stream) = self.streams.get(&key) else { return };
+        for (at, choice) in stream.choices.iter().enumerate() {
+            if choice.grammar.is_some() && !choice.is_over {
+                self.mask_wanted.push(request_id(key, at));
+            }
+        }
+    }
+
+    /// Collects the work of all choices that need a mask and have not ended.
+    pub(crate) fn take_mask_jobs(&mut self, jobs: &mut Vec<MaskJob>) {
+        for id in std::mem::take(&mut self.mask_wanted) {
+            let (key, at) = split_id(id);
+            let choice = self.streams.get_mut(&key).map(|stream| &mut stream.choices[at]);
+            let choice = choice.filter(|choice| !choice.is_over && choice.finish.is_none());
+            jobs.extend(choice.and_then(|choice| choice.grammar.as_mut()?.job(id)));
+        }
+    }
+
+    /// A worker has computed a mask, or failed. A grammar that has come to its end ends the choice,
+    /// without a further token.
+    pub(crate) fn take_mask(
+        &mut self,
+        result: MaskResult,
+        scheduler: &mut Scheduler,
+        core_events: &mut Vec<CoreEvent>,
+    ) {
+        let (key, at) = split_id(result.id);
+        let Some(stream) = self.streams.get_mut(&key) else { return };
+        let choice = &mut stream.choices[at];
+        let Some(grammar) = choice.grammar.as_mut().filter(|_| !choice.is_over) else { return };
+        match result.outcome {
+            Ok(masked) => {
+                let finished = masked.finished;
+                if !grammar.take_home(masked) {
+                    self.mask_wanted.push(result.id);
+                } else if finished {
+                    scheduler.finish(result.id, FinishReason::Stop, core_events);
+                }
+            }
+            Err(error) => self.fail_grammar(result.id, &error.to_string(), scheduler, core_events),
+        }
+    }
+
+    /// The mask of a running choice, once it is there.
+    pub(crate) fn mask(&self, id: RequestId) -> Option<Arc<[u32]>> {
+        let (key, at) = split_id(id);
+        self.streams.get(&key)?.choices[at].grammar.as_ref()?.mask()
+    }
+
+    /// A grammar cannot go on: its client request ends with an error, others do not notice.
+    pub(crate) fn fail_grammar(
+        &mut self,
+        id: RequestId,
+        message: &str,
+        scheduler: &mut Scheduler,
+        core_events: &mut Vec<CoreEvent>,
+    ) {
+        let (key, _) = split_id(id);
+        self.end_with_error(key, message, "grammar_failed", 500);
+        self.drop_stream(key, scheduler, core_events);
     }
 
     /// One choice failed: its client request ends with an error, the other choices are aborted.

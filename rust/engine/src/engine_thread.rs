@@ -4,10 +4,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use ingle_core::{CoreEvent, Executor, ExecutorError, RequestFault, Scheduler, StepCompletion};
+use ingle_core::{
+    CoreEvent, Executor, ExecutorError, LateRow, RequestFault, RowMask, Scheduler, StepCompletion,
+};
 
 use crate::commit::Committer;
 use crate::deliver::error_payload;
+use crate::grammar_pool::{GrammarPool, MaskJob, MaskResult};
 use crate::histogram::add;
 use crate::inbox::Message;
 use crate::outbox::Event;
@@ -21,6 +24,11 @@ pub(crate) struct EngineThread {
     executor: Box<dyn Executor>,
     committer: Committer,
     core_events: Vec<CoreEvent>,
+    masks: GrammarPool,
+    /// Reused.
+    mask_jobs: Vec<MaskJob>,
+    /// Reused.
+    late_rows: Vec<LateRow>,
 }
 
 /// Why the loop ended.
@@ -38,7 +46,17 @@ impl EngineThread {
         executor: Box<dyn Executor>,
     ) -> Self {
         let committer = Committer::new(Arc::clone(&shared));
-        Self { shared, scheduler, executor, committer, core_events: Vec::new() }
+        let masks = GrammarPool::new(Arc::clone(&shared));
+        Self {
+            shared,
+            scheduler,
+            executor,
+            committer,
+            core_events: Vec::new(),
+            masks,
+            mask_jobs: Vec::new(),
+            late_rows: Vec::new(),
+        }
     }
 
     /// Runs until shutdown. After a fatal fault it goes on refusing what still comes.
@@ -71,6 +89,7 @@ impl EngineThread {
                             return Ended::Fatal(fatal);
                         }
                     }
+                    Message::Masks(results) => self.take_masks(results),
                     Message::Shutdown => return Ended::Shutdown,
                 }
             }
@@ -116,6 +135,14 @@ impl EngineThread {
             self.committer.drop_stream(key, &mut self.scheduler, &mut self.core_events);
             return;
         }
+        self.committer.want_masks(key);
+    }
+
+    fn take_masks(&mut self, results: Vec<MaskResult>) {
+        for result in results {
+            self.committer.take_mask(result, &mut self.scheduler, &mut self.core_events);
+        }
+        self.settle();
     }
 
     fn complete(&mut self, completion: StepCompletion) -> Result<(), String> {
@@ -134,13 +161,61 @@ impl EngineThread {
         Ok(())
     }
 
-    /// Works off the core's events.
+    /// Works off the core's events, and sends grammars on their way to the masks that follow.
     fn settle(&mut self) {
         self.committer.commit(&mut self.core_events, &mut self.scheduler);
+        self.committer.take_mask_jobs(&mut self.mask_jobs);
+        if let Err(message) = self.masks.start(&mut self.mask_jobs) {
+            for job in std::mem::take(&mut self.mask_jobs) {
+                let (scheduler, events) = (&mut self.scheduler, &mut self.core_events);
+                self.committer.fail_grammar(job.id, &message, scheduler, events);
+            }
+            self.committer.commit(&mut self.core_events, &mut self.scheduler);
+        }
     }
 
-    /// Plans and submits as many steps as may be in flight.
+    /// Plans and submits as many steps as may be in flight, and starts the sampler of late rows whose
+    /// masks are there.
     fn submit_steps(&mut self) -> Result<(), String> {
+        self.plan_steps()?;
+        while self.issue_masks()? {
+            self.plan_steps()?;
+        }
+        Ok(())
+    }
+
+    /// Starts the sampler of the oldest step in flight if it waits for masks and all are there.
+    fn issue_masks(&mut self) -> Result<bool, String> {
+        let mut rows = std::mem::take(&mut self.late_rows);
+        let step = self.scheduler.late_rows(&mut rows);
+        let masks: Option<Vec<RowMask>> = rows.iter().map(|row| self.row_mask(row)).collect();
+        self.late_rows = rows;
+        let (Some(id), Some(masks)) = (step, masks) else { return Ok(false) };
+        match self.executor.sample(id, masks) {
+            Ok(()) => self.scheduler.note_masks_issued(id),
+            Err(ExecutorError::StepFailed(reason)) => {
+                let fault = RequestFault::StepFailed(reason);
+                self.scheduler.fail_step(id, fault, &mut self.core_events);
+                self.settle();
+            }
+            Err(error @ ExecutorError::DeviceLost(_)) => return Err(error.to_string()),
+        }
+        Ok(true)
+    }
+
+    /// The mask of a late row; `None` while a worker computes it. Rows of ended requests may sample
+    /// whatever they like.
+    fn row_mask(&self, row: &LateRow) -> Option<RowMask> {
+        let allowed = if row.is_live {
+            self.committer.mask(row.request)?
+        } else {
+            let words = self.executor.shape().vocab_size.div_ceil(32) as usize;
+            vec![u32::MAX; words].into()
+        };
+        Some(RowMask { slot: row.slot, allowed })
+    }
+
+    fn plan_steps(&mut self) -> Result<(), String> {
         while let Some(plan) = self.scheduler.plan(self.committer.now) {
             let id = plan.id;
             self.shared.metrics.iteration_tokens.observe(plan.num_scheduled_tokens() as u64);
@@ -210,7 +285,10 @@ impl EngineThread {
                 }
                 Message::Abort(key) => self.shared.outbox.forget(key),
                 Message::Shutdown => shutdown = true,
-                Message::Attach { .. } | Message::Ping(_) | Message::Completed(_) => {}
+                Message::Attach { .. }
+                | Message::Ping(_)
+                | Message::Completed(_)
+                | Message::Masks(_) => {}
             }
         }
         self.shared.outbox.publish(&mut self.committer.events);

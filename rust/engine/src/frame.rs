@@ -3,8 +3,9 @@
 //! built once a request, the rest is appended to a buffer that the stream reuses.
 
 use ingle_core::TokenId;
-use ingle_text::Tokenizer;
+use ingle_text::{AnswerPiece, Tokenizer};
 
+use crate::answer_json;
 use crate::json::{escape_into, integer_into, integers_into, string_into};
 use crate::logprobs::{LogEntry, chat_into, completion_into};
 use crate::outbox::{Finish, StopCause, Usage};
@@ -51,6 +52,8 @@ pub(crate) struct FrameNames<'a> {
 pub(crate) struct ChoicePart<'a> {
     pub(crate) index: u32,
     pub(crate) text: &'a str,
+    /// In place of `text` where the answer is split.
+    pub(crate) pieces: Option<&'a [AnswerPiece]>,
     /// The chat role rides on the first part.
     pub(crate) with_role: bool,
     /// `None` if the client did not ask or nothing is due.
@@ -199,6 +202,10 @@ impl FrameBuilder {
                 escape_into(out, part.text);
                 out.push(b'"');
             }
+            (FrameFormat::Chat, _) if let Some(pieces) = part.pieces => match self.stream {
+                true => answer_json::delta_into(out, part.with_role, pieces),
+                false => answer_json::message_into(out, pieces),
+            },
             (FrameFormat::Chat, false) => {
                 out.extend_from_slice(b",\"message\":{\"role\":\"assistant\",\"content\":\"");
                 escape_into(out, part.text);

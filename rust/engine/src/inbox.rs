@@ -6,6 +6,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use ingle_core::StepCompletion;
 
+use crate::grammar_pool::MaskResult;
 use crate::prepare::Submission;
 
 /// What the engine thread wakes up for.
@@ -20,6 +21,8 @@ pub(crate) enum Message {
     Ping(u64),
     /// A step ended.
     Completed(StepCompletion),
+    /// Token masks of grammars are ready.
+    Masks(Vec<MaskResult>),
     /// Abort everything and end.
     Shutdown,
 }

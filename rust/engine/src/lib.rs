@@ -4,6 +4,7 @@
 //! inbox and an outbox. Frames for HTTP clients are built here, whole.
 #![forbid(unsafe_code)]
 
+mod answer_json;
 mod choice;
 mod clock;
 mod commit;
@@ -16,6 +17,7 @@ mod engine;
 mod engine_thread;
 mod error;
 mod frame;
+mod grammar_pool;
 mod histogram;
 mod inbox;
 mod info;
@@ -33,6 +35,7 @@ mod served;
 mod shared;
 mod sizes;
 mod stream;
+mod structured;
 #[cfg(test)]
 mod tests;
 mod tokenizer_files;
@@ -47,5 +50,6 @@ pub use outbox::{Delta, Event, Finish, Payload, StopCause, Usage};
 pub use served::SamplingDefaults;
 pub use sizes::Sizes;
 pub use wire::{
-    ChatPrompt, GenerationRequest, OutputFormat, OutputInput, PromptInput, SamplingInput,
+    ChatPrompt, FunctionInput, GenerationRequest, GrammarField, GrammarInput, OutputFormat,
+    OutputInput, PromptInput, SamplingInput, ToolChoice, ToolInput,
 };

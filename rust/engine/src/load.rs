@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use ingle_core::{CompletionSink, Executor, Limits, Scheduler, SchedulerConfig};
 use ingle_model::{Checkpoint, GenerationDefaults};
+use ingle_text::GrammarFactory;
 
 use crate::clock::Clock;
 use crate::device::{Built, Device, build_executor};
@@ -102,10 +103,15 @@ fn served(
     } else {
         SamplingDefaults::default()
     };
+    let eos: Vec<u32> = text.eos_token_ids.iter().map(|id| id.0).collect();
+    let rows = config.shape.vocab_size;
+    let grammars = GrammarFactory::new(Arc::clone(&text.tokenizer), rows, &eos);
     Served {
         name: options.served_model_name.clone().unwrap_or_else(|| last_part(&options.model)),
         tokenizer: text.tokenizer,
         template: text.template,
+        answer_format: text.answer_format,
+        grammars,
         eos_token_ids: text.eos_token_ids,
         defaults,
         max_model_len: config.max_model_len,

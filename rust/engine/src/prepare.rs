@@ -9,15 +9,16 @@ use ingle_core::{
 };
 use ingle_text::StopMatcher;
 
-use crate::choice::{Choice, ChoiceRules};
+use crate::choice::{Choice, ChoiceGrammar, ChoiceRules};
 use crate::echo::echo;
 use crate::error::EngineError;
 use crate::frame::{FrameBuilder, FrameFormat, FrameNames, UsagePolicy};
 use crate::lengths::{max_tokens, min_tokens, truncate};
-use crate::prompt::{encode_prompt, text_refusal};
+use crate::prompt::{EncodedPrompt, encode_prompt, text_refusal};
 use crate::sampling::{sampling_params, token_ids};
 use crate::served::Served;
 use crate::stream::{Form, PromptState, Stream, Trailer};
+use crate::structured::Structure;
 use crate::wire::{GenerationRequest, OutputFormat, OutputInput, PromptInput};
 
 /// A client request ready for the engine thread.
@@ -169,6 +170,7 @@ impl<'a> Common<'a> {
         requests: &mut Vec<NewRequest>,
     ) -> Result<(), EngineError> {
         let mut encoded = encode_prompt(input, self.served)?;
+        let structure = self.structure(input, &mut encoded)?;
         truncate(&mut encoded, self.request, self.served)?;
         let max_tokens = max_tokens(&encoded, self.request, self.served)?;
         let ids: Arc<[TokenId]> = encoded.ids.into();
@@ -187,17 +189,41 @@ impl<'a> Common<'a> {
             } else if self.request.output.echo {
                 request.prompt_log_probs = self.sampling.log_probs;
             }
+            request.late_sampled = structure.grammar.is_some();
             requests.push(request);
-            stream.choices.push(Choice::new(
+            let mut choice = Choice::new(
                 index as u32,
                 Arc::clone(&self.rules),
                 self.matcher.clone(),
                 &self.served.tokenizer,
                 &echo.text,
-            ));
+            );
+            choice.grammar = structure.grammar.as_ref().map(|it| ChoiceGrammar::new(it.start()));
+            if let Some(rules) = &structure.answer {
+                let seed = self.served.salts.hash_one((stream.key, index));
+                let markers = self.served.answer_format.marker_ids(self.served);
+                choice.split(rules, seed, &markers);
+            }
+            stream.choices.push(choice);
         }
         stream.prompts.push(PromptState { ids, offsets: echo.offsets, num_seen: 0 });
         Ok(())
+    }
+
+    /// What binds and splits the answers to a prompt. Only chats are split.
+    fn structure(
+        &self,
+        input: &PromptInput,
+        encoded: &mut EncodedPrompt,
+    ) -> Result<Structure, EngineError> {
+        if input.chat.is_none() || self.request.output.format != OutputFormat::Chat {
+            if encoded.tools.is_some() {
+                return Err(EngineError::refused("tools", "tools: only chat answers have calls"));
+            }
+            return Structure::of_text(self.request, self.served);
+        }
+        let reasoning = encoded.reasoning.take();
+        Structure::of_chat(self.request, encoded.tools.as_ref(), reasoning, self.served)
     }
 
     /// Choice 0 of a prompt.

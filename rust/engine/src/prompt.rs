@@ -3,17 +3,22 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ingle_core::TokenId;
-use ingle_text::{ChatInput, TextError};
+use ingle_text::{ChatInput, ReasoningStart, ReasoningTags, RenderedPrompt, TextError};
 
 use crate::error::EngineError;
 use crate::sampling::token_ids;
 use crate::served::Served;
+use crate::structured::Tools;
 use crate::wire::{ChatPrompt, PromptInput};
 
 /// The ids of one prompt; `param` names where it came from.
 pub(crate) struct EncodedPrompt {
     pub(crate) ids: Vec<TokenId>,
     pub(crate) param: &'static str,
+    /// Tools that the answers may call.
+    pub(crate) tools: Option<Tools>,
+    /// Where the prompt of a chat leaves a reasoning model.
+    pub(crate) reasoning: Option<(ReasoningTags, ReasoningStart)>,
 }
 
 /// Renders and tokenises one prompt; at least one id comes back.
@@ -21,13 +26,22 @@ pub(crate) fn encode_prompt(
     input: &PromptInput,
     served: &Served,
 ) -> Result<EncodedPrompt, EngineError> {
+    let mut tools = None;
+    let mut reasoning = None;
     let (ids, param) = match (&input.text, &input.token_ids, &input.chat) {
         (Some(text), None, None) => {
             check_length("prompt", text, served)?;
             (encode_text(text, input.add_special_tokens, served)?, "prompt")
         }
         (None, Some(ids), None) => (token_ids("prompt", ids, served)?, "prompt"),
-        (None, None, Some(chat)) => (encode_chat(chat, served)?, "messages"),
+        (None, None, Some(chat)) => {
+            tools = Tools::new(chat, served)?;
+            let rendered = render(chat, tools.as_ref(), served)?;
+            reasoning = reasoning_start(chat, &rendered, served);
+            let ids = served.tokenizer.encode_rendered(&rendered);
+            let ids = ids.map_err(|error| text_refusal("messages", &error))?;
+            (ids.into_iter().map(TokenId).collect(), "messages")
+        }
         _ => {
             return Err(EngineError::refused(
                 "prompt",
@@ -41,7 +55,7 @@ pub(crate) fn encode_prompt(
             format!("{param} is empty: no token to start from"),
         ));
     }
-    Ok(EncodedPrompt { ids, param })
+    Ok(EncodedPrompt { ids, param, tools, reasoning })
 }
 
 fn encode_text(
@@ -60,7 +74,11 @@ fn encode_text(
     Ok(ids.into_iter().map(TokenId).collect())
 }
 
-fn encode_chat(chat: &ChatPrompt, served: &Served) -> Result<Vec<TokenId>, EngineError> {
+fn render(
+    chat: &ChatPrompt,
+    tools: Option<&Tools>,
+    served: &Served,
+) -> Result<RenderedPrompt, EngineError> {
     let Some(template) = &served.template else {
         return Err(EngineError::refused(
             "messages",
@@ -77,17 +95,39 @@ fn encode_chat(chat: &ChatPrompt, served: &Served) -> Result<Vec<TokenId>, Engin
         ));
     }
     let input = ChatInput {
-        messages: chat.messages.clone(),
-        tools: chat.tools.clone(),
+        messages: tools
+            .and_then(|tools| tools.told_messages(&chat.messages))
+            .unwrap_or_else(|| chat.messages.clone()),
+        tools: tools.filter(|tools| tools.are_rendered()).map(|tools| tools.for_template.clone()),
         add_generation_prompt: chat.add_generation_prompt,
         continue_final_message: chat.continue_final_message,
         kwargs: chat.template_kwargs.clone(),
         now: unix_seconds(),
     };
-    let refuse = |error: TextError| text_refusal("messages", &error);
-    let rendered = template.render(&input).map_err(refuse)?;
-    let ids = served.tokenizer.encode_rendered(&rendered).map_err(refuse)?;
-    Ok(ids.into_iter().map(TokenId).collect())
+    template.render(&input).map_err(|error| text_refusal("messages", &error))
+}
+
+/// Whether the answer begins inside the model's reasoning, before it or after it.
+fn reasoning_start(
+    chat: &ChatPrompt,
+    rendered: &RenderedPrompt,
+    served: &Served,
+) -> Option<(ReasoningTags, ReasoningStart)> {
+    let tags = served.answer_format.reasoning.clone()?;
+    let start = if chat.continue_final_message {
+        // The answer goes on with a message: inside its reasoning only if that is still open.
+        let message = chat.messages.as_array().and_then(|messages| messages.last());
+        let text = message.and_then(|message| message["content"].as_str()).unwrap_or_default();
+        match text.rfind(&tags.open) {
+            Some(open) if text.rfind(&tags.close).is_none_or(|close| close < open) => {
+                ReasoningStart::Opened
+            }
+            _ => ReasoningStart::Closed,
+        }
+    } else {
+        tags.start_after(&rendered.text())
+    };
+    Some((tags, start))
 }
 
 /// A refusal of the text layer; names its own field where it has one.

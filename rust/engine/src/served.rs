@@ -5,13 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ingle_core::{Limits, TokenId};
-use ingle_text::{ChatTemplate, Tokenizer};
+use ingle_text::{ChatTemplate, GrammarFactory, Tokenizer};
+
+use crate::structured::AnswerFormat;
 
 /// The model as requests see it.
 pub(crate) struct Served {
     pub(crate) name: String,
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) template: Option<ChatTemplate>,
+    /// How the model spells tool calls and reasoning.
+    pub(crate) answer_format: AnswerFormat,
+    pub(crate) grammars: GrammarFactory,
     /// Ids that end a text: those of config, generation_config and tokenizer together.
     pub(crate) eos_token_ids: Arc<[TokenId]>,
     pub(crate) defaults: SamplingDefaults,

@@ -132,6 +132,7 @@ impl Stream {
             Form::Events(..) => self.show_events(tokenizer),
             Form::Body(builder, trailer) => {
                 if self.num_open == 0 {
+                    self.choices.iter_mut().for_each(Choice::collect);
                     let parts: Vec<ChoicePart<'_>> = self
                         .choices
                         .iter()
@@ -157,6 +158,7 @@ impl Stream {
             if !choice.has_news() {
                 continue;
             }
+            choice.collect();
             let mut usage = self.usage;
             if builder.usage_policy() == UsagePolicy::Continuous {
                 usage.completion_tokens = u64::from(choice.num_output_tokens);
@@ -233,6 +235,7 @@ fn part<'a>(
     ChoicePart {
         index: choice.index,
         text: &choice.text,
+        pieces: choice.pieces(),
         with_role: first,
         log_probs: log_probs.then_some(choice.log_probs.as_slice()),
         token_ids: trailer.token_ids.then_some(choice.token_ids.as_slice()),

@@ -8,11 +8,14 @@ use ingle_model::{Checkpoint, GgufMetadata, TokenizerFiles};
 use ingle_text::{ChatTemplate, GgufVocab, Tokenizer};
 
 use crate::error::EngineError;
+use crate::structured::AnswerFormat;
 
 /// Tokenizer, chat template and end tokens of a checkpoint.
 pub(crate) struct TextParts {
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) template: Option<ChatTemplate>,
+    /// What the template says about tool calls and reasoning.
+    pub(crate) answer_format: AnswerFormat,
     pub(crate) eos_token_ids: Arc<[TokenId]>,
     /// Ids below this have both a row in the model and an entry in the tokenizer.
     pub(crate) vocab_size: u32,
@@ -53,12 +56,14 @@ pub(crate) fn text_parts(
         return Err(fail(&format!("end token id {id} is beyond the model's {rows} rows")));
     }
     let source = template_text.or(own_template.as_deref());
+    let answer_format = AnswerFormat::detect(source);
     let template = source
         .map(|source| ChatTemplate::for_tokenizer(source, &tokenizer))
         .transpose()
         .map_err(|error| fail(&error))?;
     let tokenizer = Arc::new(tokenizer);
-    Ok(TextParts { tokenizer, template, eos_token_ids: eos.into(), vocab_size: entries })
+    let eos_token_ids = eos.into();
+    Ok(TextParts { tokenizer, template, answer_format, eos_token_ids, vocab_size: entries })
 }
 
 /// Ids that end a text, whichever file says so, without doubles.

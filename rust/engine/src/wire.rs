@@ -50,6 +50,9 @@ pub struct GenerationRequest {
     /// Separates cached prefixes further.
     #[serde(default)]
     pub cache_salt: Option<String>,
+    /// What the answers must match.
+    #[serde(default)]
+    pub grammar: Option<GrammarInput>,
     /// What comes back.
     pub output: OutputInput,
 }
@@ -78,9 +81,15 @@ pub struct PromptInput {
 pub struct ChatPrompt {
     /// A list of messages.
     pub messages: serde_json::Value,
-    /// A list of tools, if any.
+    /// Functions that the model may call.
     #[serde(default)]
-    pub tools: Option<serde_json::Value>,
+    pub tools: Vec<ToolInput>,
+    /// Whether it must; absent: it may.
+    #[serde(default)]
+    pub tool_choice: Option<ToolChoice>,
+    /// Whether one answer may have several calls.
+    #[serde(default = "yes")]
+    pub parallel_tool_calls: bool,
     /// End the prompt with the start of an assistant's turn.
     #[serde(default = "yes")]
     pub add_generation_prompt: bool,
@@ -90,6 +99,106 @@ pub struct ChatPrompt {
     /// Further variables of the template.
     #[serde(default)]
     pub template_kwargs: serde_json::Map<String, serde_json::Value>,
+}
+
+/// A tool: OpenAI's form.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ToolInput {
+    /// The function; there is no other kind of tool.
+    pub function: FunctionInput,
+}
+
+/// A function that the model may call.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FunctionInput {
+    /// Its name.
+    pub name: String,
+    /// What it does, for the model.
+    #[serde(default)]
+    pub description: Option<String>,
+    /// JSON schema of its arguments.
+    #[serde(default)]
+    pub parameters: Option<serde_json::Value>,
+    /// Arguments must fit the schema also where calls are the model's choice.
+    #[serde(default)]
+    pub strict: bool,
+}
+
+impl ToolInput {
+    /// As templates know it, always in the same order.
+    pub(crate) fn for_template(&self) -> serde_json::Value {
+        let mut function = serde_json::Map::new();
+        function.insert("name".into(), self.function.name.clone().into());
+        if let Some(description) = &self.function.description {
+            function.insert("description".into(), description.clone().into());
+        }
+        if let Some(parameters) = &self.function.parameters {
+            function.insert("parameters".into(), parameters.clone());
+        }
+        serde_json::json!({ "type": "function", "function": function })
+    }
+}
+
+/// Who chooses whether a tool is called.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum ToolChoice {
+    /// The model.
+    Auto,
+    /// Nobody: there are no calls.
+    None,
+    /// The client: there is a call.
+    Required,
+    /// The client: there is one call of this function.
+    Function(String),
+}
+
+/// What the answers must match.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+#[allow(missing_docs, reason = "ingle_text::GrammarSource documents the forms")]
+pub enum GrammarInput {
+    JsonObject { field: GrammarField },
+    JsonSchema { field: GrammarField, schema: serde_json::Value },
+    Regex { field: GrammarField, regex: String },
+    Choice { field: GrammarField, choices: Vec<String> },
+    Lark { field: GrammarField, lark: String },
+}
+
+/// The client's field that a grammar came in; errors name it.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the names are OpenAI's and vLLM's")]
+pub enum GrammarField {
+    ResponseFormat,
+    GuidedJson,
+    GuidedRegex,
+    GuidedChoice,
+    GuidedGrammar,
+    Regex,
+    StructuredOutputs,
+}
+
+impl GrammarInput {
+    /// The client's name of the field.
+    pub(crate) fn field(&self) -> &'static str {
+        let (Self::JsonObject { field }
+        | Self::JsonSchema { field, .. }
+        | Self::Regex { field, .. }
+        | Self::Choice { field, .. }
+        | Self::Lark { field, .. }) = self;
+        match field {
+            GrammarField::ResponseFormat => "response_format",
+            GrammarField::GuidedJson => "guided_json",
+            GrammarField::GuidedRegex => "guided_regex",
+            GrammarField::GuidedChoice => "guided_choice",
+            GrammarField::GuidedGrammar => "guided_grammar",
+            GrammarField::Regex => "regex",
+            GrammarField::StructuredOutputs => "structured_outputs",
+        }
+    }
 }
 
 /// Sampling fields; absent ones take the model's defaults.

@@ -38,10 +38,8 @@ impl Detokenizer {
     }
 
     /// Keeps the text of these special tokens: the markers of tool calls and reasoning.
-    #[must_use]
-    pub fn keeping(mut self, markers: impl IntoIterator<Item = u32>) -> Self {
+    pub fn keep(&mut self, markers: impl IntoIterator<Item = u32>) {
         self.kept.extend(markers);
-        self
     }
 
     /// Appends to `out` the text that `id` made certain. Bytes that may still become a character are

@@ -60,8 +60,20 @@ impl Bench {
         Self::new(script, false, 1)
     }
 
+    /// Like `auto`, with another chat template.
+    pub(super) fn with_template(script: Script, template: &str) -> Self {
+        Self::build(script, (true, 1), json!({ "chat_template": template }))
+    }
+
     fn new(script: Script, auto: bool, max_steps_in_flight: u32) -> Self {
-        let options = json!({ "model": model_path(), "served_model_name": "tiny", "seed": 1 });
+        Self::build(script, (auto, max_steps_in_flight), json!({}))
+    }
+
+    fn build(script: Script, (auto, max_steps_in_flight): (bool, u32), more: Value) -> Self {
+        let mut options = json!({ "model": model_path(), "served_model_name": "tiny", "seed": 1 });
+        for (key, value) in more.as_object().unwrap() {
+            options[key] = value.clone();
+        }
         let options: EngineOptions = serde_json::from_value(options).unwrap();
         let driver = Driver::new();
         let build = |_: &_, _: &_, sink: CompletionSink| -> Result<Built, EngineError> {
@@ -200,6 +212,8 @@ pub(super) struct Driver {
 #[derive(Default)]
 struct DriverState {
     plans: VecDeque<StepPlan>,
+    /// Masks of the oldest step, if it waits for some.
+    masks: Option<Vec<RowMask>>,
     device: Option<Device>,
     auto: bool,
     /// Instead of the next output.
@@ -230,7 +244,7 @@ impl Driver {
     /// Waits for the oldest step that is not complete, and completes it.
     pub(super) fn step(&self) {
         let mut state = self.state.0.lock().unwrap();
-        while state.plans.is_empty() {
+        while !state.is_ready() {
             state = self.state.1.wait(state).unwrap();
         }
         rustix::io::read(&*self.pending, &mut [0_u8; 8]).unwrap();
@@ -254,17 +268,30 @@ impl Driver {
 }
 
 impl DriverState {
+    /// The oldest step, if there is one, has the masks that it needs.
+    fn is_ready(&self) -> bool {
+        let is_late =
+            |plan: &StepPlan| plan.rows.iter().any(|row| row.wants.sample == SampleMode::Late);
+        self.plans.front().is_some_and(|plan| self.masks.is_some() || !is_late(plan))
+    }
+
     fn complete(&mut self) {
         let plan = self.plans.pop_front().unwrap();
+        let masks = self.masks.take().unwrap_or_default();
         let device = self.device.as_mut().unwrap();
-        let output = device.output(&plan, self.not_finite);
+        let output = device.output(&plan, &masks, self.not_finite);
         let result = self.error.take().map_or(Ok(output), Err);
         (device.sink)(StepCompletion { id: plan.id, result });
     }
 }
 
 impl Device {
-    fn output(&mut self, plan: &StepPlan, not_finite: Option<usize>) -> StepOutput {
+    fn output(
+        &mut self,
+        plan: &StepPlan,
+        masks: &[RowMask],
+        not_finite: Option<usize>,
+    ) -> StepOutput {
         for slot in &plan.closed {
             self.slots.remove(slot);
         }
@@ -292,7 +319,11 @@ impl Device {
                 result.status = RowStatus::NotFinite;
             } else if row.wants.sample != SampleMode::None {
                 let index = (row.start + row.num_tokens) as usize - slot.prompt.len();
-                let token = (self.script)(&slot.prompt, index);
+                let mut token = (self.script)(&slot.prompt, index);
+                if row.wants.sample == SampleMode::Late {
+                    let mask = masks.iter().find(|mask| mask.slot == row.slot).unwrap();
+                    token = masked(token, &mask.allowed);
+                }
                 output.tokens.push(token);
                 result.num_tokens = 1;
                 result.log_probs =
@@ -304,6 +335,14 @@ impl Device {
     }
 }
 
+/// The token if the mask allows it, else the lowest that it does.
+fn masked(token: TokenId, allowed: &[u32]) -> TokenId {
+    assert_eq!(allowed.len(), SHAPE.vocab_size.div_ceil(32) as usize);
+    let allows = |id: u32| allowed[id as usize / 32] & (1 << (id % 32)) != 0;
+    let lowest = (0..SHAPE.vocab_size).find(|&id| allows(id));
+    if allows(token.0) { token } else { TokenId(lowest.unwrap()) }
+}
+
 /// -0.5 for the token itself, -1.5 for the next id, and so on.
 fn log_probs(token: TokenId, top: u32) -> TokenLogProbs {
     let top = (0..top).map(|k| (TokenId(token.0 + k), -0.5 - k as f32)).collect();
@@ -313,6 +352,16 @@ fn log_probs(token: TokenId, top: u32) -> TokenLogProbs {
 struct ScriptExecutor {
     driver: Driver,
     max_steps_in_flight: u32,
+}
+
+impl ScriptExecutor {
+    /// A step or masks came: what can complete does, or the test may let it.
+    fn ready(&self, state: &mut DriverState) {
+        while state.auto && state.is_ready() {
+            state.complete();
+        }
+        self.driver.state.1.notify_all();
+    }
 }
 
 impl Executor for ScriptExecutor {
@@ -327,16 +376,20 @@ impl Executor for ScriptExecutor {
             panic!("the test wanted it");
         }
         state.plans.push_back(plan);
-        if state.auto {
-            state.complete();
-        } else {
+        if !state.auto {
+            // Told once a step; `step` itself waits for masks.
             rustix::io::write(&*self.driver.pending, &1_u64.to_ne_bytes()).unwrap();
-            self.driver.state.1.notify_all();
         }
+        self.ready(&mut state);
         Ok(())
     }
 
-    fn sample(&mut self, step: StepId, _masks: Vec<RowMask>) -> Result<(), ExecutorError> {
-        panic!("step {step} has no late rows")
+    fn sample(&mut self, step: StepId, masks: Vec<RowMask>) -> Result<(), ExecutorError> {
+        let mut state = self.driver.state.0.lock().unwrap();
+        let oldest = state.plans.front().unwrap();
+        assert_eq!(oldest.id, step, "masks come for the oldest step");
+        assert!(state.masks.replace(masks).is_none(), "masks of step {step} came twice");
+        self.ready(&mut state);
+        Ok(())
     }
 }

@@ -7,3 +7,4 @@ mod log_probs;
 mod refusals;
 mod sockets;
 mod stops;
+mod structured;

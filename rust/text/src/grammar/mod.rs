@@ -15,6 +15,6 @@ mod vocabulary;
 pub use bounds::GrammarBudget;
 pub use factory::GrammarFactory;
 pub(crate) use lark::{Marker, literal};
-pub(crate) use schema::json_rule;
+pub(crate) use schema::{json_rule, well_formed};
 pub use source::{GrammarSource, GrammarSpec, Reasoned};
 pub use state::{Grammar, GrammarError, GrammarState};

@@ -33,6 +33,66 @@ pub(crate) fn json_rule(schema: &Value) -> Result<String, String> {
     Ok(format!("%json {schema}"))
 }
 
+/// Checks a schema that no grammar is made from: it may say more than grammars can enforce, but it
+/// must be one.
+///
+/// # Errors
+/// One line that says what is out of bounds or no schema.
+pub(crate) fn well_formed(schema: &Value) -> Result<(), String> {
+    if !matches!(schema, Value::Object(_) | Value::Bool(true)) {
+        return Err(format!("a schema of parameters is an object, not {}", kind_of(schema)));
+    }
+    check(schema, 0, &mut 0)?;
+    check_form(schema)
+}
+
+/// Looks at everything that a schema can stand in. Depth has been checked.
+fn check_form(schema: &Value) -> Result<(), String> {
+    let Value::Object(fields) = schema else { return Ok(()) };
+    if let Some(given) = fields.get("type") {
+        let is_type = |name: &Value| name.as_str().is_some_and(|name| TYPES.contains(&name));
+        let listed = given.as_array().is_some_and(|names| names.iter().all(is_type));
+        if !is_type(given) && !listed {
+            return Err(format!("type is {given}, not a JSON type or a list of them"));
+        }
+    }
+    match fields.get("pattern") {
+        None => {}
+        Some(Value::String(pattern)) => check_pattern(pattern)?,
+        Some(other) => return Err(format!("pattern is {}, not a string", kind_of(other))),
+    }
+    for key in ["properties", "patternProperties", "$defs", "definitions"] {
+        match fields.get(key) {
+            None => {}
+            Some(Value::Object(inner)) => inner.values().try_for_each(check_form)?,
+            Some(other) => return Err(format!("{key} is {}, not an object", kind_of(other))),
+        }
+    }
+    for key in ["anyOf", "allOf", "oneOf", "prefixItems"] {
+        match fields.get(key) {
+            None => {}
+            Some(Value::Array(inner)) => inner.iter().try_for_each(check_form)?,
+            Some(other) => return Err(format!("{key} is {}, not a list", kind_of(other))),
+        }
+    }
+    ["items", "additionalProperties", "not"]
+        .iter()
+        .filter_map(|key| fields.get(*key))
+        .try_for_each(check_form)
+}
+
+/// Other dialects have look-around and back references; what is wrong in all of them is refused.
+fn check_pattern(pattern: &str) -> Result<(), String> {
+    use regex_syntax::ast::ErrorKind;
+    match regex_syntax::ast::parse::Parser::new().parse(pattern) {
+        Ok(_) => Ok(()),
+        Err(error) => match error.kind() {
+            ErrorKind::UnsupportedLookAround | ErrorKind::UnsupportedBackreference => Ok(()),
+            kind => Err(format!("invalid regex: {kind}")),
+        },
+    }
+}
+
 fn check(value: &Value, depth: usize, num_values: &mut usize) -> Result<(), String> {
     *num_values += 1;
     if depth > MAX_SCHEMA_DEPTH {
@@ -119,6 +179,8 @@ fn kind_of(value: &Value) -> &'static str {
     }
 }
 
+/// JSON's types.
+const TYPES: [&str; 7] = ["null", "boolean", "object", "array", "number", "string", "integer"];
 /// llguidance's keyword for the layout of what comes out.
 const LAYOUT_KEY: &str = "x-guidance";
 /// Keywords that bound numbers.

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::ToolFormat;
 use crate::Tokenizer;
-use crate::grammar::{Marker, json_rule, literal};
+use crate::grammar::{Marker, json_rule, literal, well_formed};
 
 /// A function that a request declares.
 #[derive(Clone, Debug)]
@@ -16,6 +16,17 @@ pub struct ToolSpec {
     pub parameters: Option<Value>,
     /// The arguments must fit the schema also where calls are the model's choice.
     pub strict: bool,
+}
+
+impl ToolSpec {
+    /// Whether the parameters are a schema at all, also where no grammar is made from them: types
+    /// have names, patterns are regexes (of whatever dialect), nesting has an end.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn check(&self) -> Result<(), String> {
+        self.parameters.as_ref().map_or(Ok(()), well_formed)
+    }
 }
 
 /// What a grammar of tool calls is made from.

@@ -175,6 +175,32 @@ fn test_a_bad_tool_schema_is_refused_by_name() {
 }
 
 #[test]
+fn test_schemas_that_bind_nothing_must_be_schemas() {
+    let check = |parameters| {
+        ToolSpec { name: "f".into(), parameters: Some(parameters), strict: false }.check()
+    };
+    for bad in [
+        json!({ "type": 5 }),
+        json!({ "type": ["string", "strng"] }),
+        json!([]),
+        json!({ "properties": [] }),
+        json!({ "properties": { "a": { "pattern": "a**(" } } }),
+        json!({ "properties": { "a": { "pattern": 7 } } }),
+        json!({ "anyOf": [{ "items": { "type": "int" } }] }),
+    ] {
+        assert!(check(bad.clone()).is_err(), "{bad}");
+    }
+    for good in [
+        json!({}),
+        json!({ "type": "object", "properties": { "type": { "type": "string" } } }),
+        json!({ "properties": { "a": { "pattern": "(?=a)b", "not": { "type": "null" } } } }),
+        json!({ "type": ["object", "null"], "uniqueItems": true, "if": {}, "then": {} }),
+    ] {
+        assert_eq!(check(good.clone()), Ok(()), "{good}");
+    }
+}
+
+#[test]
 fn test_templates_without_a_place_for_tools_are_told_in_the_system_message() {
     let tools = json!([{ "type": "function", "function": { "name": "f" } }]);
     let user = json!([{ "role": "user", "content": "Hi" }]);
@@ -224,7 +250,8 @@ fn test_markers_that_are_special_tokens_open_calls_and_stay_in_the_text() {
     assert!(!accepts(false, &[388, 388]));
     // The parser must see the marker although special tokens are left out of the text.
     let mut text = String::new();
-    let mut detokenizer = Detokenizer::continuing(tokenizer, true).keeping([388]);
+    let mut detokenizer = Detokenizer::continuing(tokenizer, true);
+    detokenizer.keep([388]);
     for &id in [&marked[..], &EOS].concat().iter() {
         detokenizer.push(id, &mut text);
     }

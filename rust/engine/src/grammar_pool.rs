@@ -1,0 +1,162 @@
+//! [6] Computes token masks beside the device step, on threads of its own: never on the event loop,
+//! never on the engine thread. Started with the first grammar; asleep while there is no work.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use ingle_core::RequestId;
+use ingle_text::{GrammarError, GrammarState};
+
+use crate::inbox::Message;
+use crate::shared::Shared;
+
+/// A position in a grammar on its way to the next mask.
+pub(crate) struct MaskJob {
+    pub(crate) id: RequestId,
+    pub(crate) state: GrammarState,
+    /// Sampled since the last mask.
+    pub(crate) tokens: Vec<u32>,
+}
+
+/// What became of a job.
+pub(crate) struct MaskResult {
+    pub(crate) id: RequestId,
+    pub(crate) outcome: Result<Masked, GrammarError>,
+}
+
+/// The position after the tokens, and what may come next.
+pub(crate) struct Masked {
+    pub(crate) state: GrammarState,
+    pub(crate) mask: Arc<[u32]>,
+    /// Nothing but end-of-text can follow.
+    pub(crate) finished: bool,
+}
+
+/// The threads. Dropping it ends them.
+pub(crate) struct GrammarPool {
+    shared: Arc<Shared>,
+    queue: Arc<Queue>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Queue {
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    batches: VecDeque<Vec<MaskJob>>,
+    closed: bool,
+}
+
+impl GrammarPool {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, queue: Arc::default(), workers: Vec::new() }
+    }
+
+    /// Takes the jobs of one step. Results come to the inbox, one message a worker, so that a step
+    /// costs few wake-ups however many grammars it has.
+    ///
+    /// # Errors
+    /// One line if the first thread cannot be started.
+    pub(crate) fn start(&mut self, jobs: &mut Vec<MaskJob>) -> Result<(), String> {
+        if jobs.is_empty() {
+            return Ok(());
+        }
+        self.spawn_workers()?;
+        let share = jobs.len().div_ceil(self.workers.len());
+        let mut queue = self.queue.lock();
+        while !jobs.is_empty() {
+            let batch = jobs.split_off(jobs.len().saturating_sub(share));
+            queue.batches.push_back(batch);
+        }
+        drop(queue);
+        self.queue.wake.notify_all();
+        Ok(())
+    }
+
+    fn spawn_workers(&mut self) -> Result<(), String> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        while self.workers.len() < cores.clamp(1, MAX_WORKERS) {
+            let (shared, queue) = (Arc::clone(&self.shared), Arc::clone(&self.queue));
+            let spawned = std::thread::Builder::new()
+                .name(format!("ingle-mask-{}", self.workers.len()))
+                .stack_size(STACK_BYTES)
+                .spawn(move || work(&shared, &queue));
+            match spawned {
+                Ok(worker) => self.workers.push(worker),
+                // One is enough.
+                Err(_) if !self.workers.is_empty() => break,
+                Err(error) => return Err(format!("cannot start a thread for grammars: {error}")),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for GrammarPool {
+    fn drop(&mut self) {
+        let mut queue = self.queue.lock();
+        queue.closed = true;
+        queue.batches.clear();
+        drop(queue);
+        self.queue.wake.notify_all();
+        for worker in self.workers.drain(..) {
+            // A worker catches the panics of its jobs.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing under this lock is left half-written by a panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sleeps until there is a batch; `None` once the pool is dropped.
+    fn take(&self) -> Option<Vec<MaskJob>> {
+        let mut state = self.lock();
+        loop {
+            if state.closed {
+                return None;
+            }
+            if let Some(batch) = state.batches.pop_front() {
+                return Some(batch);
+            }
+            state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+fn work(shared: &Shared, queue: &Queue) {
+    while let Some(batch) = queue.take() {
+        let results = batch.into_iter().map(run).collect();
+        // After the end nobody waits for masks.
+        let _ = shared.inbox.put(Message::Masks(results));
+    }
+}
+
+fn run(job: MaskJob) -> MaskResult {
+    let MaskJob { id, mut state, tokens } = job;
+    // The last line of defence: grammars come from clients, and one of them must not end the others.
+    let outcome = catch_unwind(AssertUnwindSafe(move || {
+        for token in tokens {
+            state.accept(token)?;
+        }
+        let mask = state.mask()?.into();
+        let finished = state.is_finished();
+        Ok(Masked { state, mask, finished })
+    }));
+    let outcome = outcome.unwrap_or(Err(GrammarError::TooComplex("internal error")));
+    MaskResult { id, outcome }
+}
+
+/// Masks take tens of microseconds: more threads would only share the waking.
+const MAX_WORKERS: usize = 4;
+/// Nested grammars recurse; untouched pages cost nothing.
+const STACK_BYTES: usize = 64 << 20;

@@ -1,0 +1,222 @@
+//! [1] [2] Structured output and tools of a request: which grammar binds the answer, how the answer is
+//! split. Caller's thread. Whatever cannot be enforced is refused here, with the field's name.
+
+use std::sync::Arc;
+
+use ingle_text::{
+    AnswerRules, Grammar, GrammarBudget, GrammarSource, GrammarSpec, Reasoned, ReasoningStart,
+    ReasoningTags, TextError, ToolFormat, ToolGrammar, ToolRules, ToolSpec,
+};
+use serde_json::Value;
+
+use crate::error::EngineError;
+use crate::prompt::text_refusal;
+use crate::served::Served;
+use crate::wire::{ChatPrompt, GenerationRequest, GrammarInput, ToolChoice};
+
+/// How this model spells what is not content.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AnswerFormat {
+    pub(crate) tools: Option<ToolFormat>,
+    pub(crate) reasoning: Option<ReasoningTags>,
+}
+
+impl AnswerFormat {
+    /// As its chat template tells.
+    pub(crate) fn detect(template: Option<&str>) -> Self {
+        Self {
+            tools: template.and_then(ToolFormat::detect),
+            reasoning: template.and_then(ReasoningTags::detect),
+        }
+    }
+
+    /// Ids of markers that are special tokens: they stay in the text that is split.
+    pub(crate) fn marker_ids(&self, served: &Served) -> Vec<u32> {
+        let tools = self.tools.map_or(&[][..], ToolFormat::markers).iter().copied();
+        let tags = self.reasoning.iter().flat_map(|tags| [tags.open.as_str(), &tags.close]);
+        tools.chain(tags).filter_map(|marker| served.tokenizer.token_to_id(marker)).collect()
+    }
+}
+
+/// The tools that a chat may call.
+#[derive(Clone, Debug)]
+pub(crate) struct Tools {
+    format: ToolFormat,
+    specs: Vec<ToolSpec>,
+    choice: ToolChoice,
+    parallel: bool,
+    /// As the template gets them.
+    pub(crate) for_template: Value,
+}
+
+impl Tools {
+    /// Checks the tools of a chat; `None` if there are none, or none may be called.
+    pub(crate) fn new(chat: &ChatPrompt, served: &Served) -> Result<Option<Self>, EngineError> {
+        let choice = chat.tool_choice.clone();
+        if chat.tools.is_empty() {
+            return match choice {
+                None | Some(ToolChoice::Auto | ToolChoice::None) => Ok(None),
+                Some(_) => Err(EngineError::refused("tool_choice", "tool_choice needs tools")),
+            };
+        }
+        let Some(format) = served.answer_format.tools else {
+            return Err(EngineError::refused(
+                "tools",
+                format!(
+                    "tools: the chat template of model {} has no place for tools, or spells calls in a \
+                     way that is not supported",
+                    served.name
+                ),
+            ));
+        };
+        let mut specs: Vec<ToolSpec> = Vec::with_capacity(chat.tools.len());
+        for (i, tool) in chat.tools.iter().enumerate() {
+            if specs.iter().any(|spec| spec.name == tool.function.name) {
+                let message =
+                    format!("tools[{i}].function.name: a tool of this name is there already");
+                return Err(EngineError::refused("tools", message));
+            }
+            let spec = ToolSpec {
+                name: tool.function.name.clone(),
+                parameters: tool.function.parameters.clone(),
+                strict: tool.function.strict,
+            };
+            spec.check().map_err(|error| {
+                let message = format!("tools[{i}].function.parameters: {error}");
+                EngineError::refused("tools", message)
+            })?;
+            specs.push(spec);
+        }
+        let choice = choice.unwrap_or(ToolChoice::Auto);
+        if let ToolChoice::Function(name) = &choice
+            && !specs.iter().any(|spec| spec.name == *name)
+        {
+            let message = format!("tool_choice: no tool is called {name:?}");
+            return Err(EngineError::refused("tool_choice", message));
+        }
+        if choice == ToolChoice::None {
+            return Ok(None);
+        }
+        let for_template = chat.tools.iter().map(|tool| tool.for_template()).collect();
+        Ok(Some(Self { format, specs, choice, parallel: chat.parallel_tool_calls, for_template }))
+    }
+
+    /// The messages as the template gets them.
+    pub(crate) fn told_messages(&self, messages: &Value) -> Option<Value> {
+        self.format.told_messages(messages, &self.for_template)
+    }
+
+    /// Whether the template itself takes the tools.
+    pub(crate) fn are_rendered(&self) -> bool {
+        self.format != ToolFormat::SmolLm2
+    }
+
+    fn rules(&self) -> ToolRules {
+        let names: Vec<String> = self.specs.iter().map(|spec| spec.name.clone()).collect();
+        ToolRules { format: self.format, names: names.into(), parallel: self.parallel }
+    }
+
+    /// The grammar that forces calls, or binds them where they are free; `None` if nothing is bound.
+    fn grammar(&self, served: &Served) -> Option<GrammarSource> {
+        let (specs, required) = match &self.choice {
+            ToolChoice::Required => (self.specs.clone(), true),
+            ToolChoice::Function(name) => {
+                let named = self.specs.iter().filter(|spec| spec.name == *name);
+                (named.cloned().collect(), true)
+            }
+            ToolChoice::Auto if self.specs.iter().any(|spec| spec.strict) => {
+                (self.specs.clone(), false)
+            }
+            ToolChoice::Auto | ToolChoice::None => return None,
+        };
+        // A named function is called once.
+        let parallel = self.parallel && !matches!(self.choice, ToolChoice::Function(_));
+        let tokenizer = &served.tokenizer;
+        let grammar = ToolGrammar::new(self.format, specs, parallel, required, tokenizer);
+        Some(GrammarSource::Tools(grammar))
+    }
+}
+
+/// How the answers to one prompt are bound and split.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Structure {
+    /// `None`: the text is content as it is.
+    pub(crate) answer: Option<AnswerRules>,
+    pub(crate) grammar: Option<Arc<Grammar>>,
+}
+
+impl Structure {
+    /// Of a chat whose prompt ends in reasoning or not.
+    pub(crate) fn of_chat(
+        request: &GenerationRequest,
+        tools: Option<&Tools>,
+        reasoning: Option<(ReasoningTags, ReasoningStart)>,
+        served: &Served,
+    ) -> Result<Self, EngineError> {
+        let forced = tools.and_then(|tools| tools.grammar(served));
+        if tools.is_some()
+            && let Some(given) = &request.grammar
+        {
+            let message = format!("{}: cannot be combined with tools", given.field());
+            return Err(EngineError::refused(given.field(), message));
+        }
+        let before = reasoning.as_ref().and_then(|(tags, start)| match start {
+            ReasoningStart::Opened => Some((tags.clone(), Reasoned::Opened)),
+            ReasoningStart::Unopened => Some((tags.clone(), Reasoned::Allowed)),
+            ReasoningStart::Closed => None,
+        });
+        let spec = match (forced, &request.grammar) {
+            (Some(source), _) => Some(GrammarSpec { field: "tools", source, reasoning: before }),
+            (None, Some(given)) => Some(given.spec(before)),
+            (None, None) => None,
+        };
+        let grammar = spec.map(|spec| compile(request, &spec, served)).transpose()?;
+        let tools = tools.map(Tools::rules);
+        let is_split = reasoning.is_some() || tools.is_some();
+        Ok(Self { answer: is_split.then_some(AnswerRules { reasoning, tools }), grammar })
+    }
+
+    /// Of a prompt that is plain text or ids.
+    pub(crate) fn of_text(
+        request: &GenerationRequest,
+        served: &Served,
+    ) -> Result<Self, EngineError> {
+        let spec = request.grammar.as_ref().map(|given| given.spec(None));
+        let grammar = spec.map(|spec| compile(request, &spec, served)).transpose()?;
+        Ok(Self { answer: None, grammar })
+    }
+}
+
+impl GrammarInput {
+    fn spec(&self, reasoning: Option<(ReasoningTags, Reasoned)>) -> GrammarSpec {
+        let source = match self {
+            Self::JsonObject { .. } => GrammarSource::JsonObject,
+            Self::JsonSchema { schema, .. } => GrammarSource::JsonSchema(schema.clone()),
+            Self::Regex { regex, .. } => GrammarSource::Regex(regex.clone()),
+            Self::Choice { choices, .. } => GrammarSource::Choice(choices.clone()),
+            Self::Lark { lark, .. } => GrammarSource::Lark(lark.clone()),
+        };
+        GrammarSpec { field: self.field(), source, reasoning }
+    }
+}
+
+fn compile(
+    request: &GenerationRequest,
+    spec: &GrammarSpec,
+    served: &Served,
+) -> Result<Arc<Grammar>, EngineError> {
+    if request.ignore_eos {
+        let message = "ignore_eos: an answer under a grammar ends where the grammar does";
+        return Err(EngineError::refused("ignore_eos", message));
+    }
+    if request.min_tokens > 0 {
+        let message = "min_tokens: an answer under a grammar ends where the grammar does";
+        return Err(EngineError::refused("min_tokens", message));
+    }
+    if request.sampling.allowed_token_ids.is_some() {
+        let message = format!("allowed_token_ids: cannot be combined with {}", spec.field);
+        return Err(EngineError::refused("allowed_token_ids", message));
+    }
+    let compiled = served.grammars.compile(spec, GrammarBudget::default());
+    compiled.map_err(|error: TextError| text_refusal(spec.field, &error))
+}
