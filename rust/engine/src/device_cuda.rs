@@ -7,6 +7,8 @@ use ingle_model::Checkpoint;
 use crate::device::Built;
 use crate::error::EngineError;
 use crate::options::{CudaLibraries, EngineOptions};
+use crate::prepare::MAX_BANNED;
+use crate::sampling::{MAX_LOG_PROBS, MAX_LOGIT_BIAS};
 use crate::sizes::{Sizes, setting};
 use crate::tokenizer_files::TextParts;
 
@@ -22,30 +24,8 @@ pub(crate) fn build_cuda(
     sink: CompletionSink,
 ) -> Result<Built, EngineError> {
     let spec = &checkpoint.spec;
-    let defaults = CudaConfig::default();
-    let max_num_seqs = setting("max_num_seqs", options.max_num_seqs, defaults.max_num_seqs)?;
-    let batched = defaults.max_num_batched_tokens.max(max_num_seqs);
-    let wanted_len = setting("max_model_len", options.max_model_len, spec.max_position_embeddings)?;
-    let config = CudaConfig {
-        device: ordinal,
-        gpu_memory_utilization: utilization(options, &defaults)?,
-        kv_cache_memory_bytes: options.kv_cache_memory_bytes,
-        block_size: setting("block_size", options.block_size, defaults.block_size)?,
-        max_num_seqs,
-        max_num_batched_tokens: setting(
-            "max_num_batched_tokens",
-            options.max_num_batched_tokens,
-            batched,
-        )?,
-        max_model_len: wanted_len,
-        sample_vocab_size: text.vocab_size,
-        dtype: device_type(&options.dtype)?,
-        enforce_eager: options.enforce_eager,
-        deterministic: options.deterministic,
-        cache_dir: options.cache_dir.clone(),
-        libraries: library_paths(&options.cuda_libraries),
-        ..defaults
-    };
+    let config = config(ordinal, options, spec.max_position_embeddings, text.vocab_size)?;
+    let wanted_len = config.max_model_len;
     let source = &checkpoint.source;
     let (executor, report) =
         CudaExecutor::load(spec.clone(), &checkpoint.plan, source, &config, sink)
@@ -77,6 +57,39 @@ pub(crate) fn build_cuda(
     let part = |(name, bytes): &(&str, u64)| (format!("{}_bytes", name.replace(' ', "_")), *bytes);
     let memory = report.memory.parts.iter().map(part).collect();
     Ok(Built { executor: Box::new(executor), sizes, name, memory })
+}
+
+/// The executor's settings: those of `options`, checked, else the defaults.
+fn config(
+    ordinal: u32,
+    options: &EngineOptions,
+    max_position_embeddings: u32,
+    vocab_size: u32,
+) -> Result<CudaConfig, EngineError> {
+    let defaults = CudaConfig::default();
+    let max_num_seqs = setting("max_num_seqs", options.max_num_seqs, defaults.max_num_seqs)?;
+    let batched = defaults.max_num_batched_tokens.max(max_num_seqs);
+    Ok(CudaConfig {
+        device: ordinal,
+        gpu_memory_utilization: utilization(options, &defaults)?,
+        kv_cache_memory_bytes: options.kv_cache_memory_bytes,
+        block_size: setting("block_size", options.block_size, defaults.block_size)?,
+        max_num_seqs,
+        max_num_batched_tokens: setting(
+            "max_num_batched_tokens",
+            options.max_num_batched_tokens,
+            batched,
+        )?,
+        max_model_len: setting("max_model_len", options.max_model_len, max_position_embeddings)?,
+        sample_vocab_size: vocab_size,
+        dtype: device_type(&options.dtype)?,
+        enforce_eager: options.enforce_eager,
+        deterministic: options.deterministic,
+        cache_dir: options.cache_dir.clone(),
+        prebuilt_kernels: options.prebuilt_kernels.clone(),
+        libraries: library_paths(&options.cuda_libraries),
+        ..defaults
+    })
 }
 
 /// Whether `auto` takes the GPU: there is one, and the libraries that it needs.
@@ -121,3 +134,48 @@ fn device_type(dtype: &str) -> Result<DeviceType, EngineError> {
 
 /// Requests that may wait for each that can run.
 const QUEUE_ROUNDS: u32 = 4;
+
+// A slot that asks for more than the device's sampler holds would fail the step and all its requests.
+const _: () = assert!(MAX_LOG_PROBS <= ingle_cuda::MAX_LOG_PROBS as i64);
+const _: () = assert!(MAX_LOGIT_BIAS <= ingle_cuda::MAX_LOGIT_BIAS_ENTRIES as usize);
+const _: () = assert!(MAX_BANNED <= ingle_cuda::MAX_MIN_TOKENS_BANNED as usize);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_every_option_of_a_gpu_reaches_the_executor() {
+        let options: EngineOptions = serde_json::from_value(serde_json::json!({
+            "model": "m", "max_num_seqs": 3, "max_num_batched_tokens": 100, "block_size": 8,
+            "max_model_len": 77, "gpu_memory_utilization": 0.5, "kv_cache_memory_bytes": 1 << 30,
+            "dtype": "float16", "enforce_eager": true, "deterministic": true, "cache_dir": "/c",
+            "prebuilt_kernels": "/k",
+            "cuda_libraries": { "nvrtc": "/n.so", "cublaslt": "/b.so", "site_packages": ["/s"] },
+        }))
+        .unwrap();
+        let got = config(2, &options, 2048, 400).unwrap();
+        let want = CudaConfig {
+            device: 2,
+            gpu_memory_utilization: 0.5,
+            kv_cache_memory_bytes: Some(1 << 30),
+            block_size: 8,
+            max_num_seqs: 3,
+            max_num_batched_tokens: 100,
+            max_model_len: 77,
+            sample_vocab_size: 400,
+            dtype: DeviceType::F16,
+            enforce_eager: true,
+            deterministic: true,
+            cache_dir: Some("/c".into()),
+            prebuilt_kernels: Some("/k".into()),
+            libraries: LibraryPaths {
+                nvrtc: Some("/n.so".into()),
+                cublaslt: Some("/b.so".into()),
+                site_packages: vec!["/s".into()],
+            },
+            load_threads: CudaConfig::default().load_threads,
+        };
+        assert_eq!(format!("{got:?}"), format!("{want:?}"));
+    }
+}

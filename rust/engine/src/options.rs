@@ -64,6 +64,9 @@ pub struct EngineOptions {
     /// Where compiled kernels are kept (cuda).
     #[serde(default)]
     pub cache_dir: Option<PathBuf>,
+    /// Folder of kernels built ahead, for machines without NVRTC (cuda).
+    #[serde(default)]
+    pub prebuilt_kernels: Option<PathBuf>,
     /// Where NVIDIA's libraries are (cuda).
     #[serde(default)]
     pub cuda_libraries: CudaLibraries,

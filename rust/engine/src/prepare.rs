@@ -127,7 +127,7 @@ impl<'a> Common<'a> {
             let message = format!("priority {} does not fit 32 bits", request.priority);
             EngineError::refused("priority", message)
         })?;
-        let stop_token_ids = token_ids("stop_token_ids", &request.stop_token_ids, served)?;
+        let stop_token_ids = stop_token_ids(request, served)?;
         let mut sampling = sampling_params(request, served)?;
         let min_tokens = min_tokens(request)?;
         if min_tokens > 0 {
@@ -273,6 +273,19 @@ fn stop_matcher(request: &GenerationRequest) -> Result<Option<StopMatcher>, Engi
     matcher.map(Some).map_err(|error| text_refusal("stop", &error))
 }
 
+/// Ids that end a choice: looked through at every token.
+fn stop_token_ids(
+    request: &GenerationRequest,
+    served: &Served,
+) -> Result<Vec<TokenId>, EngineError> {
+    let count = request.stop_token_ids.len();
+    if count > MAX_STOP_TOKEN_IDS {
+        let message = format!("stop_token_ids: {count} ids, at most {MAX_STOP_TOKEN_IDS}");
+        return Err(EngineError::refused("stop_token_ids", message));
+    }
+    token_ids("stop_token_ids", &request.stop_token_ids, served)
+}
+
 /// Ids that `min_tokens` holds back.
 fn banned_ids(
     request: &GenerationRequest,
@@ -323,7 +336,8 @@ const CHOICE_BITS: u32 = 12;
 const MAX_CHOICES: usize = 1 << CHOICE_BITS;
 /// OpenAI's limit.
 const MAX_N: i64 = 128;
-/// As many as the cuda sampler can hold back.
-const MAX_BANNED: usize = 128;
+/// Ids that `min_tokens` can hold back; a slot of the cuda sampler has no room for more.
+pub(crate) const MAX_BANNED: usize = 128;
+const MAX_STOP_TOKEN_IDS: usize = 128;
 const MAX_STOPS: usize = 64;
 const MAX_STOP_BYTES: usize = 1024;

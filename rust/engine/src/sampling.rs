@@ -175,6 +175,6 @@ fn log_probs(input: &SamplingInput) -> Result<Option<u32>, EngineError> {
 }
 
 /// Alternatives a token; OpenAI's own limit for chat.
-const MAX_LOG_PROBS: i64 = 20;
+pub(crate) const MAX_LOG_PROBS: i64 = 20;
 /// Entries; as many as the cuda sampler takes.
-const MAX_LOGIT_BIAS: usize = 1024;
+pub(crate) const MAX_LOGIT_BIAS: usize = 1024;

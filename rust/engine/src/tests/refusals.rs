@@ -19,6 +19,10 @@ fn refusal(bench: &Bench, extra: &Value) -> (String, Option<String>, Option<&'st
     }
 }
 
+fn biases(count: u32) -> Value {
+    (0..count).map(|id| (id.to_string(), json!(1))).collect::<serde_json::Map<_, _>>().into()
+}
+
 #[test]
 fn test_every_refusal_names_its_field() {
     let bench = Bench::auto(says("x"));
@@ -57,6 +61,13 @@ fn test_every_refusal_names_its_field() {
         (json!({ "sampling": { "logit_bias": { "388": 1 } } }), "logit_bias"),
         (json!({ "sampling": { "logit_bias": { "5": 101 } } }), "logit_bias"),
         (json!({ "sampling": { "logit_bias": { "5": 1, "05": 1 } } }), "logit_bias"),
+        (json!({ "sampling": { "logit_bias": biases(1025) } }), "logit_bias"),
+        (json!({ "stop_token_ids": vec![5; 129] }), "stop_token_ids"),
+        (
+            // With the model's own end-of-text one more than the device's sampler holds back.
+            json!({ "min_tokens": 1, "stop_token_ids": (10..138).collect::<Vec<_>>() }),
+            "stop_token_ids",
+        ),
         (json!({ "sampling": { "allowed_token_ids": [] } }), "allowed_token_ids"),
         (json!({ "sampling": { "allowed_token_ids": [388] } }), "allowed_token_ids"),
         (json!({ "sampling": { "logprobs": 21 } }), "logprobs"),
