@@ -185,12 +185,17 @@ impl Program {
         }
     }
 
+    /// Whether its code depends on a head's width.
+    pub(crate) fn has_head_dim(self) -> bool {
+        matches!(self, Self::Attention | Self::RopeKv)
+    }
+
     /// The name, without suffix, of its run-time build among the prebuilt kernels.
     pub(crate) fn runtime_name(self, settings: &KernelSettings) -> String {
         let stem = self.file().trim_end_matches(".cu");
         let dtype = if settings.f16_device { "f16" } else { "bf16" };
         let variant = match self {
-            Self::Attention | Self::RopeKv => format!("-hd{}", settings.head_dim),
+            _ if self.has_head_dim() => format!("-hd{}", settings.head_dim),
             Self::GemmStream { shape, tile } => {
                 let StreamTile { rows, stages, steps, x_shared } = tile;
                 let x = if x_shared { "-x" } else { "" };

@@ -219,7 +219,12 @@ impl Setup {
         let compiler = match (Compiler::open(&self.config.libraries), &self.config.prebuilt_kernels)
         {
             (Ok(compiler), _) => compiler,
-            (Err(missing), None) => return Err(missing),
+            (Err(missing), None) => {
+                return Err(CudaError::Unsupported(format!(
+                    "no kernels: this build carries none that are built ahead, and NVRTC, which would \
+                     compile them, is missing ({missing}); install the extra cuda13"
+                )));
+            }
             (Err(missing), Some(folder)) => {
                 let capability = self.context.info.compute_capability;
                 let codes = read_prebuilt(folder, capability, &programs, &settings)?;
