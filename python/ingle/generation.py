@@ -23,11 +23,34 @@ class TokenPrompt(Struct):
     token_ids: list[int]
 
 
+class Function(Struct, omit_defaults=True):
+    """A function that the model may call."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool = False
+
+
+class Tool(Struct):
+    """A tool; functions are the only kind."""
+
+    function: Function
+
+
+class ChosenFunction(Struct):
+    """The name of the function that must be called."""
+
+    function: str
+
+
 class Chat(Struct, omit_defaults=True):
     """Input of the model's chat template."""
 
     messages: list[dict[str, Any]]
-    tools: list[Any] | None = None
+    tools: list[Tool] = []
+    tool_choice: Literal["auto", "none", "required"] | ChosenFunction | None = None
+    parallel_tool_calls: bool = True
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     template_kwargs: dict[str, Any] = {}
@@ -56,6 +79,18 @@ class Sampling(Struct, omit_defaults=True, kw_only=True):
     logit_bias: dict[str, float] = {}
     allowed_token_ids: list[int] | None = None
     logprobs: int | None = None
+
+
+class Grammar(Struct, omit_defaults=True, kw_only=True):
+    """What answers must match: the one value that belongs to `kind`."""
+
+    kind: Literal["json_object", "json_schema", "regex", "choice", "lark"]
+    field: str
+    """The client's name of it, for errors."""
+    schema: Any = None
+    regex: str | None = None
+    choices: list[str] | None = None
+    lark: str | None = None
 
 
 class Output(Struct, omit_defaults=True, kw_only=True):
@@ -90,7 +125,15 @@ class GenerationRequest(Struct, omit_defaults=True, kw_only=True):
     priority: int = 0
     tenant: str = ""
     cache_salt: str | None = None
+    grammar: Grammar | None = None
     output: Output
+
+
+def is_slow_to_submit(document: GenerationRequest) -> bool:
+    """Whether the core may compile a grammar for it: never on an event loop."""
+    return document.grammar is not None or any(
+        isinstance(prompt, ChatPrompt) and prompt.chat.tools for prompt in document.prompts
+    )
 
 
 encode = msgspec.json.Encoder().encode

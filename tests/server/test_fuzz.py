@@ -21,6 +21,8 @@ top_logprobs stream stream_options stop_token_ids allowed_token_ids ignore_eos
 include_stop_str_in_output priority skip_special_tokens truncate_prompt_tokens
 add_special_tokens echo best_of suffix cache_salt request_id return_token_ids
 add_generation_prompt continue_final_message chat_template_kwargs tools response_format user
+tool_choice parallel_tool_calls guided_json guided_regex guided_choice guided_grammar regex
+structured_outputs
 tokens return_token_strs zzz
 """.split()
 VALID = {

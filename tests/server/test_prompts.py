@@ -143,8 +143,6 @@ def test_p11_max_completion_tokens(cpu):
         {"suffix": "x"},
         {"best_of": 2},
         {"logprobs": True},
-        {"response_format": {"type": "json_object"}},
-        {"guided_json": {}},
         {"tools": [{"type": "function"}]},
         {"bad_words": ["x"]},
         {"use_beam_search": True},

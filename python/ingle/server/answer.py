@@ -11,10 +11,10 @@ from typing import Any
 
 from aiohttp import HttpVersion11, web
 
-from ingle.dispatch import ABORTED, END, ERROR
+from ingle.dispatch import ABORTED, END, ERROR, Dispatcher
 from ingle.engine import submit_async
 from ingle.errors import FailedError, error_of_event
-from ingle.generation import GenerationRequest, encode
+from ingle.generation import GenerationRequest, encode, is_slow_to_submit
 from ingle.server.convert import Caller
 from ingle.server.sse import HEADERS, EventStream
 from ingle.server.state import ServerState
@@ -43,6 +43,13 @@ async def answer(
     return await body(state, document, headers)
 
 
+async def submit(dispatcher: Dispatcher, document: GenerationRequest, sink: Any) -> int:
+    """Hands a request to the core; what takes long there happens on another thread."""
+    if is_slow_to_submit(document):
+        return await submit_async(dispatcher, encode(document), sink, inline_bytes=0)
+    return await submit_async(dispatcher, encode(document), sink)
+
+
 async def body(
     state: ServerState, document: GenerationRequest, headers: dict[str, str]
 ) -> web.Response:
@@ -60,7 +67,7 @@ async def body(
         elif kind == ABORTED:
             done.set_exception(FailedError("the request was aborted"))
 
-    key = await submit_async(state.engine.dispatcher, encode(document), sink)
+    key = await submit(state.engine.dispatcher, document, sink)
     state.enter(key)
     try:
         return web.Response(body=await done, headers=headers, content_type="application/json")
@@ -79,7 +86,7 @@ async def stream(
     dispatcher, heartbeat = state.engine.dispatcher, state.heartbeat
     loop = asyncio.get_running_loop()
     events = EventStream(state.engine.core, loop)
-    key = await submit_async(dispatcher, encode(document), events)
+    key = await submit(dispatcher, document, events)
     state.enter(key)
     try:
         if events.error is not None:

@@ -18,6 +18,7 @@ from ingle.generation import (
     TextPrompt,
     TokenPrompt,
 )
+from ingle.server import structured
 from ingle.server.protocol import (
     ChatRequest,
     CompletionRequest,
@@ -86,6 +87,7 @@ def generation(
         priority=request.priority or 0,
         tenant=caller.tenant,
         cache_salt=request.cache_salt or None,
+        grammar=structured.grammar(request),
         output=Output(
             format=form,
             stream=bool(request.stream),
@@ -140,9 +142,13 @@ def chat_prompt(request: ChatRequest | TokenizeChatRequest) -> ChatPrompt:
     continues = bool(request.continue_final_message)
     if continues and request.add_generation_prompt:
         raise refused("continue_final_message", "cannot be true along with add_generation_prompt")
+    with_choice = request if isinstance(request, ChatRequest) else None
     return ChatPrompt(
         Chat(
             messages=[message(m, f"messages[{i}]") for i, m in enumerate(request.messages)],
+            tools=structured.tools(request.tools),
+            tool_choice=structured.tool_choice(with_choice) if with_choice else None,
+            parallel_tool_calls=not with_choice or with_choice.parallel_tool_calls is not False,
             add_generation_prompt=not continues and request.add_generation_prompt is not False,
             continue_final_message=continues,
             template_kwargs=template_kwargs(request.chat_template_kwargs or {}),

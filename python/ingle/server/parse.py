@@ -44,7 +44,7 @@ class BodyParser(Generic[T]):
 
     def _parse_slowly(self, body: bytes) -> T:
         document = refuse_doubled_keys(body)
-        strip_off_values(document)
+        strip_off_values(document, self._kind.__struct_fields__)
         while True:
             try:
                 return msgspec.convert(document, self._kind)
@@ -94,11 +94,15 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return document
 
 
-def strip_off_values(document: Any) -> None:
-    """Takes null and "off" fields out of a body and null fields out of its messages."""
+def strip_off_values(document: Any, known: tuple[str, ...]) -> None:
+    """Takes null out of a body and its messages, and "off" values of fields that are not `known`.
+
+    A known field with such a value says something: `tool_choice` "none" forbids calls.
+    """
     if not isinstance(document, dict):
         return
-    for name in [k for k, v in document.items() if v is None or is_off(k, v)]:
+    off = [k for k, v in document.items() if v is None or (k not in known and is_off(k, v))]
+    for name in off:
         del document[name]
     messages = document.get("messages")
     for message in messages if isinstance(messages, list) else ():

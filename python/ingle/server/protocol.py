@@ -29,6 +29,46 @@ class StreamOptions(Struct):
     """Adds the usage so far to every event."""
 
 
+class TextFormat(Struct, tag_field="type", tag="text", forbid_unknown_fields=True):
+    """Any text: as if the field were absent."""
+
+
+class JsonObjectFormat(Struct, tag_field="type", tag="json_object", forbid_unknown_fields=True):
+    """Any JSON object."""
+
+
+class JsonSchema(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A named JSON schema."""
+
+    name: ShortText | None = None
+    """No effect."""
+    description: str | None = None
+    """No effect."""
+    schema: dict[str, Any]
+    strict: bool | None = None
+    """No effect: answers always fit the schema."""
+
+
+class JsonSchemaFormat(
+    Struct, tag_field="type", tag="json_schema", kw_only=True, forbid_unknown_fields=True
+):
+    """JSON that fits a schema."""
+
+    json_schema: JsonSchema
+
+
+class StructuredOutputs(Struct, kw_only=True, forbid_unknown_fields=True):
+    """vLLM's name for all of it; exactly one field."""
+
+    json: str | dict[str, Any] | None = None
+    """A JSON schema."""
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    """In llguidance's dialect of Lark."""
+
+
 class SamplingFields(Struct, kw_only=True, forbid_unknown_fields=True):
     """What completions and chat have in common."""
 
@@ -62,6 +102,18 @@ class SamplingFields(Struct, kw_only=True, forbid_unknown_fields=True):
     """Lower runs first."""
     cache_salt: ShortText | None = None
     """Requests share cached prefixes only if this and the tenant are equal."""
+    response_format: TextFormat | JsonObjectFormat | JsonSchemaFormat | None = None
+    guided_json: str | dict[str, Any] | None = None
+    """A JSON schema that answers fit."""
+    guided_regex: str | None = None
+    """A regex, in the syntax of Rust's crate, that matches the whole of each answer."""
+    guided_choice: list[str] | None = None
+    """Answers are one of these."""
+    guided_grammar: str | None = None
+    """A grammar in llguidance's dialect of Lark."""
+    regex: str | None = None
+    """The same as `guided_regex`."""
+    structured_outputs: StructuredOutputs | None = None
     request_id: Annotated[str, Meta(max_length=256, pattern=r"^[\x21-\x7e]*$")] | None = None
     """Comes back as X-Request-Id; may repeat."""
     user: Any = None
@@ -124,6 +176,40 @@ class Message(Struct, kw_only=True, forbid_unknown_fields=True):
 Messages = Annotated[list[Message], Meta(min_length=1, max_length=16384)]
 
 
+class FunctionDefinition(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A function that the model may call."""
+
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    """JSON schema of the arguments."""
+    strict: bool | None = None
+    """Arguments fit the schema also where calls are the model's choice."""
+
+
+class ToolDefinition(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A tool; functions are the only kind."""
+
+    type: Literal["function"]
+    function: FunctionDefinition
+
+
+class FunctionName(Struct, forbid_unknown_fields=True):
+    """The function of a `tool_choice`."""
+
+    name: str
+
+
+class NamedTool(Struct, kw_only=True, forbid_unknown_fields=True):
+    """One function that must be called."""
+
+    type: Literal["function"]
+    function: FunctionName
+
+
+Tools = Annotated[list[ToolDefinition], Meta(max_length=1024)]
+
+
 class ChatRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     """Body of POST /v1/chat/completions."""
 
@@ -152,8 +238,12 @@ class ChatRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     """No effect."""
     modalities: Annotated[list[Literal["text"]], Meta(max_length=1)] | None = None
     """No effect."""
+    tools: Tools | None = None
+    """Functions that the model may call."""
+    tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
+    """Absent means auto. With `none` the model is not told of the tools."""
     parallel_tool_calls: bool | None = None
-    """No effect without tools."""
+    """Whether one answer may have several calls; default true. No effect without tools."""
 
 
 class TokenizeTextRequest(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -170,6 +260,8 @@ class TokenizeChatRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """Body of POST /tokenize for messages."""
 
     messages: Messages
+    tools: Tools | None = None
+    """Functions that the model may call."""
     add_generation_prompt: bool | None = None
     """Ends the prompt with the start of an assistant's turn; default true."""
     continue_final_message: bool | None = None
@@ -187,7 +279,8 @@ class DetokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     model: str | None = None
 
 
-# Fields of others that are accepted only with a value that means "off"; any other value is refused.
+# Fields that are accepted only with a value that means "off", where a type does not have them; any
+# other value is refused.
 OFF_VALUES: dict[str, tuple[Any, ...]] = {
     "audio": (),
     "bad_words": ([],),
@@ -196,7 +289,6 @@ OFF_VALUES: dict[str, tuple[Any, ...]] = {
     "function_call": ("none", "auto"),
     "length_penalty": (1, 1.0),
     "prompt_logprobs": (),
-    "response_format": ({"type": "text"},),
     "return_tokens_as_token_ids": (False,),
     "spaces_between_special_tokens": (True,),
     "suffix": ("",),

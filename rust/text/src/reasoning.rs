@@ -17,7 +17,9 @@ impl ReasoningTags {
     /// The markers that a chat template writes or looks for; `None` for a model that has none.
     pub fn detect(template: &str) -> Option<Self> {
         let tags = [("<think>", "</think>"), ("[THINK]", "[/THINK]")];
-        let (open, close) = tags.into_iter().find(|(_, close)| template.contains(close))?;
+        let named =
+            |(open, close): &(&str, &str)| template.contains(open) || template.contains(close);
+        let (open, close) = tags.into_iter().find(named)?;
         Some(Self { open: open.into(), close: close.into() })
     }
 
