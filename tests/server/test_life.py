@@ -3,7 +3,6 @@
 import concurrent.futures
 import contextlib
 import json
-import os
 import select
 import signal
 import socket
@@ -12,7 +11,15 @@ import time
 import openai
 import pytest
 
-from server.worker import Worker, cpu_seconds, http_request, parse_events, wait_for, whole
+from server.worker import (
+    Worker,
+    cpu_seconds,
+    http_request,
+    parse_events,
+    voluntary_switches,
+    wait_for,
+    whole,
+)
 
 LONG = {"prompt": "x", "max_tokens": 2000, "ignore_eos": True, "temperature": 0}
 
@@ -265,14 +272,6 @@ def test_silent_streams_get_a_comment():
         assert b"data: " not in data, "nothing is sent before the first token"
         connection.close()
         worker.wait_until_idle()
-
-
-def voluntary_switches(pid):
-    total = 0
-    for task in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{task}/status") as status:
-            total += next(int(line.split()[1]) for line in status if line.startswith("voluntary"))
-    return total
 
 
 def read_to_end(connection):

@@ -258,3 +258,12 @@ def cpu_seconds(pid):
     """Processor time that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def voluntary_switches(pid):
+    """How often its threads went to sleep."""
+    total = 0
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/status") as status:
+            total += next(int(line.split()[1]) for line in status if line.startswith("voluntary"))
+    return total

@@ -1,0 +1,1 @@
+"""CPU budget and latency of the host side, against comparison programs in the same run."""
