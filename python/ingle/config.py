@@ -197,6 +197,8 @@ class Settings:
             options["cache_dir"] = str(self.cache_dir)
         elif self.device.startswith(("auto", "cuda")):
             options["cache_dir"] = default_cache_dir()
+        if PREBUILT_KERNELS.is_dir() and self.device.startswith(("auto", "cuda")):
+            options["prebuilt_kernels"] = str(PREBUILT_KERNELS)
         options["cuda_libraries"] = cuda_libraries(
             options.pop("nvrtc_library", None), options.pop("cublaslt_library", None)
         )
@@ -207,6 +209,10 @@ class Settings:
         if self.served_model_name is not None or self.model == DEMO:
             return self.served_model_name or DEMO
         return Path(self.model).resolve().name or self.model
+
+
+PREBUILT_KERNELS = Path(__file__).resolve().parent / "kernels"
+"""Kernels that the wheel carries for machines without NVRTC; a build from source has none."""
 
 
 def default_cache_dir() -> str:

@@ -13,7 +13,9 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
     """What to ask of the model; None takes its default (generation_config.json).
 
     `logprobs` is the number of alternatives wanted with each token, 0 for the token's own alone.
-    `max_tokens` None means the rest of the context. `top_k` -1 and 0 mean off.
+    `max_tokens` None means the rest of the context. `top_k` -1 and 0 mean off. With `echo` the
+    prompt comes first: in the text, and with `logprobs` in the log-probabilities, one entry a
+    prompt token; the first token's is None. `max_tokens` 0 then gives the prompt alone.
     """
 
     n: int = 1
@@ -35,6 +37,7 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
     logit_bias: dict[int, float] = field(default_factory=dict)
     allowed_token_ids: list[int] | None = None
     logprobs: int | None = None
+    echo: bool = False
     truncate_prompt_tokens: int | None = None
     priority: int = 0
     cache_salt: str | None = None
@@ -58,7 +61,9 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
         return GenerationRequest(
             prompts=[prompt],
             sampling=Sampling(**sampling),
-            output=Output(format="delta", stream=True, return_token_ids=True),
+            output=Output(
+                format="delta", stream=True, return_token_ids=True, echo=self.echo
+            ),
             **rest,
         )
 
@@ -69,7 +74,7 @@ def names(struct: type[Struct]) -> set[str]:
 
 
 SAMPLING_FIELDS = names(Sampling)
-REQUEST_FIELDS = names(SamplingParams) - SAMPLING_FIELDS
+REQUEST_FIELDS = names(SamplingParams) - SAMPLING_FIELDS - {"echo"}
 FLOATS = (
     "temperature",
     "top_p",

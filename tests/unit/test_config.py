@@ -103,6 +103,19 @@ def test_engine_options_hold_what_differs_from_the_defaults(tmp_path):
     assert json.loads(Settings(model="m", sim_speed="2").engine_options())["sim_speed"] == 2.0
 
 
+@pytest.mark.parametrize("device", ["auto", "cuda", "cuda:1", "cpu", "sim"])
+def test_kernels_of_the_wheel_reach_the_core_where_a_gpu_may_be_used(device, tmp_path, monkeypatch):
+    def given():
+        return json.loads(Settings(model="m", device=device).engine_options()).get(
+            "prebuilt_kernels"
+        )
+
+    monkeypatch.setattr(config, "PREBUILT_KERNELS", tmp_path / "kernels")
+    assert given() is None
+    (tmp_path / "kernels").mkdir()
+    assert given() == (None if device in ("cpu", "sim") else str(tmp_path / "kernels"))
+
+
 def test_missing_template_is_named():
     with pytest.raises(ConfigError, match="chat-template: cannot read /nowhere/t"):
         Settings(model="m", chat_template="/nowhere/t.jinja").engine_options()

@@ -19,6 +19,7 @@ def test_every_parameter_reaches_the_document():
         skip_special_tokens=False,
         logit_bias={5: 1.0},
         logprobs=0,
+        echo=True,
         truncate_prompt_tokens=3,
         priority=-1,
         cache_salt="s",
@@ -42,5 +43,5 @@ def test_every_parameter_reaches_the_document():
         "truncate_prompt_tokens": 3,
         "priority": -1,
         "cache_salt": "s",
-        "output": {"format": "delta", "stream": True, "return_token_ids": True},
+        "output": {"format": "delta", "stream": True, "echo": True, "return_token_ids": True},
     }
