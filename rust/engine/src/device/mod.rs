@@ -104,6 +104,7 @@ fn refuse_gpu_options(options: &EngineOptions, device: &str) -> Result<(), Engin
         ("gpu_memory_utilization", options.gpu_memory_utilization.is_some()),
         ("enforce_eager", options.enforce_eager),
         ("cache_dir", options.cache_dir.is_some()),
+        ("prebuilt_kernels", options.prebuilt_kernels.is_some()),
         ("cuda_libraries.nvrtc", options.cuda_libraries.nvrtc.is_some()),
         ("cuda_libraries.cublaslt", options.cuda_libraries.cublaslt.is_some()),
     ];
