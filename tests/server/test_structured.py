@@ -233,6 +233,34 @@ def test_alone_and_beside_others_the_same_json(cpu):
     assert [answer for i, answer in results if i % 2] == [alone] * 5
 
 
+def test_preemption_changes_no_answer():
+    schema = json.loads(json.dumps(SCHEMA))
+    schema["properties"]["name"] = {"type": "string", "minLength": 60, "maxLength": 80}
+    format_ = {"type": "json_schema", "json_schema": {"name": "long", "schema": schema}}
+
+    def answers(*arguments):
+        results = {}
+
+        def ask(i):
+            fields = {"temperature": 1, "seed": i, "max_tokens": 150, "response_format": format_}
+            results[i] = whole(worker.complete(f"prompt {i}", **fields))
+
+        with Worker("--device", "cpu", "--max-num-seqs", "8", *arguments) as worker:
+            threads = [threading.Thread(target=ask, args=(i,)) for i in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            return results, worker.metric("vllm:num_preemptions_total")
+
+    undisturbed, none = answers()
+    # 16 blocks of 16 tokens for eight answers of a hundred and more.
+    disturbed, some = answers("--kv-cache-memory-bytes", 262144)
+    assert none == 0 < some
+    assert disturbed == undisturbed
+    assert len(disturbed) == 8
+
+
 def test_what_has_no_meaning_under_a_grammar_is_refused(cpu):
     for field in ({"ignore_eos": True}, {"min_tokens": 3}, {"allowed_token_ids": [40]}):
         error = refused(cpu, **field, response_format={"type": "json_object"})

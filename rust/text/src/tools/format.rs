@@ -61,6 +61,7 @@ impl ToolFormat {
             return None;
         }
         let mut messages = messages.as_array()?.clone();
+        messages.iter_mut().for_each(spell_calls);
         let told = format!(
             "You can call functions. To call some, answer with nothing but\n\
              <tool_call>[{{\"name\": \"NAME\", \"arguments\": {{\"PARAMETER\": VALUE}}}}]</tool_call>\n\
@@ -79,4 +80,23 @@ impl ToolFormat {
         }
         Some(Value::Array(messages))
     }
+}
+
+/// Writes the calls of an earlier answer into its text, as the model would have.
+fn spell_calls(message: &mut Value) {
+    let Some(message) = message.as_object_mut() else { return };
+    let Some(Value::Array(calls)) = message.remove("tool_calls") else { return };
+    let calls: Vec<Value> = calls
+        .iter()
+        .map(|call| {
+            let function = &call["function"];
+            serde_json::json!({ "name": function["name"], "arguments": function["arguments"] })
+        })
+        .collect();
+    if calls.is_empty() {
+        return;
+    }
+    let said = message.get("content").and_then(Value::as_str).unwrap_or_default();
+    let text = format!("{said}<tool_call>{}</tool_call>", Value::from(calls));
+    message.insert("content".into(), text.into());
 }

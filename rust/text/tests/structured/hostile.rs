@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ingle_text::{GrammarBudget, GrammarFactory, GrammarSource, TextError};
 use serde_json::{Value, json};
 
-use crate::walk::{factory, spec, walk};
+use crate::walk::{Random, factory, spec, walk};
 
 /// Compiles; whatever the answer, it must come in time, and a mask of it too.
 fn compile_in_time(factory: &GrammarFactory, source: GrammarSource) -> Result<(), String> {
@@ -256,5 +256,131 @@ fn test_size_and_time_are_bounded() {
     let no_time = GrammarBudget { max_time: Duration::ZERO, ..GrammarBudget::default() };
     let refused = factory.compile(&spec(GrammarSource::JsonObject), no_time).unwrap_err();
     assert!(refused.to_string().contains("0 ms"), "{refused}");
+    assert_serves(&factory);
+}
+
+/// Pieces of regexes, schemas and Lark, put together without sense.
+fn nonsense(random: &mut Random, pieces: &[&str], most: usize) -> String {
+    let count = random.below(most) + 1;
+    (0..count).map(|_| pieces[random.below(pieces.len())]).collect()
+}
+
+fn random_schema(random: &mut Random, depth: usize) -> Value {
+    let leaf = depth == 0 || random.below(3) == 0;
+    let value = |random: &mut Random| -> Value {
+        let numbers =
+            [json!(0), json!(-1), json!(2.5), json!(7), json!(1000), json!("x"), json!(null)];
+        numbers[random.below(numbers.len())].clone()
+    };
+    let mut fields = serde_json::Map::new();
+    let types = ["string", "integer", "number", "object", "array", "null", "boolean", "any"];
+    if random.below(4) > 0 {
+        fields.insert("type".into(), types[random.below(types.len())].into());
+    }
+    for _ in 0..random.below(4) {
+        let counts = [
+            "minLength",
+            "maxLength",
+            "minItems",
+            "maxItems",
+            "minimum",
+            "maximum",
+            "exclusiveMinimum",
+            "multipleOf",
+            "minProperties",
+            "maxProperties",
+            "const",
+            "default",
+        ];
+        fields.insert(counts[random.below(counts.len())].into(), value(random));
+    }
+    if random.below(6) == 0 {
+        fields.insert("pattern".into(), nonsense(random, &REGEX, 6).into());
+    }
+    if random.below(6) == 0 {
+        fields.insert("$ref".into(), ["#", "#/$defs/a", "#/properties/p0"][random.below(3)].into());
+    }
+    if !leaf {
+        let inner: Vec<Value> =
+            (0..random.below(4)).map(|_| random_schema(random, depth - 1)).collect();
+        match random.below(5) {
+            0 => fields.insert("anyOf".into(), inner.into()),
+            1 => fields.insert("allOf".into(), inner.into()),
+            2 => fields.insert("oneOf".into(), inner.into()),
+            3 => fields.insert("items".into(), inner.into_iter().next().unwrap_or(json!(true))),
+            _ => {
+                let properties: serde_json::Map<String, Value> =
+                    inner.into_iter().enumerate().map(|(i, s)| (format!("p{i}"), s)).collect();
+                fields.insert("required".into(), json!(["p0", "q"]));
+                fields.insert("$defs".into(), json!({ "a": random_schema(random, 0) }));
+                fields.insert("properties".into(), properties.into())
+            }
+        };
+    }
+    fields.into()
+}
+
+const REGEX: [&str; 24] = [
+    "a", "b", "(", ")", "[", "]", "*", "+", "?", "|", "{2}", "{1,300}", "{,5}", ".", "\\d", "\\b",
+    "^", "$", "[^a-z]", "(?i)", "\\p{L}", "é", "(?:x|y)", "\\",
+];
+const LARK: [&str; 26] = [
+    "start: ",
+    "a: ",
+    "T: ",
+    "a",
+    "T",
+    "\"x\"",
+    "/[a-z]+/",
+    "(",
+    ")",
+    "|",
+    "*",
+    "+",
+    "?",
+    "~2..4",
+    "\n",
+    " & ",
+    "~ ",
+    "%json {\"type\":\"object\"}",
+    "%ignore /\\s+/",
+    "@main",
+    "<[3]>",
+    "%regex {}",
+    "[lazy]",
+    "[max_tokens=3]",
+    "%llguidance {}",
+    "a::_",
+];
+
+#[test]
+fn test_nonsense_never_hurts() {
+    let factory = factory();
+    let cases: u64 = std::env::var("INGLE_FUZZ_CASES").map_or(400, |cases| cases.parse().unwrap());
+    for seed in 0..cases {
+        let mut random = Random(seed);
+        let source = match seed % 3 {
+            0 => GrammarSource::Regex(nonsense(&mut random, &REGEX, 30)),
+            1 => GrammarSource::JsonSchema(random_schema(&mut random, 4)),
+            _ => GrammarSource::Lark(format!("start: {}", nonsense(&mut random, &LARK, 30))),
+        };
+        let budget = GrammarBudget::default();
+        let started = Instant::now();
+        let result = factory.compile(&spec(source.clone()), budget);
+        assert!(started.elapsed() < budget.max_time, "seed {seed}: {source:?}");
+        let Ok(grammar) = result else { continue };
+        let mut state = grammar.start();
+        for _ in 0..12 {
+            let started = Instant::now();
+            let Ok(mask) = state.mask() else { break };
+            assert!(started.elapsed() < Duration::from_secs(1), "seed {seed}: {source:?}");
+            let ids = crate::walk::allowed(&mask);
+            assert!(!ids.is_empty(), "seed {seed}: {source:?}");
+            let id = ids[random.below(ids.len())];
+            if state.accept(id).is_err() || crate::walk::EOS.contains(&id) {
+                break;
+            }
+        }
+    }
     assert_serves(&factory);
 }

@@ -214,6 +214,14 @@ fn test_templates_without_a_place_for_tools_are_told_in_the_system_message() {
     assert!(told[0]["content"].as_str().unwrap().starts_with("Be kind.\n\n"));
     assert_eq!(told.as_array().unwrap().len(), 2);
     assert_eq!(ToolFormat::Hermes.told_messages(&user, &tools), None);
+    // Calls of earlier answers are told as the model would have spelt them.
+    let called = json!({ "role": "assistant", "content": "", "tool_calls": [
+        { "id": "1", "type": "function", "function": { "name": "f", "arguments": { "a": 1 } } }] });
+    let told = ToolFormat::SmolLm2.told_messages(&json!([user[0], called]), &tools).unwrap();
+    assert_eq!(told[2].get("tool_calls"), None);
+    let content = told[2]["content"].as_str().unwrap();
+    assert_eq!(content, r#"<tool_call>[{"name":"f","arguments":{"a":1}}]</tool_call>"#);
+    assert_eq!(read(ToolFormat::SmolLm2, content).0, [("f".to_owned(), r#"{"a":1}"#.to_owned())]);
 }
 
 #[test]
