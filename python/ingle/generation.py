@@ -96,7 +96,7 @@ class Grammar(Struct, omit_defaults=True, kw_only=True):
 class Output(Struct, omit_defaults=True, kw_only=True):
     """The form of the answer."""
 
-    format: Literal["completion", "chat", "delta"]
+    format: Literal["completion", "chat", "delta", "embedding"]
     stream: bool = False
     chunked: bool = False
     response_id: str = ""
@@ -106,6 +106,8 @@ class Output(Struct, omit_defaults=True, kw_only=True):
     continuous_usage_stats: bool = False
     echo: bool = False
     return_token_ids: bool = False
+    pooling: Literal["mean", "last"] | None = None
+    base64: bool = False
 
 
 class GenerationRequest(Struct, omit_defaults=True, kw_only=True):

@@ -16,15 +16,17 @@ from ingle.engine import submit_async
 from ingle.errors import FailedError, error_of_event
 from ingle.generation import GenerationRequest, encode, is_slow_to_submit
 from ingle.server.convert import Caller
-from ingle.server.sse import HEADERS, EventStream
+from ingle.server.sse import HEADERS, EventStream, Translator
 from ingle.server.state import ServerState
 
 
-def caller_of(request: web.Request, tenant: str, kind: str, model: str) -> Caller:
+def caller_of(
+    request: web.Request, tenant: str, kind: str, model: str, separator: str = "-"
+) -> Caller:
     """What the connection says about a request; `kind` starts the answer's id."""
     return Caller(
         tenant=tenant,
-        response_id=f"{kind}-{secrets.token_hex(16)}",
+        response_id=f"{kind}{separator}{secrets.token_hex(16)}",
         created=int(time.time()),
         chunked=request.version == HttpVersion11,
         model=model,
@@ -53,6 +55,12 @@ async def submit(dispatcher: Dispatcher, document: GenerationRequest, sink: Any)
 async def body(
     state: ServerState, document: GenerationRequest, headers: dict[str, str]
 ) -> web.Response:
+    """The core's JSON body as it is."""
+    whole = await whole_body(state, document)
+    return web.Response(body=whole, headers=headers, content_type="application/json")
+
+
+async def whole_body(state: ServerState, document: GenerationRequest) -> bytes:
     """One JSON body, when all choices have ended."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[bytes] = loop.create_future()
@@ -70,7 +78,7 @@ async def body(
     key = await submit(state.engine.dispatcher, document, sink)
     state.enter(key)
     try:
-        return web.Response(body=await done, headers=headers, content_type="application/json")
+        return await done
     finally:
         state.leave(key)
         state.engine.dispatcher.abort(key)
@@ -81,11 +89,12 @@ async def stream(
     state: ServerState,
     document: GenerationRequest,
     headers: dict[str, str],
+    translator: Translator | None = None,
 ) -> web.StreamResponse:
     """Events as they come. Errors before the first byte are ordinary answers."""
     dispatcher, heartbeat = state.engine.dispatcher, state.heartbeat
     loop = asyncio.get_running_loop()
-    events = EventStream(state.engine.core, loop)
+    events = EventStream(state.engine.core, loop, translator)
     key = await submit(dispatcher, document, events)
     state.enter(key)
     try:

@@ -8,10 +8,14 @@ from typing import Any
 import msgspec
 
 from ingle.server import protocol
+from ingle.server.embeddings import EmbeddingRequest
+from ingle.server.protocol_responses import ResponsesRequest
 
 BODIES: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "/v1/completions": (protocol.CompletionRequest,),
     "/v1/chat/completions": (protocol.ChatRequest,),
+    "/v1/responses": (ResponsesRequest,),
+    "/v1/embeddings": (EmbeddingRequest,),
     "/tokenize": (protocol.TokenizeTextRequest, protocol.TokenizeChatRequest),
     "/detokenize": (protocol.DetokenizeRequest,),
 }
@@ -25,6 +29,7 @@ READS: dict[str, str] = {
     "/openapi.json": "This document.",
 }
 OPEN = ("/health", "/ready")
+STREAMED = ("/v1/completions", "/v1/chat/completions", "/v1/responses")
 
 
 def openapi_document(version: str) -> dict[str, Any]:
@@ -49,7 +54,7 @@ def openapi_document(version: str) -> dict[str, Any]:
                 "responses": responses(("400", "401", "404", "413", "415", "429", "500", "503")),
             }
         }
-        if path.startswith("/v1/"):
+        if path in STREAMED:
             content = paths[path]["post"]["responses"]["200"]["content"]
             content["text/event-stream"] = {"schema": {"type": "string"}}
     for path, summary in READS.items():

@@ -104,8 +104,8 @@ def strip_off_values(document: Any, known: tuple[str, ...]) -> None:
     off = [k for k, v in document.items() if v is None or (k not in known and is_off(k, v))]
     for name in off:
         del document[name]
-    messages = document.get("messages")
-    for message in messages if isinstance(messages, list) else ():
+    turns = document.get("messages") or document.get("input")
+    for message in turns if isinstance(turns, list) else ():
         if isinstance(message, dict):
             # Clients replay whole answers, with refusal, audio, function_call and annotations.
             # A content of null stays: it differs from no content.

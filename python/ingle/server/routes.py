@@ -10,7 +10,7 @@ from aiohttp import web
 from ingle import __version__
 from ingle.errors import RefusedError
 from ingle.generation import TextPrompt, encode
-from ingle.server import convert
+from ingle.server import convert, embeddings, responses
 from ingle.server.answer import answer, caller_of
 from ingle.server.openapi import openapi_document
 from ingle.server.parse import BodyParser
@@ -21,6 +21,8 @@ from ingle.server.protocol import (
     TokenizeChatRequest,
     TokenizeTextRequest,
 )
+from ingle.server.protocol_responses import ResponsesRequest
+from ingle.server.responses_stream import answer_response
 from ingle.server.state import ServerState
 from ingle.server.status import json_response
 
@@ -42,6 +44,8 @@ class Routes:
         self._model = state.engine.settings.model_name()
         self._completion = BodyParser(CompletionRequest, state.unknown)
         self._chat = BodyParser(ChatRequest, state.unknown)
+        self._responses = BodyParser(ResponsesRequest, state.unknown)
+        self._embedding = BodyParser(embeddings.EmbeddingRequest, state.unknown)
         self._tokenize_text = BodyParser(TokenizeTextRequest, state.unknown)
         self._tokenize_chat = BodyParser(TokenizeChatRequest, state.unknown)
         self._detokenize = BodyParser(DetokenizeRequest, state.unknown)
@@ -52,6 +56,8 @@ class Routes:
         router = app.router
         router.add_post("/v1/completions", self.completions)
         router.add_post("/v1/chat/completions", self.chat_completions)
+        router.add_post("/v1/responses", self.responses)
+        router.add_post("/v1/embeddings", self.embeddings)
         router.add_get("/v1/models", self.models)
         router.add_get("/v1/models/{model:.+}", self.model)
         router.add_post("/tokenize", self.tokenize)
@@ -83,6 +89,32 @@ class Routes:
         caller = caller_of(request, request[TENANT], "chatcmpl", self._model)
         document = convert.chat(parsed, caller)
         return await answer(request, self._state, document, echo_headers(request))
+
+    async def responses(self, request: web.Request) -> web.StreamResponse:
+        """POST /v1/responses."""
+        self._state.refuse_if_leaving()
+        parsed = self._responses.parse(await read_body(request))
+        self._check_model(parsed.model)
+        if parsed.request_id:
+            request[REQUEST_ID] = parsed.request_id
+        caller = caller_of(request, request[TENANT], "resp", self._model, separator="_")
+        document = convert.chat(responses.chat_request(parsed), caller)
+        shape = responses.Shape(parsed, caller, self._info["sampling_defaults"])
+        return await answer_response(request, self._state, document, shape, echo_headers(request))
+
+    async def embeddings(self, request: web.Request) -> web.StreamResponse:
+        """POST /v1/embeddings."""
+        self._state.refuse_if_leaving()
+        parsed = self._embedding.parse(await read_body(request))
+        self._check_model(parsed.model)
+        if parsed.request_id:
+            request[REQUEST_ID] = parsed.request_id
+        caller = caller_of(request, request[TENANT], "embd", self._model)
+        document = embeddings.embedding(parsed, caller, self._info["hidden_size"])
+        try:
+            return await answer(request, self._state, document, echo_headers(request))
+        except RefusedError as error:
+            raise embeddings.renamed(error) from None
 
     async def models(self, request: web.Request) -> web.Response:
         """GET /v1/models."""

@@ -6,7 +6,7 @@ JSON. The handler waits for one future, once a stream.
 """
 
 import asyncio
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from ingle.dispatch import ABORTED, ERROR, FRAME, Core
 from ingle.server.connection import reset
@@ -17,6 +17,17 @@ HEADERS: Final = {
     "X-Accel-Buffering": "no",
     "Server": "ingle",
 }
+
+
+class Translator(Protocol):
+    """Turns the core's frames into those of another form; then the core never gets the socket."""
+
+    def begin(self) -> bytes:
+        """What stands in front of the first frame."""
+
+    def translate(self, frame: bytes) -> bytes:
+        """A frame in the new form; may be empty."""
+
 
 MOST_BUFFERED_BYTES: Final = 1 << 20
 """A client that leaves so much unread is too slow; its request is aborted."""
@@ -37,6 +48,7 @@ class EventStream:
         "_key",
         "_loop",
         "_slow_since",
+        "_translator",
         "_transport",
         "done",
         "error",
@@ -44,7 +56,12 @@ class EventStream:
         "too_slow",
     )
 
-    def __init__(self, core: Core, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        core: Core,
+        loop: asyncio.AbstractEventLoop,
+        translator: Translator | None = None,
+    ) -> None:
         self.done: asyncio.Future[None] = loop.create_future()
         self.error: bytes | None = None
         """Payload of the ERROR event, if the request failed; the client has been told."""
@@ -57,12 +74,15 @@ class EventStream:
         self._transport: asyncio.Transport | None = None
         self._held: list[bytes] = []
         self._slow_since: float | None = None
-        self._attaches = 0
+        self._translator = translator
+        self._attaches = 0 if translator is None else MOST_ATTACHES
 
     def __call__(self, kind: int, payload: Any) -> None:
         """The sink: writes a frame, or notes the end."""
         if kind == FRAME:
             self.frames += 1
+            if self._translator is not None:
+                payload = self._translator.translate(payload)
             if self._transport is None:
                 self._held.append(payload)
             else:
@@ -81,13 +101,15 @@ class EventStream:
         self._key = key
         self._transport = transport
         held, self._held = self._held, []
+        if self._translator is not None:
+            held.insert(0, self._translator.begin())
         for frame in held:
             self._write(frame)
         self._offer_socket()
 
     def _write(self, frame: bytes) -> None:
         transport = self._transport
-        if transport is None or self.too_slow or transport.is_closing():
+        if not frame or transport is None or self.too_slow or transport.is_closing():
             return
         transport.write(frame)
         buffered = transport.get_write_buffer_size()

@@ -17,7 +17,7 @@ use crate::metrics::Metrics;
 use crate::outbox::Event;
 use crate::prepare::{request_id, split_id};
 use crate::shared::Shared;
-use crate::stream::{Route, Stream};
+use crate::stream::{Form, Route, Stream};
 
 /// The running client requests and what is about to be told of them.
 pub(crate) struct Committer {
@@ -77,8 +77,14 @@ impl Committer {
                             stream.push_prompt_log_probs(choice, log_probs);
                         }
                     }
-                    // No client request asks for embeddings yet.
-                    CoreEvent::Pooled { .. } => {}
+                    CoreEvent::Pooled { id, values } => {
+                        let (key, choice) = split_id(id);
+                        if let Some(stream) = self.streams.get_mut(&key)
+                            && let Form::Embeddings(embeddings) = &mut stream.form
+                        {
+                            embeddings.take(choice, values);
+                        }
+                    }
                     CoreEvent::Finished { id, reason, stop_token, .. } => {
                         self.shared.release(1);
                         let fault = self.take_finish(id, reason, stop_token, now);

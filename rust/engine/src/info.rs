@@ -36,6 +36,7 @@ pub(crate) fn info(
         "architecture": spec.architecture,
         "weight_type": format!("{:?}", spec.weight_type).to_lowercase(),
         "num_layers": spec.layers.len(),
+        "hidden_size": spec.hidden_size,
         "max_model_len": served.max_model_len,
         "max_position_embeddings": spec.max_position_embeddings,
         "vocab_size": served.vocab_size,

@@ -6,7 +6,7 @@ use ingle_core::AdmitError;
 use crate::error::EngineError;
 use crate::prompt::EncodedPrompt;
 use crate::served::Served;
-use crate::wire::GenerationRequest;
+use crate::wire::{GenerationRequest, OutputFormat};
 
 /// Tokens below which nothing ends a choice but its limit.
 pub(crate) fn min_tokens(request: &GenerationRequest) -> Result<u32, EngineError> {
@@ -51,6 +51,13 @@ pub(crate) fn max_tokens(
     served: &Served,
 ) -> Result<u32, EngineError> {
     let len = encoded.ids.len();
+    if request.output.format == OutputFormat::Embedding {
+        // The core's least; none is generated.
+        let fits = served.limits.check(len, 0);
+        return fits.map(|()| 1).map_err(|error| {
+            EngineError::too_long(encoded.param, format!("{}: {error}", encoded.param))
+        });
+    }
     let room = (served.max_model_len as usize).saturating_sub(len);
     if room == 0 {
         return Err(EngineError::too_long(

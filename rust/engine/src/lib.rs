@@ -13,6 +13,7 @@ mod device;
 mod device_cuda;
 mod doctor;
 mod echo;
+mod embedding;
 mod engine;
 mod engine_thread;
 mod error;
@@ -51,5 +52,5 @@ pub use served::SamplingDefaults;
 pub use sizes::Sizes;
 pub use wire::{
     ChatPrompt, FunctionInput, GenerationRequest, GrammarField, GrammarInput, OutputFormat,
-    OutputInput, PromptInput, SamplingInput, ToolChoice, ToolInput,
+    OutputInput, PoolingInput, PromptInput, SamplingInput, ToolChoice, ToolInput,
 };

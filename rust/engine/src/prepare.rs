@@ -11,6 +11,7 @@ use ingle_text::StopMatcher;
 
 use crate::choice::{Choice, ChoiceGrammar, ChoiceRules};
 use crate::echo::echo;
+use crate::embedding::{Embeddings, pooling};
 use crate::error::EngineError;
 use crate::frame::{FrameBuilder, FrameFormat, FrameNames, UsagePolicy};
 use crate::lengths::{max_tokens, min_tokens, truncate};
@@ -110,6 +111,7 @@ struct Common<'a> {
     rules: Arc<ChoiceRules>,
     matcher: Option<StopMatcher>,
     cache_salt: u64,
+    kind: RequestKind,
 }
 
 impl<'a> Common<'a> {
@@ -122,6 +124,7 @@ impl<'a> Common<'a> {
         if output.echo && output.format == OutputFormat::Chat {
             return Err(EngineError::refused("echo", "echo works on completions only"));
         }
+        let kind = pooling(request)?.map_or(RequestKind::Generate, RequestKind::Embed);
         let matcher = stop_matcher(request)?;
         let priority = i32::try_from(request.priority).map_err(|_| {
             let message = format!("priority {} does not fit 32 bits", request.priority);
@@ -155,6 +158,7 @@ impl<'a> Common<'a> {
             rules,
             matcher,
             cache_salt,
+            kind,
         })
     }
 
@@ -245,7 +249,7 @@ impl<'a> Common<'a> {
                 ignore_eos: self.request.ignore_eos,
                 min_tokens: self.rules.min_tokens,
             },
-            kind: RequestKind::Generate,
+            kind: self.kind.clone(),
             priority: self.priority,
             tenant: self.tenant,
             cache_salt: self.cache_salt,
@@ -309,6 +313,10 @@ fn banned_ids(
 fn form(output: &OutputInput, served: &Served, log_probs: bool) -> Form {
     let format = match output.format {
         OutputFormat::Delta => return Form::Deltas { log_probs },
+        OutputFormat::Embedding => {
+            let model = output.model.as_deref().unwrap_or(&served.name);
+            return Form::Embeddings(Embeddings::new(model, output.base64));
+        }
         OutputFormat::Completion => FrameFormat::Completion,
         OutputFormat::Chat => FrameFormat::Chat,
     };

@@ -8,6 +8,7 @@ use ingle_core::{Micros, TokenId, TokenLogProbs};
 use ingle_text::Tokenizer;
 
 use crate::choice::Choice;
+use crate::embedding::Embeddings;
 use crate::frame::{ChoicePart, FrameBuilder, UsagePolicy};
 use crate::logprobs::LogEntry;
 use crate::outbox::{Delta, Event, Payload, Usage};
@@ -47,6 +48,8 @@ pub(crate) enum Form {
         /// Say why with each token.
         log_probs: bool,
     },
+    /// One JSON body at the end, vectors instead of choices.
+    Embeddings(Embeddings),
 }
 
 /// Extras of events and bodies.
@@ -145,6 +148,12 @@ impl Stream {
             Form::Deltas { log_probs } => {
                 let log_probs = *log_probs;
                 self.show_deltas(log_probs, events);
+            }
+            Form::Embeddings(embeddings) => {
+                if self.num_open == 0 {
+                    let body = embeddings.body(self.usage);
+                    events.push(Event { key: self.key, payload: Payload::Body(body) });
+                }
             }
         }
     }

@@ -255,6 +255,22 @@ pub struct OutputInput {
     /// Token ids beside the text.
     #[serde(default)]
     pub return_token_ids: bool,
+    /// Which hidden state an embedding is; absent: the last token's.
+    #[serde(default)]
+    pub pooling: Option<PoolingInput>,
+    /// Embeddings as base64 of little-endian f32 instead of numbers.
+    #[serde(default)]
+    pub base64: bool,
+}
+
+/// How the final hidden states of a prompt become one vector.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum PoolingInput {
+    /// Their mean.
+    Mean,
+    /// The last one.
+    Last,
 }
 
 /// Who reads the answer.
@@ -267,6 +283,8 @@ pub enum OutputFormat {
     Chat,
     /// The Python API.
     Delta,
+    /// `/v1/embeddings`
+    Embedding,
 }
 
 fn one() -> i64 {

@@ -1,0 +1,164 @@
+"""[1] The body of POST /v1/responses as types. Any thread; plain data, as protocol.py.
+
+The endpoint keeps nothing: what names an earlier answer, or asks to keep this one, is refused. Its
+checks of several fields, and the way to a chat, are in responses.py.
+"""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from ingle.server.protocol import Count, Int64, ShortText, StopList, StopText
+
+
+class ContentPart(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Text of an item, as a client writes it or as an earlier answer had it."""
+
+    type: Literal["input_text", "output_text", "text", "reasoning_text", "summary_text"]
+    text: str
+    annotations: Any = None
+    """No effect."""
+    logprobs: Any = None
+    """No effect."""
+
+
+class InputItem(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A message, a call, a call's result or the reasoning of an earlier answer."""
+
+    type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
+    role: Literal["system", "developer", "user", "assistant"] | None = None
+    """Of a message."""
+    content: str | list[ContentPart] | None = None
+    """Of a message or of reasoning; parts are joined by a line feed."""
+    call_id: ShortText | None = None
+    name: Annotated[str, Meta(max_length=128)] | None = None
+    """Of a function_call."""
+    arguments: str | None = None
+    """Of a function_call: JSON as text."""
+    output: str | list[ContentPart] | None = None
+    """Of a function_call_output."""
+    summary: list[ContentPart] | None = None
+    """No effect."""
+    id: str | None = None
+    """No effect."""
+    status: str | None = None
+    """No effect."""
+    phase: str | None = None
+    """No effect."""
+
+
+class ResponseTool(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A function that the model may call; there is no other kind of tool."""
+
+    type: Literal["function"]
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    """JSON schema of the arguments."""
+    strict: bool | None = None
+    """Arguments fit the schema also where calls are the model's choice."""
+
+
+class ResponseToolChoice(Struct, kw_only=True, forbid_unknown_fields=True):
+    """One function that must be called."""
+
+    type: Literal["function"]
+    name: str
+
+
+class PlainText(Struct, tag_field="type", tag="text", forbid_unknown_fields=True):
+    """Any text."""
+
+
+class JsonObjectText(Struct, tag_field="type", tag="json_object", forbid_unknown_fields=True):
+    """Any JSON object."""
+
+
+class JsonSchemaText(
+    Struct, tag_field="type", tag="json_schema", kw_only=True, forbid_unknown_fields=True
+):
+    """JSON that fits a schema."""
+
+    name: ShortText | None = None
+    description: str | None = None
+    """No effect."""
+    schema: dict[str, Any]
+    strict: bool | None = None
+    """No effect: answers always fit the schema."""
+
+
+class TextOptions(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The form of the text."""
+
+    format: PlainText | JsonObjectText | JsonSchemaText | None = None
+    verbosity: Literal["medium"] | None = None
+    """No effect; other values are refused."""
+
+
+class ReasoningOptions(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Only with everything absent: how long a model thinks is its own affair."""
+
+    effort: None = None
+    summary: None = None
+    generate_summary: None = None
+
+
+class ResponsesRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Body of POST /v1/responses."""
+
+    input: str | Annotated[list[InputItem], Meta(min_length=1, max_length=16384)]
+    model: Annotated[str, Meta(max_length=1024)] | None = None
+    """Served model's name; absent means the one that is served."""
+    instructions: str | None = None
+    """A system message in front."""
+    stream: bool | None = None
+    stream_options: dict[str, Any] | None = None
+    """No effect: nothing is obfuscated."""
+    max_output_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    """Absent means the rest of the context."""
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    """Alternatives with each token; needs message.output_text.logprobs in `include`."""
+    include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = (
+        None
+    )
+    """Log-probs of the text; asking for reasoning has no effect, since it comes as text."""
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+    tools: Annotated[list[ResponseTool], Meta(max_length=1024)] | None = None
+    tool_choice: Literal["auto", "none", "required"] | ResponseToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    """Whether one answer may have several calls; default true."""
+    store: Literal[False] | None = None
+    """Nothing is kept."""
+    background: Literal[False] | None = None
+    truncation: Literal["disabled"] | None = None
+    """Too long an input is refused."""
+    metadata: Annotated[dict[ShortText, ShortText], Meta(max_length=16)] | None = None
+    """Comes back."""
+    service_tier: Literal["auto", "default"] | None = None
+    """No effect."""
+    user: Any = None
+    """No effect."""
+    safety_identifier: Any = None
+    """No effect."""
+    prompt_cache_key: Any = None
+    """No effect: the core finds equal prefixes by itself."""
+    prompt_cache_retention: Any = None
+    """No effect: a prefix is kept while there is room."""
+    # Not OpenAI's: as on chat completions.
+    seed: Int64 | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
+    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    stop: StopText | StopList | None = None
+    min_tokens: Count | None = None
+    ignore_eos: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
+    cache_salt: ShortText | None = None
+    request_id: Annotated[str, Meta(max_length=256, pattern=r"^[\x21-\x7e]*$")] | None = None
+    """Comes back as X-Request-Id; may repeat."""
