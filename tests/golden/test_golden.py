@@ -7,11 +7,11 @@ rust/cpu/tests/golden.rs, where they can be seen.
 
 import json
 import re
-import shutil
 from functools import cache
 from pathlib import Path
 
 import pytest
+from padding import pad_model
 
 import ingle
 from ingle.demo import resolve_model
@@ -43,22 +43,9 @@ def cases(name: str) -> list[dict]:
 
 @pytest.fixture(scope="session", autouse=True)
 def padded_models(tmp_path_factory):
-    """The tiny models with a tokenizer entry for every row.
-
-    Their tokenizer knows fewer ids than the model has rows; the engine never samples an id without
-    a text, the reference does.
-    """
     folder = tmp_path_factory.mktemp("models")
     for name in TINY:
-        shutil.copytree(HERE / "models" / name, folder / name)
-        tokenizer = json.loads((folder / name / "tokenizer.json").read_text())
-        known = len(tokenizer["model"]["vocab"])
-        tokenizer["added_tokens"] += [
-            {"id": i, "content": f"<unused{i}>", "single_word": False, "lstrip": False}
-            | {"rstrip": False, "normalized": False, "special": False}
-            for i in range(known, 512)
-        ]
-        (folder / name / "tokenizer.json").write_text(json.dumps(tokenizer))
+        pad_model(name, folder)
     MODELS.append(folder)
 
 

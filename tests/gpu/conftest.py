@@ -1,32 +1,64 @@
-"""Kernel tests: need a GPU, torch and nvidia-cuda-nvrtc.
+"""Tests that need a GPU: kernels (torch, nvidia-cuda-nvrtc) and whole models (ingle).
 
-Without them none is collected, and the header says so.
+Without a GPU none is collected, and the header says so. INGLE_TEST_DEVICE=cpu runs those of whole
+models on the cpu device instead: it tells whether the tests work, not whether the GPU does.
 """
 
+import importlib.util
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "golden")]
+
+DEVICE = os.environ.get("INGLE_TEST_DEVICE", "cuda")
+WHOLE_MODELS = {"test_models.py", "test_transformers.py"}
 
 try:
     import torch
-
-    MISSING = "" if torch.cuda.is_available() else "no CUDA device"
 except ImportError:
+    torch = None
+if DEVICE != "cuda":
+    MISSING = ""
+elif torch is None:
     MISSING = "torch is not installed"
+else:
+    MISSING = "" if torch.cuda.is_available() else "no CUDA device"
+
+collect_ignore = []
 if MISSING:
     collect_ignore_glob = ["test_*.py"]
+else:
+    if DEVICE != "cuda":
+        collect_ignore += [p.name for p in HERE.glob("test_*.py") if p.name not in WHOLE_MODELS]
+    if torch is None or importlib.util.find_spec("transformers") is None:
+        collect_ignore.append("test_transformers.py")
 
 
 def pytest_report_header(config):
-    """Names the card, or why nothing runs."""
+    """Names the card, or why something does not run."""
     if MISSING:
         return f"gpu tests: NOT RUN, {MISSING}"
-    return f"gpu tests: {torch.cuda.get_device_name()}, torch {torch.__version__}"
+    if DEVICE != "cuda":
+        lines = [f"gpu tests: NO GPU, whole models on the device {DEVICE}"]
+    else:
+        lines = [f"gpu tests: {torch.cuda.get_device_name()}, torch {torch.__version__}"]
+    if "test_transformers.py" in collect_ignore:
+        lines.append("gpu tests: test_transformers.py NOT RUN, it needs torch and transformers")
+    return lines
+
+
+def pytest_collection_modifyitems(items):
+    """All of this folder carries the mark."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.gpu)
 
 
 @pytest.fixture(autouse=True)
 def _seed():
-    torch.manual_seed(1234)
+    if torch is not None:
+        torch.manual_seed(1234)
