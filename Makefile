@@ -72,12 +72,29 @@ bench: $(VENV)/dev.stamp $(VENV)/demo-model.stamp ## speed on this CPU; LLAMA_CP
 	    --cpu-bench $(CARGO_TARGET_DIR)/release/examples/cpu_bench --ingle $(BENCH)/bin/ingle \
 	    --cache $(HOME)/.cache/ingle/bench $(if $(LLAMA_CPP),--llama-cpp $(LLAMA_CPP))
 
-wheel: $(VENV)/dev.stamp ## the wheel to publish, in dist/
+KERNELS := python/ingle/kernels
+# For GPU machines without NVRTC; 460 files, two minutes. Made from the sources that the wheel is made from.
+$(KERNELS)/built.stamp: $(VENV)/dev.stamp $(wildcard kernels/*.cu kernels/*.cuh rust/cuda/src/*.rs)
+	rm -rf $(KERNELS)
+	cargo run -q --locked -p ingle-cuda --example build_kernels -- $(KERNELS) \
+	    "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+	touch $@
+
+wheel: $(VENV)/dev.stamp $(KERNELS)/built.stamp ## the wheel to publish, with kernels for every GPU, in dist/
+	rm -rf dist
 	$(BIN)/maturin build -q --release --out dist
+	$(BIN)/python tools/check_wheel.py dist/ingle-*.whl
+
+# Both run where neither Rust nor .venv is: PYTHON has ingle (from the wheel), pytest, torch, transformers.
+gpu-test: ## everything that needs a GPU: kernels, whole models, against transformers
+	$(PYTHON) -m pytest -c tests/gpu/pytest.ini tests/gpu
+
+gpu-bench: ## start-up and speed on a GPU; TOKENIZER=tokenizer.json of Llama 3
+	$(PYTHON) tools/gpu_bench.py $(if $(TOKENIZER),--tokenizer $(TOKENIZER))
 
 lock: $(VENV)/dev.stamp ## write requirements/*.txt anew from pyproject.toml
 	$(BIN)/pip-compile -q --no-emit-index-url --no-emit-find-links --generate-hashes --strip-extras --output-file requirements/runtime.txt pyproject.toml requirements/build.in
 	$(BIN)/pip-compile -q --no-emit-index-url --no-emit-find-links --generate-hashes --strip-extras --allow-unsafe --extra test --extra dev --output-file requirements/dev.txt --constraint requirements/runtime.txt pyproject.toml
 
 clean: ## forget .venv and dist; compiled crates stay in CARGO_TARGET_DIR
-	rm -rf $(VENV) dist
+	rm -rf $(VENV) dist $(KERNELS)

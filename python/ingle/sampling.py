@@ -61,9 +61,7 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
         return GenerationRequest(
             prompts=[prompt],
             sampling=Sampling(**sampling),
-            output=Output(
-                format="delta", stream=True, return_token_ids=True, echo=self.echo
-            ),
+            output=Output(format="delta", stream=True, return_token_ids=True, echo=self.echo),
             **rest,
         )
 

@@ -1,0 +1,81 @@
+"""Whether a wheel may be published: kernels for every GPU, no foreign libraries, not too large."""
+
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections import defaultdict
+from pathlib import Path
+
+# What build_kernels makes for each target (rust/cuda/src/prebuilt.rs).
+TARGETS = {
+    "sm_80": "cubin",
+    "sm_86": "cubin",
+    "sm_89": "cubin",
+    "sm_90a": "cubin",
+    "compute_80": "ptx",
+}
+KERNELS = "ingle/kernels/"
+MAX_BYTES = 32 << 20
+# All that the extension may ask the dynamic linker for. libpython would tie it to one interpreter,
+# NVIDIA's libraries are opened at run time.
+SYSTEM_LIBRARIES = ("libc.so", "libm.so", "libgcc_s.so", "libpthread.so", "libdl.so", "librt.so")
+SYSTEM_LIBRARIES += ("ld-linux",)
+
+
+def faults_of_extension(path: Path) -> list[str]:
+    """What is wrong with how the extension is linked."""
+    command = ["readelf", "--dynamic", "--wide", path]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    entries = [line for line in output.splitlines() if "(" in line]
+    needed = [line.split("[")[1].rstrip("]") for line in entries if "(NEEDED)" in line]
+    faults = [f"needs {name}" for name in needed if not name.startswith(SYSTEM_LIBRARIES)]
+    if not needed:
+        faults.append("readelf lists no library at all")
+    faults += [f"has a search path: {line.strip()}" for line in entries if "PATH)" in line]
+    return [f"{path.name}: {fault}" for fault in faults]
+
+
+def faults_of_kernels(names: list[str]) -> list[str]:
+    """What is missing among the wheel's kernels."""
+    stems: dict[str, set[str]] = defaultdict(set)
+    for name in names:
+        stem, target, suffix = name.removeprefix(KERNELS).split(".")
+        if TARGETS.get(target) != suffix:
+            return [f"{name}: no kernel of a known target"]
+        stems[target].add(stem)
+    every = set().union(*stems.values())
+    if not every:
+        return ["no kernels: run `make wheel`, not maturin alone"]
+    return [
+        f"{target}: {len(missing)} kernels missing, {min(missing)} first"
+        for target in TARGETS
+        if (missing := every - stems[target])
+    ]
+
+
+def main(paths: list[str]) -> int:
+    """Checks each wheel; 1 if anything is wrong."""
+    faults = [] if paths else ["no wheel given"]
+    for path in map(Path, paths):
+        with zipfile.ZipFile(path) as wheel, tempfile.TemporaryDirectory() as folder:
+            kernels = [n for n in wheel.namelist() if n.startswith(KERNELS)]
+            faults += faults_of_kernels(kernels)
+            for name in wheel.namelist():
+                if name.endswith(".so"):
+                    faults += faults_of_extension(Path(wheel.extract(name, folder)))
+            compressed = sum(wheel.getinfo(name).compress_size for name in kernels)
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            faults.append(f"{path.name}: {size} bytes, at most {MAX_BYTES}")
+        print(
+            f"{path.name}: {size / 1e6:.1f} MB, {compressed / 1e6:.1f} MB of it "
+            f"{len(kernels)} kernels"
+        )
+    for fault in faults:
+        print(f"check_wheel: {fault}", file=sys.stderr)
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,239 @@
+"""`make gpu-bench`: start-up and speed of `ingle serve` on a GPU, as tables of docs/BENCHMARKS.md.
+
+Makes a Llama-3.1-8B-shaped checkpoint with random weights unless it is there, starts the server
+with an empty cache, with the cache of that start, and once more on one core, and puts the loads of
+docs/BENCHMARKS.md on it. Needs ingle; torch and safetensors where the checkpoint has to be made.
+"""
+
+import argparse
+import contextlib
+import datetime
+import http.client
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ingle.bench.run import BenchOptions, measure
+
+ROOT = Path(__file__).resolve().parent.parent
+MAKE_CHECKPOINT = ROOT / "tests" / "gpu" / "make_checkpoint.py"
+START_LIMIT_S = 600.0
+# name, lengths, connections, requests
+LOADS = (
+    ("128 in 256 out, 1 at once", "fixed:128:256", 1, 16),
+    ("128 in 256 out, 16 at once", "fixed:128:256", 16, 128),
+    ("128 in 256 out, 64 at once", "fixed:128:256", 64, 512),
+    ("sharegpt, {requests} x 200 at once", "sharegpt", 200, 4000),
+)
+HEADS = (
+    "load",
+    "req/s",
+    "out tok/s",
+    "in + out tok/s",
+    "TTFT p50 / p99 ms",
+    "ITL p50 / p99 ms",
+    "mean TPOT ms",
+    "CPU %",
+    "CPU us per in + out token",
+)
+
+
+@dataclass
+class Server:
+    """A running server."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    first_token_s: float
+    """From exec to the first token's bytes at the client."""
+
+
+def main() -> int:
+    """Runs everything; prints tables, writes JSON; 1 if a request failed."""
+    options = arguments()
+    make_checkpoint(options)
+    cache = options.work / "cache"
+    shutil.rmtree(cache, ignore_errors=True)
+    document: dict[str, Any] = {
+        "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
+        "model": str(options.model),
+        "starts": {},
+        "runs": {},
+    }
+    with server(options, cache, "cold") as cold:
+        document["device"] = served_device(options.work / "serve-cold.log")
+        document["starts"]["empty cache"] = cold.first_token_s
+    with server(options, cache, "warm") as warm:
+        document["starts"]["cache of the start before"] = warm.first_token_s
+        document["runs"]["all cores"] = loads(warm, options)
+    with server(options, cache, "one-core", cores="0") as one, without_core(0):
+        document["starts"]["the same on one core"] = one.first_token_s
+        document["runs"]["one core for the server"] = loads(one, options)
+    options.json.write_text(json.dumps(document, indent=1) + "\n")
+    print(tables(document))
+    failed = [row for rows in document["runs"].values() for row in rows if row["requests_failed"]]
+    return 1 if failed else 0
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    add = parser.add_argument
+    add("--model", type=Path, help="default: a random one of --size, made under --work")
+    add("--size", default="8b", choices=("8b", "tiny"), help="of the random model; default: 8b")
+    add("--tokenizer", type=Path, help="tokenizer.json of Llama 3; default: one is made up")
+    add("--device", default="cuda", help="of ingle serve; default: cuda")
+    add("--work", type=Path, default=Path("/tmp/ingle-gpu-test"), help="folder for all files")
+    add("--scale", type=float, default=1.0, help="share of each load's requests; default: 1")
+    add("--port", type=int, default=18433)
+    add("--json", type=Path, help="where the figures go; default: gpu-bench.json under --work")
+    options = parser.parse_args()
+    options.work.mkdir(parents=True, exist_ok=True)
+    options.json = options.json or options.work / "gpu-bench.json"
+    if options.model is None:
+        named = f"{options.tokenizer.stem}-" if options.tokenizer else ""
+        options.model = options.work / f"llama-{named}{options.size}"
+    return options
+
+
+def make_checkpoint(options: argparse.Namespace) -> None:
+    """A process of its own: torch takes 3 s and gigabytes that the clients shall not have."""
+    if (options.model / "config.json").exists():
+        return
+    command = [sys.executable, MAKE_CHECKPOINT, options.model, "--size", options.size]
+    command += ["--device", "cuda" if options.device.startswith("cuda") else "cpu"]
+    if options.tokenizer is not None:
+        command += ["--tokenizer", options.tokenizer]
+    subprocess.run(command, check=True)
+
+
+@contextlib.contextmanager
+def server(
+    options: argparse.Namespace, cache: Path, name: str, cores: str | None = None
+) -> Iterator[Server]:
+    """Starts `ingle serve` and ends it; its output goes to serve-NAME.log."""
+    command = ["taskset", "-c", cores] if cores is not None else []
+    command += [sys.executable, "-m", "ingle", "serve", str(options.model)]
+    command += ["--device", options.device, "--port", str(options.port)]
+    command += ["--served-model-name", "bench", "--max-model-len", "8192"]
+    if options.device.startswith("cuda"):
+        command += ["--cache-dir", str(cache)]
+    with (options.work / f"serve-{name}.log").open("wb") as log:
+        started = time.perf_counter()
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            first_token(process, options.port)
+            yield Server(process, options.port, round(time.perf_counter() - started, 3))
+        finally:
+            process.send_signal(signal.SIGTERM)
+            code = process.wait()
+    if code != 0:
+        sys.exit(f"ingle serve ended with exit code {code}; see {log.name}")
+
+
+def first_token(process: subprocess.Popen[bytes], port: int) -> None:
+    """Asks until the server answers with a token."""
+    body = {"prompt": "fire", "max_tokens": 1, "temperature": 0, "ignore_eos": True, "stream": True}
+    deadline = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            sys.exit(f"ingle serve ended with exit code {process.returncode} before it was ready")
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        try:
+            connection.request("POST", "/v1/completions", json.dumps(body), JSON_HEADERS)
+            response = connection.getresponse()
+            if response.status == 200 and response.readline().startswith(b"data: {"):
+                return
+        except OSError:
+            pass  # Not listening yet.
+        finally:
+            connection.close()
+        time.sleep(0.02)
+    sys.exit(f"ingle serve gave no token within {START_LIMIT_S:.0f} s")
+
+
+def loads(target: Server, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Every load, one after the other; figures as `ingle bench --json` has them."""
+    rows = []
+    for number, (name, lengths, concurrency, requests) in enumerate(LOADS, start=1):
+        requests = max(concurrency, round(requests * options.scale))
+        report, _ = measure(
+            BenchOptions(
+                f"http://127.0.0.1:{target.port}",
+                num_requests=requests,
+                concurrency=concurrency,
+                lengths=lengths,
+                # Of its own, or the prefix cache would know its prompts.
+                seed=number,
+                server_pid=target.process.pid,
+            ),
+            progress=sys.stderr.isatty(),
+        )
+        label = name.format(requests=requests)
+        print(f"{label}: {report.requests_per_s} req/s", file=sys.stderr, flush=True)
+        rows.append({"load": label, **report.as_dict()})
+    return rows
+
+
+@contextlib.contextmanager
+def without_core(core: int) -> Iterator[None]:
+    """Keeps the clients off the server's core, where there is another one."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, before - {core} or before)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def served_device(log: Path) -> str:
+    """The line of the server's start that names the device."""
+    lines = log.read_text(errors="replace").splitlines()
+    return next((line.strip() for line in lines if "device" in line), "unknown")
+
+
+def tables(document: dict[str, Any]) -> str:
+    """As they stand in docs/BENCHMARKS.md."""
+    lines = [f"{document['date']}, {document['model']}, {document['device']}"]
+    for title, rows in document["runs"].items():
+        lines += ["", f"{title}:", "", row_of(HEADS), "|" + "---|" * len(HEADS)]
+        lines += [row_of(figures(row)) for row in rows]
+        lines += ["", f"Host memory {max(row['rss_mib'] for row in rows)} MiB."]
+    lines += ["", "Exec to first token over HTTP, s:"]
+    lines += [f"- {name}: {seconds:.2f}" for name, seconds in document["starts"].items()]
+    return "\n".join(lines)
+
+
+def figures(row: dict[str, Any]) -> tuple[str, ...]:
+    """One load's columns."""
+    ttft, itl = row["ttft_ms"], row["itl_ms"]
+    return (
+        row["load"],
+        f"{row['requests_per_s']:.1f}",
+        f"{row['output_tokens_per_s']:,.0f}",
+        f"{row['total_tokens_per_s']:,.0f}",
+        f"{ttft['p50']:.0f} / {ttft['p99']:.0f}" if ttft else "-",
+        f"{itl['p50']:.2f} / {itl['p99']:.1f}" if itl else "-",
+        f"{row['tpot_ms_mean']:.2f}" if row["tpot_ms_mean"] is not None else "-",
+        f"{row['cpu_percent']:.1f}",
+        f"{row['cpu_us_per_token']:.1f}" if row["cpu_us_per_token"] is not None else "-",
+    )
+
+
+def row_of(cells: tuple[str, ...]) -> str:
+    """A table's line."""
+    return "| " + " | ".join(cells) + " |"
+
+
+JSON_HEADERS = {"Content-Type": "application/json"}
+
+if __name__ == "__main__":
+    sys.exit(main())
