@@ -176,6 +176,14 @@ def test_g03_other_streams_go_on(cpu):
     assert joined(streams[0]) == reference
 
 
+def test_g03_large_schemas_are_served(cpu):
+    schema = {"type": "object", "properties": {f"p{i}": {"type": "boolean"} for i in range(1000)}}
+    for closed in (True, False):
+        schema["additionalProperties"] = not closed
+        answer = cpu.complete(guided_json=schema, max_tokens=12, temperature=1, seed=2)
+        assert answer["choices"][0]["text"].startswith("{")
+
+
 def test_g06_escapes_are_possible(cpu):
     schema = {"type": "object", "properties": {"a": {"const": 'q"\\/\n'}}, "required": ["a"]}
     schema["additionalProperties"] = False

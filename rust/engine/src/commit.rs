@@ -9,6 +9,8 @@ use ingle_core::{
     CoreEvent, FinishReason, Micros, RequestFault, RequestId, Scheduler, TokenId, TokenLogProbs,
 };
 
+use ingle_text::GrammarError;
+
 use crate::choice::Choice;
 use crate::deliver::{error_object, error_payload};
 use crate::grammar_pool::{MaskJob, MaskResult};
@@ -224,7 +226,15 @@ impl Committer {
                     scheduler.finish(result.id, FinishReason::Stop, core_events);
                 }
             }
-            Err(error) => self.fail_grammar(result.id, &error.to_string(), scheduler, core_events),
+            Err(error) => {
+                // A grammar that is too complex is the client's own; a token that does not fit is ours.
+                let (code, status) = match error {
+                    GrammarError::TooComplex(_) => ("grammar_too_complex", 400),
+                    GrammarError::Token(_) => ("grammar_failed", 500),
+                };
+                let fault = (error.to_string(), code, status);
+                self.fail_grammar(result.id, &fault, scheduler, core_events);
+            }
         }
     }
 
@@ -238,12 +248,12 @@ impl Committer {
     pub(crate) fn fail_grammar(
         &mut self,
         id: RequestId,
-        message: &str,
+        (message, code, status): &(String, &str, u16),
         scheduler: &mut Scheduler,
         core_events: &mut Vec<CoreEvent>,
     ) {
         let (key, _) = split_id(id);
-        self.end_with_error(key, message, "grammar_failed", 500);
+        self.end_with_error(key, message, code, *status);
         self.drop_stream(key, scheduler, core_events);
     }
 

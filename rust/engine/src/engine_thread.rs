@@ -166,9 +166,10 @@ impl EngineThread {
         self.committer.commit(&mut self.core_events, &mut self.scheduler);
         self.committer.take_mask_jobs(&mut self.mask_jobs);
         if let Err(message) = self.masks.start(&mut self.mask_jobs) {
+            let fault = (message, "grammar_failed", 500);
             for job in std::mem::take(&mut self.mask_jobs) {
                 let (scheduler, events) = (&mut self.scheduler, &mut self.core_events);
-                self.committer.fail_grammar(job.id, &message, scheduler, events);
+                self.committer.fail_grammar(job.id, &fault, scheduler, events);
             }
             self.committer.commit(&mut self.core_events, &mut self.scheduler);
         }

@@ -44,6 +44,8 @@ pub(crate) const MAX_CHOICES: usize = 10_000;
 
 /// Grammars that are kept for the next request.
 pub(crate) const MAX_CACHED: usize = 64;
+/// Bytes of their sources, all together; a grammar takes up to 200 times its source.
+pub(crate) const MAX_CACHED_BYTES: usize = 512 << 10;
 /// Compilations at a time; a runaway one holds its place until it ends.
 pub(crate) const MAX_COMPILERS: usize = 2;
 /// Virtual size of a compiling thread's stack; only touched pages cost memory.
@@ -53,10 +55,10 @@ pub(crate) const COMPILE_STACK_BYTES: usize = 256 << 20;
 /// mask (200,000 take about 15 ms), so that no grammar holds a worker for long.
 pub(crate) fn parser_limits() -> ParserLimits {
     ParserLimits {
-        max_items_in_row: 2_000,
+        max_items_in_row: 20_000,
         initial_lexer_fuel: 1_000_000,
         step_lexer_fuel: 200_000,
-        step_max_items: 50_000,
+        step_max_items: 200_000,
         // 1 to 2 kB each.
         max_lexer_states: 50_000,
         max_grammar_size: 300_000,

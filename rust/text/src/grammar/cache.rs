@@ -5,17 +5,19 @@ use std::sync::Arc;
 
 use super::Grammar;
 
-/// Least recently used goes first. Small: eviction looks at every entry.
+/// Least recently used goes first. Small: eviction looks at every entry. Memory follows the length of
+/// the sources (up to two hundred times it), so their sum is bounded too.
 #[derive(Debug)]
 pub(crate) struct GrammarCache {
     entries: HashMap<Arc<str>, (u64, Arc<Grammar>)>,
     clock: u64,
-    capacity: usize,
+    max_entries: usize,
+    max_bytes: usize,
 }
 
 impl GrammarCache {
-    pub(crate) fn new(capacity: usize) -> Self {
-        Self { entries: HashMap::new(), clock: 0, capacity }
+    pub(crate) fn new(max_entries: usize, max_bytes: usize) -> Self {
+        Self { entries: HashMap::new(), clock: 0, max_entries, max_bytes }
     }
 
     pub(crate) fn find(&mut self, source: &str) -> Option<Arc<Grammar>> {
@@ -26,13 +28,18 @@ impl GrammarCache {
     }
 
     pub(crate) fn insert(&mut self, source: Arc<str>, grammar: Arc<Grammar>) {
-        if self.entries.len() >= self.capacity && !self.entries.contains_key(&source) {
+        self.entries.remove(&source);
+        while !self.has_room(source.len()) {
             let oldest = self.entries.iter().min_by_key(|(_, (used, _))| *used);
-            if let Some(oldest) = oldest.map(|(source, _)| Arc::clone(source)) {
-                self.entries.remove(&oldest);
-            }
+            let Some(oldest) = oldest.map(|(source, _)| Arc::clone(source)) else { break };
+            self.entries.remove(&oldest);
         }
         self.clock += 1;
         self.entries.insert(source, (self.clock, grammar));
+    }
+
+    fn has_room(&self, bytes: usize) -> bool {
+        let held: usize = self.entries.keys().map(|source| source.len()).sum();
+        self.entries.len() < self.max_entries && held + bytes <= self.max_bytes
     }
 }

@@ -10,7 +10,9 @@ use llguidance::earley::SlicedBiasComputer;
 use llguidance::{Matcher, ParserFactory};
 use toktrie::InferenceCapabilities;
 
-use super::bounds::{COMPILE_STACK_BYTES, MAX_CACHED, MAX_COMPILERS, parser_limits};
+use super::bounds::{
+    COMPILE_STACK_BYTES, MAX_CACHED, MAX_CACHED_BYTES, MAX_COMPILERS, parser_limits,
+};
 use super::cache::GrammarCache;
 use super::source::Lark;
 use super::vocabulary::token_tree;
@@ -43,7 +45,7 @@ impl GrammarFactory {
             model_vocab_size,
             eos: eos_token_ids.into(),
             parsers: OnceLock::new(),
-            cache: Mutex::new(GrammarCache::new(MAX_CACHED)),
+            cache: Mutex::new(GrammarCache::new(MAX_CACHED, MAX_CACHED_BYTES)),
             compilers: Mutex::new(0),
             compiler_ended: Condvar::new(),
         };

@@ -83,7 +83,7 @@ impl GrammarState {
                 }
                 // No token fits: an end if the grammar allows one here.
                 Err(_) if self.is_finished() => {}
-                Err(_) => return Err(self.too_complex()),
+                Err(error) => return Err(too_complex(&error)),
             }
         }
         if self.is_finished() {
@@ -106,7 +106,7 @@ impl GrammarState {
         if self.is_finished() || !matches!(self.matcher.validate_tokens(&[token]), Ok(1)) {
             return Err(GrammarError::Token(token));
         }
-        self.matcher.consume_token(token).map_err(|_| self.too_complex())
+        self.matcher.consume_token(token).map_err(|error| too_complex(&error))
     }
 
     /// Nothing but end-of-text can follow.
@@ -118,16 +118,18 @@ impl GrammarState {
     pub fn may_end(&mut self) -> bool {
         self.is_finished() || self.matcher.is_accepting().unwrap_or(false)
     }
+}
 
-    /// The library's texts can hold text of the answer; its reasons cannot.
-    fn too_complex(&self) -> GrammarError {
-        use llguidance::api::StopReason;
-        GrammarError::TooComplex(match self.matcher.stop_reason() {
-            StopReason::LexerTooComplex => "too many lexer states for one token",
-            StopReason::ParserTooComplex => "too many parser items for one token",
-            _ => "internal error",
-        })
-    }
+/// The library's texts can hold text of the answer: only what they are about goes on.
+fn too_complex(error: &impl fmt::Display) -> GrammarError {
+    let text = error.to_string();
+    let limits = [
+        ("items", "too many alternatives at one place"),
+        ("fuel", "its regexes take too long"),
+        ("states", "its regexes have too many states"),
+    ];
+    let known = limits.iter().find(|(word, _)| text.contains(word));
+    GrammarError::TooComplex(known.map_or("internal error", |(_, reason)| reason))
 }
 
 impl fmt::Debug for GrammarState {
