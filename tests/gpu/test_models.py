@@ -27,10 +27,10 @@ TINY = sorted(path.stem for path in CASES.glob("*.json") if path.stem != SMOLLM2
 EXPERTS = {"mixtral", "qwen3-moe"}
 PIECE_BYTES = 32 << 20  # the KV pool of a GPU grows by this much
 
-NEAR_TIE = 0.15  # nat: closer candidates of the reference may change places
-LOG_PROB_MEAN, LOG_PROB_P99 = 0.03, 0.15  # of the reference's tokens, SmolLM2
-LOGIT_P99 = {"gemma2": 0.02}  # its logits are capped; all other tiny models
-LOGIT_P99_TINY = 0.15
+LOG_PROB_P99 = 0.15  # nat, of the reference's tokens
+LOG_PROB_MEAN = 0.03  # the same, SmolLM2
+LOGIT_P99 = {"gemma2": 0.02}  # its logits are small
+LOGIT_P99_TINY = 0.15  # all other tiny models
 EXPERTS_MEAN = 0.06
 
 # One engine setting a line.
@@ -40,6 +40,12 @@ VARIANTS = {
     "chunks": {"max_num_batched_tokens": 7, "max_num_seqs": 4, "block_size": 4},
     "deterministic": {"deterministic": True},
 }
+
+
+def near_tie(name: str) -> float:
+    """Candidates of the reference that are closer, in nat, may change places."""
+    # Of a tiny model each of the two may be off by its limit.
+    return 0.15 if name == SMOLLM2 else 2 * LOGIT_P99_TINY
 
 
 @cache
@@ -89,7 +95,7 @@ def check_scores(name: str, todo: list[dict], scored: list[list]) -> None:
             answer, case["greedy_logprobs"], case["greedy_gaps"], strict=True
         ):
             log_probs.append(abs(entry.logprob - reference))
-            if name not in EXPERTS and gap > NEAR_TIE:
+            if name not in EXPERTS and gap > near_tie(name):
                 assert entry.rank == 1, f"token {entry.token_id} has rank {entry.rank}, gap {gap}"
     mean, p99 = summary(log_probs)
     logit_mean, logit_p99 = summary(logits)
@@ -126,14 +132,14 @@ def check_answers(name: str, todo: list[dict], followed: list) -> None:
         ):
             differences.append(abs(log_prob - reference))
             if name not in EXPERTS:
-                assert is_first or gap <= NEAR_TIE, f"token {place} differs, gap {gap}"
+                assert is_first or gap <= near_tie(name), f"token {place} differs, gap {gap}"
     mean, p99 = summary(differences)
     print(f"{name}: answers {mean:.4f} {p99:.4f}")
     if name in EXPERTS:
         assert mean <= EXPERTS_MEAN
     else:
-        assert mean <= LOG_PROB_MEAN
         assert p99 <= LOG_PROB_P99
+        assert mean <= LOG_PROB_MEAN or name != SMOLLM2
 
 
 def prompts_of(todo: list[dict]) -> tuple[list[list[int]], list[list[int]]]:
@@ -215,15 +221,15 @@ def test_preemption_does_not_change_answers(engine_for, name):
         outputs = engine.generate(crowd, params)
         assert preemptions(engine) > 0
     for place, output in enumerate(outputs):
-        compare(expected[place % len(prompts)], output.outputs[0])
+        compare(expected[place % len(prompts)], output.outputs[0], near_tie(name))
 
 
-def compare(expected: ingle.Completion, got: ingle.Completion) -> None:
+def compare(expected: ingle.Completion, got: ingle.Completion, near: float) -> None:
     """Equal up to the first near-tie, as far as the numbers of another batch allow."""
     for place, (ours, theirs) in enumerate(zip(got.logprobs, expected.logprobs, strict=True)):
         if ours.token_id != theirs.token_id:
             gap = theirs.top[0][1] - theirs.top[1][1]
-            assert gap <= NEAR_TIE, f"token {place} differs, gap {gap}"
+            assert gap <= near, f"token {place} differs, gap {gap}"
             return
         assert abs(ours.logprob - theirs.logprob) <= LOG_PROB_P99, place
 
