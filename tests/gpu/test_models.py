@@ -17,6 +17,7 @@ from forced import follow, score, summary
 from padding import pad_model
 
 import ingle
+from ingle.config import PREBUILT_KERNELS
 from ingle.demo import resolve_model
 from ingle.errors import ConfigError, ModelError
 
@@ -33,12 +34,21 @@ LOGIT_P99 = {"gemma2": 0.02}  # its logits are small
 LOGIT_P99_TINY = 0.15  # all other tiny models
 EXPERTS_MEAN = 0.06
 
+# Enough for the cases; few row counts, so that little has to be measured at each start.
+SMALL = {
+    "max_model_len": 512,
+    "max_num_seqs": 32,
+    "max_num_batched_tokens": 256,
+    "kv_cache_memory_bytes": 4 * PIECE_BYTES,
+}
 # One engine setting a line.
 VARIANTS = {
     "graphs": {},
     "eager": {"enforce_eager": True},
     "chunks": {"max_num_batched_tokens": 7, "max_num_seqs": 4, "block_size": 4},
     "deterministic": {"deterministic": True},
+    # As on a machine without NVRTC: those that the wheel carries.
+    "wheel-kernels": {"nvrtc_library": "/nowhere/libnvrtc.so.13"},
 }
 
 
@@ -71,12 +81,17 @@ def engine_for(models, tmp_path_factory):
                 pytest.skip(str(error))
         else:
             path = models[name]
-        settings = {"max_model_len": 512, "kv_cache_memory_bytes": 4 * PIECE_BYTES} | options
+        if "nvrtc_library" in options and not (DEVICE == "cuda" and PREBUILT_KERNELS.is_dir()):
+            pytest.skip("needs a GPU and a wheel with kernels")
+        settings = SMALL | options
         if DEVICE == "cuda":
             settings["cache_dir"] = cache_dir
         else:
             settings.pop("enforce_eager", None)  # The device has no graphs, and refuses the word.
-        return ingle.Engine(path, device=DEVICE, **settings)
+        engine = ingle.Engine(path, device=DEVICE, **settings)
+        notes = " ".join(engine.info["notes"])
+        assert ("kernels built ahead" in notes) == ("nvrtc_library" in options), notes
+        return engine
 
     return build
 
@@ -202,7 +217,7 @@ def test_a_seed_gives_the_same_text_alone_and_in_a_batch(engine_for):
 def test_preemption_does_not_change_answers(engine_for, name):
     """More requests than the pool holds to their ends; each against its own answer alone."""
     source = max(cases(name), key=lambda case: len(case["ids"]))["ids"]
-    options = {"enable_prefix_caching": False, "block_size": 64}
+    options = {"enable_prefix_caching": False, "block_size": 64, "max_num_batched_tokens": 2048}
     if DEVICE == "cuda":
         options["kv_cache_memory_bytes"] = PIECE_BYTES
         options["max_num_seqs"] = 1024
