@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import json
 import logging
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -69,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
             metavar="MODEL",
             nargs="?" if sub is serve else None,
             default=None,
-            help="Hugging Face folder, .gguf file, or demo (SmolLM2-135M-Instruct)",
+            help="Hugging Face folder on this machine, .gguf file, or demo (SmolLM2-135M-Instruct)",
         )
         add_flags(sub, ("engine", "server") if sub is serve else ("engine",))
     generate.add_argument(
@@ -86,19 +87,25 @@ def parser() -> argparse.ArgumentParser:
 
 def add_sampling_flags(sub: argparse.ArgumentParser) -> None:
     """Flags of one answer; absent ones take the model's defaults."""
-    sub.add_argument("--max-tokens", type=int, help="most tokens of an answer; default: what fits")
-    sub.add_argument("--temperature", type=float, help="0 takes the most likely token")
-    sub.add_argument("--top-p", type=float)
-    sub.add_argument("--top-k", type=int)
-    sub.add_argument("--min-p", type=float)
-    sub.add_argument("--sampling-seed", type=int, help="the same seed gives the same answer")
-    sub.add_argument("--stop", action="append", default=[], help="text that ends it; repeatable")
+    add = sub.add_argument
+    add(
+        "--max-tokens",
+        type=int,
+        metavar="INT",
+        help="most tokens of an answer; default: the rest of the context",
+    )
+    add("--temperature", type=float, metavar="FLOAT", help="0 takes the most likely token")
+    add("--top-p", type=float, metavar="FLOAT", help="the likeliest tokens that sum up to this")
+    add("--top-k", type=int, metavar="INT", help="so many likeliest tokens; 0: all")
+    add("--min-p", type=float, metavar="FLOAT", help="tokens above this share of the likeliest")
+    add("--sampling-seed", type=int, metavar="INT", help="the same seed gives the same answer")
+    add("--stop", action="append", default=[], metavar="TEXT", help="ends it; repeatable")
 
 
 def add_bench_flags(bench: argparse.ArgumentParser) -> None:
     """Flags of `ingle bench`; the API key comes from OPENAI_API_KEY, where no `ps` shows it."""
     add = bench.add_argument
-    add("url", metavar="URL", help="of the server, without /v1; any OpenAI-compatible one")
+    add("url", metavar="URL", help="http://HOST:PORT of any OpenAI-compatible server")
     add("--model", help="name to ask for; default: none, which ingle takes for its only one")
     add("--chat", action="store_true", help="ask for chats instead of completions")
     add("--requests", type=int, default=1000, help="default: 1000")
@@ -110,9 +117,7 @@ def add_bench_flags(bench: argparse.ArgumentParser) -> None:
     add("--timeout", type=float, default=300.0, help="seconds for one request; default: 300")
     add("--new-connections", action="store_true", help="a connection for each request")
     add("--server-pid", type=int, help="measure CPU and memory of this process and its children")
-    add(
-        "--body", type=json.loads, default={}, metavar="JSON", help="further fields of each request"
-    )
+    add("--body", default="{}", metavar="JSON", help="object with further fields of each request")
     add("--json", action="store_true", help="one JSON object instead of text")
     add("--plot", type=Path, metavar="FILE.svg", help="draw latencies and rate")
 
@@ -147,21 +152,29 @@ def run_generate(options: argparse.Namespace) -> int:
 
 
 def run_chat(options: argparse.Namespace) -> int:
-    """`ingle chat MODEL`: one line a turn; Ctrl-C ends an answer, Ctrl-D the chat."""
+    """`ingle chat MODEL`: one line a turn; Ctrl-C ends an answer or a line, Ctrl-D the chat."""
     with contextlib.suppress(ImportError):
         importlib.import_module("readline")  # Gives `input` line editing and the arrow keys.
     params = sampling_params(options)
     start = [{"role": "system", "content": options.system}] if options.system else []
     history = list(start)
+    is_terminal = sys.stdin.isatty()
     with engine_of(load(vars(options))) as engine:
         print(
             f"{engine.settings.model_name()}: /reset forgets the chat, Ctrl-D ends it.", flush=True
         )
         while True:
             try:
-                line = input("> " if sys.stdin.isatty() else "")
+                line = input("> " if is_terminal else "")
             except EOFError:
+                if is_terminal:
+                    print(flush=True)  # The shell's prompt starts a line.
                 return ExitCode.OK
+            except KeyboardInterrupt:
+                if not is_terminal:
+                    raise
+                print(flush=True)
+                continue
             if line.strip() == "/reset":
                 history = list(start)
                 continue
@@ -196,14 +209,10 @@ def run_bench(options: argparse.Namespace) -> int:
     # Only this command needs a client.
     from ingle.bench import BenchError, BenchOptions, WorkloadError, run
 
-    if min(options.requests, options.concurrency) < 1 or (options.rate or 1) <= 0:
-        raise ConfigError("requests, concurrency and rate must be above 0")
-    if not isinstance(options.body, dict):
-        raise ConfigError("body: must be a JSON object")
-    if options.server_pid is not None and not Path(f"/proc/{options.server_pid}").exists():
-        raise ConfigError(f"server-pid: no process {options.server_pid}")
+    check_bench(options)
     load_options = BenchOptions(
-        options.url,
+        # Clients' base URLs end in /v1.
+        options.url.rstrip("/").removesuffix("/v1"),
         model=options.model,
         api_key=os.environ.get("OPENAI_API_KEY"),
         chat=options.chat,
@@ -216,7 +225,7 @@ def run_bench(options: argparse.Namespace) -> int:
         timeout_s=options.timeout,
         new_connections=options.new_connections,
         server_pid=options.server_pid,
-        extra_body=options.body,
+        extra_body=json_object("body", options.body),
     )
     try:
         return run(load_options, options.json, options.plot)
@@ -224,6 +233,36 @@ def run_bench(options: argparse.Namespace) -> int:
         raise ConfigError(str(error)) from error
     except BenchError as error:
         return complain(error, ExitCode.FAILED)
+
+
+def check_bench(options: argparse.Namespace) -> None:
+    """Errors: ConfigError names the flag of `ingle bench` that makes no sense."""
+    if not options.url.startswith(("http://", "https://")):
+        raise ConfigError(f"url: must start with http:// or https://, not {options.url!r}")
+    for name in ("requests", "concurrency"):
+        if getattr(options, name) < 1:
+            raise ConfigError(f"{name}: must be at least 1, not {getattr(options, name)}")
+    for name in ("rate", "timeout"):
+        value = getattr(options, name)
+        if value is not None and not 0 < value < math.inf:
+            raise ConfigError(f"{name}: must be above 0, not {value:g}")
+    if options.processes < 0:
+        raise ConfigError(f"processes: must be at least 0, not {options.processes}")
+    if options.server_pid is not None and not Path(f"/proc/{options.server_pid}").exists():
+        raise ConfigError(f"server-pid: no process {options.server_pid}")
+    if options.plot is not None and not options.plot.parent.is_dir():
+        raise ConfigError(f"plot: no folder {options.plot.parent}")
+
+
+def json_object(name: str, text: str) -> dict[str, Any]:
+    """The object that the flag `name` gives as JSON. Errors: ConfigError names it."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{name}: not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{name}: must be a JSON object")
+    return value
 
 
 def run_doctor(options: argparse.Namespace) -> int:

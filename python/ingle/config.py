@@ -1,8 +1,9 @@
 """All settings of a worker, in one place: their names, defaults, flags and checks.
 
 A setting comes from its flag, else from the TOML file of `--config`, else from its default. The
-file's keys are the settings' names, with `-` or `_`. Anything that is not listed here is refused by
-name. Runs once, before any thread starts.
+file's keys are the settings' names, with `-` or `_`, at its top level; a relative path in it starts
+at the working directory. Anything that is not listed here is refused by name. Runs once, before any
+thread starts.
 """
 
 import argparse
@@ -41,7 +42,11 @@ class Settings:
     )
     device: str = field(
         default="auto",
-        metadata=about("engine", "auto, cpu, cuda, cuda:N, sim or sim:PROFILE", metavar="DEVICE"),
+        metadata=about(
+            "engine",
+            "auto, cpu, cuda, cuda:N, sim, or sim:FILE with a JSON profile",
+            metavar="DEVICE",
+        ),
     )
     sim_speed: str | None = field(
         default=None,
@@ -50,7 +55,11 @@ class Settings:
         ),
     )
     dtype: str = field(
-        default="auto", metadata=about("engine", "auto: as the device keeps the weights best")
+        default="auto",
+        metadata=about(
+            "engine",
+            "auto: as the device keeps the weights best; on a GPU also bfloat16, float16 or half",
+        ),
     )
     max_model_len: int | None = field(
         default=None,
@@ -59,19 +68,27 @@ class Settings:
         ),
     )
     max_num_seqs: int | None = field(
-        default=None, metadata=about("engine", "most requests in one step")
+        default=None,
+        metadata=about("engine", "most requests in one step; default: 256, on a CPU 32"),
     )
     max_num_batched_tokens: int | None = field(
-        default=None, metadata=about("engine", "most token rows in one step")
+        default=None,
+        metadata=about("engine", "most token rows in one step; default: 2048, on a CPU 512"),
     )
     block_size: int | None = field(
-        default=None, metadata=about("engine", "tokens in one block of the KV cache")
+        default=None,
+        metadata=about("engine", "tokens in one block of the KV cache; default: 64, on a CPU 16"),
     )
     enable_prefix_caching: bool = field(
         default=True, metadata=about("engine", "do not share blocks of equal prefixes")
     )
     kv_cache_memory_bytes: int | None = field(
-        default=None, metadata=about("engine", "size of the KV cache in bytes")
+        default=None,
+        metadata=about(
+            "engine",
+            "size of the KV cache in bytes; default: a quarter of the free memory, at most what "
+            "max-num-seqs requests can fill; on a GPU what gpu-memory-utilization leaves",
+        ),
     )
     max_queue: int | None = field(
         default=None,
@@ -245,6 +262,8 @@ RANGES: Sequence[tuple[str, float, float]] = (
     ("max_model_len", 1, 2**31 - 1),
     ("max_num_seqs", 1, 2**16),
     ("max_num_batched_tokens", 1, 2**24),
+    ("block_size", 1, 2**16),
+    ("kv_cache_memory_bytes", 1, 2**63 - 1),
     ("max_queue", 1, 2**24),
     ("gpu_memory_utilization", 0.01, 1),
 )
@@ -322,7 +341,7 @@ def read_file(path: Path) -> dict[str, Any]:
 
 def add_flags(parser: argparse.ArgumentParser, groups: Sequence[str]) -> None:
     """Adds one flag for each setting of `groups`, and --config."""
-    parser.add_argument("--config", type=Path, metavar="FILE.toml", help="file of settings")
+    parser.add_argument("--config", type=Path, metavar="FILE.toml", help=CONFIG_HELP)
     for each in dataclasses.fields(Settings):
         if each.metadata.get("group") not in groups:
             continue
@@ -345,6 +364,9 @@ def add_flags(parser: argparse.ArgumentParser, groups: Sequence[str]) -> None:
             options["type"] = kind
             options["metavar"] = each.metadata.get("metavar", kind.__name__.upper())
         parser.add_argument("--" + flag_name(each.name), **options)
+
+
+CONFIG_HELP = "TOML file of settings, named as the flags here; a flag wins over the file"
 
 
 def help_text(text: str, default: Any) -> str:

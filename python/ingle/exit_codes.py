@@ -9,7 +9,7 @@ class ExitCode(IntEnum):
     OK = 0
     """Done; for `serve`: told to stop, and every request has had its end."""
     FAILED = 1
-    """A request failed, the address could not be bound, or `doctor` found nothing to run on."""
+    """A request failed, or the address could not be bound."""
     USAGE = 2
     """A flag, the settings file or the key file is wrong."""
     MODEL = 3

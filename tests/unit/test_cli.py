@@ -75,6 +75,67 @@ def test_chat_goes_on_after_a_refusal(fake, monkeypatch, capsys):
     assert capsys.readouterr().err == "ingle: too long\n"
 
 
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_interrupt_at_the_prompt_drops_the_line_only(fake, monkeypatch, capsys):
+    lines = iter(["one", KeyboardInterrupt(), "two", EOFError()])
+
+    def read(prompt):
+        assert prompt == "> "
+        line = next(lines)
+        if isinstance(line, BaseException):
+            raise line
+        return line
+
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    monkeypatch.setattr("builtins.input", read)
+    assert cli.main(["chat", "m"]) == ExitCode.OK
+    assert len(fake.requests) == 2
+    assert capsys.readouterr().out.endswith("ab\n\nab\n\n")
+
+
+def test_interrupt_ends_a_chat_that_reads_a_pipe(fake, monkeypatch):
+    def interrupt(prompt):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    monkeypatch.setattr("builtins.input", interrupt)
+    assert cli.main(["chat", "m"]) == ExitCode.INTERRUPTED
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["127.0.0.1:8000"], "url: must start with http:// or https://, not '127.0.0.1:8000'"),
+        (["http://h", "--requests", "0"], "requests: must be at least 1, not 0"),
+        (["http://h", "--concurrency", "-1"], "concurrency: must be at least 1, not -1"),
+        (["http://h", "--rate", "0"], "rate: must be above 0, not 0"),
+        (["http://h", "--timeout", "-2"], "timeout: must be above 0, not -2"),
+        (["http://h", "--processes", "-1"], "processes: must be at least 0, not -1"),
+        (["http://h", "--body", "{x"], "body: not JSON: "),
+        (["http://h", "--body", "[]"], "body: must be a JSON object"),
+        (["http://h", "--plot", "/nowhere/x.svg"], "plot: no folder /nowhere"),
+    ],
+)
+def test_wrong_bench_flags_are_named_before_any_load(arguments, message, monkeypatch, capsys):
+    monkeypatch.setattr("ingle.bench.run", lambda *_: pytest.fail("load was made"))
+    assert cli.main(["bench", *arguments]) == ExitCode.USAGE
+    error = capsys.readouterr().err
+    assert error.startswith("ingle: " + message)
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("url", ["http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/"])
+def test_bench_takes_the_url_of_clients_too(url, monkeypatch):
+    seen = []
+    monkeypatch.setattr("ingle.bench.run", lambda options, *_: seen.append(options) or 0)
+    assert cli.main(["bench", url, "--body", '{"top_k": 1}']) == ExitCode.OK
+    assert (seen[0].url, seen[0].extra_body) == ("http://h:1", {"top_k": 1})
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

@@ -43,6 +43,8 @@ def test_model_may_come_from_the_file(tmp_path):
         ("shutdown-timeout = nan", "shutdown-timeout: must be 0 to 86400, not nan"),
         ("unknown-fields = 'ignore'", "unknown-fields: must be one of refuse, warn"),
         ("sim-speed = -1", "sim-speed: must be a positive number or inf"),
+        ("block-size = -1", "block-size: must be 1 to 65536, not -1"),
+        ("kv-cache-memory-bytes = -1", "kv-cache-memory-bytes: must be 1 to"),
         ("port =", "Invalid value"),
     ],
 )
