@@ -15,6 +15,7 @@ from ingle.dispatch import ABORTED, END, ERROR, Dispatcher
 from ingle.engine import submit_async
 from ingle.errors import FailedError, error_of_event
 from ingle.generation import GenerationRequest, encode, is_slow_to_submit
+from ingle.server.connection import leaves_http
 from ingle.server.convert import Caller
 from ingle.server.sse import HEADERS, EventStream, Translator
 from ingle.server.state import ServerState
@@ -101,6 +102,8 @@ async def stream(
         if events.error is not None:
             raise error_of_event(events.error)
         response = web.StreamResponse(headers={**HEADERS, **headers})
+        if leaves_http(request):
+            response.force_close()
         await response.prepare(request)
         transport = request.transport
         if transport is None:

@@ -12,6 +12,7 @@ from ingle.engine import Engine
 from ingle.errors import FatalError, IngleError
 from ingle.server import routes
 from ingle.server.auth import ApiKeys
+from ingle.server.connection import framing_error, leaves_http
 from ingle.server.parse import UnknownFields
 from ingle.server.sse import Heartbeat
 from ingle.server.state import STATE, ServerState
@@ -63,6 +64,11 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 async def boundary(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Around every request, also those without a route: key first, errors last."""
     state = request.app[STATE]
+    wrong = framing_error(request)
+    if wrong is not None:
+        refusal = error_response(400, wrong)
+        refusal.force_close()
+        return refusal
     try:
         request[routes.TENANT] = state.keys.tenant(request)
         response = await handler(request)
@@ -77,7 +83,7 @@ async def boundary(request: web.Request, handler: Handler) -> web.StreamResponse
     except Exception:
         log.exception("a handler failed")
         response = error_response(500, "internal error")
-    if state.draining:
+    if state.draining or leaves_http(request):
         response.force_close()
     if not response.prepared:
         echo = request.headers.get("X-Request-Id") or request.get(routes.REQUEST_ID)

@@ -4,11 +4,12 @@ aiohttp answers what it cannot parse before any application code runs; this is t
 """
 
 import asyncio
+import re
 import socket
 import struct
 from typing import Any, Final
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from aiohttp.http_exceptions import LineTooLong
 
 from ingle.server.status import error_response, response_of_http
@@ -78,6 +79,33 @@ class Connection(web.RequestHandler):
             if request.transport is not None:
                 reset(request.transport)
             return resp, True
+
+
+def framing_error(request: web.BaseRequest) -> str | None:
+    """What is wrong with how a request says where it ends, or whom it is for; None if nothing is.
+
+    The parser has refused nearly all that two parsers may read differently; this is the rest.
+    """
+    headers = request.headers
+    encoding = headers.get("Transfer-Encoding")
+    if encoding is not None:
+        if request.version < HttpVersion11:
+            return "Transfer-Encoding is not part of HTTP/1.0"
+        if encoding.lower() != "chunked":
+            return "the only supported Transfer-Encoding is chunked"
+    host = headers.get("Host")
+    if host is not None and HOST.match(host) is None:
+        return "the Host header is not a name or address"
+    return None
+
+
+def leaves_http(request: web.BaseRequest) -> bool:
+    """Whether the parser takes what follows for another protocol: the connection must end."""
+    return "Upgrade" in request.headers or request.method == "CONNECT"
+
+
+HOST: Final = re.compile(r"^(?:[A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{0,5})?$")
+"""RFC 9110 section 7.2, without what no client sends; empty where there is no name."""
 
 
 def reset(transport: asyncio.Transport) -> None:

@@ -157,7 +157,7 @@ class Routes:
         )
 
     async def health(self, request: web.Request) -> web.Response:
-        """GET /health: 200 while tokens can move (DESIGN section 6), else 503. Open to all."""
+        """GET /health: 200 while tokens can move, else 503. Open to all."""
         health = self._health()
         healthy = health["status"] in ("ok", "draining") and not self._state.dead
         if health["status"] == "dead" and not self._state.draining:
@@ -236,6 +236,10 @@ async def read_body(request: web.Request) -> bytes:
             code="unsupported_media_type",
             status=415,
         )
+    length = request.content_length
+    if length is not None and length > request.client_max_size:
+        # Said before it comes.
+        raise web.HTTPRequestEntityTooLarge(request.client_max_size, length)
     # A small compressed body can be a large one; a proxy may unpack it, we do not.
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise RefusedError(
