@@ -15,7 +15,10 @@ from aiohttp.http_exceptions import LineTooLong
 from ingle.server.status import error_response, response_of_http
 
 KEEPALIVE_S: Final = 95.0
-"""Longer than nginx keeps its side (75 s), so that a reused connection is never just closing."""
+"""Longer than nginx keeps its side (75 s), so that a reused connection is never just closing.
+
+Also how long a new connection has for its first request's head.
+"""
 EOF_S: Final = 60.0
 """Longest wait for a client to take the end of an answer, when no more is to come."""
 MAX_LINE_BYTES: Final = 8190
@@ -38,6 +41,9 @@ class Connection(web.RequestHandler):
             "max_line_size": MAX_LINE_BYTES,
         }
         super().__init__(server, loop=loop, **options)
+        # Else the timer that starts with the connection would let one live on that never sends a
+        # whole head.
+        self._keepalive = True
 
     def handle_error(
         self,
@@ -49,7 +55,11 @@ class Connection(web.RequestHandler):
         """The answer to bytes that are not a request; the connection is closed after it."""
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun already")
-        if isinstance(exc, LineTooLong):
+        expected = request.headers.get("Expect", "100-continue")
+        if status >= 500 and expected.lower() != "100-continue":
+            # aiohttp cannot write every refusal of one, since it quotes it.
+            status, message = 417, "the only supported expectation is 100-continue"
+        elif isinstance(exc, LineTooLong):
             status, message = 431, "a header or the request line is too long"
         elif status < 500:
             # The parser's own text quotes the client's bytes, over several lines.
@@ -60,6 +70,18 @@ class Connection(web.RequestHandler):
         response = error_response(status, message)
         response.force_close()
         return response
+
+    def _pause_reading_for_buffer(self) -> None:
+        """aiohttp's answer to a client that sends request upon request without waiting.
+
+        Behind a POST, which may run for minutes, that is refused: while nothing is read nobody
+        would notice that the client has left, and what it asked for would run to its end.
+        """
+        request = self._current_request
+        if request is not None and request.method == "POST" and self.transport is not None:
+            reset(self.transport)
+            return
+        super()._pause_reading_for_buffer()
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
