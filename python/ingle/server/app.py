@@ -57,32 +57,21 @@ async def watch_engine(app: web.Application) -> AsyncIterator[None]:
     state.engine.dispatcher.leave_loop()
 
 
+LEAVING = (KeyboardInterrupt, SystemExit, GeneratorExit)
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @web.middleware
 async def boundary(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Around every request, also those without a route: key first, errors last."""
+    """Around every request, also those without a route: framing, key, handler, errors."""
     state = request.app[STATE]
     wrong = framing_error(request)
     if wrong is not None:
         refusal = error_response(400, wrong)
         refusal.force_close()
         return refusal
-    try:
-        request[routes.TENANT] = state.keys.tenant(request)
-        response = await handler(request)
-    except IngleError as error:
-        if isinstance(error, FatalError):
-            state.fatal(str(error))
-        response = response_of(error)
-    except web.HTTPException as error:
-        response = response_of_http(error, request.path)
-    except (asyncio.CancelledError, ConnectionError):
-        raise  # The client has gone.
-    except Exception:
-        log.exception("a handler failed")
-        response = error_response(500, "internal error")
+    response = await answered(request, handler, state)
     if state.draining or leaves_http(request):
         response.force_close()
     if not response.prepared:
@@ -90,3 +79,23 @@ async def boundary(request: web.Request, handler: Handler) -> web.StreamResponse
         if echo is not None and routes.PRINTABLE.match(echo):
             response.headers["X-Request-Id"] = echo
     return response
+
+
+async def answered(
+    request: web.Request, handler: Handler, state: ServerState
+) -> web.StreamResponse:
+    """What the handler answers, or what its error means, once the key is known."""
+    try:
+        request[routes.TENANT] = state.keys.tenant(request)
+        return await handler(request)
+    except IngleError as error:
+        if isinstance(error, FatalError):
+            state.fatal(str(error))
+        return response_of(error)
+    except web.HTTPException as error:
+        return response_of_http(error, request.path)
+    except (asyncio.CancelledError, ConnectionError, *LEAVING):
+        raise  # The client has gone, or the process goes.
+    except BaseException:  # A panic of the core is no Exception.
+        log.exception("a handler failed")
+        return error_response(500, "internal error")

@@ -41,9 +41,6 @@ class Connection(web.RequestHandler):
             "max_line_size": MAX_LINE_BYTES,
         }
         super().__init__(server, loop=loop, **options)
-        # Else the timer that starts with the connection would let one live on that never sends a
-        # whole head.
-        self._keepalive = True
 
     def handle_error(
         self,
