@@ -218,5 +218,10 @@ fn compile(
         return Err(EngineError::refused("allowed_token_ids", message));
     }
     let compiled = served.grammars.compile(spec, GrammarBudget::default());
-    compiled.map_err(|error: TextError| text_refusal(spec.field, &error))
+    compiled.map_err(|error| match error {
+        TextError::CompilersBusy { .. } => {
+            EngineError::Overloaded { message: error.to_string(), retry_after_s: 1, status: 503 }
+        }
+        error => text_refusal(spec.field, &error),
+    })
 }

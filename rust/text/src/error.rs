@@ -44,6 +44,12 @@ pub enum TextError {
         /// What is wrong with it.
         message: String,
     },
+    /// Other grammars are being compiled; the same request may succeed later. Nobody's fault.
+    #[error("{field}: other grammars are being compiled; try again")]
+    CompilersBusy {
+        /// The field of the request.
+        field: &'static str,
+    },
     /// The text could not be turned into tokens.
     #[error("the text could not be tokenised: {0}")]
     Encode(String),

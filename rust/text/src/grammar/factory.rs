@@ -59,6 +59,7 @@ impl GrammarFactory {
     /// # Errors
     /// `TextError::Input` naming the request's field: the grammar is malformed, asks for something
     /// that cannot be enforced, or exceeds the budget. Nothing is ever left unenforced.
+    /// `TextError::CompilersBusy` if no compiler became free in time.
     pub fn compile(
         &self,
         spec: &GrammarSpec,
@@ -80,7 +81,8 @@ impl GrammarFactory {
         if budget.max_time.is_zero() {
             return Err(timed_out());
         }
-        let permit = Permit::take(&self.inner, deadline).ok_or_else(timed_out)?;
+        let busy = TextError::CompilersBusy { field: spec.field };
+        let permit = Permit::take(&self.inner, deadline).ok_or(busy)?;
         let (sender, receiver) = channel();
         let inner = Arc::clone(&self.inner);
         let (is_lark, tools) = match &spec.source {
@@ -231,4 +233,31 @@ fn one_line(error: &impl std::fmt::Display) -> String {
         None => first,
     };
     line.chars().take(300).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn test_a_busy_compiler_is_not_the_clients_fault() {
+        let path =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/models/qwen3/tokenizer.json");
+        let tokenizer = Tokenizer::from_json(&std::fs::read(path).unwrap(), None).unwrap();
+        let factory = GrammarFactory::new(Arc::new(tokenizer), 512, &[1]);
+        let source = GrammarSource::Choice(vec!["a".into()]);
+        let spec = GrammarSpec { field: "guided_choice", source, reasoning: None };
+        let budget =
+            GrammarBudget { max_time: Duration::from_millis(20), ..GrammarBudget::default() };
+        let soon = Instant::now() + Duration::from_secs(1);
+        let permits: Vec<Permit> =
+            (0..MAX_COMPILERS).filter_map(|_| Permit::take(&factory.inner, soon)).collect();
+        assert_eq!(permits.len(), MAX_COMPILERS);
+        let busy = factory.compile(&spec, budget);
+        assert!(matches!(busy, Err(TextError::CompilersBusy { field: "guided_choice" })));
+        drop(permits);
+        factory.compile(&spec, GrammarBudget::default()).unwrap();
+    }
 }
