@@ -327,7 +327,7 @@ def read_file(path: Path) -> dict[str, Any]:
     """The settings of a TOML file by field name. Errors: ConfigError names an unknown key."""
     try:
         table = tomllib.loads(read_text("config", path))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"config: {path}: {error}") from error
     known = set(DEFAULTS)
     values = {}

@@ -3,7 +3,8 @@
 Events come from one eventfd. It is watched either by an event loop (`use_loop`, the server) or by
 one sleeping thread that starts with the first request (the Python API). A sink is called on the
 watching thread, or on the thread that registers it for events that came in between; it must not
-block. `_lock` guards the tables; a watcher holds it for one batch.
+block. `_lock` guards the tables; a watcher holds it for one batch. A process that was forked from
+the engine's own has neither the engine's threads nor a part in its descriptors: it is refused.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import logging
 import os
 import select
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -44,8 +46,9 @@ class Dispatcher:
         self._pending = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._wake_fd = -1
+        self._wake: weakref.finalize[..., Any] | None = None
         self._closed = False
+        self._pid = os.getpid()
         self._on_fatal: Callable[[str], None] | None = None
 
     def use_loop(self, loop: asyncio.AbstractEventLoop, on_fatal: Callable[[str], None]) -> None:
@@ -82,6 +85,8 @@ class Dispatcher:
 
     def expect(self) -> None:
         """Announces a submit on another thread; `register` must follow in any case."""
+        if self.is_foreign():
+            raise FatalError("a forked process cannot use its parent's engine; make one there")
         with self._lock:
             if self._closed:
                 raise FatalError("the engine was shut down")
@@ -105,6 +110,8 @@ class Dispatcher:
 
         Unknown keys and those of requests that have ended are ignored.
         """
+        if self.is_foreign():
+            return
         with self._lock:
             sink = self._sinks.pop(key, None)
         if sink is not None:
@@ -140,8 +147,14 @@ class Dispatcher:
         except RuntimeError:
             return False
 
+    def is_foreign(self) -> bool:
+        """Whether this process is a fork of the one that made the engine."""
+        return os.getpid() != self._pid
+
     def close(self) -> None:
         """Ends every request with ABORTED and stops watching. Idempotent."""
+        if self.is_foreign():
+            return
         with self._lock:
             self._closed = True
             keys = list(self._sinks)
@@ -167,27 +180,39 @@ class Dispatcher:
             self._on_fatal(str(error_of_event(payload)))
 
     def _start_thread(self) -> None:
-        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        fd, wake_fd = self._core.event_fd(), os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        # The thread must not keep alive what it watches: an engine that nobody holds any more is
+        # freed like every other object, and the thread ends with it.
+        self._wake = weakref.finalize(self, _wake_watcher, wake_fd, self._pid)
+        self._wake.atexit = False
         self._thread = threading.Thread(
-            target=self._watch, args=(self._wake_fd,), name="ingle-events", daemon=True
+            target=_watch, args=(weakref.ref(self), fd, wake_fd), name="ingle-events", daemon=True
         )
         self._thread.start()
 
     def _stop_thread(self) -> None:
         with self._lock:
             thread, self._thread = self._thread, None
-        if thread is not None:
-            os.eventfd_write(self._wake_fd, 1)
+        if thread is not None and self._wake is not None:
+            self._wake()
             thread.join()
-            os.close(self._wake_fd)
 
-    def _watch(self, wake_fd: int) -> None:
-        # Not select: the descriptor may be above its limit of 1023.
-        poll = select.poll()
-        poll.register(self._core.event_fd(), select.POLLIN)
-        poll.register(wake_fd, select.POLLIN)
-        while True:
-            ready = {fd for fd, _ in poll.poll()}
-            if wake_fd in ready:
-                return
-            self.drain()
+
+def _wake_watcher(wake_fd: int, pid: int) -> None:
+    # A forked process shares the descriptor: what it drops must not stop its parent's thread.
+    if os.getpid() == pid:
+        os.eventfd_write(wake_fd, 1)
+
+
+def _watch(watched: "weakref.ref[Dispatcher]", event_fd: int, wake_fd: int) -> None:
+    """Drains a dispatcher's events until `wake_fd` is written, which it closes."""
+    # Not select: the descriptor may be above its limit of 1023.
+    poll = select.poll()
+    poll.register(event_fd, select.POLLIN)
+    poll.register(wake_fd, select.POLLIN)
+    while wake_fd not in {fd for fd, _ in poll.poll()}:
+        dispatcher = watched()
+        if dispatcher is not None:
+            dispatcher.drain()
+        del dispatcher
+    os.close(wake_fd)

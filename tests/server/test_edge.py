@@ -193,6 +193,12 @@ def test_compressed_body_is_refused(cpu):
     assert reply.status == 415
 
 
+def test_expectation_that_aiohttp_cannot_quote(cpu):
+    data = cpu.raw(b"POST /tokenize HTTP/1.1\r\nHost: x\r\nExpect: \xff\r\n\r\n")
+    assert status_of(data) == 417
+    error_of(data)
+
+
 def test_expectations(cpu):
     request = http_request("POST", "/v1/completions", BODY, Expect="100-continue")
     head, _, body = request.partition(b"\r\n\r\n")

@@ -67,6 +67,17 @@ def test_e03_disconnect_in_the_middle_of_a_stream(slow, reset):
     wait_for(lambda: slow.health()["in_system"] == 0, 1, lambda: str(slow.health()))
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_e03_client_that_pipelines_without_end_is_noticed_when_it_leaves(slow, stream):
+    connection = send(slow, stream=stream)
+    wait_for(lambda: slow.health()["in_system"] == 1, 5, lambda: str(slow.health()))
+    with contextlib.suppress(ConnectionError):
+        for _ in range(100):
+            connection.sendall(http_request("GET", "/version"))
+    connection.close()
+    wait_for(lambda: slow.health()["in_system"] == 0, 1, lambda: str(slow.health()))
+
+
 def test_e04_abort_while_queued(slow):
     running = [send(slow) for _ in range(2)]
     wait_for(lambda: slow.health()["running"] == 2, 5, lambda: str(slow.health()))

@@ -46,6 +46,7 @@ def test_model_may_come_from_the_file(tmp_path):
         ("block-size = -1", "block-size: must be 1 to 65536, not -1"),
         ("kv-cache-memory-bytes = -1", "kv-cache-memory-bytes: must be 1 to"),
         ("port =", "Invalid value"),
+        ("port = " + "[" * 10_000, "recursion"),
     ],
 )
 def test_bad_file_is_refused_by_name(tmp_path, text, message):

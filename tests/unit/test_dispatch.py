@@ -1,5 +1,7 @@
 import asyncio
+import os
 import threading
+import weakref
 
 import pytest
 
@@ -142,3 +144,34 @@ async def test_thread_gives_way_to_a_loop(core, dispatcher):
     key = dispatcher.submit(b"{}", lambda kind, payload: done.set_result(kind))
     core.push(key, _core.END)
     assert await asyncio.wait_for(done, LIMIT_S) == _core.END
+
+
+def test_dispatcher_that_nobody_holds_is_freed_with_its_thread(core):
+    dispatcher = Dispatcher(core)
+    dispatcher.submit(b"{}", Sink())
+    thread, freed = dispatcher._thread, weakref.ref(dispatcher)
+    assert thread.is_alive()
+    del dispatcher
+    thread.join(LIMIT_S)
+    assert not thread.is_alive()
+    assert freed() is None
+
+
+def test_forked_process_is_refused_and_harms_nothing(core, dispatcher):
+    sink = Sink()
+    key = dispatcher.submit(b"{}", sink)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            dispatcher.submit(b"{}", Sink())
+        except FatalError:
+            dispatcher.abort(key)
+            dispatcher.close()
+            dispatcher._wake()
+            code = 0 if core.aborted == [] else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    core.answer(key)
+    assert sink.ended.wait(LIMIT_S), "the child stopped the parent's thread"

@@ -76,7 +76,11 @@ async def whole_body(state: ServerState, document: GenerationRequest) -> bytes:
         elif kind == ABORTED:
             done.set_exception(FailedError("the request was aborted"))
 
-    key = await submit(state.engine.dispatcher, document, sink)
+    try:
+        key = await submit(state.engine.dispatcher, document, sink)
+    except asyncio.CancelledError:
+        done.cancel()  # Nobody waits for the end that the abort will bring.
+        raise
     state.enter(key)
     try:
         return await done

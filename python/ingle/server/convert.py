@@ -3,9 +3,10 @@
 Event loop, no I/O. Every field of protocol.py is used here or documented there as without effect.
 """
 
-import json
 from dataclasses import dataclass
 from typing import Any, Literal
+
+import msgspec
 
 from ingle.errors import RefusedError
 from ingle.generation import (
@@ -195,8 +196,9 @@ def arguments(given: str | dict[str, Any]) -> str | dict[str, Any]:
     if isinstance(given, dict):
         return given
     try:
-        decoded = json.loads(given)
-    except (ValueError, RecursionError):
+        # Not Python's decoder: it takes lone surrogates, which the core's document cannot hold.
+        decoded = msgspec.json.decode(given)
+    except (msgspec.DecodeError, RecursionError):
         return given
     return decoded if isinstance(decoded, dict) else given
 

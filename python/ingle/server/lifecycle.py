@@ -147,7 +147,7 @@ def bind(settings: Settings) -> socket.socket:
         found = socket.getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise ConfigError(f"host: cannot resolve {settings.host!r}: {error}") from error
     family, kind, protocol, _, where = found[0]
     listener = socket.socket(family, kind, protocol)
@@ -172,7 +172,7 @@ def bind_unix(path: Path) -> socket.socket:
         path.chmod(0o660)
     except OSError as error:
         listener.close()
-        raise OSError(f"cannot listen on {path}: {error.strerror}") from error
+        raise OSError(f"cannot listen on {path}: {error.strerror or error}") from error
     return listener
 
 

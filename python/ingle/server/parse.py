@@ -44,6 +44,7 @@ class BodyParser(Generic[T]):
 
     def _parse_slowly(self, body: bytes) -> T:
         document = refuse_doubled_keys(body)
+        refuse_half_characters(document)
         strip_off_values(document, self._kind.__struct_fields__)
         while True:
             try:
@@ -85,6 +86,18 @@ def refuse_doubled_keys(body: bytes) -> Any:
         raise malformed(error) from None
 
 
+def refuse_half_characters(document: Any) -> None:
+    """Lone surrogates, which Python's decoder takes and nothing behind it can write."""
+    try:
+        json.dumps(document, ensure_ascii=False).encode()
+    except (UnicodeEncodeError, RecursionError) as error:
+        raise malformed(error) from None
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a number")
+
+
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     document = dict(pairs)
     if len(document) != len(pairs):
@@ -123,6 +136,9 @@ def malformed(error: Exception) -> RefusedError:
     """A body that is not JSON."""
     if isinstance(error, RecursionError):
         return RefusedError("the body is nested too deeply", None, "invalid_json")
+    if isinstance(error, UnicodeEncodeError):
+        message = "the body is not valid JSON: half of a surrogate pair is no character"
+        return RefusedError(message, None, "invalid_json")
     # Python's and msgspec's texts give positions, never content.
     text = str(error).splitlines()[0][:200]
     return RefusedError(f"the body is not valid JSON: {text}", None, "invalid_json")
@@ -146,8 +162,8 @@ def refusal(error: msgspec.ValidationError) -> RefusedError:
     return RefusedError(f"{field}: {expected}" if field else expected, field, "invalid_value")
 
 
-DECODER = json.JSONDecoder(object_pairs_hook=_object)
+DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_constant)
 UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`( - at |$)", re.DOTALL)
 MISSING = re.compile(r"Object missing required field `(.*?)`")
 PATH = re.compile(r"`\$(.*)`$", re.DOTALL)
-NAME = re.compile(r"^[A-Za-z0-9_.-]+$")
+NAME = re.compile(r"[A-Za-z0-9_.-]+\Z")

@@ -84,7 +84,7 @@ class SamplingFields(Struct, kw_only=True, forbid_unknown_fields=True):
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     """-1 and 0 mean off."""
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None
     presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     logit_bias: Annotated[dict[BiasKey, BiasValue], Meta(max_length=1024)] | None = None
@@ -114,7 +114,7 @@ class SamplingFields(Struct, kw_only=True, forbid_unknown_fields=True):
     regex: str | None = None
     """The same as `guided_regex`."""
     structured_outputs: StructuredOutputs | None = None
-    request_id: Annotated[str, Meta(max_length=256, pattern=r"^[\x21-\x7e]*$")] | None = None
+    request_id: Annotated[str, Meta(max_length=256, pattern=r"^[\x21-\x7e]*$(?!\n)")] | None = None
     """Comes back as X-Request-Id; may repeat."""
     user: Any = None
     """No effect."""
@@ -179,7 +179,7 @@ Messages = Annotated[list[Message], Meta(min_length=1, max_length=16384)]
 class FunctionDefinition(Struct, kw_only=True, forbid_unknown_fields=True):
     """A function that the model may call."""
 
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$(?!\n)")]
     description: str | None = None
     parameters: dict[str, Any] | None = None
     """JSON schema of the arguments."""

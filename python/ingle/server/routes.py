@@ -30,7 +30,7 @@ TENANT: Final = web.RequestKey("TENANT", str)
 """Whose API key a request has."""
 REQUEST_ID: Final = web.RequestKey("REQUEST_ID", str)
 """The body's `request_id`, to be echoed."""
-PRINTABLE: Final = re.compile(r"^[\x21-\x7e]{1,256}$")
+PRINTABLE: Final = re.compile(r"[\x21-\x7e]{1,256}\Z")
 """What may be echoed in a header."""
 
 

@@ -6,6 +6,7 @@ JSON. The handler waits for one future, once a stream.
 """
 
 import asyncio
+import contextlib
 from typing import Any, Final, Protocol
 
 from ingle.dispatch import ABORTED, ERROR, FRAME, Core
@@ -139,7 +140,9 @@ class EventStream:
         fd = -1 if self.done.done() else plain_socket_fd(self._transport)
         if fd >= 0:
             # If a frame is on its way here the core stays with the loop; that frame offers again.
-            self._core.attach_socket(self._key, fd, self.frames)
+            # If no descriptor is left for its copy of the socket it stays there as well.
+            with contextlib.suppress(OSError):
+                self._core.attach_socket(self._key, fd, self.frames)
 
 
 class Heartbeat:

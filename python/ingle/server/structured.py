@@ -4,8 +4,9 @@ Event loop, no I/O. What the names mean is decided here; whether a schema or gra
 enforced, the core says.
 """
 
-import json
 from typing import Any, Literal
+
+import msgspec
 
 from ingle.errors import RefusedError
 from ingle.generation import ChosenFunction, Function, Grammar, Tool
@@ -104,8 +105,8 @@ def _json_schema(field: str, given: str | dict[str, Any]) -> Grammar:
     schema: Any = given
     if isinstance(given, str):
         try:
-            schema = json.loads(given)
-        except (ValueError, RecursionError):
+            schema = msgspec.json.decode(given)
+        except (msgspec.DecodeError, RecursionError):
             raise _refused(field, "the text is not JSON") from None
     if not isinstance(schema, dict):
         raise _refused(field, "a schema is an object")

@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import json
 import threading
 
@@ -156,3 +157,42 @@ async def test_stuck_core_is_unhealthy_and_not_ready(core, client):
         core.health_status = status
         assert (await client.get("/health")).status == healthy
         assert (await client.get("/ready")).status == ready
+
+
+async def test_panic_of_the_core_is_an_answer(core, client, caplog):
+    class PanicException(BaseException):
+        """As pyo3 raises it."""
+
+    def panic(key, request):
+        raise PanicException("index out of bounds")
+
+    core.on_submit = panic
+    reply = await client.post("/v1/completions", json=BODY)
+    assert reply.status == 500
+    assert (await error_of(reply))["message"] == "internal error"
+    assert "PanicException" in caplog.text
+
+
+async def test_client_that_leaves_while_its_prompt_is_tokenised(core, engine, caplog):
+    submitted, go_on, aborted = asyncio.Event(), threading.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def submit(key, request):
+        loop.call_soon_threadsafe(submitted.set)
+        assert go_on.wait(10)
+
+    core.on_submit = submit
+    core.abort = lambda key: aborted.set()
+    server = TestServer(create_app(engine), handler_cancellation=True)
+    async with TestClient(server) as client:
+        asking = asyncio.create_task(client.post("/v1/completions", json={"prompt": "x" * 50_000}))
+        await submitted.wait()
+        asking.cancel()
+        await client.session.close()
+        while server.handler.connections:  # noqa: ASYNC110 # aiohttp tells nobody of it.
+            await asyncio.sleep(0)
+        go_on.set()
+        async with asyncio.timeout(10):
+            await aborted.wait()
+    gc.collect()
+    assert "never retrieved" not in caplog.text

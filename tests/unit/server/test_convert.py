@@ -185,6 +185,9 @@ def test_c04_text_parts_are_joined_by_line_feeds():
         ("not json", "not json"),
         ("[1]", "[1]"),
         ("", ""),
+        ('{"city":"\\ud800"}', '{"city":"\\ud800"}'),
+        ('{"x":NaN}', '{"x":NaN}'),
+        ("[" * 10_000, "[" * 10_000),
     ],
 )
 def test_c05_tool_arguments_reach_the_template_as_a_mapping(given, expected):

@@ -2,6 +2,7 @@ import asyncio
 import select
 import signal
 import socket
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -30,9 +31,11 @@ def test_taken_port_is_named():
             lifecycle.bind(Settings(model="m", port=port))
 
 
-def test_unknown_host_is_named():
-    with pytest.raises(ConfigError, match=r"host: cannot resolve 'no such host'"):
-        lifecycle.bind(Settings(model="m", host="no such host"))
+@pytest.mark.parametrize("host", ["no such host", "a..b", "a" * 300, "\udcff"])
+def test_unknown_host_is_named(host):
+    with pytest.raises(ConfigError) as refused:
+        lifecycle.bind(Settings(model="m", host=host))
+    assert str(refused.value).startswith(f"host: cannot resolve {host!r}")
 
 
 def test_ipv6_address():
@@ -58,6 +61,8 @@ def test_unix_socket_in_use_and_other_files_are_left_alone(tmp_path):
         listener.listen()
         with pytest.raises(OSError, match="cannot listen on"):
             lifecycle.bind(Settings(model="m", uds=path))
+    with pytest.raises(OSError, match="path too long"):
+        lifecycle.bind(Settings(model="m", uds=Path("/" + "a" * 200)))
     file = tmp_path / "file"
     file.write_text("precious")
     with pytest.raises(OSError, match="cannot listen on"):

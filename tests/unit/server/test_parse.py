@@ -228,6 +228,8 @@ def test_warn_bounds_names_and_number_of_counters():
     for i in range(200):
         parse(f'{{"prompt":"x","f{i}":1}}'.encode())
     parse(b'{"prompt":"x","a\\"} 1\\nevil":1}')
+    unknown.counts.clear()
+    parse(b'{"prompt":"x","evil\\n":1}')
     assert len(unknown.counts) <= UnknownFields.MOST_NAMES + 1
     assert all(name.isidentifier() for name in unknown.counts)
 
@@ -241,3 +243,33 @@ def test_message_never_holds_the_text(completion, chat):
         f'{{"prompt":{{"{secret}":1}}}}',
     ):
         assert secret not in refusal(completion, body).message
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        '"prompt":"\\ud83d"',
+        '"prompt":"x","cache_salt":"a\\udc00"',
+        '"prompt":"x","user":{"\\ud800":1}',
+        '"prompt":"x","user":NaN',
+        '"prompt":"x","temperature":NaN',
+        '"prompt":"x","user":-Infinity',
+    ],
+)
+def test_x01_what_pythons_decoder_takes_is_refused_too(completion, field):
+    # The unknown field in front sends the body the slow way.
+    assert refusal(completion, f'{{"suffix":"",{field}}}').code == "invalid_json"
+    assert refusal(completion, f"{{{field}}}").code in ("invalid_json", "invalid_value")
+
+
+@pytest.mark.parametrize("penalty", ["0", "1e-40", "0.009", "101"])
+def test_penalty_that_leaves_no_finite_logit_is_refused(completion, penalty):
+    body = f'{{"prompt":"x","repetition_penalty":{penalty}}}'
+    assert refusal(completion, body).param == "repetition_penalty"
+
+
+def test_pattern_ends_with_the_text(completion, chat):
+    assert refusal(completion, '{"prompt":"x","request_id":"a\\n"}').param == "request_id"
+    function = '{"type":"function","function":{"name":"f\\n"}}'
+    body = f'{{"messages":[{{"role":"user","content":"x"}}],"tools":[{function}]}}'
+    assert refusal(chat, body).param == "tools[0].function.name"

@@ -178,3 +178,19 @@ async def test_heartbeat_pings_all_streams_and_rests_without(core):
     heartbeat._sweep()
     assert heartbeat._timer is None, "no timer while nothing streams"
     timer.cancel()
+
+
+async def test_stream_goes_on_without_a_descriptor_for_the_core(core, stream, transport):
+    def refuse(key, fd, frames_seen):
+        raise OSError(24, "Too many open files")
+
+    core.attach_socket = refuse
+    failures = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context))
+    with socket.socket() as transport.socket:
+        stream.start(KEY, transport)
+        await asyncio.sleep(0)
+        stream(_core.FRAME, b"a")
+        await asyncio.sleep(0)
+    assert transport.written == [b"a"]
+    assert failures == []
