@@ -157,6 +157,7 @@ def test_dispatcher_that_nobody_holds_is_freed_with_its_thread(core):
     assert freed() is None
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_forked_process_is_refused_and_harms_nothing(core, dispatcher):
     sink = Sink()
     key = dispatcher.submit(b"{}", sink)
