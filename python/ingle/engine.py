@@ -24,7 +24,15 @@ from ingle.errors import (
     RefusedError,
     error_of_event,
 )
-from ingle.generation import Chat, ChatPrompt, Prompt, TextPrompt, TokenPrompt, encode
+from ingle.generation import (
+    Chat,
+    ChatPrompt,
+    GenerationRequest,
+    Prompt,
+    TextPrompt,
+    TokenPrompt,
+    encode,
+)
 from ingle.sampling import SamplingParams
 
 PromptLike = str | Sequence[int] | Sequence[Mapping[str, Any]]
@@ -132,11 +140,17 @@ class Engine:
         loop = asyncio.get_running_loop()
         events: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
 
+        key = -1
+
         def sink(kind: int, payload: Any) -> None:
-            loop.call_soon_threadsafe(events.put_nowait, (kind, payload))
+            try:
+                loop.call_soon_threadsafe(events.put_nowait, (kind, payload))
+            except RuntimeError:
+                # The loop was closed with the stream open: nobody waits for the rest.
+                self.dispatcher.abort(key)
 
         params = sampling_params or SamplingParams()
-        document = encode(params.request(as_prompt(prompt)))
+        document = document_of(params.request(as_prompt(prompt)))
         key = await submit_async(self.dispatcher, document, sink)
         last: Delta | None = None
         try:
@@ -171,16 +185,17 @@ class Engine:
 
     def tokenize(self, prompt: PromptLike, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of one prompt."""
-        return self.core.tokenize(encode(as_prompt(prompt, add_special_tokens)))
+        return self.core.tokenize(document_of(as_prompt(prompt, add_special_tokens)))
 
     def detokenize(self, token_ids: Sequence[int]) -> str:
         """Text of token ids, special tokens included."""
         return self.core.detokenize(list(token_ids))
 
     def close(self) -> None:
-        """Aborts what runs and frees the model. Idempotent."""
+        """Aborts what runs and frees the model. Idempotent; no effect in a forked process."""
         self.dispatcher.close()
-        self.core.shutdown()
+        if not self.dispatcher.is_foreign():
+            self.core.shutdown()
 
     def __enter__(self) -> Self:
         return self
@@ -264,7 +279,7 @@ class _Batch:
     def _feed(self) -> None:
         while self._waiting:
             number, prompt = self._waiting[0]
-            document = encode(self._params.request(as_prompt(prompt)))
+            document = document_of(self._params.request(as_prompt(prompt)))
             try:
                 self._running[number] = self._dispatcher.submit(document, self._sink(number))
             except OverloadedError:
@@ -292,6 +307,15 @@ def split_prompts(prompts: PromptLike | Sequence[PromptLike]) -> list[PromptLike
     if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int | Mapping)):
         return [prompts]  # type: ignore[list-item] # The first item has told which kind it is.
     return list(prompts)  # type: ignore[arg-type] # As above.
+
+
+def document_of(request: Prompt | GenerationRequest) -> bytes:
+    """What the core reads. Errors: RefusedError for a text that UTF-8 cannot carry."""
+    try:
+        return encode(request)
+    except UnicodeEncodeError:
+        # As from `os.fsdecode` and from JSON with lone escapes.
+        raise RefusedError("a text has half of a surrogate pair, which is no character") from None
 
 
 def as_prompt(prompt: PromptLike, add_special_tokens: bool = True) -> Prompt:

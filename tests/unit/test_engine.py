@@ -173,3 +173,33 @@ def test_numbers_that_json_cannot_carry_are_refused(fake, value):
         fake.generate("p", SamplingParams(temperature=value))
     with pytest.raises(RefusedError, match="logit_bias"):
         fake.generate("p", SamplingParams(logit_bias={1: value}))
+
+
+def test_loop_closed_with_a_stream_open_aborts_it(core, fake, caplog):
+    core.on_submit = lambda key, request: core.push(
+        key, _core.DELTA, (0, "a", [1], None, None, None)
+    )
+
+    async def first(stream):
+        return await anext(stream)
+
+    loop = asyncio.new_event_loop()
+    streams = [fake.stream("x"), fake.stream("y")]
+    for stream in streams:
+        loop.run_until_complete(first(stream))
+    loop.close()
+    core.push(1, _core.DELTA, (0, "b", [2], None, None, None))
+    core.on_submit = lambda key, request: core.answer(key)
+    assert fake.generate("z")[0].outputs[0].text == "ab"
+    assert core.aborted == [1]
+    fake.close()
+    assert core.aborted == [1, 2]
+    assert core.is_shut_down
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("prompt", ["\ud800", [{"role": "user", "content": "\udcff"}]])
+def test_half_a_character_is_refused(core, fake, prompt):
+    with pytest.raises(RefusedError, match="surrogate"):
+        fake.generate(prompt)
+    assert core.requests == {}
