@@ -304,6 +304,12 @@ class _Batch:
 
 def split_prompts(prompts: PromptLike | Sequence[PromptLike]) -> list[PromptLike]:
     """One prompt or several, as a list. A list of ids or of messages is one prompt."""
+    if isinstance(prompts, Mapping) or not isinstance(prompts, Sequence):
+        raise RefusedError(
+            f"prompts: must be text, token ids, chat messages or a list of them, not "
+            f"{type(prompts).__name__}",
+            param="prompts",
+        )
     if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int | Mapping)):
         return [prompts]  # type: ignore[list-item] # The first item has told which kind it is.
     return list(prompts)  # type: ignore[arg-type] # As above.

@@ -29,7 +29,7 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     seed: int | None = None
-    stop: list[str] = field(default_factory=list)
+    stop: str | list[str] = field(default_factory=list)
     stop_token_ids: list[int] = field(default_factory=list)
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
@@ -41,6 +41,14 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
     truncate_prompt_tokens: int | None = None
     priority: int = 0
     cache_salt: str | None = None
+
+    def __post_init__(self) -> None:
+        """Errors: RefusedError names a field of the wrong type."""
+        for each in msgspec.structs.fields(type(self)):
+            try:
+                msgspec.convert(getattr(self, each.name), each.type)
+            except msgspec.ValidationError as error:
+                raise RefusedError(f"{each.name}: {error}", param=each.name) from None
 
     def request(self, prompt: Prompt) -> GenerationRequest:
         """The core's document for one prompt; deltas with token ids come back.
@@ -58,6 +66,7 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
             sampling["top_k"] = 0
         sampling["logit_bias"] = {str(token): bias for token, bias in self.logit_bias.items()}
         rest = {name: getattr(self, name) for name in REQUEST_FIELDS}
+        rest["stop"] = [self.stop] if isinstance(self.stop, str) else self.stop
         return GenerationRequest(
             prompts=[prompt],
             sampling=Sampling(**sampling),

@@ -175,6 +175,12 @@ def test_numbers_that_json_cannot_carry_are_refused(fake, value):
         fake.generate("p", SamplingParams(logit_bias={1: value}))
 
 
+@pytest.mark.parametrize("prompts", [5, None, {"role": "user", "content": "x"}])
+def test_what_is_no_prompt_is_named(fake, prompts):
+    with pytest.raises(RefusedError, match=r"^prompts: "):
+        fake.generate(prompts)
+
+
 def test_loop_closed_with_a_stream_open_aborts_it(core, fake, caplog):
     core.on_submit = lambda key, request: core.push(
         key, _core.DELTA, (0, "a", [1], None, None, None)

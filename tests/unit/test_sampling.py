@@ -1,5 +1,8 @@
 import json
 
+import pytest
+
+from ingle.errors import RefusedError
 from ingle.generation import TextPrompt, encode
 from ingle.sampling import SamplingParams
 
@@ -45,3 +48,17 @@ def test_every_parameter_reaches_the_document():
         "cache_salt": "s",
         "output": {"format": "delta", "stream": True, "echo": True, "return_token_ids": True},
     }
+
+
+def test_one_stop_string_may_stand_alone():
+    assert json.loads(encode(SamplingParams(stop="a").request(TextPrompt("x"))))["stop"] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("temperature", "hot"), ("priority", 1.5), ("stop", [1]), ("logit_bias", {"a": 1.0})],
+)
+def test_a_wrong_type_is_named(name, value):
+    with pytest.raises(RefusedError, match=rf"^{name}: ") as refused:
+        SamplingParams(**{name: value})
+    assert refused.value.param == name

@@ -60,7 +60,10 @@ pub(crate) fn text_parts(
     let template = source
         .map(|source| ChatTemplate::for_tokenizer(source, &tokenizer))
         .transpose()
-        .map_err(|error| fail(&error))?;
+        .map_err(|error| match template_text {
+            Some(_) => EngineError::Model(format!("chat_template: {error}")),
+            None => fail(&error),
+        })?;
     let tokenizer = Arc::new(tokenizer);
     let eos_token_ids = eos.into();
     Ok(TextParts { tokenizer, template, answer_format, eos_token_ids, vocab_size: entries })

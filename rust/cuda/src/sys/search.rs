@@ -109,7 +109,8 @@ fn open_first(candidates: &[PathBuf], scope: i32) -> Result<LoadedLibrary, CudaE
         }
         match open(candidate, scope) {
             Ok(library) => return Ok(library),
-            Err(error) => reasons.push(error.to_string()),
+            Err(CudaError::LibraryNotFound { reasons: reason }) => reasons.push(reason),
+            Err(error) => return Err(error),
         }
     }
     Err(CudaError::LibraryNotFound { reasons: reasons.join("; ") })
@@ -124,6 +125,26 @@ fn open(path: &Path, scope: i32) -> Result<LoadedLibrary, CudaError> {
             path: path.display().to_string(),
             library: ManuallyDrop::new(library),
         }),
-        Err(error) => Err(CudaError::LibraryNotFound { reasons: error.to_string() }),
+        // libloading's own message lacks the name; the loader's, behind it, says what is missing.
+        Err(error) => {
+            let cause =
+                std::error::Error::source(&error).map_or(String::new(), |e| format!(": {e}"));
+            let reasons = format!("{}: cannot be opened{cause}", path.display());
+            Err(CudaError::LibraryNotFound { reasons })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_library_is_named_once() {
+        let missing = [PathBuf::from("/nowhere/libx.so"), PathBuf::from("libingle-none.so.1")];
+        let text = open_first(&missing, RTLD_LOCAL).unwrap_err().to_string();
+        assert_eq!(text.matches("not found").count(), 1, "{text}");
+        assert!(text.contains("/nowhere/libx.so: no such file"), "{text}");
+        assert!(text.contains("libingle-none.so.1: cannot be opened: "), "{text}");
     }
 }
