@@ -41,7 +41,7 @@ class EmbeddingRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """Lower runs first."""
     cache_salt: ShortText | None = None
     """Requests share cached prefixes only if this and the tenant are equal."""
-    request_id: Annotated[str, Meta(max_length=256, pattern=r"^[\x21-\x7e]*$")] | None = None
+    request_id: Annotated[str, Meta(max_length=256, pattern=r"^[\x21-\x7e]*$(?!\n)")] | None = None
     """Comes back as X-Request-Id; may repeat."""
     user: Any = None
     """No effect."""

@@ -51,7 +51,7 @@ class ResponseTool(Struct, kw_only=True, forbid_unknown_fields=True):
     """A function that the model may call; there is no other kind of tool."""
 
     type: Literal["function"]
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$(?!\n)")]
     description: str | None = None
     parameters: dict[str, Any] | None = None
     """JSON schema of the arguments."""
@@ -160,5 +160,5 @@ class ResponsesRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     chat_template_kwargs: dict[str, Any] | None = None
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
     cache_salt: ShortText | None = None
-    request_id: Annotated[str, Meta(max_length=256, pattern=r"^[\x21-\x7e]*$")] | None = None
+    request_id: Annotated[str, Meta(max_length=256, pattern=r"^[\x21-\x7e]*$(?!\n)")] | None = None
     """Comes back as X-Request-Id; may repeat."""

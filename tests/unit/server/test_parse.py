@@ -1,8 +1,10 @@
 import pytest
 
 from ingle.errors import RefusedError
+from ingle.server.embeddings import EmbeddingRequest
 from ingle.server.parse import BodyParser, UnknownFields
 from ingle.server.protocol import ChatRequest, CompletionRequest
+from ingle.server.protocol_responses import ResponsesRequest
 
 
 @pytest.fixture
@@ -273,3 +275,8 @@ def test_pattern_ends_with_the_text(completion, chat):
     function = '{"type":"function","function":{"name":"f\\n"}}'
     body = f'{{"messages":[{{"role":"user","content":"x"}}],"tools":[{function}]}}'
     assert refusal(chat, body).param == "tools[0].function.name"
+    for kind in (EmbeddingRequest, ResponsesRequest):
+        parse = BodyParser(kind, UnknownFields(warn=False)).parse
+        assert refusal(parse, '{"input":"x","request_id":"a\\n"}').param == "request_id"
+    body = '{"input":"x","tools":[{"type":"function","name":"f\\n"}]}'
+    assert refusal(parse, body).param == "tools[0].name"
