@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find rust kernels -name '*.rs' -o -name '*.toml' -o -name '*.cu' -o -name '*.cuh')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python check soak bench wheel gpu-test gpu-bench lock clean
+.PHONY: help demo test test-rust test-python test-compat check soak bench wheel gpu-test gpu-bench lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -55,6 +55,16 @@ check: $(VENV)/dev.stamp $(VENV)/ingle.stamp ## formatters, linters, types, lice
 	$(BIN)/python -m mypy.stubtest ingle._core --ignore-disjoint-bases
 	$(BIN)/python tools/check_crates.py
 
+COMPAT := .venv-compat
+$(COMPAT)/installed.stamp: requirements/compat.txt
+	$(PYTHON) -m venv $(COMPAT)
+	$(COMPAT)/bin/pip install -q --require-hashes -r requirements/compat.txt
+	touch $@
+
+# A venv of its own: these clients pull in fifty packages, which the other tests must not need.
+test-compat: $(COMPAT)/installed.stamp $(VENV)/ingle.stamp ## other people's clients and a generator of requests
+	PYTHONPATH=python $(COMPAT)/bin/pytest -W default tests/compat
+
 soak: $(VENV)/dev.stamp $(VENV)/ingle.stamp $(VENV)/demo-model.stamp ## the long tests
 	INGLE_SMOLLM2_GGUF="$$($(BIN)/python tools/demo_model_path.py)" cargo test --locked --workspace --exclude ingle-python -- --ignored
 	$(BIN)/pytest -m long
@@ -95,6 +105,7 @@ gpu-bench: ## start-up and speed on a GPU; TOKENIZER=tokenizer.json of Llama 3
 lock: $(VENV)/dev.stamp ## write requirements/*.txt anew from pyproject.toml
 	$(BIN)/pip-compile -q --no-emit-index-url --no-emit-find-links --generate-hashes --strip-extras --output-file requirements/runtime.txt pyproject.toml requirements/build.in
 	$(BIN)/pip-compile -q --no-emit-index-url --no-emit-find-links --generate-hashes --strip-extras --allow-unsafe --extra test --extra dev --output-file requirements/dev.txt --constraint requirements/runtime.txt pyproject.toml
+	$(BIN)/pip-compile -q --no-emit-index-url --no-emit-find-links --generate-hashes --strip-extras --allow-unsafe --extra test --extra compat --output-file requirements/compat.txt --constraint requirements/dev.txt pyproject.toml
 
 clean: ## forget .venv and dist; compiled crates stay in CARGO_TARGET_DIR
 	rm -rf $(VENV) dist $(KERNELS)

@@ -1,0 +1,1 @@
+"""Other people's clients against a server; skipped where the extra `compat` is not installed."""
