@@ -141,10 +141,8 @@ def test_p11_max_completion_tokens(cpu):
     "fields",
     [
         {"suffix": "x"},
-        {"best_of": 2},
         {"logprobs": True},
         {"tools": [{"type": "function"}]},
-        {"bad_words": ["x"]},
         {"use_beam_search": True},
         {"no_such_field": 1},
     ],

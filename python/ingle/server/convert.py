@@ -43,8 +43,6 @@ class Caller:
 
 def completion(request: CompletionRequest, caller: Caller) -> GenerationRequest:
     """The document for /v1/completions."""
-    if request.best_of is not None and request.best_of != (request.n or 1):
-        raise refused("best_of", f"only best_of equal to n is supported, not {request.best_of}")
     document = generation(request, caller, "completion")
     document.prompts = prompts(request.prompt, request.add_special_tokens)
     document.max_tokens = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens

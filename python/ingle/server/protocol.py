@@ -11,6 +11,7 @@ from msgspec import Meta, Struct
 # Limits that several fields share. They bound memory before anything is queued; what the model
 # itself allows (context, vocabulary) the core checks.
 StopText = Annotated[str, Meta(min_length=1, max_length=1024)]
+BadWords = Annotated[list[Annotated[str, Meta(min_length=1, max_length=256)]], Meta(max_length=128)]
 StopList = Annotated[list[StopText], Meta(max_length=64)]
 TokenIdField = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 BiasKey = Annotated[str, Meta(pattern=r"^[0-9]{1,9}$")]
@@ -114,6 +115,8 @@ class SamplingFields(Struct, kw_only=True, forbid_unknown_fields=True):
     regex: str | None = None
     """The same as `guided_regex`."""
     structured_outputs: StructuredOutputs | None = None
+    bad_words: BadWords | None = None
+    """None of these stands in an answer, however its tokens are cut."""
     request_id: Annotated[str, Meta(max_length=256, pattern=r"^[\x21-\x7e]*$(?!\n)")] | None = None
     """Comes back as X-Request-Id; may repeat."""
     user: Any = None
@@ -130,7 +133,7 @@ class CompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     """Alternatives with each token; 0 gives the token's own alone."""
     best_of: Annotated[int, Meta(ge=1, le=128)] | None = None
-    """Only equal to `n`."""
+    """Makes so many choices for each prompt and tells the `n` likeliest; not in streams."""
     echo: bool | None = None
     add_special_tokens: bool | None = None
     """Whether the tokenizer adds its start token; default true."""
@@ -283,7 +286,6 @@ class DetokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
 # other value is refused.
 OFF_VALUES: dict[str, tuple[Any, ...]] = {
     "audio": (),
-    "bad_words": ([],),
     "early_stopping": (False,),
     "functions": ([],),
     "function_call": ("none", "auto"),

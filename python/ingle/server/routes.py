@@ -10,8 +10,8 @@ from aiohttp import web
 from ingle import __version__
 from ingle.errors import RefusedError
 from ingle.generation import TextPrompt, encode
-from ingle.server import convert, embeddings, responses
-from ingle.server.answer import answer, caller_of
+from ingle.server import best_of, convert, embeddings, responses
+from ingle.server.answer import answer, caller_of, whole_body
 from ingle.server.openapi import openapi_document
 from ingle.server.parse import BodyParser
 from ingle.server.protocol import (
@@ -77,6 +77,11 @@ class Routes:
             request[REQUEST_ID] = parsed.request_id
         caller = caller_of(request, request[TENANT], "cmpl", self._model)
         document = convert.completion(parsed, caller)
+        if best_of.widen(document, parsed):
+            body = best_of.narrow(await whole_body(self._state, document), parsed)
+            return web.Response(
+                body=body, headers=echo_headers(request), content_type="application/json"
+            )
         return await answer(request, self._state, document, echo_headers(request))
 
     async def chat_completions(self, request: web.Request) -> web.StreamResponse:

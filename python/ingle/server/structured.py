@@ -10,6 +10,7 @@ import msgspec
 
 from ingle.errors import RefusedError
 from ingle.generation import ChosenFunction, Function, Grammar, Tool
+from ingle.server.bad_words import bad_words_grammar
 from ingle.server.protocol import (
     ChatRequest,
     JsonObjectFormat,
@@ -23,6 +24,8 @@ from ingle.server.protocol import (
 def grammar(request: SamplingFields) -> Grammar | None:
     """What the answers must match, if the request says so; it may say so once."""
     found = [*_response_format(request), *_guided(request), *_structured_outputs(request)]
+    if request.bad_words:
+        found.append(bad_words_grammar(request.bad_words))
     if len(found) > 1:
         first, second = found[0].field, found[1].field
         if first == second:

@@ -179,6 +179,7 @@ pub enum GrammarField {
     GuidedGrammar,
     Regex,
     StructuredOutputs,
+    BadWords,
 }
 
 impl GrammarInput {
@@ -197,6 +198,7 @@ impl GrammarInput {
             GrammarField::GuidedGrammar => "guided_grammar",
             GrammarField::Regex => "regex",
             GrammarField::StructuredOutputs => "structured_outputs",
+            GrammarField::BadWords => "bad_words",
         }
     }
 }

@@ -135,13 +135,6 @@ def test_lp02_logprobs_zero_and_top_logprobs_alone():
     assert refused(chat, top_logprobs=2) == "top_logprobs"
 
 
-def test_best_of_only_equal_to_n():
-    completion(best_of=1)
-    completion(n=2, best_of=2)
-    assert refused(completion, best_of=2) == "best_of"
-    assert refused(completion, n=2, best_of=3) == "best_of"
-
-
 def test_stream_options():
     assert refused(completion, stream_options={"include_usage": True}) == "stream_options"
     output = completion(

@@ -126,7 +126,6 @@ def test_replayed_answer_of_the_official_client_is_accepted(chat):
         '"suffix":""',
         '"tools":[]',
         '"tool_choice":"none"',
-        '"bad_words":[]',
         '"use_beam_search":false',
         '"length_penalty":1.0',
         '"tools":null',
