@@ -26,6 +26,8 @@ ROUTES = [
     ("POST", "/v1/chat/completions"),
     ("POST", "/tokenize"),
     ("POST", "/detokenize"),
+    ("POST", "/v1/embeddings"),
+    ("POST", "/v1/responses"),
     ("GET", "/"),
     ("GET", "/nowhere"),
     ("GET", "/v1/completions"),
