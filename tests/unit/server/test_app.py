@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import gc
 import json
 import threading
@@ -188,6 +189,8 @@ async def test_client_that_leaves_while_its_prompt_is_tokenised(core, engine, ca
         asking = asyncio.create_task(client.post("/v1/completions", json={"prompt": "x" * 50_000}))
         await submitted.wait()
         asking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asking
         await client.session.close()
         while server.handler.connections:  # noqa: ASYNC110 # aiohttp tells nobody of it.
             await asyncio.sleep(0)
