@@ -3,6 +3,7 @@
 import concurrent.futures
 import contextlib
 import json
+import resource
 import select
 import signal
 import socket
@@ -357,3 +358,18 @@ def test_unix_socket(tmp_path):
         worker.wait_until_idle()
         assert worker.stop() == 0
     assert not path.exists()
+
+
+def test_more_connections_than_the_soft_limit_of_files():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        worker = Worker("--device", "sim", "--sim-speed", "inf")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with worker, contextlib.ExitStack() as stack:
+        for _ in range(min(600, hard - 100)):
+            stack.enter_context(worker.connect()).sendall(b"GET /hea")
+        worker.complete()
+        assert worker.stop() == 0
+        assert "Traceback" not in worker.errors(), worker.errors()

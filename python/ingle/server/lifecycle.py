@@ -11,6 +11,7 @@ import contextlib
 import gc
 import logging
 import os
+import resource
 import signal
 import socket
 import stat
@@ -39,6 +40,7 @@ def serve(settings: Settings, say: Callable[[str], None]) -> ExitCode:
 
     Blocking. Errors: ConfigError or ModelError before anything listens, OSError if it cannot.
     """
+    raise_file_limit()
     keys = read_key_file(settings.api_key_file) if settings.api_key_file else None
     listener = bind(settings)
     try:
@@ -132,6 +134,14 @@ class Server:
         self._now.set()
 
 
+def raise_file_limit() -> None:
+    """Each connection is an open file; the usual soft limit, 1,024, is for users of select."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def exit_after(delay_s: float, code: ExitCode) -> None:
     """Ends the process after a while, whatever it hangs in."""
     timer = threading.Timer(delay_s, os._exit, (int(code),))
@@ -191,6 +201,7 @@ def address(listener: socket.socket) -> str:
 
 
 BACKLOG = 4096
+MOST_FILES = 65536
 FLUSH_S = 2.0
 """What handlers get to write their last bytes once every request has ended."""
 HANG_S = 10.0
