@@ -87,7 +87,7 @@ DEV float penalised(float x, u32 count, const Slot& slot) {
     u32 times = count & 0x7fff;
     x = x > 0.0f ? x / slot.repetition : x * slot.repetition;
     if (times) x = __fsub_rn(__fsub_rn(x, __fmul_rn(slot.frequency, (float)times)), slot.presence);
-    return x;
+    return fminf(fmaxf(x, -1e30f), 1e30f);  // a tiny repetition penalty overflows
 }
 
 // Applies everything that comes before the temperature to `buffer`, this chunk's logits.

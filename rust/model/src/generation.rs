@@ -46,7 +46,8 @@ pub(crate) fn from_config(
         defaults.top_k = fields.u32("top_k", u32::MAX)?;
         defaults.top_p = number(fields, "top_p", |v| v > 0.0 && v <= 1.0)?;
         defaults.min_p = number(fields, "min_p", |v| (0.0..=1.0).contains(&v))?;
-        defaults.repetition_penalty = number(fields, "repetition_penalty", |v| v > 0.0)?;
+        defaults.repetition_penalty =
+            number(fields, "repetition_penalty", |v| (0.01..=100.0).contains(&v))?;
         defaults.do_sample = fields.bool("do_sample")?;
     }
     tidy(&mut defaults.eos_token_ids);

@@ -5,6 +5,9 @@ use std::collections::HashMap;
 
 use ingle_core::{SamplingParams, TokenId};
 
+/// Bound of a logit after penalties; far from any real one, and finite under every temperature.
+const MOST_PENALISED: f32 = 1e30;
+
 /// Tokens of one request so far.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
@@ -41,11 +44,17 @@ impl History {
         let Some(counts) = &self.counts else { return };
         for (id, count) in counts {
             let Some(x) = values.get_mut(id.index()) else { continue };
+            // What a mask has ruled out stays out.
+            if *x == f32::NEG_INFINITY {
+                continue;
+            }
             let repetition = params.repetition_penalty;
             *x = if *x > 0.0 { *x / repetition } else { *x * repetition };
             if *count > 0 {
                 *x = *x - params.frequency_penalty * *count as f32 - params.presence_penalty;
             }
+            // A tiny repetition penalty overflows; an infinite logit would be no number after the softmax.
+            *x = x.clamp(-MOST_PENALISED, MOST_PENALISED);
         }
     }
 }

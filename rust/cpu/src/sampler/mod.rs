@@ -13,7 +13,7 @@
 //!    `NotFinite`: no token can be sampled.
 //! 5. Penalties. For every id in prompt or output: `x = x / r` if x is above 0, else `x * r`, with r the
 //!    repetition penalty. Then for every id that the output holds c times: `x - f * c - p` with frequency
-//!    penalty f and presence penalty p.
+//!    penalty f and presence penalty p. The result is kept within -1e30 to 1e30.
 //! 6. Temperature 0: the highest x wins, the lowest id on a tie. Else `x = (x - max) / temperature`.
 //! 7. Top-k: the first k in the order (x falling, id rising) stay.
 //! 8. Top-p: in the same order, the shortest prefix whose `sum of e^x` reaches top-p times the sum over

@@ -27,13 +27,17 @@ fn slow(row: &SampleRow<'_>, prompt: &[u32], output: &[u32]) -> Option<TokenId> 
         allowed && !masked && !banned
     });
     for (x, id) in &mut xs {
-        if prompt.contains(id) || output.contains(id) {
+        let is_known = prompt.contains(id) || output.contains(id);
+        if is_known {
             let r = params.repetition_penalty;
             *x = if *x > 0.0 { *x / r } else { *x * r };
         }
         let count = output.iter().filter(|other| **other == *id).count();
         if count > 0 {
             *x = *x - params.frequency_penalty * count as f32 - params.presence_penalty;
+        }
+        if is_known && params.has_penalties() {
+            *x = x.clamp(-1e30, 1e30);
         }
     }
     xs.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
@@ -68,7 +72,7 @@ fn random_params(random: &mut Random, vocab: u32) -> SamplingParams {
         top_k: pick(&[0.0, 0.0, 1.0, 5.0, 40.0, 1e6]) as u32,
         top_p: pick(&[1.0, 1.0, 0.9, 0.5, 0.999]),
         min_p: pick(&[0.0, 0.0, 0.05, 0.5]),
-        repetition_penalty: pick(&[1.0, 1.0, 1.3, 0.8]),
+        repetition_penalty: pick(&[1.0, 1.0, 1.3, 0.8, 0.01, 100.0, 1e-40]),
         presence_penalty: pick(&[0.0, 0.0, 0.7, -0.5]),
         frequency_penalty: pick(&[0.0, 0.0, 0.4]),
         min_tokens: pick(&[0.0, 3.0, 100.0]) as u32,

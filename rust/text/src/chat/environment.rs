@@ -2,6 +2,7 @@
 //! `json.dumps`, Python's string and dict methods, `raise_exception`, `strftime_now`, loop controls.
 
 use std::io;
+use std::panic::AssertUnwindSafe;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Rest, Serde, Value, ValueOrKwargs, from_args};
@@ -51,7 +52,10 @@ pub(crate) fn render(
     let context = Value::from_pairs(variables);
     let mut out = CappedWriter::default();
     let template = environment.get_template(NAME).map_err(|error| failure(&error, false))?;
-    let done = template.render_captured_to(context, &mut out);
+    // A template comes with a model: a panic of the interpreter over one must not reach the caller.
+    let attempt = AssertUnwindSafe(|| template.render_captured_to(context, &mut out));
+    let done = std::panic::catch_unwind(attempt)
+        .map_err(|_| TextError::TemplateFailed("the template engine gave up".to_owned()))?;
     let (full, bytes) = (out.full, out.bytes);
     done.map_err(|error| failure(&error, full))?;
     String::from_utf8(bytes).map_err(|error| TextError::TemplateFailed(error.to_string()))

@@ -263,6 +263,9 @@ fn test_hostile_templates_end_with_an_error() {
     ] {
         assert!(render(source).is_err(), "{source}");
     }
+    // The template engine panics over this where arithmetic is checked.
+    let overflow = render("{{ [1, 2, 3][::-9223372036854775808] }}");
+    assert!(matches!(overflow, Ok(_) | Err(TextError::TemplateFailed(_))));
     let broken = render("a\n{% for x in %}").unwrap_err().to_string();
     assert!(broken.starts_with("chat template: line 2: "), "{broken}");
 }
