@@ -73,6 +73,12 @@ fn test_every_refusal_names_its_field() {
         (json!({ "sampling": { "logprobs": 21 } }), "logprobs"),
         (json!({ "sampling": { "logprobs": -1 } }), "logprobs"),
         (json!({ "sampling": { "seed": 1.5 } }), "seed"),
+        (json!({ "output": { "format": "completion", "pooling": "mean" } }), "pooling"),
+        (json!({ "output": { "format": "embedding", "stream": true } }), "stream"),
+        (json!({ "output": { "format": "embedding", "echo": true } }), "echo"),
+        (json!({ "output": { "format": "embedding" }, "n": 2 }), "n"),
+        (json!({ "output": { "format": "embedding" }, "max_tokens": 1 }), "max_tokens"),
+        (json!({ "output": { "format": "embedding" }, "sampling": { "logprobs": 1 } }), "logprobs"),
     ] {
         let (message, got, _) = refusal(&bench, &extra);
         assert_eq!(got.as_deref(), Some(param), "{extra}: {message}");
