@@ -133,7 +133,7 @@ def test_full_queue_is_429_with_retry_after(slow):
 def test_e16_lower_priority_numbers_run_first(slow):
     running = [send(slow) for _ in range(2)]
     wait_for(lambda: slow.health()["running"] == 2, 5, lambda: str(slow.health()))
-    later = [send(slow, priority=5, max_tokens=3) for _ in range(2)]
+    later = [send(slow, priority=5, max_tokens=200) for _ in range(2)]
     wait_for(lambda: slow.health()["in_system"] == 4, 5, lambda: str(slow.health()))
     sooner = [send(slow, priority=-5, max_tokens=400) for _ in range(2)]
     wait_for(lambda: slow.health()["in_system"] == 6, 5, lambda: str(slow.health()))
