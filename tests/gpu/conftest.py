@@ -60,5 +60,11 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def _seed():
+    """Ends the run where an earlier test has lost the device: all later ones would fail for it."""
+    if DEVICE == "cuda":
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError as error:
+            pytest.exit(f"the device is lost since the test before: {error}", returncode=1)
     if torch is not None:
         torch.manual_seed(1234)

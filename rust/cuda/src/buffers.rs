@@ -127,8 +127,8 @@ pub(crate) struct BufferSizes {
 impl BufferSizes {
     /// Sizes for a model under a configuration.
     pub(crate) fn new(spec: &ModelSpec, engine: &EngineDims, launch: &AttentionLaunch) -> Self {
-        let tokens = Buckets::up_to(engine.max_tokens).largest();
-        let samples = Buckets::up_to(engine.max_rows.max(LIST_ROWS)).largest();
+        let tokens = Buckets::of_steps(engine).largest();
+        let samples = Buckets::of_head(engine).largest();
         let group = spec.num_attention_heads / spec.num_kv_heads;
         let plan_entries = (tokens * group).div_ceil(QUERY_ROWS) + engine.max_rows;
         let plan_words = 16 + launch.grid.next_multiple_of(8) + 8 * plan_entries;

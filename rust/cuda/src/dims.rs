@@ -102,6 +102,16 @@ pub(crate) struct Buckets {
 }
 
 impl Buckets {
+    /// Of the token rows of steps. Buffers are laid out for the largest.
+    pub(crate) fn of_steps(engine: &EngineDims) -> Self {
+        Self::up_to(engine.max_tokens)
+    }
+
+    /// Of the rows that the head takes at once: samples of a step, or a slice of prompt log-probs.
+    pub(crate) fn of_head(engine: &EngineDims) -> Self {
+        Self::up_to(engine.max_rows.max(LIST_ROWS))
+    }
+
     /// All sizes up to one that holds `max_rows`.
     pub(crate) fn up_to(max_rows: u32) -> Self {
         let mut sizes = vec![1, 2, 4];
@@ -181,6 +191,29 @@ mod tests {
                     let padded = buckets.fit_samples(*tokens, samples).unwrap();
                     assert!(padded >= samples && padded <= *tokens);
                     assert!(padded == 0 || head.sizes().contains(&padded), "{max_rows} {padded}");
+                }
+            }
+        }
+    }
+
+    /// The head takes slices of prompt log-probs with the row counts of steps, however small those are.
+    #[test]
+    fn every_slice_of_prompt_log_probs_fits_the_head() {
+        for max_tokens in [1, 7, 8, 100, 255, 256, 257, 300, 500, 2048] {
+            for max_rows in [1, 4, 100, 300, 1024].into_iter().filter(|&rows| rows <= max_tokens) {
+                let engine = EngineDims {
+                    sample_vocab_size: 100,
+                    block_size: 16,
+                    max_blocks: 8,
+                    num_slots: 2 * max_rows,
+                    max_rows,
+                    max_tokens,
+                    max_model_len: 128,
+                };
+                let (steps, head) = (Buckets::of_steps(&engine), Buckets::of_head(&engine));
+                for rows in 1..=max_tokens.min(LIST_ROWS) {
+                    let padded = steps.fit(rows).unwrap();
+                    assert!(head.sizes().contains(&padded), "{rows} of {engine:?}");
                 }
             }
         }

@@ -50,6 +50,7 @@ impl Model {
     pub(crate) unsafe fn layers(&self, stream: &Stream, shape: StepShape) -> Result<(), CudaError> {
         let buffers = &self.buffers;
         let rows = shape.tokens;
+        debug_assert!(rows <= self.buckets.largest() && u64::from(rows) <= self.sizes.tokens);
         // SAFETY: addresses and sizes are those of `Buffers`, `Weights` and the KV pool, which were
         // laid out for at least `rows` rows; argument lists follow the contracts of the .cu files.
         unsafe {

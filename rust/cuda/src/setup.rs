@@ -8,7 +8,7 @@ use ingle_model::{CopyPlan, FeedForwardSpec, ModelSpec, WeightSource, WeightType
 use crate::CudaError;
 use crate::arena::Region;
 use crate::budget::{BudgetInputs, MemoryBudget};
-use crate::buffers::{BufferSizes, Buffers, LIST_ROWS};
+use crate::buffers::{BufferSizes, Buffers};
 use crate::cache::Cache;
 use crate::compile::Compiler;
 use crate::config::{CudaConfig, DeviceType};
@@ -259,7 +259,7 @@ impl Setup {
 
     /// Padded row counts.
     pub(crate) fn buckets(&self) -> Buckets {
-        Buckets::up_to(self.engine.max_tokens.max(LIST_ROWS))
+        Buckets::of_steps(&self.engine)
     }
 
     /// Everything that a forward pass uses.
