@@ -87,7 +87,8 @@ impl Scheduler {
                 continue;
             }
             let request = &mut self.requests[index];
-            let new_blocks = if covered { Vec::new() } else { request.table.take_unsent() };
+            let end = request.num_submitted + 1;
+            let new_blocks = request.table.take_unsent(end, self.shape.block_size);
             let late = request.request.late_sampled;
             draft.rows.push(PlanRow {
                 slot: request.slot,
@@ -310,7 +311,7 @@ impl Scheduler {
             start,
             num_tokens: chunk.num_tokens,
             source: TokenSource::Host(tokens),
-            new_blocks: request.table.take_unsent(),
+            new_blocks: request.table.take_unsent(end, self.shape.block_size),
             wants,
         });
         let is_sampled = wants.sample != SampleMode::None;

@@ -188,6 +188,9 @@ impl VirtualState {
             self.check_row(row);
             let table = &mut self.tables[row.slot.index()];
             table.extend_from_slice(&row.new_blocks);
+            // No fewer than it reads and writes, and no more: an executor has room for these alone.
+            let end = row.start + row.num_tokens;
+            assert_eq!(table.len(), end.div_ceil(self.shape.block_size) as usize, "{row:?}");
             blocks.extend_from_slice(table);
         }
         for block in &blocks {

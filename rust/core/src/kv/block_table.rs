@@ -36,10 +36,12 @@ impl BlockTable {
             && !self.blocks.is_empty()
     }
 
-    /// Blocks that the executor does not know yet; now it does.
-    pub(crate) fn take_unsent(&mut self) -> Vec<BlockId> {
-        let unsent = self.blocks[self.num_sent..].to_vec();
-        self.num_sent = self.blocks.len();
+    /// Blocks of the positions below `end` that the executor does not know yet; now it does. Those
+    /// behind wait for their chunk, so that a step brings no more blocks than its tokens fill.
+    pub(crate) fn take_unsent(&mut self, end: u32, block_size: u32) -> Vec<BlockId> {
+        let num_needed = end.div_ceil(block_size) as usize;
+        let unsent = self.blocks[self.num_sent..num_needed].to_vec();
+        self.num_sent = num_needed;
         unsent
     }
 
