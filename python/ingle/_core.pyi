@@ -7,7 +7,17 @@ END: Final[int]
 ERROR: Final[int]
 DELTA: Final[int]
 __version__: Final[str]
-__all__ = ["DELTA", "END", "ERROR", "FRAME", "Engine", "__version__", "doctor"]
+__all__ = [
+    "DELTA",
+    "END",
+    "ERROR",
+    "FRAME",
+    "Engine",
+    "__version__",
+    "check_body",
+    "check_ids",
+    "doctor",
+]
 
 @final
 class Engine:
@@ -59,8 +69,11 @@ class Engine:
     def detokenize(self, token_ids: list[int]) -> str:
         """Text of the ids, special tokens included. Raises RefusedError for an unknown id."""
 
-    def token_texts(self, token_ids: list[int]) -> list[str]:
-        """Each id's own text, lossy."""
+    def tokenize_json(self, request: bytes, texts: bool = False) -> bytes:
+        """The answer of /tokenize to such an entry; with each token's own text, lossy, if asked."""
+
+    def detokenize_json(self, ids: bytes) -> bytes:
+        """The answer of /detokenize to a JSON list of ids."""
 
     def metrics(self) -> bytes:
         """Prometheus text."""
@@ -78,4 +91,16 @@ def doctor(libraries: bytes) -> bytes:
     """JSON: what this machine offers to the engine and what is missing.
 
     `libraries` is the JSON document `cuda_libraries` of an engine's options.
+    """
+
+def check_body(json: bytes) -> None:
+    """Refuses JSON that is broken, has a key twice, or holds too many values to read at once.
+
+    Raises RefusedError, which never quotes the text but for a doubled key.
+    """
+
+def check_ids(field: str, json: bytes, most: int) -> int:
+    """Refuses JSON that is not a list of 1 to `most` token ids; returns their number.
+
+    Raises RefusedError that names the entry.
     """

@@ -25,6 +25,7 @@ from ingle.errors import (
     error_of_event,
 )
 from ingle.generation import (
+    INLINE_BYTES,
     Chat,
     ChatPrompt,
     GenerationRequest,
@@ -210,17 +211,13 @@ class Engine:
 
 
 async def submit_async(
-    dispatcher: Dispatcher,
-    document: bytes,
-    sink: Any,
-    *,
-    inline_bytes: int = 16 << 10,
+    dispatcher: Dispatcher, document: bytes, sink: Any, is_slow: bool = False
 ) -> int:
-    """`Dispatcher.submit` for a running loop: long documents are tokenised on another thread.
+    """`Dispatcher.submit` for a running loop: what is slow or long happens on another thread.
 
     If the caller is cancelled meanwhile, the request is aborted as soon as it has a key.
     """
-    if len(document) <= inline_bytes:
+    if not is_slow and len(document) <= INLINE_BYTES:
         return dispatcher.submit(document, sink)
     loop = asyncio.get_running_loop()
     work = loop.run_in_executor(None, dispatcher.submit, document, sink)

@@ -1,26 +1,28 @@
 """[1] The document that asks the core for answers (rust/engine/src/wire.rs is its definition).
 
 Any thread. Plain data: values are checked by whoever fills it in and once more by the core. Fields
-that keep their default are left out of the JSON.
+that keep their default are left out of the JSON. What a client sent as JSON may stay so (Raw).
 """
 
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
+
+from ingle import _core
 
 
 class TextPrompt(Struct, omit_defaults=True):
     """Plain text; special tokens in it stay text."""
 
-    text: str
+    text: str | Raw
     add_special_tokens: bool = True
 
 
 class TokenPrompt(Struct):
     """Token ids, used as they are."""
 
-    token_ids: list[int]
+    token_ids: list[int] | Raw
 
 
 class Function(Struct, omit_defaults=True):
@@ -28,7 +30,7 @@ class Function(Struct, omit_defaults=True):
 
     name: str
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: dict[str, Any] | Raw | None = None
     strict: bool = False
 
 
@@ -77,7 +79,7 @@ class Sampling(Struct, omit_defaults=True, kw_only=True):
     frequency_penalty: float | None = None
     seed: int | None = None
     logit_bias: dict[str, float] = {}
-    allowed_token_ids: list[int] | None = None
+    allowed_token_ids: list[int] | Raw | None = None
     logprobs: int | None = None
 
 
@@ -89,7 +91,7 @@ class Grammar(Struct, omit_defaults=True, kw_only=True):
     """The client's name of it, for errors."""
     schema: Any = None
     regex: str | None = None
-    choices: list[str] | None = None
+    choices: list[str] | list[Raw] | None = None
     lark: str | None = None
 
 
@@ -105,6 +107,8 @@ class Output(Struct, omit_defaults=True, kw_only=True):
     include_usage: bool = False
     continuous_usage_stats: bool = False
     echo: bool = False
+    keep: int | None = None
+    """Tells only so many choices of each prompt, the likeliest."""
     return_token_ids: bool = False
     pooling: Literal["mean", "last"] | None = None
     base64: bool = False
@@ -138,5 +142,30 @@ def is_slow_to_submit(document: GenerationRequest) -> bool:
     )
 
 
+check_body = _core.check_body
+"""Refuses JSON that is broken, has a key twice or holds too much to read at once."""
+check_ids = _core.check_ids
+"""Refuses JSON that is not a list of token ids."""
+
 encode = msgspec.json.Encoder().encode
 """Writes a document of this module as JSON bytes."""
+
+
+class EncodedRequest(Struct, frozen=True):
+    """A request on its way to the core."""
+
+    document: bytes
+    stream: bool
+    is_slow: bool
+    """Whether `submit` may take longer than an event loop can wait."""
+
+
+def encoded(request: GenerationRequest) -> EncodedRequest:
+    """The request as the core reads it, and what its caller must know of it."""
+    document = encode(request)
+    is_slow = len(document) > INLINE_BYTES or is_slow_to_submit(request)
+    return EncodedRequest(document, request.output.stream, is_slow)
+
+
+INLINE_BYTES = 16 << 10
+"""A shorter document, without a grammar, is read and tokenised within a millisecond or so."""

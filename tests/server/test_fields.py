@@ -137,7 +137,6 @@ REFUSED = [
     (TEXT, {"suffix": "x"}),
     (TEXT, {"n": 3, "best_of": 2}),
     (TEXT, {"best_of": 2, "stream": True}),
-    (TEXT, {"best_of": 2, "echo": True}),
     (TEXT, {"best_of": 129}),
     (TEXT, {"logprobs": True}),
     (TEXT, {"messages": []}),
@@ -248,4 +247,12 @@ def test_best_of_tells_the_likeliest(cpu):
     plain = cpu.complete(**fields, n=2, best_of=6)
     assert [c["text"] for c in plain["choices"]] == [c["text"] for c in best["choices"]]
     assert all(choice["logprobs"] is None for choice in plain["choices"])
+    # The prompt's own log-probs say nothing about which answer is the likeliest.
+    for more in ({}, {"logprobs": 0}):
+        echoed = cpu.complete(**fields, n=2, best_of=6, echo=True, **more)
+        texts = [choice["text"] for choice in echoed["choices"]]
+        assert texts == [
+            fields["prompt"][i // 2] + choice["text"] for i, choice in enumerate(best["choices"])
+        ]
+        assert all((c["logprobs"] is None) == (not more) for c in echoed["choices"])
     assert cpu.complete(n=2, best_of=2)["choices"][1]["text"] == text_of(cpu)

@@ -14,7 +14,7 @@ from aiohttp import HttpVersion11, web
 from ingle.dispatch import ABORTED, END, ERROR, Dispatcher
 from ingle.engine import submit_async
 from ingle.errors import FailedError, error_of_event
-from ingle.generation import GenerationRequest, encode, is_slow_to_submit
+from ingle.generation import EncodedRequest
 from ingle.server.connection import leaves_http
 from ingle.server.convert import Caller
 from ingle.server.sse import HEADERS, EventStream, Translator
@@ -37,31 +37,27 @@ def caller_of(
 async def answer(
     request: web.Request,
     state: ServerState,
-    document: GenerationRequest,
+    asked: EncodedRequest,
     headers: dict[str, str],
 ) -> web.StreamResponse:
     """Runs one request to its end; `headers` are added to a good answer."""
-    if document.output.stream:
-        return await stream(request, state, document, headers)
-    return await body(state, document, headers)
+    if asked.stream:
+        return await stream(request, state, asked, headers)
+    return await body(state, asked, headers)
 
 
-async def submit(dispatcher: Dispatcher, document: GenerationRequest, sink: Any) -> int:
+async def submit(dispatcher: Dispatcher, asked: EncodedRequest, sink: Any) -> int:
     """Hands a request to the core; what takes long there happens on another thread."""
-    if is_slow_to_submit(document):
-        return await submit_async(dispatcher, encode(document), sink, inline_bytes=0)
-    return await submit_async(dispatcher, encode(document), sink)
+    return await submit_async(dispatcher, asked.document, sink, asked.is_slow)
 
 
-async def body(
-    state: ServerState, document: GenerationRequest, headers: dict[str, str]
-) -> web.Response:
+async def body(state: ServerState, asked: EncodedRequest, headers: dict[str, str]) -> web.Response:
     """The core's JSON body as it is."""
-    whole = await whole_body(state, document)
+    whole = await whole_body(state, asked)
     return web.Response(body=whole, headers=headers, content_type="application/json")
 
 
-async def whole_body(state: ServerState, document: GenerationRequest) -> bytes:
+async def whole_body(state: ServerState, asked: EncodedRequest) -> bytes:
     """One JSON body, when all choices have ended."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[bytes] = loop.create_future()
@@ -77,7 +73,7 @@ async def whole_body(state: ServerState, document: GenerationRequest) -> bytes:
             done.set_exception(FailedError("the request was aborted"))
 
     try:
-        key = await submit(state.engine.dispatcher, document, sink)
+        key = await submit(state.engine.dispatcher, asked, sink)
     except asyncio.CancelledError:
         done.cancel()  # Nobody waits for the end that the abort will bring.
         raise
@@ -92,7 +88,7 @@ async def whole_body(state: ServerState, document: GenerationRequest) -> bytes:
 async def stream(
     request: web.Request,
     state: ServerState,
-    document: GenerationRequest,
+    asked: EncodedRequest,
     headers: dict[str, str],
     translator: Translator | None = None,
 ) -> web.StreamResponse:
@@ -100,7 +96,7 @@ async def stream(
     dispatcher, heartbeat = state.engine.dispatcher, state.heartbeat
     loop = asyncio.get_running_loop()
     events = EventStream(state.engine.core, loop, translator)
-    key = await submit(dispatcher, document, events)
+    key = await submit(dispatcher, asked, events)
     state.enter(key)
     try:
         if events.error is not None:

@@ -23,12 +23,15 @@ EOF_S: Final = 60.0
 """Longest wait for a client to take the end of an answer, when no more is to come."""
 MAX_LINE_BYTES: Final = 8190
 MAX_HEADERS: Final = 128
+PIECE_BYTES: Final = 8 << 10
+MOST_LINES: Final = 1024
+"""Ends of lines in what is parsed at once; a head has up to twice MAX_HEADERS, a chunk two."""
 
 
 class Connection(web.RequestHandler):
     """aiohttp's handler of one connection; made by the listener, see lifecycle.py."""
 
-    __slots__ = ()
+    __slots__ = ("_held", "_is_feeding")
 
     def __init__(self, server: web.Server, loop: asyncio.AbstractEventLoop) -> None:
         options: dict[str, Any] = {
@@ -41,6 +44,51 @@ class Connection(web.RequestHandler):
             "max_line_size": MAX_LINE_BYTES,
         }
         super().__init__(server, loop=loop, **options)
+        self._held = bytearray()
+        """What has been read and waits for its turn."""
+        self._is_feeding = False
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of the client. Many small chunks are parsed piece by piece, between other work.
+
+        The loop reads up to 256 KB at once; in chunks of one byte that keeps a parser busy for a
+        tenth of a second.
+        """
+        if self._held and data:
+            self._held += data
+        elif len(data) > PIECE_BYTES and data.count(b"\r\n") > MOST_LINES:
+            self._held += data
+            self._pause_transport_reading()
+            self._feed_soon()
+        else:
+            super().data_received(data)
+
+    def _feed_soon(self) -> None:
+        if not self._is_feeding:
+            self._is_feeding = True
+            self._loop.call_soon(self._feed)
+
+    def _feed(self) -> None:
+        self._is_feeding = False
+        if self.transport is None:
+            self._held.clear()
+        if not self._held or self._reading_paused or self._buffer_paused:
+            return  # If aiohttp has paused, its resuming brings us back.
+        piece = bytes(self._held[:PIECE_BYTES])
+        rest = self._held[PIECE_BYTES:]
+        self._held.clear()
+        super().data_received(piece)
+        self._held += rest
+        if self._held:
+            self._pause_transport_reading()  # aiohttp may have resumed meanwhile.
+        if not self._reading_paused and not self._buffer_paused:
+            self._resume_transport_reading()
+
+    def _resume_transport_reading(self) -> None:
+        if self._held:
+            self._feed_soon()
+        else:
+            super()._resume_transport_reading()
 
     def handle_error(
         self,

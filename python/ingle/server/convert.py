@@ -1,14 +1,14 @@
-"""[1] From a checked request to the core's document: the checks that need more than one field.
+"""[1] From a checked request to the core's document: the checks that need more than one field, and
+those of parts that stay JSON (raw.py).
 
-Event loop, no I/O. Every field of protocol.py is used here or documented there as without effect.
+Any thread, no I/O. Every field of protocol.py is used here or documented there as without effect.
 """
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import msgspec
+from msgspec import Raw
 
-from ingle.errors import RefusedError
 from ingle.generation import (
     Chat,
     ChatPrompt,
@@ -19,14 +19,18 @@ from ingle.generation import (
     TextPrompt,
     TokenPrompt,
 )
-from ingle.server import structured
+from ingle.server import raw, structured
 from ingle.server.protocol import (
     ChatRequest,
     CompletionRequest,
+    LogitBias,
     Message,
     SamplingFields,
+    StopTokenIds,
+    TextPart,
     TokenizeChatRequest,
 )
+from ingle.server.raw import given, refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,7 @@ def generation(
         min_tokens=request.min_tokens or 0,
         sampling=sampling(request),
         stop=[stop] if isinstance(stop, str) else stop or [],
-        stop_token_ids=request.stop_token_ids or [],
+        stop_token_ids=stop_token_ids(request),
         ignore_eos=bool(request.ignore_eos),
         include_stop_str_in_output=bool(request.include_stop_str_in_output),
         skip_special_tokens=request.skip_special_tokens is not False,
@@ -103,6 +107,10 @@ def generation(
 
 def sampling(request: SamplingFields) -> Sampling:
     """How tokens are chosen; a top_k of -1 becomes 0, off in the core."""
+    bias = given(request.logit_bias)
+    allowed = given(request.allowed_token_ids)
+    if allowed is not None:
+        raw.ids(allowed, "allowed_token_ids")
     return Sampling(
         temperature=request.temperature,
         top_p=request.top_p,
@@ -112,28 +120,33 @@ def sampling(request: SamplingFields) -> Sampling:
         presence_penalty=request.presence_penalty,
         frequency_penalty=request.frequency_penalty,
         seed=request.seed,
-        logit_bias=request.logit_bias or {},
-        allowed_token_ids=request.allowed_token_ids,
+        logit_bias=raw.decoded(bias, LogitBias, "logit_bias", SMALL_BYTES) if bias else {},
+        allowed_token_ids=allowed,
     )
 
 
-def prompts(prompt: Any, add_special_tokens: bool | None) -> list[Prompt]:
+def stop_token_ids(request: SamplingFields) -> list[int]:
+    """The ids that end a choice."""
+    ids = given(request.stop_token_ids)
+    return raw.decoded(ids, StopTokenIds, "stop_token_ids", SMALL_BYTES) if ids else []
+
+
+def prompts(prompt: Raw, add_special_tokens: bool | None, field: str = "prompt") -> list[Prompt]:
     """OpenAI's four forms: text, texts, token ids, lists of token ids."""
     add = add_special_tokens is not False
-    if isinstance(prompt, str):
+    if raw.kind(raw.must_be(prompt, field, "string", "array")) == "string":
         return [TextPrompt(prompt, add)]
-    if not prompt:
-        raise refused("prompt", "an empty list holds no prompt")
-    kind = type(prompt[0])
-    if any(type(item) is not kind for item in prompt):
-        raise refused("prompt", "texts, token ids and lists of token ids cannot be mixed")
-    if kind is int:
-        return [TokenPrompt(prompt)]
-    if len(prompt) > MOST_PROMPTS:
-        raise refused("prompt", f"{len(prompt)} prompts in one request; at most {MOST_PROMPTS}")
-    if kind is str:
-        return [TextPrompt(text, add) for text in prompt]
-    return [TokenPrompt(ids) for ids in prompt]
+    first = raw.first_of_list(prompt)
+    if first == b"]":
+        raise refused(field, "an empty list holds no prompt")
+    if first not in b'"[':
+        return [TokenPrompt(raw.ids(prompt, field))]
+    several = raw.entries(prompt, field, MOST_PROMPTS)
+    if len({raw.kind(entry) for entry in several}) > 1:
+        raise refused(field, "texts, token ids and lists of token ids cannot be mixed")
+    if first == b'"':
+        return [TextPrompt(text, add) for text in several]
+    return [TokenPrompt(raw.ids(ids, f"{field}[{i}]")) for i, ids in enumerate(several)]
 
 
 def chat_prompt(request: ChatRequest | TokenizeChatRequest) -> ChatPrompt:
@@ -150,72 +163,82 @@ def chat_prompt(request: ChatRequest | TokenizeChatRequest) -> ChatPrompt:
             parallel_tool_calls=not with_choice or with_choice.parallel_tool_calls is not False,
             add_generation_prompt=not continues and request.add_generation_prompt is not False,
             continue_final_message=continues,
-            template_kwargs=template_kwargs(request.chat_template_kwargs or {}),
+            template_kwargs=template_kwargs(given(request.chat_template_kwargs)),
         )
     )
 
 
-def message(given: Message, place: str) -> dict[str, Any]:
+def message(turn: Message, place: str) -> dict[str, Any]:
     """One message as templates know it."""
-    content = given.content
-    if content is None:
-        if given.role != "assistant":
-            raise refused(f"{place}.content", f"a message of role {given.role} needs content")
-        content = ""
-    elif isinstance(content, list):
-        content = "\n".join(part.text for part in content)
     result: dict[str, Any] = {
         # Templates of the models we run know four roles; OpenAI's newer name means the first.
-        "role": "system" if given.role == "developer" else given.role,
-        "content": content,
+        "role": "system" if turn.role == "developer" else turn.role,
+        "content": content(turn, f"{place}.content"),
     }
-    if given.tool_calls:
+    if turn.tool_calls:
         result["tool_calls"] = [
             {
                 "id": call.id,
                 "type": call.type,
                 "function": {
                     "name": call.function.name,
-                    "arguments": arguments(call.function.arguments),
+                    "arguments": arguments(
+                        call.function.arguments, f"{place}.tool_calls[{i}].function.arguments"
+                    ),
                 },
             }
-            for call in given.tool_calls
+            for i, call in enumerate(turn.tool_calls)
         ]
-    if given.tool_call_id is not None:
-        result["tool_call_id"] = given.tool_call_id
-    reasoning = given.reasoning_content or given.reasoning
-    if reasoning is not None:
-        result["reasoning_content"] = reasoning
+    if turn.tool_call_id is not None:
+        result["tool_call_id"] = turn.tool_call_id
+    for name in ("reasoning_content", "reasoning"):
+        reasoning = given(getattr(turn, name))
+        if reasoning is not None and reasoning != EMPTY_TEXT:
+            result["reasoning_content"] = raw.must_be(reasoning, f"{place}.{name}", "string")
+            break
     return result
 
 
-def arguments(given: str | dict[str, Any]) -> str | dict[str, Any]:
+def content(turn: Message, place: str) -> Raw:
+    """A message's text: a string, or parts, which are joined."""
+    found = given(turn.content)
+    if found is None:
+        if turn.role != "assistant":
+            raise refused(place, f"a message of role {turn.role} needs content")
+        return EMPTY_TEXT
+    if raw.kind(raw.must_be(found, place, "string", "array", "null")) == "string":
+        return found
+    parts = raw.decoded(found, list[TextPart], place)
+    for i, part in enumerate(parts):
+        raw.must_be(part.text, f"{place}[{i}].text", "string")
+    return raw.joined([part.text for part in parts])
+
+
+def arguments(value: Raw | None, place: str) -> Raw:
     """Templates iterate over arguments or dump them: a mapping serves both, a bad string stays."""
-    if isinstance(given, dict):
-        return given
-    try:
-        # Not Python's decoder: it takes lone surrogates, which the core's document cannot hold.
-        decoded = msgspec.json.decode(given)
-    except (msgspec.DecodeError, RecursionError):
-        return given
-    return decoded if isinstance(decoded, dict) else given
+    told = EMPTY_TEXT if value is None else raw.must_be(value, place, "string", "object")
+    if raw.kind(told) == "object":
+        return told
+    # Not any decoder: what the core's document cannot hold, as lone surrogates, stays a string.
+    return raw.object_in_text(raw.text_of(told)) or told
 
 
-def template_kwargs(given: dict[str, Any]) -> dict[str, Any]:
+def template_kwargs(variables: Raw | None) -> dict[str, Raw]:
     """Variables for the template; those that we or the template language own are refused."""
-    for name in given:
+    if variables is None:
+        return {}
+    found = raw.decoded(variables, dict[str, Raw], "chat_template_kwargs")
+    for name in found:
         if name in RESERVED_KWARGS:
             raise refused(f"chat_template_kwargs.{name[:64]}", "the name is reserved")
-    return given
-
-
-def refused(field: str, reason: str) -> RefusedError:
-    """A 400 that names the field."""
-    return RefusedError(f"{field}: {reason}", field, "invalid_value")
+    return found
 
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's default on completions.
 MOST_PROMPTS = 2048
+SMALL_BYTES = 1 << 16
+"""Longest JSON text of a part with few entries, white space included."""
+EMPTY_TEXT = Raw(b'""')
 RESERVED_KWARGS = frozenset(
     {
         "add_generation_prompt",

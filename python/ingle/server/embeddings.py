@@ -4,26 +4,21 @@ An embedding is the model's own final hidden state, of the prompt's last token o
 scaled to length 1. The core writes the answer.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
 
 from ingle.errors import RefusedError
-from ingle.generation import GenerationRequest, Output
-from ingle.server.convert import Caller, prompts, refused
-from ingle.server.protocol import ShortText
+from ingle.generation import GenerationRequest, Output, TextPrompt
+from ingle.server.convert import Caller, prompts
+from ingle.server.protocol import Anything, Prompt, ShortText
+from ingle.server.raw import ABSENT, refused
 
 
 class EmbeddingRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """Body of POST /v1/embeddings."""
 
-    input: (
-        Annotated[str, Meta(min_length=1)]
-        | Annotated[
-            list[Annotated[str, Meta(min_length=1)] | int | list[int]],
-            Meta(min_length=1, max_length=2**22),
-        ]
-    )
+    input: Prompt
     """Text, texts, token ids, or lists of token ids. Ids are used as they are."""
     model: Annotated[str, Meta(max_length=1024)] | None = None
     """Served model's name; absent means the one that is served."""
@@ -43,7 +38,7 @@ class EmbeddingRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """Requests share cached prefixes only if this and the tenant are equal."""
     request_id: Annotated[str, Meta(max_length=256, pattern=r"^[\x21-\x7e]*$(?!\n)")] | None = None
     """Comes back as X-Request-Id; may repeat."""
-    user: Any = None
+    user: Anything = ABSENT
     """No effect."""
 
 
@@ -52,10 +47,10 @@ def embedding(request: EmbeddingRequest, caller: Caller, hidden_size: int) -> Ge
     if request.dimensions not in (None, hidden_size):
         reason = f"the model's vectors have {hidden_size} numbers, not {request.dimensions}"
         raise refused("dimensions", reason)
-    try:
-        inputs = prompts(request.input, request.add_special_tokens)
-    except RefusedError as error:
-        raise renamed(error) from None
+    inputs = prompts(request.input, request.add_special_tokens, "input")
+    for each in inputs:
+        if isinstance(each, TextPrompt) and each.text == NOTHING:
+            raise refused("input", "an empty text has no embedding")
     return GenerationRequest(
         prompts=inputs,
         truncate_prompt_tokens=request.truncate_prompt_tokens,
@@ -77,3 +72,6 @@ def renamed(error: RefusedError) -> RefusedError:
         return error
     message = error.message.replace("prompt", "input")
     return RefusedError(message, "input", error.code, error.status)
+
+
+NOTHING = Raw(b'""')

@@ -9,7 +9,7 @@ import msgspec
 
 from ingle.server import protocol
 from ingle.server.embeddings import EmbeddingRequest
-from ingle.server.protocol_responses import ResponsesRequest
+from ingle.server.protocol_responses import ContentPart, InputItem, ResponsesRequest
 
 BODIES: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "/v1/completions": (protocol.CompletionRequest,),
@@ -19,6 +19,8 @@ BODIES: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "/tokenize": (protocol.TokenizeTextRequest, protocol.TokenizeChatRequest),
     "/detokenize": (protocol.DetokenizeRequest,),
 }
+PARTS = (protocol.TextPart, InputItem, ContentPart)
+"""What the schemas of parts that stay JSON refer to."""
 READS: dict[str, str] = {
     "/v1/models": "The served model, its context length and sampling defaults.",
     "/v1/models/{model}": "The same for one name.",
@@ -34,7 +36,7 @@ STREAMED = ("/v1/completions", "/v1/chat/completions", "/v1/responses")
 
 def openapi_document(version: str) -> dict[str, Any]:
     """The whole document as plain values."""
-    kinds = [kind for bodies in BODIES.values() for kind in bodies]
+    kinds = [*(kind for bodies in BODIES.values() for kind in bodies), *PARTS]
     refs, schemas = msgspec.json.schema_components(
         kinds, ref_template="#/components/schemas/{name}"
     )

@@ -1,12 +1,15 @@
 """[1] The requests of the HTTP API as types: every limit that one field can have stands here.
 
 Any thread; plain data. `null` equals absent everywhere. Unknown fields never get this far, see
-parse.py. Checks that need two fields, and the way to the core's document, are in convert.py.
+parse.py. What may be long stays JSON text, see raw.py; its limits, the checks that need two fields,
+and the way to the core's document are in convert.py.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
+
+from ingle.server.raw import ABSENT
 
 # Limits that several fields share. They bound memory before anything is queued; what the model
 # itself allows (context, vocabulary) the core checks.
@@ -16,9 +19,51 @@ StopList = Annotated[list[StopText], Meta(max_length=64)]
 TokenIdField = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 BiasKey = Annotated[str, Meta(pattern=r"^[0-9]{1,9}$")]
 BiasValue = Annotated[float, Meta(ge=-100, le=100)]
+LogitBias = Annotated[dict[BiasKey, BiasValue], Meta(max_length=1024)]
+StopTokenIds = Annotated[list[TokenIdField], Meta(max_length=1024)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 ShortText = Annotated[str, Meta(max_length=512)]
+ToolName = Annotated[str, Meta(extra_json_schema={"pattern": "^[A-Za-z0-9_.:/-]{1,128}$"})]
+"""The pattern is checked in structured.py: a decoder would ask Python's regex for each of many."""
+LongText = Annotated[str, Meta(max_length=1 << 18)]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+# Parts that stay JSON text: nothing is checked by msgspec, the schemas are for the API document.
+TEXT = {"type": "string"}
+ID = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
+PROMPT_FORMS = [
+    TEXT,
+    {"type": "array", "items": TEXT, "minItems": 1, "maxItems": 2048},
+    {"type": "array", "items": ID, "minItems": 1},
+    {
+        "type": "array",
+        "items": {"type": "array", "items": ID, "minItems": 1},
+        "minItems": 1,
+        "maxItems": 2048,
+    },
+]
+BIAS = {
+    "type": ["object", "null"],
+    "maxProperties": 1024,
+    "propertyNames": {"pattern": "^[0-9]{1,9}$"},
+    "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
+}
+ONE_PART = {"$ref": "#/components/schemas/TextPart"}
+CONTENT = {"anyOf": [TEXT, {"type": "array", "items": ONE_PART}, {"type": "null"}]}
+
+Anything = Annotated[Raw, Meta(extra_json_schema={})]
+Text = Annotated[Raw, Meta(extra_json_schema=TEXT)]
+TextOrNull = Annotated[Raw, Meta(extra_json_schema={"type": ["string", "null"]})]
+Object = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
+ObjectOrNull = Annotated[Raw, Meta(extra_json_schema={"type": ["object", "null"]})]
+Arguments = Annotated[Raw, Meta(extra_json_schema={"type": ["object", "string"]})]
+SchemaOrText = Annotated[Raw, Meta(extra_json_schema={"type": ["object", "string", "null"]})]
+Choices = Annotated[Raw, Meta(extra_json_schema={"type": ["array", "null"], "items": TEXT})]
+Ids = Annotated[Raw, Meta(extra_json_schema={"type": "array", "items": ID})]
+IdsOrNull = Annotated[Raw, Meta(extra_json_schema={"type": ["array", "null"], "items": ID})]
+BiasOrNull = Annotated[Raw, Meta(extra_json_schema=BIAS)]
+Prompt = Annotated[Raw, Meta(extra_json_schema={"anyOf": PROMPT_FORMS})]
+Content = Annotated[Raw, Meta(extra_json_schema=CONTENT)]
 
 
 class StreamOptions(Struct):
@@ -43,9 +88,9 @@ class JsonSchema(Struct, kw_only=True, forbid_unknown_fields=True):
 
     name: ShortText | None = None
     """No effect."""
-    description: str | None = None
+    description: LongText | None = None
     """No effect."""
-    schema: dict[str, Any]
+    schema: Object
     strict: bool | None = None
     """No effect: answers always fit the schema."""
 
@@ -61,12 +106,12 @@ class JsonSchemaFormat(
 class StructuredOutputs(Struct, kw_only=True, forbid_unknown_fields=True):
     """vLLM's name for all of it; exactly one field."""
 
-    json: str | dict[str, Any] | None = None
+    json: SchemaOrText = ABSENT
     """A JSON schema."""
     json_object: bool | None = None
-    regex: str | None = None
-    choice: list[str] | None = None
-    grammar: str | None = None
+    regex: LongText | None = None
+    choice: Choices = ABSENT
+    grammar: LongText | None = None
     """In llguidance's dialect of Lark."""
 
 
@@ -88,11 +133,11 @@ class SamplingFields(Struct, kw_only=True, forbid_unknown_fields=True):
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None
     presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    logit_bias: Annotated[dict[BiasKey, BiasValue], Meta(max_length=1024)] | None = None
-    allowed_token_ids: Annotated[list[TokenIdField], Meta(min_length=1)] | None = None
+    logit_bias: BiasOrNull = ABSENT
+    allowed_token_ids: IdsOrNull = ABSENT
     min_tokens: Count | None = None
     stop: StopText | StopList | None = None
-    stop_token_ids: Annotated[list[TokenIdField], Meta(max_length=1024)] | None = None
+    stop_token_ids: IdsOrNull = ABSENT
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
@@ -104,29 +149,29 @@ class SamplingFields(Struct, kw_only=True, forbid_unknown_fields=True):
     cache_salt: ShortText | None = None
     """Requests share cached prefixes only if this and the tenant are equal."""
     response_format: TextFormat | JsonObjectFormat | JsonSchemaFormat | None = None
-    guided_json: str | dict[str, Any] | None = None
+    guided_json: SchemaOrText = ABSENT
     """A JSON schema that answers fit."""
-    guided_regex: str | None = None
+    guided_regex: LongText | None = None
     """A regex, in the syntax of Rust's crate, that matches the whole of each answer."""
-    guided_choice: list[str] | None = None
+    guided_choice: Choices = ABSENT
     """Answers are one of these."""
-    guided_grammar: str | None = None
+    guided_grammar: LongText | None = None
     """A grammar in llguidance's dialect of Lark."""
-    regex: str | None = None
+    regex: LongText | None = None
     """The same as `guided_regex`."""
     structured_outputs: StructuredOutputs | None = None
     bad_words: BadWords | None = None
     """None of these stands in an answer, however its tokens are cut."""
     request_id: Annotated[str, Meta(max_length=256, pattern=r"^[\x21-\x7e]*$(?!\n)")] | None = None
     """Comes back as X-Request-Id; may repeat."""
-    user: Any = None
+    user: Anything = ABSENT
     """No effect."""
 
 
 class CompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     """Body of POST /v1/completions."""
 
-    prompt: str | Annotated[list[str | int | list[int]], Meta(max_length=2**22)]
+    prompt: Prompt
     """Text, texts, token ids, or lists of token ids. Ids are used as they are."""
     max_tokens: Count | None = None
     """Absent means 16."""
@@ -142,20 +187,20 @@ class CompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True
 class TextPart(Struct, tag_field="type", tag="text", forbid_unknown_fields=True):
     """A text part of a message's content."""
 
-    text: str
+    text: Text
 
 
 class FunctionCall(Struct, forbid_unknown_fields=True):
     """The function that an earlier assistant message called."""
 
-    name: str
-    arguments: str | dict[str, Any] = ""
+    name: LongText
+    arguments: Arguments = ABSENT
 
 
 class ToolCall(Struct, kw_only=True, forbid_unknown_fields=True):
     """A tool call of an earlier assistant message, for the template."""
 
-    id: str | None = None
+    id: LongText | None = None
     type: Literal["function"] = "function"
     index: int | None = None
     function: FunctionCall
@@ -165,14 +210,14 @@ class Message(Struct, kw_only=True, forbid_unknown_fields=True):
     """One message of a chat."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: Content = ABSENT
     """Text, or text parts, which are joined by a line feed."""
-    name: str | None = None
+    name: LongText | None = None
     """No effect."""
     tool_calls: list[ToolCall] | None = None
-    tool_call_id: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
+    tool_call_id: LongText | None = None
+    reasoning_content: TextOrNull = ABSENT
+    reasoning: TextOrNull = ABSENT
     """The same under the name that some clients use."""
 
 
@@ -182,9 +227,9 @@ Messages = Annotated[list[Message], Meta(min_length=1, max_length=16384)]
 class FunctionDefinition(Struct, kw_only=True, forbid_unknown_fields=True):
     """A function that the model may call."""
 
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$(?!\n)")]
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
+    name: ToolName
+    description: LongText | None = None
+    parameters: ObjectOrNull = ABSENT
     """JSON schema of the arguments."""
     strict: bool | None = None
     """Arguments fit the schema also where calls are the model's choice."""
@@ -200,7 +245,7 @@ class ToolDefinition(Struct, kw_only=True, forbid_unknown_fields=True):
 class FunctionName(Struct, forbid_unknown_fields=True):
     """The function of a `tool_choice`."""
 
-    name: str
+    name: LongText
 
 
 class NamedTool(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -221,7 +266,7 @@ class ChatRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     """Ends the prompt with the start of an assistant's turn; default true."""
     continue_final_message: bool | None = None
     """Leaves the last message open, so that the answer goes on with it."""
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: ObjectOrNull = ABSENT
     """Further variables of the model's template."""
     max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     max_completion_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
@@ -229,11 +274,11 @@ class ChatRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     """Alternatives with each token; needs `logprobs`."""
-    metadata: Any = None
+    metadata: Anything = ABSENT
     """No effect."""
-    safety_identifier: Any = None
+    safety_identifier: Anything = ABSENT
     """No effect."""
-    prompt_cache_key: Any = None
+    prompt_cache_key: Anything = ABSENT
     """No effect: the core finds equal prefixes by itself."""
     store: Literal[False] | None = None
     """No effect."""
@@ -252,8 +297,8 @@ class ChatRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
 class TokenizeTextRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """Body of POST /tokenize for plain text."""
 
-    prompt: str
-    model: str | None = None
+    prompt: Text
+    model: LongText | None = None
     add_special_tokens: bool | None = None
     """Default true."""
     return_token_strs: bool | None = None
@@ -269,22 +314,22 @@ class TokenizeChatRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """Ends the prompt with the start of an assistant's turn; default true."""
     continue_final_message: bool | None = None
     """Leaves the last message open, so that the answer goes on with it."""
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: ObjectOrNull = ABSENT
     """Further variables of the model's template."""
-    model: str | None = None
+    model: LongText | None = None
     return_token_strs: bool | None = None
 
 
 class DetokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """Body of POST /detokenize."""
 
-    tokens: Annotated[list[TokenIdField], Meta(max_length=2**22)]
-    model: str | None = None
+    tokens: Ids
+    model: LongText | None = None
 
 
 # Fields that are accepted only with a value that means "off", where a type does not have them; any
 # other value is refused.
-OFF_VALUES: dict[str, tuple[Any, ...]] = {
+OFF_VALUES: dict[str, tuple[object, ...]] = {
     "audio": (),
     "early_stopping": (False,),
     "functions": ([],),

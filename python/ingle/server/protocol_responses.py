@@ -4,22 +4,49 @@ The endpoint keeps nothing: what names an earlier answer, or asks to keep this o
 checks of several fields, and the way to a chat, are in responses.py.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
 
-from ingle.server.protocol import Count, Int64, ShortText, StopList, StopText
+from ingle.server.protocol import (
+    TEXT,
+    Anything,
+    Count,
+    Int64,
+    LongText,
+    Object,
+    ObjectOrNull,
+    ShortText,
+    StopList,
+    StopText,
+    Text,
+    TextOrNull,
+    ToolName,
+)
+from ingle.server.raw import ABSENT
 
 
 class ContentPart(Struct, kw_only=True, forbid_unknown_fields=True):
     """Text of an item, as a client writes it or as an earlier answer had it."""
 
     type: Literal["input_text", "output_text", "text", "reasoning_text", "summary_text"]
-    text: str
-    annotations: Any = None
+    text: Text
+    annotations: Anything = ABSENT
     """No effect."""
-    logprobs: Any = None
+    logprobs: Anything = ABSENT
     """No effect."""
+
+
+ONE_PART = {"$ref": "#/components/schemas/ContentPart"}
+CONTENT = {"anyOf": [TEXT, {"type": "array", "items": ONE_PART}, {"type": "null"}]}
+ITEMS = {
+    "type": "array",
+    "items": {"$ref": "#/components/schemas/InputItem"},
+    "minItems": 1,
+    "maxItems": 16384,
+}
+Content = Annotated[Raw, Meta(extra_json_schema=CONTENT)]
+Input = Annotated[Raw, Meta(extra_json_schema={"anyOf": [TEXT, ITEMS]})]
 
 
 class InputItem(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -28,32 +55,35 @@ class InputItem(Struct, kw_only=True, forbid_unknown_fields=True):
     type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = None
     """Of a message."""
-    content: str | list[ContentPart] | None = None
+    content: Content = ABSENT
     """Of a message or of reasoning; parts are joined by a line feed."""
     call_id: ShortText | None = None
     name: Annotated[str, Meta(max_length=128)] | None = None
     """Of a function_call."""
-    arguments: str | None = None
+    arguments: TextOrNull = ABSENT
     """Of a function_call: JSON as text."""
-    output: str | list[ContentPart] | None = None
+    output: Content = ABSENT
     """Of a function_call_output."""
     summary: list[ContentPart] | None = None
     """No effect."""
-    id: str | None = None
+    id: LongText | None = None
     """No effect."""
-    status: str | None = None
+    status: LongText | None = None
     """No effect."""
-    phase: str | None = None
+    phase: LongText | None = None
     """No effect."""
+
+
+InputItems = Annotated[list[InputItem], Meta(min_length=1, max_length=16384)]
 
 
 class ResponseTool(Struct, kw_only=True, forbid_unknown_fields=True):
     """A function that the model may call; there is no other kind of tool."""
 
     type: Literal["function"]
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$(?!\n)")]
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
+    name: ToolName
+    description: LongText | None = None
+    parameters: ObjectOrNull = ABSENT
     """JSON schema of the arguments."""
     strict: bool | None = None
     """Arguments fit the schema also where calls are the model's choice."""
@@ -63,7 +93,7 @@ class ResponseToolChoice(Struct, kw_only=True, forbid_unknown_fields=True):
     """One function that must be called."""
 
     type: Literal["function"]
-    name: str
+    name: LongText
 
 
 class PlainText(Struct, tag_field="type", tag="text", forbid_unknown_fields=True):
@@ -80,9 +110,9 @@ class JsonSchemaText(
     """JSON that fits a schema."""
 
     name: ShortText | None = None
-    description: str | None = None
+    description: LongText | None = None
     """No effect."""
-    schema: dict[str, Any]
+    schema: Object
     strict: bool | None = None
     """No effect: answers always fit the schema."""
 
@@ -106,13 +136,13 @@ class ReasoningOptions(Struct, kw_only=True, forbid_unknown_fields=True):
 class ResponsesRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """Body of POST /v1/responses."""
 
-    input: str | Annotated[list[InputItem], Meta(min_length=1, max_length=16384)]
+    input: Input
     model: Annotated[str, Meta(max_length=1024)] | None = None
     """Served model's name; absent means the one that is served."""
-    instructions: str | None = None
+    instructions: TextOrNull = ABSENT
     """A system message in front."""
     stream: bool | None = None
-    stream_options: dict[str, Any] | None = None
+    stream_options: ObjectOrNull = ABSENT
     """No effect: nothing is obfuscated."""
     max_output_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     """Absent means the rest of the context."""
@@ -139,13 +169,13 @@ class ResponsesRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """Comes back."""
     service_tier: Literal["auto", "default"] | None = None
     """No effect."""
-    user: Any = None
+    user: Anything = ABSENT
     """No effect."""
-    safety_identifier: Any = None
+    safety_identifier: Anything = ABSENT
     """No effect."""
-    prompt_cache_key: Any = None
+    prompt_cache_key: Anything = ABSENT
     """No effect: the core finds equal prefixes by itself."""
-    prompt_cache_retention: Any = None
+    prompt_cache_retention: Anything = ABSENT
     """No effect: a prefix is kept while there is room."""
     # Not OpenAI's: as on chat completions.
     seed: Int64 | None = None
@@ -157,7 +187,7 @@ class ResponsesRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     stop: StopText | StopList | None = None
     min_tokens: Count | None = None
     ignore_eos: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: ObjectOrNull = ABSENT
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
     cache_salt: ShortText | None = None
     request_id: Annotated[str, Meta(max_length=256, pattern=r"^[\x21-\x7e]*$(?!\n)")] | None = None

@@ -9,7 +9,11 @@ import secrets
 import time
 from typing import Any
 
-from ingle.server.convert import Caller, refused
+from msgspec import Raw, Struct
+
+from ingle.errors import RefusedError
+from ingle.server.convert import EMPTY_TEXT, Caller
+from ingle.server.parse import without_nulls
 from ingle.server.protocol import (
     ChatRequest,
     FunctionCall,
@@ -27,11 +31,14 @@ from ingle.server.protocol import (
 from ingle.server.protocol_responses import (
     ContentPart,
     InputItem,
+    InputItems,
     JsonObjectText,
     JsonSchemaText,
     ResponsesRequest,
     ResponseToolChoice,
 )
+from ingle.server.raw import ABSENT, decoded, given, joined, kind, must_be, refused
+from ingle.server.structured import tool_name
 
 LOGPROBS = "message.output_text.logprobs"
 SAME_FIELDS = (
@@ -61,13 +68,13 @@ def chat_request(request: ResponsesRequest) -> ChatRequest:
             ToolDefinition(
                 type="function",
                 function=FunctionDefinition(
-                    name=tool.name,
+                    name=tool_name(tool.name, f"tools[{i}].name"),
                     description=tool.description,
                     parameters=tool.parameters,
                     strict=tool.strict,
                 ),
             )
-            for tool in request.tools or ()
+            for i, tool in enumerate(request.tools or ())
         ],
         tool_choice=choice,
         stream_options=StreamOptions(include_usage=True) if request.stream else None,
@@ -88,21 +95,25 @@ def response_format(request: ResponsesRequest) -> JsonObjectFormat | JsonSchemaF
 def messages(request: ResponsesRequest) -> list[Message]:
     """The chat's messages: instructions first; calls and reasoning join their assistant message."""
     result: list[Message] = []
-    if request.instructions is not None:
-        result.append(Message(role="system", content=request.instructions))
-    if isinstance(request.input, str):
+    instructions = given(request.instructions)
+    if instructions is not None:
+        told = must_be(instructions, "instructions", "string")
+        result.append(Message(role="system", content=told))
+    if kind(must_be(request.input, "input", "string", "array")) == "string":
         return [*result, Message(role="user", content=request.input)]
-    reasoning: str | None = None
-    for i, item in enumerate(request.input):
+    reasoning: Raw | None = None
+    for i, item in enumerate(items(request.input)):
         place = f"input[{i}]"
         if item.type == "reasoning":
-            reasoning = text(item.content) or None
+            content = given(item.content)
+            reasoning = text(content, f"{place}.content") if content else None
             continue
         if item.type == "function_call_output":
+            output = needed(given(item.output), f"{place}.output")
             result.append(
                 Message(
                     role="tool",
-                    content=text(needed(item.output, f"{place}.output")),
+                    content=text(output, f"{place}.output"),
                     tool_call_id=needed(item.call_id, f"{place}.call_id"),
                 )
             )
@@ -110,34 +121,51 @@ def messages(request: ResponsesRequest) -> list[Message]:
         turn = call(item, place, result) if item.type == "function_call" else message(item, place)
         if turn is not None:
             if turn.role == "assistant":
-                turn.reasoning_content, reasoning = reasoning, None
+                turn.reasoning_content, reasoning = reasoning or ABSENT, None
             result.append(turn)
     return result
+
+
+def items(given_items: Raw) -> list[InputItem]:
+    """The items of an input; what an earlier answer said of itself may stand in them as null."""
+    try:
+        return decoded(given_items, InputItems, "input")
+    except RefusedError as error:
+        if error.code != "unknown_field":
+            raise
+        return decoded(without_nulls(given_items), InputItems, "input")
 
 
 def message(item: InputItem, place: str) -> Message:
     """A message item."""
     role = needed(item.role, f"{place}.role")
-    return Message(role=role, content=text(needed(item.content, f"{place}.content")))
+    content = needed(given(item.content), f"{place}.content")
+    return Message(role=role, content=text(content, f"{place}.content"))
 
 
 def call(item: InputItem, place: str, before: list[Message]) -> Message | None:
     """A call as part of the assistant message `before` it; else a message of its own."""
+    name = needed(item.name, f"{place}.name")
+    arguments = must_be(given(item.arguments) or EMPTY_TEXT, f"{place}.arguments", "string")
     made = ToolCall(
-        id=needed(item.call_id, f"{place}.call_id"),
-        function=FunctionCall(needed(item.name, f"{place}.name"), item.arguments or ""),
+        id=needed(item.call_id, f"{place}.call_id"), function=FunctionCall(name, arguments)
     )
     if before and before[-1].role == "assistant":
-        before[-1].tool_calls = [*(before[-1].tool_calls or ()), made]
+        turn = before[-1]
+        turn.tool_calls = turn.tool_calls or []
+        turn.tool_calls.append(made)
         return None
     return Message(role="assistant", tool_calls=[made])
 
 
-def text(content: str | list[ContentPart] | None) -> str:
+def text(content: Raw, place: str) -> Raw:
     """Content as one text."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    return "\n".join(part.text for part in content)
+    if kind(must_be(content, place, "string", "array")) == "string":
+        return content
+    parts = decoded(content, list[ContentPart], place)
+    for i, part in enumerate(parts):
+        must_be(part.text, f"{place}[{i}].text", "string")
+    return joined([part.text for part in parts])
 
 
 def needed(value: Any, place: str) -> Any:
@@ -145,6 +173,27 @@ def needed(value: Any, place: str) -> Any:
     if value is None:
         raise refused(place, "the field is required")
     return value
+
+
+class LogProbs(Struct):
+    """Log-probs of a choice: an entry a token, passed on as it is."""
+
+    content: list[Raw] = []
+
+
+class ChatChoice(Struct):
+    """The only choice of a whole chat answer."""
+
+    message: dict[str, Any]
+    finish_reason: str
+    logprobs: LogProbs | None = None
+
+
+class Chat(Struct):
+    """A whole chat answer."""
+
+    choices: list[ChatChoice]
+    usage: dict[str, Any]
 
 
 class Shape:
@@ -159,6 +208,8 @@ class Shape:
         plain = {"type": "text"}
         form = request.text.format if request.text else None
         choice = request.tool_choice
+        self.chunked = caller.chunked
+        """Whether a stream's events need chunk framing."""
         self.head: dict[str, Any] = {
             "id": caller.response_id,
             "object": "response",
@@ -257,23 +308,23 @@ def new_part(kind: str) -> dict[str, Any]:
     return {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
 
 
-def output_of(choice: dict[str, Any]) -> list[dict[str, Any]]:
+def output_of(choice: ChatChoice) -> list[dict[str, Any]]:
     """The output items of a whole chat answer."""
-    answer = choice["message"]
-    status = "incomplete" if choice["finish_reason"] == "length" else "completed"
+    answer = choice.message
+    status = "incomplete" if choice.finish_reason == "length" else "completed"
     items: list[dict[str, Any]] = []
-    logprobs = (choice.get("logprobs") or {}).get("content") or []
+    logprobs = choice.logprobs.content if choice.logprobs else []
     calls = answer.get("tool_calls") or ()
-    for kind, said in (
+    for sort, said in (
         ("reasoning", answer.get("reasoning_content")),
         ("message", answer.get("content")),
     ):
         # An answer of nothing at all is an empty message.
-        if said or (kind == "message" and not items and not calls):
-            part = new_part(kind) | {"text": said or ""}
-            if kind == "message":
+        if said or (sort == "message" and not items and not calls):
+            part = new_part(sort) | {"text": said or ""}
+            if sort == "message":
                 part["logprobs"] = logprobs
-            items.append(new_item(kind, content=[part]))
+            items.append(new_item(sort, content=[part]))
     items += [
         new_item(
             "function_call",

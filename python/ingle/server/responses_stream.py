@@ -10,14 +10,35 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
+from msgspec import Raw, Struct
 
-from ingle.generation import GenerationRequest, TextPrompt
+from ingle.generation import EncodedRequest, TextPrompt
 from ingle.server.answer import stream, whole_body
-from ingle.server.responses import Shape, new_item, new_part, output_of, usage_of
+from ingle.server.off_loop import off_loop
+from ingle.server.responses import Chat, LogProbs, Shape, new_item, new_part, output_of, usage_of
 from ingle.server.state import ServerState
 
 encode = msgspec.json.encode
-decode = msgspec.json.decode
+
+
+class ChunkChoice(Struct):
+    """What a chunk adds to the only choice."""
+
+    delta: dict[str, Any]
+    finish_reason: str | None = None
+    logprobs: LogProbs | None = None
+
+
+class Chunk(Struct):
+    """One of the core's events."""
+
+    choices: list[ChunkChoice] = []
+    usage: dict[str, Any] | None = None
+    error: dict[str, Any] | None = None
+
+
+decode = msgspec.json.Decoder(Chunk).decode
+decode_chat = msgspec.json.Decoder(Chat).decode
 
 
 class ResponseStream:
@@ -34,9 +55,9 @@ class ResponseStream:
         self._kind: str | None = None
         self._texts: list[str] = []
         """Deltas of the open item."""
-        self._logprobs: list[Any] = []
+        self._logprobs: list[Raw] = []
         self._call_index: int | None = None
-        self._reasoning = ""
+        self._reasoning: list[str] = []
         self._finish_reason = "stop"
         self._usage: dict[str, Any] | None = None
 
@@ -57,30 +78,30 @@ class ResponseStream:
                 self._out.append(block + b"\n\n")
         return self._taken()
 
-    def _chunk(self, chunk: dict[str, Any]) -> None:
-        if "error" in chunk:
+    def _chunk(self, chunk: Chunk) -> None:
+        if chunk.error is not None:
             self._finish_reason = "error"
-            self._event("response.failed", response=self._shape.failed(chunk["error"]))
+            self._event("response.failed", response=self._shape.failed(chunk.error))
             return
-        self._usage = chunk.get("usage") or self._usage
-        for choice in chunk["choices"]:
-            delta = choice["delta"]
-            logprobs = (choice.get("logprobs") or {}).get("content") or []
+        self._usage = chunk.usage or self._usage
+        for choice in chunk.choices:
+            delta = choice.delta
+            logprobs = choice.logprobs.content if choice.logprobs else []
             if delta.get("reasoning_content"):
                 self._text("reasoning", delta["reasoning_content"], [])
             if delta.get("content") or logprobs:
                 self._text("message", delta.get("content") or "", logprobs)
             for call in delta.get("tool_calls") or ():
                 self._call(call)
-            self._finish_reason = choice["finish_reason"] or self._finish_reason
+            self._finish_reason = choice.finish_reason or self._finish_reason
 
-    def _text(self, kind: str, delta: str, logprobs: list[Any]) -> None:
+    def _text(self, kind: str, delta: str, logprobs: list[Raw]) -> None:
         if self._kind != kind:
             self._open(kind)
         self._texts.append(delta)
         self._logprobs += logprobs
         if kind == "reasoning":
-            self._reasoning += delta
+            self._reasoning.append(delta)
             self._part_event("response.reasoning_text.delta", delta=delta)
         else:
             self._part_event("response.output_text.delta", delta=delta, logprobs=logprobs)
@@ -136,7 +157,8 @@ class ResponseStream:
             self._open("message")
         is_cut = self._finish_reason == "length"
         self._close("incomplete" if is_cut else "completed")
-        num_reasoning = self._count_tokens(self._reasoning) if self._reasoning else 0
+        reasoning = "".join(self._reasoning)
+        num_reasoning = self._count_tokens(reasoning) if reasoning else 0
         usage = usage_of(self._usage, num_reasoning) if self._usage else {}
         whole = self._shape.ended(self._output, self._finish_reason, usage)
         self._event(f"response.{whole['status']}", response=whole)
@@ -164,22 +186,29 @@ class ResponseStream:
 async def answer_response(
     request: web.Request,
     state: ServerState,
-    document: GenerationRequest,
+    asked: EncodedRequest,
     shape: Shape,
     headers: dict[str, str],
 ) -> web.StreamResponse:
-    """Runs the chat `document` and answers with the response of it."""
+    """Runs a chat and answers with the response of it.
+
+    The core must not put chunk framing around a stream; that is done here.
+    """
 
     def count_tokens(text: str) -> int:
         return len(state.engine.core.tokenize(encode(TextPrompt(text, False))))
 
-    if document.output.stream:
-        translator = ResponseStream(shape, document.output.chunked, count_tokens)
-        document.output.chunked = False
-        return await stream(request, state, document, headers, translator)
-    chat = decode(await whole_body(state, document))
-    choice = chat["choices"][0]
-    reasoning = choice["message"].get("reasoning_content")
-    usage = usage_of(chat["usage"], count_tokens(reasoning) if reasoning else 0)
-    whole = shape.ended(output_of(choice), choice["finish_reason"], usage)
-    return web.Response(body=encode(whole), headers=headers, content_type="application/json")
+    if asked.stream:
+        translator = ResponseStream(shape, shape.chunked, count_tokens)
+        return await stream(request, state, asked, headers, translator)
+    body = await whole_body(state, asked)
+
+    def told() -> bytes:
+        chat = decode_chat(body)
+        choice = chat.choices[0]
+        reasoning = choice.message.get("reasoning_content")
+        usage = usage_of(chat.usage, count_tokens(reasoning) if reasoning else 0)
+        return encode(shape.ended(output_of(choice), choice.finish_reason, usage))
+
+    whole = await off_loop(len(body), told)
+    return web.Response(body=whole, headers=headers, content_type="application/json")

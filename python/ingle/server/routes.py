@@ -2,16 +2,18 @@
 
 import asyncio
 import re
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 from aiohttp import web
 
 from ingle import __version__
 from ingle.errors import RefusedError
-from ingle.generation import TextPrompt, encode
-from ingle.server import best_of, convert, embeddings, responses
-from ingle.server.answer import answer, caller_of, whole_body
+from ingle.generation import EncodedRequest, TextPrompt, encode, encoded
+from ingle.server import best_of, convert, embeddings, raw, responses
+from ingle.server.answer import answer, caller_of
+from ingle.server.convert import Caller
+from ingle.server.off_loop import off_loop
 from ingle.server.openapi import openapi_document
 from ingle.server.parse import BodyParser
 from ingle.server.protocol import (
@@ -25,6 +27,18 @@ from ingle.server.protocol_responses import ResponsesRequest
 from ingle.server.responses_stream import answer_response
 from ingle.server.state import ServerState
 from ingle.server.status import json_response
+
+
+class AsksForModel(Protocol):
+    """What every request for an answer has."""
+
+    model: str | None
+    request_id: str | None
+
+
+Asking = TypeVar(
+    "Asking", CompletionRequest, ChatRequest, ResponsesRequest, embeddings.EmbeddingRequest
+)
 
 TENANT: Final = web.RequestKey("TENANT", str)
 """Whose API key a request has."""
@@ -70,56 +84,46 @@ class Routes:
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/completions."""
-        self._state.refuse_if_leaving()
-        parsed = self._completion.parse(await read_body(request))
-        self._check_model(parsed.model)
-        if parsed.request_id:
-            request[REQUEST_ID] = parsed.request_id
+        body, parsed = await self._read(request, self._completion)
         caller = caller_of(request, request[TENANT], "cmpl", self._model)
-        document = convert.completion(parsed, caller)
-        if best_of.widen(document, parsed):
-            body = best_of.narrow(await whole_body(self._state, document), parsed)
-            return web.Response(
-                body=body, headers=echo_headers(request), content_type="application/json"
-            )
-        return await answer(request, self._state, document, echo_headers(request))
+        asked = await off_loop(len(body), completion_of, parsed, caller)
+        return await answer(request, self._state, asked, echo_headers(request))
 
     async def chat_completions(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/chat/completions."""
-        self._state.refuse_if_leaving()
-        parsed = self._chat.parse(await read_body(request))
-        self._check_model(parsed.model)
-        if parsed.request_id:
-            request[REQUEST_ID] = parsed.request_id
+        body, parsed = await self._read(request, self._chat)
         caller = caller_of(request, request[TENANT], "chatcmpl", self._model)
-        document = convert.chat(parsed, caller)
-        return await answer(request, self._state, document, echo_headers(request))
+        asked = await off_loop(len(body), chat_of, parsed, caller)
+        return await answer(request, self._state, asked, echo_headers(request))
 
     async def responses(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/responses."""
-        self._state.refuse_if_leaving()
-        parsed = self._responses.parse(await read_body(request))
-        self._check_model(parsed.model)
-        if parsed.request_id:
-            request[REQUEST_ID] = parsed.request_id
+        body, parsed = await self._read(request, self._responses)
         caller = caller_of(request, request[TENANT], "resp", self._model, separator="_")
-        document = convert.chat(responses.chat_request(parsed), caller)
+        asked = await off_loop(len(body), response_of, parsed, caller)
         shape = responses.Shape(parsed, caller, self._info["sampling_defaults"])
-        return await answer_response(request, self._state, document, shape, echo_headers(request))
+        return await answer_response(request, self._state, asked, shape, echo_headers(request))
 
     async def embeddings(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/embeddings."""
+        body, parsed = await self._read(request, self._embedding)
+        caller = caller_of(request, request[TENANT], "embd", self._model)
+        size = self._info["hidden_size"]
+        try:
+            asked = await off_loop(len(body), embedding_of, parsed, caller, size)
+            return await answer(request, self._state, asked, echo_headers(request))
+        except RefusedError as error:
+            raise embeddings.renamed(error) from None
+
+    async def _read(self, request: web.Request, parser: BodyParser[Asking]) -> tuple[bytes, Asking]:
+        """The body of a request for an answer, and what it asks."""
         self._state.refuse_if_leaving()
-        parsed = self._embedding.parse(await read_body(request))
+        body = await read_body(request)
+        parsed = await off_loop(len(body), parser.parse, body)
         self._check_model(parsed.model)
         if parsed.request_id:
             request[REQUEST_ID] = parsed.request_id
-        caller = caller_of(request, request[TENANT], "embd", self._model)
-        document = embeddings.embedding(parsed, caller, self._info["hidden_size"])
-        try:
-            return await answer(request, self._state, document, echo_headers(request))
-        except RefusedError as error:
-            raise embeddings.renamed(error) from None
+        return body, parsed
 
     async def models(self, request: web.Request) -> web.Response:
         """GET /v1/models."""
@@ -133,33 +137,28 @@ class Routes:
     async def tokenize(self, request: web.Request) -> web.Response:
         """POST /tokenize, shaped as vLLM's."""
         body = await read_body(request)
+        document, model, texts = await off_loop(len(body), self._to_tokenize, body)
+        self._check_model(model)
+        return whole(await in_thread(document, self._core.tokenize_json, document, texts))
+
+    def _to_tokenize(self, body: bytes) -> tuple[bytes, str | None, bool]:
+        """The core's document, the model's name, and whether texts are wanted."""
         if CHAT_BODY.search(body):
             chat = self._tokenize_chat.parse(body)
-            model, texts = chat.model, chat.return_token_strs
             document = encode(convert.chat_prompt(chat))
-        else:
-            text = self._tokenize_text.parse(body)
-            model, texts = text.model, text.return_token_strs
-            document = encode(TextPrompt(text.prompt, text.add_special_tokens is not False))
-        self._check_model(model)
-        tokens = await in_thread(document, self._core.tokenize, document)
-        return json_response(
-            {
-                "count": len(tokens),
-                "max_model_len": self._info["max_model_len"],
-                "tokens": tokens,
-                "token_strs": self._core.token_texts(tokens) if texts else None,
-            }
-        )
+            return document, chat.model, bool(chat.return_token_strs)
+        text = self._tokenize_text.parse(body)
+        prompt = raw.must_be(text.prompt, "prompt", "string")
+        document = encode(TextPrompt(prompt, text.add_special_tokens is not False))
+        return document, text.model, bool(text.return_token_strs)
 
     async def detokenize(self, request: web.Request) -> web.Response:
         """POST /detokenize, shaped as vLLM's."""
         body = await read_body(request)
-        parsed = self._detokenize.parse(body)
+        parsed = await off_loop(len(body), self._detokenize.parse, body)
         self._check_model(parsed.model)
-        return json_response(
-            {"prompt": await in_thread(body, self._core.detokenize, parsed.tokens)}
-        )
+        ids = bytes(raw.must_be(parsed.tokens, "tokens", "array"))
+        return whole(await in_thread(ids, self._core.detokenize_json, ids))
 
     async def health(self, request: web.Request) -> web.Response:
         """GET /health: 200 while tokens can move, else 503. Open to all."""
@@ -268,11 +267,42 @@ def echo_headers(request: web.Request) -> dict[str, str]:
     return {"X-Request-Id": given} if given and PRINTABLE.match(given) else {}
 
 
-async def in_thread(size: bytes, work: Any, argument: Any) -> Any:
-    """Calls `work`, off the loop if the document `size` is long; small ones are not worth it."""
+async def in_thread(size: bytes, work: Any, *arguments: Any) -> Any:
+    """Calls the core, off the loop if the document `size` is long; it lets the interpreter go."""
     if len(size) <= INLINE_BYTES:
-        return work(argument)
-    return await asyncio.get_running_loop().run_in_executor(None, work, argument)
+        return work(*arguments)
+    return await asyncio.get_running_loop().run_in_executor(None, work, *arguments)
+
+
+def whole(body: bytes) -> web.Response:
+    """A JSON answer of the core."""
+    return web.Response(body=body, content_type="application/json")
+
+
+def completion_of(request: CompletionRequest, caller: Caller) -> EncodedRequest:
+    """What /v1/completions asks of the core."""
+    document = convert.completion(request, caller)
+    best_of.widen(document, request)
+    return encoded(document)
+
+
+def chat_of(request: ChatRequest, caller: Caller) -> EncodedRequest:
+    """What /v1/chat/completions asks of the core."""
+    return encoded(convert.chat(request, caller))
+
+
+def response_of(request: ResponsesRequest, caller: Caller) -> EncodedRequest:
+    """What /v1/responses asks of the core: events without chunk framing, they are rewritten."""
+    document = convert.chat(responses.chat_request(request), caller)
+    document.output.chunked = False
+    return encoded(document)
+
+
+def embedding_of(
+    request: embeddings.EmbeddingRequest, caller: Caller, hidden_size: int
+) -> EncodedRequest:
+    """What /v1/embeddings asks of the core."""
+    return encoded(embeddings.embedding(request, caller, hidden_size))
 
 
 BODY_S = 60.0

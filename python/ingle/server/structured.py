@@ -1,14 +1,14 @@
 """[1] Structured output and tools of a request, as the core's document has them.
 
-Event loop, no I/O. What the names mean is decided here; whether a schema or grammar can be
+Any thread, no I/O. What the names mean is decided here; whether a schema or grammar can be
 enforced, the core says.
 """
 
-from typing import Any, Literal
+import re
+from typing import Literal
 
-import msgspec
+from msgspec import Raw
 
-from ingle.errors import RefusedError
 from ingle.generation import ChosenFunction, Function, Grammar, Tool
 from ingle.server.bad_words import bad_words_grammar
 from ingle.server.protocol import (
@@ -19,6 +19,7 @@ from ingle.server.protocol import (
     SamplingFields,
     ToolDefinition,
 )
+from ingle.server.raw import given, kind, must_be, object_in_text, refused, text_of, texts
 
 
 def grammar(request: SamplingFields) -> Grammar | None:
@@ -29,24 +30,37 @@ def grammar(request: SamplingFields) -> Grammar | None:
     if len(found) > 1:
         first, second = found[0].field, found[1].field
         if first == second:
-            raise _refused(first, "only one of its fields may be set")
-        raise _refused(second, f"cannot be combined with {first}")
+            raise refused(first, "only one of its fields may be set")
+        raise refused(second, f"cannot be combined with {first}")
     return found[0] if found else None
 
 
-def tools(given: list[ToolDefinition] | None) -> list[Tool]:
+def tools(definitions: list[ToolDefinition] | None) -> list[Tool]:
     """The functions that the model may call."""
     return [
         Tool(
             Function(
-                name=tool.function.name,
+                name=tool_name(tool.function.name, f"tools[{i}].function.name"),
                 description=tool.function.description,
-                parameters=tool.function.parameters,
+                parameters=parameters(tool, f"tools[{i}].function.parameters"),
                 strict=bool(tool.function.strict),
             )
         )
-        for tool in given or ()
+        for i, tool in enumerate(definitions or ())
     ]
+
+
+def tool_name(name: str, place: str) -> str:
+    """The name of a function."""
+    if TOOL_NAME.match(name) is None:
+        raise refused(place, "must be 1 to 128 characters of A-Z, a-z, 0-9 and _.:/-")
+    return name
+
+
+def parameters(tool: ToolDefinition, place: str) -> Raw | None:
+    """The schema of a function's arguments."""
+    found = given(tool.function.parameters)
+    return None if found is None else must_be(found, place, "object")
 
 
 ToolChoice = Literal["auto", "none", "required"] | ChosenFunction | None
@@ -59,23 +73,27 @@ def tool_choice(request: ChatRequest) -> ToolChoice:
 
 
 def _response_format(request: SamplingFields) -> list[Grammar]:
-    given = request.response_format
-    if isinstance(given, JsonObjectFormat):
+    form = request.response_format
+    if isinstance(form, JsonObjectFormat):
         return [Grammar(kind="json_object", field="response_format")]
-    if isinstance(given, JsonSchemaFormat):
-        schema = given.json_schema.schema
+    if isinstance(form, JsonSchemaFormat):
+        place = "response_format.json_schema.schema"
+        schema = must_be(form.json_schema.schema, place, "object")
         return [Grammar(kind="json_schema", field="response_format", schema=schema)]
     return []
 
 
 def _guided(request: SamplingFields) -> list[Grammar]:
     found = []
-    if request.guided_json is not None:
-        found.append(_json_schema("guided_json", request.guided_json))
+    schema = given(request.guided_json)
+    if schema is not None:
+        found.append(_json_schema("guided_json", schema))
     if request.guided_regex is not None:
         found.append(Grammar(kind="regex", field="guided_regex", regex=request.guided_regex))
-    if request.guided_choice is not None:
-        found.append(Grammar(kind="choice", field="guided_choice", choices=request.guided_choice))
+    choices = given(request.guided_choice)
+    if choices is not None:
+        several = texts(choices, "guided_choice", MOST_CHOICES)
+        found.append(Grammar(kind="choice", field="guided_choice", choices=several))
     if request.guided_grammar is not None:
         found.append(Grammar(kind="lark", field="guided_grammar", lark=request.guided_grammar))
     if request.regex is not None:
@@ -84,37 +102,38 @@ def _guided(request: SamplingFields) -> list[Grammar]:
 
 
 def _structured_outputs(request: SamplingFields) -> list[Grammar]:
-    field, given = "structured_outputs", request.structured_outputs
-    if given is None:
+    field, wanted = "structured_outputs", request.structured_outputs
+    if wanted is None:
         return []
     found = []
-    if given.json is not None:
-        found.append(_json_schema(field, given.json))
-    if given.json_object:
+    schema, choices = given(wanted.json), given(wanted.choice)
+    if schema is not None:
+        found.append(_json_schema(field, schema))
+    if wanted.json_object:
         found.append(Grammar(kind="json_object", field=field))
-    if given.regex is not None:
-        found.append(Grammar(kind="regex", field=field, regex=given.regex))
-    if given.choice is not None:
-        found.append(Grammar(kind="choice", field=field, choices=given.choice))
-    if given.grammar is not None:
-        found.append(Grammar(kind="lark", field=field, lark=given.grammar))
+    if wanted.regex is not None:
+        found.append(Grammar(kind="regex", field=field, regex=wanted.regex))
+    if choices is not None:
+        several = texts(choices, f"{field}.choice", MOST_CHOICES)
+        found.append(Grammar(kind="choice", field=field, choices=several))
+    if wanted.grammar is not None:
+        found.append(Grammar(kind="lark", field=field, lark=wanted.grammar))
     if not found:
-        raise _refused(field, "none of its fields is set")
+        raise refused(field, "none of its fields is set")
     return found
 
 
-def _json_schema(field: str, given: str | dict[str, Any]) -> Grammar:
+def _json_schema(field: str, schema: Raw) -> Grammar:
     """A schema, also as JSON text."""
-    schema: Any = given
-    if isinstance(given, str):
-        try:
-            schema = msgspec.json.decode(given)
-        except (msgspec.DecodeError, RecursionError):
-            raise _refused(field, "the text is not JSON") from None
-    if not isinstance(schema, dict):
-        raise _refused(field, "a schema is an object")
+    must_be(schema, field, "object", "string")
+    if kind(schema) == "string":
+        found = object_in_text(text_of(schema))
+        if found is None:
+            raise refused(field, "the text is not a schema: it must be a JSON object")
+        schema = found
     return Grammar(kind="json_schema", field=field, schema=schema)
 
 
-def _refused(field: str, reason: str) -> RefusedError:
-    return RefusedError(f"{field}: {reason}", field, "invalid_value")
+TOOL_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}\Z")
+MOST_CHOICES = 10_000
+"""The core's own bound."""

@@ -211,6 +211,18 @@ impl Choice {
         self.finish = Some(Finish { reason, stop });
     }
 
+    /// Of the answer's tokens, if log-probs are kept and none was shown; without a token it is 0:
+    /// nothing is likelier.
+    pub(crate) fn mean_log_prob(&self) -> f32 {
+        // An echoed prompt has entries of its own in front.
+        let skipped = self.log_probs.len().saturating_sub(self.num_output_tokens as usize);
+        let answer = self.log_probs.get(skipped..).unwrap_or_default();
+        if answer.is_empty() {
+            return 0.0;
+        }
+        answer.iter().filter_map(|entry| entry.log_prob).sum::<f32>() / answer.len() as f32
+    }
+
     /// Whether an event of this choice is due: text, a piece, or the end.
     pub(crate) fn has_news(&self) -> bool {
         self.finish.is_some()

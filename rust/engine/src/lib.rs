@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod answer_json;
+mod body;
 mod choice;
 mod clock;
 mod commit;
@@ -39,9 +40,11 @@ mod stream;
 mod structured;
 #[cfg(test)]
 mod tests;
+mod token_json;
 mod tokenizer_files;
 mod wire;
 
+pub use body::{check_body, check_ids};
 pub use doctor::doctor;
 pub use engine::Engine;
 pub use error::EngineError;

@@ -20,7 +20,7 @@ use crate::sampling::{sampling_params, token_ids};
 use crate::served::Served;
 use crate::stream::{Form, PromptState, Stream, Trailer};
 use crate::structured::Structure;
-use crate::wire::{GenerationRequest, OutputFormat, OutputInput, PromptInput};
+use crate::wire::{GenerationRequest, OutputFormat, PromptInput};
 
 /// A client request ready for the engine thread.
 pub(crate) struct Submission {
@@ -89,7 +89,7 @@ pub(crate) fn prepare(
 ) -> Result<Submission, EngineError> {
     let common = Common::new(request, served, tenant)?;
     let num_choices = num_choices(request, served)?;
-    let form = form(&request.output, served, common.wants_log_probs());
+    let form = form(request, served, common.wants_log_probs())?;
     let mut stream = Stream::new(key, form, request.n as u32, now);
     stream.num_open = num_choices;
     let mut requests = Vec::with_capacity(num_choices as usize);
@@ -132,6 +132,10 @@ impl<'a> Common<'a> {
         })?;
         let stop_token_ids = stop_token_ids(request, served)?;
         let mut sampling = sampling_params(request, served)?;
+        if keep(request)?.is_some() {
+            // They tell which choices are best, whether the client sees them or not.
+            sampling.log_probs = sampling.log_probs.or(Some(0));
+        }
         let min_tokens = min_tokens(request)?;
         if min_tokens > 0 {
             sampling.min_tokens = min_tokens;
@@ -163,7 +167,7 @@ impl<'a> Common<'a> {
     }
 
     fn wants_log_probs(&self) -> bool {
-        self.sampling.log_probs.is_some()
+        self.request.sampling.logprobs.is_some()
     }
 
     /// Tokenises one prompt and adds its `n` choices.
@@ -190,7 +194,7 @@ impl<'a> Common<'a> {
                 let mut sampling = self.sampling.clone();
                 sampling.choice_index = choice;
                 request.sampling = Arc::new(sampling);
-            } else if self.request.output.echo {
+            } else if self.request.output.echo && self.wants_log_probs() {
                 request.prompt_log_probs = self.sampling.log_probs;
             }
             request.late_sampled = structure.grammar.is_some();
@@ -310,12 +314,29 @@ fn banned_ids(
     Ok(banned)
 }
 
-fn form(output: &OutputInput, served: &Served, log_probs: bool) -> Form {
+/// How many choices of each prompt are told, if not all are.
+fn keep(request: &GenerationRequest) -> Result<Option<usize>, EngineError> {
+    let Some(keep) = request.output.keep else { return Ok(None) };
+    let is_body = !request.output.stream
+        && matches!(request.output.format, OutputFormat::Completion | OutputFormat::Chat);
+    if !is_body || !(1..=request.n).contains(&keep) {
+        let message = format!("best_of: {keep} of {} choices of a whole answer", request.n);
+        return Err(EngineError::refused("best_of", message));
+    }
+    Ok(Some(keep as usize))
+}
+
+fn form(
+    request: &GenerationRequest,
+    served: &Served,
+    log_probs: bool,
+) -> Result<Form, EngineError> {
+    let output = &request.output;
     let format = match output.format {
-        OutputFormat::Delta => return Form::Deltas { log_probs },
+        OutputFormat::Delta => return Ok(Form::Deltas { log_probs }),
         OutputFormat::Embedding => {
             let model = output.model.as_deref().unwrap_or(&served.name);
-            return Form::Embeddings(Embeddings::new(model, output.base64));
+            return Ok(Form::Embeddings(Embeddings::new(model, output.base64)));
         }
         OutputFormat::Completion => FrameFormat::Completion,
         OutputFormat::Chat => FrameFormat::Chat,
@@ -335,8 +356,9 @@ fn form(output: &OutputInput, served: &Served, log_probs: bool) -> Form {
         usage_event: output.include_usage,
         log_probs,
         token_ids: output.return_token_ids,
+        keep: keep(request)?,
     };
-    if output.stream { Form::Events(builder, trailer) } else { Form::Body(builder, trailer) }
+    Ok(if output.stream { Form::Events(builder, trailer) } else { Form::Body(builder, trailer) })
 }
 
 const CHOICE_BITS: u32 = 12;

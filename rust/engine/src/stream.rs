@@ -59,6 +59,8 @@ pub(crate) struct Trailer {
     pub(crate) usage_event: bool,
     pub(crate) log_probs: bool,
     pub(crate) token_ids: bool,
+    /// How many choices of each prompt a body tells, if not all.
+    pub(crate) keep: Option<usize>,
 }
 
 /// What is known of one prompt.
@@ -136,10 +138,12 @@ impl Stream {
             Form::Body(builder, trailer) => {
                 if self.num_open == 0 {
                     self.choices.iter_mut().for_each(Choice::collect);
-                    let parts: Vec<ChoicePart<'_>> = self
-                        .choices
-                        .iter()
-                        .map(|choice| part(choice, *trailer, &self.prompts, self.n))
+                    let parts: Vec<ChoicePart<'_>> = told(&self.choices, *trailer, self.n)
+                        .zip(0..)
+                        .map(|(choice, index)| ChoicePart {
+                            index,
+                            ..part(choice, *trailer, &self.prompts, self.n)
+                        })
                         .collect();
                     let body = builder.body(&parts, self.usage, tokenizer);
                     events.push(Event { key: self.key, payload: Payload::Body(body) });
@@ -232,6 +236,19 @@ impl Stream {
 }
 
 /// What an event or a body shows of a choice.
+/// The choices that a body tells, in its order.
+fn told(choices: &[Choice], trailer: Trailer, n: u32) -> impl Iterator<Item = &Choice> {
+    choices.chunks(n as usize).flat_map(move |of_prompt| {
+        let mut kept: Vec<&Choice> = of_prompt.iter().collect();
+        if let Some(keep) = trailer.keep {
+            // Equals stay in order of index.
+            kept.sort_by(|a, b| b.mean_log_prob().total_cmp(&a.mean_log_prob()));
+            kept.truncate(keep);
+        }
+        kept
+    })
+}
+
 fn part<'a>(
     choice: &'a Choice,
     trailer: Trailer,

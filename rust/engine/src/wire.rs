@@ -254,6 +254,10 @@ pub struct OutputInput {
     /// The prompt in front of the answer (completions).
     #[serde(default)]
     pub echo: bool,
+    /// Of each prompt's `n` choices tell only so many, those with the highest mean log-prob a
+    /// token, best first; absent: all. Not in events, where the best is not known.
+    #[serde(default)]
+    pub keep: Option<i64>,
     /// Token ids beside the text.
     #[serde(default)]
     pub return_token_ids: bool,

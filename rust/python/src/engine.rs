@@ -74,8 +74,20 @@ impl Engine {
         py.detach(|| self.inner.detokenize(&token_ids)).map_err(|error| to_py(py, error))
     }
 
-    fn token_texts(&self, py: Python<'_>, token_ids: Vec<u32>) -> PyResult<Vec<String>> {
-        py.detach(|| self.inner.token_texts(&token_ids)).map_err(|error| to_py(py, error))
+    #[pyo3(signature = (request, texts = false))]
+    fn tokenize_json<'py>(
+        &self,
+        py: Python<'py>,
+        request: &[u8],
+        texts: bool,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let body = py.detach(|| self.inner.tokenize_json(request, texts));
+        Ok(PyBytes::new(py, &body.map_err(|error| to_py(py, error))?))
+    }
+
+    fn detokenize_json<'py>(&self, py: Python<'py>, ids: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+        let body = py.detach(|| self.inner.detokenize_json(ids));
+        Ok(PyBytes::new(py, &body.map_err(|error| to_py(py, error))?))
     }
 
     fn metrics<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {

@@ -18,7 +18,22 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("ERROR", events::ERROR)?;
     module.add("DELTA", events::DELTA)?;
     module.add_class::<engine::Engine>()?;
+    module.add_function(wrap_pyfunction!(check_body, module)?)?;
+    module.add_function(wrap_pyfunction!(check_ids, module)?)?;
     module.add_function(wrap_pyfunction!(doctor, module)?)
+}
+
+/// Refuses JSON that is broken, has a key twice, or holds too many values.
+#[pyfunction]
+fn check_body(py: Python<'_>, json: &[u8]) -> PyResult<()> {
+    py.detach(|| ingle_engine::check_body(json)).map_err(|error| error::to_py(py, error))
+}
+
+/// Refuses JSON that is not a list of token ids; their number.
+#[pyfunction]
+fn check_ids(py: Python<'_>, field: &str, json: &[u8], most: usize) -> PyResult<usize> {
+    let count = py.detach(|| ingle_engine::check_ids(field, json, most));
+    count.map_err(|error| error::to_py(py, error))
 }
 
 /// JSON: what this machine offers to the engine and what is missing.

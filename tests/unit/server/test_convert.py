@@ -111,7 +111,7 @@ def test_p02_four_forms_of_a_prompt():
 
 @pytest.mark.parametrize("prompt", [[], ["a", 1], [1, [2]], [[1], "a"], ["a"] * 2049])
 def test_prompt_lists_that_are_none(prompt):
-    assert refused(completion, prompt=prompt) == "prompt"
+    assert refused(completion, prompt=prompt).split("[")[0] == "prompt"
 
 
 def test_p06_max_tokens_null_is_absent():

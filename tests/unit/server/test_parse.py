@@ -1,20 +1,47 @@
+import json
+
 import pytest
+from msgspec import Raw
 
 from ingle.errors import RefusedError
+from ingle.generation import encode
+from ingle.server import convert, responses
 from ingle.server.embeddings import EmbeddingRequest
 from ingle.server.parse import BodyParser, UnknownFields
 from ingle.server.protocol import ChatRequest, CompletionRequest
 from ingle.server.protocol_responses import ResponsesRequest
 
+CALLER = convert.Caller(tenant="", response_id="id", created=7, chunked=True, model="m")
+PLAIN = {"prompt": "x"}
+
+
+def reader(kind, make, warn=None):
+    """Parses a body, and converts it: parts that stay JSON are checked there."""
+    parse = BodyParser(kind, warn or UnknownFields(warn=False)).parse
+
+    def read(body):
+        request = parse(body)
+        encode(make(request, CALLER))
+        return request
+
+    return read
+
 
 @pytest.fixture
 def completion():
-    return BodyParser(CompletionRequest, UnknownFields(warn=False)).parse
+    return reader(CompletionRequest, convert.completion)
 
 
 @pytest.fixture
 def chat():
-    return BodyParser(ChatRequest, UnknownFields(warn=False)).parse
+    return reader(ChatRequest, convert.chat)
+
+
+def fields(request):
+    """What a request says, without what it leaves out."""
+    values = {name: getattr(request, name) for name in request.__struct_fields__}
+    told = {k: json.loads(bytes(v)) if isinstance(v, Raw) else v for k, v in values.items()}
+    return {name: value for name, value in told.items() if value is not None}
 
 
 def refusal(parse, body):
@@ -86,7 +113,7 @@ def test_x01_broken_json(completion, body):
 
 
 def test_escaped_nul_is_a_character(completion):
-    assert completion(b'{"prompt":"a\\u0000b"}').prompt == "a\0b"
+    assert fields(completion(b'{"prompt":"a\\u0000b"}')) == {"prompt": "a\0b"}
 
 
 def test_unknown_field_is_named(completion, chat):
@@ -103,13 +130,13 @@ def test_missing_field_is_named(completion, chat):
 
 
 def test_null_equals_absent(completion, chat):
-    fields = [f for f in CompletionRequest.__struct_fields__ if f != "prompt"]
-    body = '{"prompt":"x",' + ",".join(f'"{f}":null' for f in fields) + "}"
-    assert completion(body.encode()) == CompletionRequest(prompt="x")
-    assert completion(b'{"prompt":"x","whatever":null}') == CompletionRequest(prompt="x")
-    fields = [f for f in ChatRequest.__struct_fields__ if f != "messages"]
+    names = [f for f in CompletionRequest.__struct_fields__ if f != "prompt"]
+    body = '{"prompt":"x",' + ",".join(f'"{f}":null' for f in names) + "}"
+    assert fields(completion(body.encode())) == PLAIN
+    assert fields(completion(b'{"prompt":"x","whatever":null}')) == PLAIN
+    names = [f for f in ChatRequest.__struct_fields__ if f != "messages"]
     body = '{"messages":[{"role":"user","content":"x"}],'
-    assert chat((body + ",".join(f'"{f}":null' for f in fields) + "}").encode()).n is None
+    assert chat((body + ",".join(f'"{f}":null' for f in names) + "}").encode()).n is None
 
 
 def test_replayed_answer_of_the_official_client_is_accepted(chat):
@@ -117,7 +144,7 @@ def test_replayed_answer_of_the_official_client_is_accepted(chat):
         '{"role":"assistant","content":"x","refusal":null,"annotations":[],"audio":null,'
         '"function_call":null,"tool_calls":null}'
     )
-    assert chat(f'{{"messages":[{message}]}}'.encode()).messages[0].content == "x"
+    assert chat(f'{{"messages":[{message}]}}'.encode()).messages[0].content == Raw(b'"x"')
 
 
 @pytest.mark.parametrize(
@@ -132,7 +159,7 @@ def test_replayed_answer_of_the_official_client_is_accepted(chat):
     ],
 )
 def test_off_values_equal_absent(completion, field):
-    assert completion(f'{{"prompt":"x",{field}}}'.encode()) == CompletionRequest(prompt="x")
+    assert fields(completion(f'{{"prompt":"x",{field}}}'.encode())) == PLAIN
 
 
 @pytest.mark.parametrize(
@@ -216,7 +243,7 @@ def test_warn_takes_unknown_fields_out_and_counts_them(caplog):
     unknown = UnknownFields(warn=True)
     parse = BodyParser(CompletionRequest, unknown).parse
     for _ in range(2):
-        assert parse(b'{"prompt":"x","temprature":0,"foo":{}}') == CompletionRequest(prompt="x")
+        assert fields(parse(b'{"prompt":"x","temprature":0,"foo":{}}')) == PLAIN
     assert unknown.counts == {"temprature": 2, "foo": 2}
     assert [r.getMessage().split()[2] for r in caplog.records] == ["temprature", "foo"]
     # Known fields stay checked, and nested ones have no such licence.
@@ -277,5 +304,6 @@ def test_pattern_ends_with_the_text(completion, chat):
     for kind in (EmbeddingRequest, ResponsesRequest):
         parse = BodyParser(kind, UnknownFields(warn=False)).parse
         assert refusal(parse, '{"input":"x","request_id":"a\\n"}').param == "request_id"
+    read = reader(ResponsesRequest, lambda asked, _: responses.chat_request(asked))
     body = '{"input":"x","tools":[{"type":"function","name":"f\\n"}]}'
-    assert refusal(parse, body).param == "tools[0].name"
+    assert refusal(read, body).param == "tools[0].name"

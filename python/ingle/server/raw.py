@@ -1,0 +1,144 @@
+"""[1] Parts of a body that stay JSON text: prompts, messages' texts, ids, schemas. Any thread.
+
+The core reads them anyway, with the interpreter detached. Made into Python objects they would hold
+the event loop up, whichever thread did it: a decoder keeps the interpreter to itself until it is
+done. What a part looks like is told from its first character; `check_body` has found it valid.
+"""
+
+import re
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from ingle.errors import RefusedError
+from ingle.generation import check_body, check_ids
+
+T = TypeVar("T")
+
+ABSENT: Any = None
+"""Default of a part that may be missing; msgspec knows no union of Raw and None: null is JSON."""
+
+
+def given(value: Raw | None) -> Raw | None:
+    """None for a part that is absent or null."""
+    return None if value is None or bytes(memoryview(value)[:1]) == b"n" else value
+
+
+def kind(value: Raw) -> str:
+    """The JSON type."""
+    return KINDS.get(bytes(memoryview(value)[:1]), "number")
+
+
+def must_be(value: Raw, place: str, *kinds: str) -> Raw:
+    """The value itself. Errors: RefusedError unless it is of one of these types."""
+    found = kind(value)
+    if found not in kinds:
+        raise refused(place, f"expected {' or '.join(kinds)}, got {found}")
+    return value
+
+
+def decoded(value: Raw, shape: type[T], place: str, most_bytes: int | None = None) -> T:
+    """A part as Python objects, of which few come. Errors: RefusedError names its field."""
+    size = memoryview(value).nbytes
+    if most_bytes is not None and size > most_bytes:
+        raise refused(place, f"{size} bytes, at most {most_bytes}")
+    try:
+        return msgspec.json.decode(value, type=shape)
+    except msgspec.ValidationError as error:
+        raise refusal(error, place) from None
+
+
+def entries(value: Raw, place: str, most: int) -> list[Raw]:
+    """The entries of a list."""
+    found = LIST.decode(must_be(value, place, "array"))
+    if len(found) > most:
+        raise refused(place, f"{len(found)} entries, at most {most}")
+    return found
+
+
+def texts(value: Raw, place: str, most: int) -> list[Raw]:
+    """The entries of a list of texts."""
+    found = entries(value, place, most)
+    for i, text in enumerate(found):
+        must_be(text, f"{place}[{i}]", "string")
+    return found
+
+
+def ids(value: Raw, place: str) -> Raw:
+    """The value itself. Errors: RefusedError unless it is a list of token ids."""
+    check_ids(place, bytes(value), MOST_IDS)
+    return value
+
+
+def first_of_list(value: Raw) -> bytes:
+    """The first character of a list's first entry; `]` where there is none."""
+    found = FIRST.match(value)
+    return found[1] if found else b""
+
+
+def as_raw(text: str) -> Raw:
+    """A text as a part."""
+    return Raw(msgspec.json.encode(text))
+
+
+def joined(parts: list[Raw]) -> Raw:
+    """Texts as one, with line feeds in between."""
+    return Raw(b'"' + rb"\n".join(bytes(memoryview(each)[1:-1]) for each in parts) + b'"')
+
+
+def text_of(value: Raw) -> str:
+    """The text that a part is."""
+    return msgspec.json.decode(value, type=str)
+
+
+def object_in_text(text: str) -> Raw | None:
+    """The JSON object that a text is; None if it is not one, or too large a one."""
+    if not text.lstrip(JSON_SPACE).startswith("{"):
+        return None
+    document = text.encode()
+    try:
+        check_body(document)
+    except RefusedError:
+        return None
+    return Raw(document)
+
+
+def refused(field: str, reason: str) -> RefusedError:
+    """A 400 that names the field."""
+    return RefusedError(f"{field}: {reason}", field, "invalid_value")
+
+
+def refusal(error: msgspec.ValidationError, place: str = "") -> RefusedError:
+    """A value of the wrong type or out of range, with the field's path; `place` is in front."""
+    text = str(error)
+    unknown = UNKNOWN.match(text)
+    expected, _, where = text.partition(" - at ")
+    path = PATH.search(where)
+    field = f"{place}{path[1]}".removeprefix(".") if path else place
+    if unknown:
+        name = f"{field}.{unknown[1]}" if field else unknown[1]
+        return RefusedError(f"unknown field: {name[:200]}", name[:200], "unknown_field")
+    missing = MISSING.match(text)
+    if missing:
+        name = f"{field}.{missing[1]}" if field else missing[1]
+        return RefusedError(f"{name}: the field is required", name, "missing_field")
+    name = field or None
+    return RefusedError(f"{field}: {expected}" if field else expected, name, "invalid_value")
+
+
+KINDS = {
+    b'"': "string",
+    b"{": "object",
+    b"[": "array",
+    b"t": "boolean",
+    b"f": "boolean",
+    b"n": "null",
+}
+LIST = msgspec.json.Decoder(list[Raw])
+FIRST = re.compile(rb"\[[ \t\r\n]*(.)", re.DOTALL)
+MOST_IDS = 1 << 21
+JSON_SPACE = " \t\r\n"
+UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`( - at |$)", re.DOTALL)
+MISSING = re.compile(r"Object missing required field `(.*?)`")
+PATH = re.compile(r"`\$(.*)`$", re.DOTALL)

@@ -1,0 +1,360 @@
+//! [1] Looks through a client's JSON before anything is made of it: valid, no doubled keys, not
+//! larger in number than the front end can turn into objects while others wait. Any thread, the
+//! interpreter detached; keeps nothing.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+
+use crate::error::EngineError;
+
+/// Checks a whole document. Depth, numbers in lists and all other values are bounded, each so that
+/// an interpreter that reads what passed is done within some milliseconds.
+///
+/// # Errors
+/// `Refused`, with a position or a bound, never with the client's text but for a doubled key.
+pub fn check_body(json: &[u8]) -> Result<(), EngineError> {
+    let mut counts = Counts::default();
+    let mut reader = serde_json::Deserializer::from_slice(json);
+    let walk = Walk { counts: &mut counts, depth: 0, in_list: false };
+    let read = walk.deserialize(&mut reader).and_then(|()| reader.end());
+    read.map_err(|error| counts.refusal.take().unwrap_or_else(|| malformed(&error)))
+}
+
+/// Checks that a JSON value is a list of `1..=most` token ids, and counts them.
+///
+/// # Errors
+/// `Refused` names the entry, as `field[3]`.
+pub fn check_ids(field: &str, json: &[u8], most: usize) -> Result<usize, EngineError> {
+    let mut reader = serde_json::Deserializer::from_slice(json);
+    let mut list = Ids { field, most, refusal: None };
+    let read = reader.deserialize_any(&mut list);
+    let wrong = || EngineError::refused(field, format!("{field}: must be a list of token ids"));
+    read.map_err(|_| list.refusal.take().unwrap_or_else(wrong))
+}
+
+#[derive(Default)]
+struct Counts {
+    /// Strings, objects, lists, and numbers outside lists.
+    values: usize,
+    /// Numbers in lists.
+    numbers: usize,
+    refusal: Option<EngineError>,
+}
+
+impl Counts {
+    fn refuse<E: serde::de::Error>(&mut self, message: String, code: &'static str) -> E {
+        self.refuse_field(message, None, code)
+    }
+
+    /// The reader stops at its own error; ours is kept beside it.
+    fn refuse_field<E: serde::de::Error>(
+        &mut self,
+        message: String,
+        param: Option<String>,
+        code: &'static str,
+    ) -> E {
+        self.refusal = Some(EngineError::Refused { message, param, code: Some(code), status: 400 });
+        E::custom("refused")
+    }
+}
+
+/// Reads one value and all below it.
+struct Walk<'a> {
+    counts: &'a mut Counts,
+    depth: usize,
+    in_list: bool,
+}
+
+impl Walk<'_> {
+    fn count<E: serde::de::Error>(self) -> Result<(), E> {
+        self.counts.values += 1;
+        if self.counts.values > MAX_VALUES {
+            let message = format!("the body has more than {MAX_VALUES} values");
+            return Err(self.counts.refuse(message, "too_many_values"));
+        }
+        Ok(())
+    }
+
+    fn number<E: serde::de::Error>(self) -> Result<(), E> {
+        if !self.in_list {
+            return self.count();
+        }
+        self.counts.numbers += 1;
+        if self.counts.numbers > MAX_NUMBERS {
+            let message = format!("the body has more than {MAX_NUMBERS} numbers in lists");
+            return Err(self.counts.refuse(message, "too_many_values"));
+        }
+        Ok(())
+    }
+
+    /// Counts a list or an object; the depth of what is in it.
+    fn open<E: serde::de::Error>(&mut self) -> Result<usize, E> {
+        let depth = self.depth + 1;
+        if depth > MAX_DEPTH {
+            let message =
+                format!("the body is nested too deeply: more than {MAX_DEPTH} lists and objects");
+            return Err(self.counts.refuse(message, "invalid_json"));
+        }
+        Walk { counts: &mut *self.counts, depth, in_list: false }.count()?;
+        Ok(depth)
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Walk<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<(), D::Error> {
+        reader.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Walk<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any value")
+    }
+
+    fn visit_unit<E: serde::de::Error>(self) -> Result<(), E> {
+        self.count()
+    }
+
+    fn visit_bool<E: serde::de::Error>(self, _: bool) -> Result<(), E> {
+        self.count()
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, _: i64) -> Result<(), E> {
+        self.number()
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, _: u64) -> Result<(), E> {
+        self.number()
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, _: f64) -> Result<(), E> {
+        self.number()
+    }
+
+    fn visit_str<E: serde::de::Error>(self, _: &str) -> Result<(), E> {
+        self.count()
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<(), A::Error> {
+        let depth = self.open()?;
+        while list
+            .next_element_seed(Walk { counts: &mut *self.counts, depth, in_list: true })?
+            .is_some()
+        {}
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut object: A) -> Result<(), A::Error> {
+        let depth = self.open()?;
+        let mut keys: Vec<Cow<'de, str>> = Vec::new();
+        while let Some(key) = object.next_key_seed(Key)? {
+            if key.len() > MAX_KEY_BYTES {
+                let message = format!("a key has {} bytes, at most {MAX_KEY_BYTES}", key.len());
+                return Err(self.counts.refuse(message, "invalid_json"));
+            }
+            keys.push(key);
+            object.next_value_seed(Walk { counts: &mut *self.counts, depth, in_list: false })?;
+        }
+        keys.sort_unstable();
+        let Some(twice) = keys.windows(2).find(|pair| pair[0] == pair[1]) else { return Ok(()) };
+        let name: String = twice[0].chars().take(64).collect();
+        let message = format!("{name}: the field is there twice");
+        Err(self.counts.refuse_field(message, Some(name), "invalid_json"))
+    }
+}
+
+/// A key, borrowed where it has no escapes.
+struct Key;
+
+impl<'de> DeserializeSeed<'de> for Key {
+    type Value = Cow<'de, str>;
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Self::Value, D::Error> {
+        reader.deserialize_str(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Key {
+    type Value = Cow<'de, str>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+
+    fn visit_borrowed_str<E: serde::de::Error>(self, key: &'de str) -> Result<Self::Value, E> {
+        Ok(Cow::Borrowed(key))
+    }
+
+    fn visit_str<E: serde::de::Error>(self, key: &str) -> Result<Self::Value, E> {
+        Ok(Cow::Owned(key.to_owned()))
+    }
+}
+
+struct Ids<'a> {
+    field: &'a str,
+    most: usize,
+    refusal: Option<EngineError>,
+}
+
+impl<'de> Visitor<'de> for &mut Ids<'_> {
+    type Value = usize;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of token ids")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<usize, A::Error> {
+        let mut count = 0;
+        while let Some(entry) = list.next_element::<Entry>()? {
+            if let Some(wrong) = entry.wrong() {
+                let place = format!("{}[{count}]", self.field);
+                let message =
+                    format!("{place}: must be a token id from 0 to {}, {wrong}", i32::MAX);
+                self.refusal = Some(EngineError::refused(&place, message));
+                return Err(A::Error::custom("refused"));
+            }
+            count += 1;
+        }
+        if count == 0 || count > self.most {
+            let (field, most) = (self.field, self.most);
+            let message = format!("{field}: must have 1 to {most} token ids, not {count}");
+            self.refusal = Some(EngineError::refused(field, message));
+            return Err(A::Error::custom("refused"));
+        }
+        Ok(count)
+    }
+}
+
+/// An entry of what should be a list of ids.
+#[derive(serde::Deserialize)]
+#[serde(untagged)]
+enum Entry {
+    Id(i64),
+    Other(serde::de::IgnoredAny),
+}
+
+impl Entry {
+    /// What is wrong with it, in words that do not quote a text.
+    fn wrong(&self) -> Option<String> {
+        match self {
+            Self::Id(id) if (0..=i64::from(i32::MAX)).contains(id) => None,
+            Self::Id(id) => Some(format!("not {id}")),
+            Self::Other(_) => Some("which is a whole number".to_owned()),
+        }
+    }
+}
+
+fn malformed(error: &serde_json::Error) -> EngineError {
+    EngineError::Refused {
+        message: format!("the body is not valid JSON: {error}"),
+        param: None,
+        code: Some("invalid_json"),
+        status: 400,
+    }
+}
+
+/// Below serde_json's 128, with room for the objects that a request's parts are put into.
+const MAX_DEPTH: usize = 110;
+/// As many as 16,384 chat messages have; an interpreter makes them in some 10 ms.
+const MAX_VALUES: usize = 1 << 16;
+/// Token ids: more than any context holds.
+const MAX_NUMBERS: usize = 1 << 21;
+const MAX_KEY_BYTES: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(json: &[u8]) -> (String, Option<String>) {
+        match check_body(json) {
+            Err(EngineError::Refused { message, param, status: 400, .. }) => (message, param),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn ordinary_bodies_pass() {
+        for json in [r#"{"prompt":"x","n":1}"#, "[]", "null", r#"{"a":{"b":1},"b":[{"a":"\n"}]}"#] {
+            assert_eq!(check_body(json.as_bytes()), Ok(()), "{json}");
+        }
+    }
+
+    #[test]
+    fn broken_bodies_are_named_by_position_only() {
+        for json in [
+            &b"{\"S3\":\"S3"[..],
+            b"\xef\xbb\xbf{}",
+            b"{}x",
+            b"",
+            b"{\"a\":NaN}",
+            b"{\"a\":01}",
+            b"{\"a\":\"\\ud83d\"}",
+            b"{\"\\udc00\":1}",
+            b"{\"a\":\"\xff\"}",
+            b"{\"a\":\"\n\"}",
+        ] {
+            let (message, param) = refusal(json);
+            assert!(message.starts_with("the body is not valid JSON: "), "{message}");
+            assert!(!message.contains("S3") && !message.contains('\n'), "{message}");
+            assert_eq!(param, None);
+        }
+    }
+
+    #[test]
+    fn doubled_keys_are_refused_however_they_are_written() {
+        for json in [r#"{"a":1,"b":2,"a":3}"#, r#"{"x":[{"a":1,"\u0061":2}]}"#] {
+            let (message, param) = refusal(json.as_bytes());
+            assert_eq!((&*message, param.as_deref()), ("a: the field is there twice", Some("a")));
+        }
+    }
+
+    #[test]
+    fn bounds_hold_at_their_edges() {
+        let deep = |n: usize| format!("{}{}", "[".repeat(n), "]".repeat(n));
+        assert_eq!(check_body(deep(MAX_DEPTH).as_bytes()), Ok(()));
+        for depth in [MAX_DEPTH + 1, 128, 100_000] {
+            assert!(refusal(deep(depth).as_bytes()).0.contains("too deeply"), "{depth}");
+        }
+        let list = |entry: &str, n: usize| format!("[{}]", vec![entry; n].join(","));
+        // The list itself is a value.
+        assert_eq!(check_body(list("\"\"", MAX_VALUES - 1).as_bytes()), Ok(()));
+        for entry in ["\"\"", "[]", "{}", "null"] {
+            assert!(refusal(list(entry, MAX_VALUES).as_bytes()).0.contains("65536 values"));
+        }
+        assert_eq!(check_body(list("7", MAX_NUMBERS).as_bytes()), Ok(()));
+        assert!(refusal(list("7", MAX_NUMBERS + 1).as_bytes()).0.contains("2097152 numbers"));
+        let key = format!("{{\"{}\":1}}", "k".repeat(MAX_KEY_BYTES + 1));
+        assert!(refusal(key.as_bytes()).0.contains("4097 bytes"));
+    }
+
+    #[test]
+    fn lists_of_ids_are_checked_entry_by_entry() {
+        assert_eq!(check_ids("prompt", b" [1, 2,3]", 3), Ok(3));
+        for (json, what) in [
+            ("[1,-1]", "prompt[1]: must be a token id from 0 to 2147483647, not -1"),
+            ("[1,2147483648]", "prompt[1]: "),
+            ("[1,18446744073709551615]", "prompt[1]: "),
+            ("[1,1.5]", "prompt[1]: "),
+            ("[1,\"S3\"]", "prompt[1]: "),
+            ("[[1]]", "prompt[0]: "),
+            ("[null]", "prompt[0]: "),
+            ("[true]", "prompt[0]: "),
+            ("[]", "prompt: must have 1 to 3 token ids, not 0"),
+            ("[1,2,3,4]", "prompt: must have 1 to 3 token ids, not 4"),
+            ("5", "prompt: must be a list of token ids"),
+        ] {
+            let Err(EngineError::Refused { message, .. }) = check_ids("prompt", json.as_bytes(), 3)
+            else {
+                panic!("{json}");
+            };
+            assert!(message.starts_with(what), "{json}: {message}");
+            assert!(!message.contains("S3"), "{message}");
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! [2] [8] The bodies of /tokenize and /detokenize, from JSON to JSON: no list of tokens ever becomes
+//! objects of the interpreter. Any thread, the interpreter detached.
+
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::json::{integer_into, integers_into, string_into};
+
+impl Engine {
+    /// vLLM's answer to /tokenize for one prompt, given as an entry of `prompts`.
+    ///
+    /// # Errors
+    /// `Refused`.
+    pub fn tokenize_json(&self, document: &[u8], texts: bool) -> Result<Vec<u8>, EngineError> {
+        let ids = self.tokenize(document)?;
+        let mut out = b"{\"count\":".to_vec();
+        integer_into(&mut out, ids.len() as u64);
+        out.extend_from_slice(b",\"max_model_len\":");
+        integer_into(&mut out, u64::from(self.shared.served.max_model_len));
+        out.extend_from_slice(b",\"tokens\":");
+        integers_into(&mut out, ids.iter().map(|&id| u64::from(id)));
+        out.extend_from_slice(b",\"token_strs\":");
+        if texts {
+            for (i, text) in self.token_texts(&ids)?.iter().enumerate() {
+                out.push(if i == 0 { b'[' } else { b',' });
+                string_into(&mut out, text);
+            }
+            out.push(b']');
+        } else {
+            out.extend_from_slice(b"null");
+        }
+        out.push(b'}');
+        Ok(out)
+    }
+
+    /// The answer to /detokenize for a JSON list of ids, special tokens included.
+    ///
+    /// # Errors
+    /// `Refused` for what is no list of ids and for an id that the tokenizer does not have.
+    pub fn detokenize_json(&self, ids: &[u8]) -> Result<Vec<u8>, EngineError> {
+        let wrong = |_| EngineError::refused("tokens", "tokens: must be a list of token ids");
+        let ids: Vec<u32> = serde_json::from_slice(ids).map_err(wrong)?;
+        let mut out = b"{\"prompt\":".to_vec();
+        string_into(&mut out, &self.detokenize(&ids)?);
+        out.push(b'}');
+        Ok(out)
+    }
+}
