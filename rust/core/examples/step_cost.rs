@@ -90,6 +90,7 @@ fn scheduler(block_size: u32) -> Scheduler {
         },
         max_model_len: 8192,
         max_queue: NUM_REQUESTS,
+        weight_tokens: 100_000,
         enable_prefix_caching: true,
         cache_secret: 1,
     })

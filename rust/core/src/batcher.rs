@@ -3,31 +3,32 @@
 //! Rows that decode come first, one token each; prefill chunks of running requests by rank, then of
 //! requests that start, fill the token budget. A request that starts gets the blocks of all its known
 //! tokens at once, so only decoding can run out of blocks; then the running request with the worst
-//! rank is preempted.
+//! rank is preempted. Who starts is decided in starts.rs, who gets the last blocks in growth.rs, and
+//! how several tenants share a step in fair_share.rs.
 
+use crate::fair_share::Share;
 use crate::flight::{FlightRow, FlightStep};
-use crate::live_request::{LiveRequest, Phase};
+use crate::live_request::LiveRequest;
 use crate::request_table::RequestIndex;
 use crate::scheduler::{Scheduler, count};
-use crate::waiting_queue::Turn;
 use crate::{
     Micros, OpenedSlot, PlanRow, PooledRow, RequestKind, SampleMode, StepPlan, TokenSource, Wants,
 };
 
 /// A step being put together.
 #[derive(Debug, Default)]
-struct Draft {
+pub(crate) struct Draft {
     rows: Vec<PlanRow>,
-    opened: Vec<OpenedSlot>,
+    pub(crate) opened: Vec<OpenedSlot>,
     flight: FlightStep,
     /// Running requests in prefill, by rank.
-    prefills: Vec<RequestIndex>,
+    pub(crate) prefills: Vec<RequestIndex>,
     chunks: Vec<Chunk>,
-    num_tokens: u32,
+    pub(crate) num_tokens: u32,
     /// Once a request has found the pool dry: blocks that are on their way back.
-    num_returning: Option<u32>,
+    pub(crate) num_returning: Option<u32>,
     /// Requests that wait for one of those.
-    num_stalled: u32,
+    pub(crate) num_stalled: u32,
 }
 
 /// Part of a prefill.
@@ -35,6 +36,12 @@ struct Draft {
 struct Chunk {
     request: RequestIndex,
     num_tokens: u32,
+}
+
+impl Draft {
+    pub(crate) fn num_rows(&self) -> u32 {
+        count(self.rows.len() + self.chunks.len())
+    }
 }
 
 impl Scheduler {
@@ -53,11 +60,22 @@ impl Scheduler {
             flight: self.spare_steps.pop().unwrap_or_default(),
             ..Draft::default()
         };
+        let num_active = self.tenants.begin_step(self.now);
+        self.share = Share::new(&self.shape, self.weight_tokens, num_active);
+        self.make_room();
+        self.pause_decodes();
         self.plan_decodes(&mut draft);
-        self.plan_prefills(&mut draft);
-        if draft.num_returning.is_none() {
-            self.start_waiting(&mut draft);
+        if draft.rows.is_empty() && self.share.is_some() && self.in_flight.is_empty() {
+            // Whose turn it was may have been preempted: nobody is paused any more.
+            draft.prefills.clear();
+            self.plan_decodes(&mut draft);
         }
+        self.plan_prefills(&mut draft);
+        self.start_waiting(&mut draft);
+        // The last chunk may be cut: not that of somebody who holds little.
+        draft
+            .chunks
+            .sort_by_key(|chunk| self.is_above_share(self.requests[chunk.request].ticket.tenant));
         self.fit_to_tile(&mut draft);
         if draft.rows.is_empty() && draft.chunks.is_empty() {
             self.recycle(draft.flight);
@@ -79,12 +97,20 @@ impl Scheduler {
                 draft.prefills.push(index);
                 continue;
             }
+            if std::mem::take(&mut self.requests[index].is_paused) {
+                continue;
+            }
+            let request = &self.requests[index];
             if !request.can_decode() {
                 continue;
             }
             let covered = request.table.covers(request.num_submitted, self.shape.block_size);
-            if !covered && !self.grow(index, draft) {
-                continue;
+            if !covered {
+                let has_grown = self.grow(index, draft);
+                place = self.place_after(index);
+                if !has_grown {
+                    continue;
+                }
             }
             let request = &mut self.requests[index];
             let end = request.num_submitted + 1;
@@ -100,65 +126,15 @@ impl Scheduler {
             });
             draft.flight.push_row(index, request, 1, true);
             self.tenants.charge(request.ticket.tenant, 1);
+            self.tenants.in_step_mut(request.ticket.tenant).num_decodes += 1;
             draft.num_tokens += 1;
         }
     }
 
-    /// One more block for a running request; if none is left, the worst-ranked one is preempted,
-    /// perhaps this one. Blocks that are on their way back are waited for first.
-    fn grow(&mut self, index: RequestIndex, draft: &mut Draft) -> bool {
-        loop {
-            if let Some(block) = self.kv.allocate() {
-                self.requests[index].table.blocks.push(block);
-                return true;
-            }
-            let num_returning = match draft.num_returning {
-                Some(num_returning) => num_returning,
-                None => self.num_returning_blocks(),
-            };
-            draft.num_returning = Some(num_returning);
-            if num_returning > draft.num_stalled {
-                draft.num_stalled += 1;
-                return false;
-            }
-            if self.running.len() == 1 {
-                // Alone it fits: others that have been preempted or have ended still hold blocks.
-                assert!(!self.in_flight.is_empty(), "one request alone outgrows the pool");
-                return false;
-            }
-            let victim = self.running[self.running.len() - 1];
-            let num_freed = self.preempt(victim);
-            draft.num_returning = Some(num_returning + num_freed);
-            if victim == index {
-                return false;
-            }
-        }
-    }
-
-    /// Blocks that will be free or cached once the steps in flight have completed.
-    fn num_returning_blocks(&self) -> u32 {
-        let preempted = self.preempted.iter().map(|&index| self.num_own_blocks(index));
-        self.kv.pool.num_leaving() + preempted.sum::<u32>()
-    }
-
-    /// Blocks that nobody else owns.
-    fn num_own_blocks(&self, index: RequestIndex) -> u32 {
-        let blocks = &self.requests[index].table.blocks;
-        count(blocks.iter().filter(|&&block| self.kv.pool.has_one_owner(block)).count())
-    }
-
-    /// Leaves the running request out of further plans. Returns how many blocks will come back later;
-    /// none if they came back at once, because no submitted step names it.
-    pub(crate) fn preempt(&mut self, victim: RequestIndex) -> u32 {
-        self.stop_running(victim);
-        self.counters.preemptions += 1;
-        self.requests[victim].phase = Phase::Preempted;
-        if self.requests[victim].num_in_flight == 0 {
-            self.requeue(victim);
-            return 0;
-        }
-        self.preempted.push(victim);
-        self.num_own_blocks(victim)
+    /// Where the running requests begin that rank behind this one, which may just have been preempted.
+    fn place_after(&self, index: RequestIndex) -> usize {
+        let rank = self.requests[index].rank;
+        self.running.partition_point(|&other| self.requests[other].rank <= rank)
     }
 
     /// Chunks of running requests, best rank first.
@@ -169,88 +145,16 @@ impl Scheduler {
         }
     }
 
-    fn push_chunk(&self, request: RequestIndex, num_left: u32, draft: &mut Draft) {
-        let num_tokens = num_left.min(self.shape.max_num_batched_tokens - draft.num_tokens);
+    pub(crate) fn push_chunk(&mut self, request: RequestIndex, num_left: u32, draft: &mut Draft) {
+        let tenant = self.requests[request].ticket.tenant;
+        let num_tokens = num_left
+            .min(self.shape.max_num_batched_tokens - draft.num_tokens)
+            .min(self.num_chunk_tokens_left(tenant));
         if num_tokens > 0 {
+            self.tenants.in_step_mut(tenant).num_chunk_tokens += num_tokens;
             draft.chunks.push(Chunk { request, num_tokens });
             draft.num_tokens += num_tokens;
         }
-    }
-
-    /// Starts requests from the queue while budget, slots and blocks last. The first one that does
-    /// not fit holds back all others, or it might never fit.
-    fn start_waiting(&mut self, draft: &mut Draft) {
-        // A budget below max_num_seqs must still hold a row for each request that decodes.
-        let max_running = self.shape.max_num_seqs.min(self.shape.max_num_batched_tokens);
-        while draft.num_tokens < self.shape.max_num_batched_tokens
-            && count(self.running.len()) < max_running
-            && !self.free_slots.is_empty()
-        {
-            let Some(turn) = self.queue.next(&self.tenants, self.now) else { return };
-            let Some(opened) = self.start(&turn) else { return };
-            draft.opened.push(opened);
-            let request = &self.requests[turn.request];
-            self.push_chunk(turn.request, request.prefill_end - request.num_submitted, draft);
-        }
-    }
-
-    /// Gives the request a slot and blocks for all its known tokens; nothing if they are not there.
-    fn start(&mut self, turn: &Turn) -> Option<OpenedSlot> {
-        let index = turn.request;
-        let (cached, parent) = self.find_cached(index);
-        let request = &self.requests[index];
-        let num_tokens = request.num_tokens();
-        let num_new = num_tokens.div_ceil(self.shape.block_size) - count(cached.len());
-        let evictable = cached.iter().filter(|&&block| self.kv.pool.is_unowned(block)).count();
-        // Within half a block's worth of steps half of the running requests need a block each.
-        let reserve = count(self.running.len() / 2);
-        if num_new + reserve > self.kv.num_available() - count(evictable) {
-            return None;
-        }
-        let slot = self.free_slots.pop()?;
-        self.queue.start(&turn.ticket);
-        for &block in &cached {
-            self.kv.pool.share(block);
-        }
-        let depends_on = cached.iter().map(|&block| self.kv.prefix.filled_by(block)).max();
-        let request = &mut self.requests[index];
-        request.table.open(&cached, parent);
-        for _ in 0..num_new {
-            match self.kv.allocate() {
-                Some(block) => request.table.blocks.push(block),
-                None => unreachable!("available blocks were counted wrongly"),
-            }
-        }
-        let num_cached = count(cached.len()) * self.shape.block_size;
-        request.phase = Phase::Running;
-        request.slot = slot;
-        request.num_submitted = num_cached;
-        request.prefill_end = num_tokens;
-        request.depends_on = depends_on;
-        request.waited.0 += self.now.0 - request.queued_at.0;
-        request.rank = if turn.is_overdue {
-            (0, i64::try_from(turn.ticket.overdue_at.0).unwrap_or(i64::MAX), turn.ticket.arrival)
-        } else {
-            (1, i64::from(turn.ticket.priority), turn.ticket.arrival)
-        };
-        if !request.has_started {
-            request.has_started = true;
-            request.num_cached = num_cached;
-            request.started_after = Micros(self.now.0 - request.admitted_at.0);
-            self.counters.prefix_cache_queries += u64::from(request.num_prompt);
-            self.counters.prefix_cache_hits += u64::from(num_cached);
-        }
-        let opened = OpenedSlot {
-            slot,
-            sampling: request.request.sampling.clone(),
-            prompt: request.request.prompt.clone(),
-            generated: request.generated.clone(),
-            cached_blocks: cached,
-        };
-        let rank = request.rank;
-        let place = self.running.partition_point(|&other| self.requests[other].rank < rank);
-        self.running.insert(place, index);
-        Some(opened)
     }
 
     /// Shortens the last chunk so that the rows fill whole tiles, if otherwise most of the last tile

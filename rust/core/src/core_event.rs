@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use crate::{FinishReason, Micros, RequestId, TokenId, TokenLogProbs};
+use crate::{FinishReason, Micros, RequestId, TenantId, TokenId, TokenLogProbs};
 
 /// Something that happened to one request. In the order in which it happened; `Finished` comes last
 /// and exactly once for every admitted request.
@@ -48,6 +48,8 @@ pub enum CoreEvent {
     Finished {
         /// Which request.
         id: RequestId,
+        /// Whose it was.
+        tenant: TenantId,
         /// Why.
         reason: FinishReason,
         /// The stop id or end-of-text that ended it, the last of its tokens; its text is not output.

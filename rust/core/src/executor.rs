@@ -34,6 +34,12 @@ pub trait Executor: Send {
     /// The sizes it was built with.
     fn shape(&self) -> ExecutorShape;
 
+    /// Context tokens whose keys and values take as long to read as the weights; absent where both are
+    /// the served model's and lie in the same memory.
+    fn weight_tokens(&self) -> Option<u32> {
+        None
+    }
+
     /// Starts a step behind those already submitted.
     ///
     /// # Errors

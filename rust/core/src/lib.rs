@@ -7,7 +7,9 @@
 mod batcher;
 mod core_event;
 mod executor;
+mod fair_share;
 mod flight;
+mod growth;
 mod ids;
 mod kv;
 mod limits;
@@ -18,6 +20,7 @@ mod request_table;
 mod sampling;
 mod scheduler;
 mod shared_prefix;
+mod starts;
 mod step_commit;
 mod step_output;
 mod step_plan;

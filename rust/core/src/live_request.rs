@@ -2,6 +2,7 @@
 
 use crate::kv::{BlockTable, Parent};
 use crate::request_table::RequestIndex;
+use crate::scheduler::count;
 use crate::waiting_queue::{OVERDUE_AFTER, Ticket};
 use crate::{Micros, NewRequest, Pooling, RequestId, RequestKind, SlotId, StepId, TokenId};
 
@@ -53,6 +54,8 @@ pub(crate) struct LiveRequest {
     pub(crate) prefill_end: u32,
     /// Its last row is late-sampled and the mask has not been issued.
     pub(crate) is_mask_pending: bool,
+    /// Left out of the step that is being planned.
+    pub(crate) is_paused: bool,
     /// Rows in flight were computed from a failed step's blocks: their results are dropped.
     pub(crate) is_tainted: bool,
     pub(crate) rank: Rank,
@@ -66,6 +69,8 @@ pub(crate) struct LiveRequest {
     /// The latest step that fills a block it got from the prefix cache.
     pub(crate) depends_on: Option<StepId>,
     pub(crate) num_cached: u32,
+    /// Blocks found in the prefix cache when it started last.
+    pub(crate) num_shared_blocks: u32,
     pub(crate) admitted_at: Micros,
     /// All time spent waiting before `queued_at`.
     pub(crate) waited: Micros,
@@ -92,6 +97,7 @@ impl LiveRequest {
             num_submitted: 0,
             prefill_end: 0,
             is_mask_pending: false,
+            is_paused: false,
             is_tainted: false,
             rank: (1, 0, 0),
             table: BlockTable::default(),
@@ -101,6 +107,7 @@ impl LiveRequest {
             root: None,
             depends_on: None,
             num_cached: 0,
+            num_shared_blocks: 0,
             admitted_at: now,
             waited: Micros(0),
             queued_at: now,
@@ -166,8 +173,14 @@ impl LiveRequest {
         }
     }
 
+    /// Blocks that it holds and did not find in the prefix cache.
+    pub(crate) fn num_new_blocks(&self) -> u32 {
+        count(self.table.blocks.len()) - self.num_shared_blocks
+    }
+
     /// The ticket for waiting from `now` on: earlier waits count.
-    pub(crate) fn queue_at(&mut self, now: Micros) -> Ticket {
+    pub(crate) fn queue_at(&mut self, now: Micros, block_size: u32) -> Ticket {
+        self.ticket.num_blocks = self.num_tokens().div_ceil(block_size);
         self.phase = Phase::Waiting;
         self.queued_at = now;
         self.ticket.overdue_at = Micros((now.0 + OVERDUE_AFTER.0).saturating_sub(self.waited.0));

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use crate::live_request::Phase;
 use crate::scheduler::{Scheduler, count};
+use crate::tenants::Holding;
 
 /// Totals since start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -117,9 +118,25 @@ impl Scheduler {
             self.requests.num_alive(),
             "tenants' requests"
         );
+        self.verify_holdings();
         let ranks: Vec<_> = self.running.iter().map(|&index| self.requests[index].rank).collect();
         assert!(ranks.is_sorted(), "running requests are out of order");
         self.kv.pool.verify_owners(&owners);
         self.kv.verify();
+    }
+
+    /// What tenants hold, from their running requests.
+    fn verify_holdings(&self) {
+        let mut holdings: HashMap<u32, Holding> = HashMap::new();
+        for &index in &self.running {
+            let request = &self.requests[index];
+            let holding = holdings.entry(request.ticket.tenant.0).or_default();
+            holding.num_slots += 1;
+            holding.num_blocks += request.num_new_blocks();
+        }
+        for tenant in self.tenants.all() {
+            let held = holdings.get(&tenant.0).copied().unwrap_or_default();
+            assert_eq!(self.tenants.holding(tenant), held, "held by tenant {}", tenant.0);
+        }
     }
 }

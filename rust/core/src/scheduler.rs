@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use crate::fair_share::Share;
 use crate::flight::FlightStep;
 use crate::kv::{KvCache, Parent};
 use crate::live_request::{LiveRequest, Phase};
@@ -23,6 +24,9 @@ pub struct SchedulerConfig {
     pub max_model_len: u32,
     /// Most requests that wait.
     pub max_queue: u32,
+    /// Context tokens whose keys and values take as long to read as the weights: reading less hardly
+    /// lengthens a step.
+    pub weight_tokens: u32,
     /// Whether requests share computed prefixes; choices of one prompt do in any case.
     pub enable_prefix_caching: bool,
     /// Random for each process: nobody can predict the cache's hashes.
@@ -38,10 +42,15 @@ pub struct SchedulerConfig {
 pub struct Scheduler {
     pub(crate) shape: ExecutorShape,
     pub(crate) limits: Limits,
+    pub(crate) weight_tokens: u32,
     pub(crate) enable_prefix_caching: bool,
     pub(crate) requests: RequestTable,
     pub(crate) queue: WaitingQueue,
     pub(crate) tenants: Tenants,
+    /// Of each tenant in the step that was planned last; nothing if there is only one.
+    pub(crate) share: Option<Share>,
+    /// Blocks that requests within their tenant's share wait for.
+    pub(crate) num_claimed: u32,
     /// By rank, best first; none is preempted or leaving.
     pub(crate) running: Vec<RequestIndex>,
     /// Those that still wait for steps in flight.
@@ -61,6 +70,7 @@ pub struct Scheduler {
     pub(crate) now: Micros,
     pub(crate) counters: Counters,
     pub(crate) scratch_tokens: Vec<TokenId>,
+    pub(crate) scratch_requests: Vec<(RequestIndex, Ticket)>,
 }
 
 impl Scheduler {
@@ -84,10 +94,13 @@ impl Scheduler {
         Self {
             shape,
             limits: Limits::new(&config),
+            weight_tokens: config.weight_tokens,
             enable_prefix_caching: config.enable_prefix_caching,
             requests: RequestTable::default(),
             queue: WaitingQueue::default(),
             tenants: Tenants::default(),
+            share: None,
+            num_claimed: 0,
             running: Vec::new(),
             preempted: Vec::new(),
             num_blocked: 0,
@@ -102,6 +115,7 @@ impl Scheduler {
             now: Micros(0),
             counters: Counters::default(),
             scratch_tokens: Vec::new(),
+            scratch_requests: Vec::new(),
         }
     }
 
@@ -146,6 +160,7 @@ impl Scheduler {
             tenant: self.tenants.join(request.tenant),
             arrival: self.next_arrival,
             overdue_at: now,
+            num_blocks: 0,
         };
         self.next_arrival += 1;
         self.counters.admitted += 1;
@@ -233,7 +248,7 @@ impl Scheduler {
     }
 
     fn enqueue(&mut self, index: RequestIndex) {
-        let ticket = self.requests[index].queue_at(self.now);
+        let ticket = self.requests[index].queue_at(self.now, self.shape.block_size);
         self.queue.push(index, ticket);
     }
 
@@ -249,13 +264,14 @@ impl Scheduler {
         let request = &self.requests[index];
         events.push(CoreEvent::Finished {
             id: request.id(),
+            tenant: request.request.tenant,
             reason,
             stop_token,
             num_prompt_tokens: request.num_prompt,
             num_cached_tokens: request.num_cached,
             num_output_tokens: request.num_generated(),
         });
-        self.tenants.leave(request.ticket.tenant);
+        self.tenants.leave(request.ticket.tenant, self.now);
         self.counters.finished += 1;
         self.requests.end(index);
         match self.requests[index].phase {
@@ -296,6 +312,10 @@ impl Scheduler {
             Ok(place) => self.running.remove(place),
             Err(_) => unreachable!("a running request is not on the list"),
         };
+        let request = &self.requests[index];
+        let holding = self.tenants.holding_mut(request.ticket.tenant);
+        holding.num_slots -= 1;
+        holding.num_blocks -= request.num_new_blocks();
     }
 
     /// Slot and blocks of a request that no submitted step names go back.

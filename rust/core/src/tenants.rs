@@ -1,4 +1,4 @@
-//! [4] Service received by each tenant, so that the least served one goes first. Engine thread only.
+//! [4] What each tenant has received and holds. Engine thread only.
 //!
 //! The virtual token counter of "Fairness in Serving Large Language Models" (Sheng et al., OSDI 2024,
 //! section 4): every token row scheduled is charged to its tenant, and a tenant that comes back from
@@ -6,18 +6,36 @@
 
 use std::collections::HashMap;
 
-use crate::TenantId;
+use crate::live_request::Rank;
+use crate::{Micros, TenantId};
 
 /// Counters of all tenants ever seen; as many as there are API keys.
 #[derive(Debug, Default)]
 pub(crate) struct Tenants {
     index: HashMap<TenantId, TenantIndex>,
     accounts: Vec<Account>,
+    /// Those with a live request now or a while ago.
+    active: Vec<TenantIndex>,
 }
 
 /// Place of a tenant in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TenantIndex(pub(crate) u32);
+
+/// What a tenant's running requests hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Holding {
+    pub(crate) num_slots: u32,
+    /// Without those found in the prefix cache, which others may hold too.
+    pub(crate) num_blocks: u32,
+}
+
+/// Its token rows in the step that is being planned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct InStep {
+    pub(crate) num_decodes: u32,
+    pub(crate) num_chunk_tokens: u32,
+}
 
 #[derive(Debug, Default)]
 struct Account {
@@ -25,6 +43,13 @@ struct Account {
     service: u64,
     /// Requests that wait or run.
     num_live: u32,
+    holding: Holding,
+    in_step: InStep,
+    /// Where its requests go on to take turns.
+    last_decoded: Rank,
+    /// When its last request ended.
+    idle_since: Micros,
+    is_active: bool,
 }
 
 impl Tenants {
@@ -35,30 +60,100 @@ impl Tenants {
         if index == next {
             self.accounts.push(Account::default());
         }
-        if self.accounts[index.0 as usize].num_live == 0 {
+        if self.account(index).num_live == 0 {
             let floor = self.floor();
-            let account = &mut self.accounts[index.0 as usize];
+            let account = self.account_mut(index);
             account.service = account.service.max(floor);
         }
-        self.accounts[index.0 as usize].num_live += 1;
+        let account = self.account_mut(index);
+        account.num_live += 1;
+        if !std::mem::replace(&mut account.is_active, true) {
+            self.active.push(index);
+        }
         index
     }
 
     /// One live request less.
-    pub(crate) fn leave(&mut self, index: TenantIndex) {
-        self.accounts[index.0 as usize].num_live -= 1;
+    pub(crate) fn leave(&mut self, index: TenantIndex, now: Micros) {
+        let account = self.account_mut(index);
+        account.num_live -= 1;
+        account.idle_since = now;
     }
 
     pub(crate) fn charge(&mut self, index: TenantIndex, num_tokens: u32) {
-        self.accounts[index.0 as usize].service += u64::from(num_tokens);
+        self.account_mut(index).service += u64::from(num_tokens);
     }
 
     pub(crate) fn service(&self, index: TenantIndex) -> u64 {
-        self.accounts[index.0 as usize].service
+        self.account(index).service
     }
 
     pub(crate) fn num_live(&self) -> u32 {
         self.accounts.iter().map(|account| account.num_live).sum()
+    }
+
+    /// Begins a step: nobody has prompt tokens in it. Returns how many tenants are active: those with
+    /// a live request, or with one in the last `ACTIVE_FOR`.
+    pub(crate) fn begin_step(&mut self, now: Micros) -> u32 {
+        let accounts = &mut self.accounts;
+        self.active.retain(|index| {
+            let account = &mut accounts[index.0 as usize];
+            account.in_step = InStep::default();
+            account.is_active =
+                account.num_live > 0 || now.0 < account.idle_since.0.saturating_add(ACTIVE_FOR.0);
+            account.is_active
+        });
+        u32::try_from(self.active.len()).unwrap_or(u32::MAX)
+    }
+
+    pub(crate) fn in_step(&self, index: TenantIndex) -> InStep {
+        self.account(index).in_step
+    }
+
+    pub(crate) fn in_step_mut(&mut self, index: TenantIndex) -> &mut InStep {
+        &mut self.account_mut(index).in_step
+    }
+
+    pub(crate) fn last_decoded(&self, index: TenantIndex) -> Rank {
+        self.account(index).last_decoded
+    }
+
+    pub(crate) fn set_last_decoded(&mut self, index: TenantIndex, rank: Rank) {
+        self.account_mut(index).last_decoded = rank;
+    }
+
+    pub(crate) fn num_active(&self) -> usize {
+        self.active.len()
+    }
+
+    pub(crate) fn nth_active(&self, place: usize) -> TenantIndex {
+        self.active[place]
+    }
+
+    pub(crate) fn holding(&self, index: TenantIndex) -> Holding {
+        self.account(index).holding
+    }
+
+    pub(crate) fn holding_mut(&mut self, index: TenantIndex) -> &mut Holding {
+        &mut self.account_mut(index).holding
+    }
+
+    /// Whoever may hold something, in no order.
+    pub(crate) fn active(&self) -> impl Iterator<Item = TenantIndex> {
+        self.active.iter().copied()
+    }
+
+    /// All ever seen.
+    pub(crate) fn all(&self) -> impl Iterator<Item = TenantIndex> {
+        (0..self.accounts.len() as u32).map(TenantIndex)
+    }
+
+    fn account(&self, index: TenantIndex) -> &Account {
+        &self.accounts[index.0 as usize]
+    }
+
+    fn account_mut(&mut self, index: TenantIndex) -> &mut Account {
+        &mut self.accounts[index.0 as usize]
     }
 
     /// Where a tenant that was idle starts: beside the least served active one, or, if all were idle,
@@ -70,6 +165,10 @@ impl Tenants {
         })
     }
 }
+
+/// A tenant counts for so long after its last request has ended: clients pause, and what was given
+/// to others in a pause takes a step or two to come back.
+const ACTIVE_FOR: Micros = Micros(10_000_000);
 
 #[cfg(test)]
 mod tests {
@@ -84,10 +183,25 @@ mod tests {
         assert_eq!(tenants.service(late), 1000);
         tenants.charge(hog, 50);
         assert!(tenants.service(late) < tenants.service(hog));
-        tenants.leave(hog);
-        tenants.leave(late);
+        tenants.leave(hog, Micros(0));
+        tenants.leave(late, Micros(0));
         assert_eq!(tenants.num_live(), 0);
         let late = tenants.join(TenantId(8));
         assert_eq!(tenants.service(late), 1050, "all were idle: the past is forgotten");
+    }
+
+    #[test]
+    fn test_tenant_is_active_until_a_while_after_its_last_request() {
+        let mut tenants = Tenants::default();
+        let first = tenants.join(TenantId(7));
+        tenants.join(TenantId(8));
+        let long_after = Micros(5 * ACTIVE_FOR.0);
+        assert_eq!(tenants.begin_step(long_after), 2, "live requests count");
+        tenants.leave(first, long_after);
+        assert_eq!(tenants.begin_step(Micros(long_after.0 + ACTIVE_FOR.0 - 1)), 2);
+        assert_eq!(tenants.begin_step(Micros(long_after.0 + ACTIVE_FOR.0)), 1);
+        tenants.join(TenantId(7));
+        assert_eq!(tenants.begin_step(Micros(long_after.0 + ACTIVE_FOR.0)), 2);
+        assert_eq!(tenants.active().count(), 2);
     }
 }

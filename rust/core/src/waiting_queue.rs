@@ -1,15 +1,17 @@
 //! [4] Who starts next. Engine thread only.
 //!
-//! Order: lowest `priority` first; within it the least served tenant; within a tenant by arrival. The
-//! batcher never passes over the first request because it does not fit yet.
+//! Order: requests within their tenant's share first (`fair_share.rs`); then the lowest `priority`; then
+//! the least served tenant; within a tenant by priority and arrival. The batcher never passes over the
+//! first request because it does not fit yet.
 //!
 //! Why nobody starves: one in `OVERDUE_TURN` starts goes to the request that has been *overdue*
-//! (waited for `OVERDUE_AFTER`) the longest, whatever its priority and tenant. Starts never cease
-//! while somebody waits: what runs ends, because `max_tokens` bounds it, and an empty pool can hold
-//! any admitted request. So the request that became overdue first starts after finitely many starts;
-//! a request started on such a turn is preempted after all others only, so it ends. Then the next one
-//! is the first. The turn is a fraction, because a hog's backlog is overdue too and must not push
-//! polite tenants aside.
+//! (waited for `OVERDUE_AFTER`) the longest, whatever its priority and tenant. One whose tenant is being
+//! served and has its share does not push aside those within theirs: the turn is then owed, its tenant
+//! starts nothing else before it, and once that tenant's requests have ended it may go. Starts never
+//! cease while somebody waits: what runs ends, because `max_tokens` bounds it, and an empty pool can
+//! hold any admitted request. So the request that became overdue first starts after finitely many
+//! starts; a request started on such a turn is preempted after all others of its tenant, so it ends.
+//! Then the next one is the first. The turn is a fraction, because a hog's backlog is overdue too.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,9 +22,11 @@ use crate::tenants::{TenantIndex, Tenants};
 /// Requests that may start, in order.
 #[derive(Debug, Default)]
 pub(crate) struct WaitingQueue {
-    by_turn: BTreeMap<(i32, TenantIndex, u64), (RequestIndex, Ticket)>,
-    by_deadline: BTreeSet<(Micros, u64, i32, TenantIndex)>,
+    by_turn: BTreeMap<(TenantIndex, i32, u64), (RequestIndex, Ticket)>,
+    by_deadline: BTreeSet<(TenantIndex, Micros, u64, i32)>,
     num_starts: u64,
+    /// Whose overdue request was passed over when it was its turn.
+    owes_to: Option<TenantIndex>,
 }
 
 /// A request's place in the queue.
@@ -34,6 +38,21 @@ pub(crate) struct Ticket {
     pub(crate) arrival: u64,
     /// When it has waited too long, all its waits taken together.
     pub(crate) overdue_at: Micros,
+    /// For all its tokens known now.
+    pub(crate) num_blocks: u32,
+}
+
+/// How a request's tenant stands beside others; a smaller one goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Standing {
+    /// No other tenant is active.
+    Alone,
+    /// With this request it holds at most its share.
+    Within,
+    /// It would hold more.
+    Above,
+    /// It has its prompt tokens of this step: nothing more of it starts.
+    Served,
 }
 
 /// The request whose turn it is.
@@ -41,8 +60,11 @@ pub(crate) struct Ticket {
 pub(crate) struct Turn {
     pub(crate) request: RequestIndex,
     pub(crate) ticket: Ticket,
+    pub(crate) standing: Standing,
     /// It starts because it waited too long.
     pub(crate) is_overdue: bool,
+    /// Whose request waited too long and would have its turn now.
+    passes_over: Option<TenantIndex>,
 }
 
 impl WaitingQueue {
@@ -63,50 +85,95 @@ impl WaitingQueue {
     }
 
     /// Whose turn it is; the same one until it starts, a better one comes or it is removed.
-    pub(crate) fn next(&self, tenants: &Tenants, now: Micros) -> Option<Turn> {
-        if self.num_starts % OVERDUE_TURN == OVERDUE_TURN - 1
-            && let Some(&(overdue_at, arrival, priority, tenant)) = self.by_deadline.first()
-            && overdue_at <= now
-        {
-            let (request, ticket) = self.by_turn[&(priority, tenant, arrival)];
-            return Some(Turn { request, ticket, is_overdue: true });
+    pub(crate) fn next(
+        &self,
+        tenants: &Tenants,
+        now: Micros,
+        standing_of: impl Fn(&Ticket) -> Standing,
+    ) -> Option<Turn> {
+        let first = self.first(tenants, now, &standing_of)?;
+        if num_starts_till_overdue(self.num_starts) > 0 && self.owes_to.is_none() {
+            return Some(first);
         }
-        let (request, ticket) = self.least_served(tenants)?;
-        Some(Turn { request, ticket, is_overdue: false })
+        let (mut longest, mut passed_over): (Option<Turn>, Option<Turn>) = (None, None);
+        for (_, Ticket { tenant, .. }) in self.first_of_tenants() {
+            let Some((request, ticket)) = self.overdue_of(tenant, now) else { continue };
+            let standing = standing_of(&ticket);
+            if standing == Standing::Served {
+                continue;
+            }
+            let may_go = standing <= first.standing || tenants.holding(tenant).num_slots == 0;
+            let best = if may_go { &mut longest } else { &mut passed_over };
+            let key = |ticket: &Ticket| (ticket.overdue_at, ticket.arrival);
+            if best.is_none_or(|turn| key(&ticket) < key(&turn.ticket)) {
+                let is_overdue = true;
+                *best = Some(Turn { request, ticket, standing, is_overdue, passes_over: None });
+            }
+        }
+        let passes_over = passed_over.map(|turn| turn.ticket.tenant);
+        Some(longest.unwrap_or(Turn { passes_over, ..first }))
     }
 
     /// The request has started.
-    pub(crate) fn start(&mut self, ticket: &Ticket) {
-        self.remove(ticket);
+    pub(crate) fn start(&mut self, turn: &Turn) {
+        self.remove(&turn.ticket);
         self.num_starts += 1;
-    }
-
-    /// The oldest request of the least served tenant among those with the lowest priority number.
-    fn least_served(&self, tenants: &Tenants) -> Option<(RequestIndex, Ticket)> {
-        let (&(priority, ..), _) = self.by_turn.first_key_value()?;
-        let mut best: Option<((u64, u64), (RequestIndex, Ticket))> = None;
-        let mut from = TenantIndex(0);
-        while let Some((&(_, tenant, arrival), &found)) = self
-            .by_turn
-            .range((priority, from, 0)..=(priority, TenantIndex(u32::MAX), u64::MAX))
-            .next()
-        {
-            let key = (tenants.service(tenant), arrival);
-            if best.is_none_or(|(best_key, _)| key < best_key) {
-                best = Some((key, found));
-            }
-            from = TenantIndex(tenant.0 + 1);
+        if turn.is_overdue {
+            self.owes_to = None;
+        } else if self.owes_to.is_none() {
+            self.owes_to = turn.passes_over;
         }
-        best.map(|(_, found)| found)
+    }
+
+    /// The next request of each tenant that waits.
+    pub(crate) fn first_of_tenants(&self) -> impl Iterator<Item = (RequestIndex, Ticket)> {
+        let mut from = Some(TenantIndex(0));
+        std::iter::from_fn(move || {
+            let (&(tenant, ..), &found) = self.by_turn.range((from?, i32::MIN, 0)..).next()?;
+            from = tenant.0.checked_add(1).map(TenantIndex);
+            Some(found)
+        })
+    }
+
+    /// The best request, however long others wait.
+    fn first(
+        &self,
+        tenants: &Tenants,
+        now: Micros,
+        standing_of: impl Fn(&Ticket) -> Standing,
+    ) -> Option<Turn> {
+        let turns = self.first_of_tenants().filter_map(|found| {
+            let owed = (self.owes_to == Some(found.1.tenant))
+                .then(|| self.overdue_of(found.1.tenant, now))
+                .flatten();
+            let (request, ticket) = owed.unwrap_or(found);
+            let standing = standing_of(&ticket);
+            let turn = Turn { request, ticket, standing, is_overdue: false, passes_over: None };
+            (standing != Standing::Served).then_some(turn)
+        });
+        turns.min_by_key(|Turn { standing, ticket, .. }| {
+            (*standing, ticket.priority, tenants.service(ticket.tenant), ticket.arrival)
+        })
+    }
+
+    /// What the tenant has waited for the longest, if that is too long.
+    fn overdue_of(&self, tenant: TenantIndex, now: Micros) -> Option<(RequestIndex, Ticket)> {
+        let range = (tenant, Micros(0), 0, i32::MIN)..=(tenant, now, u64::MAX, i32::MAX);
+        let &(_, _, arrival, priority) = self.by_deadline.range(range).next()?;
+        Some(self.by_turn[&(tenant, priority, arrival)])
     }
 }
 
-fn turn_key(ticket: &Ticket) -> (i32, TenantIndex, u64) {
-    (ticket.priority, ticket.tenant, ticket.arrival)
+fn num_starts_till_overdue(num_starts: u64) -> u64 {
+    OVERDUE_TURN - 1 - num_starts % OVERDUE_TURN
 }
 
-fn deadline_key(ticket: &Ticket) -> (Micros, u64, i32, TenantIndex) {
-    (ticket.overdue_at, ticket.arrival, ticket.priority, ticket.tenant)
+fn turn_key(ticket: &Ticket) -> (TenantIndex, i32, u64) {
+    (ticket.tenant, ticket.priority, ticket.arrival)
+}
+
+fn deadline_key(ticket: &Ticket) -> (TenantIndex, Micros, u64, i32) {
+    (ticket.tenant, ticket.overdue_at, ticket.arrival, ticket.priority)
 }
 
 /// Waiting for this long makes a request overdue. Ten seconds: longer than any wait that a client
@@ -122,12 +189,18 @@ mod tests {
     use crate::TenantId;
 
     fn ticket(priority: i32, tenant: TenantIndex, arrival: u64) -> Ticket {
-        Ticket { priority, tenant, arrival, overdue_at: Micros(arrival + OVERDUE_AFTER.0) }
+        Ticket {
+            priority,
+            tenant,
+            arrival,
+            overdue_at: Micros(arrival + OVERDUE_AFTER.0),
+            num_blocks: 1,
+        }
     }
 
     fn start_next(queue: &mut WaitingQueue, tenants: &Tenants, now: u64) -> u64 {
-        let turn = queue.next(tenants, Micros(now)).unwrap();
-        queue.start(&turn.ticket);
+        let turn = queue.next(tenants, Micros(now), |_| Standing::Alone).unwrap();
+        queue.start(&turn);
         turn.ticket.arrival
     }
 
@@ -143,7 +216,7 @@ mod tests {
         }
         let order: Vec<u64> = (0..5).map(|_| start_next(&mut queue, &tenants, 0)).collect();
         assert_eq!(order, [4, 3, 1, 2, 5]);
-        assert_eq!(queue.next(&tenants, Micros(0)), None);
+        assert_eq!(queue.next(&tenants, Micros(0), |_| Standing::Alone), None);
     }
 
     #[test]
@@ -160,8 +233,8 @@ mod tests {
         }
         let mut polite_starts = 0;
         for _ in 0..20 {
-            let turn = queue.next(&tenants, Micros(0)).unwrap();
-            queue.start(&turn.ticket);
+            let turn = queue.next(&tenants, Micros(0), |_| Standing::Alone).unwrap();
+            queue.start(&turn);
             tenants.charge(turn.ticket.tenant, 100);
             polite_starts += u32::from(turn.ticket.tenant == polite);
         }

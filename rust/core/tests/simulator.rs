@@ -132,6 +132,7 @@ impl Load {
             shape,
             max_model_len: rng.range(8, 120),
             max_queue: rng.range(1, 20),
+            weight_tokens: rng.range(0, 100),
             enable_prefix_caching: !rng.one_in(4),
             cache_secret: rng.next(),
         };
@@ -223,7 +224,7 @@ impl Load {
         }
         request.stop.min_tokens = if rng.one_in(4) { rng.range(0, 6) } else { 0 };
         request.priority = rng.pick(&[0, 0, 0, -1, 5]);
-        request.tenant = TenantId(rng.range(0, 2));
+        request.tenant = TenantId(rng.range(0, 4));
         request.cache_salt = u64::from(rng.range(0, 1));
         match rng.range(0, 9) {
             0 => request.kind = RequestKind::Embed(Pooling::Mean),

@@ -6,7 +6,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use ingle_core::{
-    CoreEvent, FinishReason, Micros, RequestFault, RequestId, Scheduler, TokenId, TokenLogProbs,
+    CoreEvent, FinishReason, Micros, RequestFault, RequestId, Scheduler, TenantId, TokenId,
+    TokenLogProbs,
 };
 
 use ingle_text::GrammarError;
@@ -18,13 +19,15 @@ use crate::histogram::add;
 use crate::metrics::Metrics;
 use crate::outbox::Event;
 use crate::prepare::{request_id, split_id};
-use crate::shared::Shared;
+use crate::shared::{Shared, TenantLoad};
 use crate::stream::{Form, Route, Stream};
 
 /// The running client requests and what is about to be told of them.
 pub(crate) struct Committer {
     pub(crate) shared: Arc<Shared>,
     pub(crate) streams: HashMap<u64, Stream, BuildHasherDefault<KeyHasher>>,
+    /// All tenants that ever had a request.
+    pub(crate) tenants: HashMap<TenantId, Arc<TenantLoad>>,
     /// Streams with something to show, each once.
     pub(crate) touched: Vec<u64>,
     /// Events of this step.
@@ -44,6 +47,7 @@ impl Committer {
         Self {
             shared,
             streams: HashMap::default(),
+            tenants: HashMap::new(),
             touched: Vec::new(),
             events: Vec::new(),
             now: Micros(0),
@@ -87,8 +91,10 @@ impl Committer {
                             embeddings.take(choice, values);
                         }
                     }
-                    CoreEvent::Finished { id, reason, stop_token, .. } => {
-                        self.shared.release(1);
+                    CoreEvent::Finished { id, tenant, reason, stop_token, .. } => {
+                        if let Some(tenant) = self.tenants.get(&tenant) {
+                            self.shared.release(tenant, 1);
+                        }
                         let fault = self.take_finish(id, reason, stop_token, now);
                         if let Some(fault) = fault {
                             self.fail_stream(id, &fault, scheduler, core_events);
@@ -293,7 +299,7 @@ impl Committer {
             self.end_with_error(key, message, code, status);
             if let Some(stream) = self.streams.remove(&key) {
                 let open = stream.choices.iter().filter(|choice| !choice.is_over).count();
-                self.shared.release(open as u32);
+                self.shared.release_at_end(open as u32);
             }
         }
     }

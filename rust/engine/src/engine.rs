@@ -17,7 +17,7 @@ use crate::options::EngineOptions;
 use crate::outbox::Event;
 use crate::prepare::{num_choices, parse, prepare};
 use crate::prompt::encode_prompt;
-use crate::shared::{EngineState, Shared};
+use crate::shared::{EngineState, Shared, TenantLoad};
 use crate::wire::PromptInput;
 
 /// A loaded model and its engine thread. Dropping it shuts it down.
@@ -28,7 +28,7 @@ pub struct Engine {
     num_blocks: u32,
     health_stall_us: u64,
     next_key: AtomicU64,
-    tenants: Mutex<HashMap<String, TenantId>>,
+    tenants: Mutex<HashMap<String, Arc<TenantLoad>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -85,7 +85,8 @@ impl Engine {
         self.check_serving()?;
         let request = parse(document)?;
         let count = num_choices(&request, &self.shared.served)?;
-        if !self.shared.reserve(count) {
+        let tenant = self.tenant(&request.tenant);
+        if !self.shared.reserve(&tenant, count) {
             self.shared.metrics.rejections.fetch_add(1, Ordering::Relaxed);
             return Err(EngineError::Overloaded {
                 message: format!(
@@ -98,17 +99,16 @@ impl Engine {
             });
         }
         let key = self.next_key.fetch_add(1, Ordering::Relaxed);
-        let tenant = self.tenant(&request.tenant);
         let now = self.shared.clock.now();
-        let prepared = prepare(&request, &self.shared.served, key, tenant, now);
+        let prepared = prepare(&request, &self.shared.served, key, tenant.id, now);
         let queued = prepared.and_then(|submission| {
-            let message = Message::Submit(Box::new(submission));
+            let message = Message::Submit(Box::new(submission), Arc::clone(&tenant));
             self.shared.inbox.put(message).map_err(|_| self.stopped())
         });
         match queued {
             Ok(()) => Ok(key),
             Err(error) => {
-                self.shared.release(count);
+                self.shared.release(&tenant, count);
                 Err(error)
             }
         }
@@ -253,13 +253,14 @@ impl Engine {
     }
 
     /// A small number for each name; there are as many names as API keys.
-    fn tenant(&self, name: &str) -> TenantId {
-        if name.is_empty() {
-            return TenantId(0);
-        }
+    fn tenant(&self, name: &str) -> Arc<TenantLoad> {
         let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
-        let next = TenantId(tenants.len() as u32 + 1);
-        *tenants.entry(name.to_owned()).or_insert(next)
+        if let Some(tenant) = tenants.get(name) {
+            return Arc::clone(tenant);
+        }
+        let tenant = Arc::new(TenantLoad::new(TenantId(tenants.len() as u32)));
+        tenants.insert(name.to_owned(), Arc::clone(&tenant));
+        tenant
     }
 }
 

@@ -15,7 +15,7 @@ use crate::histogram::add;
 use crate::inbox::Message;
 use crate::outbox::Event;
 use crate::prepare::Submission;
-use crate::shared::{EngineState, Shared};
+use crate::shared::{EngineState, Shared, TenantLoad};
 
 /// Everything that only the engine thread touches.
 pub(crate) struct EngineThread {
@@ -76,7 +76,7 @@ impl EngineThread {
             self.committer.now = self.shared.clock.now();
             for message in batch.drain(..) {
                 match message {
-                    Message::Submit(submission) => self.admit(*submission),
+                    Message::Submit(submission, tenant) => self.admit(*submission, &tenant),
                     Message::Abort(key) => {
                         self.committer.abort(key, &mut self.scheduler, &mut self.core_events);
                     }
@@ -112,7 +112,7 @@ impl EngineThread {
         }
     }
 
-    fn admit(&mut self, submission: Submission) {
+    fn admit(&mut self, submission: Submission, tenant: &Arc<TenantLoad>) {
         let Submission { stream, requests } = submission;
         let key = stream.key;
         let metrics = &self.shared.metrics;
@@ -121,6 +121,7 @@ impl EngineThread {
             metrics.request_prompt_tokens.observe(prompt.ids.len() as u64);
         }
         self.committer.streams.insert(key, stream);
+        self.committer.tenants.entry(tenant.id).or_insert_with(|| Arc::clone(tenant));
         let now = self.committer.now;
         for (at, request) in requests.into_iter().enumerate() {
             metrics.request_params_max_tokens.observe(u64::from(request.stop.max_tokens));
@@ -129,7 +130,7 @@ impl EngineThread {
             self.committer.end_with_error(key, &error.to_string(), "not_admitted", 500);
             if let Some(stream) = self.committer.streams.get_mut(&key) {
                 let missing = &mut stream.choices[at..];
-                self.shared.release(missing.len() as u32);
+                self.shared.release(tenant, missing.len() as u32);
                 missing.iter_mut().for_each(|choice| choice.is_over = true);
             }
             self.committer.drop_stream(key, &mut self.scheduler, &mut self.core_events);
@@ -279,8 +280,8 @@ impl EngineThread {
         let mut shutdown = false;
         for item in batch.drain(..) {
             match item {
-                Message::Submit(submission) => {
-                    self.shared.release(submission.requests.len() as u32);
+                Message::Submit(submission, _) => {
+                    self.shared.release_at_end(submission.requests.len() as u32);
                     let payload = error_payload(message, code, status);
                     self.committer.events.push(Event { key: submission.stream.key, payload });
                 }

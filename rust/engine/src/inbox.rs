@@ -2,17 +2,18 @@
 //! thread puts, the engine thread takes. Nothing is computed under its lock.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use ingle_core::StepCompletion;
 
 use crate::grammar_pool::MaskResult;
 use crate::prepare::Submission;
+use crate::shared::TenantLoad;
 
 /// What the engine thread wakes up for.
 pub(crate) enum Message {
     /// A new client request.
-    Submit(Box<Submission>),
+    Submit(Box<Submission>, Arc<TenantLoad>),
     /// The client is gone.
     Abort(u64),
     /// Frames may go to this socket, if the event loop holds none of the stream's.

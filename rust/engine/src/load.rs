@@ -69,11 +69,13 @@ pub(crate) fn load_with(
     let config = SchedulerConfig {
         shape,
         max_model_len: built.sizes.max_model_len,
-        max_queue: built.sizes.max_num_seqs.saturating_add(built.sizes.max_queue),
+        // The queue is bounded where requests come in, by tenant: `Shared::reserve`.
+        max_queue: u32::MAX,
+        weight_tokens: weight_tokens(&checkpoint, &built),
         enable_prefix_caching: options.enable_prefix_caching,
         cache_secret: RandomState::new().hash_one("prefix cache"),
     };
-    let served = served(options, &checkpoint, text, &config, defaults_from_model);
+    let served = served(options, &checkpoint, text, &config, &built.sizes, defaults_from_model);
     let start_up = StartUp {
         device: built.name,
         memory: built.memory,
@@ -91,11 +93,23 @@ pub(crate) fn load_with(
     Ok(Loaded { shared, scheduler, executor: built.executor, info, sizes: built.sizes })
 }
 
+/// Context tokens whose keys and values are as many bytes as the weights.
+fn weight_tokens(checkpoint: &Checkpoint, built: &Built) -> u32 {
+    let estimate = || {
+        let weight_bytes: u64 = checkpoint.plan.tensors.values().map(|t| t.byte_len).sum();
+        let num_tokens = u64::from(built.sizes.num_blocks) * u64::from(built.sizes.block_size);
+        let tokens = weight_bytes.saturating_mul(num_tokens) / built.sizes.kv_cache_bytes.max(1);
+        u32::try_from(tokens).unwrap_or(u32::MAX)
+    };
+    built.executor.weight_tokens().unwrap_or_else(estimate)
+}
+
 fn served(
     options: &EngineOptions,
     checkpoint: &Checkpoint,
     text: TextParts,
     config: &SchedulerConfig,
+    sizes: &Sizes,
     defaults_from_model: bool,
 ) -> Served {
     let defaults = if defaults_from_model {
@@ -118,7 +132,7 @@ fn served(
         vocab_size: text.vocab_size,
         limits: Limits::new(config),
         max_num_seqs: config.shape.max_num_seqs,
-        capacity: config.max_queue,
+        capacity: sizes.max_num_seqs.saturating_add(sizes.max_queue),
         seeds: Seeds::new(options.seed),
         salts: RandomState::new(),
     }

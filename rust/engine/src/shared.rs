@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use ingle_core::Micros;
+use ingle_core::{Micros, TenantId};
 
 use crate::clock::Clock;
 use crate::inbox::Inbox;
@@ -21,10 +21,26 @@ pub(crate) struct Shared {
     state: AtomicU8,
     /// Choices accepted and not ended, counted by callers at submit, released by the engine thread.
     in_system: AtomicU32,
+    /// Tenants that have some of them.
+    num_tenants: AtomicU32,
     /// Micros of the last sign of progress: a step that ended, or work that came to an idle engine.
     progress_us: AtomicU64,
     /// Moving average of the time a request spends running, micros.
     service_us: AtomicU64,
+}
+
+/// What one tenant has in the system.
+#[derive(Debug)]
+pub(crate) struct TenantLoad {
+    pub(crate) id: TenantId,
+    /// Choices accepted and not ended, counted like `Shared::in_system`.
+    in_system: AtomicU32,
+}
+
+impl TenantLoad {
+    pub(crate) fn new(id: TenantId) -> Self {
+        Self { id, in_system: AtomicU32::new(0) }
+    }
 }
 
 /// Where the engine is in its life.
@@ -51,6 +67,7 @@ impl Shared {
             clock,
             state: AtomicU8::new(EngineState::Serving as u8),
             in_system: AtomicU32::new(0),
+            num_tenants: AtomicU32::new(0),
             progress_us: AtomicU64::new(0),
             service_us: AtomicU64::new(0),
         })
@@ -70,22 +87,46 @@ impl Shared {
         self.state.fetch_max(state as u8, Ordering::AcqRel);
     }
 
-    /// Takes room for `count` choices; false if they would exceed the capacity.
-    pub(crate) fn reserve(&self, count: u32) -> bool {
+    /// Takes room for `count` choices; false if they would exceed the capacity. A tenant may have its
+    /// share of the capacity even where others have filled all of it: who overloads the server is
+    /// refused, nobody else. The k-th tenant to do so has at most a k-th of the capacity, so n
+    /// tenants together have at most 1 + 1/2 + ... + 1/n times it.
+    pub(crate) fn reserve(&self, tenant: &TenantLoad, count: u32) -> bool {
         let capacity = self.served.capacity;
-        let before = self.in_system.fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| {
-            now.checked_add(count).filter(|&after| after <= capacity)
-        });
-        if before == Ok(0) {
-            // An idle engine stood still rightly until now.
-            self.progress(self.clock.now());
+        // Counted first, so that requests of one tenant that come together see each other.
+        let before = tenant.in_system.fetch_add(count, Ordering::AcqRel);
+        if before == 0 {
+            self.num_tenants.fetch_add(1, Ordering::AcqRel);
         }
-        before.is_ok()
+        let share = capacity / self.num_tenants.load(Ordering::Acquire).max(1);
+        let is_within_share = before.checked_add(count).is_some_and(|after| after <= share);
+        let total = self.in_system.fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| {
+            now.checked_add(count).filter(|&after| is_within_share || after <= capacity)
+        });
+        match total {
+            // An idle engine stood still rightly until now.
+            Ok(0) => self.progress(self.clock.now()),
+            Ok(_) => {}
+            Err(_) => self.forget(tenant, count),
+        }
+        total.is_ok()
     }
 
     /// Gives back room for `count` choices.
-    pub(crate) fn release(&self, count: u32) {
+    pub(crate) fn release(&self, tenant: &TenantLoad, count: u32) {
         self.in_system.fetch_sub(count, Ordering::AcqRel);
+        self.forget(tenant, count);
+    }
+
+    /// Gives back room where nothing is accepted any more.
+    pub(crate) fn release_at_end(&self, count: u32) {
+        self.in_system.fetch_sub(count, Ordering::AcqRel);
+    }
+
+    fn forget(&self, tenant: &TenantLoad, count: u32) {
+        if tenant.in_system.fetch_sub(count, Ordering::AcqRel) == count {
+            self.num_tenants.fetch_sub(1, Ordering::AcqRel);
+        }
     }
 
     pub(crate) fn in_system(&self) -> u32 {

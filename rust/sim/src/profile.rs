@@ -112,6 +112,13 @@ impl Profile {
         Ok(())
     }
 
+    /// Context tokens whose keys and values take as long to read as the weights.
+    #[must_use]
+    pub fn weight_tokens(&self) -> u32 {
+        // Infinite where keys and values cost nothing; the cast then gives the largest number.
+        (self.weight_bytes / self.kv_bytes_per_token) as u32
+    }
+
     /// Sizes of an executor with this profile: two steps in flight and twice as many slots as running
     /// requests, so that those that leave never hold up those that start.
     #[must_use]
@@ -198,6 +205,13 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         let error = Profile::load(&path).unwrap_err().to_string();
         assert!(error.contains("ingle-profile-"), "{error}");
+    }
+
+    #[test]
+    fn test_weights_are_as_long_as_so_much_context() {
+        assert_eq!(Profile::default().weight_tokens(), 114_509);
+        let free = Profile { kv_bytes_per_token: 0.0, ..Profile::default() };
+        assert_eq!(free.weight_tokens(), u32::MAX);
     }
 
     #[test]

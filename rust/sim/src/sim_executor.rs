@@ -31,6 +31,7 @@ pub struct SimConfig {
 #[derive(Debug)]
 pub struct SimExecutor {
     shape: ExecutorShape,
+    weight_tokens: u32,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -54,6 +55,7 @@ impl SimExecutor {
             return Err(SimError::EmptyText);
         }
         let shape = config.shape;
+        let weight_tokens = config.profile.weight_tokens();
         if let Some(token) = tokens.iter().find(|token| token.0 >= shape.vocab_size) {
             return Err(SimError::UnknownToken { token: token.0, vocab_size: shape.vocab_size });
         }
@@ -69,13 +71,17 @@ impl SimExecutor {
             .name("ingle-sim".to_owned())
             .spawn(move || while device.run_next(&sink).is_some() {})
             .map_err(SimError::Thread)?;
-        Ok(Self { shape, shared, thread: Some(thread) })
+        Ok(Self { shape, weight_tokens, shared, thread: Some(thread) })
     }
 }
 
 impl Executor for SimExecutor {
     fn shape(&self) -> ExecutorShape {
         self.shape
+    }
+
+    fn weight_tokens(&self) -> Option<u32> {
+        Some(self.weight_tokens)
     }
 
     fn submit(&mut self, plan: StepPlan) -> Result<(), ExecutorError> {

@@ -277,6 +277,7 @@ pub fn config(shape: ExecutorShape) -> SchedulerConfig {
         shape,
         max_model_len: 1000,
         max_queue: 1000,
+        weight_tokens: 1000,
         enable_prefix_caching: true,
         cache_secret: 0x5eed,
     }

@@ -11,6 +11,7 @@ use ingle_sim::Answers;
 /// One request as its client sees it.
 pub struct Tracked {
     pub id: RequestId,
+    pub tenant: TenantId,
     pub prompt: Arc<[TokenId]>,
     pub tokens: Vec<TokenId>,
     pub end: Option<FinishReason>,
@@ -34,6 +35,7 @@ impl Tracked {
         let is_embedding = matches!(request.kind, RequestKind::Embed(_));
         let mut tracked = Self {
             id: request.id,
+            tenant: request.tenant,
             prompt: Arc::clone(&request.prompt),
             tokens: Vec::new(),
             end: None,

@@ -158,6 +158,27 @@ fn test_a_panic_of_the_engine_thread_is_fatal_and_told() {
 }
 
 #[test]
+fn test_a_queue_that_one_tenant_has_filled_takes_others_up_to_their_share() {
+    let bench = Bench::manual(says("x"));
+    let capacity = SHAPE.max_num_seqs + MAX_QUEUE;
+    let submit = |tenant: &str| {
+        let mut request = long_request(false);
+        request["tenant"] = json!(tenant);
+        bench.submit(&request)
+    };
+    let fill = |tenant| (0..capacity + 1).map_while(|_| submit(tenant).ok()).count() as u32;
+    assert_eq!(
+        [fill("hog"), fill("second"), fill("third")],
+        [capacity, capacity / 2, capacity / 3]
+    );
+    assert!(submit("hog").is_err() && submit("second").is_err());
+    while health(&bench)["in_system"] != 0 {
+        bench.advance();
+    }
+    assert_eq!(fill("second"), capacity, "the hog is gone");
+}
+
+#[test]
 fn test_a_full_queue_is_refused_at_once_and_takes_again_later() {
     let bench = Bench::manual(says("x"));
     let capacity = SHAPE.max_num_seqs + MAX_QUEUE;

@@ -180,6 +180,7 @@ fn test_a_silent_stream_gets_a_comment_of_its_own() {
         shape: SHAPE,
         max_model_len: 8,
         max_queue: 1,
+        weight_tokens: 1,
         enable_prefix_caching: false,
         cache_secret: 0,
     };
