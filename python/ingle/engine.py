@@ -33,6 +33,7 @@ from ingle.generation import (
     TextPrompt,
     TokenPrompt,
     encode,
+    is_slow_to_submit,
 )
 from ingle.sampling import SamplingParams
 
@@ -151,8 +152,9 @@ class Engine:
                 self.dispatcher.abort(key)
 
         params = sampling_params or SamplingParams()
-        document = document_of(params.request(as_prompt(prompt)))
-        key = await submit_async(self.dispatcher, document, sink)
+        request = params.request(as_prompt(prompt))
+        is_slow = is_slow_to_submit(request)
+        key = await submit_async(self.dispatcher, document_of(request), sink, is_slow)
         last: Delta | None = None
         try:
             while True:
@@ -319,6 +321,9 @@ def document_of(request: Prompt | GenerationRequest) -> bytes:
     except UnicodeEncodeError:
         # As from `os.fsdecode` and from JSON with lone escapes.
         raise RefusedError("a text has half of a surrogate pair, which is no character") from None
+    except (TypeError, RecursionError) as error:
+        # What a mapping of the caller holds: a schema, or a message.
+        raise RefusedError(f"a value that JSON does not have: {error}") from None
 
 
 def as_prompt(prompt: PromptLike, add_special_tokens: bool = True) -> Prompt:

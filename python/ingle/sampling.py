@@ -1,12 +1,14 @@
 """The sampling parameters of the Python API. Any thread; named as the HTTP fields are."""
 
 import math
+from typing import Any
 
 import msgspec
 from msgspec import Struct, field
 
+from ingle.bad_words import bad_words_grammar
 from ingle.errors import RefusedError
-from ingle.generation import GenerationRequest, Output, Prompt, Sampling
+from ingle.generation import GenerationRequest, Grammar, Output, Prompt, Sampling
 
 
 class SamplingParams(Struct, frozen=True, kw_only=True):
@@ -16,6 +18,11 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
     `max_tokens` None means the rest of the context. `top_k` -1 and 0 mean off. With `echo` the
     prompt comes first: in the text, and with `logprobs` in the log-probabilities, one entry a
     prompt token; the first token's is None. `max_tokens` 0 then gives the prompt alone.
+
+    At most one of the `guided_` fields and `bad_words` binds the answers, reasoning included:
+    `guided_json` is a JSON schema as a mapping or as text ({"type": "object"} asks for any object),
+    `guided_regex` matches the whole answer, `guided_choice` lists all of them, `guided_grammar` is
+    in llguidance's dialect of Lark, and none of `bad_words` stands in an answer.
     """
 
     n: int = 1
@@ -41,6 +48,11 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
     truncate_prompt_tokens: int | None = None
     priority: int = 0
     cache_salt: str | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    bad_words: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Errors: RefusedError names a field of the wrong type."""
@@ -69,10 +81,42 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
         rest["stop"] = [self.stop] if isinstance(self.stop, str) else self.stop
         return GenerationRequest(
             prompts=[prompt],
+            grammar=self.grammar(),
             sampling=Sampling(**sampling),
             output=Output(format="delta", stream=True, return_token_ids=True, echo=self.echo),
             **rest,
         )
+
+    def grammar(self) -> Grammar | None:
+        """What the answers must match. Errors: RefusedError if several fields say so."""
+        found = []
+        if self.guided_json is not None:
+            found.append(json_grammar(self.guided_json))
+        if self.guided_regex is not None:
+            found.append(Grammar(kind="regex", field="guided_regex", regex=self.guided_regex))
+        if self.guided_choice is not None:
+            choices = self.guided_choice
+            found.append(Grammar(kind="choice", field="guided_choice", choices=choices))
+        if self.guided_grammar is not None:
+            found.append(Grammar(kind="lark", field="guided_grammar", lark=self.guided_grammar))
+        if self.bad_words:
+            if "" in self.bad_words:
+                raise RefusedError("bad_words: a word is empty", param="bad_words")
+            found.append(bad_words_grammar(self.bad_words))
+        if len(found) > 1:
+            first, second = found[0].field, found[1].field
+            raise RefusedError(f"{second}: cannot be combined with {first}", param=second)
+        return found[0] if found else None
+
+
+def json_grammar(schema: dict[str, Any] | str) -> Grammar:
+    """A JSON schema. Errors: RefusedError for what is not one."""
+    if isinstance(schema, str):
+        try:
+            schema = msgspec.json.decode(schema, type=dict[str, Any])
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise RefusedError(f"guided_json: no schema: {error}", param="guided_json") from None
+    return Grammar(kind="json_schema", field="guided_json", schema=schema)
 
 
 def names(struct: type[Struct]) -> set[str]:
@@ -81,7 +125,8 @@ def names(struct: type[Struct]) -> set[str]:
 
 
 SAMPLING_FIELDS = names(Sampling)
-REQUEST_FIELDS = names(SamplingParams) - SAMPLING_FIELDS - {"echo"}
+GRAMMAR_FIELDS = {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "bad_words"}
+REQUEST_FIELDS = names(SamplingParams) - SAMPLING_FIELDS - GRAMMAR_FIELDS - {"echo"}
 FLOATS = (
     "temperature",
     "top_p",

@@ -124,7 +124,15 @@ NEUTRAL = {
     "stream": False,
     "use_beam_search": False,
     "length_penalty": 1.0,
+    "echo": False,
+    "best_of": 1,
 }
+
+
+def test_a_chat_without_further_special_tokens_is_any_chat(cpu):
+    assert answered(cpu, CHAT, add_special_tokens=False) == answered(cpu, CHAT)
+    reply = post(cpu, CHAT, add_special_tokens=True)
+    assert (reply.status, reply.error["param"]) == (400, "add_special_tokens")
 
 
 @pytest.mark.parametrize("path", [TEXT, CHAT])

@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import json
+import re
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
@@ -55,6 +56,40 @@ def test_generate_n_and_logprobs(engine):
     for completion in output.outputs:
         assert [entry.token_id for entry in completion.logprobs] == completion.token_ids
         assert all(len(entry.top) == 2 for entry in completion.logprobs)
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Bonn", "Ulm"]}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+
+
+def test_answers_can_be_bound(engine):
+    def said(**fields):
+        params = ingle.SamplingParams(seed=3, temperature=1, max_tokens=200, **fields)
+        return engine.generate("x", params)[0].outputs[0].text
+
+    assert json.loads(said(guided_json=SCHEMA))["city"] in ("Bonn", "Ulm")
+    assert json.loads(said(guided_json=json.dumps(SCHEMA)))["city"] in ("Bonn", "Ulm")
+    assert said(guided_choice=["yes", "no"]) in ("yes", "no")
+    assert re.fullmatch(r"[ab]{3}-\d", said(guided_regex=r"[ab]{3}-\d"))
+    assert re.fullmatch("x+y", said(guided_grammar='start: /x+/ "y"'))
+    assert not set("etaoin") & set(said(bad_words=list("etaoin")))
+    with pytest.raises(ingle.RefusedError) as refused:
+        said(guided_json={"type": "strng"})
+    assert refused.value.param == "guided_json"
+    with pytest.raises(ingle.RefusedError) as refused:
+        said(guided_choice=["a"], ignore_eos=True)
+    assert refused.value.param == "ignore_eos"
+
+
+async def test_a_bound_answer_is_streamed_from_a_running_loop(engine):
+    params = ingle.SamplingParams(seed=3, max_tokens=200, guided_json=SCHEMA)
+    messages = [{"role": "user", "content": "Where?"}]
+    text = "".join([delta.text async for delta in engine.stream(messages, params)])
+    assert json.loads(text)["city"] in ("Bonn", "Ulm")
 
 
 def test_chat_and_tokens(engine):

@@ -268,7 +268,11 @@ def test_official_client(cpu):
         events = list(client.responses.create(**fields, stream=True))
         deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
         assert "".join(deltas) == plain.output_text
-        assert events[-1].response.usage == plain.usage
+        # The second finds the prompt in the cache, unless another test has put it there before.
+        usage = events[-1].response.usage
+        assert usage.model_copy(update={"input_tokens_details": None}) == plain.usage.model_copy(
+            update={"input_tokens_details": None}
+        )
         turns = [{"role": "user", "content": "Hello"}, *[i.model_dump() for i in plain.output]]
         turns.append({"role": "user", "content": "And?"})
         assert client.responses.create(**(fields | {"input": turns})).output_text

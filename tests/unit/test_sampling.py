@@ -62,3 +62,43 @@ def test_a_wrong_type_is_named(name, value):
     with pytest.raises(RefusedError, match=rf"^{name}: ") as refused:
         SamplingParams(**{name: value})
     assert refused.value.param == name
+
+
+@pytest.mark.parametrize(
+    ("fields", "grammar"),
+    [
+        (
+            {"guided_json": {"type": "object"}},
+            {"kind": "json_schema", "schema": {"type": "object"}},
+        ),
+        ({"guided_json": '{"a":1}'}, {"kind": "json_schema", "schema": {"a": 1}}),
+        ({"guided_regex": "a+"}, {"kind": "regex", "regex": "a+"}),
+        ({"guided_choice": ["a", "b"]}, {"kind": "choice", "choices": ["a", "b"]}),
+        ({"guided_grammar": "start: x"}, {"kind": "lark", "lark": "start: x"}),
+    ],
+)
+def test_what_binds_the_answers_reaches_the_document(fields, grammar):
+    document = json.loads(encode(SamplingParams(**fields).request(TextPrompt("x"))))
+    assert document["grammar"] == grammar | {"field": next(iter(fields))}
+
+
+def test_bad_words_become_a_grammar():
+    document = json.loads(encode(SamplingParams(bad_words=["a b"]).request(TextPrompt("x"))))
+    assert document["grammar"]["field"] == "bad_words"
+    assert "grammar" not in json.loads(encode(SamplingParams().request(TextPrompt("x"))))
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("guided_json", {"guided_json": "[1]"}),
+        ("guided_json", {"guided_json": "{"}),
+        ("guided_regex", {"guided_json": {}, "guided_regex": "a"}),
+        ("bad_words", {"guided_choice": ["a"], "bad_words": ["b"]}),
+        ("bad_words", {"bad_words": [""]}),
+    ],
+)
+def test_what_cannot_bind_the_answers_is_named(name, fields):
+    with pytest.raises(RefusedError) as refused:
+        SamplingParams(**fields).request(TextPrompt("x"))
+    assert refused.value.param == name

@@ -330,8 +330,11 @@ class DetokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
 # Fields that are accepted only with a value that means "off", where a type does not have them; any
 # other value is refused.
 OFF_VALUES: dict[str, tuple[object, ...]] = {
+    "add_special_tokens": (False,),  # On chats: the template has them.
     "audio": (),
+    "best_of": (1,),
     "early_stopping": (False,),
+    "echo": (False,),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "length_penalty": (1, 1.0),

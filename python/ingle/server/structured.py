@@ -9,8 +9,8 @@ from typing import Literal
 
 from msgspec import Raw
 
+from ingle.bad_words import bad_words_grammar
 from ingle.generation import ChosenFunction, Function, Grammar, Tool
-from ingle.server.bad_words import bad_words_grammar
 from ingle.server.protocol import (
     ChatRequest,
     JsonObjectFormat,

@@ -1,4 +1,4 @@
-"""[1] bad_words as a grammar: any text in which none of the words stands. Event loop, no I/O.
+"""[1] bad_words as a grammar: any text in which none of the words stands. Any thread, no I/O.
 
 Exact on the text, however tokens cut it, and case-sensitive. A word that begins in the prompt is
 not seen, reasoning is free.
