@@ -34,7 +34,8 @@ pub struct World {
     rows_of: HashMap<StepId, Vec<RequestId>>,
     owners: HashMap<SlotId, RequestId>,
     events: Vec<CoreEvent>,
-    num_failed_steps: u32,
+    /// That failed or had a row that was not finite.
+    num_bad_steps: u32,
 }
 
 impl World {
@@ -55,7 +56,7 @@ impl World {
             rows_of: HashMap::new(),
             owners: HashMap::new(),
             events: Vec::new(),
-            num_failed_steps: 0,
+            num_bad_steps: 0,
         }
     }
 
@@ -115,6 +116,7 @@ impl World {
                     self.scheduler.commit(output, self.driver.now(), &mut self.events);
                     self.verify();
                     self.take_events(&not_finite);
+                    self.num_bad_steps += u32::from(!not_finite.is_empty());
                 }
                 Err(error) => self.fail(completion.id, &error),
             }
@@ -187,7 +189,7 @@ impl World {
 
     /// A step that failed ends exactly the requests that have a row in it and are alive.
     fn fail(&mut self, id: StepId, error: &ExecutorError) {
-        self.num_failed_steps += 1;
+        self.num_bad_steps += 1;
         let rows = self.rows_of.remove(&id).unwrap();
         let alive: HashSet<RequestId> =
             rows.into_iter().filter(|id| self.requests[id].end.is_none()).collect();
@@ -231,8 +233,8 @@ impl World {
         for id in &failed {
             assert!(failing.contains(id), "{id} failed without a cause");
         }
-        // After a failed step a row that is not finite may be one whose result is dropped anyway.
-        for id in failing.iter().filter(|_| self.num_failed_steps == 0) {
+        // After one bad step a row that is not finite may be one whose result is dropped anyway.
+        for id in failing.iter().filter(|_| self.num_bad_steps == 0) {
             assert!(self.requests[id].end.is_some(), "{id} outlived its failure");
         }
         for id in stopped {
