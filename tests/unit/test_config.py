@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ingle import config
-from ingle.config import Settings
+from ingle.config import Settings, with_flags
 from ingle.errors import ConfigError
 
 
@@ -128,3 +128,10 @@ def test_served_name():
     assert Settings(model="demo").model_name() == "demo"
     assert Settings(model="demo", served_model_name="x").model_name() == "x"
     assert Settings(model="/a/b.gguf").model_name() == "b.gguf"
+
+
+def test_messages_of_the_core_name_settings_as_flags():
+    given = "max_num_batched_tokens: 1 is less than max_num_seqs: 32"
+    assert with_flags(given) == "max-num-batched-tokens: 1 is less than max-num-seqs: 32"
+    for kept in ("/models/max_num_seqs/x: not there", "my_max_num_seqs", "model: m", "seed"):
+        assert with_flags(kept) == kept

@@ -32,3 +32,26 @@ def test_package_without_the_file_names_it(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ModelError, match=demo.FILE):
         demo.resolve_model("demo")
+
+
+@pytest.mark.parametrize(
+    ("model", "what"),
+    [
+        ("meta-llama/Llama-3-8B", "run: hf download meta-llama/Llama-3-8B --local-dir Llama-3-8B"),
+        ("/nowhere/x", "no such file or folder"),
+        ("nowhere.gguf", "no such file or folder"),
+        ("s3://bucket/x", "copy the model to a folder"),
+        ("https://host/x", "copy the model to a folder"),
+    ],
+)
+def test_a_model_that_is_not_there_says_what_to_do(model, what, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert what in demo.missing_model(model)
+    assert demo.missing_model(model).startswith(f"model {model}: ")
+
+
+def test_a_model_that_is_there_is_not_missing(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    assert demo.missing_model("a/b") is None
+    assert demo.missing_model("demo") is None

@@ -34,6 +34,8 @@ def create_app(
     The application watches the engine's events while it runs; it does not close the engine.
     `on_fatal` is called once, with a reason, when the engine has died: the process should exit.
     Run it with `handler_cancellation=True`, else a client that leaves keeps its request running.
+    It can be mounted: `other.add_subapp("/llm", create_app(engine))`; nothing but /llm/health and
+    /llm/ready is then open without a key.
     """
     app = web.Application(client_max_size=max_body_bytes, middlewares=[boundary])
     app[STATE] = ServerState(
@@ -86,7 +88,8 @@ async def answered(
 ) -> web.StreamResponse:
     """What the handler answers, or what its error means, once the key is known."""
     try:
-        request[routes.TENANT] = state.keys.tenant(request)
+        open_paths = [resource.canonical for resource in state.open_resources]
+        request[routes.TENANT] = state.keys.tenant(request, open_paths)
         return await handler(request)
     except IngleError as error:
         if isinstance(error, FatalError):

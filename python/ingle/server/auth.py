@@ -1,18 +1,21 @@
 """[1] API keys: who may ask, and as which tenant. Event loop; the file is read once at start.
 
-Default deny: the decision looks at the raw request line, before any routing or normalisation, so no
-spelling of a path gets round it.
+Default deny: the decision looks at the raw request line, before any normalisation, so no spelling
+of a path gets round it.
 """
 
 import hashlib
 import hmac
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 from aiohttp import web
 
 from ingle.config import read_text
 from ingle.errors import ConfigError, RefusedError
+
+OPEN_PATHS = ("/health", "/ready")
 
 
 class ApiKeys:
@@ -23,10 +26,10 @@ class ApiKeys:
         self._secret = os.urandom(32)
         self._tenants = {self._digest(k.encode()): t for k, t in tenants_by_key.items()}
 
-    def tenant(self, request: web.BaseRequest) -> str:
-        """The tenant whose key the request carries.
+    def tenant(self, request: web.BaseRequest, open_paths: Collection[str] = OPEN_PATHS) -> str:
+        """The tenant whose key the request carries; `open_paths` need none.
 
-        Errors: RefusedError 401 unless the key is known or the route is open to all.
+        Errors: RefusedError 401 unless the key is known or the path is open to all.
         """
         if not self._tenants:
             return ""
@@ -36,7 +39,7 @@ class ApiKeys:
             for known, tenant in self._tenants.items():
                 if hmac.compare_digest(known, digest):
                     return tenant
-        if request.raw_path in OPEN_PATHS and request.method in ("GET", "HEAD"):
+        if request.raw_path in open_paths and request.method in ("GET", "HEAD"):
             return ""
         raise RefusedError(
             "missing or unknown API key; send it as `Authorization: Bearer KEY`",
@@ -67,6 +70,3 @@ def read_key_file(path: Path) -> ApiKeys:
     if not tenants:
         raise ConfigError(f"api-key-file: {path}: no keys")
     return ApiKeys(tenants)
-
-
-OPEN_PATHS = ("/health", "/ready")

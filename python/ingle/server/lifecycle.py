@@ -14,7 +14,6 @@ import os
 import resource
 import signal
 import socket
-import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -172,12 +171,20 @@ def bind(settings: Settings) -> socket.socket:
 
 
 def bind_unix(path: Path) -> socket.socket:
-    """A Unix socket at `path`, for owner and group; one that nobody serves any more is replaced."""
+    """A Unix socket at `path`, for owner and group; one that nobody serves any more is replaced.
+
+    Errors: ConfigError or OSError says what is in the way.
+    """
+    if path.exists() and not path.is_socket():
+        kind = "a folder" if path.is_dir() else "a file" if path.is_file() else "no socket"
+        raise ConfigError(f"uds: {path} is {kind} and stays as it is; name a path for a new socket")
+    if not path.parent.is_dir():
+        raise ConfigError(f"uds: no folder {path.parent}")
+    if path.exists() and is_served(path):
+        raise OSError(f"cannot listen on {path}: another process listens there")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        with contextlib.suppress(FileNotFoundError):
-            if stat.S_ISSOCK(path.stat().st_mode) and not is_served(path):
-                path.unlink()
+        path.unlink(missing_ok=True)
         listener.bind(str(path))
         path.chmod(0o660)
     except OSError as error:

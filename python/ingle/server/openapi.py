@@ -21,6 +21,14 @@ BODIES: dict[str, tuple[type[msgspec.Struct], ...]] = {
 }
 PARTS = (protocol.TextPart, InputItem, ContentPart)
 """What the schemas of parts that stay JSON refer to."""
+SUMMARIES: dict[str, str] = {
+    "/v1/completions": "Continues prompts: text, texts, token ids or lists of them.",
+    "/v1/chat/completions": "Answers a chat, also with tool calls or in a given form.",
+    "/v1/responses": "The same in OpenAI's newer words; nothing is stored.",
+    "/v1/embeddings": "One vector for each input: the model's own final hidden state.",
+    "/tokenize": "Token ids of a prompt or of a chat.",
+    "/detokenize": "Text of token ids.",
+}
 READS: dict[str, str] = {
     "/v1/models": "The served model, its context length and sampling defaults.",
     "/v1/models/{model}": "The same for one name.",
@@ -48,7 +56,8 @@ def openapi_document(version: str) -> dict[str, Any]:
         schema = options[0] if len(options) == 1 else {"anyOf": options}
         paths[path] = {
             "post": {
-                "summary": bodies[0].__doc__,
+                "summary": SUMMARIES[path],
+                "operationId": operation_id("post", path),
                 "requestBody": {
                     "required": True,
                     "content": {"application/json": {"schema": schema}},
@@ -60,7 +69,11 @@ def openapi_document(version: str) -> dict[str, Any]:
             content = paths[path]["post"]["responses"]["200"]["content"]
             content["text/event-stream"] = {"schema": {}}
     for path, summary in READS.items():
-        operation: dict[str, Any] = {"summary": summary, "responses": responses(("401", "404"))}
+        operation: dict[str, Any] = {
+            "summary": summary,
+            "operationId": operation_id("get", path),
+            "responses": responses(("401", "404")),
+        }
         if path in OPEN:
             operation["security"] = []
             operation["responses"]["503"] = {"description": "Not now."}
@@ -83,6 +96,11 @@ def openapi_document(version: str) -> dict[str, Any]:
         },
         "security": [{"key": []}, {}],
     }
+
+
+def operation_id(method: str, path: str) -> str:
+    """The name that generated clients give a call: `post_v1_chat_completions`."""
+    return method + path.translate(str.maketrans("/.", "__", "{}"))
 
 
 def responses(errors: tuple[str, ...]) -> dict[str, Any]:

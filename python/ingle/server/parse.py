@@ -27,6 +27,7 @@ class BodyParser(Generic[T]):
     """Reads bodies of one request type."""
 
     def __init__(self, kind: type[T], unknown: "UnknownFields") -> None:
+        self._kind = kind
         self._known = frozenset(kind.__struct_fields__)
         self._decode = msgspec.json.Decoder(kind).decode
         self._unknown = unknown
@@ -39,7 +40,7 @@ class BodyParser(Generic[T]):
             request = self._decode(body)
         except msgspec.ValidationError as error:
             if UNKNOWN.match(str(error)) is None:
-                raise refusal(error) from None
+                raise refusal(error, self._kind) from None
             check_body(body)
             return self._parse_slowly(body)
         except (msgspec.DecodeError, RecursionError) as error:
@@ -56,13 +57,13 @@ class BodyParser(Generic[T]):
         try:
             document = FIELDS.decode(body)
         except msgspec.ValidationError as error:
-            raise refusal(error) from None
+            raise refusal(error, self._kind) from None
         strip_off_values(document, self._known)
         self._unknown.take_out(document, self._known)
         try:
             return self._decode(msgspec.json.encode(document))
         except msgspec.ValidationError as error:
-            raise refusal(error) from None
+            raise refusal(error, self._kind) from None
 
 
 class UnknownFields:

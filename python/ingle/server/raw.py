@@ -13,6 +13,7 @@ from msgspec import Raw
 
 from ingle.errors import RefusedError
 from ingle.generation import check_body, check_ids
+from ingle.server.choices import choices_at
 
 T = TypeVar("T")
 
@@ -46,7 +47,7 @@ def decoded(value: Raw, shape: type[T], place: str, most_bytes: int | None = Non
     try:
         return msgspec.json.decode(value, type=shape)
     except msgspec.ValidationError as error:
-        raise refusal(error, place) from None
+        raise refusal(error, shape, place) from None
 
 
 def entries(value: Raw, place: str, most: int) -> list[Raw]:
@@ -109,8 +110,8 @@ def refused(field: str, reason: str) -> RefusedError:
     return RefusedError(f"{field}: {reason}", field, "invalid_value")
 
 
-def refusal(error: msgspec.ValidationError, place: str = "") -> RefusedError:
-    """A value of the wrong type or out of range, with the field's path; `place` is in front."""
+def refusal(error: msgspec.ValidationError, shape: Any, place: str = "") -> RefusedError:
+    """What is wrong with a value that is no `shape`, with the field's path; `place` is in front."""
     text = str(error)
     unknown = UNKNOWN.match(text)
     expected, _, where = text.partition(" - at ")
@@ -123,6 +124,10 @@ def refusal(error: msgspec.ValidationError, place: str = "") -> RefusedError:
     if missing:
         name = f"{field}.{missing[1]}" if field else missing[1]
         return RefusedError(f"{name}: the field is required", name, "missing_field")
+    if INVALID.match(expected):
+        # A field of fixed values.
+        choices = choices_at(shape, path[1] if path else "")
+        expected = f"must be {choices}" if choices else "is none of the values that are known"
     name = field or None
     return RefusedError(f"{field}: {expected}" if field else expected, name, "invalid_value")
 
@@ -140,5 +145,6 @@ FIRST = re.compile(rb"\[[ \t\r\n]*(.)", re.DOTALL)
 MOST_IDS = 1 << 21
 JSON_SPACE = " \t\r\n"
 UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`( - at |$)", re.DOTALL)
+INVALID = re.compile(r"Invalid (enum )?value ")
 MISSING = re.compile(r"Object missing required field `(.*?)`")
 PATH = re.compile(r"`\$(.*)`$", re.DOTALL)

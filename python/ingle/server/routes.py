@@ -12,6 +12,7 @@ from ingle.errors import RefusedError
 from ingle.generation import EncodedRequest, TextPrompt, encode, encoded
 from ingle.server import best_of, convert, embeddings, raw, responses
 from ingle.server.answer import answer, caller_of
+from ingle.server.auth import OPEN_PATHS
 from ingle.server.convert import Caller
 from ingle.server.off_loop import off_loop
 from ingle.server.openapi import openapi_document
@@ -76,8 +77,10 @@ class Routes:
         router.add_get("/v1/models/{model:.+}", self.model)
         router.add_post("/tokenize", self.tokenize)
         router.add_post("/detokenize", self.detokenize)
-        router.add_get("/health", self.health)
-        router.add_get("/ready", self.ready)
+        for path, handler in zip(OPEN_PATHS, (self.health, self.ready), strict=True):
+            resource = router.add_get(path, handler).resource
+            if resource is not None:
+                self._state.open_resources.append(resource)
         router.add_get("/metrics", self.metrics)
         router.add_get("/version", self.version)
         router.add_get("/openapi.json", self.openapi)

@@ -25,6 +25,8 @@ class ServerState:
     started_at: int
     """Unix seconds."""
     heartbeat: Heartbeat
+    open_resources: list[web.AbstractResource] = field(default_factory=list)
+    """Routes that need no key; where the application is mounted they have its prefix."""
     draining: bool = False
     dead: bool = False
     _running: set[int] = field(default_factory=set)

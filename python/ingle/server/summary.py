@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ingle.config import Settings
+from ingle.config import Settings, with_flags
 
 
 def summary(settings: Settings, info: Mapping[str, Any], address: str, needs_key: bool) -> str:
@@ -19,7 +19,7 @@ def summary(settings: Settings, info: Mapping[str, Any], address: str, needs_key
         ("limits", f"{limits['max_num_seqs']} requests and {limits['max_num_batched_tokens']} "
                    f"tokens a step, {limits['max_queue']} waiting"),
         ("memory", memory_sum(memory)),
-        *(("", note) for note in info["notes"]),
+        *(("", with_flags(note)) for note in info["notes"]),
         ("defaults", f"{defaults} ({source})"),
         ("end of text", ", ".join(map(str, info["eos_token_ids"])) or "none"),
         ("chat", "yes" if info["has_chat_template"] else "no: the model has no chat template"),

@@ -87,7 +87,14 @@ pub(crate) fn host_sizes(
     let mut max_model_len = wanted_len;
     if num_blocks < blocks_a_request {
         let holds = num_blocks * block_size;
-        if options.max_model_len.is_some() || holds == 0 {
+        if holds == 0 {
+            return Err(EngineError::Model(format!(
+                "kv_cache_memory_bytes: {budget}; one block of {block_size} tokens takes \
+                 {block_bytes}, a request of {wanted_len} tokens {}",
+                u64::from(blocks_a_request) * block_bytes
+            )));
+        }
+        if options.max_model_len.is_some() {
             return Err(EngineError::Model(format!(
                 "max_model_len: {wanted_len} tokens need {} bytes of KV, the pool has {budget}; raise \
                  --kv-cache-memory-bytes or lower --max-model-len to {holds}",
@@ -195,6 +202,8 @@ mod tests {
         let sizes_of_default = sizes(json!({}), small).unwrap();
         assert_eq!(sizes_of_default.max_model_len, 768);
         assert!(sizes_of_default.notes[1].contains("768 tokens, all that the KV pool holds"));
+        let none = sizes(json!({ "kv_cache_memory_bytes": 100 }), DEVICE).unwrap_err().to_string();
+        assert!(none.starts_with("kv_cache_memory_bytes: 100; one block of "), "{none}");
         let error = sizes(json!({ "max_model_len": 2048 }), small).unwrap_err().to_string();
         assert!(error.starts_with("max_model_len: 2048 tokens need 2147483648 bytes"), "{error}");
     }

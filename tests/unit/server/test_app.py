@@ -6,6 +6,7 @@ import threading
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
+from aiohttp.web import Application
 
 from ingle import _core
 from ingle.engine import Engine
@@ -199,3 +200,27 @@ async def test_client_that_leaves_while_its_prompt_is_tokenised(core, engine, ca
             await aborted.wait()
     gc.collect()
     assert "never retrieved" not in caplog.text
+
+
+async def test_mounted_under_a_prefix_the_same_routes_are_open(core, engine):
+    """Also twice: /health and /ready need no key wherever they are, and all else does."""
+    inner, middle, outer = (
+        create_app(engine, api_keys=ApiKeys({"k": "a"})),
+        Application(),
+        Application(),
+    )
+    middle.add_subapp("/llm", inner)
+    outer.add_subapp("/ai", middle)
+    core.on_submit = lambda key, request: core.push(key, _core.END, b'{"x":1}')
+    async with TestClient(TestServer(outer)) as made:
+        for path in ("/ai/llm/health", "/ai/llm/ready"):
+            assert (await made.get(path)).status == 200, path
+        for path in ("/ai/llm/v1/models", "/ai/llm/nowhere", "/ai/llm/health/", "/ai/llm/health?x"):
+            reply = await made.get(path)
+            assert reply.status == 401, path
+            assert (await error_of(reply))["code"] == "invalid_api_key"
+        assert (await made.post("/ai/llm/health")).status == 401
+        made.session.headers["Authorization"] = "Bearer k"
+        assert (await made.get("/ai/llm/nowhere")).status == 404
+        reply = await made.post("/ai/llm/v1/completions", json=BODY)
+        assert (reply.status, await reply.read()) == (200, b'{"x":1}')

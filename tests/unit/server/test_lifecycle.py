@@ -59,14 +59,20 @@ def test_unix_socket_in_use_and_other_files_are_left_alone(tmp_path):
     path = tmp_path / "s"
     with lifecycle.bind(Settings(model="m", uds=path)) as listener:
         listener.listen()
-        with pytest.raises(OSError, match="cannot listen on"):
+        with pytest.raises(OSError, match=f"cannot listen on {path}: another process listens"):
             lifecycle.bind(Settings(model="m", uds=path))
     with pytest.raises(OSError, match="path too long"):
         lifecycle.bind(Settings(model="m", uds=Path("/" + "a" * 200)))
     file = tmp_path / "file"
     file.write_text("precious")
-    with pytest.raises(OSError, match="cannot listen on"):
-        lifecycle.bind(Settings(model="m", uds=file))
+    for other, what in (
+        (file, "is a file and stays"),
+        (tmp_path, "is a folder and stays"),
+        (Path("/dev/null"), "is no socket and stays"),
+        (tmp_path / "nowhere" / "s", f"no folder {tmp_path / 'nowhere'}"),
+    ):
+        with pytest.raises(ConfigError, match=f"^uds: .*{what}"):
+            lifecycle.bind(Settings(model="m", uds=other))
     assert file.read_text() == "precious"
 
 

@@ -22,3 +22,14 @@ def test_only_health_and_ready_need_no_key():
     paths = openapi_document("1")["paths"]
     open_paths = [path for path, ops in paths.items() if ops.get("get", {}).get("security") == []]
     assert open_paths == ["/health", "/ready"]
+
+
+def test_every_operation_says_what_it_does_under_a_name_of_its_own():
+    paths = openapi_document("1")["paths"]
+    operations = [operation for methods in paths.values() for operation in methods.values()]
+    assert all(operation["summary"].endswith(".") for operation in operations)
+    assert not any("Body of" in operation["summary"] for operation in operations)
+    names = [operation["operationId"] for operation in operations]
+    assert len(set(names)) == len(names)
+    assert "post_v1_chat_completions" in names
+    assert all(re.fullmatch("[a-z0-9_]+", name) for name in names), names

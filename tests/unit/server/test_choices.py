@@ -1,0 +1,83 @@
+"""What a field of fixed values may be is said, and what the client sent is not."""
+
+import pytest
+
+from ingle.errors import RefusedError
+from ingle.server import convert, responses
+from ingle.server.choices import choices_at
+from ingle.server.embeddings import EmbeddingRequest
+from ingle.server.parse import BodyParser, UnknownFields
+from ingle.server.protocol import ChatRequest
+from ingle.server.protocol_responses import ResponsesRequest
+
+CHAT = '{"messages":[{"role":"user","content":"x"}],'
+CALLER = convert.Caller(tenant="", response_id="id", created=7, chunked=True, model="m")
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "message"),
+    [
+        (
+            ChatRequest,
+            '{"messages":[{"role":"S3","content":"x"}]}',
+            'messages[0].role: must be "assistant", "developer", "system", "tool" or "user"',
+        ),
+        (
+            ChatRequest,
+            CHAT + '"tool_choice":"S3"}',
+            'tool_choice: must be "auto", "none" or "required"',
+        ),
+        (ChatRequest, CHAT + '"service_tier":"S3"}', 'service_tier: must be "auto" or "default"'),
+        (ChatRequest, CHAT + '"modalities":["S3"]}', 'modalities[0]: must be "text"'),
+        (ChatRequest, CHAT + '"store":true}', "store: must be false"),
+        (
+            ChatRequest,
+            CHAT + '"response_format":{"type":"S3"}}',
+            'response_format.type: must be "text", "json_object" or "json_schema"',
+        ),
+        (
+            ChatRequest,
+            '{"messages":[{"role":"user","content":[{"type":"S3"}]}]}',
+            'messages[0].content[0].type: must be "text"',
+        ),
+        (
+            ChatRequest,
+            CHAT + '"tools":[{"type":"S3","function":{"name":"f"}}]}',
+            'tools[0].type: must be "function"',
+        ),
+        (
+            EmbeddingRequest,
+            '{"input":"x","encoding_format":"S3"}',
+            'encoding_format: must be "base64" or "float"',
+        ),
+        (EmbeddingRequest, '{"input":"x","pooling":"S3"}', 'pooling: must be "last" or "mean"'),
+        (ResponsesRequest, '{"input":"x","truncation":"S3"}', 'truncation: must be "disabled"'),
+        (
+            ResponsesRequest,
+            '{"input":[{"type":"S3"}]}',
+            'input[0].type: must be "function_call", "function_call_output", "message" or '
+            '"reasoning"',
+        ),
+        (
+            ResponsesRequest,
+            '{"input":"x","text":{"format":{"type":"S3"}}}',
+            'text.format.type: must be "text", "json_object" or "json_schema"',
+        ),
+    ],
+)
+def test_fixed_values_are_listed(kind, body, message):
+    make = {
+        ChatRequest: lambda asked: convert.chat(asked, CALLER),
+        ResponsesRequest: responses.chat_request,
+        EmbeddingRequest: lambda asked: None,
+    }[kind]
+    with pytest.raises(RefusedError) as caught:
+        make(BodyParser(kind, UnknownFields(warn=False)).parse(body.encode()))
+    assert caught.value.message == message
+    assert "S3" not in caught.value.message
+
+
+def test_fields_of_any_value_have_no_choices():
+    assert choices_at(ChatRequest, ".model") is None
+    assert choices_at(ChatRequest, ".messages[0].nothing") is None
+    assert choices_at(ChatRequest, "") is None
