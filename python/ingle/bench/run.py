@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from multiprocessing.context import SpawnProcess
 from multiprocessing.queues import Queue
 from multiprocessing.sharedctypes import Synchronized
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 from ingle.bench import usage
@@ -21,11 +22,12 @@ from ingle.bench.plot import svg
 from ingle.bench.report import Report, as_text, summarise
 from ingle.bench.workload import Request, requests
 
-# Client processes load their modules before the clock starts.
-_LEAD_S = 2.0
+# From the last client process's word that it is ready to the first request.
+_LEAD_S = 0.2
 _CONNECTIONS_PER_PROCESS = 50
 _MAX_PROCESSES = 8
 _PROGRESS_EVERY_S = 0.5
+_READY_EVERY_S = 0.02
 
 
 class BenchError(RuntimeError):
@@ -66,12 +68,23 @@ class Channel:
 
     results: "Queue[list[Outcome]]"
     done: "Synchronized[int]"
-    start_at: float
+    ready: "Synchronized[int]"
+    """Processes that have loaded their modules."""
+    start_at: "Synchronized[float]"
+    """When to begin, in seconds of `time.time`; 0 until all are ready."""
+    go: Event
 
     def count_one(self) -> None:
         """Notes one more request that has ended."""
         with self.done.get_lock():
             self.done.value += 1
+
+    def wait_for_start(self) -> None:
+        """Says that this process is ready, and returns when all may begin."""
+        with self.ready.get_lock():
+            self.ready.value += 1
+        self.go.wait()
+        time.sleep(max(0.0, self.start_at.value - time.time()))
 
 
 def _due_times(options: BenchOptions) -> Iterator[float]:
@@ -90,7 +103,7 @@ def _child(
     concurrency: int,
     channel: "Channel",
 ) -> None:
-    time.sleep(max(0.0, channel.start_at - time.time()))
+    channel.wait_for_start()
     outcomes = asyncio.run(drive(target, work, concurrency, channel.count_one))
     channel.results.put(outcomes)
 
@@ -105,9 +118,7 @@ def _gather(
             outcomes += channel.results.get(timeout=_PROGRESS_EVERY_S)
             waiting -= 1
         except queue.Empty:
-            dead = [p.exitcode for p in processes if p.exitcode]
-            if dead:
-                raise BenchError(f"a load process ended with exit code {dead[0]}") from None
+            _check_alive(processes)
         if progress:
             done = channel.done.value
             bar = "#" * (30 * done // total)
@@ -117,6 +128,22 @@ def _gather(
     if progress:
         sys.stderr.write("\n")
     return outcomes
+
+
+def _start(processes: list[SpawnProcess], channel: "Channel") -> None:
+    """Waits until every process is ready, and returns when they begin: none starts late."""
+    while channel.ready.value < len(processes):
+        _check_alive(processes)
+        time.sleep(_READY_EVERY_S)
+    channel.start_at.value = time.time() + _LEAD_S
+    channel.go.set()
+    time.sleep(max(0.0, channel.start_at.value - time.time()))
+
+
+def _check_alive(processes: list[SpawnProcess]) -> None:
+    dead = [process.exitcode for process in processes if process.exitcode]
+    if dead:
+        raise BenchError(f"a load process ended with exit code {dead[0]}")
 
 
 def measure(options: BenchOptions, progress: bool = False) -> tuple[Report, list[Outcome]]:
@@ -139,7 +166,13 @@ def measure(options: BenchOptions, progress: bool = False) -> tuple[Report, list
     )
     count = options.num_processes()
     context = multiprocessing.get_context("spawn")
-    channel = Channel(context.Queue(), context.Value("q", 0), time.time() + _LEAD_S)
+    channel = Channel(
+        context.Queue(),
+        context.Value("q", 0),
+        context.Value("q", 0),
+        context.Value("d", 0.0),
+        context.Event(),
+    )
     processes = []
     for i in range(count):
         share = options.concurrency // count + (i < options.concurrency % count)
@@ -147,7 +180,7 @@ def measure(options: BenchOptions, progress: bool = False) -> tuple[Report, list
         processes.append(context.Process(target=_child, args=arguments, daemon=True))
     for process in processes:
         process.start()
-    time.sleep(max(0.0, channel.start_at - time.time()))
+    _start(processes, channel)
     pid = options.server_pid
     cpu_before_s = usage.cpu_s(pid) if pid is not None else None
     started = time.perf_counter()
