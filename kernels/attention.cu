@@ -10,7 +10,8 @@
 //   each (entry, kv head) a little longer; a CTA takes the tiles that begin in its equal stretch, so that the end of one (entry, kv head) and the start of the next share a pipeline. Where a
 //   run cuts a pair, the pieces go to `partials` and the CTA that arrives last merges them in order
 //   (stream-K, Osama et al. 2023): sums do not depend on who is last. Entries of at most 16 packed
-//   rows (decode) split a tile's tokens over the warps, others split the packed rows.
+//   rows (decode) split a tile's tokens over the warps, others split the packed rows. Under flag bit 0 no
+//   pair is cut and no entry is a decode: a row's bits depend on neither its chunk nor the batch.
 // Numerics: act operands on the tensor cores, f32 scores, sums and output; P rounded to act.
 // Launch: grid G (as given to step_prepare), block 128, dynamic shared memory
 //   ATTN_STAGES * 2 * KT * (HEAD_DIM + 8) * 2 + 1024
@@ -54,6 +55,7 @@ struct Problem {
 struct Cursor {
     u32 entry, head, tile, pair;  // pair counts (entry, head) pairs of this CTA
     u32 first_token, slot, start, packed_begin, packed_end, tile_begin, tile_end, before;
+    bool decode;
 };
 
 // Loads the cursor's entry and goes to its first tile; behind the last entry lies the end of the line.
@@ -67,6 +69,7 @@ DEV void enter(Cursor& c, const Problem& p) {
         c.first_token = a.x, c.slot = a.y, c.start = a.z, c.packed_begin = a.w;
         c.packed_end = b.x, c.tile_begin = b.y, c.tile_end = b.z, c.before = b.w;
     }
+    c.decode = c.packed_end - c.packed_begin <= 16 && !(p.flags & 1);
     c.tile = c.tile_begin;
 }
 
@@ -80,11 +83,10 @@ DEV void advance(Cursor& c, const Problem& p) {
 }
 
 DEV u32 tiles_of(const Cursor& c) { return c.tile_end - c.tile_begin; }
-DEV bool is_decode(const Cursor& c) { return c.packed_end - c.packed_begin <= 16; }
 DEV bool is_small(const Cursor& c) { return c.packed_end - c.packed_begin <= SMALL_ROWS; }
-DEV u32 tile_length(const Cursor& c) { return is_decode(c) ? DECODE_TILE : PREFILL_TILE; }
+DEV u32 tile_length(const Cursor& c) { return c.decode ? DECODE_TILE : PREFILL_TILE; }
 DEV u32 pair_length(const Cursor& c) {
-    return tiles_of(c) * tile_length(c) + (is_decode(c) ? DECODE_PAIR : PREFILL_PAIR);
+    return tiles_of(c) * tile_length(c) + (c.decode ? DECODE_PAIR : PREFILL_PAIR);
 }
 
 // Whether the pair (entry, head) may be cut; if not, all of it belongs to where it begins. Flag bit 0:
@@ -185,7 +187,7 @@ struct Piece {
 
 DEV void start_piece(Piece& piece, const Cursor& c, const Problem& p, u8* q_smem) {
     u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    piece.decode = is_decode(c);
+    piece.decode = c.decode;
     piece.first_tile = c.tile;
     u32 base = c.packed_begin + (piece.decode ? 0 : warp * 16);
 #pragma unroll
@@ -289,8 +291,10 @@ DEV void add_tokens(Piece& piece, const Problem& p, u32 first_token, bool masked
         for (int n = 0; n < NT; n++) m = fmaxf(m, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
         m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
         m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
-        float base = m == NEG_INF ? 0.0f : m * to_log2;
-        float keep = exp2_approx(piece.m[r] * to_log2 - base);
+        // Not contracted: then `keep` is exactly 1 while m stays, and a tile of which a row sees nothing
+        // leaves its bits alone.
+        float base = m == NEG_INF ? 0.0f : __fmul_rn(m, to_log2);
+        float keep = exp2_approx(__fadd_rn(__fmul_rn(piece.m[r], to_log2), -base));
         float sum = 0.0f;
 #pragma unroll
         for (int n = 0; n < NT; n++) {
@@ -487,7 +491,7 @@ DEV void finish_piece(const Piece& piece, const Cursor& c, const Problem& p, flo
     __syncthreads();
     if (*flag) {
         __threadfence();
-        if (is_decode(c)) merge_pieces<8, 1>(c, p, first, last - first + 1);
+        if (c.decode) merge_pieces<8, 1>(c, p, first, last - first + 1);
         else merge_pieces<2, 4>(c, p, first, last - first + 1);
         if (threadIdx.x == 0) p.counters[first] = 0;
     }

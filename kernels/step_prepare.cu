@@ -8,7 +8,8 @@
 // Block 0 writes block_table [num_slots, max_blocks] (updates), then token_ids, positions,
 //   slot_of_token, kv_slot [T_pad] and sample_rows [S_pad]. Padded tokens: id 0, position 0, NONE, NONE.
 // Block 1 + w writes plan w, for windows[w] (0: no window):
-//   plan: [0] entries, [1] length in all, [2] length a CTA, [3] flags, [4] T, [5] T_pad, [6] G;
+//   plan: [0] entries, [1] length in all, [2] length a CTA, [3] flags (bit 0: as given, see attention.cu),
+//   [4] T, [5] T_pad, [6] G;
 //   [16, 16 + G) first entry of each CTA; then entries [8]: {first_token, slot, start, packed_begin,
 //   packed_end, tile_begin, tile_end, length before}. A row of queries is packed as token * group +
 //   head in its group; an entry holds up to q_rows packed rows of all kv heads. The triples
@@ -82,7 +83,7 @@ DEV u32 fill_entry(u32* entry, const u32* row, u32 part, u32 group, const PlanSh
     entry[4] = end;
     entry[5] = tile_begin;
     entry[6] = tile_end;
-    bool decode = end - begin <= 16;
+    bool decode = end - begin <= 16 && !(shape.flags & 1);
     return (tile_end - tile_begin) * (decode ? DECODE_TILE : PREFILL_TILE) + (decode ? DECODE_PAIR : PREFILL_PAIR);
 }
 

@@ -22,17 +22,18 @@ def small() -> None:
     test_small.test_rms_norm("bf16", 5, 576, True)
     test_small.test_gate("bf16", 3, 2040, 0, True, True)
     test_small.test_softcap()
-    test_step_prepare.test_step_prepare(1, 7, True)
+    test_step_prepare.test_step_prepare(1, 7, True, False)
 
 
 def attention() -> None:
     test_attention.test_rope_kv("bf16", 96, 32, 1, True)
     rows = [(70, 1), (3, 20), (300, 1), (15, 1), (64, 40), (0, 1)]
     for head_dim, grid in ((64, 9), (128, 40), (256, 6)):
-        out, reference = test_attention.run_attention(
-            rows, 8, 2, head_dim, grid=grid, stages=2, window=100
-        )
-        assert test_attention.relative_error(out, reference) < 4e-3
+        for no_split in (False, True):
+            out, reference = test_attention.run_attention(
+                rows, 8, 2, head_dim, grid=grid, stages=2, window=100, no_split=no_split
+            )
+            assert test_attention.relative_error(out, reference) < 4e-3
 
 
 def gemm() -> None:

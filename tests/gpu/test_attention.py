@@ -43,17 +43,21 @@ def run_attention(
     pad=5,
     stages=3,
     layers=2,
+    chunk=8192,
 ):
-    """Runs rows of (start, num_tokens) and returns (out, reference)."""
+    """Runs rows of (start, num_tokens), each cut into chunks, and returns (out, reference)."""
     dtype, flag, _ = DTYPES[name]
     slots = list(range(len(rows)))[::-1]
     lengths = {slot: start + num for slot, (start, num) in zip(slots, rows, strict=True)}
     max_blocks = 8448 // block_size
     table, total = random_tables(lengths, NUM_SLOTS, max_blocks, block_size)
     kv, dense = random_kv(table, total, lengths, kv_heads, block_size, head_dim, dtype, layers)
-    step = Step(
-        [Row(s, start, num, [0] * num) for s, (start, num) in zip(slots, rows, strict=True)]
-    )
+    chunks = []
+    for slot, (start, num) in zip(slots, rows, strict=True):
+        for done in range(0, num, chunk):
+            size = min(chunk, num - done)
+            chunks.append(Row(slot, start + done, size, [0] * size))
+    step = Step(chunks)
     dims = {
         "num_heads": heads,
         "num_kv_heads": kv_heads,
@@ -189,6 +193,19 @@ def test_no_split_does_not_depend_on_the_batch():
         out, _ = run_attention([row, *others], 8, 2, 128, no_split=True)
         results.append(out[0])
     assert torch.equal(*results)
+
+
+@pytest.mark.parametrize("window", [0, 50])
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_no_split_does_not_depend_on_the_chunk(head_dim, window):
+    """Chunks of few tokens would be decodes otherwise."""
+    results = []
+    for chunk in (8192, 64, 37, 3, 1):
+        torch.manual_seed(7)
+        rows = [(40, 150), (0, 70)]
+        out, _ = run_attention(rows, 8, 2, head_dim, window=window, no_split=True, chunk=chunk)
+        results.append(out)
+    assert all(torch.equal(result, results[0]) for result in results)
 
 
 @pytest.mark.parametrize("style", [0, 1])

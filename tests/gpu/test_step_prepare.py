@@ -30,7 +30,7 @@ def random_step(rng, num_rows):
     return Step(rows, updates, samples)
 
 
-def expected_entries(step, window, q_rows=64, tile=64):
+def expected_entries(step, window, no_split, q_rows=64, tile=64):
     group, heads = 4, 2
     entries, before, first = [], 0, 0
     for row in step.rows:
@@ -42,15 +42,16 @@ def expected_entries(step, window, q_rows=64, tile=64):
             last = row.start + (end - 1) // group
             entry = [first, row.slot, row.start, begin, end, low // tile, last // tile + 1, before]
             entries.append(entry)
-            tiles, decode = entry[6] - entry[5], end - begin <= 16
+            tiles, decode = entry[6] - entry[5], end - begin <= 16 and not no_split
             before += heads * (2 * tiles if decode else 4 * tiles + 4)
         first += row.num_tokens
     return entries, before
 
 
+@pytest.mark.parametrize("no_split", [False, True])
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize(("seed", "num_rows"), [(0, 1), (1, 7), (2, 64), (3, 299), (4, 299)])
-def test_step_prepare(seed, num_rows, exact):
+def test_step_prepare(seed, num_rows, exact, no_split):
     import numpy as np
 
     rng = np.random.default_rng(seed)
@@ -61,7 +62,10 @@ def test_step_prepare(seed, num_rows, exact):
     for slot, index, block in step.updates:
         expected[slot, index] = block
     T, S = step.num_tokens, len(step.samples)
-    out = prepare(step, DIMS, table, last, T + 13, 37, (0, 100), S_pad=S + 3, exact=exact)
+    windows = (0, 100)
+    out = prepare(
+        step, DIMS, table, last, T + 13, 37, windows, no_split=no_split, S_pad=S + 3, exact=exact
+    )
     assert torch.equal(table.cpu(), expected)
     ids, positions, slots, kv = [], [], [], []
     for row in step.rows:
@@ -76,9 +80,9 @@ def test_step_prepare(seed, num_rows, exact):
     assert torch.equal(out.slot_of_token, u32(slots + [NONE] * 13))
     assert torch.equal(out.kv_slot, u32(kv + [NONE] * 13))
     assert out.sample_rows.tolist() == [s[1] for s in step.samples] + [0] * 3
-    for plan, window in zip(out.plans, (0, 100), strict=True):
+    for plan, window in zip(out.plans, windows, strict=True):
         words = plan.tolist()
-        entries, total = expected_entries(step, window)
+        entries, total = expected_entries(step, window, no_split)
         assert words[:3] == [len(entries), total, max(4, -(-total // 37))]
         assert words[4:7] == [T, T + 13, 37]
         assert [words[56 + 8 * i : 64 + 8 * i] for i in range(len(entries))] == entries

@@ -220,8 +220,8 @@ impl Problem {
         Ok(usable.filter(|algo| !in_one_piece || self.adds_in_one_piece(algo)).collect())
     }
 
-    /// Whether the algorithm adds up each result in one piece, from the first to the last k: then a row's
-    /// bits do not depend on the number of rows (tiles differ, the order of k does not).
+    /// Whether the algorithm adds up each result in one piece: how many pieces there are may depend on
+    /// the number of rows, and a row's bits with them.
     fn adds_in_one_piece(&self, algo: &MatmulAlgo) -> bool {
         let attribute = |which| {
             let (mut value, mut written) = (0i32, 0usize);
