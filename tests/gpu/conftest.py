@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "golden")]
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "golden")]
 
 DEVICE = os.environ.get("INGLE_TEST_DEVICE", "cuda")
-WHOLE_MODELS = {"test_models.py", "test_transformers.py"}
+WHOLE_MODELS = {"test_models.py", "test_server.py", "test_transformers.py"}
 
 try:
     import torch

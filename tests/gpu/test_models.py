@@ -12,6 +12,7 @@ import re
 from functools import cache
 from pathlib import Path
 
+import msgspec
 import pytest
 from forced import follow, score, summary
 from padding import pad_model
@@ -52,10 +53,11 @@ VARIANTS = {
 }
 
 
-def near_tie(name: str) -> float:
-    """Candidates of the reference that are closer, in nat, may change places."""
-    # Of a tiny model each of the two may be off by its limit.
-    return 0.15 if name == SMOLLM2 else 2 * LOGIT_P99_TINY
+# Candidates of the reference that are closer, in nat, may change places: each of the two may be
+# off by its limit. Rounding alone does that: an emulation of these kernels moved the margin of one
+# place of SmolLM2 by 0.12 in the mean and 0.27 at most over 32 runs that differ by 1e-6.
+NEAR_TIE = 2 * 0.15
+NEAR_TIE_F16 = 0.15
 
 
 @cache
@@ -96,7 +98,7 @@ def engine_for(models, tmp_path_factory):
     return build
 
 
-def check_scores(name: str, todo: list[dict], scored: list[list]) -> None:
+def check_scores(name: str, todo: list[dict], scored: list[list], tie: float = NEAR_TIE) -> None:
     """The bf16 rule on prompts followed by the reference's answers."""
     logits, log_probs = [], []
     for case, entries in zip(todo, scored, strict=True):
@@ -110,7 +112,7 @@ def check_scores(name: str, todo: list[dict], scored: list[list]) -> None:
             answer, case["greedy_logprobs"], case["greedy_gaps"], strict=True
         ):
             log_probs.append(abs(entry.logprob - reference))
-            if name not in EXPERTS and gap > near_tie(name):
+            if name not in EXPERTS and gap > tie:
                 assert entry.rank == 1, f"token {entry.token_id} has rank {entry.rank}, gap {gap}"
     mean, p99 = summary(log_probs)
     logit_mean, logit_p99 = summary(logits)
@@ -132,7 +134,7 @@ def logit_differences(ids: list[int], logits: list[float], ours: dict[int, float
     return [abs(pair - mean) for pair in pairs]
 
 
-def check_answers(name: str, todo: list[dict], followed: list) -> None:
+def check_answers(name: str, todo: list[dict], followed: list, tie: float = NEAR_TIE) -> None:
     """The bf16 rule on answers."""
     differences = []
     for case, answer in zip(todo, followed, strict=True):
@@ -147,7 +149,7 @@ def check_answers(name: str, todo: list[dict], followed: list) -> None:
         ):
             differences.append(abs(log_prob - reference))
             if name not in EXPERTS:
-                assert is_first or gap <= near_tie(name), f"token {place} differs, gap {gap}"
+                assert is_first or gap <= tie, f"token {place} differs, gap {gap}"
     mean, p99 = summary(differences)
     print(f"{name}: answers {mean:.4f} {p99:.4f}")
     if name in EXPERTS:
@@ -179,6 +181,16 @@ def test_scores_and_answers_are_the_reference_s(engine_for, name, variant):
         assert cached_tokens(engine, prompts) > 0
 
 
+def test_float16_keeps_quantised_weights_closer(engine_for):
+    """Their values have more digits than bf16 holds, and so do the activations."""
+    todo = cases(SMOLLM2)
+    prompts, references = prompts_of(todo)
+    with engine_for(SMOLLM2, dtype="float16") as engine:
+        whole = [p + r for p, r in zip(prompts, references, strict=True)]
+        check_scores(SMOLLM2, todo, score(engine, whole), NEAR_TIE_F16)
+        check_answers(SMOLLM2, todo, follow(engine, prompts, references), NEAR_TIE_F16)
+
+
 def cached_tokens(engine: ingle.Engine, prompts: list[list[int]]) -> int:
     """Prompt tokens that a repetition finds in the prefix cache."""
     longest = max(prompts, key=len) * 4  # whole blocks of the largest size
@@ -188,13 +200,18 @@ def cached_tokens(engine: ingle.Engine, prompts: list[list[int]]) -> int:
     return output.usage.cached_tokens
 
 
-@pytest.mark.parametrize("name", ["llama-gqa4-headdim32", "qwen3", "gemma2", "mixtral"])
-def test_deterministic_answers_have_the_same_bits_alone_and_in_a_batch(engine_for, name):
-    prompts, _ = prompts_of(cases(name))
+@pytest.mark.parametrize("name", ["llama-gqa4-headdim32", "qwen3", "gemma2", "mixtral", SMOLLM2])
+def test_deterministic_answers_have_the_same_bits_whatever_else_runs(engine_for, name):
+    """Alone, in a batch, and in a batch behind cached prefixes."""
+    prompts, references = prompts_of(cases(name))
+    whole = [p + r for p, r in zip(prompts, references, strict=True)]
     params = ingle.SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, logprobs=3)
-    with engine_for(name, deterministic=True, enable_prefix_caching=False) as engine:
+    with engine_for(name, deterministic=True) as engine:
+        scores = [score(engine, [ids])[0] for ids in whole]
+        assert score(engine, whole) == scores
         alone = [engine.generate([prompt], params)[0].outputs[0] for prompt in prompts]
         batch = [output.outputs[0] for output in engine.generate(prompts * 3, params)]
+        assert cached_tokens(engine, prompts) > 0
     for place, completion in enumerate(batch):
         assert completion.token_ids == alone[place % len(prompts)].token_ids, place
         assert completion.logprobs == alone[place % len(prompts)].logprobs, place
@@ -217,14 +234,16 @@ def test_a_seed_gives_the_same_text_alone_and_in_a_batch(engine_for):
 def test_preemption_does_not_change_answers(engine_for, name):
     """More requests than the pool holds to their ends; each against its own answer alone."""
     source = max(cases(name), key=lambda case: len(case["ids"]))["ids"]
-    options = {"enable_prefix_caching": False, "block_size": 64, "max_num_batched_tokens": 2048}
+    options = {"enable_prefix_caching": False, "block_size": 256, "max_num_batched_tokens": 2048}
     if DEVICE == "cuda":
         options["kv_cache_memory_bytes"] = PIECE_BYTES
         options["max_num_seqs"] = 1024
     else:
-        options["kv_cache_memory_bytes"] = 1 << 20
-    prompts = [(source[i:] + source)[:56] for i in range(6)]
-    params = ingle.SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, logprobs=5)
+        options["kv_cache_memory_bytes"] = 8 << 20
+    # So long that all start before the first needs its second block: for those that grow at
+    # different times blocks are kept back.
+    prompts = [(source[i:] + source)[:8] for i in range(6)]
+    params = ingle.SamplingParams(temperature=0, max_tokens=260, ignore_eos=True, logprobs=5)
     with engine_for(name, **options) as engine:
         num_blocks = engine.info["limits"]["num_blocks"]
         num_seqs = engine.info["limits"]["max_num_seqs"]
@@ -232,11 +251,14 @@ def test_preemption_does_not_change_answers(engine_for, name):
         assert num_blocks < 2 * num_seqs, f"{num_blocks} blocks hold all of {num_seqs} requests"
         expected = [engine.generate([prompt], params)[0].outputs[0] for prompt in prompts]
         assert preemptions(engine) == 0
-        crowd = [prompts[i % len(prompts)] for i in range(2 * max(num_blocks, num_seqs))]
-        outputs = engine.generate(crowd, params)
+        # Many choices a request: steps are shorter than the way of a request to them.
+        many = msgspec.structs.replace(params, n=16)
+        crowd = [prompts[i % len(prompts)] for i in range(max(num_blocks, num_seqs) // 8)]
+        outputs = engine.generate(crowd, many)
         assert preemptions(engine) > 0
     for place, output in enumerate(outputs):
-        compare(expected[place % len(prompts)], output.outputs[0], near_tie(name))
+        for answer in output.outputs:
+            compare(expected[place % len(prompts)], answer, NEAR_TIE)
 
 
 def compare(expected: ingle.Completion, got: ingle.Completion, near: float) -> None:

@@ -58,6 +58,20 @@ def ours(checkpoint, prompts, tmp_path_factory):
         return [[e.logprob for e in entries] for entries in score(engine, prompts, top=0)]
 
 
+def test_deterministic_scores_have_the_same_bits_alone_and_in_a_batch(
+    checkpoint, prompts, tmp_path_factory
+):
+    options = {"max_model_len": 4096, "kv_cache_memory_bytes": 4 << 30, "deterministic": True}
+    if DEVICE == "cuda":
+        options["cache_dir"] = tmp_path_factory.mktemp("cache")
+    else:
+        options["kv_cache_memory_bytes"] = 64 << 20
+    some = prompts[:16]
+    with ingle.Engine(str(checkpoint), device=DEVICE, **options) as engine:
+        alone = [score(engine, [prompt], top=0)[0] for prompt in some]
+        assert score(engine, some, top=0) == alone
+
+
 def theirs(folder: Path, prompts: list[list[int]], dtype: torch.dtype) -> list[list[float]]:
     """transformers' log-probs, one prompt at a time, logits in f32."""
     torch.backends.cuda.matmul.allow_tf32 = False

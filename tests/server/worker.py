@@ -23,11 +23,14 @@ LIMIT_S = 30.0
 class Worker:
     """One server process; its address is known once the constructor returns."""
 
-    def __init__(self, *arguments, model=TINY):
+    def __init__(self, *arguments, model=TINY, environment=None):
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115 # Closed by __exit__.
         command = [sys.executable, "-m", "ingle", "serve", str(model), "--port", "0"]
         self.process = subprocess.Popen(
-            [*command, *map(str, arguments)], stdout=subprocess.PIPE, stderr=self.log
+            [*command, *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            env=os.environ | (environment or {}),
         )
         try:
             self.summary = self._read_summary()
