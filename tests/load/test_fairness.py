@@ -33,7 +33,8 @@ POLITE_WORDS, POLITE_TOKENS = 100, 32
 HOGS = {
     "32 in, 512 out": {"num_in": 32, "num_out": 512},
     "7,900 in, 64 out": {"num_in": 7900, "num_out": 64},
-    "16 in, 4 out": {"num_in": 16, "num_out": 4},
+    # At full pace the event loop and this client would be what is overloaded.
+    "16 in, 4 out, a quarter of the pace": {"num_in": 16, "num_out": 4, "speed": 0.25},
     "4,096 shared and 64 in, 128 out": {"num_in": 64, "num_out": 128, "num_shared": 4096},
     "512 in, 512 out, little KV": {"num_in": 512, "num_out": 512},
 }
@@ -134,9 +135,10 @@ def measure(port, rate, seconds, seed, tenants=POLITE):
 
 
 @contextlib.contextmanager
-def hog(port, names):
+def hog(port, names, seed):
     """The hog at work in a process of its own; gives a list that holds its figures at the end."""
-    command = [sys.executable, __file__, str(port), json.dumps([HOGS[name] for name in names])]
+    shapes = json.dumps([HOGS[name] for name in names])
+    command = [sys.executable, __file__, str(port), str(seed), shapes]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     figures = []
     with subprocess.Popen(command, **pipes) as process:
@@ -149,7 +151,7 @@ def hog(port, names):
             process.kill()
 
 
-async def hog_main(port, shapes):
+async def hog_main(port, seed, shapes):
     """Keeps OVERLOAD * SLOTS requests in the system until a line comes on standard input."""
     counts = {"done": 0, "refused": 0, "other": 0, "tokens": 0}
     numbers, began, full = itertools.count(), time.perf_counter(), asyncio.Event()
@@ -159,7 +161,7 @@ async def hog_main(port, shapes):
         while True:
             number = next(numbers)
             shape = shapes[number % len(shapes)]
-            rng = random.Random(number)
+            rng = random.Random(f"{seed} {number}")
             stem = [1000 + i % 997 for i in range(shape.get("num_shared", 0))]
             num_in = rng.randint(shape["num_in"] // 2, shape["num_in"])
             num_out = rng.randint(shape["num_out"] // 2, shape["num_out"])
@@ -197,7 +199,7 @@ def server(tmp_path, speed, *flags):
 def compare(port, names, rate, seconds, seed):
     """What the polite tenants wait for alone and beside the hog, and what the hog got."""
     alone = measure(port, rate, seconds, seed)
-    with hog(port, names) as figures:
+    with hog(port, names, seed) as figures:
         both = measure(port, rate, seconds, seed)
     assert alone.refused == both.refused == 0, "a polite request was refused"
     assert figures[0]["refused"] > 0, f"the hog never filled the queue: {figures}"
@@ -225,9 +227,10 @@ def test_fairness_figures_of_each_hog(tmp_path):
     for name in [*HOGS, ALL_NAME]:
         flags = ("--kv-cache-memory-bytes", LITTLE_KV) if "little KV" in name else ()
         names = ALL if name == ALL_NAME else [name]
-        with server(tmp_path, 1.0, *flags) as port:
-            one = measure(port, 4, 20, 1, POLITE[:1])
-            rounds = [compare(port, names, 4, 6, seed) for seed in range(5)]
+        speed = HOGS.get(name, {}).get("speed", 1.0)
+        with server(tmp_path, speed, *flags) as port:
+            one = measure(port, 4 * speed, 20, 1, POLITE[:1])
+            rounds = [compare(port, names, 4 * speed, 6 / speed, seed) for seed in range(5)]
         alone, both = (
             [statistics.median(turn[place].at(share) for turn in rounds) for share in (0.5, 0.99)]
             for place in (0, 1)
@@ -242,4 +245,4 @@ def test_fairness_figures_of_each_hog(tmp_path):
 
 
 if __name__ == "__main__":
-    asyncio.run(hog_main(int(sys.argv[1]), json.loads(sys.argv[2])))
+    asyncio.run(hog_main(int(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])))
