@@ -44,9 +44,8 @@ class Recital:
         while data:
             size = next((n for n in range(1, len(data)) if data[:n] not in self._used), len(data))
             pieces.append(data[:size])
-            if pieces[-1] in self._used:
+            while pieces[-1] in self._used:
                 pieces[-2:] = [b"".join(pieces[-2:])]
-                assert pieces[-1] not in self._used
             self._used.add(pieces[-1])
             data = data[size:]
         self.pieces[cue] = pieces
