@@ -1,0 +1,233 @@
+"""Structured output on both endpoints, plain and streamed: section G of the bug log."""
+
+import json
+import re
+import time
+
+import pytest
+
+from server.reciter import Recital
+from server.test_structured import FORMAT, HERMES, TOOLS, assert_fits
+from server.twice import PATHS, both, refused_twice
+from server.worker import Worker, whole
+
+SAMPLED = {"temperature": 1, "max_tokens": 300}
+
+
+@pytest.fixture(params=PATHS)
+def ask(request, cpu):
+    return getattr(cpu, request.param)
+
+
+@pytest.fixture
+def refused(ask, cpu):
+    """The error of a refusal on the endpoint of `ask`; other streams go on meanwhile."""
+    user = [{"role": "user", "content": "x"}]
+    path, asked = "/v1/completions", {"prompt": "x"}
+    if ask == cpu.chat:
+        path, asked = "/v1/chat/completions", {"messages": user}
+
+    def refuse(**fields):
+        began = time.monotonic()
+        error = refused_twice(cpu, path, **asked, **fields)
+        assert time.monotonic() - began < 10
+        return error
+
+    return refuse
+
+
+def texts(answer):
+    return [text for text, _ in whole(answer).values()]
+
+
+def test_g01_what_cannot_be_enforced_is_refused(refused):
+    for schema in (
+        {"type": "string", "not": {"const": "x"}},
+        {"type": "array", "uniqueItems": True},
+        {"$ref": "http://127.0.0.1:1/x"},
+        {"type": "object", "propertyNames": {"pattern": "^a"}},
+        {"if": {"type": "string"}, "then": {"minLength": 3}},
+    ):
+        form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+        assert refused(guided_json=schema)["param"] == "guided_json"
+        assert refused(response_format=form)["param"] == "response_format"
+        assert refused(structured_outputs={"json": schema})["param"] == "structured_outputs"
+    assert refused(response_format={"type": "xml"})["param"].startswith("response_format")
+    assert refused(response_format={"type": "json_schema"})["param"].startswith("response_format")
+
+
+BAD_REGEXES = ["a**b(", "(", "a)", "(?<=a)b", "(?=a)", "[", "a{3,1}", r"(a)\1", "", "a" * 20_000]
+
+
+@pytest.mark.parametrize("regex", BAD_REGEXES)
+def test_g02_bad_regexes(cpu, refused, regex):
+    stream = cpu.open_stream(max_tokens=2000)
+    with stream:
+        assert refused(guided_regex=regex)["param"] == "guided_regex"
+        assert refused(structured_outputs={"regex": regex})["param"] == "structured_outputs"
+        if regex:
+            pattern = {"type": "string", "pattern": regex}
+            assert refused(guided_json=pattern)["param"] == "guided_json"
+    cpu.wait_until_idle()
+
+
+@pytest.mark.parametrize("regex", ["(a*)*b", "((a{1,50}){1,50}){1,50}", "(.*a){40}", "(a|aa)+$"])
+def test_g02_nested_quantifiers_cost_nothing(ask, regex):
+    began = time.monotonic()
+    both(ask, guided_regex=regex, max_tokens=3)
+    assert time.monotonic() - began < 10
+
+
+@pytest.fixture(scope="module")
+def hermes(tmp_path_factory):
+    """The tiny model with a template that has a place for tools."""
+    path = tmp_path_factory.mktemp("template") / "hermes.jinja"
+    path.write_text(HERMES)
+    with Worker("--device", "cpu", "--chat-template", path) as worker:
+        yield worker
+        worker.wait_until_idle()
+        assert worker.stop() == 0, worker.errors()
+        assert "Traceback" not in worker.errors(), worker.errors()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "choice"),
+    [
+        ({"type": 5}, "auto"),
+        ({"type": "strng"}, "auto"),
+        ({"properties": {"a": {"type": "string", "pattern": "a**("}}}, "auto"),
+        ({"properties": {"a": {"type": "string", "pattern": "a**("}}}, "required"),
+        ({"type": "object", "not": {}}, "required"),
+    ],
+)
+def test_g04_bad_tool_schemas(hermes, parameters, choice):
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    error = refused_twice(
+        hermes,
+        "/v1/chat/completions",
+        messages=[{"role": "user", "content": "x"}],
+        tools=[tool],
+        tool_choice=choice,
+    )
+    assert error["param"] == "tools"
+    assert "f" in error["message"]
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "news"}}])
+@pytest.mark.parametrize("seed", range(3))
+def test_g04_forced_calls_are_streamed_as_they_are_told(hermes, choice, seed):
+    fields = {"tools": TOOLS, "tool_choice": choice, "seed": seed, "n": 2}
+    for parallel in (False, True):
+        answer = both(hermes.chat, **SAMPLED, **fields, parallel_tool_calls=parallel)
+        for each in answer["choices"]:
+            assert each["finish_reason"] in ("tool_calls", "length" if parallel else "tool_calls")
+            function = each["message"]["tool_calls"][0]["function"]
+            assert set(json.loads(function["arguments"])) == {"city", "days"}
+
+
+@pytest.fixture(scope="module")
+def spacious(tmp_path_factory):
+    """A model that likes white space best, then to ramble on; the end of text least."""
+    recital = Recital()
+    recital.add("\1", 'Sure! "}')
+    after = [b" ", b"\n", b"\t", b"\r", b"{", b"}", b"\1", b"[", b'"', b":", b"a", b"b", b'"}']
+    for before in after:
+        for space, logit in ((b"\n", 30), (b" ", 29), (b"\t", 28), (b"\r", 27)):
+            recital.prefer(before, space, logit)
+        # One token for the last two characters, and one that goes beyond the end.
+        recital.prefer(before, b'"}', 20)
+        recital.prefer(before, b'"}x', 24)
+        recital.prefer(before, b"x", 23)
+        recital.prefer(before, 1, -30)
+    folder = recital.save(tmp_path_factory.mktemp("spacious"))
+    with Worker("--device", "cpu", model=folder) as worker:
+        worker.recital = recital
+        yield worker
+        worker.wait_until_idle()
+        assert worker.stop() == 0, worker.errors()
+
+
+@pytest.mark.parametrize("name", PATHS)
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"type": "json_object"},
+        {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}},
+        FORMAT,
+    ],
+    ids=["object", "any schema", "schema"],
+)
+def test_g05_white_space_is_bounded_however_much_it_is_liked(spacious, name, form):
+    answer = both(getattr(spacious, name), "x\1", response_format=form, max_tokens=400)
+    [text] = texts(answer)
+    assert text.startswith("{")
+    outside = re.sub(r'"(?:[^"\\]|\\.)*"?', '""', text)
+    assert max(map(len, re.findall(r"\s+", outside)), default=0) <= 42
+    assert len(re.findall(r"\S", text)) > 5, "and the answer goes on"
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_g06_at_the_grammars_end_only_the_end_follows(spacious, name):
+    fields = {"guided_regex": r'\{"a":"b"\}', "max_tokens": 50, "return_token_ids": True}
+    [choice] = both(getattr(spacious, name), "x\1", **fields)["choices"]
+    assert choice["finish_reason"] == "stop"
+    assert whole({"choices": [choice]})[0][0] == '{"a":"b"}'
+    recital = spacious.recital
+    last = recital.id(b'"}')
+    assert last in choice["token_ids"], "the token of both characters closes it"
+    rest = choice["token_ids"][choice["token_ids"].index(last) + 1 :]
+    assert rest in ([], [1])
+    # As the only choice too, and with a schema.
+    assert texts(both(getattr(spacious, name), "x\1", guided_choice=['a"}'])) == ['a"}']
+    schema = {"type": "object", "properties": {"a": {"const": "b/\\"}}, "required": ["a"]}
+    schema["additionalProperties"] = False
+    [text] = texts(both(getattr(spacious, name), "x\1", guided_json=schema, max_tokens=300))
+    assert json.loads(text) == {"a": "b/\\"}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_g07_rows_beyond_the_tokenizer_are_banned(ask, seed):
+    # The model has 512 rows, the tokenizer 388 entries.
+    for form in ({"response_format": {"type": "json_object"}}, {"guided_regex": "(?s:.){1,60}"}):
+        fields = {"temperature": 2, "seed": seed, "max_tokens": 60, "return_token_ids": True}
+        [choice] = both(ask, **fields, **form)["choices"]
+        assert max(choice["token_ids"]) < 388
+
+
+def test_g08_positions_are_per_prompt_and_choice(ask, cpu):
+    fields = SAMPLED | {"response_format": FORMAT, "seed": 5, "n": 2, "logit_bias": {"40": 1}}
+    one = both(ask, **fields)
+    assert len(texts(one)) == 2
+    for text in texts(one):
+        assert_fits(text)
+    if ask == cpu.chat:
+        return
+    several = texts(both(ask, ["The quick", "two", "The quick"], **fields))
+    assert several[:2] == several[4:] == texts(one)
+    for text in several:
+        assert_fits(text)
+    objects = fields | {"response_format": {"type": "json_object"}, "max_tokens": 40}
+    assert texts(both(ask, ["The quick", "two"], **objects))[:2] == texts(both(ask, **objects))
+
+
+def test_g09_cut_stopped_and_logged_it_is_the_same_text(ask):
+    fields = SAMPLED | {"response_format": FORMAT, "seed": 5}
+    [text] = texts(both(ask, **fields))
+    assert_fits(text)
+    for limit in (1, 3, 10):
+        cut = both(ask, **fields | {"max_tokens": limit})
+        assert cut["choices"][0]["finish_reason"] == "length"
+        assert cut["usage"]["completion_tokens"] == limit
+        assert text.startswith(texts(cut)[0])
+    for stop in ('"age', "{", text[3:6], text[-1:]):
+        stopped = both(ask, **fields, stop=[stop])
+        assert stopped["choices"][0]["finish_reason"] == "stop"
+        assert texts(stopped) == [text[: text.index(stop)]]
+    for logged in ({"logprobs": 2}, {"logprobs": True, "top_logprobs": 2}):
+        if (logged["logprobs"] is True) != ("chat" in ask.__name__):
+            continue
+        answer = both(ask, **fields, **logged)
+        assert texts(answer) == [text]
+        found = answer["choices"][0]["logprobs"]
+        entries = found["content"] if "content" in found else found["tokens"]
+        assert len(entries) == answer["usage"]["completion_tokens"]
