@@ -8,6 +8,7 @@
 
 mod added;
 mod answer;
+mod bad_words;
 mod byte_level;
 mod chat;
 mod crate_encoder;
@@ -28,6 +29,7 @@ mod tools;
 mod words;
 
 pub use answer::{AnswerParser, AnswerPiece, AnswerRules, ToolRules};
+pub use bad_words::{AnswerText, BadWords, BadWordsFactory, BadWordsState};
 pub use chat::{ChatInput, ChatTemplate};
 pub use detokenizer::Detokenizer;
 pub use error::TextError;

