@@ -26,13 +26,20 @@ LONG = {"prompt": "x", "max_tokens": 2000, "ignore_eos": True, "temperature": 0}
 
 
 @pytest.fixture(scope="module")
-def slow():
+def slow_worker():
     """A sim device whose long answers take seconds, with room for two requests and four waiting."""
     with Worker("--device", "sim", "--max-num-seqs", "2", "--max-queue", "4") as worker:
         yield worker
         worker.wait_until_idle()
         assert worker.stop() == 0, worker.errors()
         assert "Traceback" not in worker.errors(), worker.errors()
+
+
+@pytest.fixture
+def slow(slow_worker):
+    """The same, idle: what a test leaves behind is gone before the next one."""
+    yield slow_worker
+    slow_worker.wait_until_idle()
 
 
 def send(worker, **fields):

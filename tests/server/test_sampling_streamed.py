@@ -175,7 +175,6 @@ def penalised(*arguments):
         answers = [both(worker.complete, prompts, **common, **each) for each in PENALTIES]
         count = worker.metric("vllm:num_preemptions_total")
         worker.wait_until_idle()
-        assert worker.metric("vllm:kv_cache_usage_perc") == 0
         assert worker.stop() == 0, worker.errors()
     return [answer["choices"] for answer in answers], count
 
