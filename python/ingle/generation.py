@@ -156,6 +156,7 @@ class EncodedRequest(Struct, frozen=True):
 
     document: bytes
     stream: bool
+    chunked: bool
     is_slow: bool
     """Whether `submit` may take longer than an event loop can wait."""
 
@@ -164,7 +165,7 @@ def encoded(request: GenerationRequest) -> EncodedRequest:
     """The request as the core reads it, and what its caller must know of it."""
     document = encode(request)
     is_slow = len(document) > INLINE_BYTES or is_slow_to_submit(request)
-    return EncodedRequest(document, request.output.stream, is_slow)
+    return EncodedRequest(document, request.output.stream, request.output.chunked, is_slow)
 
 
 INLINE_BYTES = 16 << 10

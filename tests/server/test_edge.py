@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import re
+import time
 
 import pytest
 
@@ -223,6 +224,17 @@ def test_http_10_stream_has_no_chunk_framing(cpu, path):
     assert head.startswith("HTTP/1.0 200")
     assert "chunked" not in head.lower()
     assert joined(parse_events(sent)) == whole(cpu.post(path, fields).json)
+
+
+def test_a_kept_http_10_connection_ends_with_its_stream(cpu):
+    """Nothing else tells the client where the body ends."""
+    body = json.dumps({"prompt": "x", "max_tokens": 3, "stream": True}).encode()
+    request = http_request("POST", "/v1/completions", body, "1.0", Connection="keep-alive")
+    started = time.monotonic()
+    head, sent = head_and_body(cpu.raw(request))
+    assert time.monotonic() - started < 20, "the connection stayed open"
+    assert "connection: keep-alive" not in head.lower()
+    assert parse_events(sent)[-1]["choices"][0]["finish_reason"] == "length"
 
 
 def test_http_10_plain(cpu):

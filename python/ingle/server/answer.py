@@ -15,7 +15,7 @@ from ingle.dispatch import ABORTED, END, ERROR, Dispatcher
 from ingle.engine import submit_async
 from ingle.errors import FailedError, error_of_event
 from ingle.generation import EncodedRequest
-from ingle.server.connection import leaves_http
+from ingle.server.connection import EventResponse, leaves_http
 from ingle.server.convert import Caller
 from ingle.server.sse import HEADERS, EventStream, Translator
 from ingle.server.state import ServerState
@@ -101,8 +101,9 @@ async def stream(
     try:
         if events.error is not None:
             raise error_of_event(events.error)
-        response = web.StreamResponse(headers={**HEADERS, **headers})
-        if leaves_http(request):
+        response = EventResponse(headers={**HEADERS, **headers})
+        if leaves_http(request) or request.version < HttpVersion11:
+            # Without chunks the end of the connection is the end of the body.
             response.force_close()
         await response.prepare(request)
         transport = request.transport
@@ -111,6 +112,7 @@ async def stream(
         events.start(key, transport)
         heartbeat.add(key)
         await events.done
+        response.is_whole = events.ended and asked.chunked
         return response
     finally:
         state.leave(key)

@@ -135,17 +135,35 @@ class Connection(web.RequestHandler):
 
         A client that does not take it within EOF_S is cut off.
         """
+        is_whole = isinstance(resp, EventResponse) and resp.is_whole
+        if is_whole and not self._paused:
+            # Nothing to wait for, as nearly always; a timer costs.
+            return await super().finish_response(request, resp, start_time)
         if isinstance(resp, web.HTTPException):
             resp = response_of_http(resp, request.path)
         if not resp.prepared:
             resp.headers["Server"] = "ingle"
         try:
             async with asyncio.timeout(EOF_S):
+                if is_whole:
+                    await self._drain_helper()
                 return await super().finish_response(request, resp, start_time)
         except TimeoutError:
             if request.transport is not None:
                 reset(request.transport)
             return resp, True
+
+
+class EventResponse(web.StreamResponse):
+    """The head of a stream; the core's frames follow it on the same socket."""
+
+    is_whole = False
+    """Whether the end of the body has been written with the last frame."""
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Ends the body, if that is left to do."""
+        if not self.is_whole:
+            await super().write_eof(data)
 
 
 def framing_error(request: web.BaseRequest) -> str | None:

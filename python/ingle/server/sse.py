@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from typing import Any, Final, Protocol
 
-from ingle.dispatch import ABORTED, ERROR, FRAME, Core
+from ingle.dispatch import ABORTED, END, ERROR, FRAME, Core
 from ingle.server.connection import reset
 
 HEADERS: Final = {
@@ -52,6 +52,7 @@ class EventStream:
         "_translator",
         "_transport",
         "done",
+        "ended",
         "error",
         "frames",
         "too_slow",
@@ -64,6 +65,8 @@ class EventStream:
         translator: Translator | None = None,
     ) -> None:
         self.done: asyncio.Future[None] = loop.create_future()
+        self.ended = False
+        """Whether the last frame has come by, or was sent by the core."""
         self.error: bytes | None = None
         """Payload of the ERROR event, if the request failed; the client has been told."""
         self.frames = 0
@@ -90,7 +93,9 @@ class EventStream:
                 self._write(payload)
                 self._offer_socket()
             return
-        if kind == ERROR:
+        if kind == END:
+            self.ended = True
+        elif kind == ERROR:
             self.error = payload
             if SLOW_READER in payload:
                 self._cut()

@@ -45,6 +45,12 @@ impl Draft {
 }
 
 impl Scheduler {
+    /// Whether as many steps are in flight as may be: then none is planned before one ends.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        count(self.in_flight.len()) >= self.shape.max_steps_in_flight
+    }
+
     /// The next step, or nothing: no request can use one now, or enough steps are in flight. The
     /// caller must submit it, or call `fail_step` if that fails.
     ///
@@ -52,7 +58,7 @@ impl Scheduler {
     /// If requests are alive, no step is in flight and still none can be planned.
     pub fn plan(&mut self, now: Micros) -> Option<StepPlan> {
         self.now = self.now.max(now);
-        if count(self.in_flight.len()) >= self.shape.max_steps_in_flight {
+        if self.is_full() {
             return None;
         }
         let mut draft = Draft {

@@ -103,7 +103,7 @@ impl Engine {
         let prepared = prepare(&request, &self.shared.served, key, tenant.id, now);
         let queued = prepared.and_then(|submission| {
             let message = Message::Submit(Box::new(submission), Arc::clone(&tenant));
-            self.shared.inbox.put(message).map_err(|_| self.stopped())
+            self.shared.inbox.put_for_next_step(message).map_err(|_| self.stopped())
         });
         match queued {
             Ok(()) => Ok(key),
@@ -117,7 +117,7 @@ impl Engine {
     /// Ends a request; no further event carries `key`. Unknown keys are ignored.
     pub fn abort(&self, key: u64) {
         self.shared.outbox.silence(key);
-        if self.shared.inbox.put(Message::Abort(key)).is_err() {
+        if self.shared.inbox.put_for_next_step(Message::Abort(key)).is_err() {
             self.shared.outbox.forget(key);
         }
     }
@@ -127,9 +127,9 @@ impl Engine {
     /// Otherwise nothing changes and frames go on coming through `drain`, as they do again from the
     /// first frame on that the socket does not take at once.
     pub fn attach_socket(&self, key: u64, fd: OwnedFd, frames_seen: u64) {
-        // Awake or not, the engine thread must look at it now: while this copy of the socket lies
-        // anywhere, the client of a request that has ended meanwhile sees no end of the connection.
-        let _ = self.shared.inbox.put(Message::Attach { key, fd, frames_seen });
+        // While this copy of the socket lies anywhere, the client of a request that has ended meanwhile
+        // sees no end of the connection: a step at most.
+        let _ = self.shared.inbox.put_for_next_step(Message::Attach { key, fd, frames_seen });
     }
 
     /// Sends an SSE comment on a stream to which nothing was sent for ten seconds.

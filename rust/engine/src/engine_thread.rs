@@ -72,7 +72,7 @@ impl EngineThread {
     fn serve(&mut self) -> Ended {
         let mut batch = Vec::new();
         loop {
-            self.shared.inbox.take(&mut batch);
+            self.shared.inbox.take(&mut batch, self.scheduler.is_full());
             self.committer.now = self.shared.clock.now();
             for message in batch.drain(..) {
                 match message {
@@ -255,7 +255,7 @@ impl EngineThread {
         self.shared.outbox.publish(&mut self.committer.events);
         let mut batch = Vec::new();
         loop {
-            self.shared.inbox.take(&mut batch);
+            self.shared.inbox.take(&mut batch, false);
             if self.refuse_batch(&mut batch, message, "engine_dead", 500) {
                 return self.refuse_rest(message, "engine_dead", 500);
             }

@@ -99,8 +99,9 @@ impl FrameBuilder {
         }
     }
 
-    /// Ends the group; the bytes to send are `out[start..]`. `None` if no event was written.
-    pub(crate) fn seal(&self, out: &mut Vec<u8>) -> Option<usize> {
+    /// Ends the group; the bytes to send are `out[start..]`. `None` if no event was written. Behind the
+    /// last group of a good stream comes the end of the HTTP body, which saves a write of its own.
+    pub(crate) fn seal(&self, out: &mut Vec<u8>, is_last: bool) -> Option<usize> {
         if !self.chunked {
             return (!out.is_empty()).then_some(0);
         }
@@ -108,7 +109,7 @@ impl FrameBuilder {
             return None;
         }
         let mut size = out.len() - CHUNK_HEAD;
-        out.extend_from_slice(b"\r\n");
+        out.extend_from_slice(if is_last { b"\r\n0\r\n\r\n" } else { b"\r\n" });
         out[CHUNK_HEAD - 2] = b'\r';
         out[CHUNK_HEAD - 1] = b'\n';
         let mut start = CHUNK_HEAD - 2;

@@ -37,21 +37,44 @@ pub(crate) struct Inbox {
 #[derive(Default)]
 struct State {
     messages: Vec<Message>,
-    sleeping: bool,
+    sleep: Sleep,
     closed: bool,
+}
+
+/// What the engine thread does.
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Sleep {
+    #[default]
+    Awake,
+    /// Sleeps until a message comes.
+    Idle,
+    /// Sleeps with as many steps in flight as may be: until one ends there is nothing to do for most
+    /// messages, and waking up for each would cost more than working it off.
+    UntilStep,
 }
 
 impl Inbox {
     /// Puts a message and wakes the engine thread if it sleeps; gives the message back if the engine
     /// thread has ended.
     pub(crate) fn put(&self, message: Message) -> Result<(), Message> {
+        self.push(message, |sleep| sleep != Sleep::Awake)
+    }
+
+    /// The same for a message that changes nothing while as many steps are in flight as may be: it waits
+    /// for the end of one.
+    pub(crate) fn put_for_next_step(&self, message: Message) -> Result<(), Message> {
+        self.push(message, |sleep| sleep == Sleep::Idle)
+    }
+
+    fn push(&self, message: Message, wakes: impl Fn(Sleep) -> bool) -> Result<(), Message> {
         let mut state = self.lock();
         if state.closed {
             return Err(message);
         }
         state.messages.push(message);
         // std's notify costs a system call whether or not anyone waits.
-        if std::mem::take(&mut state.sleeping) {
+        if wakes(state.sleep) {
+            state.sleep = Sleep::Awake;
             drop(state);
             self.wake.notify_one();
         }
@@ -66,13 +89,15 @@ impl Inbox {
     }
 
     /// Takes all messages into the empty `into`; sleeps until something wakes it if there are none.
-    pub(crate) fn take(&self, into: &mut Vec<Message>) {
+    /// `is_full`: as many steps are in flight as may be.
+    pub(crate) fn take(&self, into: &mut Vec<Message>, is_full: bool) {
         let mut state = self.lock();
         while state.messages.is_empty() {
-            state.sleeping = true;
-            state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.sleep = if is_full { Sleep::UntilStep } else { Sleep::Idle };
             // A wake-up without reason finds it still set.
-            state.sleeping = false;
+            while state.sleep != Sleep::Awake {
+                state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
         }
         std::mem::swap(&mut state.messages, into);
     }
@@ -80,5 +105,68 @@ impl Inbox {
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic while it was held leaves a valid vector.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Which of the messages that come while the engine thread sleeps wake it.
+    fn keys_at_first_wake(is_full: bool, quiet: &[u64], loud: u64) -> Vec<u64> {
+        let inbox = Inbox::default();
+        std::thread::scope(|scope| {
+            let taker = scope.spawn(|| {
+                let mut taken = Vec::new();
+                inbox.take(&mut taken, is_full);
+                taken
+            });
+            while inbox.lock().sleep == Sleep::Awake {
+                std::thread::yield_now();
+            }
+            for &key in quiet {
+                assert!(inbox.put_for_next_step(Message::Abort(key)).is_ok());
+            }
+            assert!(inbox.put(Message::Ping(loud)).is_ok());
+            let taken = taker.join().unwrap();
+            taken
+                .iter()
+                .map(|message| match message {
+                    Message::Abort(key) | Message::Ping(key) => *key,
+                    _ => unreachable!(),
+                })
+                .collect()
+        })
+    }
+
+    #[test]
+    fn with_all_steps_in_flight_quiet_messages_wait_for_a_loud_one() {
+        assert_eq!(keys_at_first_wake(true, &[1, 2, 3], 4), [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn an_idle_engine_thread_wakes_up_for_any_message() {
+        let inbox = Inbox::default();
+        std::thread::scope(|scope| {
+            let taker = scope.spawn(|| {
+                let mut taken = Vec::new();
+                inbox.take(&mut taken, false);
+                taken.len()
+            });
+            while inbox.lock().sleep == Sleep::Awake {
+                std::thread::yield_now();
+            }
+            assert!(inbox.put_for_next_step(Message::Abort(1)).is_ok());
+            assert_eq!(taker.join().unwrap(), 1);
+        });
+    }
+
+    #[test]
+    fn messages_that_lie_there_are_taken_without_sleep() {
+        let inbox = Inbox::default();
+        assert!(inbox.put_for_next_step(Message::Abort(1)).is_ok());
+        let mut taken = Vec::new();
+        inbox.take(&mut taken, true);
+        assert_eq!(taken.len(), 1);
     }
 }

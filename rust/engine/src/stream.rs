@@ -35,6 +35,8 @@ pub(crate) struct Stream {
     pub(crate) sent_at: Micros,
     /// Frames of this step, reused.
     buffer: Vec<u8>,
+    /// The last event is in the buffer, or was.
+    is_done: bool,
 }
 
 /// What the client reads.
@@ -96,6 +98,7 @@ impl Stream {
             route: Route::Drain { num_frames: 0, bytes: 0, drain: 0 },
             sent_at: submitted_at,
             buffer: Vec::new(),
+            is_done: false,
         }
     }
 
@@ -183,6 +186,7 @@ impl Stream {
         self.dirty.clear();
         if self.num_open == 0 {
             builder.done_into(&mut self.buffer, trailer.usage_event.then_some(self.usage));
+            self.is_done = true;
         }
     }
 
@@ -228,7 +232,7 @@ impl Stream {
         send: impl FnOnce(&mut Route, &[u8]) -> R,
     ) -> Option<R> {
         let Form::Events(builder, _) = &self.form else { return None };
-        let start = builder.seal(&mut self.buffer);
+        let start = builder.seal(&mut self.buffer, self.is_done);
         let sent = start.map(|start| send(&mut self.route, &self.buffer[start..]));
         self.buffer.clear();
         sent
