@@ -1,4 +1,4 @@
-"""Many requests at once: section E of the bug log. None changes another's answer or stays behind."""
+"""Many requests at once: section E of the bug log. None changes an answer, none stays behind."""
 
 import concurrent.futures
 import contextlib
