@@ -19,6 +19,7 @@ from typing import Any
 
 from ingle import _core
 from ingle.config import Settings, add_flags, cuda_libraries, load, with_flags
+from ingle.doctor import doctor_lines
 from ingle.engine import Engine, PromptLike
 from ingle.errors import ConfigError, IngleError, ModelError
 from ingle.exit_codes import ExitCode
@@ -278,25 +279,13 @@ def json_object(name: str, text: str) -> dict[str, Any]:
 
 
 def run_doctor(options: argparse.Namespace) -> int:
-    """`ingle doctor`: one line a finding."""
+    """`ingle doctor`: a line a finding, and what each lack costs."""
     report: dict[str, Any] = json.loads(_core.doctor(json.dumps(cuda_libraries()).encode()))
     if options.json:
         print(json.dumps(report, indent=2))
     else:
-        for line in flatten(report):
-            print(line)
+        print("\n".join(doctor_lines(report)))
     return ExitCode.OK
-
-
-def flatten(value: Any, name: str = "") -> list[str]:
-    """Nested values as `a.b: value` lines."""
-    if isinstance(value, dict):
-        return [line for k, v in value.items() for line in flatten(v, f"{name}.{k}" if name else k)]
-    if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
-        return [line for i, v in enumerate(value) for line in flatten(v, f"{name}[{i}]")]
-    if isinstance(value, list):
-        value = ", ".join(map(str, value)) or "none"
-    return [f"{name}: {'unknown' if value is None else value}"]
 
 
 def engine_of(settings: Settings) -> Engine:

@@ -169,14 +169,32 @@ def test_missing_demo_has_the_model_code(monkeypatch, capsys):
 
 
 def test_doctor_prints_lines_or_json(monkeypatch, capsys):
-    report = {"cpu": {"threads": 2, "isa": ["avx2", "avx512f"]}, "missing": [], "cuda": None}
+    lack = {"missing": "no such file", "cost": "no GPU"}
+    report = {
+        "version": "1",
+        "cpu": {"threads": 2, "isa": ["avx2", "avx512f"], "free_bytes": 3 << 30, "x": None},
+        "devices": {"sim": {"usable": True}, "cuda": {"usable": False, "driver": lack}},
+        "kernel": {"open_files": {"value": "10 / 20", "cost": "few connections"}},
+    }
     monkeypatch.setattr(_core, "doctor", lambda _libraries: json.dumps(report).encode())
     assert cli.main(["doctor"]) == ExitCode.OK
     assert capsys.readouterr().out.splitlines() == [
-        "cpu.threads: 2",
-        "cpu.isa: avx2, avx512f",
-        "missing: none",
-        "cuda: unknown",
+        "version             1",
+        "",
+        "cpu",
+        "  threads             2",
+        "  isa                 avx2, avx512f",
+        "  free                3.0 GiB",
+        "",
+        "devices",
+        "  sim                 yes",
+        "  cuda                no",
+        "    driver              missing: no such file",
+        "                        what this costs: no GPU",
+        "",
+        "kernel",
+        "  open files          10 / 20",
+        "                      what this costs: few connections",
     ]
     assert cli.main(["doctor", "--json"]) == ExitCode.OK
     assert json.loads(capsys.readouterr().out) == report

@@ -28,9 +28,9 @@ pub fn doctor(libraries: &[u8]) -> Result<Vec<u8>, EngineError> {
         },
         "kernel": {
             "release": first_line("/proc/sys/kernel/osrelease"),
-            "landlock": has_security_module("landlock"),
-            "seccomp": first_line("/proc/sys/kernel/seccomp/actions_avail").is_some(),
-            "open_files": limit("Max open files"),
+            "landlock": or_lack(&security_module("landlock"), NO_LOCK_DOWN),
+            "seccomp": or_lack(&seccomp(), NO_LOCK_DOWN),
+            "open_files": open_files(),
             "locked_memory": limit("Max locked memory"),
         },
     });
@@ -48,9 +48,9 @@ fn cuda(libraries: &LibraryPaths) -> Value {
         "compute_capability": found.compute_capability,
         "free_bytes": found.free_bytes,
         "total_bytes": found.total_bytes,
-        "nvrtc": or_lack(&found.nvrtc, "kernels cannot be compiled for a model"),
+        "nvrtc": or_lack(&found.nvrtc, "slower kernels, built ahead for any model, if the wheel has them"),
         "cublaslt": or_lack(&found.cublaslt, "no matrix products: the GPU cannot be used"),
-        "untested": is_untested(&found),
+        "tested": tested(&found),
     })
 }
 
@@ -61,14 +61,45 @@ fn or_lack<T: serde::Serialize>(finding: &Result<T, String>, cost: &str) -> Valu
     }
 }
 
-/// Only compute capability 9.0 has been measured.
-fn is_untested(found: &DeviceProbe) -> bool {
-    found.compute_capability.is_some_and(|capability| capability != (9, 0))
+/// Whether a card of this kind has been measured; nothing without a card.
+fn tested(found: &DeviceProbe) -> Value {
+    match found.compute_capability {
+        None => Value::Null,
+        Some((9, 0)) => json!(true),
+        Some((major, minor)) => json!({
+            "missing": format!("compute capability {major}.{minor} has not been measured"),
+            "cost": "a warning at start; kernels are those of sm_80 and were only compiled for it",
+        }),
+    }
 }
 
-fn has_security_module(name: &str) -> bool {
-    std::fs::read_to_string("/sys/kernel/security/lsm")
-        .is_ok_and(|text| text.trim().split(',').any(|module| module == name))
+fn security_module(name: &str) -> Result<bool, String> {
+    let text = std::fs::read_to_string("/sys/kernel/security/lsm").unwrap_or_default();
+    if text.trim().split(',').any(|module| module == name) {
+        Ok(true)
+    } else {
+        Err("not among the kernel's security modules".to_owned())
+    }
+}
+
+fn seccomp() -> Result<bool, String> {
+    match first_line("/proc/sys/kernel/seccomp/actions_avail") {
+        Some(_) => Ok(true),
+        None => Err("not built into the kernel".to_owned()),
+    }
+}
+
+/// The limit on descriptors, each connection being one or two; the server raises the soft one to the hard.
+fn open_files() -> Value {
+    let limits = limit("Max open files");
+    let hard = limits.as_deref().and_then(|text| text.rsplit(' ').next());
+    match hard.and_then(|hard| hard.parse::<u64>().ok()) {
+        Some(hard) if hard < FEW_FILES => json!({
+            "value": limits,
+            "cost": format!("about {} connections at once at most", hard / 2),
+        }),
+        _ => json!(limits),
+    }
 }
 
 /// Soft and hard limit of this process, as the kernel writes them.
@@ -84,7 +115,10 @@ fn cpu() -> Value {
     json!({
         "model": processor_name(),
         "usable_cores": cores,
-        "instructions": instructions(),
+        "instructions": match instructions().as_slice() {
+            found @ [_, ..] if found.len() > 1 => json!(found),
+            found => json!({ "value": found, "cost": "the cpu device computes without AVX2: slowly" }),
+        },
     })
 }
 
@@ -113,6 +147,10 @@ fn processor_name() -> Option<String> {
     let line = text.lines().find(|line| line.starts_with("model name"))?;
     Some(line.split_once(':')?.1.trim().to_owned())
 }
+
+/// Fewer are worth a word.
+const FEW_FILES: u64 = 4096;
+const NO_LOCK_DOWN: &str = "none in this version, which does not lock itself down yet";
 
 fn first_line(path: &str) -> Option<String> {
     let text = std::fs::read_to_string(path).ok()?;
