@@ -131,13 +131,15 @@ class GenerationRequest(Struct, omit_defaults=True, kw_only=True):
     priority: int = 0
     tenant: str = ""
     cache_salt: str | None = None
+    bad_words: list[str] = []
     grammar: Grammar | None = None
     output: Output
 
 
 def is_slow_to_submit(document: GenerationRequest) -> bool:
-    """Whether the core may compile a grammar for it: never on an event loop."""
-    return document.grammar is not None or any(
+    """Whether the core may compile a grammar or bad words for it: never on an event loop."""
+    bound = document.grammar is not None or bool(document.bad_words)
+    return bound or any(
         isinstance(prompt, ChatPrompt) and prompt.chat.tools for prompt in document.prompts
     )
 

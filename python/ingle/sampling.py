@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from ingle.bad_words import bad_words_grammar
 from ingle.errors import RefusedError
 from ingle.generation import GenerationRequest, Grammar, Output, Prompt, Sampling
 
@@ -19,10 +18,11 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
     prompt comes first: in the text, and with `logprobs` in the log-probabilities, one entry a
     prompt token; the first token's is None. `max_tokens` 0 then gives the prompt alone.
 
-    At most one of the `guided_` fields and `bad_words` binds the answers, reasoning included:
+    At most one of the `guided_` fields binds the answers, reasoning included:
     `guided_json` is a JSON schema as a mapping or as text ({"type": "object"} asks for any object),
     `guided_regex` matches the whole answer, `guided_choice` lists all of them, `guided_grammar` is
-    in llguidance's dialect of Lark, and none of `bad_words` stands in an answer.
+    in llguidance's dialect of Lark. None of `bad_words` stands in an answer; one that they leave no
+    way on ends with the finish reason `content_filter`.
     """
 
     n: int = 1
@@ -99,10 +99,6 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
             found.append(Grammar(kind="choice", field="guided_choice", choices=choices))
         if self.guided_grammar is not None:
             found.append(Grammar(kind="lark", field="guided_grammar", lark=self.guided_grammar))
-        if self.bad_words:
-            if "" in self.bad_words:
-                raise RefusedError("bad_words: a word is empty", param="bad_words")
-            found.append(bad_words_grammar(self.bad_words))
         if len(found) > 1:
             first, second = found[0].field, found[1].field
             raise RefusedError(f"{second}: cannot be combined with {first}", param=second)
@@ -125,7 +121,7 @@ def names(struct: type[Struct]) -> set[str]:
 
 
 SAMPLING_FIELDS = names(Sampling)
-GRAMMAR_FIELDS = {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "bad_words"}
+GRAMMAR_FIELDS = {"guided_json", "guided_regex", "guided_choice", "guided_grammar"}
 REQUEST_FIELDS = names(SamplingParams) - SAMPLING_FIELDS - GRAMMAR_FIELDS - {"echo"}
 FLOATS = (
     "temperature",

@@ -210,31 +210,6 @@ def text_of(worker, **fields):
     return worker.complete(**fields)["choices"][0]["text"]
 
 
-def test_bad_words_never_stand_in_an_answer(cpu):
-    fields = {"max_tokens": 60, "temperature": 1}
-    free = [text_of(cpu, **fields, seed=seed) for seed in range(4)]
-    letters = sorted({c for c in "".join(free) if c.isascii() and c.isprintable()})[:6]
-    pairs = [text[3:5] for text in free if "\ufffd" not in text[3:5]]
-    words = [*letters, *pairs, "/", "\\", "]", "\n", "(?i)x", "é", "🙂", "{2}"]
-    for seed in range(4):
-        text = text_of(cpu, **fields, seed=seed, bad_words=words)
-        assert not any(word in text for word in words), (seed, words, text)
-        assert len(text) > 5
-
-
-def test_bad_words_ban_nothing_else(cpu):
-    plain = text_of(cpu, max_tokens=40)
-    if "\ufffd" not in plain:
-        assert text_of(cpu, max_tokens=40, bad_words=["ZZZZZZ"]) == plain
-    streamed = cpu.complete(max_tokens=20, bad_words=["a", "e"], stream=True)
-    text = "".join(event["choices"][0]["text"] for event in streamed)
-    assert text == text_of(cpu, max_tokens=20, bad_words=["a", "e"])
-    reply = post(cpu, TEXT, bad_words=["a"], guided_regex="b+", ignore_eos=False)
-    assert (reply.status, reply.error["param"]) == (400, "bad_words")
-    reply = post(cpu, TEXT, bad_words=["a"], ignore_eos=True)
-    assert (reply.status, reply.error["param"]) == (400, "ignore_eos")
-
-
 def mean(choice):
     values = choice["logprobs"]["token_logprobs"]
     return sum(values) / len(values)

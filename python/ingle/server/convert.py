@@ -90,6 +90,7 @@ def generation(
         priority=request.priority or 0,
         tenant=caller.tenant,
         cache_salt=request.cache_salt or None,
+        bad_words=request.bad_words or [],
         grammar=structured.grammar(request),
         output=Output(
             format=form,

@@ -161,8 +161,8 @@ class SamplingFields(Struct, kw_only=True, forbid_unknown_fields=True):
     """The same as `guided_regex`."""
     structured_outputs: StructuredOutputs | None = None
     bad_words: BadWords | None = None
-    """None of these stands in an answer, however its tokens are cut. A grammar of its own: not
-    along with another one or with tools."""
+    """None of these stands in an answer after its reasoning, however its tokens are cut. One that
+    they leave no way on ends with the finish reason `content_filter`."""
     request_id: Annotated[str, Meta(max_length=256, pattern=r"^[\x21-\x7e]*$(?!\n)")] | None = None
     """Comes back as X-Request-Id; may repeat."""
     user: Anything = ABSENT

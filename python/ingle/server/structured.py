@@ -9,7 +9,6 @@ from typing import Literal
 
 from msgspec import Raw
 
-from ingle.bad_words import bad_words_grammar
 from ingle.generation import ChosenFunction, Function, Grammar, Tool
 from ingle.server.protocol import (
     ChatRequest,
@@ -25,8 +24,6 @@ from ingle.server.raw import given, kind, must_be, object_in_text, refused, text
 def grammar(request: SamplingFields) -> Grammar | None:
     """What the answers must match, if the request says so; it may say so once."""
     found = [*_response_format(request), *_guided(request), *_structured_outputs(request)]
-    if request.bad_words:
-        found.append(bad_words_grammar(request.bad_words))
     if len(found) > 1:
         first, second = found[0].field, found[1].field
         if first == second:

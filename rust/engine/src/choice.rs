@@ -3,12 +3,10 @@
 
 use std::sync::Arc;
 
-use ingle_core::{Micros, RequestId, TokenId, TokenLogProbs};
-use ingle_text::{
-    AnswerParser, AnswerPiece, AnswerRules, Detokenizer, GrammarState, StopMatcher, Tokenizer,
-};
+use ingle_core::{Micros, TokenId, TokenLogProbs};
+use ingle_text::{AnswerParser, AnswerPiece, AnswerRules, Detokenizer, StopMatcher, Tokenizer};
 
-use crate::grammar_pool::{MaskJob, Masked};
+use crate::choice_mask::ChoiceMask;
 use crate::logprobs::LogEntry;
 use crate::outbox::{Finish, StopCause};
 
@@ -17,6 +15,8 @@ use crate::outbox::{Finish, StopCause};
 pub(crate) struct ChoiceRules {
     pub(crate) stop: Vec<String>,
     pub(crate) stop_token_ids: Vec<u32>,
+    /// Ids by which the model ends by itself.
+    pub(crate) eos_token_ids: Arc<[TokenId]>,
     pub(crate) include_stop: bool,
     pub(crate) skip_special_tokens: bool,
     /// Stop strings are looked for in what follows so many tokens.
@@ -37,7 +37,7 @@ pub(crate) struct Choice {
     /// Splits the text of a chat that has tools or reasoning; comes after the stop matcher.
     parser: Option<AnswerParser>,
     /// What binds the tokens, if anything does.
-    pub(crate) grammar: Option<ChoiceGrammar>,
+    pub(crate) bonds: Option<ChoiceMask>,
     /// Ready to be shown; emptied by each event of a stream.
     pub(crate) text: String,
     /// Ready to be shown in place of `text`, if there is a parser; filled by `collect`.
@@ -77,7 +77,7 @@ impl Choice {
             detokenizer,
             matcher,
             parser: None,
-            grammar: None,
+            bonds: None,
             pieces: Vec::new(),
             text: echo.to_owned(),
             token_ids: Vec::new(),
@@ -199,12 +199,19 @@ impl Choice {
         }
     }
 
-    /// Every stage is flushed in order; calls are a reason of their own.
+    /// Every stage is flushed in order; calls are a reason of their own where the model ended by itself:
+    /// what the client stopped may be half a call.
     fn finish_with(&mut self, mut reason: &'static str, stop: StopCause) {
+        let by_itself = reason == "stop"
+            && match &stop {
+                StopCause::None => true,
+                StopCause::Token(id) => self.rules.eos_token_ids.contains(&TokenId(*id)),
+                StopCause::Text(_) => false,
+            };
         self.parse();
         if let Some(parser) = &mut self.parser {
             parser.finish();
-            if reason == "stop" && parser.num_calls() > 0 {
+            if by_itself && parser.num_calls() > 0 {
                 reason = "tool_calls";
             }
         }
@@ -249,48 +256,6 @@ impl Choice {
         self.pieces.clear();
         self.token_ids.clear();
         self.log_probs.clear();
-    }
-}
-
-/// The grammar of a choice: at home, or with a worker that computes the next mask.
-#[derive(Debug)]
-pub(crate) struct ChoiceGrammar {
-    state: Option<GrammarState>,
-    /// What the next token may be; there until that token comes, since a row may have to run again.
-    mask: Option<Arc<[u32]>>,
-    /// Tokens that the state has not seen.
-    tokens: Vec<u32>,
-}
-
-impl ChoiceGrammar {
-    pub(crate) fn new(state: GrammarState) -> Self {
-        Self { state: Some(state), mask: None, tokens: Vec::new() }
-    }
-
-    /// A token was sampled under the mask.
-    pub(crate) fn push(&mut self, tokens: &[TokenId]) {
-        self.mask = None;
-        self.tokens.extend(tokens.iter().map(|token| token.0));
-    }
-
-    /// The work up to the next mask, unless a worker has it.
-    pub(crate) fn job(&mut self, id: RequestId) -> Option<MaskJob> {
-        let state = self.state.take()?;
-        Some(MaskJob { id, state, tokens: std::mem::take(&mut self.tokens) })
-    }
-
-    /// A worker is done; false if tokens came meanwhile, so that another mask is needed.
-    pub(crate) fn take_home(&mut self, masked: Masked) -> bool {
-        self.state = Some(masked.state);
-        if !self.tokens.is_empty() {
-            return false;
-        }
-        self.mask = Some(masked.mask);
-        true
-    }
-
-    pub(crate) fn mask(&self) -> Option<Arc<[u32]>> {
-        self.mask.clone()
     }
 }
 

@@ -13,6 +13,7 @@ use ingle_core::{
 use ingle_text::GrammarError;
 
 use crate::choice::Choice;
+use crate::choice_mask::GoesOn;
 use crate::deliver::{error_object, error_payload};
 use crate::grammar_pool::{MaskJob, MaskResult};
 use crate::histogram::add;
@@ -38,7 +39,7 @@ pub(crate) struct Committer {
     scratch: String,
     /// Choices whose stop string was found in this commit.
     stopped: Vec<RequestId>,
-    /// Choices under a grammar that need the mask for their next token.
+    /// Choices that need the mask for their next token.
     mask_wanted: Vec<RequestId>,
 }
 
@@ -126,8 +127,8 @@ impl Committer {
         let Some(stream) = self.streams.get_mut(&key) else { return };
         let submitted_at = stream.submitted_at;
         let choice = &mut stream.choices[at];
-        if let Some(grammar) = &mut choice.grammar {
-            grammar.push(tokens);
+        if let Some(bonds) = &mut choice.bonds {
+            bonds.push(tokens);
             self.mask_wanted.push(id);
         }
         let before = choice.num_output_tokens;
@@ -191,11 +192,11 @@ impl Committer {
         None
     }
 
-    /// A client request has been admitted: its grammars need their first masks.
+    /// A client request has been admitted: choices that are bound need their first masks.
     pub(crate) fn want_masks(&mut self, key: u64) {
         let Some(stream) = self.streams.get(&key) else { return };
         for (at, choice) in stream.choices.iter().enumerate() {
-            if choice.grammar.is_some() && !choice.is_over {
+            if choice.bonds.is_some() && !choice.is_over {
                 self.mask_wanted.push(request_id(key, at));
             }
         }
@@ -207,12 +208,12 @@ impl Committer {
             let (key, at) = split_id(id);
             let choice = self.streams.get_mut(&key).map(|stream| &mut stream.choices[at]);
             let choice = choice.filter(|choice| !choice.is_over && choice.finish.is_none());
-            jobs.extend(choice.and_then(|choice| choice.grammar.as_mut()?.job(id)));
+            jobs.extend(choice.and_then(|choice| choice.bonds.as_mut()?.job(id)));
         }
     }
 
     /// A worker has computed a mask, or failed. A grammar that has come to its end ends the choice,
-    /// without a further token.
+    /// without a further token, and so does a mask that leaves no token.
     pub(crate) fn take_mask(
         &mut self,
         result: MaskResult,
@@ -222,13 +223,18 @@ impl Committer {
         let (key, at) = split_id(result.id);
         let Some(stream) = self.streams.get_mut(&key) else { return };
         let choice = &mut stream.choices[at];
-        let Some(grammar) = choice.grammar.as_mut().filter(|_| !choice.is_over) else { return };
+        let Some(bonds) = choice.bonds.as_mut().filter(|_| !choice.is_over) else { return };
         match result.outcome {
             Ok(masked) => {
-                let finished = masked.finished;
-                if !grammar.take_home(masked) {
+                let goes_on = masked.goes_on;
+                if !bonds.take_home(masked) {
                     self.mask_wanted.push(result.id);
-                } else if finished {
+                    return;
+                }
+                if goes_on == GoesOn::Stuck {
+                    choice.end(STUCK, None, &mut self.scratch);
+                }
+                if goes_on != GoesOn::Tokens {
                     scheduler.finish(result.id, FinishReason::Stop, core_events);
                 }
             }
@@ -247,7 +253,7 @@ impl Committer {
     /// The mask of a running choice, once it is there.
     pub(crate) fn mask(&self, id: RequestId) -> Option<Arc<[u32]>> {
         let (key, at) = split_id(id);
-        self.streams.get(&key)?.choices[at].grammar.as_ref()?.mask()
+        self.streams.get(&key)?.choices[at].bonds.as_ref()?.mask()
     }
 
     /// A grammar cannot go on: its client request ends with an error, others do not notice.
@@ -383,6 +389,9 @@ fn observe_end(shared: &Shared, choice: &Choice, submitted_at: Micros, now: Micr
         metrics.time_per_output_token.observe(decode / u64::from(choice.num_output_tokens - 1));
     }
 }
+
+/// `finish_reason` of an answer that bad words leave no way on: OpenAI's word for one that a filter cut.
+const STUCK: &str = "content_filter";
 
 /// Keys are counted up by us, no one can choose them: one multiplication spreads them enough.
 #[derive(Debug, Default)]

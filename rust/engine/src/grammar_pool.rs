@@ -1,5 +1,5 @@
 //! [6] Computes token masks beside the device step, on threads of its own: never on the event loop,
-//! never on the engine thread. Started with the first grammar; asleep while there is no work.
+//! never on the engine thread. Started with the first grammar or bad words; asleep while there is no work.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,15 +7,16 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use ingle_core::RequestId;
-use ingle_text::{GrammarError, GrammarState};
+use ingle_text::GrammarError;
 
+use crate::choice_mask::{GoesOn, MaskState};
 use crate::inbox::Message;
 use crate::shared::Shared;
 
-/// A position in a grammar on its way to the next mask.
+/// A position in an answer on its way to the next mask.
 pub(crate) struct MaskJob {
     pub(crate) id: RequestId,
-    pub(crate) state: GrammarState,
+    pub(crate) state: MaskState,
     /// Sampled since the last mask.
     pub(crate) tokens: Vec<u32>,
 }
@@ -28,10 +29,9 @@ pub(crate) struct MaskResult {
 
 /// The position after the tokens, and what may come next.
 pub(crate) struct Masked {
-    pub(crate) state: GrammarState,
+    pub(crate) state: MaskState,
     pub(crate) mask: Arc<[u32]>,
-    /// Nothing but end-of-text can follow.
-    pub(crate) finished: bool,
+    pub(crate) goes_on: GoesOn,
 }
 
 /// The threads. Dropping it ends them.
@@ -148,9 +148,8 @@ fn run(job: MaskJob) -> MaskResult {
         for token in tokens {
             state.accept(token)?;
         }
-        let mask = state.mask()?.into();
-        let finished = state.is_finished();
-        Ok(Masked { state, mask, finished })
+        let (mask, goes_on) = state.mask()?;
+        Ok(Masked { state, mask, goes_on })
     }));
     let outcome = outcome.unwrap_or(Err(GrammarError::TooComplex("internal error")));
     MaskResult { id, outcome }

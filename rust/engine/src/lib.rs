@@ -7,6 +7,7 @@
 mod answer_json;
 mod body;
 mod choice;
+mod choice_mask;
 mod clock;
 mod commit;
 mod deliver;
@@ -17,6 +18,7 @@ mod echo;
 mod embedding;
 mod engine;
 mod engine_thread;
+mod entry_budget;
 mod error;
 mod frame;
 mod grammar_pool;

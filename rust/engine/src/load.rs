@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use ingle_core::{CompletionSink, Executor, Limits, Scheduler, SchedulerConfig};
 use ingle_model::{Checkpoint, GenerationDefaults};
-use ingle_text::GrammarFactory;
+use ingle_text::{BadWordsFactory, GrammarFactory};
 
 use crate::clock::Clock;
 use crate::device::{Built, Device, build_executor};
@@ -120,12 +120,15 @@ fn served(
     let eos: Vec<u32> = text.eos_token_ids.iter().map(|id| id.0).collect();
     let rows = config.shape.vocab_size;
     let grammars = GrammarFactory::new(Arc::clone(&text.tokenizer), rows, &eos);
+    let tags = text.answer_format.reasoning.clone();
+    let bad_words = BadWordsFactory::new(Arc::clone(&text.tokenizer), rows, tags);
     Served {
         name: options.served_model_name.clone().unwrap_or_else(|| last_part(&options.model)),
         tokenizer: text.tokenizer,
         template: text.template,
         answer_format: text.answer_format,
         grammars,
+        bad_words,
         eos_token_ids: text.eos_token_ids,
         defaults,
         max_model_len: config.max_model_len,

@@ -7,11 +7,13 @@ use std::sync::Arc;
 use ingle_core::{
     Micros, NewRequest, RequestId, RequestKind, SamplingParams, StopRules, TenantId, TokenId,
 };
-use ingle_text::StopMatcher;
+use ingle_text::{BadWords, StopMatcher};
 
-use crate::choice::{Choice, ChoiceGrammar, ChoiceRules};
+use crate::choice::{Choice, ChoiceRules};
+use crate::choice_mask::{ChoiceMask, MaskState};
 use crate::echo::echo;
 use crate::embedding::{Embeddings, pooling};
+use crate::entry_budget::EntryBudget;
 use crate::error::EngineError;
 use crate::frame::{FrameBuilder, FrameFormat, FrameNames, UsagePolicy};
 use crate::lengths::{max_tokens, min_tokens, truncate};
@@ -93,8 +95,9 @@ pub(crate) fn prepare(
     let mut stream = Stream::new(key, form, request.n as u32, now);
     stream.num_open = num_choices;
     let mut requests = Vec::with_capacity(num_choices as usize);
+    let mut budget = EntryBudget::new(request, &common.sampling);
     for input in &request.prompts {
-        common.add_prompt(input, &mut stream, &mut requests)?;
+        common.add_prompt(input, &mut budget, &mut stream, &mut requests)?;
     }
     Ok(Submission { stream, requests })
 }
@@ -140,10 +143,12 @@ impl<'a> Common<'a> {
         if min_tokens > 0 {
             sampling.min_tokens = min_tokens;
             sampling.min_tokens_banned = banned_ids(request, served, &stop_token_ids)?;
+            check_some_left(&sampling)?;
         }
         let rules = Arc::new(ChoiceRules {
             stop: request.stop.clone(),
             stop_token_ids: stop_token_ids.iter().map(|id| id.0).collect(),
+            eos_token_ids: Arc::clone(&served.eos_token_ids),
             include_stop: request.include_stop_str_in_output,
             skip_special_tokens: request.skip_special_tokens,
             min_tokens,
@@ -174,6 +179,7 @@ impl<'a> Common<'a> {
     fn add_prompt(
         &self,
         input: &PromptInput,
+        budget: &mut EntryBudget,
         stream: &mut Stream,
         requests: &mut Vec<NewRequest>,
     ) -> Result<(), EngineError> {
@@ -181,6 +187,7 @@ impl<'a> Common<'a> {
         let structure = self.structure(input, &mut encoded)?;
         truncate(&mut encoded, self.request, self.served)?;
         let max_tokens = max_tokens(&encoded, self.request, self.served)?;
+        budget.take(encoded.ids.len(), max_tokens, stream.n)?;
         let ids: Arc<[TokenId]> = encoded.ids.into();
         let text = input.text.as_deref();
         let echo = echo(self.request, self.served, &ids, text, self.wants_log_probs());
@@ -197,7 +204,12 @@ impl<'a> Common<'a> {
             } else if self.request.output.echo && self.wants_log_probs() {
                 request.prompt_log_probs = self.sampling.log_probs;
             }
-            request.late_sampled = structure.grammar.is_some();
+            let bonds = MaskState::new(
+                structure.grammar.as_ref().map(|grammar| grammar.start()),
+                structure.bad_words.as_ref().map(BadWords::start),
+                &request.sampling,
+            );
+            request.late_sampled = bonds.is_some();
             requests.push(request);
             let mut choice = Choice::new(
                 index as u32,
@@ -206,7 +218,7 @@ impl<'a> Common<'a> {
                 &self.served.tokenizer,
                 &echo.text,
             );
-            choice.grammar = structure.grammar.as_ref().map(|it| ChoiceGrammar::new(it.start()));
+            choice.bonds = bonds.map(ChoiceMask::new);
             if let Some(rules) = &structure.answer {
                 let seed = self.served.salts.hash_one((stream.key, index));
                 let markers = self.served.answer_format.marker_ids(self.served);
@@ -224,14 +236,18 @@ impl<'a> Common<'a> {
         input: &PromptInput,
         encoded: &mut EncodedPrompt,
     ) -> Result<Structure, EngineError> {
-        if input.chat.is_none() || self.request.output.format != OutputFormat::Chat {
+        let (request, served) = (self.request, self.served);
+        let mut structure = if input.chat.is_none() || request.output.format != OutputFormat::Chat {
             if encoded.tools.is_some() {
                 return Err(EngineError::refused("tools", "tools: only chat answers have calls"));
             }
-            return Structure::of_text(self.request, self.served);
-        }
-        let reasoning = encoded.reasoning.take();
-        Structure::of_chat(self.request, encoded.tools.as_ref(), reasoning, self.served)
+            Structure::of_text(request, served)?
+        } else {
+            let reasoning = encoded.reasoning.take();
+            Structure::of_chat(request, encoded.tools.as_ref(), reasoning, served)?
+        };
+        structure.ban_words(request, &self.stop_token_ids, served)?;
+        Ok(structure)
     }
 
     /// Choice 0 of a prompt.
@@ -312,6 +328,18 @@ fn banned_ids(
         ));
     }
     Ok(banned)
+}
+
+/// Ids that are held back must leave one of those that are allowed.
+fn check_some_left(sampling: &SamplingParams) -> Result<(), EngineError> {
+    let Some(allowed) = &sampling.allowed_token_ids else { return Ok(()) };
+    if allowed.iter().all(|id| sampling.min_tokens_banned.contains(id)) {
+        return Err(EngineError::refused(
+            "allowed_token_ids",
+            "allowed_token_ids: all of them end the answer, which min_tokens forbids at first",
+        ));
+    }
+    Ok(())
 }
 
 /// How many choices of each prompt are told, if not all are.

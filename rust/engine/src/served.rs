@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ingle_core::{Limits, TokenId};
-use ingle_text::{ChatTemplate, GrammarFactory, Tokenizer};
+use ingle_text::{BadWordsFactory, ChatTemplate, GrammarFactory, Tokenizer};
 
 use crate::structured::AnswerFormat;
 
@@ -17,6 +17,7 @@ pub(crate) struct Served {
     /// How the model spells tool calls and reasoning.
     pub(crate) answer_format: AnswerFormat,
     pub(crate) grammars: GrammarFactory,
+    pub(crate) bad_words: BadWordsFactory,
     /// Ids that end a text: those of config, generation_config and tokenizer together.
     pub(crate) eos_token_ids: Arc<[TokenId]>,
     pub(crate) defaults: SamplingDefaults,

@@ -1,11 +1,13 @@
-//! [1] [2] Structured output and tools of a request: which grammar binds the answer, how the answer is
-//! split. Caller's thread. Whatever cannot be enforced is refused here, with the field's name.
+//! [1] [2] Structured output and tools of a request: which grammar and which bad words bind the answer,
+//! how it is split. Caller's thread. Whatever cannot be enforced is refused here, with the field's name.
 
 use std::sync::Arc;
 
+use ingle_core::TokenId;
 use ingle_text::{
-    AnswerRules, Grammar, GrammarBudget, GrammarSource, GrammarSpec, Reasoned, ReasoningStart,
-    ReasoningTags, TextError, ToolFormat, ToolGrammar, ToolRules, ToolSpec,
+    AnswerRules, AnswerText, BadWords, Grammar, GrammarBudget, GrammarSource, GrammarSpec,
+    Reasoned, ReasoningStart, ReasoningTags, TextError, ToolFormat, ToolGrammar, ToolRules,
+    ToolSpec,
 };
 use serde_json::Value;
 
@@ -143,6 +145,7 @@ pub(crate) struct Structure {
     /// `None`: the text is content as it is.
     pub(crate) answer: Option<AnswerRules>,
     pub(crate) grammar: Option<Arc<Grammar>>,
+    pub(crate) bad_words: Option<Arc<BadWords>>,
 }
 
 impl Structure {
@@ -160,11 +163,8 @@ impl Structure {
             let message = format!("{}: cannot be combined with tools", given.field());
             return Err(EngineError::refused(given.field(), message));
         }
-        let before = reasoning.as_ref().and_then(|(tags, start)| match start {
-            ReasoningStart::Opened => Some((tags.clone(), Reasoned::Opened)),
-            ReasoningStart::Unopened => Some((tags.clone(), Reasoned::Allowed)),
-            ReasoningStart::Closed => None,
-        });
+        let before =
+            reasoning.as_ref().and_then(|(tags, start)| Some((tags.clone(), reasoned(*start)?)));
         let spec = match (forced, &request.grammar) {
             (Some(source), _) => Some(GrammarSpec { field: "tools", source, reasoning: before }),
             (None, Some(given)) => Some(given.spec(before)),
@@ -173,7 +173,8 @@ impl Structure {
         let grammar = spec.map(|spec| compile(request, &spec, served)).transpose()?;
         let tools = tools.map(Tools::rules);
         let is_split = reasoning.is_some() || tools.is_some();
-        Ok(Self { answer: is_split.then_some(AnswerRules { reasoning, tools }), grammar })
+        let answer = is_split.then_some(AnswerRules { reasoning, tools });
+        Ok(Self { answer, grammar, bad_words: None })
     }
 
     /// Of a prompt that is plain text or ids.
@@ -183,7 +184,46 @@ impl Structure {
     ) -> Result<Self, EngineError> {
         let spec = request.grammar.as_ref().map(|given| given.spec(None));
         let grammar = spec.map(|spec| compile(request, &spec, served)).transpose()?;
-        Ok(Self { answer: None, grammar })
+        Ok(Self { answer: None, grammar, bad_words: None })
+    }
+
+    /// Adds the texts that must not stand in the answer, if the request has some. `stop_token_ids`: what
+    /// ends it besides end-of-text.
+    pub(crate) fn ban_words(
+        &mut self,
+        request: &GenerationRequest,
+        stop_token_ids: &[TokenId],
+        served: &Served,
+    ) -> Result<(), EngineError> {
+        if request.bad_words.is_empty() {
+            return Ok(());
+        }
+        let is_shown = request.include_stop_str_in_output;
+        let eos: &[TokenId] = if request.ignore_eos { &[] } else { &served.eos_token_ids };
+        let ends = eos.iter().chain(stop_token_ids).filter(|_| !is_shown);
+        let reasoning = self.answer.as_ref().and_then(|answer| answer.reasoning.as_ref());
+        let text = AnswerText {
+            skip_special_tokens: request.skip_special_tokens,
+            kept: self
+                .answer
+                .as_ref()
+                .map_or_else(Vec::new, |_| served.answer_format.marker_ids(served)),
+            ends: ends.map(|id| id.0).collect(),
+            reasoning: reasoning.and_then(|(_, start)| reasoned(*start)),
+        };
+        let compiled = served.bad_words.compile(&request.bad_words, text);
+        let compiled = compiled.map_err(|error| text_refusal("bad_words", &error))?;
+        self.bad_words = Some(Arc::new(compiled));
+        Ok(())
+    }
+}
+
+/// What stands before the part of an answer that is bound.
+fn reasoned(start: ReasoningStart) -> Option<Reasoned> {
+    match start {
+        ReasoningStart::Opened => Some(Reasoned::Opened),
+        ReasoningStart::Unopened => Some(Reasoned::Allowed),
+        ReasoningStart::Closed => None,
     }
 }
 

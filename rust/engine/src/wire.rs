@@ -50,6 +50,9 @@ pub struct GenerationRequest {
     /// Separates cached prefixes further.
     #[serde(default)]
     pub cache_salt: Option<String>,
+    /// Texts that must not stand in an answer.
+    #[serde(default)]
+    pub bad_words: Vec<String>,
     /// What the answers must match.
     #[serde(default)]
     pub grammar: Option<GrammarInput>,
@@ -179,7 +182,6 @@ pub enum GrammarField {
     GuidedGrammar,
     Regex,
     StructuredOutputs,
-    BadWords,
 }
 
 impl GrammarInput {
@@ -198,7 +200,6 @@ impl GrammarInput {
             GrammarField::GuidedGrammar => "guided_grammar",
             GrammarField::Regex => "regex",
             GrammarField::StructuredOutputs => "structured_outputs",
-            GrammarField::BadWords => "bad_words",
         }
     }
 }

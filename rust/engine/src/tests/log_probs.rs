@@ -3,7 +3,12 @@
 
 use serde_json::{Value, json};
 
+use ingle_core::SamplingParams;
+
 use super::harness::{Bench, events_of, says};
+use crate::entry_budget::{EntryBudget, MAX_ENTRIES};
+use crate::error::EngineError;
+use crate::wire::GenerationRequest;
 
 fn body(bench: &Bench, format: &str, extra: Value) -> Value {
     let mut request = json!({
@@ -120,5 +125,66 @@ fn test_echo_puts_the_prompt_in_front_with_null_first() {
         let first = &events[0]["choices"][0];
         assert!(first["text"].as_str().unwrap().starts_with(prompt), "{first}");
         assert_eq!(first["logprobs"]["token_logprobs"][0], Value::Null);
+    }
+}
+
+#[test]
+fn test_a_request_has_a_bound_on_its_log_probs() {
+    let bench = Bench::auto(says("x"));
+    let request = |prompts: usize, len: usize, extra: Value| {
+        let mut request = json!({
+            "prompts": vec![json!({ "token_ids": vec![5; len] }); prompts],
+            "max_tokens": 0,
+            "sampling": { "logprobs": 20 },
+            "output": { "format": "completion", "echo": true },
+        });
+        for (key, value) in extra.as_object().unwrap() {
+            request[key] = value.clone();
+        }
+        request
+    };
+    // Ten choices are all that this engine takes, so the bound itself is out of reach here.
+    bench.body(&request(10, 199, json!({})));
+    let budget = |request: &Value| {
+        let request: GenerationRequest = serde_json::from_value(request.clone()).unwrap();
+        let top = request.sampling.logprobs.map(|top| top as u32);
+        let sampling = SamplingParams { log_probs: top, ..SamplingParams::default() };
+        EntryBudget::new(&request, &sampling)
+    };
+    for (extra, n, per_prompt, param) in [
+        (json!({}), 1, 3000 * 21, "logprobs"),
+        (json!({ "sampling": { "logprobs": 1 } }), 2, 3000 * 2 * 2, "logprobs"),
+        (json!({ "max_tokens": 1000 }), 1, 4000 * 21, "logprobs"),
+        (
+            json!({ "output": { "format": "completion" }, "max_tokens": 1000 }),
+            1,
+            21_000,
+            "logprobs",
+        ),
+        (json!({ "output": { "format": "chat" }, "max_tokens": 1000 }), 1, 21_000, "top_logprobs"),
+    ] {
+        let request = request(1, 3000, extra.clone());
+        let max_tokens = request["max_tokens"].as_u64().unwrap().max(1) as u32;
+        let mut budget = budget(&request);
+        for _ in 0..MAX_ENTRIES / per_prompt {
+            budget.take(3000, max_tokens, n).unwrap();
+        }
+        let error = budget.take(3000, max_tokens, n).unwrap_err();
+        let EngineError::Refused { message, param: named, status: 400, .. } = error else {
+            panic!("{error:?}")
+        };
+        assert_eq!(named.as_deref(), Some(param), "{extra}");
+        let total = (MAX_ENTRIES / per_prompt + 1) * per_prompt;
+        assert!(message.contains(&total.to_string()) && message.contains("4194304"), "{message}");
+    }
+    // What a stream shows is not held, and without log-probs there are none.
+    for extra in [
+        json!({ "output": { "format": "completion", "stream": true } }),
+        json!({ "sampling": {}, "max_tokens": 1000 }),
+    ] {
+        let mut budget = budget(&request(1, 3000, extra));
+        for _ in 0..1000 {
+            budget.take(3000, 100_000, 100).unwrap();
+        }
     }
 }

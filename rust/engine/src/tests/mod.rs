@@ -1,5 +1,6 @@
 //! The engine from document to bytes, on a scripted executor: exact frames, stops, ends, faults.
 
+mod bad_words;
 mod ends;
 mod frames;
 mod harness;

@@ -70,6 +70,7 @@ fn test_every_refusal_names_its_field() {
         ),
         (json!({ "sampling": { "allowed_token_ids": [] } }), "allowed_token_ids"),
         (json!({ "sampling": { "allowed_token_ids": [388] } }), "allowed_token_ids"),
+        (json!({ "sampling": { "allowed_token_ids": [1] }, "min_tokens": 1 }), "allowed_token_ids"),
         (json!({ "sampling": { "logprobs": 21 } }), "logprobs"),
         (json!({ "sampling": { "logprobs": -1 } }), "logprobs"),
         (json!({ "sampling": { "seed": 1.5 } }), "seed"),

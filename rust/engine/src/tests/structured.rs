@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::harness::{Bench, Script, events_of, says};
+use super::harness::{Bench, EOS, Script, events_of, says};
 use crate::error::EngineError;
 
-const HERMES: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n\
+pub(super) const HERMES: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n\
     {% endfor %}{% if tools %}{{ tools | length }}<tool_call>{% endif %}<|im_start|>assistant\n";
-const THINKING: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n\
+pub(super) const THINKING: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n\
     {% endfor %}{% if tools %}<tool_call>{% endif %}<|im_start|>assistant\n\
     {% if quiet %}<think>\n\n</think>\n\n{% elif open %}<think>\n{% endif %}";
 
@@ -30,7 +30,7 @@ fn chat(extra: Value) -> Value {
     request
 }
 
-fn tools() -> Value {
+pub(super) fn tools() -> Value {
     let parameters = json!({
         "type": "object",
         "properties": { "n": { "type": "integer", "minimum": 1, "maximum": 9 } },
@@ -41,7 +41,7 @@ fn tools() -> Value {
 }
 
 /// The plain answer's choice; the streamed one must say the same.
-fn answer(bench: &Bench, extra: Value) -> Value {
+pub(super) fn answer(bench: &Bench, extra: Value) -> Value {
     let mut request = chat(extra);
     let plain = bench.body(&request)["choices"][0].clone();
     request["output"]["stream"] = json!(true);
@@ -92,11 +92,11 @@ fn schema() -> Value {
     })
 }
 
-fn grammar() -> Value {
+pub(super) fn grammar() -> Value {
     json!({ "kind": "json_schema", "field": "response_format", "schema": schema() })
 }
 
-fn assert_fits(text: &str) {
+pub(super) fn assert_fits(text: &str) {
     let value: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
     assert!((1..=3).contains(&value["a"].as_i64().unwrap()) && value["b"].is_boolean(), "{text}");
 }
@@ -274,6 +274,25 @@ fn test_a_stop_longer_than_the_markers_breaks_no_parser() {
         assert_eq!(message["content"], "Sure.");
         assert_eq!(message["tool_calls"][0]["function"]["arguments"], "{\"n\": 1}");
         assert_eq!(choice["finish_reason"], "tool_calls");
+    }
+    // What the client stopped is no call of the model's, however much of it is there.
+    for (stop, arguments) in [("1", "{\"n\": "), ("</tool_call>", "{\"n\": 1}")] {
+        let choice = answer(&bench, json!({ "chat": { "tools": tools() }, "stop": [stop] }));
+        let message = &choice["message"];
+        assert_eq!(message["tool_calls"][0]["function"]["arguments"], arguments);
+        assert_eq!(choice["finish_reason"], "stop", "{stop}");
+    }
+    let one = bench.ids("1")[0].0;
+    for (more, reason) in [
+        (json!({ "stop_token_ids": [one] }), "stop"),
+        (json!({ "stop_token_ids": [EOS] }), "tool_calls"),
+        (json!({ "max_tokens": 60 }), "length"),
+    ] {
+        let mut request = json!({ "chat": { "tools": tools() } });
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let choice = answer(&bench, request);
+        assert_eq!(choice["finish_reason"], reason, "{choice}");
+        assert_eq!(choice["message"]["tool_calls"][0]["function"]["name"], "count");
     }
     // A stop inside the reasoning ends the answer there.
     let choice = answer(&bench, json!({ "chat": { "tools": tools() }, "stop": ["y no"] }));

@@ -122,13 +122,28 @@ impl BadWordsState {
     /// Takes the token that was sampled. One that the mask had not allowed, which no sampler takes,
     /// completes a word; what comes after it counts as new text.
     pub fn accept(&mut self, token: u32) {
-        let words = &self.words;
-        if words.silent.binary_search(&token).is_ok() {
-            return;
+        self.place = self.after(token);
+    }
+
+    fn after(&self, token: u32) -> Place {
+        let BadWords { list, silent, .. } = &*self.words;
+        if silent.binary_search(&token).is_ok() {
+            return self.place;
         }
-        for &byte in words.list.vocabulary.bytes(token) {
-            self.place = words.list.step(self.place, byte).unwrap_or(Place::Content(ROOT));
-        }
+        let bytes = list.vocabulary.bytes(token).iter();
+        let step = |place, &byte: &u8| list.step(place, byte).unwrap_or(Place::Content(ROOT));
+        bytes.fold(self.place, step)
+    }
+
+    /// Whether a token is white space and nothing else.
+    pub fn is_blank(&self, token: u32) -> bool {
+        self.words.list.vocabulary.bytes(token).iter().all(u8::is_ascii_whitespace)
+    }
+
+    /// Whether `token` and then these bytes complete a word.
+    pub fn completes_word(&self, token: u32, bytes: &[u8]) -> bool {
+        let list = &self.words.list;
+        bytes.iter().try_fold(self.after(token), |place, &byte| list.step(place, byte)).is_none()
     }
 
     /// Which tokens may come next: one bit an id of the model's vocabulary, lowest bit first,

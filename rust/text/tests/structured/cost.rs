@@ -55,6 +55,7 @@ fn test_masks_of_a_real_vocabulary_cost_microseconds() {
         let ids = tokenizer.encode(text, false).unwrap();
         let (mut mask_time, mut worst, mut accept_time) =
             <(Duration, Duration, Duration)>::default();
+        let mut forced_time = Duration::ZERO;
         for &id in &ids {
             let started = Instant::now();
             let mask = state.mask().unwrap();
@@ -63,14 +64,18 @@ fn test_masks_of_a_real_vocabulary_cost_microseconds() {
             worst = worst.max(took);
             assert!(mask[id as usize / 32] & (1 << (id % 32)) != 0, "{name}: {id}");
             let started = Instant::now();
+            state.forced_after(id);
+            forced_time += started.elapsed();
+            let started = Instant::now();
             state.accept(id).unwrap();
             accept_time += started.elapsed();
         }
         let count = ids.len() as u32;
         println!(
             "{name}: compiled in {compiled:.1?}, copied in {copied:.1?}, {:.1?} a mask (worst \
-             {worst:.1?}), {:.1?} an accept, {count} tokens of {rows}",
+             {worst:.1?}), {:.1?} a look ahead, {:.1?} an accept, {count} tokens of {rows}",
             mask_time / count,
+            forced_time / count,
             accept_time / count
         );
         assert!(mask_time / count < Duration::from_millis(10), "{name}");
