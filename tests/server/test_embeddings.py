@@ -91,7 +91,7 @@ def test_refusals(cpu):
     assert refusal(cpu, encoding_format="int8") == "encoding_format"
     assert refusal(cpu, pooling="max") == "pooling"
     for unknown in ("n", "stream", "max_tokens", "temperature"):
-        assert refusal(cpu, **{unknown: 1}) == unknown
+        assert refusal(cpu, **{unknown: 2}) == unknown
     assert cpu.post("/v1/embeddings", {}).error["param"] == "input"
     reply = cpu.post("/v1/embeddings", {"input": "x", "model": "other"})
     assert (reply.status, reply.error["code"]) == (404, "model_not_found")

@@ -221,7 +221,6 @@ def test_reasoning_is_an_item_of_its_own(hermes):
         ("background", True),
         ("truncation", "auto"),
         ("prompt", {"id": "p"}),
-        ("max_tool_calls", 3),
         ("reasoning", {"effort": "high"}),
         ("text", {"verbosity": "low"}),
         ("tools", [{"type": "web_search"}]),
@@ -303,3 +302,20 @@ def test_running_responses_are_told_of_the_end():
         assert b"the server is shutting down" in data
         assert data.endswith(b"\r\n0\r\n\r\n")
         assert worker.wait() == 0
+
+
+def test_errors_name_the_fields_of_this_endpoint(cpu):
+    long = "word " * 3000
+    assert refusal(cpu, input=long) == "input"
+    assert refusal(cpu, input=[{"role": "user", "content": long}]) == "input"
+    assert refusal(cpu, instructions=long) == "instructions"
+    assert refusal(cpu, instructions=long, input=long * 2) == "input"
+    assert refusal(cpu, max_output_tokens=10**6) == "max_output_tokens"
+    reply = cpu.post("/v1/responses", {"input": "x", "max_output_tokens": 10**6})
+    assert " in input," in reply.error["message"]
+    reply = cpu.post("/v1/responses", {"input": "x", "instructions": long})
+    assert "messages" not in reply.error["message"]
+    form = {"type": "json_schema", "name": "f", "schema": {"type": "nothing"}}
+    reply = cpu.post("/v1/responses", {"input": "x", "text": {"format": form}})
+    assert (reply.status, reply.error["param"]) == (400, "text.format")
+    assert "response_format" not in reply.error["message"]

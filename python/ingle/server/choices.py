@@ -47,7 +47,7 @@ def step(given: inspect.Type, name: str) -> list[inspect.Type]:
 
 
 def values_of(given: inspect.Type) -> list[str]:
-    """The fixed values of a type, as JSON."""
+    """The fixed values of a type, as JSON; the range of numbers beside them."""
     match given:
         case inspect.Metadata(type=inner):
             return values_of(inner)
@@ -55,6 +55,8 @@ def values_of(given: inspect.Type) -> list[str]:
             return [value for each in several for value in values_of(each)]
         case inspect.LiteralType(values=values):
             return [msgspec.json.encode(value).decode() for value in values]
+        case inspect.IntType(ge=least, le=most):
+            return [f"a whole number from {least} to {most}"]
     return []
 
 

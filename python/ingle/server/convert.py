@@ -23,13 +23,12 @@ from ingle.server import raw, structured
 from ingle.server.protocol import (
     ChatRequest,
     CompletionRequest,
-    LogitBias,
-    Message,
     SamplingFields,
-    StopTokenIds,
-    TextPart,
+    StreamOptions,
     TokenizeChatRequest,
 )
+from ingle.server.protocol_fields import LogitBias, StopTokenIds
+from ingle.server.protocol_messages import FunctionCall, Message, Parts, RefusalPart
 from ingle.server.raw import given, refused
 
 
@@ -50,7 +49,7 @@ def completion(request: CompletionRequest, caller: Caller) -> GenerationRequest:
     document = generation(request, caller, "completion")
     document.prompts = prompts(request.prompt, request.add_special_tokens)
     document.max_tokens = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
-    document.sampling.logprobs = request.logprobs
+    document.sampling.logprobs = None if request.logprobs is False else request.logprobs
     document.output.echo = bool(request.echo)
     return document
 
@@ -73,7 +72,7 @@ def generation(
 ) -> GenerationRequest:
     """The part that both endpoints share; prompts are added by the caller."""
     options = request.stream_options
-    if options is not None and not request.stream:
+    if options is not None and not request.stream and asks(options):
         raise refused("stream_options", "only allowed with stream: true")
     stop = request.stop
     return GenerationRequest(
@@ -104,6 +103,11 @@ def generation(
             return_token_ids=bool(request.return_token_ids),
         ),
     )
+
+
+def asks(options: StreamOptions) -> bool:
+    """Whether any option is on."""
+    return bool(options.include_usage or options.continuous_usage_stats)
 
 
 def sampling(request: SamplingFields) -> Sampling:
@@ -172,24 +176,17 @@ def chat_prompt(request: ChatRequest | TokenizeChatRequest) -> ChatPrompt:
 def message(turn: Message, place: str) -> dict[str, Any]:
     """One message as templates know it."""
     result: dict[str, Any] = {
-        # Templates of the models we run know four roles; OpenAI's newer name means the first.
-        "role": "system" if turn.role == "developer" else turn.role,
-        "content": content(turn, f"{place}.content"),
+        # Templates of the models we run know four roles, which OpenAI has called otherwise too.
+        "role": ROLES.get(turn.role, turn.role),
+        "content": content(turn, place),
     }
     if turn.tool_calls:
         result["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": call.type,
-                "function": {
-                    "name": call.function.name,
-                    "arguments": arguments(
-                        call.function.arguments, f"{place}.tool_calls[{i}].function.arguments"
-                    ),
-                },
-            }
+            tool_call(call.id, call.function, f"{place}.tool_calls[{i}].function")
             for i, call in enumerate(turn.tool_calls)
         ]
+    elif turn.function_call is not None:
+        result["tool_calls"] = [tool_call(None, turn.function_call, f"{place}.function_call")]
     if turn.tool_call_id is not None:
         result["tool_call_id"] = turn.tool_call_id
     for name in ("reasoning_content", "reasoning"):
@@ -201,23 +198,37 @@ def message(turn: Message, place: str) -> dict[str, Any]:
 
 
 def content(turn: Message, place: str) -> Raw:
-    """A message's text: a string, or parts, which are joined."""
-    found = given(turn.content)
+    """A message's text: a string, or parts, which are joined; an assistant's may be a refusal."""
+    found, of_message, place = given(turn.content), place, f"{place}.content"
     if found is None:
         if turn.role != "assistant":
             raise refused(place, f"a message of role {turn.role} needs content")
-        return EMPTY_TEXT
+        refusal = given(turn.refusal)
+        if refusal is None:
+            return EMPTY_TEXT
+        return raw.must_be(refusal, f"{of_message}.refusal", "string")
     if raw.kind(raw.must_be(found, place, "string", "array", "null")) == "string":
         return found
-    parts = raw.decoded(found, list[TextPart], place)
-    for i, part in enumerate(parts):
-        raw.must_be(part.text, f"{place}[{i}].text", "string")
-    return raw.joined([part.text for part in parts])
+    texts = []
+    for i, part in enumerate(raw.decoded(found, Parts, place)):
+        if isinstance(part, RefusalPart):
+            texts.append(raw.must_be(part.refusal, f"{place}[{i}].refusal", "string"))
+        else:
+            texts.append(raw.must_be(part.text, f"{place}[{i}].text", "string"))
+    return raw.joined(texts)
+
+
+def tool_call(call_id: str | None, function: FunctionCall, place: str) -> dict[str, Any]:
+    """A call of an earlier answer as templates know it."""
+    told = {"name": function.name, "arguments": arguments(given(function.arguments), place)}
+    return {"id": call_id, "type": "function", "function": told}
 
 
 def arguments(value: Raw | None, place: str) -> Raw:
     """Templates iterate over arguments or dump them: a mapping serves both, a bad string stays."""
-    told = EMPTY_TEXT if value is None else raw.must_be(value, place, "string", "object")
+    if value is None:
+        return EMPTY_TEXT
+    told = raw.must_be(value, f"{place}.arguments", "string", "object")
     if raw.kind(told) == "object":
         return told
     # Not any decoder: what the core's document cannot hold, as lone surrogates, stays a string.
@@ -240,6 +251,7 @@ MOST_PROMPTS = 2048
 SMALL_BYTES = 1 << 16
 """Longest JSON text of a part with few entries, white space included."""
 EMPTY_TEXT = Raw(b'""')
+ROLES = {"developer": "system", "function": "tool"}
 RESERVED_KWARGS = frozenset(
     {
         "add_generation_prompt",

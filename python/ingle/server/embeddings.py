@@ -6,16 +6,17 @@ scaled to length 1. The core writes the answer.
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Raw
 
 from ingle.errors import RefusedError
 from ingle.generation import GenerationRequest, Output, TextPrompt
 from ingle.server.convert import Caller, prompts
-from ingle.server.protocol import Anything, Prompt, ShortText
+from ingle.server.protocol import Labels
+from ingle.server.protocol_fields import Anything, Prompt, ShortText
 from ingle.server.raw import ABSENT, refused
 
 
-class EmbeddingRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+class EmbeddingRequest(Labels, kw_only=True, forbid_unknown_fields=True):
     """Body of POST /v1/embeddings."""
 
     input: Prompt
@@ -38,7 +39,7 @@ class EmbeddingRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """Requests share cached prefixes only if this and the tenant are equal."""
     request_id: Annotated[str, Meta(max_length=256, pattern=r"^[\x21-\x7e]*$(?!\n)")] | None = None
     """Comes back as X-Request-Id; may repeat."""
-    user: Anything = ABSENT
+    metadata: Anything = ABSENT
     """No effect."""
 
 

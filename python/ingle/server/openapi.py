@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ingle.server import protocol
+from ingle.server import protocol, protocol_messages
 from ingle.server.embeddings import EmbeddingRequest
 from ingle.server.protocol_responses import ContentPart, InputItem, ResponsesRequest
 
@@ -19,7 +19,7 @@ BODIES: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "/tokenize": (protocol.TokenizeTextRequest, protocol.TokenizeChatRequest),
     "/detokenize": (protocol.DetokenizeRequest,),
 }
-PARTS = (protocol.TextPart, InputItem, ContentPart)
+PARTS = (protocol_messages.TextPart, protocol_messages.RefusalPart, InputItem, ContentPart)
 """What the schemas of parts that stay JSON refer to."""
 SUMMARIES: dict[str, str] = {
     "/v1/completions": "Continues prompts: text, texts, token ids or lists of them.",

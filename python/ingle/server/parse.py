@@ -8,6 +8,7 @@ and values that mean "off" are taken out, and what is left is refused or, with
 
 import logging
 import re
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -15,12 +16,13 @@ from msgspec import Raw, Struct
 
 from ingle.errors import RefusedError
 from ingle.generation import check_body
-from ingle.server.protocol import OFF_VALUES
 from ingle.server.raw import UNKNOWN, refusal
+from ingle.server.unknown import OFF_VALUES, without_unknown
 
 log = logging.getLogger("ingle.server")
 
 T = TypeVar("T", bound=Struct)
+R = TypeVar("R")
 
 
 class BodyParser(Generic[T]):
@@ -28,7 +30,6 @@ class BodyParser(Generic[T]):
 
     def __init__(self, kind: type[T], unknown: "UnknownFields") -> None:
         self._kind = kind
-        self._known = frozenset(kind.__struct_fields__)
         self._decode = msgspec.json.Decoder(kind).decode
         self._unknown = unknown
 
@@ -53,15 +54,22 @@ class BodyParser(Generic[T]):
             check_body(body)
         return request
 
+    def converted(self, body: bytes, request: T, make: Callable[..., R], *arguments: Any) -> R:
+        """What `make` makes of the request in `body`.
+
+        It looks into parts that stayed JSON, so that an unknown field may be met only here.
+        """
+        try:
+            return make(request, *arguments)
+        except RefusedError as error:
+            if error.code != "unknown_field":
+                raise
+        return make(self._parse_slowly(body), *arguments)
+
     def _parse_slowly(self, body: bytes) -> T:
         try:
-            document = FIELDS.decode(body)
-        except msgspec.ValidationError as error:
-            raise refusal(error, self._kind) from None
-        strip_off_values(document, self._known)
-        self._unknown.take_out(document, self._known)
-        try:
-            return self._decode(msgspec.json.encode(document))
+            left = without_unknown(Raw(body.strip()), self._kind, self._unknown.may_go)
+            return self._decode(left)
         except msgspec.ValidationError as error:
             raise refusal(error, self._kind) from None
 
@@ -74,12 +82,13 @@ class UnknownFields:
         self.counts: dict[str, int] = {}
         """How often each was taken out; at most `MOST_NAMES` names, the rest under `other`."""
 
-    def take_out(self, document: dict[str, Raw], known: frozenset[str]) -> None:
-        """Removes top-level fields that are not `known`, if the policy allows."""
+    def may_go(self, place: str, name: str, value: Raw) -> bool:
+        """Whether the field `name` of the object at `place` may be taken out."""
+        if is_off(place, name, value):
+            return True
         if self._warn:
-            for name in [name for name in document if name not in known]:
-                del document[name]
-                self._count(name)
+            self._count(f"{INDEX.sub('', place)}.{name}" if place else name)
+        return self._warn
 
     def _count(self, name: str) -> None:
         is_new = name not in self.counts
@@ -93,51 +102,23 @@ class UnknownFields:
     MOST_NAMES = 64
 
 
-def strip_off_values(document: dict[str, Raw], known: frozenset[str]) -> None:
-    """Takes null out of a body and its messages, and "off" values of fields that are not `known`.
+def is_off(place: str, name: str, value: Raw) -> bool:
+    """Whether the value of an unknown field means that the field is not used.
 
-    A known field with such a value says something: `tool_choice` "none" forbids calls.
+    null does everywhere, and an empty list in what clients send back; a bool never equals a number.
     """
-    off = [k for k, v in document.items() if is_off(k, v, known)]
-    for name in off:
-        del document[name]
-    if "messages" in document:
-        document["messages"] = without_nulls(document["messages"])
-
-
-def without_nulls(turns: Raw) -> Raw:
-    """Messages or items without their fields that are null or empty lists.
-
-    Clients replay whole answers, with refusal, audio, function_call and annotations. A content of
-    null stays: it differs from no content.
-    """
-    try:
-        messages = MESSAGES.decode(turns)
-    except msgspec.ValidationError:
-        return turns  # The types tell what is wrong.
-    for message in messages:
-        for name in [k for k, v in message.items() if small_value(v) in (None, [])]:
-            if name not in ("content", "role"):
-                del message[name]
-    return Raw(msgspec.json.encode(messages))
-
-
-def is_off(name: str, value: Raw, known: frozenset[str]) -> bool:
-    """Whether the value means that the field is not used; a bool never equals a number here."""
-    found = small_value(value)
-    if found is None or name in known:
-        return found is None
+    if memoryview(value).nbytes > MOST_OFF_BYTES:
+        return False
+    found: Any = msgspec.json.decode(value)
+    if found is None:
+        return True
+    if place:
+        return bool(found == [])
     return any(found == off and type(found) is type(off) for off in OFF_VALUES.get(name, ()))
-
-
-def small_value(value: Raw) -> Any:
-    """The value if its text is short, as every value that means "off" is; else Ellipsis."""
-    return msgspec.json.decode(value) if memoryview(value).nbytes <= MOST_OFF_BYTES else ...
 
 
 FIRST_TYPES_BYTES = 16 << 10
 """A shorter body meets its types first: they name the field where JSON's rules name a position."""
 MOST_OFF_BYTES = 32
-FIELDS = msgspec.json.Decoder(dict[str, Raw])
-MESSAGES = msgspec.json.Decoder(list[dict[str, Raw]])
 NAME = re.compile(r"[A-Za-z0-9_.-]+\Z")
+INDEX = re.compile(r"\[[^\]]*\]")

@@ -7,63 +7,30 @@ and the way to the core's document are in convert.py.
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Struct
 
+from ingle.server.protocol_fields import (
+    Anything,
+    BadWords,
+    BiasOrNull,
+    Choices,
+    Count,
+    Ids,
+    IdsOrNull,
+    Int64,
+    LongText,
+    Object,
+    ObjectOrNull,
+    Prompt,
+    SchemaOrText,
+    ShortText,
+    StopList,
+    StopText,
+    Text,
+    ToolName,
+)
+from ingle.server.protocol_messages import Messages
 from ingle.server.raw import ABSENT
-
-# Limits that several fields share. They bound memory before anything is queued; what the model
-# itself allows (context, vocabulary) the core checks.
-StopText = Annotated[str, Meta(min_length=1, max_length=1024)]
-BadWords = Annotated[list[Annotated[str, Meta(min_length=1, max_length=256)]], Meta(max_length=128)]
-StopList = Annotated[list[StopText], Meta(max_length=64)]
-TokenIdField = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-BiasKey = Annotated[str, Meta(pattern=r"^[0-9]{1,9}$")]
-BiasValue = Annotated[float, Meta(ge=-100, le=100)]
-LogitBias = Annotated[dict[BiasKey, BiasValue], Meta(max_length=1024)]
-StopTokenIds = Annotated[list[TokenIdField], Meta(max_length=1024)]
-Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-ShortText = Annotated[str, Meta(max_length=512)]
-ToolName = Annotated[str, Meta(extra_json_schema={"pattern": "^[A-Za-z0-9_.:/-]{1,128}$"})]
-"""The pattern is checked in structured.py: a decoder would ask Python's regex for each of many."""
-LongText = Annotated[str, Meta(max_length=1 << 18)]
-Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-
-# Parts that stay JSON text: nothing is checked by msgspec, the schemas are for the API document.
-TEXT = {"type": "string"}
-ID = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
-PROMPT_FORMS = [
-    TEXT,
-    {"type": "array", "items": TEXT, "minItems": 1, "maxItems": 2048},
-    {"type": "array", "items": ID, "minItems": 1},
-    {
-        "type": "array",
-        "items": {"type": "array", "items": ID, "minItems": 1},
-        "minItems": 1,
-        "maxItems": 2048,
-    },
-]
-BIAS = {
-    "type": ["object", "null"],
-    "maxProperties": 1024,
-    "propertyNames": {"pattern": "^[0-9]{1,9}$"},
-    "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
-}
-ONE_PART = {"$ref": "#/components/schemas/TextPart"}
-CONTENT = {"anyOf": [TEXT, {"type": "array", "items": ONE_PART}, {"type": "null"}]}
-
-Anything = Annotated[Raw, Meta(extra_json_schema={})]
-Text = Annotated[Raw, Meta(extra_json_schema=TEXT)]
-TextOrNull = Annotated[Raw, Meta(extra_json_schema={"type": ["string", "null"]})]
-Object = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
-ObjectOrNull = Annotated[Raw, Meta(extra_json_schema={"type": ["object", "null"]})]
-Arguments = Annotated[Raw, Meta(extra_json_schema={"type": ["object", "string"]})]
-SchemaOrText = Annotated[Raw, Meta(extra_json_schema={"type": ["object", "string", "null"]})]
-Choices = Annotated[Raw, Meta(extra_json_schema={"type": ["array", "null"], "items": TEXT})]
-Ids = Annotated[Raw, Meta(extra_json_schema={"type": "array", "items": ID})]
-IdsOrNull = Annotated[Raw, Meta(extra_json_schema={"type": ["array", "null"], "items": ID})]
-BiasOrNull = Annotated[Raw, Meta(extra_json_schema=BIAS)]
-Prompt = Annotated[Raw, Meta(extra_json_schema={"anyOf": PROMPT_FORMS})]
-Content = Annotated[Raw, Meta(extra_json_schema=CONTENT)]
 
 
 class StreamOptions(Struct):
@@ -115,7 +82,28 @@ class StructuredOutputs(Struct, kw_only=True, forbid_unknown_fields=True):
     """In llguidance's dialect of Lark."""
 
 
-class SamplingFields(Struct, kw_only=True, forbid_unknown_fields=True):
+class Labels(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Labels, hints and wishes of every request that have no effect, or none but to be refused."""
+
+    user: Anything = ABSENT
+    """No effect."""
+    safety_identifier: Anything = ABSENT
+    """No effect."""
+    prompt_cache_key: Anything = ABSENT
+    """No effect: the core finds equal prefixes by itself."""
+    prompt_cache_options: Anything = ABSENT
+    """No effect, for the same reason."""
+    prompt_cache_retention: Anything = ABSENT
+    """No effect: a prefix is kept while there is room."""
+    store: Literal[False] | None = None
+    """Nothing is kept."""
+    service_tier: Literal["auto", "default"] | None = None
+    """No effect."""
+    modalities: list[Literal["text"]] | None = None
+    """No effect."""
+
+
+class SamplingFields(Labels, kw_only=True, forbid_unknown_fields=True):
     """What completions and chat have in common."""
 
     model: Annotated[str, Meta(max_length=1024)] | None = None
@@ -165,7 +153,7 @@ class SamplingFields(Struct, kw_only=True, forbid_unknown_fields=True):
     they leave no way on ends with the finish reason `content_filter`."""
     request_id: Annotated[str, Meta(max_length=256, pattern=r"^[\x21-\x7e]*$(?!\n)")] | None = None
     """Comes back as X-Request-Id; may repeat."""
-    user: Anything = ABSENT
+    metadata: Anything = ABSENT
     """No effect."""
 
 
@@ -176,53 +164,13 @@ class CompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True
     """Text, texts, token ids, or lists of token ids. Ids are used as they are."""
     max_tokens: Count | None = None
     """Absent means 16."""
-    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | Literal[False] | None = None
     """Alternatives with each token; 0 gives the token's own alone."""
     best_of: Annotated[int, Meta(ge=1, le=128)] | None = None
     """Makes so many choices for each prompt and tells the `n` likeliest; not in streams."""
     echo: bool | None = None
     add_special_tokens: bool | None = None
     """Whether the tokenizer adds its start token; default true."""
-
-
-class TextPart(Struct, tag_field="type", tag="text", forbid_unknown_fields=True):
-    """A text part of a message's content."""
-
-    text: Text
-
-
-class FunctionCall(Struct, forbid_unknown_fields=True):
-    """The function that an earlier assistant message called."""
-
-    name: LongText
-    arguments: Arguments = ABSENT
-
-
-class ToolCall(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A tool call of an earlier assistant message, for the template."""
-
-    id: LongText | None = None
-    type: Literal["function"] = "function"
-    index: int | None = None
-    function: FunctionCall
-
-
-class Message(Struct, kw_only=True, forbid_unknown_fields=True):
-    """One message of a chat."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Content = ABSENT
-    """Text, or text parts, which are joined by a line feed."""
-    name: LongText | None = None
-    """No effect."""
-    tool_calls: list[ToolCall] | None = None
-    tool_call_id: LongText | None = None
-    reasoning_content: TextOrNull = ABSENT
-    reasoning: TextOrNull = ABSENT
-    """The same under the name that some clients use."""
-
-
-Messages = Annotated[list[Message], Meta(min_length=1, max_length=16384)]
 
 
 class FunctionDefinition(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -241,6 +189,8 @@ class ToolDefinition(Struct, kw_only=True, forbid_unknown_fields=True):
 
     type: Literal["function"]
     function: FunctionDefinition
+    cache_control: Anything = ABSENT
+    """No effect."""
 
 
 class FunctionName(Struct, forbid_unknown_fields=True):
@@ -275,18 +225,6 @@ class ChatRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     """Alternatives with each token; needs `logprobs`."""
-    metadata: Anything = ABSENT
-    """No effect."""
-    safety_identifier: Anything = ABSENT
-    """No effect."""
-    prompt_cache_key: Anything = ABSENT
-    """No effect: the core finds equal prefixes by itself."""
-    store: Literal[False] | None = None
-    """No effect."""
-    service_tier: Literal["auto", "default"] | None = None
-    """No effect."""
-    modalities: Annotated[list[Literal["text"]], Meta(max_length=1)] | None = None
-    """No effect."""
     tools: Tools | None = None
     """Functions that the model may call."""
     tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
@@ -326,24 +264,3 @@ class DetokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
 
     tokens: Ids
     model: LongText | None = None
-
-
-# Fields that are accepted only with a value that means "off", where a type does not have them; any
-# other value is refused.
-OFF_VALUES: dict[str, tuple[object, ...]] = {
-    "add_special_tokens": (False,),  # On chats: the template has them.
-    "audio": (),
-    "best_of": (1,),
-    "early_stopping": (False,),
-    "echo": (False,),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "length_penalty": (1, 1.0),
-    "prompt_logprobs": (),
-    "return_tokens_as_token_ids": (False,),
-    "spaces_between_special_tokens": (True,),
-    "suffix": ("",),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "use_beam_search": (False,),
-}

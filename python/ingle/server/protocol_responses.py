@@ -6,9 +6,10 @@ checks of several fields, and the way to a chat, are in responses.py.
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Raw, Struct, field
 
-from ingle.server.protocol import (
+from ingle.server.protocol import Labels
+from ingle.server.protocol_fields import (
     TEXT,
     Anything,
     Count,
@@ -19,7 +20,6 @@ from ingle.server.protocol import (
     ShortText,
     StopList,
     StopText,
-    Text,
     TextOrNull,
     ToolName,
 )
@@ -29,12 +29,17 @@ from ingle.server.raw import ABSENT
 class ContentPart(Struct, kw_only=True, forbid_unknown_fields=True):
     """Text of an item, as a client writes it or as an earlier answer had it."""
 
-    type: Literal["input_text", "output_text", "text", "reasoning_text", "summary_text"]
-    text: Text
+    type: Literal["input_text", "output_text", "text", "reasoning_text", "summary_text", "refusal"]
+    text: TextOrNull = ABSENT
+    """Of every part but a refusal."""
+    refusal: TextOrNull = ABSENT
+    """What an assistant said instead of an answer: a text like others."""
+    # Labels and hints, and what the official client made of `text`: no effect.
     annotations: Anything = ABSENT
-    """No effect."""
+    cache_control: Anything = ABSENT
     logprobs: Anything = ABSENT
-    """No effect."""
+    parsed: Anything = ABSENT
+    prompt_cache_breakpoint: Anything = ABSENT
 
 
 ONE_PART = {"$ref": "#/components/schemas/ContentPart"}
@@ -45,8 +50,8 @@ ITEMS = {
     "minItems": 1,
     "maxItems": 16384,
 }
-Content = Annotated[Raw, Meta(extra_json_schema=CONTENT)]
-Input = Annotated[Raw, Meta(extra_json_schema={"anyOf": [TEXT, ITEMS]})]
+Parts = list[ContentPart]
+Content = Annotated[Raw, Meta(extra_json_schema=CONTENT, extra={"shape": Parts})]
 
 
 class InputItem(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -62,10 +67,15 @@ class InputItem(Struct, kw_only=True, forbid_unknown_fields=True):
     """Of a function_call."""
     arguments: TextOrNull = ABSENT
     """Of a function_call: JSON as text."""
+    parsed_arguments: Anything = ABSENT
+    """No effect: what the official client made of `arguments`."""
+    is_async: Literal[False] | None = field(default=None, name="async")
     output: Content = ABSENT
     """Of a function_call_output."""
-    summary: list[ContentPart] | None = None
+    summary: Parts | None = None
     """No effect."""
+    encrypted_content: None = None
+    """Reasoning is text here, in `content`."""
     id: LongText | None = None
     """No effect."""
     status: LongText | None = None
@@ -75,6 +85,8 @@ class InputItem(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 InputItems = Annotated[list[InputItem], Meta(min_length=1, max_length=16384)]
+FORMS = {"anyOf": [TEXT, ITEMS]}
+Input = Annotated[Raw, Meta(extra_json_schema=FORMS, extra={"shape": InputItems})]
 
 
 class ResponseTool(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -87,6 +99,10 @@ class ResponseTool(Struct, kw_only=True, forbid_unknown_fields=True):
     """JSON schema of the arguments."""
     strict: bool | None = None
     """Arguments fit the schema also where calls are the model's choice."""
+    allowed_callers: list[Literal["direct"]] | None = None
+    """No effect: nobody else could call it."""
+    defer_loading: Literal[False] | None = None
+    is_async: Literal[False] | None = field(default=None, name="async")
 
 
 class ResponseToolChoice(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -133,7 +149,7 @@ class ReasoningOptions(Struct, kw_only=True, forbid_unknown_fields=True):
     generate_summary: None = None
 
 
-class ResponsesRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+class ResponsesRequest(Labels, kw_only=True, forbid_unknown_fields=True):
     """Body of POST /v1/responses."""
 
     input: Input
@@ -153,30 +169,20 @@ class ResponsesRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = (
         None
     )
-    """Log-probs of the text; asking for reasoning has no effect, since it comes as text."""
+    """Log-probs of the text. The other has no effect: reasoning comes as text, never encrypted."""
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
     tools: Annotated[list[ResponseTool], Meta(max_length=1024)] | None = None
     tool_choice: Literal["auto", "none", "required"] | ResponseToolChoice | None = None
     parallel_tool_calls: bool | None = None
     """Whether one answer may have several calls; default true."""
-    store: Literal[False] | None = None
-    """Nothing is kept."""
+    max_tool_calls: Count | None = None
+    """No effect: it counts calls of built-in tools, which there are none of."""
     background: Literal[False] | None = None
     truncation: Literal["disabled"] | None = None
     """Too long an input is refused."""
     metadata: Annotated[dict[ShortText, ShortText], Meta(max_length=16)] | None = None
     """Comes back."""
-    service_tier: Literal["auto", "default"] | None = None
-    """No effect."""
-    user: Anything = ABSENT
-    """No effect."""
-    safety_identifier: Anything = ABSENT
-    """No effect."""
-    prompt_cache_key: Anything = ABSENT
-    """No effect: the core finds equal prefixes by itself."""
-    prompt_cache_retention: Anything = ABSENT
-    """No effect: a prefix is kept while there is room."""
     # Not OpenAI's: as on chat completions.
     seed: Int64 | None = None
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None

@@ -116,7 +116,8 @@ def refusal(error: msgspec.ValidationError, shape: Any, place: str = "") -> Refu
     unknown = UNKNOWN.match(text)
     expected, _, where = text.partition(" - at ")
     path = PATH.search(where)
-    field = f"{place}{path[1]}".removeprefix(".") if path else place
+    # An entry of a dictionary has no name there.
+    field = f"{place}{path[1]}".removeprefix(".").replace("[...]", "") if path else place
     if unknown:
         name = f"{field}.{unknown[1]}" if field else unknown[1]
         return RefusedError(f"unknown field: {name[:200]}", name[:200], "unknown_field")

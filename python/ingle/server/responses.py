@@ -5,6 +5,7 @@ chunks are told in OpenAI's newer words. This costs some 50 us a token: who coun
 completions.
 """
 
+import re
 import secrets
 import time
 from typing import Any
@@ -13,27 +14,24 @@ from msgspec import Raw, Struct
 
 from ingle.errors import RefusedError
 from ingle.server.convert import EMPTY_TEXT, Caller
-from ingle.server.parse import without_nulls
 from ingle.server.protocol import (
     ChatRequest,
-    FunctionCall,
     FunctionDefinition,
     FunctionName,
     JsonObjectFormat,
     JsonSchema,
     JsonSchemaFormat,
-    Message,
     NamedTool,
     StreamOptions,
-    ToolCall,
     ToolDefinition,
 )
+from ingle.server.protocol_messages import FunctionCall, Message, ToolCall
 from ingle.server.protocol_responses import (
-    ContentPart,
     InputItem,
     InputItems,
     JsonObjectText,
     JsonSchemaText,
+    Parts,
     ResponsesRequest,
     ResponseToolChoice,
 )
@@ -41,6 +39,13 @@ from ingle.server.raw import ABSENT, decoded, given, joined, kind, must_be, refu
 from ingle.server.structured import tool_name
 
 LOGPROBS = "message.output_text.logprobs"
+WORD = re.compile(r"[.\[]")
+RENAMED = {
+    "max_tokens": [("max_tokens", "max_output_tokens"), ("messages", "input")],
+    "response_format": [("response_format", "text.format")],
+    "tools": [("].function.", "].")],
+}
+"""What is called otherwise in errors about a field, by that field."""
 SAME_FIELDS = (
     "temperature top_p seed top_k min_p repetition_penalty presence_penalty frequency_penalty stop "
     "min_tokens ignore_eos chat_template_kwargs priority cache_salt parallel_tool_calls stream"
@@ -102,7 +107,7 @@ def messages(request: ResponsesRequest) -> list[Message]:
     if kind(must_be(request.input, "input", "string", "array")) == "string":
         return [*result, Message(role="user", content=request.input)]
     reasoning: Raw | None = None
-    for i, item in enumerate(items(request.input)):
+    for i, item in enumerate(decoded(request.input, InputItems, "input")):
         place = f"input[{i}]"
         if item.type == "reasoning":
             content = given(item.content)
@@ -126,16 +131,6 @@ def messages(request: ResponsesRequest) -> list[Message]:
     return result
 
 
-def items(given_items: Raw) -> list[InputItem]:
-    """The items of an input; what an earlier answer said of itself may stand in them as null."""
-    try:
-        return decoded(given_items, InputItems, "input")
-    except RefusedError as error:
-        if error.code != "unknown_field":
-            raise
-        return decoded(without_nulls(given_items), InputItems, "input")
-
-
 def message(item: InputItem, place: str) -> Message:
     """A message item."""
     role = needed(item.role, f"{place}.role")
@@ -148,7 +143,8 @@ def call(item: InputItem, place: str, before: list[Message]) -> Message | None:
     name = needed(item.name, f"{place}.name")
     arguments = must_be(given(item.arguments) or EMPTY_TEXT, f"{place}.arguments", "string")
     made = ToolCall(
-        id=needed(item.call_id, f"{place}.call_id"), function=FunctionCall(name, arguments)
+        id=needed(item.call_id, f"{place}.call_id"),
+        function=FunctionCall(name=name, arguments=arguments),
     )
     if before and before[-1].role == "assistant":
         turn = before[-1]
@@ -162,10 +158,27 @@ def text(content: Raw, place: str) -> Raw:
     """Content as one text."""
     if kind(must_be(content, place, "string", "array")) == "string":
         return content
-    parts = decoded(content, list[ContentPart], place)
-    for i, part in enumerate(parts):
-        must_be(part.text, f"{place}[{i}].text", "string")
-    return joined([part.text for part in parts])
+    texts = []
+    for i, part in enumerate(decoded(content, Parts, place)):
+        field = "refusal" if part.type == "refusal" else "text"
+        told = needed(given(getattr(part, field)), f"{place}[{i}].{field}")
+        texts.append(must_be(told, f"{place}[{i}].{field}", "string"))
+    return joined(texts)
+
+
+def renamed(error: RefusedError, request: ResponsesRequest) -> RefusedError:
+    """The error in the words of this endpoint: a chat's fields have other names here."""
+    param = error.param or ""
+    name = WORD.split(param, 1)[0]
+    if name == "messages":
+        # Of two texts that are one prompt the longer one is more to blame.
+        instructions, asked = given(request.instructions), memoryview(request.input).nbytes
+        is_longer = instructions is not None and memoryview(instructions).nbytes > asked
+        new = "instructions" if is_longer else "input"
+        return RefusedError(error.message.replace(param, new), new, error.code, error.status)
+    for old, new in RENAMED.get(name, ()):
+        param, error.message = param.replace(old, new), error.message.replace(old, new)
+    return RefusedError(error.message, param or None, error.code, error.status)
 
 
 def needed(value: Any, place: str) -> Any:
@@ -218,7 +231,7 @@ class Shape:
             "background": False,
             "instructions": request.instructions,
             "max_output_tokens": request.max_output_tokens,
-            "max_tool_calls": None,
+            "max_tool_calls": request.max_tool_calls,
             "metadata": request.metadata or {},
             "parallel_tool_calls": request.parallel_tool_calls is not False,
             "previous_response_id": None,

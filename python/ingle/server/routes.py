@@ -89,23 +89,30 @@ class Routes:
         """POST /v1/completions."""
         body, parsed = await self._read(request, self._completion)
         caller = caller_of(request, request[TENANT], "cmpl", self._model)
-        asked = await off_loop(len(body), completion_of, parsed, caller)
+        asked = await off_loop(
+            len(body), self._completion.converted, body, parsed, completion_of, caller
+        )
         return await answer(request, self._state, asked, echo_headers(request))
 
     async def chat_completions(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/chat/completions."""
         body, parsed = await self._read(request, self._chat)
         caller = caller_of(request, request[TENANT], "chatcmpl", self._model)
-        asked = await off_loop(len(body), chat_of, parsed, caller)
+        asked = await off_loop(len(body), self._chat.converted, body, parsed, chat_of, caller)
         return await answer(request, self._state, asked, echo_headers(request))
 
     async def responses(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/responses."""
         body, parsed = await self._read(request, self._responses)
         caller = caller_of(request, request[TENANT], "resp", self._model, separator="_")
-        asked = await off_loop(len(body), response_of, parsed, caller)
-        shape = responses.Shape(parsed, caller, self._info["sampling_defaults"])
-        return await answer_response(request, self._state, asked, shape, echo_headers(request))
+        try:
+            asked = await off_loop(
+                len(body), self._responses.converted, body, parsed, response_of, caller
+            )
+            shape = responses.Shape(parsed, caller, self._info["sampling_defaults"])
+            return await answer_response(request, self._state, asked, shape, echo_headers(request))
+        except RefusedError as error:
+            raise responses.renamed(error, parsed) from None
 
     async def embeddings(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/embeddings."""
@@ -113,7 +120,9 @@ class Routes:
         caller = caller_of(request, request[TENANT], "embd", self._model)
         size = self._info["hidden_size"]
         try:
-            asked = await off_loop(len(body), embedding_of, parsed, caller, size)
+            asked = await off_loop(
+                len(body), self._embedding.converted, body, parsed, embedding_of, caller, size
+            )
             return await answer(request, self._state, asked, echo_headers(request))
         except RefusedError as error:
             raise embeddings.renamed(error) from None
@@ -148,7 +157,7 @@ class Routes:
         """The core's document, the model's name, and whether texts are wanted."""
         if CHAT_BODY.search(body):
             chat = self._tokenize_chat.parse(body)
-            document = encode(convert.chat_prompt(chat))
+            document = encode(self._tokenize_chat.converted(body, chat, convert.chat_prompt))
             return document, chat.model, bool(chat.return_token_strs)
         text = self._tokenize_text.parse(body)
         prompt = raw.must_be(text.prompt, "prompt", "string")

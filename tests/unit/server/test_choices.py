@@ -7,7 +7,7 @@ from ingle.server import convert, responses
 from ingle.server.choices import choices_at
 from ingle.server.embeddings import EmbeddingRequest
 from ingle.server.parse import BodyParser, UnknownFields
-from ingle.server.protocol import ChatRequest
+from ingle.server.protocol import ChatRequest, CompletionRequest
 from ingle.server.protocol_responses import ResponsesRequest
 
 CHAT = '{"messages":[{"role":"user","content":"x"}],'
@@ -20,7 +20,8 @@ CALLER = convert.Caller(tenant="", response_id="id", created=7, chunked=True, mo
         (
             ChatRequest,
             '{"messages":[{"role":"S3","content":"x"}]}',
-            'messages[0].role: must be "assistant", "developer", "system", "tool" or "user"',
+            'messages[0].role: must be "assistant", "developer", "function", "system", "tool" or '
+            '"user"',
         ),
         (
             ChatRequest,
@@ -28,6 +29,11 @@ CALLER = convert.Caller(tenant="", response_id="id", created=7, chunked=True, mo
             'tool_choice: must be "auto", "none" or "required"',
         ),
         (ChatRequest, CHAT + '"service_tier":"S3"}', 'service_tier: must be "auto" or "default"'),
+        (
+            CompletionRequest,
+            '{"prompt":"x","logprobs":true}',
+            "logprobs: must be a whole number from 0 to 20 or false",
+        ),
         (ChatRequest, CHAT + '"modalities":["S3"]}', 'modalities[0]: must be "text"'),
         (ChatRequest, CHAT + '"store":true}', "store: must be false"),
         (
@@ -38,7 +44,7 @@ CALLER = convert.Caller(tenant="", response_id="id", created=7, chunked=True, mo
         (
             ChatRequest,
             '{"messages":[{"role":"user","content":[{"type":"S3"}]}]}',
-            'messages[0].content[0].type: must be "text"',
+            'messages[0].content[0].type: must be "text" or "refusal"',
         ),
         (
             ChatRequest,
@@ -70,6 +76,7 @@ def test_fixed_values_are_listed(kind, body, message):
         ChatRequest: lambda asked: convert.chat(asked, CALLER),
         ResponsesRequest: responses.chat_request,
         EmbeddingRequest: lambda asked: None,
+        CompletionRequest: lambda asked: None,
     }[kind]
     with pytest.raises(RefusedError) as caught:
         make(BodyParser(kind, UnknownFields(warn=False)).parse(body.encode()))

@@ -17,11 +17,11 @@ PLAIN = {"prompt": "x"}
 
 def reader(kind, make, warn=None):
     """Parses a body, and converts it: parts that stay JSON are checked there."""
-    parse = BodyParser(kind, warn or UnknownFields(warn=False)).parse
+    parser = BodyParser(kind, warn or UnknownFields(warn=False))
 
     def read(body):
-        request = parse(body)
-        encode(make(request, CALLER))
+        request = parser.parse(body)
+        encode(parser.converted(body, request, make, CALLER))
         return request
 
     return read
@@ -66,7 +66,7 @@ def refusal(parse, body):
         ("seed", ["18446744073709551616", "-9223372036854775809", "1.5", "true"]),
         ("max_tokens", ["-1", "1.5", "true"]),
         ("min_tokens", ["-1"]),
-        ("logprobs", ["true", "false", "-1", "21"]),
+        ("logprobs", ["true", "-1", "21"]),
         ("stop_token_ids", ["[-1]", "[1.5]", "5"]),
         ("allowed_token_ids", ["[]", "[-1]"]),
         ("stop", ['""', '[""]', "[1]", "5"]),
@@ -82,6 +82,13 @@ def test_value_out_of_range_names_the_field(completion, field, values):
         error = refusal(completion, f'{{"prompt":"x","{field}":{value}}}')
         assert error.param.split("[")[0] == field, value
         assert error.message.startswith(field), error.message
+
+
+@pytest.mark.parametrize("bias", ['{"5":101}', '{"5":"x"}', '{"-1":1}', '{"x":1}'])
+def test_an_entry_of_a_dictionary_is_named_by_the_field(completion, bias):
+    error = refusal(completion, f'{{"prompt":"x","logit_bias":{bias}}}')
+    assert error.param == "logit_bias"
+    assert error.message.startswith("logit_bias: ")
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "nan", "+1", "01"])
@@ -246,8 +253,54 @@ def test_warn_takes_unknown_fields_out_and_counts_them(caplog):
         assert fields(parse(b'{"prompt":"x","temprature":0,"foo":{}}')) == PLAIN
     assert unknown.counts == {"temprature": 2, "foo": 2}
     assert [r.getMessage().split()[2] for r in caplog.records] == ["temprature", "foo"]
-    # Known fields stay checked, and nested ones have no such licence.
+    # Known fields stay checked.
     assert refusal(parse, '{"prompt":"x","foo":1,"n":0}').param == "n"
+
+
+def test_warn_takes_out_nested_fields_too():
+    unknown = UnknownFields(warn=True)
+    call = '{"id":"a","colour":1,"function":{"name":"f","arguments":"{\\"colour\\":1}","odd":1}}'
+    part = '{"type":"text","text":"y","colour":{"a":[1]}}'
+    body = (
+        f'{{"messages":[{{"role":"user","content":[{part}],"colour":1}},'
+        f'{{"role":"assistant","content":"z","tool_calls":[{call}]}}],"colour":1,'
+        '"response_format":{"type":"json_schema","json_schema":{"schema":{"colour":1},"odd":2}}}'
+    ).encode()
+    plain = {"messages.colour", "messages.content.colour", "messages.tool_calls.colour"}
+    plain |= {"messages.tool_calls.function.odd", "response_format.json_schema.odd", "colour"}
+    documents = []
+    parser = BodyParser(ChatRequest, unknown)
+    request = parser.parse(body)
+    documents.append(encode(parser.converted(body, request, convert.chat, CALLER)))
+    assert set(unknown.counts) == plain
+    assert set(unknown.counts.values()) == {1}
+    document = json.loads(documents[0])
+    first, second = document["prompts"][0]["chat"]["messages"]
+    assert first == {"role": "user", "content": "y"}
+    assert second["tool_calls"][0]["function"]["arguments"] == {"colour": 1}
+    assert document["grammar"]["schema"] == {"colour": 1}, "a schema is no request"
+    parser = BodyParser(ResponsesRequest, unknown)
+    body = (
+        b'{"input":[{"role":"user","odd":1,"content":[{"type":"input_text","text":"y","odd":1}]}]}'
+    )
+    request = parser.parse(body)
+    chat = parser.converted(body, request, responses.chat_request)
+    assert bytes(chat.messages[0].content) == b'"y"'
+    assert {"input.odd", "input.content.odd"} <= set(unknown.counts)
+
+
+def test_null_and_empty_lists_in_nested_fields_equal_absent(chat):
+    part = '{"type":"text","text":"y","whatever":null,"more":[]}'
+    message = f'{{"role":"user","content":[{part}],"whatever":null,"more":[]}}'
+    body = f'{{"messages":[{message}],"tools":[{{"type":"function","odd":null,"function":'
+    body += '{"name":"f","odd":null}}]}'
+    chat(body.encode())
+    for wrong in ('"odd":0', '"odd":{}', '"odd":""', '"odd":[0]'):
+        error = refusal(chat, body.replace('"odd":null', wrong, 1))
+        assert (error.param, error.code) == ("tools[0].odd", "unknown_field")
+    assert refusal(chat, body.replace('"more":[]', '"more":[1]', 1)).param == (
+        "messages[0].content[0].more"
+    )
 
 
 def test_warn_bounds_names_and_number_of_counters():

@@ -1,0 +1,172 @@
+"""[1] Fields that no type has, anywhere in a body: which may go before the types are asked again.
+
+Any thread. Runs only for a body with such a field. Walks along the types of protocol.py, also into
+those parts that stay JSON whose type is known (`extra` of a Meta); makes no object of any other.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+from msgspec import Raw, inspect
+
+from ingle.server.choices import type_info
+from ingle.server.raw import kind
+
+MayGo = Callable[[str, str, Raw], bool]
+"""Whether a field may go: the path of the object that it is in, its name, its value."""
+
+
+def without_unknown(value: Raw, shape: Any, may_go: MayGo) -> Raw:
+    """The value without those unknown fields that may go; the value itself if none does."""
+    return walk(value, type_info(shape), "", may_go)
+
+
+def walk(value: Raw, expected: inspect.Type, place: str, may_go: MayGo) -> Raw:
+    """The same for a part of a body, which lies at `place`, as `messages[0]`."""
+    match kind(value):
+        case "object":
+            return in_object(value, expected, place, may_go)
+        case "array":
+            return in_list(value, expected, place, may_go)
+    return value
+
+
+def in_object(value: Raw, expected: inspect.Type, place: str, may_go: MayGo) -> Raw:
+    """An object that may be a struct."""
+    structs = [each for each in flat(expected) if isinstance(each, inspect.StructType)]
+    if not structs:
+        return value
+    found = FIELDS.decode(value)
+    fits = next((each for each in structs if has_tag(each, found)), None)
+    if fits is None:
+        return value  # The types tell what is wrong.
+    known = {field.encode_name: field.type for field in fits.fields}
+    changed = False
+    for name, part in list(found.items()):
+        if name == fits.tag_field:
+            continue
+        if name not in known:
+            if may_go(place, name, part):
+                del found[name]
+                changed = True
+            continue
+        below = walk(part, known[name], f"{place}.{name}" if place else name, may_go)
+        if below is not part:
+            found[name] = below
+            changed = True
+    return Raw(msgspec.json.encode(found)) if changed else value
+
+
+def in_list(value: Raw, expected: inspect.Type, place: str, may_go: MayGo) -> Raw:
+    """A list that may hold structs."""
+    items = [each.item_type for each in flat(expected) if isinstance(each, inspect.ListType)]
+    items = [item for item in items if any(isinstance(each, NESTED) for each in flat(item))]
+    if not items:
+        return value
+    found = LIST.decode(value)
+    below = [walk(part, items[0], f"{place}[{i}]", may_go) for i, part in enumerate(found)]
+    if all(new is old for new, old in zip(below, found, strict=True)):
+        return value
+    return Raw(msgspec.json.encode(below))
+
+
+def flat(expected: inspect.Type) -> Iterator[inspect.Type]:
+    """The alternatives of a type, without what is only said about them."""
+    match expected:
+        case inspect.Metadata(type=inner, extra=extra):
+            if extra and "shape" in extra:
+                yield from flat(type_info(extra["shape"]))
+            else:
+                yield from flat(inner)
+        case inspect.UnionType(types=several):
+            for each in several:
+                yield from flat(each)
+        case _:
+            yield expected
+
+
+def has_tag(struct: inspect.StructType, found: dict[str, Raw]) -> bool:
+    """Whether an object says that it is this struct, where structs say what they are."""
+    if struct.tag_field is None:
+        return True
+    told = found.get(struct.tag_field)
+    return told is not None and told == Raw(msgspec.json.encode(struct.tag))
+
+
+NESTED = (inspect.StructType, inspect.ListType)
+FIELDS = msgspec.json.Decoder(dict[str, Raw])
+LIST = msgspec.json.Decoder(list[Raw])
+
+# Fields that are accepted only with a value that means "off", where a type does not have them; any
+# other value is refused.
+OFF_VALUES: dict[str, tuple[object, ...]] = {
+    "access_programs": ({},),
+    "add_generation_prompt": (True,),
+    "add_special_tokens": (False,),  # On chats: the template has them.
+    "audio": (),
+    "bad_words": ([],),
+    "best_of": (1,),
+    "chat_template": ("",),
+    "chat_template_kwargs": ({},),
+    "context_management": ([],),
+    "continue_final_message": (False,),
+    "custom_logit_processor": ("",),
+    "detokenize": (True,),
+    "documents": ([],),
+    "early_stopping": (False,),
+    "ec_transfer_params": ({},),
+    "echo": (False,),
+    "embed_dtype": ("float32",),
+    "enable_response_messages": (False,),
+    "endianness": ("little", "native"),
+    "frequency_penalty": (0, 0.0),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "guided_decoding_backend": ("auto",),
+    "ignore_eos": (False,),
+    "include_reasoning": (True,),
+    "include_stop_str_in_output": (False,),
+    "kv_transfer_params": ({},),
+    "length_penalty": (1, 1.0),
+    "logit_bias": ({},),
+    "logits_processors": ([],),
+    "logprob_token_ids": ([],),
+    "logprobs": (False,),
+    "media_io_kwargs": ({},),
+    "min_p": (0, 0.0),
+    "min_tokens": (0,),
+    "mm_processor_kwargs": ({},),
+    "n": (1,),
+    "no_stop_trim": (False,),
+    "normalize": (True,),
+    "parallel_tool_calls": (True, False),
+    "presence_penalty": (0, 0.0),
+    "previous_input_messages": ([],),
+    "priority": (0,),
+    "prompt_embeds": ([],),
+    "repetition_penalty": (1, 1.0),
+    "return_hidden_states": (False,),
+    "return_token_ids": (False,),
+    "return_token_offsets": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "separate_reasoning": (True,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "stop": ([],),
+    "stop_token_ids": ([],),
+    "stream": (False,),
+    "stream_reasoning": (True,),
+    "suffix": ("",),
+    "thinking_token_budget": (-1,),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "top_k": (0, -1),
+    "top_logprobs": (0,),
+    "top_p": (1, 1.0),
+    "truncation_side": ("left",),
+    "use_activation": (True,),
+    "use_beam_search": (False,),
+    "verbosity": ("medium",),
+    "vllm_xargs": ({},),
+}
