@@ -6,7 +6,6 @@ alone says what follows. Such cuts run through the middle of characters and word
 """
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -71,14 +70,7 @@ class Recital:
         assert self.size < ROWS
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        shutil.copy(TINY / "tokenizer.json", folder)
-        known = json.loads((TINY / "tokenizer.json").read_text())
-        letters = byte_letters()
-        vocabulary = {text: i for i, text in enumerate(SPECIAL)}
-        for piece, i in self._ids.items():
-            vocabulary["".join(letters[byte] for byte in piece)] = i
-        known["model"] |= {"vocab": vocabulary, "merges": []}
-        write(folder / "tokenizer.json", known)
+        write(folder / "tokenizer.json", self.tokenizer())
         settings = json.loads((TINY / "tokenizer_config.json").read_text())
         write(folder / "tokenizer_config.json", settings | {"chat_template": template})
         write(folder / "generation_config.json", {"eos_token_id": END} | generation)
@@ -90,6 +82,16 @@ class Recital:
         write(folder / "config.json", config)
         save_file(self._tensors(), folder / "model.safetensors", {"format": "pt"})
         return folder
+
+    def tokenizer(self):
+        """The document of tokenizer.json: byte-level, as the tiny models' is."""
+        known = json.loads((TINY / "tokenizer.json").read_text())
+        letters = byte_letters()
+        vocabulary = {text: i for i, text in enumerate(SPECIAL)}
+        for piece, i in self._ids.items():
+            vocabulary["".join(letters[byte] for byte in piece)] = i
+        known["model"] |= {"vocab": vocabulary, "merges": []}
+        return known
 
     def _tensors(self):
         head = np.zeros((ROWS, ROWS), np.float32)

@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from server.worker import joined, whole
+from server import twice
+from server.worker import whole
 
 ORDINARY = """apple banana cherry grape lemon melon orange peach plum quince river stone table chair
 window garden kitchen hammer nail screw paint brush paper pencil letter number figure shape circle
@@ -26,9 +27,7 @@ SCHEMA = {
 
 def both(ask, *arguments, **fields):
     """The texts and ends of an answer, after checking that the streamed one says the same."""
-    plain = whole(ask(*arguments, **fields))
-    assert joined(ask(*arguments, **fields, stream=True)) == plain
-    return plain
+    return whole(twice.both(ask, *arguments, **fields))
 
 
 @pytest.mark.parametrize("worker", ["cpu", "sim"])

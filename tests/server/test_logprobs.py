@@ -132,3 +132,13 @@ def test_lp06_each_entry_is_its_own_token(cpu):
     for token, offset in zip(bare, offsets[1:], strict=True):
         if not token.startswith("bytes:"):
             assert prompt[offset : offset + len(token)] == token
+
+
+def test_echoed_prompts_have_a_bound_that_evaluations_keep(sim):
+    fields = {"max_tokens": 0, "echo": True, "temperature": 0}
+    reply = sim.post("/v1/completions", {"prompt": [[5] * 500] * 100, "logprobs": 20, **fields})
+    assert (reply.status, reply.error["param"]) == (400, "logprobs")
+    assert "have 1050000 log-probs, at most 1048576" in reply.error["message"]
+    # A batch as lm-eval sends it: 128 prompts, the likeliest token beside each of theirs.
+    answer = sim.complete([[5] * 500] * 128, logprobs=1, max_tokens=1, echo=True)
+    assert all(len(c["logprobs"]["tokens"]) == 501 for c in answer["choices"])

@@ -15,7 +15,8 @@ pub(crate) struct EntryBudget {
     with_prompt: bool,
     /// Streams send the answer's as they come.
     with_answer: bool,
-    taken: u64,
+    of_prompts: u64,
+    of_answers: u64,
 }
 
 impl EntryBudget {
@@ -33,7 +34,8 @@ impl EntryBudget {
             entries_per_token: sampling.log_probs.map_or(0, |top| u64::from(top) + 1),
             with_prompt: output.echo && request.sampling.logprobs.is_some(),
             with_answer: !output.stream && request.max_tokens != Some(0),
-            taken: 0,
+            of_prompts: 0,
+            of_answers: 0,
         }
     }
 
@@ -47,24 +49,35 @@ impl EntryBudget {
         max_tokens: u32,
         n: u32,
     ) -> Result<(), EngineError> {
-        let prompt = if self.with_prompt { prompt_len as u64 } else { 0 };
-        let answer = if self.with_answer { u64::from(max_tokens) } else { 0 };
-        let entries = (prompt + answer) * u64::from(n) * self.entries_per_token;
-        self.taken = self.taken.saturating_add(entries);
-        if self.taken <= MAX_ENTRIES {
+        let per_token = u64::from(n) * self.entries_per_token;
+        if self.with_prompt {
+            self.of_prompts = self.of_prompts.saturating_add(prompt_len as u64 * per_token);
+        }
+        if self.with_answer {
+            self.of_answers = self.of_answers.saturating_add(u64::from(max_tokens) * per_token);
+        }
+        self.check("the echoed prompts have", self.of_prompts, MAX_OF_PROMPTS)?;
+        self.check("the answers could have", self.of_answers, MAX_OF_ANSWERS)
+    }
+
+    fn check(&self, what: &str, entries: u64, most: u64) -> Result<(), EngineError> {
+        if entries <= most {
             return Ok(());
         }
-        let Self { param, taken, .. } = self;
+        let param = self.param;
         Err(EngineError::refused(
             param,
             format!(
-                "{param}: prompts and answers could have {taken} log-probs, at most {MAX_ENTRIES} a \
-                 request; ask for fewer alternatives, prompts, choices or tokens"
+                "{param}: {what} {entries} log-probs, at most {most} in one request; ask for fewer \
+                 alternatives, prompts, choices or tokens"
             ),
         ))
     }
 }
 
-/// A body of 75 MB. One answer or echoed prompt of 131,072 tokens passes with all 20 alternatives, 16
-/// such prompts with one, as evaluations ask for them.
-pub(crate) const MAX_ENTRIES: u64 = 1 << 22;
+/// A body of 20 MB, which takes the engine thread 0.1 s to write. Evaluations ask for one alternative:
+/// four prompts of 131,072 tokens, or 128 of 4,096.
+pub(crate) const MAX_OF_PROMPTS: u64 = 1 << 20;
+/// An answer may take the rest of the context where the client says nothing: 131,072 tokens pass with
+/// all 20 alternatives. Few answers become as long as they may.
+pub(crate) const MAX_OF_ANSWERS: u64 = 1 << 22;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use ingle_core::SamplingParams;
 
 use super::harness::{Bench, events_of, says};
-use crate::entry_budget::{EntryBudget, MAX_ENTRIES};
+use crate::entry_budget::{EntryBudget, MAX_OF_ANSWERS, MAX_OF_PROMPTS};
 use crate::error::EngineError;
 use crate::wire::GenerationRequest;
 
@@ -151,22 +151,18 @@ fn test_a_request_has_a_bound_on_its_log_probs() {
         let sampling = SamplingParams { log_probs: top, ..SamplingParams::default() };
         EntryBudget::new(&request, &sampling)
     };
-    for (extra, n, per_prompt, param) in [
-        (json!({}), 1, 3000 * 21, "logprobs"),
-        (json!({ "sampling": { "logprobs": 1 } }), 2, 3000 * 2 * 2, "logprobs"),
-        (json!({ "max_tokens": 1000 }), 1, 4000 * 21, "logprobs"),
-        (
-            json!({ "output": { "format": "completion" }, "max_tokens": 1000 }),
-            1,
-            21_000,
-            "logprobs",
-        ),
-        (json!({ "output": { "format": "chat" }, "max_tokens": 1000 }), 1, 21_000, "top_logprobs"),
+    let whole = |format| json!({ "output": { "format": format }, "max_tokens": 1000 });
+    for (extra, n, per_prompt, most, param) in [
+        (json!({}), 1, 3000 * 21, MAX_OF_PROMPTS, "logprobs"),
+        (json!({ "sampling": { "logprobs": 1 } }), 2, 3000 * 2 * 2, MAX_OF_PROMPTS, "logprobs"),
+        (json!({ "max_tokens": 1000 }), 1, 3000 * 21, MAX_OF_PROMPTS, "logprobs"),
+        (whole("completion"), 1, 21_000, MAX_OF_ANSWERS, "logprobs"),
+        (whole("chat"), 3, 63_000, MAX_OF_ANSWERS, "top_logprobs"),
     ] {
         let request = request(1, 3000, extra.clone());
         let max_tokens = request["max_tokens"].as_u64().unwrap().max(1) as u32;
         let mut budget = budget(&request);
-        for _ in 0..MAX_ENTRIES / per_prompt {
+        for _ in 0..most / per_prompt {
             budget.take(3000, max_tokens, n).unwrap();
         }
         let error = budget.take(3000, max_tokens, n).unwrap_err();
@@ -174,14 +170,13 @@ fn test_a_request_has_a_bound_on_its_log_probs() {
             panic!("{error:?}")
         };
         assert_eq!(named.as_deref(), Some(param), "{extra}");
-        let total = (MAX_ENTRIES / per_prompt + 1) * per_prompt;
-        assert!(message.contains(&total.to_string()) && message.contains("4194304"), "{message}");
+        let total = (most / per_prompt + 1) * per_prompt;
+        assert!(message.contains(&format!("{total} log-probs, at most {most}")), "{message}");
     }
     // What a stream shows is not held, and without log-probs there are none.
-    for extra in [
-        json!({ "output": { "format": "completion", "stream": true } }),
-        json!({ "sampling": {}, "max_tokens": 1000 }),
-    ] {
+    for extra in
+        [json!({ "output": { "format": "completion", "stream": true } }), json!({ "sampling": {} })]
+    {
         let mut budget = budget(&request(1, 3000, extra));
         for _ in 0..1000 {
             budget.take(3000, 100_000, 100).unwrap();
