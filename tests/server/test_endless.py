@@ -3,13 +3,15 @@
 import contextlib
 import http.client
 import json
+import re
 import select
+import shutil
 import threading
 import time
 
 import pytest
 
-from server.worker import LIMIT_S, Worker, http_request, wait_for
+from server.worker import LIMIT_S, TINY, Worker, http_request, wait_for
 
 PIECE_BYTES = 1 << 16
 HUNDRED_MB = 100_000_000
@@ -150,8 +152,13 @@ LONG_RUNS = {
 
 
 @pytest.fixture(scope="module")
-def paced():
-    with Worker("--device", "sim") as worker:
+def paced(tmp_path_factory):
+    """A sim device at its own pace, whose context is too long for 1 MB to be refused unread."""
+    folder = tmp_path_factory.mktemp("long") / "model"
+    shutil.copytree(TINY, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 8192}))
+    with Worker("--device", "sim", model=folder) as worker:
         yield worker
         worker.wait_until_idle()
         assert worker.stop() == 0, worker.errors()
@@ -160,45 +167,62 @@ def paced():
 def measured(worker, unit):
     """Seconds for a prompt of 1 MB, and the longest gap of a stream beside it."""
     text = unit * (1_000_000 // len(unit.encode()))
-    body = json.dumps({"prompt": text}).encode()
+    body = json.dumps({"prompt": text}, ensure_ascii=False).encode()
     with Gaps(worker) as gaps:
         began = time.perf_counter()
         reply = worker.post("/v1/completions", body)
         took = time.perf_counter() - began
-    assert reply.error["code"] == "context_length_exceeded", "read to its end, then refused"
+    assert reply.error["code"] == "context_length_exceeded"
+    counted = re.search(r"prompt has (\d+) tokens", reply.error["message"])
+    assert int(counted[1]) > 100_000, "it has been tokenised"
     return took, gaps.longest
 
 
 @pytest.mark.parametrize("unit", LONG_RUNS.values(), ids=LONG_RUNS)
-def test_x07_a_long_run_costs_no_more_than_text_and_stalls_nobody(paced, unit):
-    """A quadratic tokeniser would take 10^5 times as long for these; on the loop, others wait."""
+def test_x07_a_long_run_is_linear_and_stalls_nobody(paced, unit):
+    """Measured: up to 15 times what text costs, whose words are known; quadratic is 10^5 times."""
     for _ in range(3):
         text_s, text_gap = measured(paced, WORDS)
         took_s, gap = measured(paced, unit)
-        if took_s < 2 * text_s and gap < 0.05:
+        if took_s < 40 * text_s and gap < 0.05:
             break
-    assert took_s < 4 * text_s + 0.05, (took_s, text_s)
+    assert took_s < 40 * text_s, (took_s, text_s)
     assert gap < max(0.05, 2 * text_gap), (gap, text_gap)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("wait_s", [6, 30, 70])
-def test_x05_a_connection_is_used_again_after_waiting(sim, wait_s):
-    connection = http.client.HTTPConnection(*sim.address, timeout=LIMIT_S)
-    body = json.dumps({"prompt": "x", "max_tokens": 1}).encode()
-    stream = json.dumps({"prompt": "x", "max_tokens": 1, "stream": True}).encode()
-    connection.connect()
-    mine = connection.sock.getsockname()
-    for sent in (body, stream, body):
-        connection.request("POST", "/v1/completions", sent, {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        assert response.status == 200
-        response.read()
-        assert connection.sock is not None, "the server closed the connection"
-        assert connection.sock.getsockname() == mine
-        if sent is body:
-            time.sleep(wait_s)  # Not for ordering: this is the wait that is meant.
-    connection.close()
+def test_x05_connections_are_used_again_after_waiting(sim):
+    """After an answer, after a stream and after an error; 70 s at most, less than nginx waits."""
+    asked = [
+        ({"prompt": "x", "max_tokens": 1}, 200),
+        ({"prompt": "x", "max_tokens": 1, "stream": True}, 200),
+        ({"prompt": 5}, 400),
+    ]
+    began = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        kept = []
+        for wait_s in (6, 30, 70):
+            for body, status in asked:
+                connection = http.client.HTTPConnection(*sim.address, timeout=LIMIT_S)
+                stack.enter_context(contextlib.closing(connection))
+                connection.connect()
+                kept.append((wait_s, connection, connection.sock.getsockname(), body, status))
+                use(*kept[-1][1:])
+        for wait_s, *each in kept:
+            # Not for ordering: this is the wait that is meant.
+            time.sleep(max(0, began + wait_s - time.monotonic()))
+            use(*each)
+
+
+def use(connection, name, body, status):
+    """One request on a connection that must still be the same one."""
+    assert connection.sock is not None, "the server closed the connection"
+    assert connection.sock.getsockname() == name
+    text = json.dumps(body).encode()
+    connection.request("POST", "/v1/completions", text, {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    assert response.status == status
+    response.read()
 
 
 def test_x05_what_is_kept_is_kept_for_longer_than_any_proxy_waits(sim):
