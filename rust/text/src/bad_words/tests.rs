@@ -1,3 +1,5 @@
+//! Masks against a plain search over the text, and against the parser of reasoning.
+
 use std::sync::Arc;
 
 use super::*;
