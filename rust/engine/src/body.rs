@@ -48,6 +48,15 @@ impl Counts {
         self.refuse_field(message, None, code)
     }
 
+    /// A bound was met inside a field of the body.
+    fn name_field(&mut self, name: &str) {
+        if let Some(EngineError::Refused { message, param: param @ None, .. }) = &mut self.refusal {
+            let name: String = name.chars().take(64).collect();
+            *message = format!("{name}: {message}");
+            *param = Some(name);
+        }
+    }
+
     /// The reader stops at its own error; ours is kept beside it.
     fn refuse_field<E: serde::de::Error>(
         &mut self,
@@ -158,8 +167,14 @@ impl<'de> Visitor<'de> for Walk<'_> {
                 let message = format!("a key has {} bytes, at most {MAX_KEY_BYTES}", key.len());
                 return Err(self.counts.refuse(message, "invalid_json"));
             }
+            let below = Walk { counts: &mut *self.counts, depth, in_list: false };
+            if let Err(error) = object.next_value_seed(below) {
+                if depth == 1 {
+                    self.counts.name_field(&key);
+                }
+                return Err(error);
+            }
             keys.push(key);
-            object.next_value_seed(Walk { counts: &mut *self.counts, depth, in_list: false })?;
         }
         keys.sort_unstable();
         let Some(twice) = keys.windows(2).find(|pair| pair[0] == pair[1]) else { return Ok(()) };
@@ -331,6 +346,23 @@ mod tests {
         assert!(refusal(list("7", MAX_NUMBERS + 1).as_bytes()).0.contains("2097152 numbers"));
         let key = format!("{{\"{}\":1}}", "k".repeat(MAX_KEY_BYTES + 1));
         assert!(refusal(key.as_bytes()).0.contains("4097 bytes"));
+    }
+
+    #[test]
+    fn a_bound_names_the_field_that_it_was_met_in() {
+        let deep = |n: usize| format!("{}{}", "[".repeat(n), "]".repeat(n));
+        for (json, field) in [
+            (format!(r#"{{"a":[1],"tools":{}}}"#, deep(MAX_DEPTH)), "tools"),
+            (
+                format!(r#"{{"chat_template_kwargs":{{"x":{}}}}}"#, deep(MAX_DEPTH)),
+                "chat_template_kwargs",
+            ),
+            (format!(r#"{{"messages":[{}]}}"#, vec!["0"; MAX_NUMBERS + 1].join(",")), "messages"),
+        ] {
+            let (message, param) = refusal(json.as_bytes());
+            assert_eq!(param.as_deref(), Some(field));
+            assert!(message.starts_with(&format!("{field}: the body ")), "{message}");
+        }
     }
 
     #[test]

@@ -44,11 +44,11 @@ pub(crate) fn info(
         "eos_token_ids": served.eos_token_ids.iter().map(|id| id.0).collect::<Vec<_>>(),
         "bos_token_id": served.tokenizer.bos_token_id(),
         "sampling_defaults": {
-            "temperature": defaults.temperature,
+            "temperature": shortest(defaults.temperature),
             "top_k": defaults.top_k,
-            "top_p": defaults.top_p,
-            "min_p": defaults.min_p,
-            "repetition_penalty": defaults.repetition_penalty,
+            "top_p": shortest(defaults.top_p),
+            "min_p": shortest(defaults.min_p),
+            "repetition_penalty": shortest(defaults.repetition_penalty),
         },
         "limits": {
             "max_num_seqs": shape.max_num_seqs,
@@ -71,4 +71,21 @@ pub(crate) fn info(
     })
     .to_string()
     .into_bytes()
+}
+
+/// The number that people wrote: 0.6, not 0.6000000238418579.
+fn shortest(value: f32) -> f64 {
+    value.to_string().parse().unwrap_or(f64::from(value))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn numbers_are_told_as_they_were_written() {
+        for (value, told) in
+            [(0.6, "0.6"), (1.05, "1.05"), (1.0, "1.0"), (0.0, "0.0"), (1e-7, "1e-7")]
+        {
+            assert_eq!(serde_json::json!(super::shortest(value)).to_string(), told);
+        }
+    }
 }

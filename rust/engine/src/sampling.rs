@@ -87,7 +87,8 @@ fn number(
     if is_valid(value) && (value as f32).is_finite() && is_valid(f64::from(value as f32)) {
         return Ok(value as f32);
     }
-    Err(EngineError::refused(param, format!("{param} must be {range}, not {value}")))
+    // Debug: a tiny number is not written out with all its zeros.
+    Err(EngineError::refused(param, format!("{param} must be {range}, not {value:?}")))
 }
 
 fn penalty(param: &str, value: Option<f64>) -> Result<f32, EngineError> {

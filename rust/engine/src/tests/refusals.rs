@@ -24,6 +24,14 @@ fn biases(count: u32) -> Value {
 }
 
 #[test]
+fn test_a_tiny_number_is_told_in_few_digits() {
+    let bench = Bench::auto(says("x"));
+    let (message, param, _) = refusal(&bench, &json!({ "sampling": { "top_p": 1e-320 } }));
+    assert_eq!(message, "top_p must be above 0 and at most 1, not 1e-320");
+    assert_eq!(param.as_deref(), Some("top_p"));
+}
+
+#[test]
 fn test_every_refusal_names_its_field() {
     let bench = Bench::auto(says("x"));
     for (extra, param) in [
