@@ -81,6 +81,7 @@ class Sampling(Struct, omit_defaults=True, kw_only=True):
     logit_bias: dict[str, float] = {}
     allowed_token_ids: list[int] | Raw | None = None
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
 
 class Grammar(Struct, omit_defaults=True, kw_only=True):

@@ -120,7 +120,7 @@ def names(struct: type[Struct]) -> set[str]:
     return {f.name for f in msgspec.structs.fields(struct)}
 
 
-SAMPLING_FIELDS = names(Sampling)
+SAMPLING_FIELDS = names(Sampling) - {"prompt_logprobs"}  # Whole HTTP answers have them alone.
 GRAMMAR_FIELDS = {"guided_json", "guided_regex", "guided_choice", "guided_grammar"}
 REQUEST_FIELDS = names(SamplingParams) - SAMPLING_FIELDS - GRAMMAR_FIELDS - {"echo"}
 FLOATS = (

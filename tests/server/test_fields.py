@@ -186,7 +186,6 @@ REFUSED = [
             {"bad_words": ["a"] * 129},
             {"bad_words": "a"},
             {"min_tokens": 13},
-            {"prompt_logprobs": 1},
             {"use_beam_search": True},
             {"length_penalty": 2},
             {"early_stopping": True},

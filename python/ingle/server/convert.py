@@ -74,6 +74,8 @@ def generation(
     options = request.stream_options
     if options is not None and not request.stream and asks(options):
         raise refused("stream_options", "only allowed with stream: true")
+    if request.prompt_logprobs is not None and request.stream:
+        raise refused("prompt_logprobs", "not available with stream: true")
     stop = request.stop
     return GenerationRequest(
         prompts=[],
@@ -127,6 +129,7 @@ def sampling(request: SamplingFields) -> Sampling:
         seed=request.seed,
         logit_bias=raw.decoded(bias, LogitBias, "logit_bias", SMALL_BYTES) if bias else {},
         allowed_token_ids=allowed,
+        prompt_logprobs=request.prompt_logprobs,
     )
 
 

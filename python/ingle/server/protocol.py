@@ -131,6 +131,8 @@ class SamplingFields(Labels, kw_only=True, forbid_unknown_fields=True):
     skip_special_tokens: bool | None = None
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     """Keeps only so many of the prompt's last tokens; -1: as many as fit."""
+    prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    """vLLM's: log-probs of the prompt's tokens, each with so many alternatives; not in streams."""
     return_token_ids: bool | None = None
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
     """Lower runs first."""

@@ -4,15 +4,18 @@
 use ingle_core::SamplingParams;
 
 use crate::error::EngineError;
+use crate::prompt_logs::PromptLogs;
 use crate::wire::{GenerationRequest, OutputFormat};
 
 /// Counts a token's own log-prob and each of its alternatives: `tokens * (logprobs + 1)`.
 pub(crate) struct EntryBudget {
     /// The client's field that asked for them.
     param: &'static str,
+    /// The same for the prompts' own.
+    prompt_param: &'static str,
     entries_per_token: u64,
     /// Each choice repeats its prompt's.
-    with_prompt: bool,
+    entries_per_prompt_token: u64,
     /// Streams send the answer's as they come.
     with_answer: bool,
     of_prompts: u64,
@@ -22,17 +25,23 @@ pub(crate) struct EntryBudget {
 impl EntryBudget {
     /// `sampling`: what the core is asked for, which is more than the client's if it has to choose the
     /// best answers.
-    pub(crate) fn new(request: &GenerationRequest, sampling: &SamplingParams) -> Self {
+    pub(crate) fn new(
+        request: &GenerationRequest,
+        sampling: &SamplingParams,
+        prompt_logs: PromptLogs,
+    ) -> Self {
         let output = &request.output;
         let param = match request.sampling.logprobs {
             None => "best_of",
             Some(1..) if output.format == OutputFormat::Chat => "top_logprobs",
             Some(_) => "logprobs",
         };
+        let is_told = prompt_logs.told > prompt_logs.echoed;
         Self {
             param,
+            prompt_param: if is_told { "prompt_logprobs" } else { param },
             entries_per_token: sampling.log_probs.map_or(0, |top| u64::from(top) + 1),
-            with_prompt: output.echo && request.sampling.logprobs.is_some(),
+            entries_per_prompt_token: prompt_logs.entries_per_token(),
             with_answer: !output.stream && request.max_tokens != Some(0),
             of_prompts: 0,
             of_answers: 0,
@@ -49,30 +58,29 @@ impl EntryBudget {
         max_tokens: u32,
         n: u32,
     ) -> Result<(), EngineError> {
-        let per_token = u64::from(n) * self.entries_per_token;
-        if self.with_prompt {
-            self.of_prompts = self.of_prompts.saturating_add(prompt_len as u64 * per_token);
-        }
+        let n = u64::from(n);
+        let of_prompt = prompt_len as u64 * n * self.entries_per_prompt_token;
+        self.of_prompts = self.of_prompts.saturating_add(of_prompt);
         if self.with_answer {
-            self.of_answers = self.of_answers.saturating_add(u64::from(max_tokens) * per_token);
+            let of_answer = u64::from(max_tokens) * n * self.entries_per_token;
+            self.of_answers = self.of_answers.saturating_add(of_answer);
         }
-        self.check("the echoed prompts have", self.of_prompts, MAX_OF_PROMPTS)?;
-        self.check("the answers could have", self.of_answers, MAX_OF_ANSWERS)
+        check(self.prompt_param, "the prompts have", self.of_prompts, MAX_OF_PROMPTS)?;
+        check(self.param, "the answers could have", self.of_answers, MAX_OF_ANSWERS)
     }
+}
 
-    fn check(&self, what: &str, entries: u64, most: u64) -> Result<(), EngineError> {
-        if entries <= most {
-            return Ok(());
-        }
-        let param = self.param;
-        Err(EngineError::refused(
-            param,
-            format!(
-                "{param}: {what} {entries} log-probs, at most {most} in one request; ask for fewer \
-                 alternatives, prompts, choices or tokens"
-            ),
-        ))
+fn check(param: &str, what: &str, entries: u64, most: u64) -> Result<(), EngineError> {
+    if entries <= most {
+        return Ok(());
     }
+    Err(EngineError::refused(
+        param,
+        format!(
+            "{param}: {what} {entries} log-probs, at most {most} in one request; ask for fewer \
+             alternatives, prompts, choices or tokens"
+        ),
+    ))
 }
 
 /// A body of 20 MB, which takes the engine thread 0.1 s to write. Evaluations ask for one alternative:

@@ -7,7 +7,7 @@ use ingle_text::{AnswerPiece, Tokenizer};
 
 use crate::answer_json;
 use crate::json::{escape_into, integer_into, integers_into, string_into};
-use crate::logprobs::{LogEntry, chat_into, completion_into};
+use crate::logprobs::{LogEntry, chat_into, completion_into, prompt_into};
 use crate::outbox::{Finish, StopCause, Usage};
 
 /// Which of the two formats.
@@ -60,6 +60,8 @@ pub(crate) struct ChoicePart<'a> {
     pub(crate) log_probs: Option<&'a [LogEntry]>,
     pub(crate) token_ids: Option<&'a [u32]>,
     pub(crate) prompt_token_ids: Option<&'a [TokenId]>,
+    /// What vLLM calls `prompt_logprobs`; in bodies only.
+    pub(crate) prompt_log_probs: Option<&'a [LogEntry]>,
     pub(crate) finish: Option<&'a Finish>,
 }
 
@@ -182,11 +184,17 @@ impl FrameBuilder {
         }
         out.push(b']');
         usage_into(&mut out, usage);
+        let prompt = parts.first().and_then(|part| part.prompt_log_probs);
+        if let (FrameFormat::Chat, Some(entries)) = (self.format, prompt) {
+            out.extend_from_slice(b",\"prompt_logprobs\":");
+            prompt_into(&mut out, entries, tokenizer);
+        }
         out.push(b'}');
         out
     }
 
-    /// vLLM puts a chat's prompt ids beside `choices`, a completion's into the choice.
+    /// vLLM puts a chat's prompt ids, and the prompt's log-probs, beside `choices`, a completion's into
+    /// the choice.
     fn prompt_ids_into(&self, out: &mut Vec<u8>, part: &ChoicePart<'_>) {
         if let (FrameFormat::Chat, Some(ids)) = (self.format, part.prompt_token_ids) {
             out.extend_from_slice(b",\"prompt_token_ids\":");
@@ -231,6 +239,10 @@ impl FrameBuilder {
         if let (FrameFormat::Completion, Some(ids)) = (self.format, part.prompt_token_ids) {
             out.extend_from_slice(b",\"prompt_token_ids\":");
             integers_into(out, ids.iter().map(|id| u64::from(id.0)));
+        }
+        if let (FrameFormat::Completion, Some(entries)) = (self.format, part.prompt_log_probs) {
+            out.extend_from_slice(b",\"prompt_logprobs\":");
+            prompt_into(out, entries, tokenizer);
         }
         if let Some(ids) = part.token_ids {
             out.extend_from_slice(b",\"token_ids\":");

@@ -34,6 +34,7 @@ mod options;
 mod outbox;
 mod prepare;
 mod prompt;
+mod prompt_logs;
 mod sampling;
 mod served;
 mod shared;

@@ -32,6 +32,12 @@ impl LogEntry {
         }
     }
 
+    /// The same with fewer alternatives.
+    pub(crate) fn with_top(&self, top: u32) -> Self {
+        let kept = self.top.len().min(top as usize);
+        Self { top: self.top[..kept].to_vec(), ..*self }
+    }
+
     /// The prompt's first token.
     pub(crate) fn first(token: u32) -> Self {
         Self { token, log_prob: None, rank: 0, top: Vec::new(), offset: 0 }
@@ -70,6 +76,37 @@ pub(crate) fn chat_into(out: &mut Vec<u8>, entries: &[LogEntry], tokenizer: &Tok
         out.extend_from_slice(b"]}");
     });
     out.extend_from_slice(b"],\"refusal\":null}");
+}
+
+/// vLLM's `prompt_logprobs`: `[null,{"ID":{"logprob","rank","decoded_token"},..},..]`, the prompt's own
+/// token first.
+pub(crate) fn prompt_into(out: &mut Vec<u8>, entries: &[LogEntry], tokenizer: &Tokenizer) {
+    out.push(b'[');
+    separated(out, entries, |out, entry| {
+        let Some(log_prob) = entry.log_prob else { return out.extend_from_slice(b"null") };
+        let own = (entry.rank, (entry.token, log_prob));
+        let others = (1..).zip(entry.top.iter().copied());
+        out.push(b'{');
+        for (rank, (token, log_prob)) in
+            std::iter::once(own).chain(others.filter(|(_, (token, _))| *token != entry.token))
+        {
+            if out.last() != Some(&b'{') {
+                out.push(b',');
+            }
+            out.push(b'"');
+            integer_into(out, u64::from(token));
+            out.extend_from_slice(b"\":{\"logprob\":");
+            log_prob_into(out, log_prob);
+            out.extend_from_slice(b",\"rank\":");
+            integer_into(out, u64::from(rank));
+            out.extend_from_slice(b",\"decoded_token\":");
+            let bytes = tokenizer.token_bytes(token).unwrap_or_default();
+            string_into(out, &String::from_utf8_lossy(bytes));
+            out.push(b'}');
+        }
+        out.push(b'}');
+    });
+    out.push(b']');
 }
 
 fn chat_token_into(out: &mut Vec<u8>, token: u32, log_prob: f32, tokenizer: &Tokenizer) {

@@ -17,7 +17,9 @@ use crate::entry_budget::EntryBudget;
 use crate::error::EngineError;
 use crate::frame::{FrameBuilder, FrameFormat, FrameNames, UsagePolicy};
 use crate::lengths::{max_tokens, min_tokens, truncate};
+use crate::logprobs::LogEntry;
 use crate::prompt::{EncodedPrompt, encode_prompt, text_refusal};
+use crate::prompt_logs::PromptLogs;
 use crate::sampling::{sampling_params, token_ids};
 use crate::served::Served;
 use crate::stream::{Form, PromptState, Stream, Trailer};
@@ -95,7 +97,7 @@ pub(crate) fn prepare(
     let mut stream = Stream::new(key, form, request.n as u32, now);
     stream.num_open = num_choices;
     let mut requests = Vec::with_capacity(num_choices as usize);
-    let mut budget = EntryBudget::new(request, &common.sampling);
+    let mut budget = EntryBudget::new(request, &common.sampling, common.prompt_logs);
     for input in &request.prompts {
         common.add_prompt(input, &mut budget, &mut stream, &mut requests)?;
     }
@@ -113,6 +115,7 @@ struct Common<'a> {
     stop_token_ids: Vec<TokenId>,
     rules: Arc<ChoiceRules>,
     matcher: Option<StopMatcher>,
+    prompt_logs: PromptLogs,
     cache_salt: u64,
     kind: RequestKind,
 }
@@ -139,6 +142,7 @@ impl<'a> Common<'a> {
             // They tell which choices are best, whether the client sees them or not.
             sampling.log_probs = sampling.log_probs.or(Some(0));
         }
+        let prompt_logs = PromptLogs::new(request, &sampling)?;
         let min_tokens = min_tokens(request)?;
         if min_tokens > 0 {
             sampling.min_tokens = min_tokens;
@@ -166,6 +170,7 @@ impl<'a> Common<'a> {
             stop_token_ids,
             rules,
             matcher,
+            prompt_logs,
             cache_salt,
             kind,
         })
@@ -201,8 +206,8 @@ impl<'a> Common<'a> {
                 let mut sampling = self.sampling.clone();
                 sampling.choice_index = choice;
                 request.sampling = Arc::new(sampling);
-            } else if self.request.output.echo && self.wants_log_probs() {
-                request.prompt_log_probs = self.sampling.log_probs;
+            } else {
+                request.prompt_log_probs = self.prompt_logs.computed();
             }
             let bonds = MaskState::new(
                 structure.grammar.as_ref().map(|grammar| grammar.start()),
@@ -218,6 +223,9 @@ impl<'a> Common<'a> {
                 &self.served.tokenizer,
                 &echo.text,
             );
+            if self.prompt_logs.echoed.is_some() {
+                choice.push_prompt(&[LogEntry::first(ids[0].0)]);
+            }
             choice.bonds = bonds.map(ChoiceMask::new);
             if let Some(rules) = &structure.answer {
                 let seed = self.served.salts.hash_one((stream.key, index));
@@ -226,7 +234,7 @@ impl<'a> Common<'a> {
             }
             stream.choices.push(choice);
         }
-        stream.prompts.push(PromptState { ids, offsets: echo.offsets, num_seen: 0 });
+        stream.prompts.push(PromptState::new(ids, echo.offsets, self.prompt_logs));
         Ok(())
     }
 

@@ -12,6 +12,7 @@ use crate::embedding::Embeddings;
 use crate::frame::{ChoicePart, FrameBuilder, UsagePolicy};
 use crate::logprobs::LogEntry;
 use crate::outbox::{Delta, Event, Payload, Usage};
+use crate::prompt_logs::PromptLogs;
 
 /// A client request: `prompts.len() * n` choices that answer under one key.
 pub(crate) struct Stream {
@@ -70,8 +71,19 @@ pub(crate) struct PromptState {
     pub(crate) ids: Arc<[TokenId]>,
     /// With echo and log-probs: characters of the text before each prompt token.
     pub(crate) offsets: Vec<u32>,
-    /// Prompt tokens whose log-probs have come.
-    pub(crate) num_seen: usize,
+    /// Prompt tokens whose log-probs have come; nothing precedes the first one.
+    num_seen: usize,
+    /// Who reads them.
+    logs: PromptLogs,
+    /// Those that are told beside the answer.
+    told: Vec<LogEntry>,
+}
+
+impl PromptState {
+    pub(crate) fn new(ids: Arc<[TokenId]>, offsets: Vec<u32>, logs: PromptLogs) -> Self {
+        let told = logs.told.map(|_| LogEntry::first(ids[0].0));
+        Self { ids, offsets, num_seen: 1, logs, told: told.into_iter().collect() }
+    }
 }
 
 /// Where frames go.
@@ -116,15 +128,18 @@ impl Stream {
     pub(crate) fn push_prompt_log_probs(&mut self, choice: usize, sources: Vec<TokenLogProbs>) {
         let prompt = choice / self.n as usize;
         let state = &mut self.prompts[prompt];
-        let mut entries = Vec::with_capacity(sources.len() + 1);
-        if state.num_seen == 0 {
-            entries.push(LogEntry::first(state.ids[0].0));
-            state.num_seen = 1;
-        }
+        let mut entries = Vec::with_capacity(sources.len());
         for source in sources {
             let offset = state.offsets.get(state.num_seen).copied().unwrap_or(0);
             entries.push(LogEntry::new(source, offset));
             state.num_seen += 1;
+        }
+        if let Some(top) = state.logs.told {
+            state.told.extend(entries.iter().map(|entry| entry.with_top(top)));
+        }
+        let Some(top) = state.logs.echoed else { return };
+        if state.logs.computed() > Some(top) {
+            entries.iter_mut().for_each(|entry| entry.top.truncate(top as usize));
         }
         let first = prompt * self.n as usize;
         for choice in &mut self.choices[first..first + self.n as usize] {
@@ -270,6 +285,7 @@ fn part<'a>(
         log_probs: log_probs.then_some(choice.log_probs.as_slice()),
         token_ids: trailer.token_ids.then_some(choice.token_ids.as_slice()),
         prompt_token_ids: (first && trailer.token_ids).then(|| &*prompt.ids),
+        prompt_log_probs: prompt.logs.told.map(|_| prompt.told.as_slice()),
         finish: choice.finish.as_ref(),
     }
 }

@@ -223,6 +223,7 @@ pub struct SamplingInput {
     pub logit_bias: BTreeMap<String, f64>,
     pub allowed_token_ids: Option<Vec<i64>>,
     pub logprobs: Option<i64>,
+    pub prompt_logprobs: Option<i64>,
 }
 
 /// The form of the answer.

@@ -8,6 +8,7 @@ use ingle_core::SamplingParams;
 use super::harness::{Bench, events_of, says};
 use crate::entry_budget::{EntryBudget, MAX_OF_ANSWERS, MAX_OF_PROMPTS};
 use crate::error::EngineError;
+use crate::prompt_logs::PromptLogs;
 use crate::wire::GenerationRequest;
 
 fn body(bench: &Bench, format: &str, extra: Value) -> Value {
@@ -149,7 +150,8 @@ fn test_a_request_has_a_bound_on_its_log_probs() {
         let request: GenerationRequest = serde_json::from_value(request.clone()).unwrap();
         let top = request.sampling.logprobs.map(|top| top as u32);
         let sampling = SamplingParams { log_probs: top, ..SamplingParams::default() };
-        EntryBudget::new(&request, &sampling)
+        let logs = PromptLogs::new(&request, &sampling).unwrap();
+        EntryBudget::new(&request, &sampling, logs)
     };
     let whole = |format| json!({ "output": { "format": format }, "max_tokens": 1000 });
     for (extra, n, per_prompt, most, param) in [

@@ -5,6 +5,7 @@ mod ends;
 mod frames;
 mod harness;
 mod log_probs;
+mod prompt_logs;
 mod refusals;
 mod sockets;
 mod stops;
