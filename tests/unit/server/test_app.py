@@ -56,7 +56,9 @@ async def test_stream_is_the_cores_frames(core, client):
     def submit(key, request):
         assert request["output"]["chunked"]
         for frame in frames:
-            core.push(key, _core.FRAME, b"%x\r\n%b\r\n" % (len(frame), frame))
+            # The last one brings the end of the body with it.
+            end = b"0\r\n\r\n" if frame == frames[-1] else b""
+            core.push(key, _core.FRAME, b"%x\r\n%b\r\n%b" % (len(frame), frame, end))
         core.push(key, _core.END)
 
     core.on_submit = submit
