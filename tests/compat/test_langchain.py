@@ -5,6 +5,7 @@ import pytest
 from server.test_structured import SCHEMA, TOOLS
 
 langchain_openai = pytest.importorskip("langchain_openai")
+messages = pytest.importorskip("langchain_core.messages")
 pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("ignore")]
 
 MODEL = "llama-tied-bf16"
@@ -85,3 +86,20 @@ def test_responses(cpu):
     assert answer.text == expected_text(cpu)
     text = "".join(chunk.text for chunk in model.stream("Hello"))
     assert text == answer.text
+
+
+@pytest.mark.parametrize("version", ["v0", "v1", "responses/v1"])
+@pytest.mark.parametrize("is_response", [False, True])
+def test_answers_can_be_sent_back(hermes, is_response, version):
+    fields = {"use_responses_api": is_response, "output_version": version, "temperature": 1}
+    asked = messages.HumanMessage("Hello")
+    model = chat(hermes, max_tokens=300, **fields)
+    called = model.bind_tools(TOOLS, tool_choice="required").invoke([asked])
+    assert called.tool_calls
+    results = [messages.ToolMessage("Rain.", tool_call_id=call["id"]) for call in called.tool_calls]
+    model = chat(hermes, max_tokens=20, **fields)
+    history = [asked, called, *results]
+    plain = model.invoke(history)
+    chunks = list(model.stream([*history, plain, asked]))
+    streamed = sum(chunks[1:], chunks[0])
+    assert model.invoke([*history, plain, asked, streamed, asked]).content

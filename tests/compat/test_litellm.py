@@ -109,3 +109,19 @@ async def test_async(cpu):
     stream = await litellm.acompletion(**fields, stream=True)
     text = "".join([c.choices[0].delta.content or "" async for c in stream])
     assert text == plain.choices[0].message.content
+
+
+def test_answers_can_be_sent_back(hermes):
+    fields = options(hermes, messages=MESSAGES, tools=TOOLS, max_tokens=300)
+    chunks = list(litellm.completion(**fields, tool_choice="required", stream=True))
+    called = litellm.stream_chunk_builder(chunks, messages=MESSAGES).choices[0].message
+    results = [
+        {"role": "tool", "tool_call_id": call.id, "name": call.function.name, "content": "Rain."}
+        for call in called.tool_calls
+    ]
+    for sent in (called, called.model_dump(), called.json()):
+        history = [*MESSAGES, sent, *results]
+        plain = litellm.completion(**fields | {"messages": history}, tool_choice="none")
+        history += [plain.choices[0].message, *MESSAGES]
+        answer = litellm.completion(**fields | {"messages": history}, tool_choice="none")
+        assert answer.choices[0].finish_reason
