@@ -268,10 +268,18 @@ def test_n10_defaults_are_those_that_are_shown(folder, arguments, defaults, othe
         assert worker.stop() == 0, worker.errors()
 
 
-def test_n06_n10_a_model_may_say_zero_for_off(folder, tmp_path):
+@pytest.mark.parametrize("default", [0, 1])
+def test_n05_n06_n10_zero_is_off_whoever_says_it(tmp_path, default):
     recital = Recital()
     recital.prefer(b"x", b"A", 5)
-    model = recital.save(tmp_path / "zero", top_k=0, temperature=1.0, top_p=1.0)
+    model = recital.save(tmp_path / "model", top_k=default, temperature=1.0, top_p=1.0)
     with Worker("--device", "cpu", model=model) as worker:
-        assert len(set(map(tuple, ids_of(worker.complete, "x", n=4, temperature=1, seed=1)))) == 4
+        for ask in (worker.complete, worker.chat):
+            fields = {"n": 4, "temperature": 1, "seed": 1}
+            kinds = {
+                said: len(set(map(tuple, ids_of(ask, "x", **fields, top_k=said))))
+                for said in (None, 0, -1, 1)
+            }
+            assert kinds == {None: 1 if default else 4, 0: 4, -1: 4, 1: 1}
+        worker.wait_until_idle()
         assert worker.stop() == 0, worker.errors()
