@@ -42,7 +42,7 @@ def test_doctor():
 
 @pytest.mark.parametrize("command", ["serve", "generate"])
 def test_missing_model_is_one_line_and_code_3(command, tmp_path):
-    rest = ["x"] if command == "generate" else []
+    rest = ["x"] if command == "generate" else ["--port", 0]
     done = ingle(command, tmp_path / "nowhere", *rest)
     assert done.returncode == 3
     assert done.stderr.startswith("ingle: ")

@@ -290,7 +290,6 @@ def test_c09_one_start_token(cpu, strict):
     assert answer["choices"][0]["prompt_token_ids"] == [bos, bos, *hi]
 
 
-@pytest.mark.xfail(strict=True, reason="special tokens in a completion's prompt stay text")
 @pytest.mark.parametrize("add", [True, False, None])
 def test_c09_text_that_begins_with_the_start_token_gets_no_second(cpu, add):
     """A template pasted into a completion: its markers are the tokens that they name."""

@@ -65,7 +65,7 @@ fn encode_text(
 ) -> Result<Vec<TokenId>, EngineError> {
     let ids = served
         .tokenizer
-        .encode(text, add_special_tokens)
+        .encode_prompt(text, add_special_tokens)
         .map_err(|error| text_refusal("prompt", &error))?;
     if ids.is_empty() && add_special_tokens {
         // An empty text starts from the start token, if the model has one.

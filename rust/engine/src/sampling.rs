@@ -83,9 +83,13 @@ fn number(
     range: &str,
 ) -> Result<f32, EngineError> {
     let Some(value) = value else { return Ok(default) };
-    // A number too large for f32 would become infinite.
-    if is_valid(value) && (value as f32).is_finite() && is_valid(f64::from(value as f32)) {
-        return Ok(value as f32);
+    // A number too large for f32 would become infinite, and one too small zero where zero is not valid.
+    let mut rounded = value as f32;
+    if rounded == 0.0 && value > 0.0 && !is_valid(0.0) {
+        rounded = f32::MIN_POSITIVE;
+    }
+    if is_valid(value) && rounded.is_finite() && is_valid(f64::from(rounded)) {
+        return Ok(rounded);
     }
     // Debug: a tiny number is not written out with all its zeros.
     Err(EngineError::refused(param, format!("{param} must be {range}, not {value:?}")))

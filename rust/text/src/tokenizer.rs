@@ -107,6 +107,28 @@ impl Tokenizer {
         Ok(ids)
     }
 
+    /// The ids of a prompt that its sender wrote whole, as Hugging Face reads it: special tokens that it
+    /// spells count, so that a chat template may be pasted into it. `add_special_tokens` as in `encode`, but
+    /// a text that begins with the model's begin token gets no second one.
+    ///
+    /// # Errors
+    /// As `encode`.
+    pub fn encode_prompt(
+        &self,
+        text: &str,
+        add_special_tokens: bool,
+    ) -> Result<Vec<u32>, TextError> {
+        let mut ids = Vec::with_capacity(text.len() / 3 + 2);
+        self.encode_parts(text, &|_, _| true, &mut ids)?;
+        if add_special_tokens {
+            if !ids.starts_with(&self.prefix) {
+                ids.splice(..0, self.prefix.iter().copied());
+            }
+            ids.extend_from_slice(&self.suffix);
+        }
+        Ok(ids)
+    }
+
     /// The ids of a rendered prompt: special tokens that the template wrote are honoured, those in
     /// text of the request are not. Nothing is put around it: a template writes its own begin token.
     ///
