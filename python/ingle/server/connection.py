@@ -24,6 +24,10 @@ EOF_S: Final = 60.0
 MAX_LINE_BYTES: Final = 8190
 MAX_HEADERS: Final = 128
 PIECE_BYTES: Final = 8 << 10
+FRAMED_BYTES_A_BYTE: Final = 8
+"""A byte in a chunk of its own takes six."""
+HEAD_BYTES: Final = 4 << 20
+"""More than the longest head that is read, and than what is read at once."""
 MOST_LINES: Final = 1024
 """Ends of lines in what is parsed at once; a head has up to twice MAX_HEADERS, a chunk two."""
 
@@ -31,9 +35,14 @@ MOST_LINES: Final = 1024
 class Connection(web.RequestHandler):
     """aiohttp's handler of one connection; made by the listener, see lifecycle.py."""
 
-    __slots__ = ("_held", "_is_feeding")
+    __slots__ = ("_held", "_is_feeding", "_most_bytes", "_num_bytes", "_request_seen")
 
-    def __init__(self, server: web.Server, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        server: web.Server,
+        loop: asyncio.AbstractEventLoop,
+        max_body_bytes: int = 8 << 20,
+    ) -> None:
         options: dict[str, Any] = {
             "access_log": None,
             # A small compressed body can be a large one; routes.py refuses it.
@@ -47,6 +56,10 @@ class Connection(web.RequestHandler):
         self._held = bytearray()
         """What has been read and waits for its turn."""
         self._is_feeding = False
+        self._most_bytes = FRAMED_BYTES_A_BYTE * max_body_bytes + HEAD_BYTES
+        self._num_bytes = 0
+        """Read since the last request's head; the parser counts no chunk sizes and extensions."""
+        self._request_seen = 0
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the client. Many small chunks are parsed piece by piece, between other work.
@@ -54,6 +67,13 @@ class Connection(web.RequestHandler):
         The loop reads up to 256 KB at once; in chunks of one byte that keeps a parser busy for a
         tenth of a second.
         """
+        if self._request_seen != self._request_count:
+            self._request_seen, self._num_bytes = self._request_count, 0
+        self._num_bytes += len(data)
+        if self._num_bytes > self._most_bytes:
+            if self.transport is not None:
+                reset(self.transport)
+            return
         if self._held and data:
             self._held += data
         elif len(data) > PIECE_BYTES and data.count(b"\r\n") > MOST_LINES:

@@ -65,6 +65,7 @@ class Server:
         self._stop = asyncio.Event()
         self._now = asyncio.Event()
         self._fatal = False
+        self._max_body_bytes = settings.max_body_bytes
         self._app = create_app(
             engine,
             api_keys=keys,
@@ -94,7 +95,9 @@ class Server:
         if manager is None:
             raise InternalError("the application did not start")
         server = await loop.create_server(
-            lambda: Connection(manager, loop), sock=listener, backlog=BACKLOG
+            lambda: Connection(manager, loop, self._max_body_bytes),
+            sock=listener,
+            backlog=BACKLOG,
         )
         # What start-up made lives as long as the process: the collector need not look at it again.
         gc.collect()
