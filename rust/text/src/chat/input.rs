@@ -22,6 +22,26 @@ pub struct ChatInput {
 }
 
 impl ChatInput {
+    /// Bytes of the request, about: what a template may do grows with them.
+    pub(crate) fn bytes(&self) -> usize {
+        let given = [&self.messages].into_iter().chain(&self.tools).chain(self.kwargs.values());
+        given.map(bytes_of).fold(0, usize::saturating_add)
+    }
+
+    /// Refuses values that are nested too deep for anything that walks through them.
+    fn check_depth(&self) -> Result<(), TextError> {
+        let named = [("messages", &self.messages)].into_iter();
+        let named = named.chain(self.tools.iter().map(|tools| ("tools", tools)));
+        let named = named.chain(self.kwargs.values().map(|value| ("chat_template_kwargs", value)));
+        for (field, value) in named {
+            if !is_within(value, MAX_LEVELS) {
+                let message = format!("nested deeper than {MAX_LEVELS}");
+                return Err(TextError::input(field, message));
+            }
+        }
+        Ok(())
+    }
+
     /// The variables of the template.
     pub(crate) fn context(
         &self,
@@ -31,6 +51,7 @@ impl ChatInput {
             let message = "cannot be combined with add_generation_prompt";
             return Err(TextError::input("continue_final_message", message));
         }
+        self.check_depth()?;
         let mut messages = self.messages.clone();
         let list = messages.as_array_mut().filter(|list| !list.is_empty());
         let list = list.ok_or_else(|| TextError::input("messages", "expected a non-empty list"))?;
@@ -88,6 +109,29 @@ impl ChatInput {
     }
 }
 
+fn bytes_of(value: &Value) -> usize {
+    let inside = match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(bytes_of).fold(0, usize::saturating_add),
+        Value::Object(map) => {
+            let entries = map.iter().map(|(key, value)| key.len().saturating_add(bytes_of(value)));
+            entries.fold(0, usize::saturating_add)
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+    };
+    inside.saturating_add(1)
+}
+
+/// Whether a value has at most so many levels of lists and objects.
+fn is_within(value: &Value, levels: usize) -> bool {
+    match (value, levels.checked_sub(1)) {
+        (Value::Array(items), Some(left)) => items.iter().all(|item| is_within(item, left)),
+        (Value::Object(map), Some(left)) => map.values().all(|item| is_within(item, left)),
+        (Value::Array(_) | Value::Object(_), None) => false,
+        _ => true,
+    }
+}
+
 fn no_text_to_continue() -> TextError {
     TextError::input("continue_final_message", "the final message has no text to continue")
 }
@@ -126,6 +170,9 @@ fn alias_reasoning(message: &mut Map<String, Value>) {
 
 /// Put at the end of the message to continue. The trailing space is gone if the template trims.
 const CONTINUE_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
+
+/// Levels of lists and objects in one field; JSON of a request has at most 128.
+const MAX_LEVELS: usize = 128;
 
 /// Variables that belong to the request's own fields.
 const RESERVED: [&str; 7] = [

@@ -14,6 +14,8 @@
 //! for single such characters, for texts that it puts together itself, or for a special token in
 //! user text: there the text is kept and the token stays text.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 use super::source::{Literal, literals};
@@ -68,7 +70,7 @@ impl Guard {
         guard.kept.clear();
         let searched = literals(source).into_iter().filter(|literal| literal.searched);
         let texts = searched.map(|literal| literal.text).filter(|text| text.chars().count() > 1);
-        guard.kept_in_answers = texts.collect();
+        guard.kept_in_answers = texts.take(MAX_KEPT).collect();
         guard
     }
 
@@ -80,7 +82,8 @@ impl Guard {
     fn keep(&mut self, literal: Literal) {
         // A single character is no evidence of what the template looks for.
         let short = literal.text.chars().count() < 2;
-        if short || !literal.searched || !literal.text.contains(self.chars.as_slice()) {
+        let full = self.kept.len() + self.kept_in_answers.len() >= MAX_KEPT;
+        if full || short || !literal.searched || !literal.text.contains(self.chars.as_slice()) {
             return;
         }
         if self.special.iter().any(|token| literal.text.contains(token.as_str())) {
@@ -144,14 +147,16 @@ impl Guard {
             return None;
         }
         let kept = self.kept_bytes(text, answer);
-        let mark = |(at, c): (usize, char)| match marks.mark_of(c) {
-            Some(mark) if !kept.iter().any(|(start, end)| (*start..*end).contains(&at)) => mark,
-            _ => c,
+        let mut next = kept.iter().peekable();
+        let mark = |(at, c): (usize, char)| {
+            while next.next_if(|(_, end)| *end <= at).is_some() {}
+            let is_kept = next.peek().is_some_and(|(start, _)| *start <= at);
+            marks.mark_of(c).filter(|_| !is_kept).unwrap_or(c)
         };
         Some(text.char_indices().map(mark).collect())
     }
 
-    /// The byte ranges of `text` that are left as they are.
+    /// The byte ranges of `text` that are left as they are: ascending, apart from each other.
     fn kept_bytes(&self, text: &str, answer: bool) -> Vec<(usize, usize)> {
         let places = |constant: &str| -> Vec<(usize, usize)> {
             text.match_indices(constant).map(|(at, found)| (at, at + found.len())).collect()
@@ -160,6 +165,12 @@ impl Guard {
         if answer {
             kept.extend(self.kept_in_answers.iter().flat_map(|constant| places(constant)));
         }
+        kept.sort_unstable();
+        kept.dedup_by(|next, last| {
+            let overlap = next.0 <= last.1;
+            last.1 = if overlap { last.1.max(next.1) } else { last.1 };
+            overlap
+        });
         kept
     }
 }
@@ -202,7 +213,7 @@ fn overlap(constant: &str, token: &str) -> bool {
 /// Hands out private-use characters that the input does not use.
 #[derive(Debug, Default)]
 struct FreeChars {
-    used: Vec<char>,
+    used: HashSet<char>,
     next: u32,
 }
 
@@ -234,6 +245,8 @@ impl FreeChars {
     }
 }
 
+/// Constants that are left alone: each is looked for in every text. The rest is marked.
+const MAX_KEPT: usize = 64;
 /// The first private-use character of plane 15.
 const PRIVATE_USE: char = '\u{F0000}';
 /// How special tokens usually begin and end.

@@ -47,22 +47,22 @@ pub(crate) fn literals(source: &str) -> Vec<Literal> {
 
 /// Collects the constants up to the end of the tag and returns what follows it.
 fn literals_of_tag<'s>(tag: &'s str, found: &mut Vec<Literal>) -> &'s str {
-    let mut chars = tag.char_indices();
-    while let Some((at, c)) = chars.next() {
+    let mut at = 0;
+    while let Some(next) = tag[at..].find(['\'', '"', '}', '%']) {
+        at += next;
+        let c = tag.as_bytes()[at];
         match c {
-            '\'' | '"' => {
-                let Some((text, end)) = literal_at(&tag[at + 1..], c) else { return "" };
+            b'\'' | b'"' => {
+                let Some((text, end)) = literal_at(&tag[at + 1..], char::from(c)) else {
+                    return "";
+                };
                 let after = &tag[at + 1 + end..];
                 let searched = is_searched(&tag[..at], after);
                 found.push(Literal { text, searched });
-                chars = tag.char_indices();
-                let skip = tag[..tag.len() - after.len()].chars().count();
-                if skip > 0 {
-                    chars.nth(skip - 1);
-                }
+                at += 1 + end;
             }
-            '}' | '%' if tag[at + 1..].starts_with('}') => return &tag[at + 2..],
-            _ => {}
+            _ if tag[at + 1..].starts_with('}') => return &tag[at + 2..],
+            _ => at += 1,
         }
     }
     ""

@@ -238,39 +238,6 @@ fn test_a_tokenizer_with_other_special_tokens_is_refused() {
 }
 
 #[test]
-fn test_hostile_templates_end_with_an_error() {
-    let render = |source: &str| {
-        let template = ChatTemplate::new(source, "<s>", "</s>")?;
-        let messages = json!([{"role": "user", "content": "x"}]);
-        template.render(&ChatInput { messages, ..ChatInput::default() })
-    };
-    let loops = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}";
-    let doubling = format!("{{% set s = 'x' %}}{}", "{% set s = s ~ s %}".repeat(64));
-    let writing = "{% for i in range(99999) %}{{ 'x' * 1000 }}{% endfor %}";
-    for (source, what) in [(loops, "steps"), (doubling.as_str(), "steps"), (writing, "bytes")] {
-        let error = render(source).unwrap_err();
-        assert!(matches!(error, TextError::TemplateLimit { .. }), "{source:.40}: {error}");
-        assert!(error.to_string().contains(what), "{source:.40}: {error}");
-    }
-    let recursion = "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}";
-    assert!(matches!(render(recursion), Err(TextError::TemplateFailed(_))));
-    for source in [
-        "{% include 'x' %}",
-        "{% extends 'x' %}",
-        "{{ ''.__class__.__mro__ }}",
-        "{{ messages.append(1) }}",
-        "{{ cycler.__init__ }}",
-    ] {
-        assert!(render(source).is_err(), "{source}");
-    }
-    // The template engine panics over this where arithmetic is checked.
-    let overflow = render("{{ [1, 2, 3][::-9223372036854775808] }}");
-    assert!(matches!(overflow, Ok(_) | Err(TextError::TemplateFailed(_))));
-    let broken = render("a\n{% for x in %}").unwrap_err().to_string();
-    assert!(broken.starts_with("chat template: line 2: "), "{broken}");
-}
-
-#[test]
 fn test_fields_that_cannot_be_honoured_are_named() {
     let render = |input: ChatInput| {
         let template = ChatTemplate::new(&source("chatml"), "<s>", "</s>").unwrap();
