@@ -1,6 +1,7 @@
 """The `ingle` command as a process."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -48,6 +49,24 @@ def test_missing_model_is_one_line_and_code_3(command, tmp_path):
     assert done.stderr.startswith("ingle: ")
     assert done.stderr.count("\n") == 1
     assert "nowhere" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["{{ " + "-" * 200_000 + "1 }}", "{% if 1 %}" * 20_000, "{{ x" + ".a" * 100_000 + " }}", "{{"],
+    ids=["signs", "blocks", "attributes", "syntax"],
+)
+def test_hostile_template_is_one_line_and_code_3(template, tmp_path):
+    folder = tmp_path / "hostile"
+    shutil.copytree(TINY, folder)
+    config = folder / "tokenizer_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"chat_template": template}))
+    done = ingle("serve", folder, "--port", 0, "--device", "cpu")
+    assert done.returncode == 3
+    assert done.stderr.startswith("ingle: ")
+    assert done.stderr.count("\n") == 1
+    assert "hostile: chat template: line 1: " in done.stderr
+    assert len(done.stderr) < 400
 
 
 def test_refused_request_is_code_1():
