@@ -22,12 +22,6 @@ pub struct ChatInput {
 }
 
 impl ChatInput {
-    /// Bytes of the request, about: what a template may do grows with them.
-    pub(crate) fn bytes(&self) -> usize {
-        let given = [&self.messages].into_iter().chain(&self.tools).chain(self.kwargs.values());
-        given.map(bytes_of).fold(0, usize::saturating_add)
-    }
-
     /// Refuses values that are nested too deep for anything that walks through them.
     fn check_depth(&self) -> Result<(), TextError> {
         let named = [("messages", &self.messages)].into_iter();
@@ -107,19 +101,6 @@ impl ChatInput {
             Some(at) => Ok(Some(text[..at].trim_end().len())),
         }
     }
-}
-
-fn bytes_of(value: &Value) -> usize {
-    let inside = match value {
-        Value::String(text) => text.len(),
-        Value::Array(items) => items.iter().map(bytes_of).fold(0, usize::saturating_add),
-        Value::Object(map) => {
-            let entries = map.iter().map(|(key, value)| key.len().saturating_add(bytes_of(value)));
-            entries.fold(0, usize::saturating_add)
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
-    };
-    inside.saturating_add(1)
 }
 
 /// Whether a value has at most so many levels of lists and objects.

@@ -3,22 +3,23 @@
 //! the request: neither is trusted. Work and output are bounded, nothing is loaded or executed.
 
 mod clock;
+mod environment;
 mod input;
-mod language;
+mod json;
 mod provenance;
 mod source;
 
+use minijinja::Environment;
 use serde_json::Value;
 
 use crate::{RenderedPrompt, TextError, Tokenizer};
 pub use input::ChatInput;
-use language::{Given, Template};
 use provenance::Guard;
 
 /// A compiled chat template.
 #[derive(Debug)]
 pub struct ChatTemplate {
-    template: Template,
+    environment: Environment<'static>,
     named: Vec<(String, String)>,
     guard: Guard,
 }
@@ -35,7 +36,7 @@ impl ChatTemplate {
         let named = named.map(|(key, token)| (key.to_string(), token.to_string())).to_vec();
         let special = [bos_token.to_string(), eos_token.to_string()];
         let guard = Guard::without_tokenizer(source, &special);
-        Ok(Self { template: compile(source)?, named, guard })
+        Ok(Self { environment: environment::compile(source)?, named, guard })
     }
 
     /// Compiles a template for a model whose special tokens are known: the usual way.
@@ -45,7 +46,7 @@ impl ChatTemplate {
     pub fn for_tokenizer(source: &str, tokenizer: &Tokenizer) -> Result<Self, TextError> {
         let guard = Guard::new(source, tokenizer.special_tokens());
         let named = tokenizer.named_tokens().to_vec();
-        Ok(Self { template: compile(source)?, named, guard })
+        Ok(Self { environment: environment::compile(source)?, named, guard })
     }
 
     /// The source in a `chat_template` field: a string, or a list of named templates, of which
@@ -74,8 +75,8 @@ impl ChatTemplate {
     pub fn render(&self, input: &ChatInput) -> Result<RenderedPrompt, TextError> {
         let mut context = input.context(&self.named)?;
         let marks = self.guard.mark(&mut context, &self.named);
-        let given = Given { marks: &marks.chars(), now: input.now, input_bytes: input.bytes() };
-        let rendered = self.template.render(context, given)?;
+        context.insert(environment::MARKS.into(), marks.chars().into());
+        let rendered = environment::render(&self.environment, context, input.now)?;
         let (text, foreign) = marks.unmark(rendered);
         let end = input.end_of_continued_message(&text)?;
         let (mut text, mut foreign) = (text, foreign);
@@ -85,8 +86,4 @@ impl ChatTemplate {
         }
         Ok(RenderedPrompt::guarded(text, foreign, self.guard.chars().to_vec()))
     }
-}
-
-fn compile(source: &str) -> Result<Template, TextError> {
-    Template::compile(&source::without_generation_tags(source))
 }

@@ -27,7 +27,6 @@ NAMED = {
     "phi3": ("<s>", "<|endoftext|>"),
     "blocks": ("<s>", "</s>"),
     "python": ("<s>", "</s>"),
-    "library": ("<s>", "</s>"),
 }
 TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 

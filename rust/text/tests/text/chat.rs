@@ -238,6 +238,39 @@ fn test_a_tokenizer_with_other_special_tokens_is_refused() {
 }
 
 #[test]
+fn test_hostile_templates_end_with_an_error() {
+    let render = |source: &str| {
+        let template = ChatTemplate::new(source, "<s>", "</s>")?;
+        let messages = json!([{"role": "user", "content": "x"}]);
+        template.render(&ChatInput { messages, ..ChatInput::default() })
+    };
+    let loops = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}";
+    let doubling = format!("{{% set s = 'x' %}}{}", "{% set s = s ~ s %}".repeat(64));
+    let writing = "{% for i in range(99999) %}{{ 'x' * 1000 }}{% endfor %}";
+    for (source, what) in [(loops, "steps"), (doubling.as_str(), "steps"), (writing, "bytes")] {
+        let error = render(source).unwrap_err();
+        assert!(matches!(error, TextError::TemplateLimit { .. }), "{source:.40}: {error}");
+        assert!(error.to_string().contains(what), "{source:.40}: {error}");
+    }
+    let recursion = "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}";
+    assert!(matches!(render(recursion), Err(TextError::TemplateFailed(_))));
+    for source in [
+        "{% include 'x' %}",
+        "{% extends 'x' %}",
+        "{{ ''.__class__.__mro__ }}",
+        "{{ messages.append(1) }}",
+        "{{ cycler.__init__ }}",
+    ] {
+        assert!(render(source).is_err(), "{source}");
+    }
+    // The template engine panics over this where arithmetic is checked.
+    let overflow = render("{{ [1, 2, 3][::-9223372036854775808] }}");
+    assert!(matches!(overflow, Ok(_) | Err(TextError::TemplateFailed(_))));
+    let broken = render("a\n{% for x in %}").unwrap_err().to_string();
+    assert!(broken.starts_with("chat template: line 2: "), "{broken}");
+}
+
+#[test]
 fn test_fields_that_cannot_be_honoured_are_named() {
     let render = |input: ChatInput| {
         let template = ChatTemplate::new(&source("chatml"), "<s>", "</s>").unwrap();
@@ -270,4 +303,45 @@ fn test_named_templates_are_chosen() {
     let rag = json!([{"name": "rag", "template": "a"}]);
     assert!(ChatTemplate::source_from_config(&rag, false).is_err());
     assert!(ChatTemplate::source_from_config(&Value::Null, false).is_err());
+}
+
+/// Marks cost one walk, also where a message is full of what the template looks for.
+#[test]
+fn test_hostile_messages_cost_no_more_than_their_size() {
+    let qwen = include_str!("../chat/templates/qwen3.jinja");
+    let template = ChatTemplate::new(qwen, "<s>", "</s>").unwrap();
+    let render = |messages| template.render(&ChatInput { messages, ..ChatInput::default() });
+    let think = "</think>".repeat(100_000);
+    let private: String = ('\u{F0000}'..).take(60_000).collect::<String>().repeat(4);
+    for content in [think, private, "<".repeat(1_000_000)] {
+        let began = std::time::Instant::now();
+        let message = json!({"role": "assistant", "content": content});
+        render(json!([{"role": "user", "content": content}, message])).unwrap();
+        // A hundred times what it takes on an idle machine.
+        assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
+    }
+    let deep = (0..1000).fold(json!(1), |inner, _| json!([inner]));
+    let messages = json!([{"role": "user", "content": "x", "extra": deep}]);
+    let error = render(messages).unwrap_err().to_string();
+    assert!(error.starts_with("messages: nested deeper than"), "{error}");
+}
+
+/// The engine's parser recurses: whatever it makes of these, the process survives it.
+#[test]
+fn test_deep_sources_end_at_load() {
+    for source in [
+        format!("{{{{ {}1 }}}}", "-".repeat(200_000)),
+        format!("{{{{ {}1 }}}}", "not ".repeat(60_000)),
+        "{% if 1 %}".repeat(20_000),
+        format!("{{{{ x{} }}}}", ".a".repeat(100_000)),
+        format!("{{{{ {}1{} }}}}", "(".repeat(100_000), ")".repeat(100_000)),
+        format!("{{{{ {}1{} }}}}", "[".repeat(100_000), "]".repeat(100_000)),
+        format!("{{{{ 1{} }}}}", " + 1".repeat(60_000)),
+        format!("{{{{ 1{} }}}}", " if 1 else 1".repeat(20_000)),
+        "x".repeat(300_000),
+    ] {
+        let _ = ChatTemplate::new(&source, "<s>", "</s>");
+    }
+    let long = ChatTemplate::new(&"x".repeat(300_000), "<s>", "</s>").unwrap_err();
+    assert!(long.to_string().contains("300000 bytes, at most 262144"), "{long}");
 }

@@ -6,11 +6,9 @@
 mod chat;
 mod common;
 mod golden;
-mod hostile_templates;
 mod load;
 mod oracle;
 mod scaling;
-mod template_fuzz;
 #[path = "../../src/words/testing.rs"]
 mod testing;
 mod vocabularies;
