@@ -1,6 +1,12 @@
 # One command each; `make help` lists them. Everything Python lives in .venv, everything Rust in CARGO_TARGET_DIR,
 # which is shared between clones so that dependencies compile once a machine.
 export CARGO_TARGET_DIR ?= $(HOME)/.cache/ingle/target
+# Cargo takes the crates of two clones for the same and goes by the time of their files: what another clone
+# built here last must look old.
+OWNER := $(CARGO_TARGET_DIR)/clone
+ifneq ($(shell cat $(OWNER) 2>/dev/null),$(CURDIR))
+$(shell mkdir -p $(CARGO_TARGET_DIR) && find rust kernels -type f -exec touch {} + && echo $(CURDIR) > $(OWNER))
+endif
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # maturin runs pip too, which lists every requirement that it does not need.
 export PIP_QUIET = 1

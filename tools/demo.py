@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -63,6 +64,10 @@ def ask(question: str) -> None:
 
 def main() -> int:
     """Runs the server, asks, waits for Ctrl-C."""
+    with socket.socket() as probe:
+        if probe.connect_ex((HOST, PORT)) == 0:
+            # Its answer would pass for ours.
+            sys.exit(f"port {PORT} is taken; set INGLE_DEMO_PORT to another one")
     ingle = Path(sys.executable).with_name("ingle")
     command = [str(ingle), "serve", "demo", "--host", HOST, "--port", str(PORT)]
     server = subprocess.Popen(command)

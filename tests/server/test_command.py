@@ -53,8 +53,8 @@ def test_missing_model_is_one_line_and_code_3(command, tmp_path):
 
 @pytest.mark.parametrize(
     "template",
-    ["{{ " + "-" * 200_000 + "1 }}", "{% if 1 %}" * 20_000, "{{ x" + ".a" * 100_000 + " }}", "{{"],
-    ids=["signs", "blocks", "attributes", "syntax"],
+    ["{% if 1 %}" * 20_000, "x" * 300_000, "{{"],
+    ids=["blocks", "long", "syntax"],
 )
 def test_hostile_template_is_one_line_and_code_3(template, tmp_path):
     folder = tmp_path / "hostile"

@@ -15,7 +15,7 @@ from ingle.server.auth import ApiKeys
 from ingle.server.connection import framing_error, leaves_http
 from ingle.server.parse import UnknownFields
 from ingle.server.sse import Heartbeat
-from ingle.server.state import STATE, ServerState
+from ingle.server.state import STATE, ServerState, mark_of
 from ingle.server.status import error_response, response_of, response_of_http
 
 log = logging.getLogger("ingle.server")
@@ -92,7 +92,7 @@ async def answered(
         request[routes.TENANT] = state.keys.tenant(request, open_paths)
         return await handler(request)
     except IngleError as error:
-        if isinstance(error, FatalError):
+        if isinstance(error, FatalError) and not state.draining:
             state.fatal(str(error))
         return response_of(error)
     except web.HTTPException as error:
@@ -102,3 +102,5 @@ async def answered(
     except BaseException:  # A panic of the core is no Exception.
         log.exception("a handler failed")
         return error_response(500, "internal error")
+    finally:
+        state.leave(mark_of(request))

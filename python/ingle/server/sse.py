@@ -117,8 +117,9 @@ class EventStream:
         transport = self._transport
         if not frame or transport is None or self.too_slow or transport.is_closing():
             return
-        transport.write(frame)
+        # Without this frame: one that is large by itself says nothing of the client.
         buffered = transport.get_write_buffer_size()
+        transport.write(frame)
         if buffered <= SLOW_BUFFERED_BYTES:
             self._slow_since = None
             return

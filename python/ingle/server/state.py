@@ -14,6 +14,11 @@ from ingle.server.parse import UnknownFields
 from ingle.server.sse import Heartbeat
 
 
+def mark_of(request: web.BaseRequest) -> int:
+    """Stands for a request from the end of its body to that of its answer; below 0, unlike keys."""
+    return -id(request)
+
+
 @dataclass(kw_only=True)
 class ServerState:
     """One server: its engine, its keys, what runs, and whether it is leaving."""
@@ -33,7 +38,7 @@ class ServerState:
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     def enter(self, key: int) -> None:
-        """A request runs, until `leave`."""
+        """A request runs, until `leave`: by its key, and before it has one by `mark_of`."""
         self._running.add(key)
         self._idle.clear()
 
@@ -45,7 +50,7 @@ class ServerState:
 
     def count(self) -> int:
         """How many requests run."""
-        return len(self._running)
+        return sum(key < 0 for key in self._running)
 
     async def idle(self) -> None:
         """Returns when no request runs."""

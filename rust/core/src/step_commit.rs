@@ -80,6 +80,12 @@ impl Scheduler {
         Some(step.id)
     }
 
+    /// Whether the oldest step in flight waits for `note_masks_issued`.
+    #[must_use]
+    pub fn waits_for_masks(&self) -> bool {
+        self.in_flight.front().is_some_and(|step| step.needs_masks)
+    }
+
     /// The sampler of the step's late rows has been started: their requests may be planned again.
     ///
     /// # Panics

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ingle_core::{RequestId, SamplingParams, TokenId};
 use ingle_text::{BadWordsState, GrammarError, GrammarState};
 
-use crate::grammar_pool::{MaskJob, Masked};
+use crate::grammar_pool::{MaskJob, Masked, Wanted};
 
 /// The bonds of a choice, on the engine thread.
 #[derive(Debug)]
@@ -30,9 +30,9 @@ impl ChoiceMask {
     }
 
     /// The work up to the next mask, unless a worker has it.
-    pub(crate) fn job(&mut self, id: RequestId) -> Option<MaskJob> {
+    pub(crate) fn job(&mut self, id: RequestId, wanted: Wanted) -> Option<MaskJob> {
         let state = self.state.take()?;
-        Some(MaskJob { id, state, tokens: std::mem::take(&mut self.tokens) })
+        Some(MaskJob { id, state, tokens: std::mem::take(&mut self.tokens), wanted })
     }
 
     /// A worker is done; false if tokens came meanwhile, so that another mask is needed.

@@ -206,9 +206,11 @@ impl Committer {
     pub(crate) fn take_mask_jobs(&mut self, jobs: &mut Vec<MaskJob>) {
         for id in std::mem::take(&mut self.mask_wanted) {
             let (key, at) = split_id(id);
-            let choice = self.streams.get_mut(&key).map(|stream| &mut stream.choices[at]);
+            let Some(stream) = self.streams.get_mut(&key) else { continue };
+            let wanted = stream.wanting.wanted();
+            let choice = Some(&mut stream.choices[at]);
             let choice = choice.filter(|choice| !choice.is_over && choice.finish.is_none());
-            jobs.extend(choice.and_then(|choice| choice.bonds.as_mut()?.job(id)));
+            jobs.extend(choice.and_then(|choice| choice.bonds.as_mut()?.job(id, wanted)));
         }
     }
 

@@ -72,7 +72,9 @@ impl EngineThread {
     fn serve(&mut self) -> Ended {
         let mut batch = Vec::new();
         loop {
-            self.shared.inbox.take(&mut batch, self.scheduler.is_full());
+            // A step that waits for masks may go on, or be given up, for any message.
+            let is_full = self.scheduler.is_full() && !self.scheduler.waits_for_masks();
+            self.shared.inbox.take(&mut batch, is_full);
             self.committer.now = self.shared.clock.now();
             for message in batch.drain(..) {
                 match message {

@@ -3,8 +3,10 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use ingle_core::RequestId;
 use ingle_text::GrammarError;
@@ -19,6 +21,31 @@ pub(crate) struct MaskJob {
     pub(crate) state: MaskState,
     /// Sampled since the last mask.
     pub(crate) tokens: Vec<u32>,
+    /// Whether anybody still waits for it.
+    pub(crate) wanted: Wanted,
+}
+
+/// Held by a request; once it is dropped no job of the request is begun any more.
+#[derive(Debug, Default)]
+pub(crate) struct Wanting(Wanted);
+
+/// Whether a request still runs.
+pub(crate) type Wanted = Arc<AtomicBool>;
+
+impl Wanting {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(AtomicBool::new(true)))
+    }
+
+    pub(crate) fn wanted(&self) -> Wanted {
+        Arc::clone(&self.0)
+    }
+}
+
+impl Drop for Wanting {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
 }
 
 /// What became of a job.
@@ -135,15 +162,26 @@ impl Queue {
 
 fn work(shared: &Shared, queue: &Queue) {
     while let Some(batch) = queue.take() {
-        let results = batch.into_iter().map(run).collect();
-        // After the end nobody waits for masks.
-        let _ = shared.inbox.put(Message::Masks(results));
+        let mut results = Vec::with_capacity(batch.len());
+        let began = Instant::now();
+        for job in batch.into_iter().filter(|job| job.wanted.load(Ordering::Relaxed)) {
+            results.push(run(job));
+            // A request that is given up for a slow mask takes its other jobs along.
+            if began.elapsed() > PATIENCE {
+                let _ = shared.inbox.put(Message::Masks(std::mem::take(&mut results)));
+            }
+        }
+        if !results.is_empty() {
+            // After the end nobody waits for masks.
+            let _ = shared.inbox.put(Message::Masks(results));
+        }
     }
 }
 
 fn run(job: MaskJob) -> MaskResult {
-    let MaskJob { id, mut state, tokens } = job;
+    let MaskJob { id, mut state, tokens, .. } = job;
     // The last line of defence: grammars come from clients, and one of them must not end the others.
+    let before = thread_time();
     let outcome = catch_unwind(AssertUnwindSafe(move || {
         for token in tokens {
             state.accept(token)?;
@@ -151,10 +189,24 @@ fn run(job: MaskJob) -> MaskResult {
         let (mask, goes_on) = state.mask()?;
         Ok(Masked { state, mask, goes_on })
     }));
-    let outcome = outcome.unwrap_or(Err(GrammarError::TooComplex("internal error")));
+    let mut outcome = outcome.unwrap_or(Err(GrammarError::TooComplex("internal error")));
+    if thread_time().saturating_sub(before) > MAX_TIME {
+        // All rows of a step wait for its slowest mask.
+        outcome = Err(GrammarError::TooComplex("one token took too long"));
+    }
     MaskResult { id, outcome }
 }
 
+/// Processor time of this thread: what else runs on the machine does not count.
+fn thread_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// Most processor time of one mask; the slowest of real schemas take a tenth.
+const MAX_TIME: Duration = Duration::from_millis(50);
+/// A batch that takes longer is told of as it goes.
+const PATIENCE: Duration = Duration::from_millis(2);
 /// Masks take tens of microseconds: more threads would only share the waking.
 const MAX_WORKERS: usize = 4;
 /// Nested grammars recurse; untouched pages cost nothing.

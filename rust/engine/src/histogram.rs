@@ -42,7 +42,8 @@ impl Histogram {
         let mut total = 0;
         for (bound, count) in self.bounds.iter().zip(&self.counts) {
             total += count.load(Ordering::Relaxed);
-            let le = *bound as f64 * self.scale;
+            // As people write it: 0.1, not 0.09999999999999999.
+            let le = (*bound as f64 * self.scale * 1e9).round() / 1e9;
             let _ = writeln!(out, "{name}_bucket{{{labels},le=\"{le:?}\"}} {total}");
         }
         total += self.counts[self.bounds.len()].load(Ordering::Relaxed);

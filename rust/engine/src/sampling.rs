@@ -88,7 +88,7 @@ fn number(
     if rounded == 0.0 && value > 0.0 && !is_valid(0.0) {
         rounded = f32::MIN_POSITIVE;
     }
-    if is_valid(value) && rounded.is_finite() && is_valid(f64::from(rounded)) {
+    if is_valid(value) && rounded.is_finite() {
         return Ok(rounded);
     }
     // Debug: a tiny number is not written out with all its zeros.

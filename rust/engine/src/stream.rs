@@ -10,6 +10,7 @@ use ingle_text::Tokenizer;
 use crate::choice::Choice;
 use crate::embedding::Embeddings;
 use crate::frame::{ChoicePart, FrameBuilder, UsagePolicy};
+use crate::grammar_pool::Wanting;
 use crate::logprobs::LogEntry;
 use crate::outbox::{Delta, Event, Payload, Usage};
 use crate::prompt_logs::PromptLogs;
@@ -38,6 +39,8 @@ pub(crate) struct Stream {
     buffer: Vec<u8>,
     /// The last event is in the buffer, or was.
     is_done: bool,
+    /// Tells the grammar workers when nobody waits for this any more.
+    pub(crate) wanting: Wanting,
 }
 
 /// What the client reads.
@@ -111,6 +114,7 @@ impl Stream {
             sent_at: submitted_at,
             buffer: Vec::new(),
             is_done: false,
+            wanting: Wanting::new(),
         }
     }
 

@@ -55,10 +55,10 @@ pub(crate) const COMPILE_STACK_BYTES: usize = 256 << 20;
 /// mask (200,000 take about 15 ms), so that no grammar holds a worker for long.
 pub(crate) fn parser_limits() -> ParserLimits {
     ParserLimits {
-        max_items_in_row: 20_000,
+        max_items_in_row: 5_000,
         initial_lexer_fuel: 1_000_000,
         step_lexer_fuel: 200_000,
-        step_max_items: 200_000,
+        step_max_items: 50_000,
         // 1 to 2 kB each.
         max_lexer_states: 50_000,
         max_grammar_size: 300_000,
