@@ -106,6 +106,7 @@ pub(crate) fn host_sizes(
             "max_model_len: {holds} tokens, all that the KV pool holds, of the model's {wanted_len}"
         ));
     }
+    notes.extend(beyond_model(max_model_len, spec.max_position_embeddings));
     Ok(Sizes {
         max_model_len,
         max_num_seqs,
@@ -161,6 +162,13 @@ const GIB: u64 = 1 << 30;
 /// The queue holds this many times what can run.
 const QUEUE_ROUNDS: u32 = 4;
 
+/// What the operator should know of a context that the model was not made for.
+fn beyond_model(max_model_len: u32, made_for: u32) -> Option<String> {
+    (max_model_len > made_for).then(|| {
+        format!("max_model_len: {max_model_len} tokens, but the model was made for {made_for}")
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -191,6 +199,9 @@ mod tests {
         assert_eq!((limited.num_blocks, limited.kv_cache_bytes), (256, 4 << 30));
         let all = sizes(json!({ "max_model_len": 100, "max_num_seqs": 2 }), DEVICE).unwrap();
         assert_eq!((all.num_blocks, all.max_model_len), (14, 100));
+        assert_eq!(all.notes.len(), 1);
+        let beyond = sizes(json!({ "max_model_len": 3000, "max_num_seqs": 1 }), DEVICE).unwrap();
+        assert!(beyond.notes[1].ends_with("3000 tokens, but the model was made for 2048"));
         let own = sizes(json!({ "kv_cache_memory_bytes": 3_u64 << 30 }), DEVICE).unwrap();
         assert_eq!(own.kv_cache_bytes, 3 << 30);
         assert!(own.notes[0].contains("192 blocks x 16 tokens x 1048576 B = 3072 MiB"));

@@ -140,7 +140,8 @@ fn test_a_stream_that_nobody_takes_is_ended() {
         .iter()
         .map(|event| if let Payload::Frame(frame) = &event.payload { frame.len() } else { 0 })
         .sum();
-    assert!(bytes <= 1 << 20, "{bytes}");
+    // What waits, and the frame that found it to be too much.
+    assert!(bytes <= (1 << 20) + 16_000, "{bytes}");
     let Payload::Error(error) = &events.last().unwrap().payload else { panic!("no error") };
     let error: Value = serde_json::from_slice(error).unwrap();
     assert_eq!(error["error"]["code"], "slow_reader");
