@@ -77,11 +77,9 @@ async def whole_body(state: ServerState, asked: EncodedRequest) -> bytes:
     except asyncio.CancelledError:
         done.cancel()  # Nobody waits for the end that the abort will bring.
         raise
-    state.enter(key)
     try:
         return await done
     finally:
-        state.leave(key)
         state.engine.dispatcher.abort(key)
 
 
@@ -97,7 +95,6 @@ async def stream(
     loop = asyncio.get_running_loop()
     events = EventStream(state.engine.core, loop, translator)
     key = await submit(dispatcher, asked, events)
-    state.enter(key)
     try:
         if events.error is not None:
             raise error_of_event(events.error)
@@ -115,6 +112,5 @@ async def stream(
         response.is_whole = events.ended and asked.chunked
         return response
     finally:
-        state.leave(key)
         heartbeat.remove(key)
         dispatcher.abort(key)

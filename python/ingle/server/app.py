@@ -15,7 +15,7 @@ from ingle.server.auth import ApiKeys
 from ingle.server.connection import framing_error, leaves_http
 from ingle.server.parse import UnknownFields
 from ingle.server.sse import Heartbeat
-from ingle.server.state import STATE, ServerState, mark_of
+from ingle.server.state import STATE, ServerState
 from ingle.server.status import error_response, response_of, response_of_http
 
 log = logging.getLogger("ingle.server")
@@ -103,4 +103,4 @@ async def answered(
         log.exception("a handler failed")
         return error_response(500, "internal error")
     finally:
-        state.leave(mark_of(request))
+        state.leave(request)

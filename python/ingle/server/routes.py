@@ -26,7 +26,7 @@ from ingle.server.protocol import (
 )
 from ingle.server.protocol_responses import ResponsesRequest
 from ingle.server.responses_stream import answer_response
-from ingle.server.state import ServerState, mark_of
+from ingle.server.state import ServerState
 from ingle.server.status import json_response
 
 
@@ -133,7 +133,7 @@ class Routes:
         body = await read_body(request)
         self._state.refuse_if_leaving()
         # From here on the server waits for it, though its end may come.
-        self._state.enter(mark_of(request))
+        self._state.enter(request)
         parsed = await off_loop(len(body), parser.parse, body)
         self._check_model(parsed.model)
         if parsed.request_id:

@@ -14,11 +14,6 @@ from ingle.server.parse import UnknownFields
 from ingle.server.sse import Heartbeat
 
 
-def mark_of(request: web.BaseRequest) -> int:
-    """Stands for a request from the end of its body to that of its answer; below 0, unlike keys."""
-    return -id(request)
-
-
 @dataclass(kw_only=True)
 class ServerState:
     """One server: its engine, its keys, what runs, and whether it is leaving."""
@@ -35,22 +30,23 @@ class ServerState:
     draining: bool = False
     dead: bool = False
     _running: set[int] = field(default_factory=set)
+    """By identity: aiohttp's requests have no hash."""
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def enter(self, key: int) -> None:
-        """A request runs, until `leave`: by its key, and before it has one by `mark_of`."""
-        self._running.add(key)
+    def enter(self, request: web.BaseRequest) -> None:
+        """The body of a request has come: it runs, until `leave`."""
+        self._running.add(id(request))
         self._idle.clear()
 
-    def leave(self, key: int) -> None:
+    def leave(self, request: web.BaseRequest) -> None:
         """The request has ended and its answer is written."""
-        self._running.discard(key)
+        self._running.discard(id(request))
         if not self._running:
             self._idle.set()
 
     def count(self) -> int:
         """How many requests run."""
-        return sum(key < 0 for key in self._running)
+        return len(self._running)
 
     async def idle(self) -> None:
         """Returns when no request runs."""
