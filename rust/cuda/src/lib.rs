@@ -33,6 +33,7 @@ mod picking;
 mod prebuilt;
 mod probe;
 mod product;
+mod same_bits;
 mod setup;
 mod slots;
 mod start;

@@ -10,6 +10,7 @@ use crate::cache::{Cache, key};
 use crate::context::Context;
 use crate::gemm::{Blas, GemmArgs, GemmOut, GemmShape, WORKSPACE_BYTES};
 use crate::product::Product;
+use crate::same_bits::RowBits;
 use crate::stream::{Event, Stream};
 use crate::stream_gemm::OwnProduct;
 use crate::sys::cublaslt::MatmulAlgo;
@@ -169,9 +170,9 @@ impl Tuner<'_> {
         Ok(best)
     }
 
-    /// Of the algorithms that take all of these row counts the fastest over fewest and most rows. Two
-    /// algorithms differ in bits even where both add from the first k to the last: tensor cores add
-    /// groups of them at once, of different sizes and in less than f32.
+    /// Of the algorithms that take all of these row counts and keep a row's bits the fastest over fewest
+    /// and most rows. Two algorithms differ in bits even where both add from the first k to the last:
+    /// tensor cores add groups of them at once, of different sizes and in less than f32.
     fn measure_common(
         &self,
         rows: &[u32],
@@ -181,7 +182,7 @@ impl Tuner<'_> {
         let problems =
             rows.iter().map(|&m| self.blas.problem(m, shape)).collect::<Result<Vec<_>, _>>()?;
         let ends = [rows.iter().min(), rows.iter().max()];
-        let mut best: Option<(f32, MatmulAlgo)> = None;
+        let mut timed: Vec<(f32, MatmulAlgo)> = Vec::new();
         for &m in ends.into_iter().flatten() {
             for algo in self.blas.problem(m, shape)?.candidates(CANDIDATES, true)? {
                 if !problems.iter().all(|problem| problem.accepts(&algo)) {
@@ -195,16 +196,35 @@ impl Tuner<'_> {
                         .time(&Product::Library { problem, algo }, shape, timer)
                         .unwrap_or(f32::INFINITY);
                 }
-                if sum.is_finite() && best.is_none_or(|(time, _)| sum < time) {
-                    best = Some((sum, algo));
+                if sum.is_finite() {
+                    timed.push((sum, algo));
                 }
             }
         }
-        best.map(|(_, algo)| algo).ok_or_else(|| {
-            CudaError::Unsupported(format!(
-                "cuBLASLt has no one algorithm for all of {rows:?} rows, {shape:?}"
-            ))
-        })
+        timed.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        for (_, algo) in timed {
+            if self.keeps_bits(rows, shape, algo)? {
+                return Ok(algo);
+            }
+        }
+        Err(CudaError::Unsupported(format!(
+            "cuBLASLt has no one algorithm for all of {rows:?} rows that keeps a row's bits, {shape:?}"
+        )))
+    }
+
+    fn keeps_bits(
+        &self,
+        rows: &[u32],
+        shape: GemmShape,
+        algo: MatmulAlgo,
+    ) -> Result<bool, CudaError> {
+        let product = |&m: &u32| {
+            let problem = self.blas.problem(m, shape)?;
+            Ok((m, Product::Library { problem, algo }))
+        };
+        let products = rows.iter().map(product).collect::<Result<Vec<_>, CudaError>>()?;
+        let operands = self.operands_of(shape)?;
+        RowBits { stream: self.stream, operands, shape, workspace: self.workspace }.agree(&products)
     }
 
     /// Milliseconds of `RUNS` runs.
@@ -223,10 +243,7 @@ impl Tuner<'_> {
     }
 
     fn run(&self, product: &Product, shape: GemmShape, times: usize) -> Result<(), CudaError> {
-        let operands = self
-            .operands
-            .get(&shape)
-            .ok_or_else(|| CudaError::Unsupported(format!("no buffers to measure {shape:?} on")))?;
+        let operands = self.operands_of(shape)?;
         for weight in operands.weights.iter().cycle().take(times) {
             let args = GemmArgs { x: operands.x, w: *weight, out: operands.out };
             // SAFETY: the operands are weights of this shape and step buffers laid out for the largest
@@ -236,10 +253,15 @@ impl Tuner<'_> {
         Ok(())
     }
 
+    fn operands_of(&self, shape: GemmShape) -> Result<&Operands, CudaError> {
+        let missing = || CudaError::Unsupported(format!("no buffers to measure {shape:?} on"));
+        self.operands.get(&shape).ok_or_else(missing)
+    }
+
     fn cache_key(&self, wanted: &[(u32, GemmShape)]) -> Result<String, CudaError> {
         let device = &self.context.info;
         let text = format!(
-            "4 {} {} {} {WORKSPACE_BYTES} {:?} {} {wanted:?}",
+            "5 {} {} {} {WORKSPACE_BYTES} {:?} {} {wanted:?}",
             self.blas.version()?,
             device.name,
             device.num_sms,

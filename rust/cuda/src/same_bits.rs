@@ -1,0 +1,104 @@
+//! Whether an algorithm gives a row the same bits wherever it stands and however many rows there are. Load
+//! only, under `--deterministic`: the library promises it nowhere, so each pick has to show it.
+
+use crate::CudaError;
+use crate::gemm::{GemmArgs, GemmOut, GemmShape};
+use crate::memory::{PinnedBuffer, copy_to_offset, fill, upload};
+use crate::product::Product;
+use crate::stream::Stream;
+use crate::tune::Operands;
+
+/// One shape to be checked.
+pub(crate) struct RowBits<'a> {
+    pub(crate) stream: &'a Stream,
+    pub(crate) operands: &'a Operands,
+    pub(crate) shape: GemmShape,
+    /// Of `WORKSPACE_BYTES`.
+    pub(crate) workspace: u64,
+}
+
+impl RowBits<'_> {
+    /// Whether all of these products of one algorithm, by row count, agree on every row.
+    ///
+    /// The input repeats `PERIOD` rows, so that each stands at many places of the library's tiles.
+    pub(crate) fn agree(&self, products: &[(u32, Product)]) -> Result<bool, CudaError> {
+        let (n, k) = (self.shape.n as usize, self.shape.k as usize);
+        let element = match self.shape.out {
+            GemmOut::Device | GemmOut::Gated => 2,
+            GemmOut::F32 | GemmOut::AddF32 => 4,
+        };
+        let row_bytes = n * element;
+        let most = products.iter().map(|(m, _)| *m as usize).max().unwrap_or(0);
+        let bytes: Vec<u8> = input(k).into_iter().cycle().take(most * k * 2).collect();
+        upload(self.stream, self.operands.x, &bytes)?;
+        let mut seen: Vec<Option<Vec<u8>>> = vec![None; PERIOD];
+        let mut host = PinnedBuffer::new(&self.stream.context, 2 * SHOWN * row_bytes)?;
+        for (m, product) in products {
+            let (m, out) = (*m as usize, self.operands.out);
+            fill(self.stream, out, 0, m * row_bytes)?;
+            let args = GemmArgs { x: self.operands.x, w: self.operands.weights[0], out };
+            // SAFETY: as `Tuner::run`.
+            unsafe { product.run(self.stream, args, self.workspace)? };
+            let rows = shown(m);
+            for (place, row) in rows.iter().enumerate() {
+                let source = out + (row * row_bytes) as u64;
+                copy_to_offset(self.stream, &host, place * row_bytes, source, row_bytes)?;
+            }
+            self.stream.synchronise()?;
+            for (found, row) in host.as_mut_slice().chunks(row_bytes).zip(rows) {
+                match &mut seen[row % PERIOD] {
+                    Some(before) if before != found => return Ok(false),
+                    Some(_) => {}
+                    first => *first = Some(found.to_vec()),
+                }
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// `PERIOD` rows of 16-bit numbers that are finite, of both signs and of many sizes as either device type.
+fn input(k: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9u32;
+    let mut next = || {
+        // xorshift32 (Marsaglia 2003)
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        0x3c00 | (state >> 8) as u16 & 0x83ff
+    };
+    (0..PERIOD * k).flat_map(|_| next().to_le_bytes()).collect()
+}
+
+/// The rows of `m` that are looked at: the first and the last ones.
+fn shown(m: usize) -> Vec<usize> {
+    (0..m).filter(|row| *row < SHOWN || row + SHOWN >= m).collect()
+}
+
+/// A prime, so that a row's places differ by no power of two.
+const PERIOD: usize = 61;
+/// Rows that are compared from each end.
+const SHOWN: usize = 128;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ends_are_shown_once() {
+        assert_eq!(shown(3), [0, 1, 2]);
+        let rows = shown(1000);
+        assert_eq!((rows.len(), rows[0], rows[127], rows[128], rows[255]), (256, 0, 127, 872, 999));
+    }
+
+    #[test]
+    fn the_input_is_finite_and_varied() {
+        let words: Vec<u16> =
+            input(64).as_chunks::<2>().0.iter().map(|pair| u16::from_le_bytes(*pair)).collect();
+        assert_eq!(words.len(), PERIOD * 64);
+        // Exponents below 0x3c00 and from 0x4000 on are absent: 1 to 2 as float16, 0.008 to 2 as bfloat16.
+        assert!(words.iter().all(|word| word & 0x7c00 == 0x3c00));
+        let distinct: std::collections::HashSet<_> = words.iter().collect();
+        assert!(distinct.len() > 1000, "{} numbers", distinct.len());
+    }
+}
