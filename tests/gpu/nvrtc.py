@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -66,8 +67,10 @@ def _bytes_of(program: ctypes.c_void_p, what: str) -> bytes:
     return buffer.raw
 
 
-def compile_kernel(name: str, arch: str, defines: dict[str, object]) -> Compiled:
-    """Compiles `kernels/NAME.cu` for `arch` (such as sm_90a).
+def compile_kernel(
+    name: str, arch: str, defines: dict[str, object], more: Sequence[str] = ()
+) -> Compiled:
+    """Compiles `kernels/NAME.cu` for `arch` (such as sm_90a); `more` are options of NVRTC.
 
     Raises CompileError with NVRTC's log.
     """
@@ -84,6 +87,7 @@ def compile_kernel(name: str, arch: str, defines: dict[str, object]) -> Compiled
         "-default-device",
         "--ptxas-options=-v",
         *(f"-D{key}={value}" for key, value in defines.items()),
+        *more,
     ]
     array = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
     code = library.nvrtcCompileProgram(program, len(options), array)

@@ -5,7 +5,11 @@ Needs the package nvidia-cuda-nvrtc 13.0, no GPU.
 
 from __future__ import annotations
 
+import os
+import platform
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,9 +17,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "gpu"))
 
-from nvrtc import KERNELS, Compiled, compile_kernel, library_folder  # noqa: E402
+from builds import EPILOGUES, HEAD_DIMS, STREAM_TILES, attention_stages  # noqa: E402
+from nvrtc import KERNELS, CompileError, compile_kernel, library_folder  # noqa: E402
 
 ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90a")
+# The others of sm_80's generation differ from it in the order of instructions alone: f16 there too
+# would double the time.
+F16_ARCHS = ("sm_80", "sm_90a")
 DIMS = {
     "vocab_size": 128256, "sample_vocab": 128256, "hidden_size": 4096, "num_heads": 32,
     "num_kv_heads": 8, "rotary_dim": 128, "block_size": 64, "max_blocks": 2048, "num_slots": 288,
@@ -23,42 +31,72 @@ DIMS = {
     "gemm_k": 4096, "reserved0": 0, "reserved1": 0,
 }  # fmt: skip
 EXACT = {"CONST_DIMS": 1} | {f"D_{name}": value for name, value in DIMS.items()}
-# What each file is built with; () for the files that need no macro.
-VARIANTS = {
-    "attention": [
-        {"HEAD_DIM": d, "ATTN_STAGES": s}
-        for d, s in ((32, 2), (64, 3), (96, 3), (128, 3), (256, 2))
-    ],
-    "rope_kv": [{"HEAD_DIM": d} for d in (32, 64, 96, 128, 256)],
-    "gemm_stream": [
-        {"GEMM_ROWS": r, "GEMM_EPI": e, "GEMM_X_SHARED": x, "GEMM_STAGES": 4, "GEMM_STEPS": 2}
-        for r, e, x in ((8, 0, 1), (8, 1, 0), (16, 2, 1), (64, 3, 0))
-    ],
-}
 FILES = sorted(path.stem for path in KERNELS.glob("*.cu"))
 
-
-def check(name: str, arch: str, defines: dict[str, object]) -> Compiled:
-    compiled = compile_kernel(name, arch, defines)
-    assert compiled.entries, f"{name}.cu has no entry with {defines}"
-    for entry, used in compiled.entries.items():
-        assert used.spill == 0, f"{entry} spills {used.spill} bytes for {arch} with {defines}"
-        assert used.stack == 0, f"{entry} has {used.stack} bytes of local memory for {arch}"
-        assert used.registers <= 255
-    return compiled
+Build = tuple[str, str, dict[str, object]]
 
 
-@pytest.mark.skipif(library_folder() is None, reason="nvidia-cuda-nvrtc is not installed")
-@pytest.mark.parametrize("name", FILES)
+def variants(name: str, arch: str) -> list[dict[str, object]]:
+    """What the engine builds a file with on a card, dimensions and number format aside."""
+    if name == "attention":
+        return [{"HEAD_DIM": d, "ATTN_STAGES": attention_stages(arch, d)} for d in HEAD_DIMS]
+    if name == "rope_kv":
+        return [{"HEAD_DIM": d} for d in HEAD_DIMS]
+    if name == "gemm_stream":
+        return [tile.defines(epilogue) for tile in STREAM_TILES for epilogue in EPILOGUES]
+    return [{}]
+
+
+def builds(arch: str) -> Iterator[Build]:
+    """Those that the wheel carries, and where they are measured (sm_90a) those of one model too."""
+    for name in FILES:
+        has_formats = "\nENTRY(" in (KERNELS / f"{name}.cu").read_text()
+        for variant in variants(name, arch):
+            yield name, arch, variant
+            if has_formats and arch in F16_ARCHS:
+                yield name, arch, {"DTYPE_F16": 1, **variant}
+            if arch == "sm_90a" and (name != "rope_kv" or variant["HEAD_DIM"] >= 128):
+                yield name, arch, {**EXACT, **variant}
+
+
+def faults(build: Build) -> list[str]:
+    """What is wrong with one build, a line each."""
+    name, arch, defines = build
+    macros = {key: value for key, value in defines.items() if not key.startswith("D_")}
+    shown = f"{name}.cu for {arch} with {macros}"
+    try:
+        entries = compile_kernel(name, arch, defines).entries
+    except CompileError as error:
+        return [str(error)]
+    if not entries:
+        return [f"{shown}: no entry"]
+    return [
+        f"{shown}: {entry} spills {used.spill} bytes, has {used.stack} bytes of local memory"
+        for entry, used in entries.items()
+        if used.spill > 0 or used.stack > 0
+    ]
+
+
 @pytest.mark.parametrize("arch", ARCHS)
-def test_kernel_compiles_without_spills(name: str, arch: str) -> None:
-    variants = VARIANTS.get(name, [{}])
-    if arch != "sm_90a":  # one build of each shape of code; sm_90a below has them all
-        variants = variants[:: max(1, len(variants) - 1)]
-    for variant in variants:
-        check(name, arch, variant if arch != "sm_90a" else {**EXACT, **variant})
-    if arch == "sm_90a":
-        check(name, arch, {"DTYPE_F16": 1, **variants[0]})
+def test_every_kernel_compiles_without_spills(arch: str) -> None:
+    if library_folder() is None:
+        # The dev requirements have it for this machine, so its absence is a fault of the set-up.
+        if platform.machine() == "x86_64":
+            pytest.fail("nvidia-cuda-nvrtc is not installed: requirements/dev.txt names it")
+        pytest.skip("nvidia-cuda-nvrtc has no package for this machine")
+    todo = list(builds(arch))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = [line for lines in pool.map(faults, todo) for line in lines]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="needs NVRTC, as above")
+def test_a_spill_is_seen() -> None:
+    """What the test above rests on: the report of ptxas is read."""
+    compiled = compile_kernel("rope_kv", "sm_80", {"HEAD_DIM": 256}, ["--maxrregcount=16"])
+    used = compiled.entries["rope_kv_paged_bf16_sm80"]
+    assert used.spill > 0
+    assert used.stack > 0
 
 
 def test_every_kernel_file_starts_with_its_contract() -> None:

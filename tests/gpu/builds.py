@@ -1,0 +1,67 @@
+"""The builds of kernels that the engine makes, read from its sources: tests cannot fall behind.
+
+Pure; needs no GPU.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCES = Path(__file__).resolve().parents[2] / "rust" / "cuda" / "src"
+EPILOGUES = (0, 1, 2, 3)
+
+
+@dataclass(frozen=True)
+class StreamTile:
+    """One build of gemm_stream.cu: its macros, as rust/cuda/src/stream_gemm.rs names them."""
+
+    rows: int
+    stages: int
+    steps: int
+    x_shared: bool
+
+    def defines(self, epilogue: int) -> dict[str, object]:
+        """What NVRTC gets."""
+        return {
+            "GEMM_ROWS": self.rows,
+            "GEMM_EPI": epilogue,
+            "GEMM_STAGES": self.stages,
+            "GEMM_STEPS": self.steps,
+            "GEMM_X_SHARED": int(self.x_shared),
+        }
+
+    def shared_bytes(self, k: int, epilogue: int) -> int:
+        """Dynamic shared memory of a launch; the contract on top of gemm_stream.cu."""
+        tiles = 2 if epilogue == 2 else 1
+        x = self.rows * (-(-2 * k // 128) * 128 + 64) if self.x_shared else 0
+        return self.stages * self.steps * tiles * 8192 + tiles * self.rows * 512 + x
+
+    def __str__(self) -> str:
+        return f"{self.rows}-{self.stages}x{self.steps}{'-x' * self.x_shared}"
+
+
+def _stream_tiles() -> list[StreamTile]:
+    text = (SOURCES / "stream_gemm.rs").read_text()
+    (count,) = re.findall(r"STREAM_TILES: \[StreamTile; (\d+)\]", text)
+    found = re.findall(
+        r"StreamTile \{ rows: (\d+), stages: (\d+), steps: (\d+), x_shared: (\w+) \}", text
+    )
+    assert len(found) == int(count), f"{len(found)} tiles read, {count} in stream_gemm.rs"
+    return [StreamTile(int(r), int(s), int(k), x == "true") for r, s, k, x in found]
+
+
+def _head_dims() -> list[int]:
+    text = (SOURCES / "prebuilt.rs").read_text()
+    (found,) = re.findall(r"const HEAD_DIMS: \[u32; \d+\] = \[([\d, ]+)\]", text)
+    return [int(width) for width in found.split(",")]
+
+
+def attention_stages(arch: str, head_dim: int) -> int:
+    """As AttentionLaunch::on in rust/cuda/src/kernels.rs chooses them."""
+    return 3 if arch.startswith("sm_90") and head_dim <= 128 else 2
+
+
+STREAM_TILES = _stream_tiles()
+HEAD_DIMS = _head_dims()
