@@ -162,6 +162,12 @@ impl Context {
         Ok(context)
     }
 
+    /// A context of a driver whose functions a test wrote.
+    #[cfg(test)]
+    pub(crate) fn scripted(api: DriverApi, info: DeviceInfo) -> Arc<Self> {
+        Arc::new(Self { driver: Driver { api }, info, handle: std::ptr::null_mut() })
+    }
+
     /// Makes the context current on the calling thread; cheap when it already is.
     pub(crate) fn make_current(&self) -> Result<(), CudaError> {
         // SAFETY: the handle was retained in `retain` and lives until `Drop`.

@@ -77,6 +77,16 @@ pub enum CudaError {
 }
 
 impl CudaError {
+    /// Of a failure and what waiting for the stream brought after it, the one that counts: a library
+    /// that stumbles over a fault of the device has no word for it, only the driver does.
+    #[must_use]
+    pub(crate) fn after_wait(self, waited: Result<(), Self>) -> Self {
+        match waited {
+            Err(fault) if fault.is_sticky() && !self.is_sticky() => fault,
+            _ => self,
+        }
+    }
+
     /// Whether nothing more can run in this context: every error that a kernel raised is sticky.
     #[must_use]
     pub fn is_sticky(&self) -> bool {
@@ -94,5 +104,40 @@ impl CudaError {
         } else {
             ExecutorError::StepFailed(self.to_string())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake;
+    use crate::stream::Stream;
+    use crate::sys::driver::{CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS};
+
+    fn blas() -> CudaError {
+        CudaError::Blas { call: "cublasLtMatmul", code: 13, detail: "m 1 n 8 k 8".to_owned() }
+    }
+
+    /// A fault of the device that cuBLASLt met first is a lost device, not a failed step.
+    #[test]
+    fn the_driver_says_whether_the_device_is_lost() {
+        let context = fake::context();
+        let stream = Stream::new(&context).unwrap();
+        fake::fail("cuStreamSynchronize", 0, 700);
+        let lost = blas().after_wait(stream.synchronise()).to_executor_error();
+        let ExecutorError::DeviceLost(reason) = lost else { panic!("{lost}") };
+        assert!(reason.starts_with("cuStreamSynchronize") && reason.contains("700"), "{reason}");
+
+        // The stream runs, or fails in a way that passes: the step alone failed, for its own reason.
+        for code in [CUDA_SUCCESS, CUDA_ERROR_OUT_OF_MEMORY] {
+            fake::fail("cuStreamSynchronize", 0, code);
+            let failed = blas().after_wait(stream.synchronise()).to_executor_error();
+            assert_eq!(failed, ExecutorError::StepFailed(blas().to_string()));
+        }
+
+        // The first of two faults is the cause.
+        let launch = context.check("cuLaunchKernelEx", 719).unwrap_err();
+        let later = context.check("cuStreamSynchronize", 700);
+        assert!(launch.after_wait(later).to_string().starts_with("cuLaunchKernelEx"));
     }
 }

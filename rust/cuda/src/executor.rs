@@ -149,7 +149,7 @@ impl CudaExecutor {
             }
         };
         if let Err(error) = self.queue(plan, &packed, &mut buffers) {
-            return Err(self.abandon(buffers, &error));
+            return Err(self.abandon(buffers, error));
         }
         let hidden_size = self.model.spec.hidden_size as usize;
         let submitted = Submitted { id: plan.id, rows: packed.rows.clone(), hidden_size, buffers };
@@ -160,11 +160,12 @@ impl CudaExecutor {
         self.finish(submitted)
     }
 
-    /// Takes the buffers of a step that failed half-way back, once no copy uses them.
-    fn abandon(&mut self, buffers: StepBuffers, error: &CudaError) -> ExecutorError {
-        let _ = self.stream.synchronise();
+    /// Takes the buffers of a step that failed half-way back, once no copy uses them. The wait also
+    /// tells whether the device itself is lost.
+    fn abandon(&mut self, buffers: StepBuffers, error: CudaError) -> ExecutorError {
+        let error = error.after_wait(self.stream.synchronise());
         self.spare.push(buffers);
-        self.note(error)
+        self.note(&error)
     }
 
     fn check_and_pack(
@@ -308,7 +309,7 @@ impl CudaExecutor {
         let LateStep { packed, mut submitted } = late;
         match self.queue_late(&packed, &mut submitted.buffers, masks) {
             Ok(()) => self.finish(submitted),
-            Err(error) => Err(self.abandon(submitted.buffers, &error)),
+            Err(error) => Err(self.abandon(submitted.buffers, error)),
         }
     }
 
@@ -360,7 +361,7 @@ impl CudaExecutor {
     /// Queues the event and hands the step to the waiter.
     fn finish(&mut self, submitted: Submitted) -> Result<(), ExecutorError> {
         if let Err(error) = submitted.buffers.done.record(&self.stream) {
-            return Err(self.abandon(submitted.buffers, &error));
+            return Err(self.abandon(submitted.buffers, error));
         }
         self.send(Message::Submitted(submitted));
         Ok(())

@@ -17,6 +17,8 @@ mod context;
 mod dims;
 mod error;
 mod executor;
+#[cfg(test)]
+mod fake;
 mod forward;
 mod gemm;
 mod graph;

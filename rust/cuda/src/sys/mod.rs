@@ -23,7 +23,7 @@ macro_rules! c_api {
         #[allow(non_snake_case, reason = "the names are the C headers'")]
         pub(crate) struct $api {
             library: $crate::sys::LoadedLibrary,
-            $( $name: Option<unsafe extern "C" fn($($ty),*) -> $ret>, )*
+            $( pub(crate) $name: Option<unsafe extern "C" fn($($ty),*) -> $ret>, )*
         }
 
         #[allow(
@@ -39,6 +39,13 @@ macro_rules! c_api {
                 unsafe {
                     Self { $( $name: library.symbol(concat!(stringify!($name), "\0")), )* library }
                 }
+            }
+
+            /// A table without functions; a test fills in those that it scripts.
+            #[cfg(test)]
+            #[allow(dead_code, reason = "tests script the driver alone")]
+            pub(crate) fn empty() -> Self {
+                Self { library: $crate::sys::LoadedLibrary::this_process(), $( $name: None, )* }
             }
 
             /// The file that was opened.

@@ -47,6 +47,12 @@ impl LoadedLibrary {
     pub(crate) fn path(&self) -> &str {
         &self.path
     }
+
+    /// What this process has loaded already.
+    #[cfg(test)]
+    pub(crate) fn this_process() -> Self {
+        Self { path: "this process".to_owned(), library: ManuallyDrop::new(Library::this()) }
+    }
 }
 
 /// Opens libcuda: by its one name, since it belongs to the driver and to no package.

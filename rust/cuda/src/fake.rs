@@ -1,0 +1,224 @@
+//! A driver for tests without a GPU: every call ends as the test says, well if it says nothing, and is
+//! written down. What was said and written belongs to the calling thread, and so to one test.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
+
+use crate::context::{Context, DeviceInfo};
+use crate::sys::driver::*;
+
+/// A call that was made: its name, then the address and the size in bytes that it was about, if any.
+pub(crate) type Call = (&'static str, u64, u64);
+
+#[derive(Default)]
+struct Script {
+    calls: Vec<Call>,
+    /// Result of the n-th call of a name, counted from 0.
+    results: HashMap<(&'static str, usize), CuResult>,
+    host_memory: HashMap<usize, Layout>,
+}
+
+thread_local! {
+    static SCRIPT: RefCell<Script> = RefCell::default();
+}
+
+/// A context of the scripted driver, on a card of compute capability 9.0.
+pub(crate) fn context() -> Arc<Context> {
+    let mut api = DriverApi::empty();
+    api.cuCtxSetCurrent = Some(set_current);
+    api.cuMemGetInfo_v2 = Some(memory_info);
+    api.cuMemAddressReserve = Some(address_reserve);
+    api.cuMemAddressFree = Some(address_free);
+    api.cuMemCreate = Some(create);
+    api.cuMemMap = Some(map);
+    api.cuMemSetAccess = Some(set_access);
+    api.cuMemUnmap = Some(unmap);
+    api.cuMemRelease = Some(release);
+    api.cuMemHostAlloc = Some(host_alloc);
+    api.cuMemFreeHost = Some(free_host);
+    api.cuMemcpyHtoDAsync_v2 = Some(copy_to_device);
+    api.cuMemsetD8Async = Some(fill);
+    api.cuStreamCreate = Some(stream_create);
+    api.cuStreamDestroy_v2 = Some(stream_destroy);
+    api.cuStreamSynchronize = Some(stream_synchronize);
+    api.cuStreamBeginCapture_v2 = Some(begin_capture);
+    api.cuStreamEndCapture = Some(end_capture);
+    api.cuGraphGetNodes = Some(get_nodes);
+    api.cuGraphInstantiateWithFlags = Some(instantiate);
+    api.cuGraphDestroy = Some(graph_destroy);
+    api.cuGraphExecDestroy = Some(exec_destroy);
+    api.cuGraphUpload = Some(graph_upload);
+    Context::scripted(api, device((9, 0)))
+}
+
+/// A card of this compute capability.
+pub(crate) fn device(compute_capability: (u32, u32)) -> DeviceInfo {
+    let name = "Scripted GPU".to_owned();
+    DeviceInfo { device: 0, name, compute_capability, num_sms: 132, total_bytes: 1 << 37 }
+}
+
+/// The `index`-th call of `name` from now on, counted from 0, ends with `code`.
+pub(crate) fn fail(name: &'static str, index: usize, code: CuResult) {
+    let made = calls(name).len();
+    SCRIPT.with_borrow_mut(|script| script.results.insert((name, made + index), code));
+}
+
+/// The calls of `name` until now.
+pub(crate) fn calls(name: &str) -> Vec<Call> {
+    SCRIPT.with_borrow(|script| script.calls.iter().filter(|c| c.0 == name).copied().collect())
+}
+
+fn called(name: &'static str, address: u64, bytes: u64) -> CuResult {
+    SCRIPT.with_borrow_mut(|script| {
+        let index = script.calls.iter().filter(|call| call.0 == name).count();
+        script.calls.push((name, address, bytes));
+        script.results.get(&(name, index)).copied().unwrap_or(CUDA_SUCCESS)
+    })
+}
+
+/// Writes the result of a call that gives something, if it went well.
+fn give<T>(place: *mut T, value: T, code: CuResult) -> CuResult {
+    if code == CUDA_SUCCESS {
+        // SAFETY: callers pass the address of a local of this type, as the header asks.
+        unsafe { place.write(value) };
+    }
+    code
+}
+
+fn handle(number: usize) -> *mut c_void {
+    std::ptr::without_provenance_mut(number)
+}
+
+extern "C" fn set_current(_: CuContext) -> CuResult {
+    called("cuCtxSetCurrent", 0, 0)
+}
+
+extern "C" fn memory_info(free: *mut usize, total: *mut usize) -> CuResult {
+    let code = called("cuMemGetInfo", 0, 0);
+    give(total, 1 << 37, code);
+    give(free, 1 << 36, code)
+}
+
+extern "C" fn address_reserve(
+    base: *mut CuDevicePtr,
+    bytes: usize,
+    _: usize,
+    _: CuDevicePtr,
+    _: u64,
+) -> CuResult {
+    give(base, 1 << 40, called("cuMemAddressReserve", 1 << 40, bytes as u64))
+}
+
+extern "C" fn address_free(base: CuDevicePtr, bytes: usize) -> CuResult {
+    called("cuMemAddressFree", base, bytes as u64)
+}
+
+extern "C" fn create(
+    handle: *mut CuMemHandle,
+    bytes: usize,
+    _: *const MemAllocationProp,
+    _: u64,
+) -> CuResult {
+    give(handle, 7, called("cuMemCreate", 0, bytes as u64))
+}
+
+extern "C" fn map(
+    address: CuDevicePtr,
+    bytes: usize,
+    _: usize,
+    _: CuMemHandle,
+    _: u64,
+) -> CuResult {
+    called("cuMemMap", address, bytes as u64)
+}
+
+extern "C" fn set_access(
+    address: CuDevicePtr,
+    bytes: usize,
+    _: *const MemAccessDesc,
+    _: usize,
+) -> CuResult {
+    called("cuMemSetAccess", address, bytes as u64)
+}
+
+extern "C" fn unmap(address: CuDevicePtr, bytes: usize) -> CuResult {
+    called("cuMemUnmap", address, bytes as u64)
+}
+
+extern "C" fn release(_: CuMemHandle) -> CuResult {
+    called("cuMemRelease", 0, 0)
+}
+
+extern "C" fn host_alloc(pointer: *mut *mut c_void, bytes: usize, _: c_uint) -> CuResult {
+    let code = called("cuMemHostAlloc", 0, bytes as u64);
+    let Ok(layout) = Layout::from_size_align(bytes.max(1), 4096) else { return 1 };
+    // SAFETY: the layout is not empty; `free_host` gives the memory back.
+    let memory = unsafe { alloc_zeroed(layout) };
+    SCRIPT.with_borrow_mut(|script| script.host_memory.insert(memory.addr(), layout));
+    give(pointer, memory.cast(), code)
+}
+
+extern "C" fn free_host(pointer: *mut c_void) -> CuResult {
+    let layout = SCRIPT.with_borrow_mut(|script| script.host_memory.remove(&pointer.addr()));
+    if let Some(layout) = layout {
+        // SAFETY: `host_alloc` got it with this layout, and the table has forgotten it.
+        unsafe { dealloc(pointer.cast(), layout) };
+    }
+    called("cuMemFreeHost", 0, 0)
+}
+
+extern "C" fn copy_to_device(
+    destination: CuDevicePtr,
+    _: *const c_void,
+    bytes: usize,
+    _: CuStream,
+) -> CuResult {
+    called("cuMemcpyHtoDAsync", destination, bytes as u64)
+}
+
+extern "C" fn fill(destination: CuDevicePtr, _: u8, bytes: usize, _: CuStream) -> CuResult {
+    called("cuMemsetD8Async", destination, bytes as u64)
+}
+
+extern "C" fn stream_create(stream: *mut CuStream, _: c_uint) -> CuResult {
+    give(stream, handle(1), called("cuStreamCreate", 0, 0))
+}
+
+extern "C" fn stream_destroy(_: CuStream) -> CuResult {
+    called("cuStreamDestroy", 0, 0)
+}
+
+extern "C" fn stream_synchronize(_: CuStream) -> CuResult {
+    called("cuStreamSynchronize", 0, 0)
+}
+
+extern "C" fn begin_capture(_: CuStream, _: c_int) -> CuResult {
+    called("cuStreamBeginCapture", 0, 0)
+}
+
+extern "C" fn end_capture(_: CuStream, graph: *mut CuGraph) -> CuResult {
+    give(graph, handle(2), called("cuStreamEndCapture", 0, 0))
+}
+
+extern "C" fn get_nodes(_: CuGraph, _: *mut *mut c_void, count: *mut usize) -> CuResult {
+    give(count, 3, called("cuGraphGetNodes", 0, 0))
+}
+
+extern "C" fn instantiate(exec: *mut CuGraphExec, _: CuGraph, _: u64) -> CuResult {
+    give(exec, handle(4), called("cuGraphInstantiate", 0, 0))
+}
+
+extern "C" fn graph_destroy(_: CuGraph) -> CuResult {
+    called("cuGraphDestroy", 0, 0)
+}
+
+extern "C" fn exec_destroy(_: CuGraphExec) -> CuResult {
+    called("cuGraphExecDestroy", 0, 0)
+}
+
+extern "C" fn graph_upload(_: CuGraphExec, _: CuStream) -> CuResult {
+    called("cuGraphUpload", 0, 0)
+}
