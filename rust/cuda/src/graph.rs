@@ -50,18 +50,19 @@ impl GraphExec {
         let mut graph = std::ptr::null_mut();
         // SAFETY: ends the capture begun above on the same thread, also after a failed body.
         let code = unsafe { api.cuStreamEndCapture(stream.handle, &raw mut graph)? };
+        // Whatever failed, what was captured so far is there and goes with this.
+        let graph = Captured { context, handle: graph };
         recorded?;
         context.check("cuStreamEndCapture", code)?;
         let (mut handle, mut num_nodes) = (std::ptr::null_mut(), 0usize);
-        // SAFETY: `graph` is the captured one and is destroyed once, here; a null node list asks for
-        // the count; the executable graph does not need `graph` any more.
+        // SAFETY: `graph` is the captured one, alive until it is dropped below; a null node list asks
+        // for the count; the executable graph does not need `graph` any more.
         let code = unsafe {
-            let _ = api.cuGraphGetNodes(graph, std::ptr::null_mut(), &raw mut num_nodes);
-            let code = api.cuGraphInstantiateWithFlags(&raw mut handle, graph, 0)?;
-            let _ = api.cuGraphDestroy(graph);
-            code
+            let _ = api.cuGraphGetNodes(graph.handle, std::ptr::null_mut(), &raw mut num_nodes);
+            api.cuGraphInstantiateWithFlags(&raw mut handle, graph.handle, 0)?
         };
         context.check("cuGraphInstantiate", code)?;
+        drop(graph);
         let exec = Self { context: Arc::clone(context), handle, num_nodes, _keeps: keeps };
         // SAFETY: both handles are live.
         let code = unsafe { api.cuGraphUpload(exec.handle, stream.handle)? };
@@ -83,9 +84,62 @@ impl GraphExec {
     }
 }
 
+/// What a capture recorded, until it is instantiated or given up.
+struct Captured<'a> {
+    context: &'a Context,
+    /// Null where the capture brought nothing.
+    handle: CuGraph,
+}
+
+impl Drop for Captured<'_> {
+    fn drop(&mut self) {
+        if !self.handle.is_null() {
+            // SAFETY: cuStreamEndCapture gave it to its caller, who destroys it once, here.
+            let _ = unsafe { self.context.driver.api.cuGraphDestroy(self.handle) };
+        }
+    }
+}
+
 impl Drop for GraphExec {
     fn drop(&mut self) {
         // SAFETY: instantiated in `capture`, destroyed once; the driver waits for running replays.
         let _ = unsafe { self.context.driver.api.cuGraphExecDestroy(self.handle) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake;
+
+    fn failed() -> Result<(), CudaError> {
+        Err(CudaError::Unsupported("a launch that failed".to_owned()))
+    }
+
+    /// However a capture ends, its graph and the executable one are each destroyed once.
+    #[test]
+    fn every_graph_is_destroyed_once() {
+        let context = fake::context();
+        let stream = Stream::new(&context).unwrap();
+        let capture = |body: fn() -> Result<(), CudaError>| {
+            GraphExec::capture(&stream, Arc::new(()), body).map(|exec| exec.num_nodes())
+        };
+        let destroyed =
+            || (fake::calls("cuGraphDestroy").len(), fake::calls("cuGraphExecDestroy").len());
+        assert_eq!(capture(|| Ok(())).unwrap(), 3);
+        assert_eq!(destroyed(), (1, 1));
+        // The body failed, the capture ended well.
+        let error = capture(failed).unwrap_err().to_string();
+        assert_eq!((error.as_str(), destroyed()), ("a launch that failed", (2, 1)));
+        fake::fail("cuGraphInstantiate", 0, 2);
+        assert!(capture(|| Ok(())).is_err());
+        assert_eq!(destroyed(), (3, 1));
+        fake::fail("cuGraphUpload", 0, 2);
+        assert!(capture(|| Ok(())).is_err());
+        assert_eq!(destroyed(), (4, 2));
+        // An invalidated capture brings no graph.
+        fake::fail("cuStreamEndCapture", 0, 901);
+        assert!(capture(failed).is_err());
+        assert_eq!(destroyed(), (4, 2));
     }
 }
