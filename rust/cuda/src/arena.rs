@@ -122,7 +122,12 @@ impl Region {
             self.pieces.push((handle, size));
             self.mapped += size;
             let code = api.cuMemSetAccess(address, size as usize, &raw const access, 1)?;
-            context.check("cuMemSetAccess", code)
+            if let Err(error) = context.check("cuMemSetAccess", code) {
+                // Mapped and not accessible: a touch would be a fault, so it does not count as backed.
+                self.unmap_piece(handle, size)?;
+                return Err(error);
+            }
+            Ok(())
         }
     }
 

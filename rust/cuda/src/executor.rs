@@ -102,12 +102,13 @@ impl CudaExecutor {
     /// Waits for the device. The caller names no block beyond the smaller pool any more.
     ///
     /// # Errors
-    /// Out of memory, with numbers; then the pool keeps what it got.
+    /// Out of memory, with numbers; then the pool keeps what it got, and `shape` says how much.
     pub fn resize_kv_pool(&mut self, bytes: u64) -> Result<u32, CudaError> {
         self.model.context.make_current()?;
         self.stream.synchronise()?;
-        self.shape.num_blocks = self.model.kv.resize(&self.stream, bytes)?;
-        Ok(self.shape.num_blocks)
+        let resized = self.model.kv.resize(&self.stream, bytes);
+        self.shape.num_blocks = self.model.kv.num_blocks();
+        resized.map(|()| self.shape.num_blocks)
     }
 
     fn check_lost(&self) -> Result<(), ExecutorError> {

@@ -19,7 +19,17 @@ pub(crate) struct KvPool {
     /// Bytes from a layer to the next in a block.
     pub(crate) layer_stride: u64,
     /// Touched at load and by `resize` only.
-    region: Mutex<Region>,
+    backing: Mutex<Backing>,
+}
+
+/// ```text
+/// [0, cleared)        blocks: backed, and filled with zeros in the stream's order
+/// [cleared, mapped)   backed, never filled; not empty only after a failure
+/// ```
+#[derive(Debug)]
+struct Backing {
+    region: Region,
+    cleared: u64,
 }
 
 impl KvPool {
@@ -34,29 +44,90 @@ impl KvPool {
         let mut region = Region::reserve(context, most_bytes.max(bytes))?;
         region.grow_to(bytes)?;
         let (base, layer_stride) = (region.base(), block_stride / num_layers);
-        Ok(Self { base, block_stride, layer_stride, region: Mutex::new(region) })
+        let backing = Mutex::new(Backing { region, cleared: 0 });
+        Ok(Self { base, block_stride, layer_stride, backing })
     }
 
-    /// Queues a fill with zeros: fresh memory may hold NaN, which survives a multiplication by zero.
+    /// Queues a fill with zeros of what was not filled yet: fresh memory may hold NaN, which survives a
+    /// multiplication by zero.
     pub(crate) fn clear(&self, stream: &Stream) -> Result<(), CudaError> {
-        let bytes = self.lock().mapped_bytes();
-        fill(stream, self.base, 0, bytes as usize)
+        self.lock().clear(stream)
     }
 
-    /// Grows or shrinks the pool to `bytes`, whole pieces; returns the whole blocks that it then holds.
-    pub(crate) fn resize(&self, stream: &Stream, bytes: u64) -> Result<u32, CudaError> {
-        let mut region = self.lock();
-        let before = region.mapped_bytes();
-        region.shrink_to(bytes)?;
-        region.grow_to(bytes)?;
-        let now = region.mapped_bytes();
-        if now > before {
-            fill(stream, self.base + before, 0, (now - before) as usize)?;
-        }
-        Ok(u32::try_from(now / self.block_stride).unwrap_or(u32::MAX))
+    /// Grows or shrinks the pool to `bytes`, whole pieces. No step may be in flight.
+    ///
+    /// # Errors
+    /// Out of memory, with numbers, or what the driver says; the pool keeps what it got, and
+    /// `num_blocks` counts it.
+    pub(crate) fn resize(&self, stream: &Stream, bytes: u64) -> Result<(), CudaError> {
+        let mut backing = self.lock();
+        let resized = backing.region.shrink_to(bytes).and_then(|()| backing.region.grow_to(bytes));
+        // Pieces that went may come back with anything in them; pieces that came before a failure are
+        // there to be used.
+        backing.cleared = backing.cleared.min(backing.region.mapped_bytes());
+        let cleared = backing.clear(stream);
+        resized.and(cleared)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Region> {
-        self.region.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Whole blocks that can be used.
+    pub(crate) fn num_blocks(&self) -> u32 {
+        u32::try_from(self.lock().cleared / self.block_stride).unwrap_or(u32::MAX)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Backing> {
+        self.backing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Backing {
+    fn clear(&mut self, stream: &Stream) -> Result<(), CudaError> {
+        let mapped = self.region.mapped_bytes();
+        fill(stream, self.region.base() + self.cleared, 0, (mapped - self.cleared) as usize)?;
+        self.cleared = mapped;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::PIECE_BYTES;
+    use crate::fake;
+    use crate::sys::driver::CUDA_ERROR_OUT_OF_MEMORY;
+
+    /// Every byte that counts as a block was filled after it was last mapped, whatever failed between.
+    #[test]
+    fn blocks_are_cleared_pieces_also_after_a_failure() {
+        let context = fake::context();
+        let stream = Stream::new(&context).unwrap();
+        let piece = PIECE_BYTES;
+        let pool = KvPool::new(&context, 2 * piece, 32 * piece, piece / 4, 1).unwrap();
+        assert_eq!(pool.num_blocks(), 0);
+        pool.clear(&stream).unwrap();
+        assert_eq!(pool.num_blocks(), 8);
+
+        // The second of three more pieces cannot be had; the first stays, cleared.
+        fake::fail("cuMemCreate", 1, CUDA_ERROR_OUT_OF_MEMORY);
+        let error = pool.resize(&stream, 5 * piece).unwrap_err().to_string();
+        assert!(error.contains("MiB free"), "{error}");
+        assert_eq!(pool.num_blocks(), 12);
+        // A piece that cannot be touched does not stay.
+        fake::fail("cuMemSetAccess", 0, 1);
+        assert!(pool.resize(&stream, 4 * piece).is_err());
+        assert_eq!((pool.num_blocks(), fake::calls("cuMemUnmap").len()), (12, 1));
+        // What could not be cleared is no block, and is cleared with the next resize.
+        fake::fail("cuMemsetD8Async", 0, 1);
+        assert!(pool.resize(&stream, 4 * piece).is_err());
+        assert_eq!(pool.num_blocks(), 12);
+        pool.resize(&stream, 5 * piece).unwrap();
+        assert_eq!(pool.num_blocks(), 20);
+        // A piece that went and came back is cleared again.
+        pool.resize(&stream, 4 * piece).unwrap();
+        pool.resize(&stream, 5 * piece).unwrap();
+        let fills: Vec<_> = fake::calls("cuMemsetD8Async")
+            .into_iter()
+            .map(|(_, address, bytes)| ((address - pool.base) / piece, bytes / piece))
+            .collect();
+        assert_eq!(fills, [(0, 2), (2, 1), (3, 1), (3, 2), (4, 1)]);
     }
 }
