@@ -2,6 +2,8 @@
 
 Without a GPU none is collected, and the header says so. INGLE_TEST_DEVICE=cpu runs those of whole
 models on the cpu device instead: it tells whether the tests work, not whether the GPU does.
+
+What else the machine lacks fails the tests that need it, unless INGLE_TEST_WITHOUT names it.
 """
 
 import importlib.util
@@ -49,6 +51,23 @@ def pytest_report_header(config):
     if "test_transformers.py" in collect_ignore:
         lines.append("gpu tests: test_transformers.py NOT RUN, it needs torch and transformers")
     return lines
+
+
+FIGURES: dict[str, list[str]] = {}
+
+
+@pytest.fixture
+def figure():
+    """Keeps a measured value for the end of the run: figure(what, value)."""
+    return lambda what, value: FIGURES.setdefault(what, []).append(value)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """The figures that docs/BENCHMARKS.md quotes."""
+    if FIGURES:
+        terminalreporter.section("figures")
+    for what, values in FIGURES.items():
+        terminalreporter.line(f"{what}: {', '.join(values)}")
 
 
 def pytest_collection_modifyitems(items):

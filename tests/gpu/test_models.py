@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from forced import follow, score, summary
+from needs import missing
 from padding import pad_model
 
 import ingle
@@ -34,6 +35,8 @@ LOG_PROB_MEAN = 0.03  # the same, SmolLM2
 LOGIT_P99 = {"gemma2": 0.02}  # its logits are small
 LOGIT_P99_TINY = 0.15  # all other tiny models
 EXPERTS_MEAN = 0.06
+# Three numbers a setting: of prompts, of answers, of answers without and with a cached prefix.
+FIGURE = "log-probs alone and batched, largest difference in nat: "
 
 # Enough for the cases; few row counts, so that little has to be measured at each start.
 SMALL = {
@@ -80,11 +83,16 @@ def engine_for(models, tmp_path_factory):
             try:
                 path = resolve_model("demo")
             except (ConfigError, ModelError) as error:
-                pytest.skip(str(error))
+                missing("demo", str(error))
         else:
             path = models[name]
-        if "nvrtc_library" in options and not (DEVICE == "cuda" and PREBUILT_KERNELS.is_dir()):
-            pytest.skip("needs a GPU and a wheel with kernels")
+        if "nvrtc_library" in options:
+            if DEVICE != "cuda":
+                pytest.skip("needs a GPU")
+            if not PREBUILT_KERNELS.is_dir():
+                missing(
+                    "wheel-kernels", f"no kernels in {PREBUILT_KERNELS}: not made by make wheel"
+                )
         settings = SMALL | options
         if DEVICE == "cuda":
             settings["cache_dir"] = cache_dir
@@ -159,13 +167,19 @@ def check_answers(name: str, todo: list[dict], followed: list, tie: float = NEAR
         assert mean <= LOG_PROB_MEAN or name != SMOLLM2
 
 
+def largest_difference(one: list[list[float]], other: list[list[float]]) -> float:
+    """Of log-probs of the same tokens, in nat."""
+    pairs = zip(one, other, strict=True)
+    return max(abs(a - b) for x, y in pairs for a, b in zip(x, y, strict=True))
+
+
 def prompts_of(todo: list[dict]) -> tuple[list[list[int]], list[list[int]]]:
     return [case["ids"] for case in todo], [case["greedy_ids"] for case in todo]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("name", [*TINY, SMOLLM2])
-def test_scores_and_answers_are_the_reference_s(engine_for, name, variant):
+def test_scores_and_answers_are_the_reference_s(engine_for, figure, name, variant):
     """As prompts; then as answers: alone, in a batch, and in a batch behind cached prefixes."""
     todo = cases(name)
     prompts, references = prompts_of(todo)
@@ -173,12 +187,22 @@ def test_scores_and_answers_are_the_reference_s(engine_for, name, variant):
         whole = [p + r for p, r in zip(prompts, references, strict=True)]
         alone = [score(engine, [ids])[0] for ids in whole]
         check_scores(name, todo, alone)
-        check_scores(name, todo, score(engine, whole))
+        together = score(engine, whole)
+        check_scores(name, todo, together)
         single = [follow(engine, [p], [r])[0] for p, r in zip(prompts, references, strict=True)]
         check_answers(name, todo, single)
-        check_answers(name, todo, follow(engine, prompts, references))
-        check_answers(name, todo, follow(engine, prompts, references))
+        batch = follow(engine, prompts, references)
+        check_answers(name, todo, batch)
+        behind = follow(engine, prompts, references)
+        check_answers(name, todo, behind)
         assert cached_tokens(engine, prompts) > 0
+    log_probs = [[[e.logprob for e in entries] for entries in run] for run in (alone, together)]
+    prompt = largest_difference(*log_probs)
+    answer = largest_difference(*([one.log_probs for one in run] for run in (single, batch)))
+    cached = largest_difference(*([one.log_probs for one in run] for run in (batch, behind)))
+    figure(FIGURE + name, f"{variant} {prompt:.4f} {answer:.4f} {cached:.4f}")
+    if variant == "deterministic":
+        assert (prompt, answer, cached) == (0, 0, 0)
 
 
 def test_float16_keeps_quantised_weights_closer(engine_for):

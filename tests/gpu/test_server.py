@@ -7,6 +7,7 @@ import subprocess
 import threading
 
 import pytest
+from needs import missing
 
 from ingle.demo import resolve_model
 from ingle.errors import ConfigError, ModelError
@@ -101,7 +102,7 @@ def test_a_crowd_that_leaves_gives_everything_back(worker):
 @pytest.mark.skipif(DEVICE != "cuda", reason="no other device can be lost")
 def test_a_lost_device_ends_every_stream_and_the_process(tmp_path, cache_dir):
     if shutil.which("cc") is None:
-        pytest.skip("needs a C compiler")
+        missing("cc", "no C compiler on PATH")
     source = os.path.join(os.path.dirname(__file__), "trap.c")
     preloaded, trigger = tmp_path / "trap.so", tmp_path / "now"
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", preloaded, source, "-ldl"], check=True)

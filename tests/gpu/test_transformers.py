@@ -100,16 +100,17 @@ def differences(one: list[list[float]], other: list[list[float]]) -> tuple[float
     return summary([abs(a - b) for x, y in pairs for a, b in zip(x, y, strict=True)])
 
 
-def test_log_probs_are_those_of_transformers(checkpoint, prompts, ours):
+def test_log_probs_are_those_of_transformers(checkpoint, prompts, ours, figure):
     in_bf16 = theirs(checkpoint, prompts, torch.bfloat16)
     in_f32 = theirs(checkpoint, prompts, torch.float32)
     mean, p99 = differences(ours, in_bf16)
     our_error, our_p99 = differences(ours, in_f32)
     their_error, their_p99 = differences(in_bf16, in_f32)
-    print(
-        f"\n{sum(map(len, prompts))} tokens, transformers {transformers.__version__}: "
-        f"mean and p99 in nat: against bf16 {mean:.4f} {p99:.4f}, "
-        f"against f32 {our_error:.4f} {our_p99:.4f}, theirs {their_error:.4f} {their_p99:.4f}"
+    figure(
+        f"log-probs of {sum(map(len, prompts))} tokens, transformers {transformers.__version__}, "
+        "mean and p99 in nat",
+        f"against bf16 {mean:.4f} {p99:.4f}, against f32 {our_error:.4f} {our_p99:.4f}, "
+        f"theirs {their_error:.4f} {their_p99:.4f}",
     )
     assert mean <= MEAN_LIMIT
     assert p99 <= P99_LIMIT
