@@ -14,6 +14,7 @@ use ingle_core::{Executor, ExecutorError, ExecutorShape, RowMask, StepId, StepPl
 use crate::CudaError;
 use crate::buffers::{LIST_ROWS, OUT_BYTES};
 use crate::graphs::{GraphStats, Graphs};
+use crate::launches::LaunchCounters;
 use crate::memory::{copy_to_device, copy_to_host, copy_to_offset};
 use crate::metadata::{PackedStep, PlanLimits, SlotRecord, pack, pack_late};
 use crate::model::{Model, StepShape};
@@ -26,6 +27,7 @@ use crate::waiter::{Message, StepBuffers, Submitted};
 pub struct CudaExecutor {
     // Fields drop in this order: threads that use the model first.
     pub(crate) graphs: Option<Graphs>,
+    pub(crate) launches: Arc<LaunchCounters>,
     pub(crate) to_waiter: Option<Sender<Message>>,
     pub(crate) waiter: Option<JoinHandle<()>>,
     /// Host buffers that came back from the waiter.
@@ -85,10 +87,18 @@ impl Executor for CudaExecutor {
 }
 
 impl CudaExecutor {
-    /// How far graph recording is; all zero with `enforce_eager`.
+    /// How far graphs are and how steps were launched; no graphs with `enforce_eager`.
     #[must_use]
     pub fn graph_stats(&self) -> GraphStats {
-        self.graphs.as_ref().map(Graphs::stats).unwrap_or_default()
+        let (nodes_max, last_error) =
+            self.graphs.as_ref().map(Graphs::nodes_and_error).unwrap_or_default();
+        GraphStats { launches: self.launches.read(), nodes_max, last_error }
+    }
+
+    /// The same numbers for whoever reads them without the executor.
+    #[must_use]
+    pub fn launch_counters(&self) -> Arc<LaunchCounters> {
+        Arc::clone(&self.launches)
     }
 
     /// Blocks until every graph asked for is recorded. For benchmarks and tests.
@@ -220,12 +230,13 @@ impl CudaExecutor {
         // SAFETY: the metadata of this step is queued ahead on the same stream, `shape` holds it, and
         // all steps share this stream.
         unsafe {
-            match graph {
+            match &graph {
                 Some(graph) => graph.launch(stream)?,
                 None if has_extras => self.queue_with_extras(shape, packed, buffers)?,
                 None => model.step(stream, shape)?,
             }
         }
+        self.launches.launched(graph.is_some());
         let bytes = packed.num_now as usize * OUT_BYTES as usize;
         if bytes > 0 {
             copy_to_host(stream, &buffers.out, model.buffers.out, bytes)?;
@@ -235,10 +246,8 @@ impl CudaExecutor {
 
     fn padded(&self, rows: u32) -> Result<u32, CudaError> {
         self.model.buckets.fit(rows).ok_or_else(|| {
-            CudaError::Unsupported(format!(
-                "{rows} rows, built for {}",
-                self.model.buckets.largest()
-            ))
+            let largest = self.model.buckets.largest();
+            CudaError::Unsupported(format!("{rows} rows, built for {largest}"))
         })
     }
 

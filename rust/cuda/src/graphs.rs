@@ -7,8 +7,12 @@ use std::thread::JoinHandle;
 
 use crate::CudaError;
 use crate::graph::GraphExec;
+use crate::launches::{LaunchCounters, LaunchStats};
 use crate::model::{Model, StepShape};
 use crate::stream::Stream;
+
+/// Takes one line for the operator, after the start; may block, and is not called by the engine thread.
+pub type WarningSink = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// Graphs of one model and the thread that records them.
 #[derive(Debug)]
@@ -17,30 +21,35 @@ pub(crate) struct Graphs {
     thread: Option<JoinHandle<()>>,
 }
 
-/// How far recording is.
+/// How far recording is, and how steps were launched.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GraphStats {
-    /// Recorded.
-    pub ready: usize,
-    /// Asked for and not yet recorded.
-    pub waiting: usize,
-    /// Nodes of the largest one.
+    /// As /metrics has them.
+    pub launches: LaunchStats,
+    /// Nodes of the largest graph.
     pub nodes_max: usize,
-    /// Why the last failed one failed; such steps stay plain launches.
+    /// Why the last failed graph failed; such steps stay plain launches.
     pub last_error: Option<String>,
 }
 
-#[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
+    counters: Arc<LaunchCounters>,
+    warn: WarningSink,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("counters", &self.counters).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, Default)]
 struct State {
     graphs: HashMap<StepShape, Entry>,
     wanted: VecDeque<StepShape>,
-    busy: bool,
+    /// Nothing more is recorded.
     stop: bool,
     last_error: Option<String>,
 }
@@ -52,69 +61,44 @@ enum Entry {
     Failed,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl Graphs {
-    /// Starts the thread and asks for `first`, in that order.
-    pub(crate) fn start(model: &Arc<Model>, first: &[StepShape]) -> Result<Self, CudaError> {
-        let shared = Arc::new(Shared::default());
-        {
-            let mut state = shared.lock();
-            for shape in first {
-                if state.graphs.insert(*shape, Entry::Requested).is_none() {
-                    state.wanted.push_back(*shape);
-                }
-            }
-        }
+    /// Starts the thread and asks for `first`, in that order. The first failure is told to `warn`.
+    pub(crate) fn start(
+        model: &Arc<Model>,
+        first: &[StepShape],
+        counters: &Arc<LaunchCounters>,
+        warn: &WarningSink,
+    ) -> Result<Self, CudaError> {
+        let shared = Arc::new(Shared::new(first, counters, warn));
         let (model, for_thread) = (Arc::clone(model), Arc::clone(&shared));
         let thread = std::thread::Builder::new()
             .name("ingle-capture".to_owned())
-            .spawn(move || record_wanted(&model, &for_thread))
+            .spawn(move || record_steps(&model, &for_thread))
             .map_err(|source| CudaError::Io { what: "capture thread".to_owned(), source })?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
     /// The graph of a shape, or `None` until it is recorded; asks for it before those that wait.
     pub(crate) fn ready(&self, shape: StepShape) -> Option<Arc<GraphExec>> {
-        let mut state = self.shared.lock();
-        match state.graphs.get(&shape) {
-            Some(Entry::Ready(graph)) => Some(Arc::clone(graph)),
-            Some(_) => None,
-            None => {
-                state.graphs.insert(shape, Entry::Requested);
-                state.wanted.push_front(shape);
-                drop(state);
-                self.shared.changed.notify_all();
-                None
-            }
-        }
+        self.shared.ready(shape)
     }
 
     /// Blocks until nothing waits to be recorded. For benchmarks and tests.
     pub(crate) fn wait_until_idle(&self) {
         let mut state = self.shared.lock();
-        while (state.busy || !state.wanted.is_empty()) && !state.stop {
+        while self.shared.counters.read().graphs_waiting > 0 {
             state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// How far recording is.
-    pub(crate) fn stats(&self) -> GraphStats {
+    /// Nodes of the largest graph, and why the last failed one failed.
+    pub(crate) fn nodes_and_error(&self) -> (usize, Option<String>) {
         let state = self.shared.lock();
-        let ready = state.graphs.values().filter_map(|entry| match entry {
-            Entry::Ready(graph) => Some(graph.num_nodes()),
-            _ => None,
+        let nodes = state.graphs.values().map(|entry| match entry {
+            Entry::Ready(graph) => graph.num_nodes(),
+            Entry::Requested | Entry::Failed => 0,
         });
-        GraphStats {
-            ready: ready.clone().count(),
-            waiting: state.wanted.len() + usize::from(state.busy),
-            nodes_max: ready.max().unwrap_or(0),
-            last_error: state.last_error.clone(),
-        }
+        (nodes.max().unwrap_or(0), state.last_error.clone())
     }
 }
 
@@ -129,52 +113,226 @@ impl Drop for Graphs {
     }
 }
 
-fn record_wanted(model: &Arc<Model>, shared: &Shared) {
+fn record_steps(model: &Arc<Model>, shared: &Shared) {
+    let _closing = Closing(shared);
     let stream = model.context.make_current().and_then(|()| Stream::new(&model.context));
     let stream = match stream {
         Ok(stream) => stream,
-        Err(error) => {
-            let mut state = shared.lock();
-            state.last_error = Some(error.to_string());
-            state.stop = true;
-            drop(state);
-            shared.changed.notify_all();
-            return;
-        }
+        Err(error) => return shared.give_up(&error),
     };
-    while let Some(shape) = next_wanted(shared) {
+    shared.record_wanted(|shape| {
         let keeps: Arc<Model> = Arc::clone(model);
-        let graph = GraphExec::capture(&stream, keeps, || {
+        GraphExec::capture(&stream, keeps, || {
             // SAFETY: the stream is being captured; replays run on the one stream of all steps, each
             // behind a step whose padded sizes are `shape`.
             unsafe { model.step(&stream, shape) }
-        });
-        let mut state = shared.lock();
-        state.busy = false;
-        let entry = match graph {
-            Ok(graph) => Entry::Ready(Arc::new(graph)),
-            Err(error) => {
-                state.last_error = Some(format!("{shape:?}: {error}"));
-                Entry::Failed
-            }
-        };
-        state.graphs.insert(shape, entry);
-        drop(state);
-        shared.changed.notify_all();
+        })
+    });
+}
+
+/// Ends recording however its thread ends: nobody waits for graphs that will not come.
+struct Closing<'a>(&'a Shared);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        self.0.close();
     }
 }
 
-/// Sleeps until a shape is wanted; `None` when the executor goes away.
-fn next_wanted(shared: &Shared) -> Option<StepShape> {
-    let mut state = shared.lock();
-    loop {
+impl Shared {
+    fn new(first: &[StepShape], counters: &Arc<LaunchCounters>, warn: &WarningSink) -> Self {
+        let mut state = State::default();
+        for shape in first {
+            if state.graphs.insert(*shape, Entry::Requested).is_none() {
+                state.wanted.push_back(*shape);
+                counters.ask();
+            }
+        }
+        Self {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            counters: Arc::clone(counters),
+            warn: Arc::clone(warn),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ready(&self, shape: StepShape) -> Option<Arc<GraphExec>> {
+        let mut state = self.lock();
+        match state.graphs.get(&shape) {
+            Some(Entry::Ready(graph)) => return Some(Arc::clone(graph)),
+            Some(Entry::Requested | Entry::Failed) => return None,
+            None => self.counters.ask(),
+        }
         if state.stop {
-            return None;
+            state.graphs.insert(shape, Entry::Failed);
+            self.counters.settle(false);
+        } else {
+            state.graphs.insert(shape, Entry::Requested);
+            state.wanted.push_front(shape);
         }
-        if let Some(shape) = state.wanted.pop_front() {
-            state.busy = true;
-            return Some(shape);
+        drop(state);
+        self.changed.notify_all();
+        None
+    }
+
+    /// Records what is wanted, one after the other, until the executor goes away.
+    fn record_wanted(&self, mut capture: impl FnMut(StepShape) -> Result<GraphExec, CudaError>) {
+        while let Some(shape) = self.next_wanted() {
+            let captured = capture(shape);
+            let mut state = self.lock();
+            let (entry, failure) = match captured {
+                Ok(graph) => (Entry::Ready(Arc::new(graph)), None),
+                Err(error) => {
+                    let StepShape { tokens, samples } = shape;
+                    let text = format!("{tokens} token rows and {samples} samples: {error}");
+                    (Entry::Failed, Some(text))
+                }
+            };
+            self.counters.settle(failure.is_none());
+            state.graphs.insert(shape, entry);
+            let is_first = failure.is_some() && state.last_error.is_none();
+            state.last_error = failure.clone().or(state.last_error.take());
+            drop(state);
+            self.changed.notify_all();
+            if let Some(failure) = failure.filter(|_| is_first) {
+                (self.warn)(&format!(
+                    "no CUDA graph for steps of {failure}; such steps are launched kernel by kernel, \
+                     which is slower, and further failures are only counted (ingle:device_graphs)"
+                ));
+            }
         }
-        state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+    }
+
+    /// Sleeps until a shape is wanted; `None` when the executor goes away.
+    fn next_wanted(&self) -> Option<StepShape> {
+        let mut state = self.lock();
+        loop {
+            if state.stop {
+                return None;
+            }
+            if let Some(shape) = state.wanted.pop_front() {
+                return Some(shape);
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Nothing can be recorded at all.
+    fn give_up(&self, error: &CudaError) {
+        self.lock().last_error = Some(error.to_string());
+        (self.warn)(&format!(
+            "no CUDA graphs: {error}; all steps are launched kernel by kernel, which is slower"
+        ));
+    }
+
+    /// What still waits, and whatever is asked for from now on, has failed.
+    fn close(&self) {
+        let mut state = self.lock();
+        state.stop = true;
+        state.wanted.clear();
+        for entry in state.graphs.values_mut() {
+            if matches!(entry, Entry::Requested) {
+                *entry = Entry::Failed;
+                self.counters.settle(false);
+            }
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake;
+
+    const SHAPES: [StepShape; 3] = [
+        StepShape { tokens: 1, samples: 1 },
+        StepShape { tokens: 2, samples: 2 },
+        StepShape { tokens: 4, samples: 4 },
+    ];
+
+    /// Shapes that wait, and where the warnings go.
+    fn waiting() -> (Shared, Arc<Mutex<Vec<String>>>) {
+        let warnings = Arc::new(Mutex::new(Vec::new()));
+        let told = Arc::clone(&warnings);
+        let warn: WarningSink =
+            Arc::new(move |text: &str| told.lock().unwrap().push(text.to_owned()));
+        (Shared::new(&SHAPES, &Arc::default(), &warn), warnings)
+    }
+
+    fn numbers(shared: &Shared) -> [u64; 3] {
+        let stats = shared.counters.read();
+        [stats.graphs_ready, stats.graphs_waiting, stats.graphs_failed]
+    }
+
+    /// A graph that cannot be captured is counted, and the first one is told with its reason.
+    #[test]
+    fn failures_are_counted_and_the_first_is_told() {
+        let context = fake::context();
+        let stream = Stream::new(&context).unwrap();
+        let (shared, warnings) = waiting();
+        assert_eq!(numbers(&shared), [0, 3, 0]);
+        let mut order = Vec::new();
+        shared.record_wanted(|shape| {
+            order.push(shape.tokens);
+            // The next two are captured and end in an error.
+            if order.len() == 1 {
+                fake::fail("cuStreamEndCapture", 1, 901);
+                fake::fail("cuStreamEndCapture", 2, 901);
+            }
+            shared.lock().stop = order.len() == 3;
+            GraphExec::capture(&stream, Arc::new(()), || Ok(()))
+        });
+        assert_eq!(order, [1, 2, 4]);
+        assert_eq!(numbers(&shared), [1, 0, 2]);
+        assert!(shared.ready(SHAPES[0]).is_some());
+        assert!(shared.ready(SHAPES[1]).is_none() && shared.ready(SHAPES[2]).is_none());
+        assert_eq!(numbers(&shared), [1, 0, 2]);
+        let warnings = warnings.lock().unwrap();
+        let [warning] = warnings.as_slice() else { panic!("{warnings:?}") };
+        assert!(
+            warning.starts_with(
+                "no CUDA graph for steps of 2 token rows and 2 samples: cuStreamEndCapture"
+            ),
+            "{warning}"
+        );
+        assert!(shared.lock().last_error.as_ref().unwrap().starts_with("4 token rows"));
+    }
+
+    /// A thread that ends, by a panic as well, leaves nothing waiting, now or later.
+    #[test]
+    fn nothing_waits_for_a_thread_that_has_ended() {
+        let (shared, warnings) = waiting();
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _closing = Closing(&shared);
+            shared.give_up(&CudaError::Unsupported("no stream".to_owned()));
+            std::panic::resume_unwind(Box::new("the thread's own mistake"));
+        }));
+        assert!(ended.is_err());
+        assert_eq!(numbers(&shared), [0, 0, 3]);
+        assert!(shared.ready(StepShape { tokens: 8, samples: 8 }).is_none());
+        assert_eq!(numbers(&shared), [0, 0, 4]);
+        assert!(shared.next_wanted().is_none());
+        let warnings = warnings.lock().unwrap();
+        assert_eq!(
+            *warnings,
+            ["no CUDA graphs: no stream; all steps are launched kernel by kernel, which is slower"]
+        );
+    }
+
+    /// What a step needs now is recorded before what was asked for in advance.
+    #[test]
+    fn a_step_s_own_shape_goes_first() {
+        let (shared, _) = waiting();
+        let own = StepShape { tokens: 64, samples: 0 };
+        assert!(shared.ready(own).is_none() && shared.ready(own).is_none());
+        assert_eq!(numbers(&shared), [0, 4, 0]);
+        assert_eq!(shared.next_wanted(), Some(own));
+        assert_eq!(shared.next_wanted(), Some(SHAPES[0]));
     }
 }

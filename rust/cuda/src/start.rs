@@ -14,7 +14,8 @@ use crate::buffers::{LIST_ROWS, OUT_BYTES};
 use crate::config::CudaConfig;
 use crate::context::{Context, Driver};
 use crate::executor::{BUFFER_SETS, CudaExecutor, STEPS_IN_FLIGHT};
-use crate::graphs::Graphs;
+use crate::graphs::{Graphs, WarningSink};
+use crate::launches::LaunchCounters;
 use crate::memory::{PinnedBuffer, upload};
 use crate::metadata::SlotRecord;
 use crate::model::{Model, StepShape};
@@ -64,7 +65,8 @@ impl fmt::Display for StartReport {
 }
 
 impl CudaExecutor {
-    /// Loads a checkpoint onto a GPU. Blocking: seconds.
+    /// Loads a checkpoint onto a GPU. Blocking: seconds. `warn` takes what the operator should know and
+    /// comes up after this has returned.
     ///
     /// # Errors
     /// Whatever is missing or does not fit, in one line with the numbers.
@@ -74,6 +76,7 @@ impl CudaExecutor {
         source: &Arc<dyn WeightSource>,
         config: &CudaConfig,
         sink: CompletionSink,
+        warn: &WarningSink,
     ) -> Result<(Self, StartReport), CudaError> {
         let clock = Clock::default();
         check_supported(&spec, config)?;
@@ -86,13 +89,15 @@ impl CudaExecutor {
         let budget = memory.budget.clone();
         let model = Arc::new(setup.model(memory, parts.kernels, parts.products));
         clock.time("tables and warm pass", || warm(&model, &stream))?;
+        let launches = Arc::new(LaunchCounters::default());
         let graphs = if config.enforce_eager {
             None
         } else {
-            Some(Graphs::start(&model, &first_graphs(&model))?)
+            Some(Graphs::start(&model, &first_graphs(&model), &launches, warn)?)
         };
-        let executor = clock
-            .time("host buffers", || assemble(&model, budget.num_blocks, stream, graphs, sink))?;
+        let launching = Launching { stream, graphs, launches };
+        let executor =
+            clock.time("host buffers", || assemble(&model, budget.num_blocks, launching, sink))?;
         let report = StartReport {
             device: setup.device_line(),
             memory: budget,
@@ -176,12 +181,18 @@ fn first_graphs(model: &Model) -> Vec<StepShape> {
     shapes
 }
 
+/// What steps are launched with.
+struct Launching {
+    stream: Stream,
+    graphs: Option<Graphs>,
+    launches: Arc<LaunchCounters>,
+}
+
 /// Host buffers and the waiter thread.
 fn assemble(
     model: &Arc<Model>,
     num_blocks: u32,
-    stream: Stream,
-    graphs: Option<Graphs>,
+    launching: Launching,
     sink: CompletionSink,
 ) -> Result<CudaExecutor, CudaError> {
     let context = &model.context;
@@ -218,8 +229,10 @@ fn assemble(
         row_tile: 128,
         vocab_size: model.spec.vocab_size,
     };
+    let Launching { stream, graphs, launches } = launching;
     Ok(CudaExecutor {
         graphs,
+        launches,
         to_waiter: Some(to_waiter),
         waiter: Some(waiter),
         free,

@@ -1,7 +1,11 @@
 //! Builds the executor of a GPU. At start, caller's thread.
 
+use std::sync::Arc;
+
 use ingle_core::{CompletionSink, Executor as _};
-use ingle_cuda::{CudaConfig, CudaExecutor, DeviceType, LibraryPaths, StartReport, probe};
+use ingle_cuda::{
+    CudaConfig, CudaExecutor, DeviceType, LibraryPaths, StartReport, WarningSink, probe,
+};
 use ingle_model::Checkpoint;
 
 use crate::device::Built;
@@ -11,6 +15,7 @@ use crate::prepare::MAX_BANNED;
 use crate::sampling::{MAX_LOG_PROBS, MAX_LOGIT_BIAS};
 use crate::sizes::{Sizes, setting};
 use crate::tokenizer_files::TextParts;
+use crate::warn::warn;
 
 /// Loads the model onto GPU `ordinal`.
 ///
@@ -27,8 +32,9 @@ pub(crate) fn build_cuda(
     let config = config(ordinal, options, spec.max_position_embeddings, text.vocab_size)?;
     let wanted_len = config.max_model_len;
     let source = &checkpoint.source;
+    let warn: WarningSink = Arc::new(warn);
     let (executor, report) =
-        CudaExecutor::load(spec.clone(), &checkpoint.plan, source, &config, sink)
+        CudaExecutor::load(spec.clone(), &checkpoint.plan, source, &config, sink, &warn)
             .map_err(|error| EngineError::Model(error.to_string()))?;
     let shape = executor.shape();
     let holds = shape.num_blocks.saturating_mul(shape.block_size);
@@ -56,7 +62,8 @@ pub(crate) fn build_cuda(
     let name = name(ordinal, &report);
     let part = |(name, bytes): &(&str, u64)| (format!("{}_bytes", name.replace(' ', "_")), *bytes);
     let memory = report.memory.parts.iter().map(part).collect();
-    Ok(Built { executor: Box::new(executor), sizes, name, memory })
+    let launches = Some(executor.launch_counters());
+    Ok(Built { executor: Box::new(executor), sizes, name, memory, launches })
 }
 
 /// The executor's settings: those of `options`, checked, else the defaults.

@@ -45,6 +45,7 @@ mod structured;
 mod tests;
 mod token_json;
 mod tokenizer_files;
+mod warn;
 mod wire;
 
 pub use body::{check_body, check_ids};

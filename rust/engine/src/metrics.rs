@@ -2,9 +2,11 @@
 //! writes (one relaxed store each), a scrape reads; refusals are counted by whoever refuses.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ingle_core::SchedulerStats;
+use ingle_cuda::{LaunchCounters, LaunchStats};
 
 use crate::histogram::Histogram;
 
@@ -25,6 +27,8 @@ pub(crate) struct Metrics {
     pub(crate) frames_queued: AtomicU64,
     pub(crate) slow_readers: AtomicU64,
     pub(crate) gauges: Gauges,
+    /// Written by the device's own threads.
+    launches: Option<Arc<LaunchCounters>>,
     pub(crate) time_to_first_token: Histogram,
     pub(crate) inter_token_latency: Histogram,
     pub(crate) e2e_latency: Histogram,
@@ -71,7 +75,8 @@ impl Gauges {
 }
 
 impl Metrics {
-    pub(crate) fn new() -> Self {
+    /// `launches`: of a device that has them.
+    pub(crate) fn new(launches: Option<Arc<LaunchCounters>>) -> Self {
         let request = || Histogram::seconds(REQUEST_SECONDS);
         Self {
             prompt_tokens: AtomicU64::new(0),
@@ -86,6 +91,7 @@ impl Metrics {
             frames_queued: AtomicU64::new(0),
             slow_readers: AtomicU64::new(0),
             gauges: Gauges::default(),
+            launches,
             time_to_first_token: Histogram::seconds(TTFT_SECONDS),
             inter_token_latency: Histogram::seconds(ITL_SECONDS),
             e2e_latency: request(),
@@ -108,6 +114,9 @@ impl Metrics {
         let labels = format!("engine=\"0\",model_name=\"{}\"", escape_label(model_name));
         self.render_gauges(&mut out, &labels, block_size, num_blocks);
         self.render_counters(&mut out, &labels);
+        if let Some(launches) = &self.launches {
+            render_launches(&launches.read(), &mut out, &labels);
+        }
         self.render_histograms(&mut out, &labels);
         out
     }
@@ -194,6 +203,24 @@ impl Metrics {
     }
 }
 
+fn render_launches(stats: &LaunchStats, out: &mut String, labels: &str) {
+    let name = "ingle:device_graphs";
+    let _ = writeln!(out, "# HELP {name} Graphs of whole steps.\n# TYPE {name} gauge");
+    for (state, value) in [
+        ("ready", stats.graphs_ready),
+        ("waiting", stats.graphs_waiting),
+        ("failed", stats.graphs_failed),
+    ] {
+        let _ = writeln!(out, "{name}{{{labels},state=\"{state}\"}} {value}");
+    }
+    let name = "ingle:device_steps_total";
+    let help = "Steps that the device got, as one graph or kernel by kernel.";
+    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} counter");
+    for (launch, value) in [("graph", stats.steps_replayed), ("plain", stats.steps_plain)] {
+        let _ = writeln!(out, "{name}{{{labels},launch=\"{launch}\"}} {value}");
+    }
+}
+
 fn escape_label(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -257,3 +284,35 @@ const TOKENS: &[u64] = &[
     1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000,
     200_000,
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_launches_are_shown_for_a_device_that_counts_them() {
+        let of = |launches| Metrics::new(launches).render("m", 16, 1);
+        assert!(!of(None).contains("ingle:device_"));
+        assert!(of(Some(Arc::default())).contains("ingle:device_steps_total{engine=\"0\""));
+        let stats = LaunchStats {
+            graphs_ready: 1,
+            graphs_waiting: 2,
+            graphs_failed: 3,
+            steps_replayed: 4,
+            steps_plain: 5,
+        };
+        let mut text = String::new();
+        render_launches(&stats, &mut text, "e=\"0\"");
+        let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(
+            lines,
+            [
+                "ingle:device_graphs{e=\"0\",state=\"ready\"} 1",
+                "ingle:device_graphs{e=\"0\",state=\"waiting\"} 2",
+                "ingle:device_graphs{e=\"0\",state=\"failed\"} 3",
+                "ingle:device_steps_total{e=\"0\",launch=\"graph\"} 4",
+                "ingle:device_steps_total{e=\"0\",launch=\"plain\"} 5",
+            ]
+        );
+    }
+}

@@ -1,9 +1,11 @@
 //! What the engine thread and the threads of callers share: the two queues, atomics, and the model's
 //! read-only description. No lock of the engine thread is ever held by a caller while it works.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use ingle_core::{Micros, TenantId};
+use ingle_cuda::LaunchCounters;
 
 use crate::clock::Clock;
 use crate::inbox::Inbox;
@@ -58,12 +60,16 @@ pub(crate) enum EngineState {
 }
 
 impl Shared {
-    pub(crate) fn new(served: Served, clock: Clock) -> std::io::Result<Self> {
+    pub(crate) fn new(
+        served: Served,
+        clock: Clock,
+        launches: Option<Arc<LaunchCounters>>,
+    ) -> std::io::Result<Self> {
         Ok(Self {
             served,
             inbox: Inbox::default(),
             outbox: Outbox::new()?,
-            metrics: Metrics::new(),
+            metrics: Metrics::new(launches),
             clock,
             state: AtomicU8::new(EngineState::Serving as u8),
             in_system: AtomicU32::new(0),

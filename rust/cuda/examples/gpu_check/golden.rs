@@ -93,7 +93,7 @@ fn check_model(options: &Options, name: &str, model: &Path, cases: &[Case]) {
          \"log_prob_max\":{max:.4},\"logit_p99\":{logit_p99:.4},\"logit_max\":{logit_max:.4},\
          \"argmax_wrong\":{wrong},\"generated_wrong\":{generated_wrong},\
          \"chunked_max\":{chunk_max:.5},\"repeats\":{repeats},\"graphs\":{},\"graph_error\":{:?}}}",
-        stats.ready, stats.last_error
+        stats.launches.graphs_ready, stats.last_error
     );
 }
 

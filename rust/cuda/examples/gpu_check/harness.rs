@@ -8,7 +8,7 @@ use ingle_core::{
     BlockId, Executor, OpenedSlot, PlanRow, SampleMode, SamplingParams, SlotId, StepCompletion,
     StepId, StepOutput, StepPlan, TokenId, TokenSource, Wants,
 };
-use ingle_cuda::{CudaConfig, CudaExecutor, LibraryPaths, StartReport};
+use ingle_cuda::{CudaConfig, CudaExecutor, LibraryPaths, StartReport, WarningSink};
 
 /// Command-line options.
 pub(crate) struct Options {
@@ -88,12 +88,14 @@ impl Harness {
             ..CudaConfig::default()
         };
         let sink = Arc::new(move |completion| sender.lock().unwrap().send(completion).unwrap());
+        let warn: WarningSink = Arc::new(|text: &str| println!("warning: {text}"));
         let loaded = CudaExecutor::load(
             checkpoint.spec,
             &checkpoint.plan,
             &checkpoint.source,
             &config,
             sink,
+            &warn,
         );
         let (executor, report) = match loaded {
             Ok(loaded) => loaded,

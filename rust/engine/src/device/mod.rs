@@ -4,8 +4,10 @@ mod cpu;
 mod sim;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use ingle_core::{CompletionSink, Executor};
+use ingle_cuda::LaunchCounters;
 use ingle_model::Checkpoint;
 
 use crate::device_cuda::{build_cuda, is_usable};
@@ -54,6 +56,8 @@ pub(crate) struct Built {
     pub(crate) name: String,
     /// Name in the style `weights_bytes`, and bytes; for the memory table.
     pub(crate) memory: Vec<(String, u64)>,
+    /// Of a device that launches steps as graphs or kernel by kernel.
+    pub(crate) launches: Option<Arc<LaunchCounters>>,
 }
 
 /// Builds the executor; loads weights.

@@ -81,7 +81,8 @@ impl Bench {
             state.device = Some(Device { script, slots: HashMap::new(), sink });
             state.auto = auto;
             let executor = Box::new(ScriptExecutor { driver: driver.clone(), max_steps_in_flight });
-            Ok(Built { executor, sizes: sizes(), name: "script".to_owned(), memory: Vec::new() })
+            let (name, memory) = ("script".to_owned(), Vec::new());
+            Ok(Built { executor, sizes: sizes(), name, memory, launches: None })
         };
         let loaded = load_with(&options, build).unwrap();
         Self { engine: Engine::run(&options, loaded).unwrap(), driver }
