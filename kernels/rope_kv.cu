@@ -10,7 +10,7 @@
 //   KV address in bytes: kv_base + block * block_stride + layer_offset
 //                        + (((K ? 0 : 1) * num_kv_heads + head) * block_size + offset) * HEAD_DIM * 2.
 //   style 0 rotates i with i + rotary_dim / 2, style 1 rotates 2i with 2i + 1.
-// Numerics: f32, one rounding to act. rotary_dim % 4 == 0, HEAD_DIM % 32 == 0, <= 256.
+// Numerics: f32, one rounding to act. rotary_dim % 4 == 0, HEAD_DIM even, <= 256 (built: 16, 32, 64, 96, 128, 256).
 // Launch: rope_table grid ceil(num_positions * half / 256), block 256;
 //   rope_kv_paged grid (T_pad, ceil(heads / 8)), block 256, heads = num_heads + 2 * num_kv_heads.
 #include "ptx.cuh"

@@ -9,6 +9,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
+from builds import StreamTile
 from device import Kernels, graph_us, u32
 from sampling import Params, prepare_sampler
 from step import PagedKv, Row, Step, prepare
@@ -119,13 +120,6 @@ SHAPES = {
 }
 
 
-def stream_bytes(rows: int, k: int, epilogue: int, stages: int, steps: int, x_shared: int) -> int:
-    """Dynamic shared memory of gemm_stream."""
-    tiles = 2 if epilogue == 2 else 1
-    x = rows * (-(-2 * k // 128) * 128 + 64) if x_shared else 0
-    return stages * steps * tiles * 8192 + tiles * rows * 512 + x
-
-
 def gemm(most_rows=(1, 8, 16)) -> None:
     """gemm_stream's builds for each shape: microseconds without and with programmatic launch."""
     sms = torch.cuda.get_device_properties(0).multi_processor_count
@@ -134,12 +128,12 @@ def gemm(most_rows=(1, 8, 16)) -> None:
     for name, (n, k, epilogue) in SHAPES.items():
         for rows in most_rows:
             for stages, steps, x_shared, per_sm in options:
-                smem = stream_bytes(max(8, rows), k, epilogue, stages, steps, x_shared)
+                tile = StreamTile(max(8, rows), stages, steps, bool(x_shared))
+                smem = tile.shared_bytes(k, epilogue)
                 if (smem + 1024) * per_sm > 227 * 1024:
                     continue
-                macros = {"GEMM_ROWS": max(8, rows), "GEMM_EPI": epilogue, "GEMM_STAGES": stages}
-                macros |= {"GEMM_STEPS": steps, "GEMM_X_SHARED": x_shared}
-                kernels = Kernels("gemm_stream", {"gemm_n": n, "gemm_k": k}, **macros)
+                dims = {"gemm_n": n, "gemm_k": k}
+                kernels = Kernels("gemm_stream", dims, **tile.defines(epilogue))
                 what = f"{stages}x{steps} x{x_shared} {per_sm}/SM"
                 jobs.append((name, rows, what, per_sm * sms, smem, kernels))
     with ThreadPoolExecutor(14) as pool:
@@ -199,10 +193,9 @@ def chain(layers: int = 8, context: int = 1024) -> None:
         built = {}
         for name, (stages, steps, x_shared) in plan.items():
             n, k, epilogue = shapes[name]
-            macros = {"GEMM_EPI": epilogue, "GEMM_STAGES": stages, "GEMM_STEPS": steps}
-            macros |= {"GEMM_X_SHARED": x_shared}
-            smem = stream_bytes(8, k, epilogue, stages, steps, x_shared)
-            built[name] = Kernels("gemm_stream", {"gemm_n": n, "gemm_k": k}, **macros), smem
+            tile = StreamTile(8, stages, steps, bool(x_shared))
+            kernels = Kernels("gemm_stream", {"gemm_n": n, "gemm_k": k}, **tile.defines(epilogue))
+            built[name] = kernels, tile.shared_bytes(k, epilogue)
 
         def launch(pdl: bool, built: dict = built) -> None:
             def product(name: str, layer: int, source, target) -> None:

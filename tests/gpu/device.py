@@ -42,6 +42,12 @@ def arch() -> str:
     return f"sm_{major}{minor}" + ("a" if (major, minor) == (9, 0) else "")
 
 
+def shared_bytes_limit() -> int:
+    """Most dynamic shared memory of a block on the current GPU; as rust/cuda's stream_tiles."""
+    capability = torch.cuda.get_device_capability()
+    return {(9, 0): 227 << 10, (8, 0): 163 << 10}.get(capability, 99 << 10)
+
+
 class LaunchAttribute(ctypes.Structure):
     """CUlaunchAttribute: an id, padding, a value of 64 bytes."""
 

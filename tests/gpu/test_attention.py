@@ -109,6 +109,9 @@ EDGES = [
     (14, 1),
     (15, 1),
     (16, 1),
+    (30, 1),  # lengths around a tile: 32 tokens with a head of 256, else 64
+    (31, 1),
+    (32, 1),
     (62, 1),
     (63, 1),
     (64, 1),
@@ -122,6 +125,9 @@ CHUNKS = [
     (0, 15),
     (3, 16),
     (0, 17),
+    (0, 31),
+    (0, 32),
+    (1, 32),
     (60, 63),
     (0, 64),
     (64, 65),
@@ -208,79 +214,75 @@ def test_no_split_does_not_depend_on_the_chunk(head_dim, window):
     assert all(torch.equal(result, results[0]) for result in results)
 
 
+ROTARY = [(16, 16), (32, 32), (32, 16), (64, 64), (96, 96), (96, 32), (128, 128), (128, 64)]
+
+
 @pytest.mark.parametrize("style", [0, 1])
 @pytest.mark.parametrize("name", DTYPES)
-@pytest.mark.parametrize(
-    ("head_dim", "rotary"), [(64, 64), (96, 96), (128, 128), (128, 64), (256, 256), (96, 32)]
-)
+@pytest.mark.parametrize(("head_dim", "rotary"), [*ROTARY, (256, 256)])
 @pytest.mark.parametrize("extras", [False, True])
 def test_rope_kv(name, head_dim, rotary, style, extras):
-    dtype, flag, tolerance = DTYPES[name]
-    heads, kv_heads, block_size, T = 6, 2, 16, 19
+    heads, kv_heads, block_size, length = 6, 2, 16, 20000
     dims = {
         "num_heads": heads,
         "num_kv_heads": kv_heads,
         "rotary_dim": rotary,
         "block_size": block_size,
     }
-    kernels = Kernels("rope_kv", dims, extras, DTYPE_F16=flag, HEAD_DIM=head_dim)
-    half, length = rotary // 2, 20000
+    kernels = Kernels("rope_kv", dims, extras, DTYPE_F16=DTYPES[name][1], HEAD_DIM=head_dim)
+    half = rotary // 2
     inv = torch.tensor([500000 ** (-2 * i / rotary) for i in range(half)], device="cuda")
     table = poison(length, half, 2, dtype=torch.float32)
-    kernels.launch(
-        "rope_table_f32_sm80",
-        -(-length * half // 256),
-        256,
-        inv,
-        1.25,
-        table,
-        length,
-        half,
-        dims=False,
-    )
+    arguments = (inv, 1.25, table, length, half)
+    kernels.launch("rope_table_f32_sm80", -(-length * half // 256), 256, *arguments, dims=False)
     angle = (torch.arange(length, device="cuda").float()[:, None] * inv).double()
     expected = torch.stack([angle.cos(), angle.sin()], -1) * 1.25
     assert float((table - expected).abs().max()) < 2e-7
-    width = (heads + 2 * kv_heads) * head_dim
+    for T in (1, 8, 19, 257):
+        sizes = (T, heads, kv_heads, head_dim, block_size)
+        check_rope_kv(kernels, name, sizes, style, table, expected, extras)
+
+
+def check_rope_kv(kernels, name, sizes, style, table, expected, extras):
+    """T tokens at random positions; one of them, unless it is alone, writes no KV."""
+    (dtype, _, tolerance), (T, heads, kv_heads, head_dim, block_size) = DTYPES[name], sizes
+    num_blocks, width = T // block_size + 2, (heads + 2 * kv_heads) * head_dim
     qkv = torch.randn(T, width, device="cuda").to(dtype)
     bias = torch.randn(width, device="cuda") if extras else None
     norms = [torch.rand(head_dim, device="cuda") + 0.5 if extras else None for _ in range(2)]
-    positions = torch.randint(0, length, (T,))
-    kv_slot = (torch.randperm(8 * block_size)[:T]).tolist()
-    kv_slot[3] = NONE
+    positions = torch.randint(0, len(table), (T,))
+    kv_slot = (torch.randperm(num_blocks * block_size)[:T]).tolist()
+    if T > 3:
+        kv_slot[3] = NONE
     q = poison(T, heads, head_dim, dtype=dtype)
-    kv = PagedKv(poison(8, 2, 2, kv_heads, block_size, head_dim, dtype=dtype), 1)
-    kernels.launch(
-        f"rope_kv_paged_{name}_sm80",
-        (T, -(-(heads + 2 * kv_heads) // 8)),
-        256,
-        qkv,
-        bias,
-        *norms,
-        table,
-        u32(positions),
-        u32(kv_slot),
-        q,
-        *kv.arguments,
-        1e-6,
-        style,
-    )
+    kv = PagedKv(poison(num_blocks, 2, 2, kv_heads, block_size, head_dim, dtype=dtype), 1)
+    grid = (T, -(-(heads + 2 * kv_heads) // 8))
+    places = (table, u32(positions), u32(kv_slot))
+    arguments = (qkv, bias, *norms, *places, q, *kv.arguments, 1e-6, style)
+    kernels.launch(f"rope_kv_paged_{name}_sm80", grid, 256, *arguments)
     x = (qkv.double() + (bias.double() if extras else 0)).view(T, heads + 2 * kv_heads, head_dim)
     for part, norm in ((slice(0, heads), norms[0]), (slice(heads, heads + kv_heads), norms[1])):
         if norm is not None:
             y = x[:, part]
             x[:, part] = y * (y.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * norm.double()
-    cos, sin = expected[positions].unbind(-1)
-    cos, sin = cos[:, None], sin[:, None]
-    r = x[:, : heads + kv_heads, :rotary].clone()
-    a, b = (r[..., :half], r[..., half:]) if style == 0 else (r[..., ::2], r[..., 1::2])
-    turned = torch.cat if style == 0 else lambda pair, dim: torch.stack(pair, dim).flatten(-2)
-    x[:, : heads + kv_heads, :rotary] = turned((a * cos - b * sin, b * cos + a * sin), -1)
+    turned = rotated(x[:, : heads + kv_heads], expected[positions], style)
+    x = torch.cat([turned, x[:, heads + kv_heads :]], 1)
     assert relative_error(q, x[:, :heads]) < tolerance
-    for t, slot in enumerate(kv_slot):
-        if slot != NONE:
-            got = kv.pool[slot // block_size, 1, :, :, slot % block_size]
-            want = x[t, heads:].view(2, kv_heads, head_dim)
-            assert relative_error(got, want) < 2 * tolerance
+    stored = [t for t, slot in enumerate(kv_slot) if slot != NONE]
+    blocks, places = zip(*(divmod(kv_slot[t], block_size) for t in stored), strict=True)
+    got = kv.pool[list(blocks), 1, :, :, list(places)]  # [stored, 2, kv_heads, head_dim]
+    want = x[stored, heads:].view(len(stored), 2, kv_heads, head_dim)
+    assert relative_error(got, want) < tolerance
     written = torch.isfinite(kv.pool).all(-1).sum()
-    assert int(written) == (T - 1) * 2 * kv_heads
+    assert int(written) == len(stored) * 2 * kv_heads
+
+
+def rotated(x, angles, style):
+    """x [T, heads, dim] turned by (cos, sin) [T, rotary / 2, 2]; what is beyond stays."""
+    rotary = 2 * angles.shape[1]
+    cos, sin = angles[:, None].unbind(-1)
+    r = x[..., :rotary]
+    a, b = r.chunk(2, -1) if style == 0 else (r[..., ::2], r[..., 1::2])
+    pair = (a * cos - b * sin, b * cos + a * sin)
+    turned = torch.cat(pair, -1) if style == 0 else torch.stack(pair, -1).flatten(-2)
+    return torch.cat([turned, x[..., rotary:]], -1)

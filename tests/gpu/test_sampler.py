@@ -80,6 +80,7 @@ def random_params(rng, vocab):
     ("vocab", "spread", "seed"),
     [
         (1000, 3, 0),
+        (4095, 3, 8),
         (4096, 3, 1),
         (4097, 8, 2),
         (50257, 2.5, 3),
@@ -190,7 +191,9 @@ def test_rows_do_not_depend_on_the_batch():
 
 
 @pytest.mark.parametrize("exact", [True, False])
-@pytest.mark.parametrize(("vocab", "valid"), [(37, 30), (5000, 5000), (128256, 128000)])
+@pytest.mark.parametrize(
+    ("vocab", "valid"), [(37, 30), (511, 511), (513, 512), (5000, 5000), (128256, 128000)]
+)
 @pytest.mark.parametrize("spread", [0.0, 2.0, 30.0])
 def test_log_probs(vocab, valid, spread, exact):
     logits = torch.randn(9, vocab, device="cuda") * spread
@@ -240,7 +243,7 @@ def test_log_probs_of_samples_are_those_of_raw_logits():
     assert changed_logits(logits[0], rows[0], 3000)[3] > 30
 
 
-@pytest.mark.parametrize("hidden", [64, 576, 4096])
+@pytest.mark.parametrize("hidden", [64, 248, 256, 264, 576, 4096])
 def test_pooling(hidden):
     lengths, dims = {4: 5, 0: 1, 7: 300, 2: 9}, {"hidden_size": hidden, "num_slots": 8}
     weight, accum = torch.rand(hidden, device="cuda"), poison(8, hidden, dtype=torch.float32)

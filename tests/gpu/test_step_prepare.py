@@ -11,12 +11,13 @@ DIMS = {
     "num_kv_heads": 2,
     "block_size": 16,
     "max_blocks": 80,
-    "num_slots": 300,
+    "num_slots": 1100,
 }
+NUM_SLOTS = DIMS["num_slots"]
 
 
 def random_step(rng, num_rows):
-    slots = rng.permutation(300)[:num_rows].tolist()
+    slots = rng.permutation(NUM_SLOTS)[:num_rows].tolist()
     rows, samples, first = [], [], 0
     for i, slot in enumerate(slots):
         decode = rng.random() < 0.6
@@ -50,14 +51,16 @@ def expected_entries(step, window, no_split, q_rows=64, tile=64):
 
 @pytest.mark.parametrize("no_split", [False, True])
 @pytest.mark.parametrize("exact", [True, False])
-@pytest.mark.parametrize(("seed", "num_rows"), [(0, 1), (1, 7), (2, 64), (3, 299), (4, 299)])
+@pytest.mark.parametrize(
+    ("seed", "num_rows"), [(0, 1), (1, 7), (2, 64), (3, 299), (4, 299), (5, 1023), (6, 1024)]
+)
 def test_step_prepare(seed, num_rows, exact, no_split):
     import numpy as np
 
     rng = np.random.default_rng(seed)
     step = random_step(rng, num_rows)
-    table = torch.from_numpy(rng.integers(0, 5000, (300, 80)).astype("int32")).cuda()
-    last = torch.from_numpy(rng.integers(0, 1000, 300).astype("int32")).cuda()
+    table = torch.from_numpy(rng.integers(0, 5000, (NUM_SLOTS, 80)).astype("int32")).cuda()
+    last = torch.from_numpy(rng.integers(0, 1000, NUM_SLOTS).astype("int32")).cuda()
     expected = table.clone().cpu()
     for slot, index, block in step.updates:
         expected[slot, index] = block
