@@ -102,7 +102,7 @@ wheel: $(VENV)/dev.stamp $(KERNELS)/built.stamp ## the wheel to publish, with ke
 	$(BIN)/python tools/check_wheel.py dist/ingle-*.whl
 
 # Both run where neither Rust nor .venv is: PYTHON has ingle (from the wheel), pytest, torch, transformers.
-gpu-test: ## everything that needs a GPU: kernels, whole models, against transformers
+gpu-test: ## everything that needs a GPU: kernels, sanitizers, whole models, against transformers
 	$(PYTHON) -m pytest -c tests/gpu/pytest.ini tests/gpu
 
 gpu-bench: ## start-up and speed on a GPU; TOKENIZER=tokenizer.json of Llama 3
