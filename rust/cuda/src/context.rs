@@ -122,6 +122,23 @@ pub(crate) struct DeviceInfo {
 }
 
 impl DeviceInfo {
+    /// Checks that the kernels can be built for the card: they copy asynchronously and multiply bf16
+    /// matrices, which cards have had since 8.0.
+    ///
+    /// # Errors
+    /// `Unsupported`, with the card's capability and the least.
+    pub(crate) fn check_capability(&self) -> Result<(), CudaError> {
+        if self.compute_capability >= LEAST_CAPABILITY {
+            return Ok(());
+        }
+        let (major, minor) = self.compute_capability;
+        let (least_major, least_minor) = LEAST_CAPABILITY;
+        Err(CudaError::Unsupported(format!(
+            "{} has compute capability {major}.{minor}, at least {least_major}.{least_minor} is needed",
+            self.name
+        )))
+    }
+
     /// NVRTC's name of the target: `sm_90a` on Hopper, whose own instructions need the `a`.
     pub(crate) fn arch(&self) -> String {
         let (major, minor) = self.compute_capability;
@@ -129,6 +146,9 @@ impl DeviceInfo {
         format!("sm_{major}{minor}{suffix}")
     }
 }
+
+/// The oldest cards that kernels are compiled for.
+const LEAST_CAPABILITY: (u32, u32) = (8, 0);
 
 /// The primary context of one device, waiting by blocking rather than by spinning.
 #[derive(Debug)]
@@ -196,5 +216,19 @@ impl Drop for Context {
         // SAFETY: retained once in `retain`; everything that uses it holds an Arc and is gone. An
         // error here (a lost device) has no one to go to.
         let _ = unsafe { self.driver.api.cuDevicePrimaryCtxRelease_v2(self.info.device) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::fake;
+
+    #[test]
+    fn cards_below_8_0_are_refused_by_name() {
+        for capability in [(8, 0), (8, 9), (9, 0), (12, 1)] {
+            fake::device(capability).check_capability().unwrap();
+        }
+        let error = fake::device((7, 5)).check_capability().unwrap_err().to_string();
+        assert_eq!(error, "Scripted GPU has compute capability 7.5, at least 8.0 is needed");
     }
 }

@@ -82,6 +82,7 @@ impl CudaExecutor {
         check_supported(&spec, config)?;
         let context =
             clock.time("driver and context", || Context::retain(Driver::open()?, config.device))?;
+        context.info.check_capability()?;
         let setup = Setup::new(spec, config, &context);
         let memory = setup.map_memory(plan, &clock)?;
         let stream = Stream::new(&context)?;

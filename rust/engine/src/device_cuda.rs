@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use ingle_core::{CompletionSink, Executor as _};
 use ingle_cuda::{
-    CudaConfig, CudaExecutor, DeviceType, LibraryPaths, StartReport, WarningSink, probe,
+    CudaConfig, CudaExecutor, DeviceProbe, DeviceType, LibraryPaths, StartReport, WarningSink,
+    probe,
 };
 use ingle_model::Checkpoint;
 
@@ -99,10 +100,14 @@ fn config(
     })
 }
 
-/// Whether `auto` takes the GPU: there is one, and the libraries that it needs.
-pub(crate) fn is_usable(options: &EngineOptions) -> bool {
-    let found = probe(0, &library_paths(&options.cuda_libraries));
-    found.driver_version.is_ok() && found.device_count > 0 && found.cublaslt.is_ok()
+/// Looks for the GPU that `auto` would take.
+pub(crate) fn probe_first(options: &EngineOptions) -> DeviceProbe {
+    probe(0, &library_paths(&options.cuda_libraries))
+}
+
+/// What the operator should know where `auto` leaves a GPU alone; nothing where there is none.
+pub(crate) fn left_alone(found: &DeviceProbe, lack: &str) -> Option<String> {
+    (!found.is_absent).then(|| format!("device: the cpu, since the GPU cannot be used: {lack}"))
 }
 
 /// Where NVIDIA's libraries may lie.
@@ -184,5 +189,29 @@ mod tests {
             load_threads: CudaConfig::default().load_threads,
         };
         assert_eq!(format!("{got:?}"), format!("{want:?}"));
+    }
+
+    /// A GPU that is there and cannot be used is told; a machine without one is not bothered.
+    #[test]
+    fn test_a_gpu_that_auto_leaves_alone_is_told() {
+        let mut found = DeviceProbe {
+            is_absent: false,
+            driver_version: Ok(13000),
+            device_count: 1,
+            name: Some("Tesla T4".to_owned()),
+            compute_capability: Some((7, 5)),
+            supported: Err("Tesla T4 has compute capability 7.5".to_owned()),
+            free_bytes: None,
+            total_bytes: None,
+            nvrtc: Ok(String::new()),
+            cublaslt: Ok(String::new()),
+        };
+        let lack = found.lack(true).unwrap().to_owned();
+        assert_eq!(
+            left_alone(&found, &lack).unwrap(),
+            "device: the cpu, since the GPU cannot be used: Tesla T4 has compute capability 7.5"
+        );
+        found.is_absent = true;
+        assert_eq!(left_alone(&found, &lack), None);
     }
 }

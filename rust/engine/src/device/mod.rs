@@ -10,7 +10,7 @@ use ingle_core::{CompletionSink, Executor};
 use ingle_cuda::LaunchCounters;
 use ingle_model::Checkpoint;
 
-use crate::device_cuda::{build_cuda, is_usable};
+use crate::device_cuda::{build_cuda, left_alone, probe_first};
 use crate::error::EngineError;
 use crate::options::EngineOptions;
 use crate::sizes::Sizes;
@@ -76,8 +76,15 @@ pub(crate) fn build_executor(
         Device::Sim(profile) => sim::build(profile.as_ref(), checkpoint, options, text, sink),
         Device::Cpu => cpu::build(checkpoint, options, text, sink),
         Device::Cuda(ordinal) => build_cuda(*ordinal, checkpoint, options, text, sink),
-        Device::Auto if is_usable(options) => build_cuda(0, checkpoint, options, text, sink),
-        Device::Auto => cpu::build(checkpoint, options, text, sink),
+        Device::Auto => {
+            let found = probe_first(options);
+            let Some(lack) = found.lack(options.prebuilt_kernels.is_some()) else {
+                return build_cuda(0, checkpoint, options, text, sink);
+            };
+            let mut built = cpu::build(checkpoint, options, text, sink)?;
+            built.sizes.notes.extend(left_alone(&found, lack));
+            Ok(built)
+        }
     }
 }
 
