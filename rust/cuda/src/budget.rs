@@ -33,14 +33,15 @@ pub(crate) struct BudgetInputs {
     pub(crate) kv_cache_memory_bytes: Option<u64>,
     pub(crate) block_bytes: u64,
     pub(crate) block_size: u32,
+    /// Tokens that the pool must hold at least.
+    pub(crate) least_tokens: u32,
 }
 
 impl MemoryBudget {
     /// Divides the memory.
     ///
     /// # Errors
-    /// With the numbers, if the rest holds hardly a block. Whether it holds the longest sequence is the
-    /// caller's to say, who knows whether that length was asked for or taken from the model.
+    /// With the numbers, if the rest holds hardly a block or less than it must.
     pub(crate) fn new(inputs: &BudgetInputs) -> Result<Self, CudaError> {
         let weights = inputs.weight_bytes.next_multiple_of(PIECE_BYTES);
         let buffers = inputs.buffer_bytes.next_multiple_of(PIECE_BYTES);
@@ -74,6 +75,13 @@ impl MemoryBudget {
                 inputs.free_bytes >> 20,
                 inputs.total_bytes >> 20,
                 limit >> 20,
+            )));
+        }
+        let holds = num_blocks * u64::from(inputs.block_size);
+        if holds < u64::from(inputs.least_tokens) {
+            return Err(CudaError::OutOfMemory(format!(
+                "max_model_len: {} tokens, the KV pool holds {holds}",
+                inputs.least_tokens
             )));
         }
         Ok(budget)
@@ -120,6 +128,7 @@ mod tests {
             kv_cache_memory_bytes: None,
             block_bytes: 8 << 20,
             block_size: 64,
+            least_tokens: 0,
         }
     }
 
@@ -142,5 +151,15 @@ mod tests {
         assert!(MemoryBudget::new(&greedy).is_err());
         let tiny = BudgetInputs { kv_cache_memory_bytes: Some(31 << 20), ..inputs() };
         assert!(MemoryBudget::new(&tiny).is_err());
+    }
+
+    #[test]
+    fn the_longest_sequence_fits_or_is_refused() {
+        // 1 GiB in blocks of 8 MiB: 128 of 64 tokens.
+        let kv_cache_memory_bytes = Some(1 << 30);
+        let all = BudgetInputs { kv_cache_memory_bytes, least_tokens: 8192, ..inputs() };
+        assert_eq!(MemoryBudget::new(&all).unwrap().num_blocks, 128);
+        let error = MemoryBudget::new(&BudgetInputs { least_tokens: 8193, ..all }).unwrap_err();
+        assert_eq!(error.to_string(), "max_model_len: 8193 tokens, the KV pool holds 8192");
     }
 }

@@ -21,6 +21,8 @@ pub struct CudaConfig {
     pub max_num_batched_tokens: u32,
     /// Longest context served.
     pub max_model_len: u32,
+    /// Refuse to load if the KV pool holds less than that; else the caller serves what it holds.
+    pub must_hold_max_model_len: bool,
     /// Ids from here on are never sampled: the tokenizer's size.
     pub sample_vocab_size: u32,
     /// Type of weights and KV on the device.
@@ -49,6 +51,7 @@ impl Default for CudaConfig {
             max_num_seqs: 256,
             max_num_batched_tokens: 2048,
             max_model_len: 8192,
+            must_hold_max_model_len: false,
             sample_vocab_size: u32::MAX,
             dtype: DeviceType::Auto,
             enforce_eager: false,

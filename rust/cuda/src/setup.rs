@@ -136,6 +136,11 @@ impl Setup {
             kv_cache_memory_bytes: self.config.kv_cache_memory_bytes,
             block_bytes: block_stride,
             block_size: self.engine.block_size,
+            least_tokens: if self.config.must_hold_max_model_len {
+                self.config.max_model_len
+            } else {
+                0
+            },
         })?;
         clock.time("memory mapped", || {
             let weights = Region::mapped(context, weight_bytes)?;

@@ -40,12 +40,8 @@ pub(crate) fn build_cuda(
     let shape = executor.shape();
     let holds = shape.num_blocks.saturating_mul(shape.block_size);
     let mut notes: Vec<String> = report.to_string().lines().map(str::to_owned).collect();
+    // Never below one that was asked for: then the load was refused before it began.
     if holds < wanted_len {
-        if options.max_model_len.is_some() {
-            return Err(EngineError::Model(format!(
-                "max_model_len: {wanted_len} tokens, the KV pool holds {holds}"
-            )));
-        }
         notes.push(format!(
             "max_model_len: {holds} tokens, all that the KV pool holds, of the model's {wanted_len}"
         ));
@@ -89,6 +85,7 @@ fn config(
             batched,
         )?,
         max_model_len: setting("max_model_len", options.max_model_len, max_position_embeddings)?,
+        must_hold_max_model_len: options.max_model_len.is_some(),
         sample_vocab_size: vocab_size,
         dtype: device_type(&options.dtype)?,
         enforce_eager: options.enforce_eager,
@@ -175,6 +172,7 @@ mod tests {
             max_num_seqs: 3,
             max_num_batched_tokens: 100,
             max_model_len: 77,
+            must_hold_max_model_len: true,
             sample_vocab_size: 400,
             dtype: DeviceType::F16,
             enforce_eager: true,
@@ -189,6 +187,12 @@ mod tests {
             load_threads: CudaConfig::default().load_threads,
         };
         assert_eq!(format!("{got:?}"), format!("{want:?}"));
+        let options = serde_json::from_value(serde_json::json!({ "model": "m" })).unwrap();
+        let of_the_model = config(0, &options, 2048, 400).unwrap();
+        assert_eq!(
+            (of_the_model.max_model_len, of_the_model.must_hold_max_model_len),
+            (2048, false)
+        );
     }
 
     /// A GPU that is there and cannot be used is told; a machine without one is not bothered.
