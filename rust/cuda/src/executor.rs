@@ -1,5 +1,5 @@
-//! [5] Runs plans on one GPU. The engine thread calls `submit` and `sample`; nothing here blocks, and
-//! nothing is allocated on the device.
+//! [5] Runs plans on one GPU. The engine thread calls `submit` and `sample`; nothing here blocks (but for
+//! what `slots::staging_bytes` leaves out, and a step that fails), and nothing is allocated on the device.
 //!
 //! A step is one copy of packed metadata, the launches (as one graph once it is recorded), the copies
 //! back and an event, all on one stream; the waiter thread turns the event into the completion.

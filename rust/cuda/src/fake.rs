@@ -13,6 +13,9 @@ use crate::sys::driver::*;
 /// A call that was made: its name, then the address and the size in bytes that it was about, if any.
 pub(crate) type Call = (&'static str, u64, u64);
 
+/// Name of a copy from ordinary memory.
+pub(crate) const PAGEABLE: &str = "cuMemcpyHtoDAsync from pageable memory";
+
 #[derive(Default)]
 struct Script {
     calls: Vec<Call>,
@@ -170,13 +173,21 @@ extern "C" fn free_host(pointer: *mut c_void) -> CuResult {
     called("cuMemFreeHost", 0, 0)
 }
 
+/// Written down as `PAGEABLE` where the source does not lie in memory of `cuMemHostAlloc`.
 extern "C" fn copy_to_device(
     destination: CuDevicePtr,
-    _: *const c_void,
+    source: *const c_void,
     bytes: usize,
     _: CuStream,
 ) -> CuResult {
-    called("cuMemcpyHtoDAsync", destination, bytes as u64)
+    let is_pinned = SCRIPT.with_borrow(|script| {
+        let at = source.addr();
+        let holds = |(start, layout): (&usize, &Layout)| {
+            (*start..=start + layout.size()).contains(&at) && at + bytes <= start + layout.size()
+        };
+        script.host_memory.iter().any(holds)
+    });
+    called(if is_pinned { "cuMemcpyHtoDAsync" } else { PAGEABLE }, destination, bytes as u64)
 }
 
 extern "C" fn fill(destination: CuDevicePtr, _: u8, bytes: usize, _: CuStream) -> CuResult {

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use ingle_core::{OpenedSlot, SamplingParams};
 
 use crate::CudaError;
-use crate::buffers::{MAX_BANNED, MAX_LOGIT_BIAS, SLOT_BYTES};
+use crate::buffers::{BufferSizes, MAX_BANNED, MAX_LOGIT_BIAS, SLOT_BYTES};
+use crate::dims::EngineDims;
 use crate::memory::{PinnedBuffer, copy_from_offset, copy_pageable};
 use crate::metadata::SlotRecord;
 use crate::model::Model;
@@ -38,8 +39,8 @@ impl Staging {
         self.used = 0;
     }
 
-    /// Queues a copy of the words to the device. Words that do not fit go as pageable memory, which
-    /// may wait for the stream.
+    /// Queues a copy of the words to the device. Words that do not fit (`staging_bytes` says which step
+    /// has such) go as pageable memory, for which the driver may wait for the stream.
     pub(crate) fn push(
         &mut self,
         stream: &Stream,
@@ -58,6 +59,35 @@ impl Staging {
         copy_from_offset(stream, destination, &self.buffer, at * 4, words.len() * 4)
     }
 }
+
+/// Pinned bytes that the uploads of one step pass through, so that none of them waits: each row opens
+/// its slot with a mask, a bias and a full block table and is sampled late under another mask, all
+/// prompt log-probs are wanted, and penalties bring one batch of ids.
+///
+/// With 256 rows, a vocabulary of 128,256 and 131,072 positions these are 13 MiB, three times: one
+/// set of buffers for each step in flight and one on its way back. What may still wait is a step that
+/// opens slots with penalties whose tokens are more than `open_ids_words` together, and one near
+/// `MOST_STAGING_BYTES`.
+pub(crate) fn staging_bytes(vocab_size: u32, engine: &EngineDims, sizes: &BufferSizes) -> u64 {
+    // `Staging::push` rounds up to 16 bytes.
+    let upload = |words: u64| (words * 4).next_multiple_of(16);
+    let mask = upload(u64::from(vocab_size.div_ceil(32)));
+    let opened = SLOT_BYTES
+        + upload(u64::from(engine.max_blocks))
+        + mask
+        + upload(u64::from(MAX_LOGIT_BIAS) * 2)
+        + upload(u64::from(MAX_BANNED));
+    // A row's part of the jobs of `sample_open`, and of the metadata of the late sampler.
+    let (job, sample) = (16, 16);
+    let rows = u64::from(engine.max_rows) * (opened + mask + job + sample);
+    let header = 64;
+    let whole_step = header + 2 * upload(sizes.list_rows()) + upload(sizes.open_ids_words);
+    (rows + whole_step).min(MOST_STAGING_BYTES)
+}
+
+/// Bound of what `staging_bytes` takes: 1,024 rows with a vocabulary of 262,144 need 82 MiB, which only
+/// rows with two masks each would fill.
+const MOST_STAGING_BYTES: u64 = 64 << 20;
 
 /// Checks what an opened slot asks of the device.
 pub(crate) fn check_opened(
@@ -218,6 +248,62 @@ fn slot_words(params: &SamplingParams, num_generated: u32, has_mask: bool) -> [u
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake;
+
+    const ENGINE: EngineDims = EngineDims {
+        sample_vocab_size: 128_256,
+        block_size: 64,
+        max_blocks: 2049,
+        num_slots: 512,
+        max_rows: 256,
+        max_tokens: 2048,
+        max_model_len: 131_073,
+    };
+    const SIZES: BufferSizes = BufferSizes {
+        tokens: 2048,
+        samples: 256,
+        meta_words: 0,
+        max_updates: 0,
+        plan_words: 0,
+        plan_entries: 0,
+        open_ids_words: 131_073 * 2 + 65_536,
+        vocab_chunks: 0,
+    };
+
+    /// The fullest step that is counted on passes through pinned memory, to the last word; the next
+    /// word is the first that does not.
+    #[test]
+    fn a_full_step_copies_nothing_that_may_wait() {
+        let context = fake::context();
+        let stream = Stream::new(&context).unwrap();
+        let bytes = staging_bytes(128_256, &ENGINE, &SIZES);
+        assert_eq!(bytes >> 20, 13);
+        let mut staging = Staging::new(PinnedBuffer::new(&context, bytes as usize).unwrap());
+        let mut push = |words: u64| staging.push(&stream, 0, &vec![0; words as usize]).unwrap();
+        for _ in 0..ENGINE.max_rows {
+            push(SLOT_BYTES / 4);
+            push(u64::from(ENGINE.max_blocks));
+            push(128_256 / 32);
+            push(u64::from(MAX_LOGIT_BIAS) * 2);
+            push(u64::from(MAX_BANNED));
+            push(128_256 / 32);
+        }
+        push(SIZES.open_ids_words);
+        push(u64::from(ENGINE.max_rows) * 4);
+        push(SIZES.list_rows());
+        push(SIZES.list_rows());
+        push(16 + u64::from(ENGINE.max_rows) * 4);
+        assert_eq!(fake::calls(fake::PAGEABLE), []);
+        push(1);
+        assert_eq!(fake::calls(fake::PAGEABLE).len(), 1);
+    }
+
+    #[test]
+    fn pinned_memory_is_bounded() {
+        let most = EngineDims { max_rows: 1024, ..ENGINE };
+        assert_eq!(staging_bytes(262_144, &most, &SIZES), MOST_STAGING_BYTES);
+        assert!(staging_bytes(151_936, &ENGINE, &SIZES) < MOST_STAGING_BYTES);
+    }
 
     #[test]
     fn slot_words_follow_the_contract() {

@@ -21,7 +21,7 @@ use crate::metadata::SlotRecord;
 use crate::model::{Model, StepShape};
 use crate::module::{Launch, args};
 use crate::setup::{Setup, check_supported};
-use crate::slots::Staging;
+use crate::slots::{Staging, staging_bytes};
 use crate::stream::{Event, Stream};
 use crate::waiter::{self, StepBuffers};
 
@@ -34,6 +34,8 @@ pub struct StartReport {
     pub memory: MemoryBudget,
     /// Phases in order; some ran beside each other.
     pub phases: Vec<(&'static str, Duration)>,
+    /// Pinned memory of the host that steps pass through.
+    pub host_bytes: u64,
     /// Bytes read from the checkpoint.
     pub weight_bytes_read: u64,
     /// Kernels that no cache held.
@@ -50,6 +52,7 @@ impl fmt::Display for StartReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.device)?;
         writeln!(f, "{}", self.memory)?;
+        writeln!(f, "{:<40} {:>8} MiB", "host memory of steps, pinned", self.host_bytes >> 20)?;
         for (name, time) in &self.phases {
             writeln!(f, "{name:<40} {:>8.1} ms", time.as_secs_f64() * 1e3)?;
         }
@@ -102,6 +105,7 @@ impl CudaExecutor {
         let report = StartReport {
             device: setup.device_line(),
             memory: budget,
+            host_bytes: SetBytes::of(&model).sum() * BUFFER_SETS as u64,
             phases: clock.into_phases(),
             weight_bytes_read: parts.bytes_read,
             kernels_compiled: parts.kernels_compiled,
@@ -200,14 +204,14 @@ fn assemble(
     let (to_executor, free) = std::sync::mpsc::channel();
     let (to_waiter, messages) = std::sync::mpsc::channel();
     let pinned = |bytes: u64| PinnedBuffer::new(context, bytes as usize);
-    let rows = u64::from(model.engine.max_rows);
+    let bytes = SetBytes::of(model);
     for _ in 0..BUFFER_SETS {
         let set = StepBuffers {
-            meta: pinned(model.sizes.meta_words * 4)?,
-            staging: Staging::new(pinned(STAGING_BYTES)?),
-            out: pinned(model.sizes.samples * OUT_BYTES)?,
-            list_out: pinned(model.sizes.list_rows() * OUT_BYTES)?,
-            pooled: pinned(rows * u64::from(model.spec.hidden_size) * 4)?,
+            meta: pinned(bytes.meta)?,
+            staging: Staging::new(pinned(bytes.staging)?),
+            out: pinned(bytes.out)?,
+            list_out: pinned(bytes.list_out)?,
+            pooled: pinned(bytes.pooled)?,
             done: Event::blocking(context)?,
         };
         // The receiver is alive: it is returned below.
@@ -248,5 +252,28 @@ fn assemble(
     })
 }
 
-/// Pinned memory for small uploads of a step; more goes as pageable memory.
-const STAGING_BYTES: u64 = 1 << 20;
+/// Pinned memory of one step in flight.
+struct SetBytes {
+    meta: u64,
+    staging: u64,
+    out: u64,
+    list_out: u64,
+    pooled: u64,
+}
+
+impl SetBytes {
+    fn of(model: &Model) -> Self {
+        let (engine, sizes) = (&model.engine, &model.sizes);
+        Self {
+            meta: sizes.meta_words * 4,
+            staging: staging_bytes(model.spec.vocab_size, engine, sizes),
+            out: sizes.samples * OUT_BYTES,
+            list_out: sizes.list_rows() * OUT_BYTES,
+            pooled: u64::from(engine.max_rows) * u64::from(model.spec.hidden_size) * 4,
+        }
+    }
+
+    fn sum(&self) -> u64 {
+        self.meta + self.staging + self.out + self.list_out + self.pooled
+    }
+}
