@@ -1,5 +1,6 @@
 //! Weights from the source to the device: several threads read into pinned memory and copy on their own
-//! streams. Load only; nothing is mapped, so nothing faults and no page cache is pinned.
+//! streams (docs/decisions/0011-weight-load-streams.md). Load only; nothing is mapped, so nothing faults
+//! and no page cache is pinned.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
