@@ -14,7 +14,7 @@ use crate::error::EngineError;
 use crate::options::{CudaLibraries, EngineOptions};
 use crate::prepare::MAX_BANNED;
 use crate::sampling::{MAX_LOG_PROBS, MAX_LOGIT_BIAS};
-use crate::sizes::{Sizes, setting};
+use crate::sizes::{Sizes, beyond_model, setting};
 use crate::tokenizer_files::TextParts;
 use crate::warn::warn;
 
@@ -46,8 +46,10 @@ pub(crate) fn build_cuda(
             "max_model_len: {holds} tokens, all that the KV pool holds, of the model's {wanted_len}"
         ));
     }
+    let max_model_len = wanted_len.min(holds);
+    notes.extend(beyond_model(max_model_len, spec.max_position_embeddings));
     let sizes = Sizes {
-        max_model_len: wanted_len.min(holds),
+        max_model_len,
         max_num_seqs: shape.max_num_seqs,
         max_num_batched_tokens: shape.max_num_batched_tokens,
         block_size: shape.block_size,

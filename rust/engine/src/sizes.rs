@@ -163,7 +163,7 @@ const GIB: u64 = 1 << 30;
 const QUEUE_ROUNDS: u32 = 4;
 
 /// What the operator should know of a context that the model was not made for.
-fn beyond_model(max_model_len: u32, made_for: u32) -> Option<String> {
+pub(crate) fn beyond_model(max_model_len: u32, made_for: u32) -> Option<String> {
     (max_model_len > made_for).then(|| {
         format!("max_model_len: {max_model_len} tokens, but the model was made for {made_for}")
     })

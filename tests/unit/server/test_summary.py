@@ -15,7 +15,7 @@ INFO = {
     "sampling_defaults": {"temperature": 0.6000000238, "top_k": 0},
     "eos_token_ids": [1, 2],
     "has_chat_template": False,
-    "start_up": {"total_s": 0.123},
+    "start_up": {"open_s": 0.011, "tokenizer_s": 0.025, "executor_s": 0.08, "total_s": 0.123},
 }
 
 
@@ -23,7 +23,8 @@ def test_summary_tells_what_a_person_needs():
     text = summary(Settings(model="tiny"), INFO, "http://127.0.0.1:8000", needs_key=True)
     for part in (
         "tiny (llama, bf16, 2 layers) from /models/tiny",
-        "cpu (avx512, 2 threads); ready after 0.12 s",
+        "cpu (avx512, 2 threads); ready after 0.12 s "
+        "(files 0.01, tokenizer and template 0.03, device 0.08)",
         "2048 tokens",
         "32 requests and 512 tokens a step, 128 waiting",
         "weights 3.0 + kv cache 1.0 = 4.0 MiB",
