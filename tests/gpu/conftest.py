@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "golden")]
 
 DEVICE = os.environ.get("INGLE_TEST_DEVICE", "cuda")
-WHOLE_MODELS = {"test_models.py", "test_server.py", "test_transformers.py"}
+WHOLE_MODELS = {"test_features.py", "test_models.py", "test_server.py", "test_transformers.py"}
 
 try:
     import torch
@@ -51,6 +51,26 @@ def pytest_report_header(config):
     if "test_transformers.py" in collect_ignore:
         lines.append("gpu tests: test_transformers.py NOT RUN, it needs torch and transformers")
     return lines
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory):
+    """Paths of the tiny reference models by name."""
+    # The tests of kernels need no ingle, so this file does not either.
+    from engines import TINY
+    from padding import pad_model
+
+    folder = tmp_path_factory.mktemp("models")
+    return {name: str(pad_model(name, folder)) for name in TINY}
+
+
+@pytest.fixture(scope="session")
+def engine_for(models, tmp_path_factory):
+    """Starts an engine of a reference model; all share one cache of kernels and picks."""
+    from engines import start
+
+    cache_dir = tmp_path_factory.mktemp("cache")
+    return lambda name, **options: start(name, models, cache_dir, **options)
 
 
 FIGURES: dict[str, list[str]] = {}
