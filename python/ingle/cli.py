@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ingle import _core
-from ingle.config import Settings, add_flags, cuda_libraries, load, with_flags
+from ingle.config import Settings, add_flags, load, places, with_flags
 from ingle.doctor import doctor_lines
 from ingle.engine import Engine, PromptLike
 from ingle.errors import ConfigError, IngleError, ModelError
@@ -280,7 +280,7 @@ def json_object(name: str, text: str) -> dict[str, Any]:
 
 def run_doctor(options: argparse.Namespace) -> int:
     """`ingle doctor`: a line a finding, and what each lack costs."""
-    report: dict[str, Any] = json.loads(_core.doctor(json.dumps(cuda_libraries()).encode()))
+    report: dict[str, Any] = json.loads(_core.doctor(json.dumps(places()).encode()))
     if options.json:
         print(json.dumps(report, indent=2))
     else:

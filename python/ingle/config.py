@@ -247,6 +247,14 @@ def cuda_libraries(nvrtc: Path | None = None, cublaslt: Path | None = None) -> d
     return found
 
 
+def places() -> dict[str, Any]:
+    """What `ingle doctor` looks at: the core's options that name libraries and kernels."""
+    found: dict[str, Any] = {"cuda_libraries": cuda_libraries()}
+    if PREBUILT_KERNELS.is_dir():
+        found["prebuilt_kernels"] = str(PREBUILT_KERNELS)
+    return found
+
+
 def names(group: str) -> list[str]:
     """Names of the settings that `group` reads."""
     return [f.name for f in dataclasses.fields(Settings) if f.metadata.get("group") == group]

@@ -19,7 +19,7 @@ CHUNKS = {"max_num_batched_tokens": 16, "max_num_seqs": 4}
 # Mean and maximum, vectors of length 1. An emulation on a CPU that rounds to bf16 what the kernels
 # round is off by 0.010 and 0.017; transformers in bf16 by 0.018 and 0.046.
 EMBEDDING_MEAN, EMBEDDING_MAX = 0.02, 0.04
-# Maximum where layers add 2^-12 of what they do. The same emulation is off by 6e-5; a stream kept in
+# Maximum where layers add 2^-12 of what they do. That emulation is off by 6e-5; a stream kept in
 # bf16 by 2e-3 at least, one product left out by 6e-3.
 SHIFT, STREAM_MAX = 12, 4e-4
 POOLINGS = ("last", "mean")

@@ -38,7 +38,33 @@ def test_chat():
 def test_doctor():
     done = ingle("doctor", "--json")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)
+    report = json.loads(done.stdout)
+    assert list(report) == ["version", "cpu", "memory", "devices", "kernel"]
+    assert report["memory"]["available_bytes"] > 1 << 20
+    devices = report["devices"]
+    assert devices["cpu"] == devices["sim"] == {"usable": True}
+    cuda = devices["cuda"]
+    cards = [name for name in cuda if name.startswith("cuda:")]
+    assert len(cards) == cuda["device_count"]
+    assert cuda["usable"] == any(cuda[name]["usable"] for name in cards)
+    for name in ("driver", "nvrtc", "prebuilt_kernels"):
+        finding = cuda[name]
+        assert not isinstance(finding, dict) or (finding["missing"] and finding["cost"]), name
+    if not cards:
+        assert cuda["driver"]["cost"] == "no GPU: the cpu device is used"
+    assert " / " in str(report["kernel"]["locked_memory"])
+
+
+def test_doctor_in_words():
+    done = ingle("doctor")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    for heading in ("cpu", "devices", "kernel", "memory"):
+        assert heading in lines
+    assert any(line.startswith("    prebuilt kernels") for line in lines)
+    told = [line for line in lines if line.strip().startswith("what this costs: ")]
+    assert told == [line for line in told if line.split("costs: ")[1]]
+    assert len(told) >= sum("missing: " in line for line in lines)
 
 
 @pytest.mark.parametrize("command", ["serve", "generate"])

@@ -173,7 +173,10 @@ def test_doctor_prints_lines_or_json(monkeypatch, capsys):
     report = {
         "version": "1",
         "cpu": {"threads": 2, "isa": ["avx2", "avx512f"], "free_bytes": 3 << 30, "x": None},
-        "devices": {"sim": {"usable": True}, "cuda": {"usable": False, "driver": lack}},
+        "devices": {
+            "sim": {"usable": True},
+            "cuda": {"usable": False, "driver": lack, "cuda:0": {"usable": True, "name": "X"}},
+        },
         "kernel": {"open_files": {"value": "10 / 20", "cost": "few connections"}},
     }
     monkeypatch.setattr(_core, "doctor", lambda _libraries: json.dumps(report).encode())
@@ -191,6 +194,8 @@ def test_doctor_prints_lines_or_json(monkeypatch, capsys):
         "  cuda                no",
         "    driver              missing: no such file",
         "                        what this costs: no GPU",
+        "    cuda:0              yes",
+        "      name                X",
         "",
         "kernel",
         "  open files          10 / 20",
