@@ -6,12 +6,14 @@ FRAME: Final[int]
 END: Final[int]
 ERROR: Final[int]
 DELTA: Final[int]
+HEADED: Final[int]
 __version__: Final[str]
 __all__ = [
     "DELTA",
     "END",
     "ERROR",
     "FRAME",
+    "HEADED",
     "Engine",
     "__version__",
     "check_body",
@@ -44,13 +46,18 @@ class Engine:
     def abort(self, key: int) -> None:
         """Ends the request; no further event carries `key`. Unknown keys are ignored."""
 
-    def attach_socket(self, key: int, fd: int, frames_seen: int = 0) -> None:
+    def attach_socket(
+        self, key: int, fd: int, frames_seen: int = 0, head: bytes | None = None
+    ) -> None:
         """Lets the core send this stream's frames on a duplicate of socket `fd` itself.
 
-        Call it when the transport has no buffered bytes. `frames_seen` is how many FRAME events of
-        this key were ever drained; if the core has published more, nothing changes. From the first
-        frame on that the socket does not take at once, frames are FRAME events again, and the
-        socket may be attached again later. Never write to the transport while it is attached.
+        Call it when the transport has no buffered bytes. `frames_seen` is how many FRAME and HEADED
+        events of this key were ever drained; if the core has published more, nothing changes. From
+        the first frame on that the socket does not take at once, frames are FRAME events again, and
+        the socket may be attached again later. Never write to the transport while it is attached.
+
+        `head` is sent in front of the first frame. If the socket does not take all of both, the
+        rest is a HEADED event; a FRAME says that the core has not used the head.
         """
 
     def ping(self, key: int) -> None:
@@ -90,7 +97,7 @@ class Engine:
 def doctor(libraries: bytes) -> bytes:
     """JSON: what this machine offers to the engine and what is missing.
 
-    `libraries` is the JSON document `cuda_libraries` of an engine's options.
+    `libraries` is a JSON document: `cuda_libraries` and `prebuilt_kernels` of an engine's options.
     """
 
 def check_body(json: bytes) -> None:

@@ -25,13 +25,26 @@ Sink = Callable[[int, Any], None]
 """Gets (kind, payload) of one request: the core's kinds and ABORTED."""
 
 Core = _core.Engine
-FRAME, END, ERROR, DELTA = _core.FRAME, _core.END, _core.ERROR, _core.DELTA
+FRAME, HEADED = _core.FRAME, _core.HEADED
+END, ERROR, DELTA = _core.END, _core.ERROR, _core.DELTA
 """The core's kinds of events, see `_core.pyi`."""
 ABORTED = -1
 """Kind of the last event of a request that was ended with `abort`; the payload is None."""
 
 ENGINE_KEY = 0
 """Key of the engine's own event: the error that killed it."""
+
+
+_process = object()
+"""Stands for this process: another one after a fork. Its number would cost a system call a look."""
+
+
+def _forked() -> None:
+    global _process
+    _process = object()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 class Dispatcher:
@@ -48,7 +61,7 @@ class Dispatcher:
         self._thread: threading.Thread | None = None
         self._wake: weakref.finalize[..., Any] | None = None
         self._closed = False
-        self._pid = os.getpid()
+        self._process = _process
         self._on_fatal: Callable[[str], None] | None = None
 
     def use_loop(self, loop: asyncio.AbstractEventLoop, on_fatal: Callable[[str], None]) -> None:
@@ -149,7 +162,7 @@ class Dispatcher:
 
     def is_foreign(self) -> bool:
         """Whether this process is a fork of the one that made the engine."""
-        return os.getpid() != self._pid
+        return self._process is not _process
 
     def close(self) -> None:
         """Ends every request with ABORTED and stops watching. Idempotent."""
@@ -183,7 +196,7 @@ class Dispatcher:
         fd, wake_fd = self._core.event_fd(), os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         # The thread must not keep alive what it watches: an engine that nobody holds any more is
         # freed like every other object, and the thread ends with it.
-        self._wake = weakref.finalize(self, _wake_watcher, wake_fd, self._pid)
+        self._wake = weakref.finalize(self, _wake_watcher, wake_fd, self._process)
         self._wake.atexit = False
         self._thread = threading.Thread(
             target=_watch, args=(weakref.ref(self), fd, wake_fd), name="ingle-events", daemon=True
@@ -198,9 +211,9 @@ class Dispatcher:
             thread.join()
 
 
-def _wake_watcher(wake_fd: int, pid: int) -> None:
+def _wake_watcher(wake_fd: int, process: object) -> None:
     # A forked process shares the descriptor: what it drops must not stop its parent's thread.
-    if os.getpid() == pid:
+    if process is _process:
         os.eventfd_write(wake_fd, 1)
 
 

@@ -36,8 +36,8 @@ class FakeCore:
     def abort(self, key):
         self.aborted.append(key)
 
-    def attach_socket(self, key, fd, frames_seen):
-        self.attached.append((key, fd, frames_seen))
+    def attach_socket(self, key, fd, frames_seen, head):
+        self.attached.append((key, fd, frames_seen, head))
 
     def ping(self, key):
         self.pinged.append(key)

@@ -5,7 +5,6 @@ these functions return.
 """
 
 import asyncio
-import secrets
 import time
 from typing import Any
 
@@ -16,7 +15,7 @@ from ingle.engine import submit_async
 from ingle.errors import FailedError, error_of_event
 from ingle.generation import EncodedRequest
 from ingle.server.connection import EventResponse, leaves_http
-from ingle.server.convert import Caller
+from ingle.server.convert import Caller, random_hex
 from ingle.server.sse import HEADERS, EventStream, Translator
 from ingle.server.state import ServerState
 
@@ -27,7 +26,7 @@ def caller_of(
     """What the connection says about a request; `kind` starts the answer's id."""
     return Caller(
         tenant=tenant,
-        response_id=f"{kind}{separator}{secrets.token_hex(16)}",
+        response_id=f"{kind}{separator}{random_hex()}",
         created=int(time.time()),
         chunked=request.version == HttpVersion11,
         model=model,
@@ -102,11 +101,11 @@ async def stream(
         if leaves_http(request) or request.version < HttpVersion11:
             # Without chunks the end of the connection is the end of the body.
             response.force_close()
-        await response.prepare(request)
+        head = await response.head(request)
         transport = request.transport
         if transport is None:
             raise ConnectionResetError("the client has gone")
-        events.start(key, transport)
+        events.start(key, transport, head)
         heartbeat.add(key)
         await events.done
         response.is_whole = events.ended and asked.chunked

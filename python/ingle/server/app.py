@@ -74,11 +74,13 @@ async def boundary(request: web.Request, handler: Handler) -> web.StreamResponse
         refusal.force_close()
         return refusal
     response = await answered(request, handler, state)
-    if state.draining or leaves_http(request):
+    if state.draining:
         response.force_close()
-    if not response.prepared:
+    if not response.prepared:  # Else it is a stream, which has seen to all this.
+        if leaves_http(request):
+            response.force_close()
         echo = request.headers.get("X-Request-Id") or request.get(routes.REQUEST_ID)
-        if echo is not None and routes.PRINTABLE.match(echo):
+        if echo and routes.PRINTABLE.match(echo):
             response.headers["X-Request-Id"] = echo
     return response
 
@@ -88,8 +90,7 @@ async def answered(
 ) -> web.StreamResponse:
     """What the handler answers, or what its error means, once the key is known."""
     try:
-        open_paths = [resource.canonical for resource in state.open_resources]
-        request[routes.TENANT] = state.keys.tenant(request, open_paths)
+        request[routes.TENANT] = state.keys.tenant(request, state.open_paths)
         return await handler(request)
     except IngleError as error:
         if isinstance(error, FatalError) and not state.draining:

@@ -7,7 +7,7 @@ of a path gets round it.
 import hashlib
 import hmac
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from aiohttp import web
@@ -26,8 +26,12 @@ class ApiKeys:
         self._secret = os.urandom(32)
         self._tenants = {self._digest(k.encode()): t for k, t in tenants_by_key.items()}
 
-    def tenant(self, request: web.BaseRequest, open_paths: Collection[str] = OPEN_PATHS) -> str:
-        """The tenant whose key the request carries; `open_paths` need none.
+    def tenant(
+        self,
+        request: web.BaseRequest,
+        open_paths: Callable[[], Collection[str]] = lambda: OPEN_PATHS,
+    ) -> str:
+        """The tenant whose key the request carries; what `open_paths` gives needs none.
 
         Errors: RefusedError 401 unless the key is known or the path is open to all.
         """
@@ -39,7 +43,7 @@ class ApiKeys:
             for known, tenant in self._tenants.items():
                 if hmac.compare_digest(known, digest):
                     return tenant
-        if request.raw_path in open_paths and request.method in ("GET", "HEAD"):
+        if request.method in ("GET", "HEAD") and request.raw_path in open_paths():
             return ""
         raise RefusedError(
             "missing or unknown API key; send it as `Authorization: Bearer KEY`",

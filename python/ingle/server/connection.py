@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from aiohttp import HttpVersion11, web
 from aiohttp.http_exceptions import LineTooLong
+from aiohttp.http_writer import StreamWriter
 
 from ingle.server.status import error_response, response_of_http
 
@@ -177,8 +178,20 @@ class Connection(web.RequestHandler):
 class EventResponse(web.StreamResponse):
     """The head of a stream; the core's frames follow it on the same socket."""
 
+    _send_headers_immediately = False
+
     is_whole = False
     """Whether the end of the body has been written with the last frame."""
+
+    async def head(self, request: web.Request) -> bytes:
+        """Status line and headers, for the caller to write; empty if aiohttp has written them."""
+        writer = await self.prepare(request)
+        if not isinstance(writer, StreamWriter) or not writer._headers_buf:
+            return b""
+        head, writer._headers_buf = writer._headers_buf, None
+        writer._headers_written = True
+        writer.output_size += len(head)
+        return head
 
     async def write_eof(self, data: bytes = b"") -> None:
         """Ends the body, if that is left to do."""

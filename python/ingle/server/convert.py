@@ -4,6 +4,7 @@ those of parts that stay JSON (raw.py).
 Any thread, no I/O. Every field of protocol.py is used here or documented there as without effect.
 """
 
+import random
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -42,6 +43,11 @@ class Caller:
     chunked: bool
     """Whether the client speaks HTTP/1.1, so that events need chunk framing."""
     model: str
+
+
+def random_hex() -> str:
+    """32 digits that no other request has: a name, not a secret, so the system is asked once."""
+    return f"{random.getrandbits(128):032x}"
 
 
 def completion(request: CompletionRequest, caller: Caller) -> GenerationRequest:

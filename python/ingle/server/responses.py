@@ -6,14 +6,13 @@ completions.
 """
 
 import re
-import secrets
 import time
 from typing import Any
 
 from msgspec import Raw, Struct
 
 from ingle.errors import RefusedError
-from ingle.server.convert import EMPTY_TEXT, Caller
+from ingle.server.convert import EMPTY_TEXT, Caller, random_hex
 from ingle.server.protocol import (
     ChatRequest,
     FunctionDefinition,
@@ -300,7 +299,7 @@ def new_item(kind: str, **fields: Any) -> dict[str, Any]:
     """An output item that has just begun."""
     prefix = {"message": "msg", "reasoning": "rs", "function_call": "fc"}[kind]
     item: dict[str, Any] = {
-        "id": f"{prefix}_{secrets.token_hex(16)}",
+        "id": f"{prefix}_{random_hex()}",
         "type": kind,
         "status": "in_progress",
     }

@@ -44,7 +44,7 @@ Asking = TypeVar(
 TENANT: Final = web.RequestKey("TENANT", str)
 """Whose API key a request has."""
 REQUEST_ID: Final = web.RequestKey("REQUEST_ID", str)
-"""The body's `request_id`, to be echoed."""
+"""The body's `request_id`, to be echoed; empty if it has none. Set when the body has been read."""
 PRINTABLE: Final = re.compile(r"[\x21-\x7e]{1,256}\Z")
 """What may be echoed in a header."""
 
@@ -136,8 +136,7 @@ class Routes:
         self._state.enter(request)
         parsed = await off_loop(len(body), parser.parse, body)
         self._check_model(parsed.model)
-        if parsed.request_id:
-            request[REQUEST_ID] = parsed.request_id
+        request[REQUEST_ID] = parsed.request_id or ""
         return body, parsed
 
     async def models(self, request: web.Request) -> web.Response:
@@ -294,7 +293,7 @@ async def read_parts(request: web.Request) -> bytes:
 
 def echo_headers(request: web.Request) -> dict[str, str]:
     """X-Request-Id for the answer, if the client gave a printable one."""
-    given = request.headers.get("X-Request-Id") or request.get(REQUEST_ID)
+    given = request.headers.get("X-Request-Id") or request[REQUEST_ID]
     return {"X-Request-Id": given} if given and PRINTABLE.match(given) else {}
 
 

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from typing import Any, Final, Protocol
 
-from ingle.dispatch import ABORTED, END, ERROR, FRAME, Core
+from ingle.dispatch import ABORTED, END, ERROR, FRAME, HEADED, Core
 from ingle.server.connection import reset
 
 HEADERS: Final = {
@@ -45,6 +45,7 @@ class EventStream:
     __slots__ = (
         "_attaches",
         "_core",
+        "_head",
         "_held",
         "_key",
         "_loop",
@@ -73,6 +74,8 @@ class EventStream:
         """Frames that came by here."""
         self.too_slow = False
         self._core = core
+        self._head = b""
+        """Of the answer, if it may still be ours to write: in front of the first frame."""
         self._loop = loop
         self._key = -1
         self._transport: asyncio.Transport | None = None
@@ -83,8 +86,10 @@ class EventStream:
 
     def __call__(self, kind: int, payload: Any) -> None:
         """The sink: writes a frame, or notes the end."""
-        if kind == FRAME:
+        if kind in (FRAME, HEADED):
             self.frames += 1
+            if kind == HEADED:
+                self._head = b""
             if self._translator is not None:
                 payload = self._translator.translate(payload)
             if self._transport is None:
@@ -102,21 +107,31 @@ class EventStream:
         if not self.done.done() and kind != ABORTED:
             self.done.set_result(None)
 
-    def start(self, key: int, transport: asyncio.Transport) -> None:
-        """The headers are out: frames that came before, and all later ones, may follow them."""
+    def start(self, key: int, transport: asyncio.Transport, head: bytes = b"") -> None:
+        """Frames that came before, and all later ones, may go out, `head` in front of them.
+
+        The head waits for the first frame: one write for both, by the core or by us.
+        """
         self._key = key
         self._transport = transport
+        self._head = head
         held, self._held = self._held, []
         if self._translator is not None:
             held.insert(0, self._translator.begin())
         for frame in held:
             self._write(frame)
-        self._offer_socket()
+        if held:
+            self._offer_socket()
+        elif self._attaches < MOST_ATTACHES:
+            self._attaches += 1
+            self._attach()
 
     def _write(self, frame: bytes) -> None:
         transport = self._transport
         if not frame or transport is None or self.too_slow or transport.is_closing():
             return
+        if self._head:
+            frame, self._head = self._head + frame, b""
         # Without this frame: one that is large by itself says nothing of the client.
         buffered = transport.get_write_buffer_size()
         transport.write(frame)
@@ -148,7 +163,7 @@ class EventStream:
             # If a frame is on its way here the core stays with the loop; that frame offers again.
             # If no descriptor is left for its copy of the socket it stays there as well.
             with contextlib.suppress(OSError):
-                self._core.attach_socket(self._key, fd, self.frames)
+                self._core.attach_socket(self._key, fd, self.frames, self._head)
 
 
 class Heartbeat:

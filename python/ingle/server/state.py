@@ -53,6 +53,10 @@ class ServerState:
         if self._running:
             await self._idle.wait()
 
+    def open_paths(self) -> list[str]:
+        """Paths that need no key."""
+        return [resource.canonical for resource in self.open_resources]
+
     def fatal(self, reason: str) -> None:
         """The engine has died: says so once; every request has got or gets its error."""
         if not self.dead:

@@ -65,7 +65,7 @@ fn run(
             theirs.push(TcpStream::connect(address).unwrap());
             let ours = listener.accept().unwrap().0;
             ours.set_nodelay(true).unwrap();
-            engine.attach_socket(key, ours.into(), 0);
+            engine.attach_socket(key, ours.into(), 0, Vec::new());
         }
     }
     if sockets {

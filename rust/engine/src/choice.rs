@@ -33,11 +33,12 @@ pub(crate) struct Choice {
     pub(crate) index: u32,
     rules: Arc<ChoiceRules>,
     detokenizer: Detokenizer,
-    matcher: Option<StopMatcher>,
+    // What few choices have is boxed: a token then touches fewer pages.
+    matcher: Option<Box<StopMatcher>>,
     /// Splits the text of a chat that has tools or reasoning; comes after the stop matcher.
-    parser: Option<AnswerParser>,
+    parser: Option<Box<AnswerParser>>,
     /// What binds the tokens, if anything does.
-    pub(crate) bonds: Option<ChoiceMask>,
+    pub(crate) bonds: Option<Box<ChoiceMask>>,
     /// Ready to be shown; emptied by each event of a stream.
     pub(crate) text: String,
     /// Ready to be shown in place of `text`, if there is a parser; filled by `collect`.
@@ -75,7 +76,7 @@ impl Choice {
         Self {
             index,
             detokenizer,
-            matcher,
+            matcher: matcher.map(Box::new),
             parser: None,
             bonds: None,
             pieces: Vec::new(),
@@ -99,7 +100,7 @@ impl Choice {
     /// in the text for that.
     pub(crate) fn split(&mut self, rules: &AnswerRules, id_seed: u64, markers: &[u32]) {
         self.detokenizer.keep(markers.iter().copied());
-        self.parser = Some(AnswerParser::new(rules, id_seed));
+        self.parser = Some(Box::new(AnswerParser::new(rules, id_seed)));
     }
 
     /// Takes tokens in order; `ends` says that the core ended the request with the last of them by
@@ -184,7 +185,7 @@ impl Choice {
             _ => self.text.push_str(text),
         }
         self.parse();
-        if self.parser.as_ref().is_some_and(AnswerParser::is_complete) {
+        if self.parser.as_ref().is_some_and(|parser| parser.is_complete()) {
             // The only call that is allowed: what the model would say after it is of no use.
             self.finish_with("stop", StopCause::None);
         }
@@ -234,7 +235,17 @@ impl Choice {
     pub(crate) fn has_news(&self) -> bool {
         self.finish.is_some()
             || !self.text.is_empty()
-            || self.parser.as_ref().is_some_and(AnswerParser::has_pieces)
+            || self.parser.as_ref().is_some_and(|parser| parser.has_pieces())
+    }
+
+    /// Reads what the next token will need; see `Stream::touch`.
+    pub(crate) fn touch(&self) -> usize {
+        usize::from(self.rules.prompt_only)
+            ^ self.index as usize
+            ^ self.num_output_tokens as usize
+            ^ usize::from(self.bonds.is_some())
+            ^ usize::from(self.finish.is_some())
+            ^ self.log_probs.len()
     }
 
     /// Gets the pieces ready that an event or a body is about to show.

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use ingle_core::{
@@ -35,6 +36,8 @@ pub(crate) struct Committer {
     pub(crate) events: Vec<Event>,
     /// Time of the wake-up that is being worked off.
     pub(crate) now: Micros,
+    /// Frames of one stream between being shown and being sent; one buffer for all stays in the cache.
+    pub(crate) shown: Vec<u8>,
     /// Text of one token, reused.
     scratch: String,
     /// Choices whose stop string was found in this commit.
@@ -52,6 +55,7 @@ impl Committer {
             touched: Vec::new(),
             events: Vec::new(),
             now: Micros(0),
+            shown: Vec::new(),
             scratch: String::new(),
             stopped: Vec::new(),
             mask_wanted: Vec::new(),
@@ -64,6 +68,7 @@ impl Committer {
         let now = self.now;
         while !core_events.is_empty() {
             let mut batch = std::mem::take(core_events);
+            self.touch(&batch);
             let mut events = batch.drain(..).peekable();
             while let Some(event) = events.next() {
                 match event {
@@ -113,6 +118,17 @@ impl Committer {
                 *core_events = batch;
             }
         }
+    }
+
+    /// See `Stream::touch`.
+    fn touch(&self, events: &[CoreEvent]) {
+        let mut sum = 0;
+        for event in events {
+            let CoreEvent::Tokens { id, .. } = event else { continue };
+            let (key, at) = split_id(*id);
+            sum ^= self.streams.get(&key).map_or(0, |stream| stream.touch(at));
+        }
+        std::hint::black_box(sum);
     }
 
     fn take_tokens(
@@ -294,7 +310,7 @@ impl Committer {
     /// Tells a client request that it failed. The stream stays known until it is dropped.
     pub(crate) fn end_with_error(&mut self, key: u64, message: &str, code: &str, status: u16) {
         let Some(stream) = self.streams.get_mut(&key) else { return };
-        stream.show_error(&error_object(message, code));
+        stream.show_error(&error_object(message, code), &mut self.shown);
         // A client that is gone or slow loses an error that it could not read anyway.
         self.send_frames(key);
         self.events.push(Event { key, payload: error_payload(message, code, status) });
@@ -339,13 +355,13 @@ impl Committer {
         self.shared.outbox.forget(key);
     }
 
-    /// From now on frames of `key` go to `fd`, unless the event loop still has frames of it to write
-    /// that this thread would overtake.
-    pub(crate) fn attach(&mut self, key: u64, fd: std::os::fd::OwnedFd, frames_seen: u64) {
+    /// From now on frames of `key` go to `fd`, `head` in front of them, unless the event loop still has
+    /// frames of it to write that this thread would overtake.
+    pub(crate) fn attach(&mut self, key: u64, fd: OwnedFd, frames_seen: u64, head: Vec<u8>) {
         let Some(stream) = self.streams.get_mut(&key) else { return };
         match stream.route {
             Route::Drain { num_frames, .. } if num_frames == frames_seen => {
-                stream.route = Route::Socket { fd, num_frames };
+                stream.route = Route::Socket { fd, num_frames, head };
             }
             Route::Drain { .. } | Route::Socket { .. } => {}
         }

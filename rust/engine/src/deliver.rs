@@ -29,7 +29,7 @@ impl Committer {
         let mut touched = std::mem::take(&mut self.touched);
         for key in touched.drain(..) {
             let Some(stream) = self.streams.get_mut(&key) else { continue };
-            stream.show(&self.shared.served.tokenizer, &mut self.events);
+            stream.show(&self.shared.served.tokenizer, &mut self.events, &mut self.shown);
             let is_over = stream.num_open == 0;
             let has_end = matches!(stream.form, Form::Events(..));
             let sent = self.send_frames(key);
@@ -55,10 +55,11 @@ impl Committer {
             }
         }
         self.touched = touched;
+        self.shown.shrink_to(MAX_KEPT_BYTES);
         self.shared.outbox.publish(&mut self.events);
     }
 
-    /// Sends the frames that lie in the stream's buffer.
+    /// Sends the frames that the stream has just shown.
     pub(crate) fn send_frames(&mut self, key: u64) -> Sent {
         let Some(stream) = self.streams.get_mut(&key) else { return Sent::Yes };
         let mut sender = Sender {
@@ -67,7 +68,7 @@ impl Committer {
             outbox: &self.shared.outbox,
             metrics: &self.shared.metrics,
         };
-        let sent = stream.take_frames(|route, bytes| sender.send(route, bytes));
+        let sent = stream.take_frames(&mut self.shown, |route, bytes| sender.send(route, bytes));
         if sent.is_some() {
             stream.sent_at = self.now;
         }
@@ -79,7 +80,7 @@ impl Committer {
     pub(crate) fn ping(&mut self, key: u64) {
         let Some(stream) = self.streams.get_mut(&key) else { return };
         if self.now.0.saturating_sub(stream.sent_at.0) >= SILENCE_US {
-            stream.show_comment();
+            stream.wants_comment = true;
             // Marked as touched, so that `deliver` sends it and looks at the result.
             if !std::mem::replace(&mut stream.queued, true) {
                 self.touched.push(key);
@@ -98,7 +99,10 @@ struct Sender<'a> {
 impl Sender<'_> {
     fn send(&mut self, route: &mut Route, bytes: &[u8]) -> Sent {
         match route {
-            Route::Socket { fd, num_frames } => {
+            Route::Socket { fd, num_frames, head } => {
+                let is_first = !head.is_empty();
+                let with_head = is_first.then(|| [std::mem::take(head).as_slice(), bytes].concat());
+                let bytes = with_head.as_deref().unwrap_or(bytes);
                 let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
                 let taken = loop {
                     match rustix::net::send(&*fd, bytes, flags) {
@@ -115,13 +119,18 @@ impl Sender<'_> {
                 // The kernel's buffer is full: the event loop waits for room, this thread must not.
                 let num_frames = *num_frames;
                 *route = Route::Drain { num_frames, bytes: 0, drain: self.outbox.drains() };
-                self.queue(route, &bytes[taken..])
+                let rest = bytes[taken..].to_vec();
+                self.queue(
+                    route,
+                    if is_first { Payload::Headed(rest) } else { Payload::Frame(rest) },
+                )
             }
-            Route::Drain { .. } => self.queue(route, bytes),
+            Route::Drain { .. } => self.queue(route, Payload::Frame(bytes.to_vec())),
         }
     }
 
-    fn queue(&mut self, route: &mut Route, frame: &[u8]) -> Sent {
+    fn queue(&mut self, route: &mut Route, payload: Payload) -> Sent {
+        let (Payload::Frame(frame) | Payload::Headed(frame)) = &payload else { return Sent::Yes };
         let Route::Drain { num_frames, bytes, drain } = route else { return Sent::Yes };
         let drains = self.outbox.drains();
         if *drain != drains {
@@ -135,7 +144,7 @@ impl Sender<'_> {
         *bytes += frame.len();
         *num_frames += 1;
         add(&self.metrics.frames_queued, 1);
-        self.events.push(Event { key: self.key, payload: Payload::Frame(frame.to_vec()) });
+        self.events.push(Event { key: self.key, payload });
         Sent::Yes
     }
 }
@@ -162,5 +171,7 @@ pub(crate) fn error_object(message: &str, code: &str) -> Vec<u8> {
 const SILENCE_US: u64 = 10_000_000;
 const CLIENT_GONE: &str = "the client closed the connection";
 const TOO_SLOW: &str = "the stream was ended because the client reads too slowly";
+/// Of the buffer that all streams show their frames in; a frame with many log-probs is larger.
+const MAX_KEPT_BYTES: usize = 1 << 20;
 /// Of one stream between two drains of the event loop; what the loop has taken is its own to bound.
 const MAX_QUEUED_BYTES: usize = 1 << 20;

@@ -126,10 +126,13 @@ impl Engine {
     /// all `frames_seen` frames of it that were ever handed out, and has none left to write.
     /// Otherwise nothing changes and frames go on coming through `drain`, as they do again from the
     /// first frame on that the socket does not take at once.
-    pub fn attach_socket(&self, key: u64, fd: OwnedFd, frames_seen: u64) {
+    ///
+    /// `head` is sent in front of the first frame that goes to the socket. If the socket does not take
+    /// all of that, the rest comes as `Payload::Headed`; a `Frame` says that the head was never used.
+    pub fn attach_socket(&self, key: u64, fd: OwnedFd, frames_seen: u64, head: Vec<u8>) {
         // While this copy of the socket lies anywhere, the client of a request that has ended meanwhile
         // sees no end of the connection: a step at most.
-        let _ = self.shared.inbox.put_for_next_step(Message::Attach { key, fd, frames_seen });
+        let _ = self.shared.inbox.put_for_next_step(Message::Attach { key, fd, frames_seen, head });
     }
 
     /// Sends an SSE comment on a stream to which nothing was sent for ten seconds.

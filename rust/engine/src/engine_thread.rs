@@ -82,8 +82,8 @@ impl EngineThread {
                     Message::Abort(key) => {
                         self.committer.abort(key, &mut self.scheduler, &mut self.core_events);
                     }
-                    Message::Attach { key, fd, frames_seen } => {
-                        self.committer.attach(key, fd, frames_seen);
+                    Message::Attach { key, fd, frames_seen, head } => {
+                        self.committer.attach(key, fd, frames_seen, head);
                     }
                     Message::Ping(key) => self.committer.ping(key),
                     Message::Completed(completion) => {

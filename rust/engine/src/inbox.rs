@@ -17,7 +17,7 @@ pub(crate) enum Message {
     /// The client is gone.
     Abort(u64),
     /// Frames may go to this socket, if the event loop holds none of the stream's.
-    Attach { key: u64, fd: OwnedFd, frames_seen: u64 },
+    Attach { key: u64, fd: OwnedFd, frames_seen: u64, head: Vec<u8> },
     /// Show life on this stream if it has been silent.
     Ping(u64),
     /// A step ended.

@@ -25,6 +25,8 @@ pub struct Event {
 pub enum Payload {
     /// Bytes for the transport, as they are.
     Frame(Vec<u8>),
+    /// As `Frame`; the head given with the socket stands in front of it, or has been sent.
+    Headed(Vec<u8>),
     /// A part of a choice, for the Python API.
     Delta(Box<Delta>),
     /// The stream is complete; its last frame has been sent.

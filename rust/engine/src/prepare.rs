@@ -226,7 +226,7 @@ impl<'a> Common<'a> {
             if self.prompt_logs.echoed.is_some() {
                 choice.push_prompt(&[LogEntry::first(ids[0].0)]);
             }
-            choice.bonds = bonds.map(ChoiceMask::new);
+            choice.bonds = bonds.map(ChoiceMask::new).map(Box::new);
             if let Some(rules) = &structure.answer {
                 let seed = self.served.salts.hash_one((stream.key, index));
                 let markers = self.served.answer_format.marker_ids(self.served);

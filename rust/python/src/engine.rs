@@ -40,8 +40,14 @@ impl Engine {
         self.inner.abort(key);
     }
 
-    #[pyo3(signature = (key, fd, frames_seen = 0))]
-    fn attach_socket(&self, key: u64, fd: i32, frames_seen: u64) -> PyResult<()> {
+    #[pyo3(signature = (key, fd, frames_seen = 0, head = None))]
+    fn attach_socket(
+        &self,
+        key: u64,
+        fd: i32,
+        frames_seen: u64,
+        head: Option<&[u8]>,
+    ) -> PyResult<()> {
         if fd < 0 {
             return Err(PyValueError::new_err(format!("fd: {fd} is not a file descriptor")));
         }
@@ -50,7 +56,7 @@ impl Engine {
         // which owns the descriptor, cannot be closed meanwhile: this thread holds the interpreter
         // lock. A number that was never open makes the duplication fail with EBADF, nothing else.
         let owned = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()?;
-        self.inner.attach_socket(key, owned, frames_seen);
+        self.inner.attach_socket(key, owned, frames_seen, head.unwrap_or_default().to_vec());
         Ok(())
     }
 

@@ -9,11 +9,13 @@ pub(crate) const FRAME: u8 = 0;
 pub(crate) const END: u8 = 1;
 pub(crate) const ERROR: u8 = 2;
 pub(crate) const DELTA: u8 = 3;
+pub(crate) const HEADED: u8 = 4;
 
 /// One event.
 pub(crate) fn event<'py>(py: Python<'py>, event: Event) -> PyResult<Bound<'py, PyTuple>> {
     let (kind, payload) = match event.payload {
         Payload::Frame(bytes) => (FRAME, PyBytes::new(py, &bytes).into_any()),
+        Payload::Headed(bytes) => (HEADED, PyBytes::new(py, &bytes).into_any()),
         Payload::StreamEnd => (END, py.None().into_bound(py)),
         Payload::Body(bytes) => (END, PyBytes::new(py, &bytes).into_any()),
         Payload::UsageEnd(usage) => {

@@ -127,18 +127,36 @@ async def test_e11_slow_reader_is_cut_after_a_while(stream, transport):
 async def test_core_is_offered_an_idle_plain_socket(core, stream, transport):
     transport.socket = socket.socket()
     with transport.socket:
-        stream.start(KEY, transport)
-        assert core.attached == [], "the headers may still lie in the loop"
-        await asyncio.sleep(0)
-        assert core.attached == [(KEY, transport.socket.fileno(), 0)]
+        stream.start(KEY, transport, b"head")
+        assert core.attached == [(KEY, transport.socket.fileno(), 0, b"head")]
         stream(_core.FRAME, b"1")
         stream(_core.FRAME, b"2")
+        assert transport.written == [b"head1", b"2"]
+        assert len(core.attached) == 1, "what was written may still lie in the loop"
         await asyncio.sleep(0)
-        assert core.attached[-1] == (KEY, transport.socket.fileno(), 2)
+        assert core.attached[-1] == (KEY, transport.socket.fileno(), 2, b"")
         for _ in range(10):
             stream(_core.FRAME, b"3")
             await asyncio.sleep(0)
         assert len(core.attached) == sse.MOST_ATTACHES
+
+
+async def test_head_that_the_core_has_sent_is_not_written_again(core, stream, transport):
+    with socket.socket() as transport.socket:
+        stream.start(KEY, transport, b"head")
+        stream(_core.HEADED, b"rest of head and 1")
+        stream(_core.FRAME, b"2")
+        await asyncio.sleep(0)
+    assert transport.written == [b"rest of head and 1", b"2"]
+    assert core.attached[-1][2:] == (2, b"")
+
+
+async def test_head_goes_out_with_the_first_frame_where_the_core_does_not_send(stream, transport):
+    stream.start(KEY, transport, b"head")
+    assert transport.written == []
+    stream(_core.FRAME, b"1")
+    stream(_core.FRAME, b"2")
+    assert transport.written == [b"head1", b"2"]
 
 
 async def test_core_is_offered_no_other_socket(core, stream, transport):
@@ -181,7 +199,7 @@ async def test_heartbeat_pings_all_streams_and_rests_without(core):
 
 
 async def test_stream_goes_on_without_a_descriptor_for_the_core(core, stream, transport):
-    def refuse(key, fd, frames_seen):
+    def refuse(key, fd, frames_seen, head):
         raise OSError(24, "Too many open files")
 
     core.attach_socket = refuse

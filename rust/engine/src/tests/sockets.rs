@@ -45,7 +45,7 @@ fn test_an_attached_socket_gets_the_same_bytes() {
 
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     let key = bench.submit(&request(50)).unwrap();
-    bench.engine.attach_socket(key, ours.into(), 0);
+    bench.engine.attach_socket(key, ours.into(), 0, Vec::new());
     let (frames, end) = drive(&bench, key);
     assert_eq!((frames, end), (Vec::new(), Payload::StreamEnd));
     let mut got = Vec::new();
@@ -63,7 +63,7 @@ fn test_a_socket_that_fills_up_leaves_the_rest_to_the_event_loop_in_order() {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     set_socket_send_buffer_size(&ours, 4096).unwrap();
     let key = bench.submit(&request(180)).unwrap();
-    bench.engine.attach_socket(key, ours.into(), 0);
+    bench.engine.attach_socket(key, ours.into(), 0, Vec::new());
     let (frames, end) = drive(&bench, key);
     assert_eq!(end, Payload::StreamEnd);
     let mut got = Vec::new();
@@ -71,6 +71,46 @@ fn test_a_socket_that_fills_up_leaves_the_rest_to_the_event_loop_in_order() {
     assert!(!got.is_empty() && !frames.is_empty(), "{} {}", got.len(), frames.len());
     got.extend(frames);
     assert_eq!(String::from_utf8(got).unwrap(), String::from_utf8(want).unwrap());
+}
+
+#[test]
+fn test_the_head_goes_out_with_the_first_frame() {
+    let bench = Bench::lockstep(says("one two three four"));
+    let key = bench.submit(&request(50)).unwrap();
+    let (frames, _) = drive(&bench, key);
+    let want = [b"HEAD\r\n\r\n".as_slice(), &frames].concat();
+
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let key = bench.submit(&request(50)).unwrap();
+    bench.engine.attach_socket(key, ours.into(), 0, b"HEAD\r\n\r\n".to_vec());
+    let (frames, end) = drive(&bench, key);
+    assert_eq!((frames, end), (Vec::new(), Payload::StreamEnd));
+    let mut got = Vec::new();
+    theirs.read_to_end(&mut got).unwrap();
+    assert_eq!(String::from_utf8(got).unwrap(), String::from_utf8(want).unwrap());
+}
+
+#[test]
+fn test_what_a_full_socket_leaves_of_head_and_frame_says_so() {
+    let bench = Bench::lockstep(says("one two three four"));
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    set_socket_send_buffer_size(&ours, 4096).unwrap();
+    let key = bench.submit(&request(50)).unwrap();
+    bench.engine.attach_socket(key, ours.into(), 0, vec![b'h'; 1 << 20]);
+    let first = loop {
+        if let Some(event) = bench.advance().into_iter().next() {
+            break event;
+        }
+    };
+    let Payload::Headed(rest) = first.payload else { panic!("{first:?}") };
+    let (frames, end) = drive(&bench, key);
+    assert_eq!(end, Payload::StreamEnd);
+    let mut got = Vec::new();
+    theirs.read_to_end(&mut got).unwrap();
+    let sent = got.len();
+    got.extend_from_slice(&rest);
+    assert!(sent < 1 << 20 && got[..1 << 20].iter().all(|&byte| byte == b'h'), "{sent}");
+    assert!(got[1 << 20..].ends_with(b"\r\n") && !frames.is_empty());
 }
 
 #[test]
@@ -85,7 +125,7 @@ fn test_attaching_late_never_overtakes_frames_that_the_event_loop_holds() {
     assert!(matches!(first.payload, Payload::Frame(_)));
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     // One frame has been handed out: who claims to have seen none is refused.
-    bench.engine.attach_socket(key, ours.into(), 0);
+    bench.engine.attach_socket(key, ours.into(), 0, Vec::new());
     let (frames, _) = drive(&bench, key);
     let mut got = Vec::new();
     theirs.read_to_end(&mut got).unwrap();
@@ -98,7 +138,7 @@ fn test_a_client_that_is_gone_frees_its_blocks_and_harms_nobody() {
     let bench = Bench::lockstep(Box::new(|_, index| TokenId(40 + index as u32 % 50)));
     let (ours, theirs) = UnixStream::pair().unwrap();
     let gone = bench.submit(&request(150)).unwrap();
-    bench.engine.attach_socket(gone, ours.into(), 0);
+    bench.engine.attach_socket(gone, ours.into(), 0, Vec::new());
     let other = bench.submit(&request(20)).unwrap();
     for _ in 0..3 {
         bench.driver.step();
@@ -164,7 +204,7 @@ fn test_a_socket_of_a_request_that_has_ended_is_closed_at_once() {
     let key = bench.submit(&request(5)).unwrap();
     bench.collect(&[key]);
     let (ours, mut theirs) = UnixStream::pair().unwrap();
-    bench.engine.attach_socket(key, ours.into(), 0);
+    bench.engine.attach_socket(key, ours.into(), 0, Vec::new());
     // Comes back at once only if nobody keeps a copy.
     assert_eq!(theirs.read(&mut [0]).unwrap(), 0);
 }
