@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from builds import StreamTile
 from device import Kernels, graph_us, u32
-from sampling import Params, prepare_sampler
+from sampler_definition import Params
+from sampling import prepare_sampler
 from step import PagedKv, Row, Step, prepare
 from test_attention import shared_bytes
 

@@ -14,7 +14,7 @@ import test_sampler
 import test_small
 import test_step_prepare
 import torch
-from sampling import Params
+from sampler_definition import Params
 
 
 def small() -> None:

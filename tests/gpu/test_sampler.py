@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import torch
 from device import Kernels, poison, relative_error, u32
-from sampling import NONE, Params, changed_logits, run_sampler, scores
+from sampler_definition import NONE, Params, changed_logits, scores
+from sampler_vectors import cases, logits_of, params_of
+from sampling import run_sampler
 from step import Row, Step
 
 CLOSE = 2e-5  # scores nearer than this may be ordered otherwise: logarithms differ by an ulp
@@ -96,6 +98,19 @@ def test_sampler(vocab, spread, seed, exact):
     logits = (rng.normal(size=(40, vocab)) * spread).astype(np.float32)
     _, misses = check(logits, rows, vocab - 7, exact=exact)
     assert misses <= 1
+
+
+def test_the_definition_s_own_answers():
+    """tests/golden/sampler_vectors.json, which rust/cpu answers too."""
+    for case in cases():
+        logits = torch.from_numpy(logits_of(case)[None].copy()).cuda()
+        result = run_sampler(logits, [params_of(case)], case["valid"], exact=False)
+        token, bad = result.out[0, :2].tolist()
+        assert bad == (case["token"] is None), case["name"]
+        if case["token"] is not None:
+            assert token == case["token"], case["name"]
+            assert abs(result.out.view(np.float32)[0, 2] - case["log_prob"]) < 1e-4, case["name"]
+            assert result.out[0, 3] == case["rank"], case["name"]
 
 
 @pytest.mark.parametrize("value", [0.0, -3.5])

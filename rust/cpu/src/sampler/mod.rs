@@ -170,3 +170,5 @@ fn remove(row: &SampleRow<'_>, values: &mut [f32]) {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod vectors;
