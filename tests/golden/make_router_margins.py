@@ -6,8 +6,9 @@ small, rounding may choose other experts and change the position wholly; elsewhe
 the position must be as close to the reference as one of a dense model.
 
 This stands for a second run with the reference's experts forced, which would need a way to force
-them in the engine: an emulation of the kernels' rounding on a CPU takes the reference's experts at
-every position that is farther from a tie than 0.05, some nine in ten, and errs there as dense models do.
+them in the engine. An emulation of the kernels' rounding on a CPU takes the reference's experts at
+every position that is farther from a tie than 0.05, some nine in ten, and errs there no more than
+dense models do.
 
 Run: pip install torch transformers; python make_router_margins.py
 """
