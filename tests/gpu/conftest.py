@@ -53,6 +53,19 @@ def pytest_report_header(config):
     return lines
 
 
+@pytest.fixture(scope="session", autouse=True)
+def sanitizer_runs(request, tmp_path_factory):
+    """Those of the sanitizers' tests that are selected, from the start, since they take longest."""
+    from sanitizers import start
+
+    chosen = [item for item in request.session.items if item.get_closest_marker("sanitizer")]
+    tools = [item.callspec.params["tool"] for item in chosen]
+    runs = start(tools, tmp_path_factory.mktemp("sanitizers")) if tools else {}
+    yield runs
+    for run in runs.values():
+        run.stop()
+
+
 @pytest.fixture(scope="session")
 def models(tmp_path_factory):
     """Paths of the tiny reference models by name."""

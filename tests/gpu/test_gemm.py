@@ -1,5 +1,8 @@
 """Skinny GEMM, and the steps of a mixture of experts, against float64."""
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from builds import EPILOGUES, STREAM_TILES, StreamTile
@@ -28,11 +31,16 @@ def gated(y, kind):
     ) * up
 
 
+def kernels_of(name, tile, epilogue, shape, exact):
+    """One build, for these dimensions alone or for any."""
+    dims, flag = dict(zip(("gemm_n", "gemm_k"), shape, strict=True)), DTYPES[name][1]
+    return Kernels("gemm_stream", dims, exact, DTYPE_F16=flag, **tile.defines(epilogue))
+
+
 def launch_gemm(name, tile, epilogue, x, w, out, kind, exact=True, grid=1):
     """gemm_stream with any grid."""
     n, k = w.shape
-    dims, flag = {"gemm_n": n, "gemm_k": k}, DTYPES[name][1]
-    kernels = Kernels("gemm_stream", dims, exact, DTYPE_F16=flag, **tile.defines(epilogue))
+    kernels = kernels_of(name, tile, epilogue, (n, k), exact)
     smem = tile.shared_bytes(k, epilogue)
     grid = min(grid, n // 32 if epilogue == 2 else n // 16)
     arguments = (x, w, out, len(x), kind)
@@ -59,17 +67,34 @@ def check_gemm(name, tile, epilogue, shape, exact):
         assert relative_error(out, expected) < limit, (n, k, rows)
 
 
+def shapes_of(tile, epilogue, exact):
+    """That fit the card. A build for exact dimensions is one more compilation a shape."""
+    most = shared_bytes_limit()
+    shapes = LARGE if exact else SHAPES + LARGE
+    return [shape for shape in shapes if tile.shared_bytes(shape[1], epilogue) <= most]
+
+
+@pytest.fixture(scope="module")
+def compiled(request):
+    """All builds of the selected tests, on all cores: one by one they take half a minute."""
+    items = [item for item in request.session.items if item.originalname == "test_gemm"]
+    builds = []
+    for item in items:
+        p = item.callspec.params
+        for shape in shapes_of(p["tile"], p["epilogue"], p["exact"])[: None if p["exact"] else 1]:
+            builds.append(kernels_of(p["name"], p["tile"], p["epilogue"], shape, p["exact"]))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(Kernels.compile, builds))
+
+
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize(("tile", "epilogue"), BUILDS, ids=lambda value: str(value))
 @pytest.mark.parametrize("name", DTYPES)
-def test_gemm(name, tile, epilogue, exact):
-    # A build for exact dimensions is one more compilation a shape.
-    shapes = LARGE if exact else SHAPES + LARGE
-    most = shared_bytes_limit()
-    fitting = [shape for shape in shapes if tile.shared_bytes(shape[1], epilogue) <= most]
-    if not fitting:
-        pytest.skip(f"no shape fits this card's {most} bytes of shared memory")
-    for shape in fitting:
+def test_gemm(compiled, name, tile, epilogue, exact):
+    shapes = shapes_of(tile, epilogue, exact)
+    if not shapes:
+        pytest.skip(f"no shape fits this card's {shared_bytes_limit()} bytes of shared memory")
+    for shape in shapes:
         check_gemm(name, tile, epilogue, shape, exact)
 
 
