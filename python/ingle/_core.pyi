@@ -94,10 +94,10 @@ class Engine:
     def shutdown(self) -> None:
         """Aborts what runs, stops all threads. Idempotent."""
 
-def doctor(libraries: bytes) -> bytes:
+def doctor(places: bytes) -> bytes:
     """JSON: what this machine offers to the engine and what is missing.
 
-    `libraries` is a JSON document: `cuda_libraries` and `prebuilt_kernels` of an engine's options.
+    `places` is a JSON document: `cuda_libraries` and `prebuilt_kernels` of an engine's options.
     """
 
 def check_body(json: bytes) -> None:

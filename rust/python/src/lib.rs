@@ -39,7 +39,7 @@ fn check_ids(py: Python<'_>, field: &str, json: &[u8], most: usize) -> PyResult<
 
 /// JSON: what this machine offers to the engine and what is missing.
 #[pyfunction]
-fn doctor<'py>(py: Python<'py>, libraries: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
-    let report = py.detach(|| ingle_engine::doctor(libraries));
+fn doctor<'py>(py: Python<'py>, places: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+    let report = py.detach(|| ingle_engine::doctor(places));
     Ok(PyBytes::new(py, &report.map_err(|error| error::to_py(py, error))?))
 }
