@@ -47,7 +47,12 @@ class Engine:
         """Ends the request; no further event carries `key`. Unknown keys are ignored."""
 
     def attach_socket(
-        self, key: int, fd: int, frames_seen: int = 0, head: bytes | None = None
+        self,
+        key: int,
+        fd: int,
+        frames_seen: int = 0,
+        head: bytes | None = None,
+        end_may_wait: bool = False,
     ) -> None:
         """Lets the core send this stream's frames on a duplicate of socket `fd` itself.
 
@@ -58,6 +63,9 @@ class Engine:
 
         `head` is sent in front of the first frame. If the socket does not take all of both, the
         rest is a HEADED event; a FRAME says that the core has not used the head.
+
+        `end_may_wait`: the caller drains before it reads on from this client, so that the END event
+        of a stream whose whole body the core has sent need not wake it at once.
         """
 
     def ping(self, key: int) -> None:

@@ -14,7 +14,7 @@ from ingle.dispatch import ABORTED, END, ERROR, Dispatcher
 from ingle.engine import submit_async
 from ingle.errors import FailedError, error_of_event
 from ingle.generation import EncodedRequest
-from ingle.server.connection import EventResponse, leaves_http
+from ingle.server.connection import Connection, EventResponse, leaves_http
 from ingle.server.convert import Caller, random_hex
 from ingle.server.sse import HEADERS, EventStream, Translator
 from ingle.server.state import ServerState
@@ -93,6 +93,7 @@ async def stream(
     dispatcher, heartbeat = state.engine.dispatcher, state.heartbeat
     loop = asyncio.get_running_loop()
     events = EventStream(state.engine.core, loop, translator)
+    connection = request.protocol if isinstance(request.protocol, Connection) else None
     key = await submit(dispatcher, asked, events)
     try:
         if events.error is not None:
@@ -105,11 +106,15 @@ async def stream(
         transport = request.transport
         if transport is None:
             raise ConnectionResetError("the client has gone")
-        events.start(key, transport, head)
+        events.start(key, transport, head, connection is not None)
+        if connection is not None:
+            connection.catch_up = dispatcher.drain
         heartbeat.add(key)
         await events.done
         response.is_whole = events.ended and asked.chunked
         return response
     finally:
+        if connection is not None:
+            connection.catch_up = None
         heartbeat.remove(key)
         dispatcher.abort(key)

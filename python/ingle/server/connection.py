@@ -7,6 +7,7 @@ import asyncio
 import re
 import socket
 import struct
+from collections.abc import Callable
 from typing import Any, Final
 
 from aiohttp import HttpVersion11, web
@@ -36,7 +37,7 @@ MOST_LINES: Final = 1024
 class Connection(web.RequestHandler):
     """aiohttp's handler of one connection; made by the listener, see lifecycle.py."""
 
-    __slots__ = ("_held", "_is_feeding", "_most_bytes", "_num_bytes", "_request_seen")
+    __slots__ = ("_held", "_is_feeding", "_most_bytes", "_num_bytes", "_request_seen", "catch_up")
 
     def __init__(
         self,
@@ -54,6 +55,8 @@ class Connection(web.RequestHandler):
             "max_line_size": MAX_LINE_BYTES,
         }
         super().__init__(server, loop=loop, **options)
+        self.catch_up: Callable[[], None] | None = None
+        """Brings the news that lie ready, before bytes or the end of this client are looked at."""
         self._held = bytearray()
         """What has been read and waits for its turn."""
         self._is_feeding = False
@@ -68,6 +71,8 @@ class Connection(web.RequestHandler):
         The loop reads up to 256 KB at once; in chunks of one byte that keeps a parser busy for a
         tenth of a second.
         """
+        if self.catch_up is not None:
+            self.catch_up()
         if self._request_seen != self._request_count:
             self._request_seen, self._num_bytes = self._request_count, 0
         self._num_bytes += len(data)
@@ -83,6 +88,21 @@ class Connection(web.RequestHandler):
             self._feed_soon()
         else:
             super().data_received(data)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The client has gone, perhaps with all of its answer."""
+        if self.catch_up is not None:
+            self.catch_up()
+        super().connection_lost(exc)
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """Reads on after a pause.
+
+        aiohttp asks for it with each part of a body that is taken, and then runs the parser over
+        nothing, also where nothing was paused.
+        """
+        if self._reading_paused:
+            super().resume_reading(resume_parser)
 
     def _feed_soon(self) -> None:
         if not self._is_feeding:

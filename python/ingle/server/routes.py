@@ -265,7 +265,7 @@ async def read_body(request: web.Request) -> bytes:
         )
     try:
         if request.content.is_eof():
-            return await read_parts(request)
+            return bounded(request, request.content.read_nowait())
         async with asyncio.timeout(BODY_S):
             return await read_parts(request)
     except TimeoutError:
@@ -273,6 +273,13 @@ async def read_body(request: web.Request) -> bytes:
         raise RefusedError(message, code="request_timeout", status=408) from None
     except web.RequestPayloadError as error:
         raise RefusedError(f"the request body is broken: {error}", code="invalid_body") from None
+
+
+def bounded(request: web.Request, body: bytes) -> bytes:
+    """The body, if it is not too long."""
+    if len(body) > request.client_max_size:
+        raise web.HTTPRequestEntityTooLarge(request.client_max_size, len(body))
+    return body
 
 
 async def read_parts(request: web.Request) -> bytes:

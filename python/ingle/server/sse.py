@@ -45,6 +45,7 @@ class EventStream:
     __slots__ = (
         "_attaches",
         "_core",
+        "_end_may_wait",
         "_head",
         "_held",
         "_key",
@@ -76,6 +77,7 @@ class EventStream:
         self._core = core
         self._head = b""
         """Of the answer, if it may still be ours to write: in front of the first frame."""
+        self._end_may_wait = False
         self._loop = loop
         self._key = -1
         self._transport: asyncio.Transport | None = None
@@ -107,11 +109,19 @@ class EventStream:
         if not self.done.done() and kind != ABORTED:
             self.done.set_result(None)
 
-    def start(self, key: int, transport: asyncio.Transport, head: bytes = b"") -> None:
+    def start(
+        self,
+        key: int,
+        transport: asyncio.Transport,
+        head: bytes = b"",
+        end_may_wait: bool = False,
+    ) -> None:
         """Frames that came before, and all later ones, may go out, `head` in front of them.
 
         The head waits for the first frame: one write for both, by the core or by us.
+        `end_may_wait`: as for the core's `attach_socket`.
         """
+        self._end_may_wait = end_may_wait
         self._key = key
         self._transport = transport
         self._head = head
@@ -163,7 +173,7 @@ class EventStream:
             # If a frame is on its way here the core stays with the loop; that frame offers again.
             # If no descriptor is left for its copy of the socket it stays there as well.
             with contextlib.suppress(OSError):
-                self._core.attach_socket(self._key, fd, self.frames, self._head)
+                self._core.attach_socket(self._key, fd, self.frames, self._head, self._end_may_wait)
 
 
 class Heartbeat:

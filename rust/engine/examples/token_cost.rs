@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::net::{TcpListener, TcpStream};
 
-use ingle_engine::{Engine, Payload};
+use ingle_engine::{ClientSocket, Engine, Payload};
 use rustix::event::{PollFd, PollFlags, poll};
 use serde_json::json;
 
@@ -65,7 +65,9 @@ fn run(
             theirs.push(TcpStream::connect(address).unwrap());
             let ours = listener.accept().unwrap().0;
             ours.set_nodelay(true).unwrap();
-            engine.attach_socket(key, ours.into(), 0, Vec::new());
+            let (fd, head) = (ours.into(), Vec::new());
+            let socket = ClientSocket { fd, frames_seen: 0, head, end_may_wait: false };
+            engine.attach_socket(key, socket);
         }
     }
     if sockets {

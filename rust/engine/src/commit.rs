@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use ingle_core::{
@@ -18,6 +17,7 @@ use crate::choice_mask::GoesOn;
 use crate::deliver::{error_object, error_payload};
 use crate::grammar_pool::{MaskJob, MaskResult};
 use crate::histogram::add;
+use crate::inbox::ClientSocket;
 use crate::metrics::Metrics;
 use crate::outbox::Event;
 use crate::prepare::{request_id, split_id};
@@ -38,6 +38,8 @@ pub(crate) struct Committer {
     pub(crate) now: Micros,
     /// Frames of one stream between being shown and being sent; one buffer for all stays in the cache.
     pub(crate) shown: Vec<u8>,
+    /// Since when events lie in the outbox that have woken nobody.
+    pub(crate) unannounced_since: Option<Micros>,
     /// Text of one token, reused.
     scratch: String,
     /// Choices whose stop string was found in this commit.
@@ -56,6 +58,7 @@ impl Committer {
             events: Vec::new(),
             now: Micros(0),
             shown: Vec::new(),
+            unannounced_since: None,
             scratch: String::new(),
             stopped: Vec::new(),
             mask_wanted: Vec::new(),
@@ -355,15 +358,15 @@ impl Committer {
         self.shared.outbox.forget(key);
     }
 
-    /// From now on frames of `key` go to `fd`, `head` in front of them, unless the event loop still has
+    /// From now on frames of `key` go to `socket`, unless the event loop still has
     /// frames of it to write that this thread would overtake.
-    pub(crate) fn attach(&mut self, key: u64, fd: OwnedFd, frames_seen: u64, head: Vec<u8>) {
+    pub(crate) fn attach(&mut self, key: u64, socket: ClientSocket) {
         let Some(stream) = self.streams.get_mut(&key) else { return };
         match stream.route {
-            Route::Drain { num_frames, .. } if num_frames == frames_seen => {
-                stream.route = Route::Socket { fd, num_frames, head };
+            Route::Drain { num_frames, .. } if num_frames == socket.frames_seen => {
+                stream.route = Route::Socket(socket);
             }
-            Route::Drain { .. } | Route::Socket { .. } => {}
+            Route::Drain { .. } | Route::Socket(_) => {}
         }
     }
 }

@@ -35,10 +35,11 @@ impl Committer {
             let sent = self.send_frames(key);
             match sent {
                 Sent::Yes if is_over => {
+                    let may_wait = self.streams.remove(&key).is_some_and(|s| s.end_may_wait());
+                    let end = if may_wait { Payload::BodySent } else { Payload::StreamEnd };
                     if has_end {
-                        self.events.push(Event { key, payload: Payload::StreamEnd });
+                        self.events.push(Event { key, payload: end });
                     }
-                    self.streams.remove(&key);
                 }
                 Sent::Yes => {}
                 Sent::ClientGone => {
@@ -57,6 +58,21 @@ impl Committer {
         self.touched = touched;
         self.shown.shrink_to(MAX_KEPT_BYTES);
         self.shared.outbox.publish(&mut self.events);
+        self.announce(scheduler.is_idle());
+    }
+
+    /// Wakes the event loop for events that have not, unless its next work is likely to come soon: the
+    /// client's next request mostly follows the end of its last one, and finds it.
+    fn announce(&mut self, is_last_chance: bool) {
+        if !self.shared.outbox.is_unannounced() {
+            self.unannounced_since = None;
+            return;
+        }
+        let since = *self.unannounced_since.get_or_insert(self.now);
+        if is_last_chance || self.now.0.saturating_sub(since.0) >= UNANNOUNCED_US {
+            self.unannounced_since = None;
+            self.shared.outbox.announce();
+        }
     }
 
     /// Sends the frames that the stream has just shown.
@@ -99,13 +115,14 @@ struct Sender<'a> {
 impl Sender<'_> {
     fn send(&mut self, route: &mut Route, bytes: &[u8]) -> Sent {
         match route {
-            Route::Socket { fd, num_frames, head } => {
-                let is_first = !head.is_empty();
-                let with_head = is_first.then(|| [std::mem::take(head).as_slice(), bytes].concat());
+            Route::Socket(socket) => {
+                let is_first = !socket.head.is_empty();
+                let head = std::mem::take(&mut socket.head);
+                let with_head = is_first.then(|| [head.as_slice(), bytes].concat());
                 let bytes = with_head.as_deref().unwrap_or(bytes);
                 let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
                 let taken = loop {
-                    match rustix::net::send(&*fd, bytes, flags) {
+                    match rustix::net::send(&socket.fd, bytes, flags) {
                         Ok(taken) => break taken,
                         Err(Errno::INTR) => {}
                         Err(Errno::AGAIN) => break 0,
@@ -117,7 +134,7 @@ impl Sender<'_> {
                     return Sent::Yes;
                 }
                 // The kernel's buffer is full: the event loop waits for room, this thread must not.
-                let num_frames = *num_frames;
+                let num_frames = socket.frames_seen;
                 *route = Route::Drain { num_frames, bytes: 0, drain: self.outbox.drains() };
                 let rest = bytes[taken..].to_vec();
                 self.queue(
@@ -171,6 +188,8 @@ pub(crate) fn error_object(message: &str, code: &str) -> Vec<u8> {
 const SILENCE_US: u64 = 10_000_000;
 const CLIENT_GONE: &str = "the client closed the connection";
 const TOO_SLOW: &str = "the stream was ended because the client reads too slowly";
+/// How long the end of a stream may lie before it wakes the event loop, to the next step.
+const UNANNOUNCED_US: u64 = 5_000;
 /// Of the buffer that all streams show their frames in; a frame with many log-probs is larger.
 const MAX_KEPT_BYTES: usize = 1 << 20;
 /// Of one stream between two drains of the event loop; what the loop has taken is its own to bound.

@@ -2,7 +2,7 @@
 //! called from any thread; none waits for the engine thread except `shutdown`.
 
 use std::collections::HashMap;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -11,7 +11,7 @@ use ingle_core::TenantId;
 
 use crate::engine_thread::EngineThread;
 use crate::error::EngineError;
-use crate::inbox::Message;
+use crate::inbox::{ClientSocket, Message};
 use crate::load::{Loaded, load};
 use crate::options::EngineOptions;
 use crate::outbox::Event;
@@ -122,17 +122,14 @@ impl Engine {
         }
     }
 
-    /// Lets the engine send the frames of `key` on `fd` itself, provided that the caller has seen
-    /// all `frames_seen` frames of it that were ever handed out, and has none left to write.
-    /// Otherwise nothing changes and frames go on coming through `drain`, as they do again from the
-    /// first frame on that the socket does not take at once.
-    ///
-    /// `head` is sent in front of the first frame that goes to the socket. If the socket does not take
-    /// all of that, the rest comes as `Payload::Headed`; a `Frame` says that the head was never used.
-    pub fn attach_socket(&self, key: u64, fd: OwnedFd, frames_seen: u64, head: Vec<u8>) {
+    /// Lets the engine send the frames of `key` on `socket` itself, provided that all frames of it that
+    /// were ever handed out have been seen. Otherwise nothing changes and frames go on coming through
+    /// `drain`, as they do again from the first frame on that the socket does not take at once: if that
+    /// is the one behind the head as `Payload::Headed`; a `Frame` says that the head was not used.
+    pub fn attach_socket(&self, key: u64, socket: ClientSocket) {
         // While this copy of the socket lies anywhere, the client of a request that has ended meanwhile
         // sees no end of the connection: a step at most.
-        let _ = self.shared.inbox.put_for_next_step(Message::Attach { key, fd, frames_seen, head });
+        let _ = self.shared.inbox.put_for_next_step(Message::Attach(key, socket));
     }
 
     /// Sends an SSE comment on a stream to which nothing was sent for ten seconds.

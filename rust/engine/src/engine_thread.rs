@@ -82,9 +82,7 @@ impl EngineThread {
                     Message::Abort(key) => {
                         self.committer.abort(key, &mut self.scheduler, &mut self.core_events);
                     }
-                    Message::Attach { key, fd, frames_seen, head } => {
-                        self.committer.attach(key, fd, frames_seen, head);
-                    }
+                    Message::Attach(key, socket) => self.committer.attach(key, socket),
                     Message::Ping(key) => self.committer.ping(key),
                     Message::Completed(completion) => {
                         if let Err(fatal) = self.complete(completion) {
@@ -245,6 +243,7 @@ impl EngineThread {
         self.shared.advance(EngineState::Stopped);
         self.committer.end_all_with_error(SHUT_DOWN, "shutdown", 503);
         self.shared.outbox.publish(&mut self.committer.events);
+        self.shared.outbox.announce();
         self.refuse_rest(SHUT_DOWN, "shutdown", 503);
         // Dropping the executor waits for its threads.
     }
@@ -289,7 +288,7 @@ impl EngineThread {
                 }
                 Message::Abort(key) => self.shared.outbox.forget(key),
                 Message::Shutdown => shutdown = true,
-                Message::Attach { .. }
+                Message::Attach(..)
                 | Message::Ping(_)
                 | Message::Completed(_)
                 | Message::Masks(_) => {}

@@ -17,7 +17,7 @@ pub(crate) enum Message {
     /// The client is gone.
     Abort(u64),
     /// Frames may go to this socket, if the event loop holds none of the stream's.
-    Attach { key: u64, fd: OwnedFd, frames_seen: u64, head: Vec<u8> },
+    Attach(u64, ClientSocket),
     /// Show life on this stream if it has been silent.
     Ping(u64),
     /// A step ended.
@@ -26,6 +26,20 @@ pub(crate) enum Message {
     Masks(Vec<MaskResult>),
     /// Abort everything and end.
     Shutdown,
+}
+
+/// A client's socket, lent to the engine thread for the frames of one stream.
+#[derive(Debug)]
+pub struct ClientSocket {
+    /// A copy of the connection's descriptor.
+    pub fd: OwnedFd,
+    /// How many frames of the stream the lender was ever handed; it has none left to write.
+    pub frames_seen: u64,
+    /// Goes in front of the first frame; may be empty.
+    pub head: Vec<u8>,
+    /// Whoever lends it looks for events by itself before it reads on from this client: the event that
+    /// the stream has ended need not wake anybody, if the client has got the end of the body.
+    pub end_may_wait: bool,
 }
 
 #[derive(Default)]

@@ -52,6 +52,7 @@ pub use body::{check_body, check_ids};
 pub use doctor::doctor;
 pub use engine::Engine;
 pub use error::EngineError;
+pub use inbox::ClientSocket;
 pub use logprobs::LogEntry;
 pub use options::{CudaLibraries, EngineOptions, SimSpeed};
 pub use outbox::{Delta, Event, Finish, Payload, StopCause, Usage};

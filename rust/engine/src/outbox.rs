@@ -31,6 +31,8 @@ pub enum Payload {
     Delta(Box<Delta>),
     /// The stream is complete; its last frame has been sent.
     StreamEnd,
+    /// The same, and the client has the end of the HTTP body: nobody waits to hear of it.
+    BodySent,
     /// The whole JSON body of a request that is not streamed.
     Body(Vec<u8>),
     /// The end of a request in delta format.
@@ -90,6 +92,7 @@ pub enum StopCause {
 pub(crate) struct Outbox {
     state: Mutex<State>,
     armed: AtomicBool,
+    unannounced: AtomicBool,
     drains: AtomicU64,
     fd: OwnedFd,
 }
@@ -107,6 +110,7 @@ impl Outbox {
         Ok(Self {
             state: Mutex::default(),
             armed: AtomicBool::new(false),
+            unannounced: AtomicBool::new(false),
             drains: AtomicU64::new(0),
             fd,
         })
@@ -116,11 +120,13 @@ impl Outbox {
         self.fd.as_fd()
     }
 
-    /// Moves `batch` into the queue and wakes the event loop unless it has been woken already.
+    /// Moves `batch` into the queue and wakes the event loop unless it has been woken already, or nobody
+    /// waits for any of it: then `announce` does, or a drain for another reason comes first.
     pub(crate) fn publish(&self, batch: &mut Vec<Event>) {
         if batch.is_empty() {
             return;
         }
+        let may_wait = batch.iter().all(|event| event.payload == Payload::BodySent);
         {
             let mut state = self.lock();
             if !state.dead.is_empty() {
@@ -128,18 +134,36 @@ impl Outbox {
             }
             state.events.append(batch);
         }
+        if may_wait {
+            self.unannounced.store(true, Ordering::Release);
+        } else {
+            self.announce();
+        }
+    }
+
+    /// Whether events lie in the queue that have woken nobody. May be true a while after a drain.
+    pub(crate) fn is_unannounced(&self) -> bool {
+        self.unannounced.load(Ordering::Acquire)
+    }
+
+    /// Wakes the event loop unless it has been woken already.
+    pub(crate) fn announce(&self) {
+        self.unannounced.store(false, Ordering::Release);
         if !self.armed.swap(true, Ordering::AcqRel) {
             // Fails only if the counter is full, and then the descriptor is readable already.
             let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
         }
     }
 
-    /// Takes everything. First the descriptor is cleared, then the flag, then the queue is taken: a
+    /// Takes everything. First the descriptor is cleared, then the flags, then the queue is taken: a
     /// publish in between writes again, so nothing is left lying without a wake-up.
     pub(crate) fn drain(&self) -> Vec<Event> {
-        let mut count = [0_u8; 8];
-        let _ = rustix::io::read(&self.fd, &mut count);
-        self.armed.store(false, Ordering::Release);
+        if self.armed.load(Ordering::Acquire) {
+            let mut count = [0_u8; 8];
+            let _ = rustix::io::read(&self.fd, &mut count);
+            self.armed.store(false, Ordering::Release);
+        }
+        self.unannounced.store(false, Ordering::Release);
         let events = std::mem::take(&mut self.lock().events);
         self.drains.fetch_add(1, Ordering::Release);
         events
@@ -195,6 +219,24 @@ mod tests {
         assert!(!readable(&outbox));
         assert!(outbox.drain().is_empty());
         outbox.publish(&mut vec![event(3)]);
+        assert!(readable(&outbox));
+    }
+
+    #[test]
+    fn test_an_end_that_nobody_waits_for_wakes_nobody_until_announced() {
+        let sent = |key| Event { key, payload: Payload::BodySent };
+        let outbox = Outbox::new().unwrap();
+        outbox.publish(&mut vec![sent(1)]);
+        assert!(!readable(&outbox) && outbox.is_unannounced());
+        assert_eq!(outbox.drain().len(), 1);
+        assert!(!outbox.is_unannounced());
+        outbox.publish(&mut vec![sent(2)]);
+        outbox.announce();
+        assert!(readable(&outbox) && !outbox.is_unannounced());
+        outbox.publish(&mut vec![sent(3)]);
+        assert_eq!(outbox.drain().len(), 2);
+        assert!(!readable(&outbox) && !outbox.is_unannounced());
+        outbox.publish(&mut vec![sent(4), event(5)]);
         assert!(readable(&outbox));
     }
 

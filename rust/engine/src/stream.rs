@@ -1,7 +1,6 @@
 //! [7] -> [9] One client request while it runs: its choices, the form of its answer, and where the
 //! bytes go. Engine thread.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use ingle_core::{Micros, TokenId, TokenLogProbs};
@@ -11,6 +10,7 @@ use crate::choice::Choice;
 use crate::embedding::Embeddings;
 use crate::frame::{ChoicePart, FrameBuilder, UsagePolicy};
 use crate::grammar_pool::Wanting;
+use crate::inbox::ClientSocket;
 use crate::logprobs::LogEntry;
 use crate::outbox::{Delta, Event, Payload, Usage};
 use crate::prompt_logs::PromptLogs;
@@ -93,8 +93,8 @@ impl PromptState {
 pub(crate) enum Route {
     /// To the event loop. `bytes` were published since drain number `drain`; `num_frames` ever.
     Drain { num_frames: u64, bytes: usize, drain: u64 },
-    /// To the client's socket, by this thread; `head` goes in front of the first.
-    Socket { fd: OwnedFd, num_frames: u64, head: Vec<u8> },
+    /// To the client's socket, by this thread.
+    Socket(ClientSocket),
 }
 
 impl Stream {
@@ -258,6 +258,16 @@ impl Stream {
         if let Form::Events(builder, _) = &self.form {
             builder.open(out);
             FrameBuilder::error_into(out, error_object);
+        }
+    }
+
+    /// Whether the client has got the end of its body and nobody waits for the news of it.
+    pub(crate) fn end_may_wait(&self) -> bool {
+        match (&self.form, &self.route) {
+            (Form::Events(builder, _), Route::Socket(socket)) => {
+                builder.ends_the_body() && socket.end_may_wait
+            }
+            _ => false,
         }
     }
 

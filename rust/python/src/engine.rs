@@ -3,6 +3,7 @@
 
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
+use ingle_engine::ClientSocket;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
@@ -40,13 +41,14 @@ impl Engine {
         self.inner.abort(key);
     }
 
-    #[pyo3(signature = (key, fd, frames_seen = 0, head = None))]
+    #[pyo3(signature = (key, fd, frames_seen = 0, head = None, end_may_wait = false))]
     fn attach_socket(
         &self,
         key: u64,
         fd: i32,
         frames_seen: u64,
         head: Option<&[u8]>,
+        end_may_wait: bool,
     ) -> PyResult<()> {
         if fd < 0 {
             return Err(PyValueError::new_err(format!("fd: {fd} is not a file descriptor")));
@@ -55,8 +57,9 @@ impl Engine {
         // the borrow lives. The borrow ends with this statement, and the caller's socket object,
         // which owns the descriptor, cannot be closed meanwhile: this thread holds the interpreter
         // lock. A number that was never open makes the duplication fail with EBADF, nothing else.
-        let owned = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()?;
-        self.inner.attach_socket(key, owned, frames_seen, head.unwrap_or_default().to_vec());
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()?;
+        let head = head.unwrap_or_default().to_vec();
+        self.inner.attach_socket(key, ClientSocket { fd, frames_seen, head, end_may_wait });
         Ok(())
     }
 

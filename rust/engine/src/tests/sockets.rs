@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::harness::{Bench, SHAPE, says};
 use crate::commit::Committer;
+use crate::inbox::ClientSocket;
 use crate::outbox::{Event, Payload};
 use crate::prepare::prepare;
 
@@ -20,6 +21,10 @@ fn request(max_tokens: u32) -> Value {
             "format": "completion", "stream": true, "chunked": true, "include_usage": true
         },
     })
+}
+
+fn lent(socket: UnixStream, head: &[u8]) -> ClientSocket {
+    ClientSocket { fd: socket.into(), frames_seen: 0, head: head.to_vec(), end_may_wait: false }
 }
 
 /// Steps until `key` ends; its frames that came as events.
@@ -36,6 +41,20 @@ fn drive(bench: &Bench, key: u64) -> (Vec<u8>, Payload) {
     }
 }
 
+/// As `drive` for the only other stream, passing over what comes of `other`.
+fn drive_beside(bench: &Bench, other: u64) -> (Vec<u8>, Payload) {
+    let mut frames = Vec::new();
+    loop {
+        for event in bench.advance() {
+            match event {
+                Event { key: found, .. } if found == other => {}
+                Event { payload: Payload::Frame(frame), .. } => frames.extend(frame),
+                Event { payload, .. } => return (frames, payload),
+            }
+        }
+    }
+}
+
 #[test]
 fn test_an_attached_socket_gets_the_same_bytes() {
     let bench = Bench::lockstep(says("one two three four"));
@@ -45,7 +64,7 @@ fn test_an_attached_socket_gets_the_same_bytes() {
 
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     let key = bench.submit(&request(50)).unwrap();
-    bench.engine.attach_socket(key, ours.into(), 0, Vec::new());
+    bench.engine.attach_socket(key, lent(ours, b""));
     let (frames, end) = drive(&bench, key);
     assert_eq!((frames, end), (Vec::new(), Payload::StreamEnd));
     let mut got = Vec::new();
@@ -63,7 +82,7 @@ fn test_a_socket_that_fills_up_leaves_the_rest_to_the_event_loop_in_order() {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     set_socket_send_buffer_size(&ours, 4096).unwrap();
     let key = bench.submit(&request(180)).unwrap();
-    bench.engine.attach_socket(key, ours.into(), 0, Vec::new());
+    bench.engine.attach_socket(key, lent(ours, b""));
     let (frames, end) = drive(&bench, key);
     assert_eq!(end, Payload::StreamEnd);
     let mut got = Vec::new();
@@ -82,7 +101,7 @@ fn test_the_head_goes_out_with_the_first_frame() {
 
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     let key = bench.submit(&request(50)).unwrap();
-    bench.engine.attach_socket(key, ours.into(), 0, b"HEAD\r\n\r\n".to_vec());
+    bench.engine.attach_socket(key, lent(ours, b"HEAD\r\n\r\n"));
     let (frames, end) = drive(&bench, key);
     assert_eq!((frames, end), (Vec::new(), Payload::StreamEnd));
     let mut got = Vec::new();
@@ -91,12 +110,27 @@ fn test_the_head_goes_out_with_the_first_frame() {
 }
 
 #[test]
+fn test_an_end_that_may_wait_comes_without_a_wake_up_of_its_own() {
+    let bench = Bench::lockstep(says("one two three four"));
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let key = bench.submit(&request(50)).unwrap();
+    bench.engine.attach_socket(key, ClientSocket { end_may_wait: true, ..lent(ours, b"") });
+    // Another one keeps the engine busy.
+    let other = bench.submit(&request(150)).unwrap();
+    let (frames, end) = drive_beside(&bench, other);
+    assert_eq!((frames, end), (Vec::new(), Payload::BodySent));
+    let mut got = Vec::new();
+    theirs.read_to_end(&mut got).unwrap();
+    assert!(got.ends_with(b"\r\n0\r\n\r\n"));
+}
+
+#[test]
 fn test_what_a_full_socket_leaves_of_head_and_frame_says_so() {
     let bench = Bench::lockstep(says("one two three four"));
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     set_socket_send_buffer_size(&ours, 4096).unwrap();
     let key = bench.submit(&request(50)).unwrap();
-    bench.engine.attach_socket(key, ours.into(), 0, vec![b'h'; 1 << 20]);
+    bench.engine.attach_socket(key, lent(ours, &[b'h'; 1 << 20]));
     let first = loop {
         if let Some(event) = bench.advance().into_iter().next() {
             break event;
@@ -125,7 +159,7 @@ fn test_attaching_late_never_overtakes_frames_that_the_event_loop_holds() {
     assert!(matches!(first.payload, Payload::Frame(_)));
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     // One frame has been handed out: who claims to have seen none is refused.
-    bench.engine.attach_socket(key, ours.into(), 0, Vec::new());
+    bench.engine.attach_socket(key, lent(ours, b""));
     let (frames, _) = drive(&bench, key);
     let mut got = Vec::new();
     theirs.read_to_end(&mut got).unwrap();
@@ -138,7 +172,7 @@ fn test_a_client_that_is_gone_frees_its_blocks_and_harms_nobody() {
     let bench = Bench::lockstep(Box::new(|_, index| TokenId(40 + index as u32 % 50)));
     let (ours, theirs) = UnixStream::pair().unwrap();
     let gone = bench.submit(&request(150)).unwrap();
-    bench.engine.attach_socket(gone, ours.into(), 0, Vec::new());
+    bench.engine.attach_socket(gone, lent(ours, b""));
     let other = bench.submit(&request(20)).unwrap();
     for _ in 0..3 {
         bench.driver.step();
@@ -204,7 +238,7 @@ fn test_a_socket_of_a_request_that_has_ended_is_closed_at_once() {
     let key = bench.submit(&request(5)).unwrap();
     bench.collect(&[key]);
     let (ours, mut theirs) = UnixStream::pair().unwrap();
-    bench.engine.attach_socket(key, ours.into(), 0, Vec::new());
+    bench.engine.attach_socket(key, lent(ours, b""));
     // Comes back at once only if nobody keeps a copy.
     assert_eq!(theirs.read(&mut [0]).unwrap(), 0);
 }

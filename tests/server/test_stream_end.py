@@ -1,0 +1,95 @@
+"""The end of a stream that the core has sent by itself: the event loop hears of it late, and nobody
+may notice."""
+
+import json
+import time
+
+import pytest
+
+from server.worker import Worker, http_request
+
+LAST = b"data: [DONE]\n\n\r\n0\r\n\r\n"
+
+
+@pytest.fixture
+def worker():
+    with Worker("--device", "sim", "--sim-speed", "1") as worker:
+        yield worker
+        assert worker.stop() == 0, worker.errors()
+        assert "Traceback" not in worker.errors(), worker.errors()
+
+
+def ask(connection, **fields):
+    """One streamed answer on a kept connection, byte for byte: its parts as they were read."""
+    body = {"prompt": "x", "stream": True, "ignore_eos": True, "max_tokens": 3} | fields
+    connection.sendall(http_request("POST", "/v1/completions", json.dumps(body).encode()))
+    parts = []
+    while not parts or not parts[-1].endswith(LAST):
+        part = connection.recv(65536)
+        assert part, parts
+        parts.append(part)
+    return parts
+
+
+def test_the_head_comes_with_the_first_event(worker):
+    with worker.connect() as connection:
+        for _ in range(3):
+            first = ask(connection)[0]
+            assert first.startswith(b"HTTP/1.1 200"), first
+            assert b"data: {" in first, first
+
+
+def test_requests_right_behind_the_end_of_the_last_are_answered(worker):
+    # The long stream keeps steps coming: an idle engine tells of every end at once.
+    with worker.open_stream(), worker.connect() as connection:
+        for number in range(20):
+            answer = b"".join(ask(connection, max_tokens=1 + number % 3))
+            head, _, body = answer.partition(b"\r\n\r\n")
+            assert head.count(b"HTTP/1.1 200") == 1, answer
+            assert body.count(b"data: {") == 1 + number % 3, answer
+
+
+def test_a_request_sent_before_the_end_of_the_last_waits_for_it(worker):
+    with worker.open_stream(), worker.connect() as connection:
+        body = json.dumps({"prompt": "x", "stream": True, "max_tokens": 5, "ignore_eos": True})
+        request = http_request("POST", "/v1/completions", body.encode())
+        connection.sendall(request + request)
+        answers = b""
+        while answers.count(LAST) < 2:
+            part = connection.recv(65536)
+            assert part, answers
+            answers += part
+        first, second, rest = answers.split(LAST)
+        assert rest == b""
+        for answer in (first, second):
+            assert answer.startswith(b"HTTP/1.1 200"), answer
+            assert answer.count(b"data: {") == 5
+
+
+def test_clients_that_close_behind_the_end_leave_nothing(worker):
+    with worker.open_stream():
+        for _ in range(5):
+            with worker.connect() as connection:
+                ask(connection)
+        assert worker.health()["running"] == 1
+    worker.wait_until_idle()
+
+
+def test_a_connection_that_shall_close_is_closed_soon(worker):
+    with worker.open_stream(), worker.connect() as connection:
+        body = json.dumps({"prompt": "x", "stream": True, "max_tokens": 2}).encode()
+        request = http_request("POST", "/v1/completions", body, Connection="close")
+        connection.sendall(request)
+        answer = b""
+        while part := connection.recv(65536):
+            answer += part
+        assert answer.endswith(LAST)
+
+
+def test_the_end_is_counted_where_no_request_follows():
+    # SIGTERM waits for requests whose end has not been told.
+    with Worker("--device", "sim", "--sim-speed", "1") as worker, worker.connect() as connection:
+        ask(connection, max_tokens=2)
+        started = time.monotonic()
+        assert worker.stop() == 0, worker.errors()
+        assert time.monotonic() - started < 10, "the grace period is 30 s"
