@@ -116,14 +116,18 @@ def add_sampling_flags(sub: argparse.ArgumentParser) -> None:
 
 
 def add_bench_flags(bench: argparse.ArgumentParser) -> None:
-    """Flags of `ingle bench`; the API key comes from OPENAI_API_KEY, where no `ps` shows it."""
+    """Flags of `ingle bench`."""
+    bench.epilog = (
+        "The API key is that of the environment's OPENAI_API_KEY: no `ps` shows it there."
+    )
     add = bench.add_argument
     add("url", metavar="URL", help="http://HOST:PORT of any OpenAI-compatible server")
     add("--model", help="name to ask for; default: none, which ingle takes for its only one")
     add("--chat", action="store_true", help="ask for chats instead of completions")
     add("--requests", type=int, default=1000, help="default: 1000")
     add("--concurrency", type=int, default=64, help="connections at once; default: 64")
-    add("--lengths", default="sharegpt", help="sharegpt (default), fixed:IN:OUT or csv:FILE")
+    lengths = "sharegpt (default), fixed:IN:OUT or csv:FILE with the columns ContextTokens and "
+    add("--lengths", default="sharegpt", help=f"{lengths}GeneratedTokens")
     add("--rate", type=float, help="requests a second, Poisson; default: all connections busy")
     add("--seed", type=int, default=1, help="the same seed gives the same prompts; default: 1")
     add("--processes", type=int, default=0, help="client processes; default: one in 50 connections")
