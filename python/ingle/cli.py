@@ -117,9 +117,7 @@ def add_sampling_flags(sub: argparse.ArgumentParser) -> None:
 
 def add_bench_flags(bench: argparse.ArgumentParser) -> None:
     """Flags of `ingle bench`."""
-    bench.epilog = (
-        "The API key is that of the environment's OPENAI_API_KEY: no `ps` shows it there."
-    )
+    bench.epilog = "The API key is OPENAI_API_KEY of the environment: no `ps` shows it there."
     add = bench.add_argument
     add("url", metavar="URL", help="http://HOST:PORT of any OpenAI-compatible server")
     add("--model", help="name to ask for; default: none, which ingle takes for its only one")
