@@ -126,15 +126,16 @@ class Engine:
     def generate(
         self,
         prompts: PromptLike | Sequence[PromptLike],
-        sampling_params: SamplingParams | None = None,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[RequestOutput]:
         """Answers every prompt; one output a prompt, in their order.
 
+        `sampling_params` are those of all prompts, or a list with one for each.
         Blocking: until all have ended. More prompts than the queue holds are fed as it empties.
         Errors: RefusedError or FailedError of the first prompt at fault; the others are aborted.
         """
-        params = sampling_params or SamplingParams()
-        batch = _Batch(self.dispatcher, split_prompts(prompts), params)
+        several = split_prompts(prompts)
+        batch = _Batch(self.dispatcher, several, params_of_each(several, sampling_params))
         try:
             return batch.run()
         finally:
@@ -159,7 +160,7 @@ class Engine:
                 # The loop was closed with the stream open: nobody waits for the rest.
                 self.dispatcher.abort(key)
 
-        params = sampling_params or SamplingParams()
+        [params] = params_of_each([prompt], sampling_params)
         request = params.request(as_prompt(prompt))
         is_slow = is_slow_to_submit(request)
         key = await submit_async(self.dispatcher, document_of(request), sink, is_slow)
@@ -247,7 +248,7 @@ class _Batch:
     """The prompts of one `generate` call: keeps the queue fed and collects the answers."""
 
     def __init__(
-        self, dispatcher: Dispatcher, prompts: list[PromptLike], params: SamplingParams
+        self, dispatcher: Dispatcher, prompts: list[PromptLike], params: list[SamplingParams]
     ) -> None:
         self._dispatcher = dispatcher
         self._params = params
@@ -255,8 +256,8 @@ class _Batch:
         self._waiting = deque(enumerate(prompts))
         self._running: dict[int, int] = {}
         self._outputs = [
-            RequestOutput(prompt, [Completion(index) for index in range(params.n)])
-            for prompt in prompts
+            RequestOutput(prompt, [Completion(index) for index in range(each.n)])
+            for prompt, each in zip(prompts, params, strict=True)
         ]
 
     def run(self) -> list[RequestOutput]:
@@ -286,7 +287,7 @@ class _Batch:
     def _feed(self) -> None:
         while self._waiting:
             number, prompt = self._waiting[0]
-            document = document_of(self._params.request(as_prompt(prompt)))
+            document = document_of(self._params[number].request(as_prompt(prompt)))
             try:
                 self._running[number] = self._dispatcher.submit(document, self._sink(number))
             except OverloadedError:
@@ -320,6 +321,28 @@ def split_prompts(prompts: PromptLike | Sequence[PromptLike]) -> list[PromptLike
     if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int | Mapping)):
         return [prompts]  # type: ignore[list-item] # The first item has told which kind it is.
     return list(prompts)  # type: ignore[arg-type] # As above.
+
+
+def params_of_each(
+    prompts: list[PromptLike], params: SamplingParams | Sequence[SamplingParams] | None
+) -> list[SamplingParams]:
+    """The parameters of each prompt. Errors: RefusedError if there is not one for each."""
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * len(prompts)
+    each = list(params) if isinstance(params, Sequence) else [params]
+    for found in each:
+        if not isinstance(found, SamplingParams):
+            raise RefusedError(
+                f"sampling_params: must be SamplingParams or a list of them, not "
+                f"{type(found).__name__}",
+                param="sampling_params",
+            )
+    if len(each) != len(prompts):
+        raise RefusedError(
+            f"sampling_params: {len(each)} of them for {len(prompts)} prompts",
+            param="sampling_params",
+        )
+    return each
 
 
 def document_of(request: Prompt | GenerationRequest) -> bytes:

@@ -37,6 +37,27 @@ def test_generate_keeps_the_order_of_prompts(core, fake):
     }
 
 
+def test_generate_takes_parameters_for_each_prompt(core, fake):
+    core.on_submit = lambda key, request: core.answer(key)
+    params = [SamplingParams(max_tokens=3), SamplingParams(n=2, max_tokens=5)]
+    outputs = fake.generate(["p", "q"], params)
+    assert [len(output.outputs) for output in outputs] == [1, 2]
+    assert [request["max_tokens"] for request in core.requests.values()] == [3, 5]
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ([SamplingParams()], "1 of them for 2 prompts"),
+        ({"max_tokens": 3}, "not dict"),
+        ([{"max_tokens": 3}, SamplingParams()], "not dict"),
+    ],
+)
+def test_parameters_that_do_not_fit_are_refused(fake, params, message):
+    with pytest.raises(RefusedError, match=message):
+        fake.generate(["p", "q"], params)
+
+
 def test_generate_feeds_a_small_queue(core, fake):
     running = set()
     most = 0
