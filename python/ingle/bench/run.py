@@ -197,7 +197,7 @@ def measure(options: BenchOptions, progress: bool = False) -> tuple[Report, list
 
 def run(options: BenchOptions, json_output: bool, plot: Path | None) -> int:
     """Runs, prints, and draws; 1 if any request failed."""
-    report, outcomes = measure(options, progress=sys.stderr.isatty() and not json_output)
+    report, outcomes = measure(options, progress=sys.stderr.isatty())
     document = {"lengths": options.lengths, "concurrency": options.concurrency, **report.as_dict()}
     sys.stdout.write((json.dumps(document) if json_output else as_text(report)) + "\n")
     if plot is not None:

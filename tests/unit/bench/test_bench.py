@@ -1,6 +1,7 @@
 """The load client: the work it makes, how it reads streams, the figures it derives."""
 
 import json
+import sys
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -9,7 +10,7 @@ from aiohttp import web
 from ingle.bench.client import Outcome, Target, drive
 from ingle.bench.plot import svg
 from ingle.bench.report import as_text, summarise
-from ingle.bench.run import BenchOptions
+from ingle.bench.run import BenchOptions, run
 from ingle.bench.workload import Request, WorkloadError, requests
 
 
@@ -145,3 +146,22 @@ async def test_failures_are_counted_not_raised(aiohttp_server, status, body, err
     server = await serve(aiohttp_server, handler)
     outcomes = await drive(target(server), [(0.0, Request(1, 4, 2))], 1, lambda: None)
     assert error in outcomes[0].error
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+@pytest.mark.parametrize("json_output", [True, False])
+def test_progress_is_shown_on_a_terminal_whatever_the_output(
+    monkeypatch, capsys, json_output, is_terminal
+):
+    shown = []
+
+    def measure(options, progress=False):
+        shown.append(progress)
+        return summarise([outcome()], 2.0, 0.1, 12.0), [outcome()]
+
+    monkeypatch.setitem(run.__globals__, "measure", measure)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal, raising=False)
+    assert run(BenchOptions("http://x"), json_output, None) == 0
+    assert shown == [is_terminal]
+    out = capsys.readouterr().out
+    assert not json_output or json.loads(out)["requests_ok"] == 1
