@@ -65,6 +65,38 @@ def test_completion_streamed(client):
     assert text == plain.choices[0].text
 
 
+def entries_of(logprobs):
+    """The entries of a choice, each checked for its types."""
+    for entry in logprobs.content:
+        assert len(entry.top_logprobs) == 3
+        for told in (entry, *entry.top_logprobs):
+            assert isinstance(told.token, str)
+            assert isinstance(told.logprob, float)
+            assert told.logprob <= 0
+            assert isinstance(told.bytes, list)
+            assert told.bytes
+            assert all(isinstance(byte, int) and 0 <= byte < 256 for byte in told.bytes)
+        values = [top.logprob for top in entry.top_logprobs]
+        assert values == sorted(values, reverse=True)
+        assert entry.logprob == values[0], "greedy: the token itself is the likeliest"
+    return logprobs.content
+
+
+def test_chat_logprobs(client):
+    fields = CHAT | {"max_tokens": 6, "logprobs": True, "top_logprobs": 3}
+    [choice] = client.chat.completions.create(**fields).choices
+    plain = entries_of(choice.logprobs)
+    assert len(plain) == 6
+    text = b"".join(bytes(entry.bytes) for entry in plain).decode("utf-8", "replace")
+    assert text == choice.message.content
+    streamed = []
+    with client.chat.completions.create(**fields, stream=True) as stream:
+        for chunk in stream:
+            if chunk.choices[0].logprobs:
+                streamed += entries_of(chunk.choices[0].logprobs)
+    assert streamed == plain
+
+
 def test_models(client):
     [model] = client.models.list()
     assert model.id == MODEL
