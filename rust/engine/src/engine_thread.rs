@@ -25,6 +25,8 @@ pub(crate) struct EngineThread {
     committer: Committer,
     core_events: Vec<CoreEvent>,
     masks: GrammarPool,
+    /// Messages that have been taken and not been worked off, the next one last.
+    left: Vec<Message>,
     /// Reused.
     mask_jobs: Vec<MaskJob>,
     /// Reused.
@@ -54,6 +56,7 @@ impl EngineThread {
             committer,
             core_events: Vec::new(),
             masks,
+            left: Vec::new(),
             mask_jobs: Vec::new(),
             late_rows: Vec::new(),
         }
@@ -70,13 +73,13 @@ impl EngineThread {
     }
 
     fn serve(&mut self) -> Ended {
-        let mut batch = Vec::new();
         loop {
             // A step that waits for masks may go on, or be given up, for any message.
             let is_full = self.scheduler.is_full() && !self.scheduler.waits_for_masks();
-            self.shared.inbox.take(&mut batch, is_full);
+            self.shared.inbox.take(&mut self.left, is_full);
+            self.left.reverse();
             self.committer.now = self.shared.clock.now();
-            for message in batch.drain(..) {
+            while let Some(message) = self.left.pop() {
                 match message {
                     Message::Submit(submission, tenant) => self.admit(*submission, &tenant),
                     Message::Abort(key) => {
@@ -254,18 +257,17 @@ impl EngineThread {
         let payload = error_payload(message, "engine_dead", 500);
         self.committer.events.push(Event { key: ENGINE_KEY, payload });
         self.shared.outbox.publish(&mut self.committer.events);
-        let mut batch = Vec::new();
-        loop {
+        let mut batch = std::mem::take(&mut self.left);
+        while !self.refuse_batch(&mut batch, message, "engine_dead", 500) {
             self.shared.inbox.take(&mut batch, false);
-            if self.refuse_batch(&mut batch, message, "engine_dead", 500) {
-                return self.refuse_rest(message, "engine_dead", 500);
-            }
         }
+        self.refuse_rest(message, "engine_dead", 500);
     }
 
     /// Answers what came after the end, without waiting for more.
     fn refuse_rest(&mut self, message: &str, code: &str, status: u16) {
-        let mut batch = Vec::new();
+        let mut batch = std::mem::take(&mut self.left);
+        self.refuse_batch(&mut batch, message, code, status);
         self.shared.inbox.close(&mut batch);
         self.refuse_batch(&mut batch, message, code, status);
     }
@@ -283,8 +285,11 @@ impl EngineThread {
             match item {
                 Message::Submit(submission, _) => {
                     self.shared.release_at_end(submission.requests.len() as u32);
-                    let payload = error_payload(message, code, status);
-                    self.committer.events.push(Event { key: submission.stream.key, payload });
+                    // A stream needs a frame of it: whoever waits may have no other to put the head before.
+                    let key = submission.stream.key;
+                    self.committer.streams.insert(key, submission.stream);
+                    self.committer.end_with_error(key, message, code, status);
+                    self.committer.streams.remove(&key);
                 }
                 Message::Abort(key) => self.shared.outbox.forget(key),
                 Message::Shutdown => shutdown = true,

@@ -160,8 +160,7 @@ impl Outbox {
     /// to clear yet, the write is on its way and the flag stays for the drain that it brings: without
     /// it no drain would clear the descriptor, and the event loop would spin.
     pub(crate) fn drain(&self) -> Vec<Event> {
-        if self.armed.load(Ordering::Acquire)
-            && rustix::io::read(&self.fd, &mut [0_u8; 8]).is_ok()
+        if self.armed.load(Ordering::Acquire) && rustix::io::read(&self.fd, &mut [0_u8; 8]).is_ok()
         {
             self.armed.store(false, Ordering::Release);
         }

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::Engine;
 use crate::device::Built;
 use crate::error::EngineError;
-use crate::load::load_with;
+use crate::load::{Loaded, load_with};
 use crate::options::EngineOptions;
 use crate::outbox::{Event, Payload};
 use crate::sizes::Sizes;
@@ -69,22 +69,8 @@ impl Bench {
         Self::build(script, (auto, max_steps_in_flight), json!({}))
     }
 
-    fn build(script: Script, (auto, max_steps_in_flight): (bool, u32), more: Value) -> Self {
-        let mut options = json!({ "model": model_path(), "served_model_name": "tiny", "seed": 1 });
-        for (key, value) in more.as_object().unwrap() {
-            options[key] = value.clone();
-        }
-        let options: EngineOptions = serde_json::from_value(options).unwrap();
-        let driver = Driver::new();
-        let build = |_: &_, _: &_, sink: CompletionSink| -> Result<Built, EngineError> {
-            let mut state = driver.state.0.lock().unwrap();
-            state.device = Some(Device { script, slots: HashMap::new(), sink });
-            state.auto = auto;
-            let executor = Box::new(ScriptExecutor { driver: driver.clone(), max_steps_in_flight });
-            let (name, memory) = ("script".to_owned(), Vec::new());
-            Ok(Built { executor, sizes: sizes(), name, memory, launches: None })
-        };
-        let loaded = load_with(&options, build).unwrap();
+    fn build(script: Script, steps: (bool, u32), more: Value) -> Self {
+        let (options, loaded, driver) = loaded(script, steps, &more);
         Self { engine: Engine::run(&options, loaded).unwrap(), driver }
     }
 
@@ -159,6 +145,30 @@ impl Bench {
         let gauges = &self.engine.shared.metrics.gauges;
         gauges.blocks_used.load(std::sync::atomic::Ordering::Relaxed)
     }
+}
+
+/// What an engine thread needs, and the hand on its executor. Steps complete by themselves if `auto`.
+pub(super) fn loaded(
+    script: Script,
+    (auto, max_steps_in_flight): (bool, u32),
+    more: &Value,
+) -> (EngineOptions, Loaded, Driver) {
+    let mut options = json!({ "model": model_path(), "served_model_name": "tiny", "seed": 1 });
+    for (key, value) in more.as_object().unwrap() {
+        options[key] = value.clone();
+    }
+    let options: EngineOptions = serde_json::from_value(options).unwrap();
+    let driver = Driver::new();
+    let build = |_: &_, _: &_, sink: CompletionSink| -> Result<Built, EngineError> {
+        let mut state = driver.state.0.lock().unwrap();
+        state.device = Some(Device { script, slots: HashMap::new(), sink });
+        state.auto = auto;
+        let executor = Box::new(ScriptExecutor { driver: driver.clone(), max_steps_in_flight });
+        let (name, memory) = ("script".to_owned(), Vec::new());
+        Ok(Built { executor, sizes: sizes(), name, memory, launches: None })
+    };
+    let loaded = load_with(&options, build).unwrap();
+    (options, loaded, driver)
 }
 
 /// The JSON of every event of a stream without chunk framing; `[DONE]` must be the last.

@@ -2,16 +2,19 @@
 
 use std::io::Read as _;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
 use ingle_core::{Micros, Scheduler, SchedulerConfig, TenantId, TokenId};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use serde_json::{Value, json};
 
-use super::harness::{Bench, SHAPE, says};
+use super::harness::{Bench, SHAPE, loaded, says};
 use crate::commit::Committer;
-use crate::inbox::ClientSocket;
+use crate::engine_thread::EngineThread;
+use crate::inbox::{ClientSocket, Message};
 use crate::outbox::{Event, Payload};
 use crate::prepare::prepare;
+use crate::shared::TenantLoad;
 
 fn request(max_tokens: u32) -> Value {
     json!({
@@ -249,7 +252,7 @@ fn test_a_silent_stream_gets_a_comment_of_its_own() {
     let shared = &bench.engine.shared;
     let document = serde_json::from_value(request(5)).unwrap();
     let prepared = prepare(&document, &shared.served, 9, TenantId(0), Micros(0)).unwrap();
-    let mut committer = Committer::new(std::sync::Arc::clone(shared));
+    let mut committer = Committer::new(Arc::clone(shared));
     committer.streams.insert(9, prepared.stream);
     let config = SchedulerConfig {
         shape: SHAPE,
@@ -271,4 +274,28 @@ fn test_a_silent_stream_gets_a_comment_of_its_own() {
     assert_eq!(frames(10), std::slice::from_ref(&comment));
     assert_eq!(frames(19), []);
     assert_eq!(frames(20), [comment]);
+}
+
+#[test]
+fn test_a_stream_refused_at_the_end_gets_a_frame_to_put_its_head_before() {
+    let (_, loaded, _driver) = loaded(says("x"), (true, 1), &json!({}));
+    let (shared, key) = (loaded.shared, 9);
+    let thread = EngineThread::new(Arc::clone(&shared), loaded.scheduler, loaded.executor);
+    let document = serde_json::from_value(request(5)).unwrap();
+    let submission = prepare(&document, &shared.served, key, TenantId(0), Micros(0)).unwrap();
+    let tenant = Arc::new(TenantLoad::new(TenantId(0)));
+    assert!(shared.reserve(&tenant, 1));
+    // The engine thread takes both at once.
+    assert!(shared.inbox.put(Message::Shutdown).is_ok());
+    assert!(shared.inbox.put(Message::Submit(Box::new(submission), tenant)).is_ok());
+    thread.run();
+    let events = shared.outbox.drain();
+    let [Event { payload: Payload::Frame(frame), .. }, Event { payload: Payload::Error(_), .. }] =
+        &events[..]
+    else {
+        panic!("{events:?}")
+    };
+    let text = String::from_utf8_lossy(frame);
+    assert!(text.contains("shutting down") && text.ends_with("[DONE]\n\n\r\n"), "{text}");
+    assert_eq!(shared.in_system(), 0);
 }
