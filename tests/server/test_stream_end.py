@@ -5,6 +5,7 @@ import json
 import time
 
 import pytest
+from aiohttp.helpers import DEFAULT_CHUNK_SIZE
 
 from server.worker import Worker, http_request
 
@@ -93,3 +94,25 @@ def test_the_end_is_counted_where_no_request_follows():
         started = time.monotonic()
         assert worker.stop() == 0, worker.errors()
         assert time.monotonic() - started < 10, "the grace period is 30 s"
+
+
+def test_a_body_behind_one_of_very_many_chunks_is_read(worker):
+    # aiohttp's parser keeps a pause from the last chunk of the one to the body of the other. The
+    # stream in front lets the chunks pile up.
+    most_chunks = DEFAULT_CHUNK_SIZE // 16 + 1
+    plain = http_request("POST", "/v1/completions", b'{"prompt": "x", "max_tokens": 1}')
+    stream = b'{"prompt": "x", "stream": true, "ignore_eos": true, "max_tokens": 150}'
+    head = http_request(
+        "POST", "/v1/completions", Content_Type="application/json", Transfer_Encoding="chunked"
+    )
+    body = b'{"prompt": "x", "max_tokens": 1}'.ljust(most_chunks)
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
+    with worker.connect() as connection:
+        first = http_request("POST", "/v1/completions", stream)
+        connection.sendall(first + head + chunks + b"0\r\n\r\n" + plain)
+        answers = b""
+        while answers.count(b'"usage"') < 2:
+            part = connection.recv(65536)
+            assert part, answers
+            answers += part
+        assert answers.count(b"HTTP/1.1 200 OK") == 3, answers

@@ -99,9 +99,13 @@ class Connection(web.RequestHandler):
         """Reads on after a pause.
 
         aiohttp asks for it with each part of a body that is taken, and then runs the parser over
-        nothing, also where nothing was paused.
+        nothing. That is left out where the body has come whole and nothing was paused; within one
+        that has not, the parser may stand still without the connection: many chunks in the body
+        before it leave a pause behind.
         """
-        if self._reading_paused:
+        request = self._current_request
+        is_whole = request is not None and request.content.is_eof()
+        if self._reading_paused or (resume_parser and not is_whole):
             super().resume_reading(resume_parser)
 
     def _feed_soon(self) -> None:
