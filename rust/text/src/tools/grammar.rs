@@ -12,7 +12,8 @@ use crate::grammar::{Marker, json_rule, literal, well_formed};
 pub struct ToolSpec {
     /// Its name.
     pub name: String,
-    /// JSON schema of the arguments; `None` for any object.
+    /// JSON schema of the arguments; `None` for a function that takes none. A call that nothing
+    /// binds may have others all the same.
     pub parameters: Option<Value>,
     /// The arguments must fit the schema also where calls are the model's choice.
     pub strict: bool,
@@ -71,11 +72,13 @@ impl ToolGrammar {
         let mut rules = String::new();
         let mut calls = Vec::with_capacity(self.tools.len());
         for (i, tool) in self.tools.iter().enumerate() {
-            let any = json!({ "type": "object" });
             let binds = self.required || tool.strict;
-            let schema = tool.parameters.as_ref().filter(|_| binds).unwrap_or(&any);
-            let schema = as_object(schema);
-            let body = json_rule(&schema).map_err(|error| format!("{}: {error}", tool.name))?;
+            let body = match &tool.parameters {
+                _ if !binds => json_rule(&json!({ "type": "object" })),
+                Some(schema) => json_rule(&as_object(schema)),
+                None => Ok(literal("{}")),
+            };
+            let body = body.map_err(|error| format!("{}: {error}", tool.name))?;
             rules.push_str(&format!("args_{i}: {body}\n"));
             calls.push(self.call(&tool.name, i));
         }

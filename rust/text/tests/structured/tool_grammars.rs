@@ -112,6 +112,49 @@ fn test_a_named_call_is_the_only_one_possible() {
     }
 }
 
+/// `stop`, with these parameters.
+fn stop(parameters: Option<Value>, strict: bool) -> Vec<ToolSpec> {
+    vec![ToolSpec { name: "stop".into(), parameters, strict }]
+}
+
+/// A call of `stop` as the format spells it.
+fn stop_call(format: ToolFormat, arguments: &str) -> String {
+    let call = |key: &str| format!("{{\"name\": \"stop\", \"{key}\": {arguments}}}");
+    match format {
+        ToolFormat::Hermes => format!("<tool_call>\n{}\n</tool_call>", call("arguments")),
+        ToolFormat::SmolLm2 => format!("<tool_call>[{}]</tool_call>", call("arguments")),
+        ToolFormat::Llama3 => call("parameters"),
+        ToolFormat::Mistral => format!("[TOOL_CALLS][{}]", call("arguments")),
+        ToolFormat::MistralNamed => format!("[TOOL_CALLS]stop[ARGS]{arguments}"),
+    }
+}
+
+#[test]
+fn test_a_function_without_parameters_is_called_without_arguments() {
+    for format in FORMATS {
+        for (strict, required) in [(false, true), (true, true), (true, false)] {
+            let context = format!("{format:?} strict {strict} required {required}");
+            let make = |parameters| start(format, stop(parameters, strict), true, required);
+            let (bare, full) = (stop_call(format, "{}"), stop_call(format, r#"{"a": 1}"#));
+            assert!(accepts(&mut make(None), &bare), "{context}");
+            assert!(!accepts(&mut make(None), &full), "{context}");
+            // An empty schema is fulfilled by any object.
+            assert!(accepts(&mut make(Some(json!({}))), &bare), "{context}");
+            assert!(accepts(&mut make(Some(json!({}))), &full), "{context}");
+            assert!(!accepts(&mut make(Some(json!({}))), &stop_call(format, "1")), "{context}");
+        }
+        // Beside a strict tool, a function that is not binds nothing.
+        let tools = [stop(None, false), specs(true)[..1].to_vec()].concat();
+        let full = stop_call(format, r#"{"a": 1}"#);
+        assert!(accepts(&mut start(format, tools, true, false), &full), "{format:?}");
+        for seed in 0..5 {
+            let (text, end) = walk(&mut start(format, stop(None, false), false, true), seed, 300);
+            assert_eq!(end, End::Finished, "{format:?} seed {seed}: {text}");
+            assert_eq!(read(format, &text).0, [("stop".to_owned(), "{}".to_owned())], "{text}");
+        }
+    }
+}
+
 fn accepts(state: &mut GrammarState, text: &str) -> bool {
     let ids = tokenizer().encode(text, false).unwrap();
     ids.iter().all(|&id| state.accept(id).is_ok()) && state.may_end()

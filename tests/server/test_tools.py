@@ -1,0 +1,78 @@
+"""Tool calls that are forced: what a function without parameters gets, and where an answer is cut."""
+
+import pytest
+
+from server.test_structured import HERMES
+from server.worker import TINY, Worker
+
+# What the template of each format names; the tiny models know none of them.
+TEMPLATES = {
+    "hermes": HERMES,
+    "smollm": "{# SmolLM #}" + HERMES.partition("{% endif %}")[2],
+    "llama": HERMES.replace("<tool_call>", "<|python_tag|>").replace("</tool_call>", ""),
+    "mistral": HERMES.replace("<tool_call>", "[TOOL_CALLS]").replace("</tool_call>", ""),
+    "named": HERMES.replace("<tool_call>", "[TOOL_CALLS]f[ARGS]").replace("</tool_call>", ""),
+}
+NAMED = {"type": "function", "function": {"name": "now"}}
+
+
+@pytest.fixture(scope="module", params=TEMPLATES)
+def worker(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("template") / "tools.jinja"
+    path.write_text(TEMPLATES[request.param])
+    arguments = ("--device", "cpu", "--max-num-seqs", "8", "--chat-template", path)
+    with Worker(*arguments, model=TINY) as started:
+        yield started
+        assert started.stop() == 0, started.errors()
+        assert "Traceback" not in started.errors(), started.errors()
+
+
+def joined(events):
+    """The only choice of a stream: its message and why it ended."""
+    message, finish = {"content": None}, None
+    for [part] in (event["choices"] for event in events):
+        delta, finish = part["delta"], part["finish_reason"]
+        if "content" in delta:
+            message["content"] = (message["content"] or "") + delta["content"]
+        for call in delta.get("tool_calls", []):
+            calls = message.setdefault("tool_calls", [])
+            if call["index"] == len(calls):
+                calls.append({"name": call["function"]["name"], "arguments": ""})
+            calls[-1]["arguments"] += call["function"].get("arguments", "")
+    return message, finish
+
+
+def ask(worker, **fields):
+    """Message and finish reason of the only choice, found plain and streamed."""
+    fields = {"temperature": 1, "max_tokens": 200} | fields
+    [choice] = worker.chat(**fields)["choices"]
+    message = {"content": choice["message"]["content"]}
+    if "tool_calls" in choice["message"]:
+        message["tool_calls"] = [call["function"] for call in choice["message"]["tool_calls"]]
+    found = message, choice["finish_reason"]
+    assert joined(worker.chat(stream=True, **fields)) == found
+    return found
+
+
+def function(**fields):
+    return {"type": "function", "function": {"name": "now", "description": "The time."} | fields}
+
+
+@pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
+@pytest.mark.parametrize("fields", [{}, {"parameters": None}, {"strict": True}], ids=str)
+def test_a_function_without_parameters_gets_no_arguments(worker, choice, fields):
+    for seed in range(3):
+        message, finish = ask(
+            worker, tools=[function(**fields)], tool_choice=choice, seed=seed,
+            parallel_tool_calls=False,
+        )  # fmt: skip
+        assert finish == "tool_calls"
+        assert message == {"content": None, "tool_calls": [{"name": "now", "arguments": "{}"}]}
+
+
+def test_any_object_fits_an_empty_schema(worker):
+    fields = {"tools": [function(parameters={})], "tool_choice": NAMED}
+    found = [ask(worker, **fields, seed=seed) for seed in range(6)]
+    arguments = [call["arguments"] for message, _ in found for call in message["tool_calls"]]
+    assert all(text.startswith("{") for text in arguments), arguments
+    assert len(set(arguments)) > 1, arguments
