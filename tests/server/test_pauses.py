@@ -52,6 +52,7 @@ BODIES = {
     "stop strings": filled(X + '"stop":[', '"stop here"', "]}"),
     "long stop strings": filled(X + '"stop":[', '"' + "s" * 1024 + '"', "]}"),
     "stop ids": filled(X + '"stop_token_ids":[', "7", "]}"),
+    "stop ids among texts": filled(X + '"stop":[', "777", "]}"),
     "allowed ids": filled(X + '"allowed_token_ids":[', "7", "]}"),
     "biases": numbered(X + '"logit_bias":{', '"%d":1', "}}"),
     "more biases": numbered(X + '"logit_bias":{', '"%d":1', "}}", count=60_000),

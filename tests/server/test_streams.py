@@ -148,6 +148,38 @@ def test_stop_token_ids(cpu):
     assert plain["usage"]["completion_tokens"] >= 2
 
 
+@pytest.mark.parametrize("endpoint", ["complete", "chat"])
+def test_stop_takes_token_ids_among_texts(cpu, endpoint):
+    ask = getattr(cpu, endpoint)
+    fields = {"allowed_token_ids": [298, 85], "logit_bias": {"298": 100}, "max_tokens": 5}
+    for stop in ([298], ["ZZZ", 298], [298, 298, 85]):
+        plain, _ = both(ask, **fields, stop=stop)
+        assert whole(plain) == {0: ("", ["stop"])}
+        assert plain["choices"][0]["stop_reason"] == 298
+    plain, _ = both(ask, **fields, stop=[85, " b b"])
+    assert plain["choices"][0]["stop_reason"] == " b b"
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/responses"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_token_ids_in_stop_are_checked(cpu, path, stream):
+    asked = {
+        "/v1/completions": {"prompt": "x"},
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}]},
+        "/v1/responses": {"input": "x"},
+    }[path]
+    for stop, name in (
+        (["a", 100_000], "stop[1]"),
+        ([-1], "stop[0]"),
+        ([5, True], "stop[1]"),
+        ([1.5], "stop[0]"),
+        ([None], "stop[0]"),
+        (5, "stop"),
+    ):
+        reply = cpu.post(path, asked | {"stop": stop, "stream": stream})
+        assert (reply.status, reply.error["param"]) == (400, name), stop
+
+
 def test_s16_leading_space_is_kept(cpu):
     plain, _ = both(cpu.complete, allowed_token_ids=[298], max_tokens=2)
     assert text_of(plain) == " b b"

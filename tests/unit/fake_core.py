@@ -62,7 +62,7 @@ class FakeCore:
         self.push(key, _core.END, usage)
 
     def info(self):
-        return json.dumps({"max_model_len": 64}).encode()
+        return json.dumps({"max_model_len": 64, "vocab_size": 400}).encode()
 
     def health(self):
         return json.dumps({"status": self.health_status}).encode()

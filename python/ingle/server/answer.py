@@ -21,7 +21,12 @@ from ingle.server.state import ServerState
 
 
 def caller_of(
-    request: web.Request, tenant: str, kind: str, model: str, separator: str = "-"
+    request: web.Request,
+    tenant: str,
+    kind: str,
+    model: str,
+    vocab_size: int,
+    separator: str = "-",
 ) -> Caller:
     """What the connection says about a request; `kind` starts the answer's id."""
     return Caller(
@@ -30,6 +35,7 @@ def caller_of(
         created=int(time.time()),
         chunked=request.version == HttpVersion11,
         model=model,
+        vocab_size=vocab_size,
     )
 
 

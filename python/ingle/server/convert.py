@@ -28,7 +28,14 @@ from ingle.server.protocol import (
     StreamOptions,
     TokenizeChatRequest,
 )
-from ingle.server.protocol_fields import LogitBias, StopTokenIds
+from ingle.server.protocol_fields import (
+    MOST_PROMPTS,
+    MOST_STOP_IDS,
+    MOST_STOPS,
+    LogitBias,
+    Stop,
+    StopTokenIds,
+)
 from ingle.server.protocol_messages import FunctionCall, Message, Parts, RefusalPart
 from ingle.server.raw import given, refused
 
@@ -43,6 +50,8 @@ class Caller:
     chunked: bool
     """Whether the client speaks HTTP/1.1, so that events need chunk framing."""
     model: str
+    vocab_size: int = 2**31
+    """The core checks token ids, but knows only one of the fields that they come in."""
 
 
 def random_hex() -> str:
@@ -82,14 +91,14 @@ def generation(
         raise refused("stream_options", "only allowed with stream: true")
     if request.prompt_logprobs is not None and request.stream:
         raise refused("prompt_logprobs", "not available with stream: true")
-    stop = request.stop
+    stop, stop_ids = stops(request, caller.vocab_size)
     return GenerationRequest(
         prompts=[],
         n=request.n or 1,
         min_tokens=request.min_tokens or 0,
         sampling=sampling(request),
-        stop=[stop] if isinstance(stop, str) else stop or [],
-        stop_token_ids=stop_token_ids(request),
+        stop=stop,
+        stop_token_ids=stop_ids,
         ignore_eos=bool(request.ignore_eos),
         include_stop_str_in_output=bool(request.include_stop_str_in_output),
         skip_special_tokens=request.skip_special_tokens is not False,
@@ -139,10 +148,30 @@ def sampling(request: SamplingFields) -> Sampling:
     )
 
 
-def stop_token_ids(request: SamplingFields) -> list[int]:
-    """The ids that end a choice."""
-    ids = given(request.stop_token_ids)
-    return raw.decoded(ids, StopTokenIds, "stop_token_ids", SMALL_BYTES) if ids else []
+def stops(request: SamplingFields, vocab_size: int) -> tuple[list[str], list[int]]:
+    """The texts and the token ids that end a choice; ids may stand in `stop` too."""
+    told, found = given(request.stop_token_ids), given(request.stop)
+    ids: list[int] = []
+    if told:
+        ids = raw.decoded(told, StopTokenIds, "stop_token_ids", SMALL_BYTES)
+    stop: Any = raw.decoded(found, Stop, "stop", STOP_BYTES) if found else []
+    if isinstance(stop, str):
+        return [stop], ids
+    seen = set(ids)
+    for i, entry in enumerate(stop):
+        if isinstance(entry, str) or entry in seen:
+            continue
+        if entry >= vocab_size:
+            raise refused(f"stop[{i}]", f"token id {entry} is outside 0 to {vocab_size - 1}")
+        if len(ids) == MOST_STOP_IDS:
+            reason = f"more than {MOST_STOP_IDS} token ids, stop_token_ids included"
+            raise refused(f"stop[{i}]", reason)
+        ids.append(entry)
+        seen.add(entry)
+    texts = [entry for entry in stop if isinstance(entry, str)]
+    if len(texts) > MOST_STOPS:
+        raise refused("stop", f"{len(texts)} strings, at most {MOST_STOPS}")
+    return texts, ids
 
 
 def prompts(prompt: Raw, add_special_tokens: bool | None, field: str = "prompt") -> list[Prompt]:
@@ -256,9 +285,10 @@ def template_kwargs(variables: Raw | None) -> dict[str, Raw]:
 
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's default on completions.
-MOST_PROMPTS = 2048
 SMALL_BYTES = 1 << 16
 """Longest JSON text of a part with few entries, white space included."""
+STOP_BYTES = 1 << 20
+"""The same of `stop`: 64 texts of 1,024 characters, each of up to twelve bytes, and the ids."""
 EMPTY_TEXT = Raw(b'""')
 ROLES = {"developer": "system", "function": "tool"}
 RESERVED_KWARGS = frozenset(

@@ -10,13 +10,13 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from ingle.server.protocol_fields import (
+    AllowedOrNull,
     Anything,
     BadWords,
     BiasOrNull,
     Choices,
     Count,
     Ids,
-    IdsOrNull,
     Int64,
     LongText,
     Object,
@@ -24,8 +24,8 @@ from ingle.server.protocol_fields import (
     Prompt,
     SchemaOrText,
     ShortText,
-    StopList,
-    StopText,
+    StopIdsOrNull,
+    StopOrNull,
     Text,
     ToolName,
 )
@@ -122,10 +122,12 @@ class SamplingFields(Labels, kw_only=True, forbid_unknown_fields=True):
     presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     logit_bias: BiasOrNull = ABSENT
-    allowed_token_ids: IdsOrNull = ABSENT
+    allowed_token_ids: AllowedOrNull = ABSENT
     min_tokens: Count | None = None
-    stop: StopText | StopList | None = None
-    stop_token_ids: IdsOrNull = ABSENT
+    stop: StopOrNull = ABSENT
+    """A text that ends a choice, or up to 64 of them, among which token ids may stand as well."""
+    stop_token_ids: StopIdsOrNull = ABSENT
+    """Tokens that end a choice; at most 128, those in `stop` included."""
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None

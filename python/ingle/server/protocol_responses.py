@@ -18,8 +18,7 @@ from ingle.server.protocol_fields import (
     Object,
     ObjectOrNull,
     ShortText,
-    StopList,
-    StopText,
+    StopOrNull,
     TextOrNull,
     ToolName,
 )
@@ -190,7 +189,7 @@ class ResponsesRequest(Labels, kw_only=True, forbid_unknown_fields=True):
     repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
     presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    stop: StopText | StopList | None = None
+    stop: StopOrNull = ABSENT
     min_tokens: Count | None = None
     ignore_eos: bool | None = None
     chat_template_kwargs: ObjectOrNull = ABSENT

@@ -14,6 +14,7 @@ from msgspec import Raw
 from ingle.errors import RefusedError
 from ingle.generation import check_body, check_ids
 from ingle.server.choices import choices_at
+from ingle.server.protocol_fields import MOST_IDS
 
 T = TypeVar("T")
 
@@ -143,7 +144,6 @@ KINDS = {
 }
 LIST = msgspec.json.Decoder(list[Raw])
 FIRST = re.compile(rb"\[[ \t\r\n]*(.)", re.DOTALL)
-MOST_IDS = 1 << 21
 JSON_SPACE = " \t\r\n"
 UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`( - at |$)", re.DOTALL)
 INVALID = re.compile(r"Invalid (enum )?value ")

@@ -56,6 +56,7 @@ class Routes:
         self._state = state
         self._core = state.engine.core
         self._info = state.engine.info
+        self._num_ids = self._info["vocab_size"]
         self._model = state.engine.settings.model_name()
         self._completion = BodyParser(CompletionRequest, state.unknown)
         self._chat = BodyParser(ChatRequest, state.unknown)
@@ -88,7 +89,7 @@ class Routes:
     async def completions(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/completions."""
         body, parsed = await self._read(request, self._completion)
-        caller = caller_of(request, request[TENANT], "cmpl", self._model)
+        caller = caller_of(request, request[TENANT], "cmpl", self._model, self._num_ids)
         asked = await off_loop(
             len(body), self._completion.converted, body, parsed, completion_of, caller
         )
@@ -97,14 +98,14 @@ class Routes:
     async def chat_completions(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/chat/completions."""
         body, parsed = await self._read(request, self._chat)
-        caller = caller_of(request, request[TENANT], "chatcmpl", self._model)
+        caller = caller_of(request, request[TENANT], "chatcmpl", self._model, self._num_ids)
         asked = await off_loop(len(body), self._chat.converted, body, parsed, chat_of, caller)
         return await answer(request, self._state, asked, echo_headers(request))
 
     async def responses(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/responses."""
         body, parsed = await self._read(request, self._responses)
-        caller = caller_of(request, request[TENANT], "resp", self._model, separator="_")
+        caller = caller_of(request, request[TENANT], "resp", self._model, self._num_ids, "_")
         try:
             asked = await off_loop(
                 len(body), self._responses.converted, body, parsed, response_of, caller
@@ -117,7 +118,7 @@ class Routes:
     async def embeddings(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/embeddings."""
         body, parsed = await self._read(request, self._embedding)
-        caller = caller_of(request, request[TENANT], "embd", self._model)
+        caller = caller_of(request, request[TENANT], "embd", self._model, self._num_ids)
         size = self._info["hidden_size"]
         try:
             asked = await off_loop(

@@ -18,6 +18,7 @@ from ingle.server.protocol import (
     SamplingFields,
     ToolDefinition,
 )
+from ingle.server.protocol_fields import MOST_CHOICES
 from ingle.server.raw import given, kind, must_be, object_in_text, refused, text_of, texts
 
 
@@ -132,5 +133,3 @@ def _json_schema(field: str, schema: Raw) -> Grammar:
 
 
 TOOL_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}\Z")
-MOST_CHOICES = 10_000
-"""The core's own bound."""

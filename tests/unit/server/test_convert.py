@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import pytest
@@ -149,6 +150,33 @@ def test_stream_options():
 def test_stop_as_text():
     assert completion(stop="a")["stop"] == ["a"]
     assert "stop" not in completion(stop=[])
+
+
+@pytest.mark.parametrize("make", [completion, chat])
+def test_token_ids_in_stop_are_added_to_the_others(make):
+    document = make(stop=["a", 7, "b", 9, 7], stop_token_ids=[9, 3])
+    assert (document["stop"], document["stop_token_ids"]) == (["a", "b"], [9, 3, 7])
+    assert make(stop=[0])["stop_token_ids"] == [0]
+    assert "stop" not in make(stop=[0])
+
+
+@pytest.mark.parametrize("make", [completion, chat])
+def test_stop_has_as_many_texts_and_ids_as_the_core_takes(make):
+    texts, ids = [f"s{i}" for i in range(64)], list(range(128))
+    assert len(make(stop=texts + ids)["stop_token_ids"]) == 128
+    assert len(make(stop=ids, stop_token_ids=ids)["stop_token_ids"]) == 128
+    assert refused(make, stop=[*texts, "x"]) == "stop"
+    assert refused(make, stop=[*ids, 128]) == "stop[128]"
+    assert refused(make, stop=["a", 500], stop_token_ids=ids) == "stop[1]"
+    assert refused(make, stop_token_ids=[*ids, 128]) == "stop_token_ids"
+
+
+def test_an_id_in_stop_is_one_of_the_vocabulary():
+    parsed = PARSERS[CompletionRequest](b'{"prompt":"x","stop":["a",399,400]}')
+    with pytest.raises(RefusedError) as caught:
+        convert.completion(parsed, dataclasses.replace(CALLER, vocab_size=400))
+    assert caught.value.param == "stop[2]"
+    assert caught.value.message == "stop[2]: token id 400 is outside 0 to 399"
 
 
 def test_c03_content_of_assistants_may_be_empty_or_missing():
