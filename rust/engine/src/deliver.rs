@@ -125,7 +125,8 @@ impl Sender<'_> {
                     match rustix::net::send(&socket.fd, bytes, flags) {
                         Ok(taken) => break taken,
                         Err(Errno::INTR) => {}
-                        Err(Errno::AGAIN) => break 0,
+                        // The two last: the machine is short of memory, the client may be well.
+                        Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => break 0,
                         Err(_) => return Sent::ClientGone,
                     }
                 };

@@ -10,6 +10,7 @@ mod choice;
 mod choice_mask;
 mod clock;
 mod commit;
+mod commit_masks;
 mod deliver;
 mod device;
 mod device_cuda;
