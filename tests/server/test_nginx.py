@@ -5,6 +5,7 @@ Needs nginx on the machine (Debian: nginx-light); without it these tests are ski
 
 import contextlib
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -83,8 +84,17 @@ class Proxy:
     )  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def many_files():
+    """Often 1,024 files are the limit until a program asks for more; nginx inherits it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 @pytest.fixture(scope="module", params=["tcp", "unix"])
-def proxy(request, tmp_path_factory):
+def proxy(request, many_files, tmp_path_factory):
     folder = tmp_path_factory.mktemp("nginx")
     flags = ("--uds", folder / "ingle.sock") if request.param == "unix" else ()
     with Worker("--device", "sim", "--max-num-seqs", "32", *flags) as worker:
@@ -158,22 +168,13 @@ def test_connections_to_the_worker_are_kept_and_reused(proxy):
     assert proxy.connections() <= before + 1
 
 
-def test_slow_headers_and_bodies_never_reach_the_worker(proxy):
-    many_slow_clients(proxy, 300)
-
-
-@pytest.mark.long
-def test_5000_slow_headers(proxy):
-    many_slow_clients(proxy, 5000)
-
-
-def many_slow_clients(proxy, count):
-    """Half of a head or of a body from each of `count` clients; others are served meanwhile."""
+def test_5000_slow_headers_and_bodies_never_reach_the_worker(proxy):
+    """Half of a head or of a body from each client; others are served meanwhile."""
     proxy.complete(max_tokens=1)
     before = proxy.connections()
     request = http_request("POST", "/v1/completions", b'{"prompt":"x","max_tokens":1}')
     with contextlib.ExitStack() as stack:
-        for i in range(count):
+        for i in range(5000):
             connection = stack.enter_context(proxy.connect())
             connection.sendall(request[: len(request) - 5 if i % 10 == 0 else 20 + i % 40])
         for _ in range(5):
