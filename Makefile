@@ -71,9 +71,10 @@ $(COMPAT)/installed.stamp: requirements/compat.txt
 test-compat: $(COMPAT)/installed.stamp $(VENV)/ingle.stamp ## other people's clients and a generator of requests
 	PYTHONPATH=python $(COMPAT)/bin/pytest -W default tests/compat
 
-soak: $(VENV)/dev.stamp $(VENV)/ingle.stamp $(VENV)/demo-model.stamp ## the long tests
+soak: $(VENV)/dev.stamp $(VENV)/ingle.stamp $(VENV)/demo-model.stamp $(COMPAT)/installed.stamp ## the long tests
 	INGLE_SMOLLM2_GGUF="$$($(BIN)/python tools/demo_model_path.py)" cargo test --locked --workspace --exclude ingle-python -- --ignored
 	$(BIN)/pytest -m long
+	PYTHONPATH=python $(COMPAT)/bin/pytest -W default -m long tests/compat
 
 BENCH := .venv-bench
 # Release wheel in a venv of its own, so that .venv keeps the build that tests use.
