@@ -1,4 +1,6 @@
-"""Tool calls that are forced: what a function without parameters gets, and where an answer is cut."""
+"""Forced tool calls: what a function without parameters gets, and where an answer is cut."""
+
+import json
 
 import pytest
 
@@ -76,3 +78,28 @@ def test_any_object_fits_an_empty_schema(worker):
     arguments = [call["arguments"] for message, _ in found for call in message["tool_calls"]]
     assert all(text.startswith("{") for text in arguments), arguments
     assert len(set(arguments)) > 1, arguments
+
+
+@pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
+def test_a_forced_call_that_is_cut_before_its_name_is_no_content(worker, choice):
+    fields = {"tools": [function()], "tool_choice": choice}
+    for max_tokens in (1, 2):
+        assert ask(worker, **fields, max_tokens=max_tokens) == ({"content": None}, "length")
+    # One token more at a time: first nothing, then a call, never content.
+    found = [ask(worker, **fields, seed=1, max_tokens=end)[0] for end in range(3, 60, 4)]
+    assert all(message["content"] is None for message in found), found
+    assert "tool_calls" not in found[0] or found[0]["tool_calls"][0]["name"] == "now"
+    assert found[-1]["tool_calls"][0] == {"name": "now", "arguments": "{}"}
+
+
+def test_responses_of_a_forced_call_that_is_cut_have_no_text(worker):
+    tool = {"type": "function", "name": "now"}
+    body = {"input": "Now?", "tools": [tool], "tool_choice": "required", "max_output_tokens": 1}
+    plain = worker.post("/v1/responses", body).json
+    events = worker.post("/v1/responses", body | {"stream": True}).body.splitlines()
+    last = json.loads([line for line in events if line.startswith(b"data: ")][-1][6:])
+    for answer in (plain, last["response"]):
+        assert answer["status"] == "incomplete"
+        # An answer of nothing at all is an empty message.
+        [item] = answer["output"]
+        assert [part["text"] for part in item["content"]] == [""]

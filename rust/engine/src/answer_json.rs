@@ -3,19 +3,20 @@
 
 use ingle_text::AnswerPiece;
 
+use crate::frame::ChoicePart;
 use crate::json::{escape_into, integer_into, string_into};
 
-/// `"delta":{..}` with what is new. A call's first entry has its id and name.
-pub(crate) fn delta_into(out: &mut Vec<u8>, with_role: bool, pieces: &[AnswerPiece]) {
+/// `"delta":{..}` with what is new. A call's first entry has its id and name. `part` has these pieces.
+pub(crate) fn delta_into(out: &mut Vec<u8>, part: &ChoicePart<'_>, pieces: &[AnswerPiece]) {
     out.extend_from_slice(b",\"delta\":{");
     let mut separator: &[u8] = b"";
-    if with_role {
+    if part.with_role {
         out.extend_from_slice(b"\"role\":\"assistant\"");
         separator = b",";
     }
     for (key, texts) in [("reasoning_content", reasoning(pieces)), ("content", content(pieces))] {
         // An answer without any piece still says that it has content, which is empty.
-        let is_empty_answer = with_role && pieces.is_empty() && key == "content";
+        let is_empty_answer = part.with_role && says_nothing(part, pieces) && key == "content";
         if texts.is_empty() && !is_empty_answer {
             continue;
         }
@@ -30,11 +31,11 @@ pub(crate) fn delta_into(out: &mut Vec<u8>, with_role: bool, pieces: &[AnswerPie
     out.push(b'}');
 }
 
-/// `"message":{..}` with everything.
-pub(crate) fn message_into(out: &mut Vec<u8>, pieces: &[AnswerPiece]) {
+/// `"message":{..}` with everything. `part` has these pieces.
+pub(crate) fn message_into(out: &mut Vec<u8>, part: &ChoicePart<'_>, pieces: &[AnswerPiece]) {
     out.extend_from_slice(b",\"message\":{\"role\":\"assistant\",");
     let (content, reasoning) = (content(pieces), reasoning(pieces));
-    if content.is_empty() && !pieces.is_empty() {
+    if content.is_empty() && !says_nothing(part, pieces) {
         out.extend_from_slice(b"\"content\":null");
     } else {
         text_field_into(out, "content", &content);
@@ -49,6 +50,11 @@ pub(crate) fn message_into(out: &mut Vec<u8>, pieces: &[AnswerPiece]) {
         calls_into(out, pieces, false);
     }
     out.push(b'}');
+}
+
+/// Whether this is a text without a letter. Where only calls may come, there is no text.
+fn says_nothing(part: &ChoicePart<'_>, pieces: &[AnswerPiece]) -> bool {
+    pieces.is_empty() && !part.has_only_calls
 }
 
 fn content<'a>(pieces: &'a [AnswerPiece]) -> Vec<&'a str> {

@@ -260,6 +260,11 @@ impl Choice {
         self.parser.is_some().then_some(self.pieces.as_slice())
     }
 
+    /// Whether the answer is calls and nothing else.
+    pub(crate) fn has_only_calls(&self) -> bool {
+        self.parser.as_ref().is_some_and(|parser| parser.has_only_calls())
+    }
+
     /// Empties what an event has shown; capacity stays.
     pub(crate) fn shown(&mut self) {
         self.started = true;

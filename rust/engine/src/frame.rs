@@ -54,6 +54,8 @@ pub(crate) struct ChoicePart<'a> {
     pub(crate) text: &'a str,
     /// In place of `text` where the answer is split.
     pub(crate) pieces: Option<&'a [AnswerPiece]>,
+    /// Without a piece its content is null, not empty.
+    pub(crate) has_only_calls: bool,
     /// The chat role rides on the first part.
     pub(crate) with_role: bool,
     /// `None` if the client did not ask or nothing is due.
@@ -222,8 +224,8 @@ impl FrameBuilder {
                 out.push(b'"');
             }
             (FrameFormat::Chat, _) if let Some(pieces) = part.pieces => match self.stream {
-                true => answer_json::delta_into(out, part.with_role, pieces),
-                false => answer_json::message_into(out, pieces),
+                true => answer_json::delta_into(out, part, pieces),
+                false => answer_json::message_into(out, part, pieces),
             },
             (FrameFormat::Chat, false) => {
                 out.extend_from_slice(b",\"message\":{\"role\":\"assistant\",\"content\":\"");

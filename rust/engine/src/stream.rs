@@ -312,6 +312,7 @@ fn part<'a>(
         index: choice.index,
         text: &choice.text,
         pieces: choice.pieces(),
+        has_only_calls: choice.has_only_calls(),
         with_role: first,
         log_probs: log_probs.then_some(choice.log_probs.as_slice()),
         token_ids: trailer.token_ids.then_some(choice.token_ids.as_slice()),

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use ingle_core::TokenId;
 use ingle_text::{
-    AnswerRules, AnswerText, BadWords, Grammar, GrammarBudget, GrammarSource, GrammarSpec,
-    Reasoned, ReasoningStart, ReasoningTags, TextError, ToolFormat, ToolGrammar, ToolRules,
-    ToolSpec,
+    AnswerRules, AnswerText, BadWords, CallPlace, Grammar, GrammarBudget, GrammarSource,
+    GrammarSpec, Reasoned, ReasoningStart, ReasoningTags, TextError, ToolFormat, ToolGrammar,
+    ToolRules, ToolSpec,
 };
 use serde_json::Value;
 
@@ -113,9 +113,14 @@ impl Tools {
         self.format != ToolFormat::SmolLm2
     }
 
+    fn are_forced(&self) -> bool {
+        matches!(self.choice, ToolChoice::Required | ToolChoice::Function(_))
+    }
+
     fn rules(&self) -> ToolRules {
         let names: Vec<String> = self.specs.iter().map(|spec| spec.name.clone()).collect();
-        ToolRules { format: self.format, names: names.into(), parallel: self.parallel }
+        let place = if self.are_forced() { CallPlace::Alone } else { CallPlace::InText };
+        ToolRules { format: self.format, names: names.into(), parallel: self.parallel, place }
     }
 
     /// The grammar that forces calls, or binds them where they are free; `None` if nothing is bound.

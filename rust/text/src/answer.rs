@@ -34,36 +34,41 @@ pub enum AnswerPiece {
 
 /// Collects pieces; neighbours of one kind become one.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Pieces(Vec<AnswerPiece>);
+pub(crate) struct Pieces {
+    list: Vec<AnswerPiece>,
+    /// The answer is calls: what is cut before it has a name is no content.
+    without_content: bool,
+}
 
 impl Pieces {
     pub(crate) fn content(&mut self, more: &str) {
-        match self.0.last_mut() {
+        match self.list.last_mut() {
+            _ if self.without_content => {}
             Some(AnswerPiece::Content(text)) => text.push_str(more),
             _ if more.is_empty() => {}
-            _ => self.0.push(AnswerPiece::Content(more.to_owned())),
+            _ => self.list.push(AnswerPiece::Content(more.to_owned())),
         }
     }
 
     pub(crate) fn reasoning(&mut self, more: &str) {
-        match self.0.last_mut() {
+        match self.list.last_mut() {
             Some(AnswerPiece::Reasoning(text)) => text.push_str(more),
             _ if more.is_empty() => {}
-            _ => self.0.push(AnswerPiece::Reasoning(more.to_owned())),
+            _ => self.list.push(AnswerPiece::Reasoning(more.to_owned())),
         }
     }
 
     pub(crate) fn call(&mut self, index: u32, id: String, name: String) {
-        self.0.push(AnswerPiece::Call { index, id, name });
+        self.list.push(AnswerPiece::Call { index, id, name });
     }
 
     pub(crate) fn arguments(&mut self, index: u32, more: &str) {
-        match self.0.last_mut() {
+        match self.list.last_mut() {
             Some(AnswerPiece::Arguments { index: last, text }) if *last == index => {
                 text.push_str(more);
             }
             _ if more.is_empty() => {}
-            _ => self.0.push(AnswerPiece::Arguments { index, text: more.to_owned() }),
+            _ => self.list.push(AnswerPiece::Arguments { index, text: more.to_owned() }),
         }
     }
 }
@@ -77,6 +82,12 @@ pub struct AnswerRules {
     pub tools: Option<ToolRules>,
 }
 
+impl AnswerRules {
+    fn has_only_calls(&self) -> bool {
+        self.tools.as_ref().is_some_and(|tools| tools.place == CallPlace::Alone)
+    }
+}
+
 /// Which tool calls are looked for.
 #[derive(Clone, Debug)]
 pub struct ToolRules {
@@ -86,6 +97,17 @@ pub struct ToolRules {
     pub names: Arc<[String]>,
     /// Whether one answer may have several calls.
     pub parallel: bool,
+    /// What there may be besides calls.
+    pub place: CallPlace,
+}
+
+/// Where calls stand in an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallPlace {
+    /// Anywhere in a text.
+    InText,
+    /// A grammar lets nothing else through: a call that is cut before its name is nothing.
+    Alone,
 }
 
 /// The state of one choice of a chat.
@@ -109,7 +131,7 @@ impl AnswerParser {
         Self {
             reasoning: reasoning.map(|(tags, start)| ReasoningSplitter::new(tags, *start)),
             tools,
-            pieces: Pieces::default(),
+            pieces: Pieces { list: Vec::new(), without_content: rules.has_only_calls() },
             content: String::new(),
         }
     }
@@ -136,12 +158,17 @@ impl AnswerParser {
 
     /// The pieces since the last time.
     pub fn take(&mut self) -> Vec<AnswerPiece> {
-        std::mem::take(&mut self.pieces.0)
+        std::mem::take(&mut self.pieces.list)
     }
 
     /// Whether `take` has something.
     pub fn has_pieces(&self) -> bool {
-        !self.pieces.0.is_empty()
+        !self.pieces.list.is_empty()
+    }
+
+    /// Whether the answer can have no content.
+    pub fn has_only_calls(&self) -> bool {
+        self.pieces.without_content
     }
 
     /// Tool calls that have begun.

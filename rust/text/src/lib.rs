@@ -28,7 +28,7 @@ mod tokenizer;
 mod tools;
 mod words;
 
-pub use answer::{AnswerParser, AnswerPiece, AnswerRules, ToolRules};
+pub use answer::{AnswerParser, AnswerPiece, AnswerRules, CallPlace, ToolRules};
 pub use bad_words::{AnswerText, BadWords, BadWordsFactory, BadWordsState};
 pub use chat::{ChatInput, ChatTemplate};
 pub use detokenizer::Detokenizer;

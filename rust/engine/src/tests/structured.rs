@@ -233,6 +233,31 @@ fn test_calls_can_be_forced_and_bound() {
 }
 
 #[test]
+fn test_a_forced_call_that_is_cut_before_its_name_is_nothing() {
+    let bench = Bench::with_template(says("I would rather not."), HERMES);
+    let named = json!({ "function": "skip" });
+    for choice in [json!("required"), named] {
+        for max_tokens in [0, 1, 3, 8] {
+            let chat = json!({ "tools": tools(), "tool_choice": choice });
+            let choice = answer(&bench, json!({ "chat": chat, "max_tokens": max_tokens }));
+            assert_eq!(choice["message"]["content"], Value::Null);
+            assert_eq!(choice["message"].get("tool_calls"), None);
+            assert_eq!(choice["finish_reason"], "length");
+        }
+    }
+    let mut request = chat(json!({ "max_tokens": 3,
+        "chat": { "tools": tools(), "tool_choice": "required" } }));
+    request["output"]["stream"] = json!(true);
+    for event in events_of(&bench.stream(&request)) {
+        assert_eq!(event["choices"][0]["delta"].get("content"), None, "{event}");
+    }
+    // Where calls are the model's choice, what it wrote is content.
+    let bench = Bench::with_template(says("<tool_call>{\"na"), HERMES);
+    let choice = answer(&bench, json!({ "chat": { "tools": tools() } }));
+    assert_eq!(choice["message"]["content"], "<tool_call>{\"na");
+}
+
+#[test]
 fn test_reasoning_is_told_apart_also_where_the_prompt_opens_it() {
     let bench = Bench::with_template(says("<think>\nhm, hm\n</think>\n\nYes."), THINKING);
     let choice = answer(&bench, json!({}));

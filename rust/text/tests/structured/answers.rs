@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use ingle_text::{
-    AnswerParser, AnswerPiece, AnswerRules, ReasoningStart, ReasoningTags, ToolFormat, ToolRules,
+    AnswerParser, AnswerPiece, AnswerRules, CallPlace, ReasoningStart, ReasoningTags, ToolFormat,
+    ToolRules,
 };
 use proptest::prelude::*;
 
@@ -11,7 +12,8 @@ use AnswerPiece::{Arguments, Call, Content, Reasoning};
 
 fn tools(format: ToolFormat, parallel: bool) -> AnswerRules {
     let names: Arc<[String]> = ["f", "g"].map(String::from).into();
-    AnswerRules { reasoning: None, tools: Some(ToolRules { format, names, parallel }) }
+    let place = CallPlace::InText;
+    AnswerRules { reasoning: None, tools: Some(ToolRules { format, names, parallel, place }) }
 }
 
 fn thinking(start: ReasoningStart) -> AnswerRules {

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use ingle_text::{
-    AnswerParser, AnswerPiece, AnswerRules, Detokenizer, GrammarBudget, GrammarFactory,
-    GrammarSource, GrammarState, Tokenizer, ToolFormat, ToolGrammar, ToolRules, ToolSpec,
+    AnswerParser, AnswerPiece, AnswerRules, CallPlace, Detokenizer, GrammarBudget, GrammarFactory,
+    GrammarSource, GrammarState, ReasoningStart, ReasoningTags, Tokenizer, ToolFormat, ToolGrammar,
+    ToolRules, ToolSpec,
 };
 use serde_json::{Value, json};
 
@@ -45,7 +46,8 @@ fn start(format: ToolFormat, tools: Vec<ToolSpec>, parallel: bool, required: boo
 /// Names and arguments of the calls in a text, and the content.
 fn read(format: ToolFormat, text: &str) -> (Vec<(String, String)>, String) {
     let names: Arc<[String]> = ["weather", "stop"].map(String::from).into();
-    let tools = Some(ToolRules { format, names, parallel: true });
+    let place = CallPlace::InText;
+    let tools = Some(ToolRules { format, names, parallel: true, place });
     let mut parser = AnswerParser::new(&AnswerRules { reasoning: None, tools }, 1);
     parser.push(text);
     parser.finish();
@@ -151,6 +153,34 @@ fn test_a_function_without_parameters_is_called_without_arguments() {
             let (text, end) = walk(&mut start(format, stop(None, false), false, true), seed, 300);
             assert_eq!(end, End::Finished, "{format:?} seed {seed}: {text}");
             assert_eq!(read(format, &text).0, [("stop".to_owned(), "{}".to_owned())], "{text}");
+        }
+    }
+}
+
+#[test]
+fn test_a_forced_call_has_no_content_wherever_it_is_cut() {
+    let tags = ReasoningTags::detect("{{ '<think>' }}{{ '</think>' }}").unwrap();
+    for format in FORMATS {
+        let names: Arc<[String]> = ["stop".to_owned()].into();
+        let tools = ToolRules { format, names, parallel: true, place: CallPlace::Alone };
+        let reasoning = Some((tags.clone(), ReasoningStart::Unopened));
+        let rules = AnswerRules { reasoning, tools: Some(tools) };
+        let call = stop_call(format, r#"{"a": 1}"#);
+        for text in [call.clone(), format!("<think>hm</think>\n\n{call}")] {
+            for end in 0..=text.len() {
+                let mut parser = AnswerParser::new(&rules, 1);
+                parser.push(&text[..end]);
+                parser.finish();
+                assert!(parser.has_only_calls());
+                let is_content = |piece: &AnswerPiece| matches!(piece, AnswerPiece::Content(_));
+                assert!(!parser.take().iter().any(is_content), "{format:?} {}", &text[..end]);
+                assert_eq!(
+                    parser.num_calls() == 1,
+                    text[..end].contains("stop\"") || {
+                        format == ToolFormat::MistralNamed && text[..end].contains("[ARGS]")
+                    }
+                );
+            }
         }
     }
 }
