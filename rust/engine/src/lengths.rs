@@ -55,7 +55,14 @@ pub(crate) fn max_tokens(
         // The core's least; none is generated.
         let fits = served.limits.check(len, 0);
         return fits.map(|()| 1).map_err(|error| {
-            EngineError::too_long(encoded.param, format!("{}: {error}", encoded.param))
+            let message = match error {
+                AdmitError::TooLong { max_model_len, .. } => format!(
+                    "the {} has {len} tokens, more than the context length of {max_model_len}",
+                    encoded.param
+                ),
+                error => format!("{}: {error}", encoded.param),
+            };
+            EngineError::too_long(encoded.param, message)
         });
     }
     let room = (served.max_model_len as usize).saturating_sub(len);
