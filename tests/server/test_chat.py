@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from server.twice import refused_twice
 from server.worker import TINY, Worker, whole
 
 
@@ -103,7 +104,8 @@ def test_c11_reserved_template_names(cpu):
 
 def test_c12_template_in_the_request_is_refused(cpu):
     template = "{% for i in range(10**9) %}x{% endfor %}"
-    assert refused(cpu, USER, chat_template=template)["param"] == "chat_template"
+    body = {"messages": [USER], "chat_template": template}
+    assert refused_twice(cpu, "/v1/chat/completions", **body)["param"] == "chat_template"
 
 
 def test_c14_tool_message_without_a_call(cpu):

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from server.twice import ASKED, PATHS, both, refused_bytes_twice, refused_twice
 from server.worker import Worker, http_request, joined, parse_events, whole
 
 BODY = json.dumps({"prompt": "x", "temperature": 0, "max_tokens": 4}).encode()
@@ -53,13 +54,20 @@ def error_of(data):
 )
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize"])
 def test_x01_broken_bodies(cpu, path, body):
+    if "chat" in path:
+        # Nothing but what is broken must be wrong.
+        chat = rb'"messages":[{"role":"user","content":\1}]'
+        body = re.sub(rb'"prompt":("[^"]*")', chat, body)
     reply = cpu.post(path, body)
     assert reply.status == 400
     assert reply.error["type"] == "invalid_request_error"
+    if path in ASKED and b"{" in body:
+        assert refused_bytes_twice(cpu, path, body)["code"] == reply.error["code"]
 
 
-def test_x01_nul_and_every_other_character_is_text(cpu):
-    cpu.complete(prompt="a\0b\u2028\ufeff\U0010ffff")
+@pytest.mark.parametrize("name", PATHS)
+def test_x01_nul_and_every_other_character_is_text(cpu, name):
+    both(getattr(cpu, name), "a\0b\u2028\ufeff\U0010ffff")
 
 
 def test_x02_header_too_long(cpu):
@@ -125,18 +133,18 @@ def test_bytes_that_are_no_request(cpu, garbage):
 
 
 @pytest.mark.parametrize("name", ["x", "", "llama-tied-bf16 ", "../x", "x" * 1024])
-@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+@pytest.mark.parametrize("path", ASKED)
 def test_x06_unknown_model(cpu, path, name):
-    prompt = {"prompt": "x", "messages": [{"role": "user", "content": "x"}]}
-    field = "messages" if "chat" in path else "prompt"
-    reply = cpu.post(path, {"model": name, field: prompt[field]})
-    assert reply.status == 404
-    assert (reply.error["code"], reply.error["param"]) == ("model_not_found", "model")
+    error = refused_twice(cpu, path, 404, **ASKED[path], model=name)
+    assert (error["code"], error["param"]) == ("model_not_found", "model")
 
 
 @pytest.mark.parametrize("fields", [{}, {"model": None}, {"model": "llama-tied-bf16"}])
-def test_x06_missing_model_is_the_served_one(cpu, fields):
-    assert cpu.complete(**fields)["model"] == "llama-tied-bf16"
+@pytest.mark.parametrize("name", PATHS)
+def test_x06_missing_model_is_the_served_one(cpu, name, fields):
+    ask = getattr(cpu, name)
+    assert both(ask, **fields)["model"] == "llama-tied-bf16"
+    assert {event["model"] for event in ask(**fields, stream=True)} == {"llama-tied-bf16"}
 
 
 def test_unknown_urls(cpu):

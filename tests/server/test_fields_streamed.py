@@ -3,11 +3,10 @@
 import pytest
 
 from server.reciter import Recital
-from server.twice import PATHS, both, refused_twice, text_of
+from server.twice import ASKED, PATHS, both, refused_twice, text_of
 from server.worker import Worker, joined
 
 USER = {"role": "user", "content": "x"}
-ASKED = {"/v1/completions": {"prompt": "x"}, "/v1/chat/completions": {"messages": [USER]}}
 THINKING = (
     "{% for m in messages %}{{ m.role }}:"
     "{% set thought = m.reasoning_content or '' %}"

@@ -2,6 +2,7 @@
 
 import pytest
 
+from server.twice import both, counts, refused_twice
 from server.worker import whole
 
 CONTEXT = 2048
@@ -82,7 +83,8 @@ def test_p05_max_tokens_zero_does_the_prompt_only(cpu, stream):
 
 
 def test_p06_max_tokens_null_is_absent(cpu):
-    assert cpu.complete(max_tokens=None, ignore_eos=True)["usage"]["completion_tokens"] == 16
+    answer = both(cpu.complete, max_tokens=None, ignore_eos=True)
+    assert answer["usage"]["completion_tokens"] == 16
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -113,21 +115,35 @@ def test_p08_at_the_edge_of_the_context(cpu, stream):
         assert answer["choices"][0]["finish_reason"] == "length"
 
 
-def test_chat_without_max_tokens_takes_the_rest_of_the_context(sim):
-    answer = sim.chat("x", max_tokens=None, ignore_eos=True)
+def test_p06_chat_without_max_tokens_takes_the_rest_of_the_context(sim):
+    answer = both(sim.chat, "x", max_tokens=None, ignore_eos=True)
     assert answer["usage"]["total_tokens"] == CONTEXT
     assert answer["choices"][0]["finish_reason"] == "length"
 
 
 def test_p10_nothing_is_cut_unless_asked(cpu):
-    long = [5] * CONTEXT + [6, 7]
-    assert refused(cpu, prompt=long, max_tokens=4)["code"] == "context_length_exceeded"
-    cut = cpu.complete(prompt=long, max_tokens=4, truncate_prompt_tokens=2)
+    path, long = "/v1/completions", [5] * CONTEXT + [6, 7]
+    error = refused_twice(cpu, path, prompt=long, max_tokens=4)
+    assert error["code"] == "context_length_exceeded"
+    cut = both(cpu.complete, long, max_tokens=4, truncate_prompt_tokens=2)
     assert cut["usage"]["prompt_tokens"] == 2
     assert text_of(cut) == text_of(cpu.complete(prompt=[6, 7], max_tokens=4))
-    fits = cpu.complete(prompt=long, max_tokens=4, truncate_prompt_tokens=-1)
+    fits = both(cpu.complete, long, max_tokens=4, truncate_prompt_tokens=-1)
     assert fits["usage"]["prompt_tokens"] == CONTEXT - 4
-    assert refused(cpu, prompt=[1], truncate_prompt_tokens=0)["param"] == "truncate_prompt_tokens"
+    error = refused_twice(cpu, path, prompt=[1], truncate_prompt_tokens=0)
+    assert error["param"] == "truncate_prompt_tokens"
+
+
+def test_p10_no_message_is_dropped_unless_asked(cpu):
+    question = {"role": "user", "content": "Why?"}
+    messages = [{"role": "user", "content": "x " * CONTEXT}, question]
+    error = refused_twice(cpu, "/v1/chat/completions", messages=messages, max_tokens=4)
+    assert error["code"] == "context_length_exceeded"
+    alone = both(cpu.chat, [question], max_tokens=4)
+    asked = {"max_tokens": 4, "truncate_prompt_tokens": alone["usage"]["prompt_tokens"]}
+    cut = both(cpu.chat, messages, **asked)
+    assert counts(cut["usage"]) == counts(alone["usage"])
+    assert text_of(cut) == text_of(alone)
 
 
 def test_p11_max_completion_tokens(cpu):

@@ -1,9 +1,11 @@
 """Sampling numbers: section N of the bug log."""
 
 import concurrent.futures
+import json
 
 import pytest
 
+from server.twice import ASKED, refused_bytes_twice
 from server.worker import whole
 
 
@@ -32,11 +34,15 @@ def test_n02_n03_logit_bias(cpu):
 
 
 @pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e999"])
-@pytest.mark.parametrize("field", [b"temperature", b"top_p", b"presence_penalty", b"min_p"])
-def test_n04_not_a_finite_number(cpu, field, number):
-    reply = cpu.post("/v1/completions", b'{"prompt":"x","%b":%b}' % (field, number))
-    assert reply.status == 400
-    assert reply.error["message"]
+@pytest.mark.parametrize("field", ["temperature", "top_p", "presence_penalty", "min_p"])
+@pytest.mark.parametrize("path", ASKED)
+def test_n04_not_a_finite_number(cpu, path, field, number):
+    body = json.dumps(ASKED[path] | {field: "here"}).encode()
+    error = refused_bytes_twice(cpu, path, body.replace(b'"here"', number))
+    if number == b"1e999":
+        assert error["param"] == field
+    else:
+        assert error["code"] == "invalid_json"
 
 
 def test_n05_zero_is_a_value(cpu):

@@ -1,5 +1,6 @@
 """Structured output on both endpoints, plain and streamed: section G of the bug log."""
 
+import concurrent.futures
 import json
 import re
 import time
@@ -8,8 +9,8 @@ import pytest
 
 from server.reciter import Recital
 from server.test_structured import FORMAT, HERMES, TOOLS, assert_fits
-from server.twice import PATHS, both, refused_twice
-from server.worker import Worker, whole
+from server.twice import ASKED, PATHS, both, refused_bytes_twice, refused_twice
+from server.worker import Worker, joined, whole
 
 SAMPLED = {"temperature": 1, "max_tokens": 300}
 
@@ -21,15 +22,12 @@ def ask(request, cpu):
 
 @pytest.fixture
 def refused(ask, cpu):
-    """The error of a refusal on the endpoint of `ask`; other streams go on meanwhile."""
-    user = [{"role": "user", "content": "x"}]
-    path, asked = "/v1/completions", {"prompt": "x"}
-    if ask == cpu.chat:
-        path, asked = "/v1/chat/completions", {"messages": user}
+    """The error of a refusal on the endpoint of `ask`."""
+    path = PATHS[ask.__name__]
 
     def refuse(**fields):
         began = time.monotonic()
-        error = refused_twice(cpu, path, **asked, **fields)
+        error = refused_twice(cpu, path, **ASKED[path], **fields)
         assert time.monotonic() - began < 10
         return error
 
@@ -76,6 +74,70 @@ def test_g02_nested_quantifiers_cost_nothing(ask, regex):
     began = time.monotonic()
     both(ask, guided_regex=regex, max_tokens=3)
     assert time.monotonic() - began < 10
+
+
+def nested(depth):
+    return '{"type":"array","items":' * depth + "{}" + "}" * depth
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": 5},
+        {"type": "strng"},
+        {"$ref": "#/$defs/none"},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
+        {"type": "array", "minItems": 10**9},
+        {"type": "object", "properties": {f"p{i}": {} for i in range(2000)}},
+    ],
+)
+def test_g03_bad_schemas(refused, schema):
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    assert refused(response_format=form)["param"] == "response_format"
+    assert refused(guided_json=schema)["param"] == "guided_json"
+
+
+def test_g03_deep_schemas_up_to_a_bound(ask):
+    schema = json.loads(nested(40))
+    [text] = texts(both(ask, guided_json=schema, max_tokens=20, temperature=1, seed=1))
+    assert text.startswith("[")
+
+
+@pytest.mark.parametrize("depth", [120, 2000, 100_000])
+@pytest.mark.parametrize("path", ASKED)
+def test_g03_deep_schemas(cpu, path, depth):
+    asked = json.dumps(ASKED[path] | {"guided_json": "here"}).encode()
+    for schema in (nested(depth), json.dumps(nested(depth))):
+        body = asked.replace(b'"here"', schema.encode())
+        assert refused_bytes_twice(cpu, path, body)["param"] == "guided_json"
+
+
+@pytest.mark.parametrize(
+    "lark", ["start: missing", 'begin: "x"', "", "start: " + "(" * 5000, "start: @x", "%json {"]
+)
+def test_g03_bad_grammars(refused, lark):
+    assert refused(guided_grammar=lark)["param"] == "guided_grammar"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_g03_other_requests_go_on(ask, cpu, refused, stream):
+    steady = {"max_tokens": 300, "ignore_eos": True}
+    reference = whole(both(ask, **steady))
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        others = [pool.submit(ask, **steady, stream=stream) for _ in range(4)]
+        for _ in range(5):
+            refused(guided_json={"type": 5})
+        both(ask, guided_choice=["a", "b"])
+    for other in others:
+        assert (joined if stream else whole)(other.result()) == reference
+
+
+def test_g03_large_schemas_are_served(ask):
+    schema = {"type": "object", "properties": {f"p{i}": {"type": "boolean"} for i in range(1000)}}
+    for closed in (True, False):
+        schema["additionalProperties"] = not closed
+        [text] = texts(both(ask, guided_json=schema, max_tokens=12, temperature=1, seed=2))
+        assert text.startswith("{")
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,11 @@
 from server.worker import whole
 
 PATHS = {"complete": "/v1/completions", "chat": "/v1/chat/completions"}
+ASKED = {
+    "/v1/completions": {"prompt": "x"},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}]},
+}
+"""What a request needs, by path."""
 
 
 def both(ask, *arguments, **fields):
@@ -27,10 +32,23 @@ def text_of(ask, *arguments, **fields):
     return text
 
 
-def refused_twice(worker, path, **body):
+def refused_twice(worker, path, status=400, **body):
     """The error object of a request that must be refused in the same way, plain and streamed."""
     plain, streamed = (worker.post(path, body | {"stream": stream}) for stream in (False, True))
-    assert (plain.status, streamed.status) == (400, 400), (plain.body, streamed.body)
+    return same_error(plain, streamed, status)
+
+
+def refused_bytes_twice(worker, path, body):
+    """The same of a body as bytes, perhaps no JSON; `stream` is put behind its first brace."""
+    # Equally long, since errors name columns.
+    words = (b"false", b"true ")
+    bodies = [body.replace(b"{", b'{"stream":%b,' % word, 1) for word in words]
+    assert bodies[0] != bodies[1], body[:100]
+    return same_error(*(worker.post(path, each) for each in bodies), 400)
+
+
+def same_error(plain, streamed, status):
+    assert (plain.status, streamed.status) == (status, status), (plain.body, streamed.body)
     assert plain.error == streamed.error
     return plain.error
 
