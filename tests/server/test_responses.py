@@ -181,7 +181,7 @@ def test_calls_and_the_way_back_with_the_official_client(hermes):
         result = {"type": "function_call_output", "call_id": call.call_id, "output": "Rain."}
         again = client.responses.create(
             model=MODEL, input=[*history, result], tools=FUNCTIONS, tool_choice="none",
-            max_output_tokens=3,
+            max_output_tokens=3, temperature=0,
         )  # fmt: skip
         assert again.output[0].type == "message"
     chat = hermes.chat(

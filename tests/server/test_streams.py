@@ -7,6 +7,7 @@ import concurrent.futures
 
 import pytest
 
+from server.twice import ASKED, refused_twice
 from server.worker import joined, parse_events, whole
 
 
@@ -107,15 +108,15 @@ def test_first_of_several_overlapping_stops_wins(sim):
 
 
 @pytest.mark.parametrize("stop", ["", [""], ["a", ""]])
-def test_s12_empty_stop_is_refused(worker, stop):
-    reply = worker.post("/v1/completions", {"prompt": "x", "stop": stop})
-    assert reply.status == 400
-    assert reply.error["param"].startswith("stop")
+@pytest.mark.parametrize("path", ASKED)
+def test_s12_empty_stop_is_refused(worker, path, stop):
+    assert refused_twice(worker, path, **ASKED[path], stop=stop)["param"].startswith("stop")
 
 
 @pytest.mark.parametrize("stop", [None, []])
 def test_s12_no_stop_is_none(ask, stop):
-    assert text_of(ask(stop=stop)) == text_of(ask())
+    plain, _ = both(ask, stop=stop)
+    assert text_of(plain) == text_of(ask())
 
 
 def test_s11_s13_user_stops_are_added_to_the_end_of_text(cpu):
