@@ -1,14 +1,15 @@
 """The OpenAPI document, made from the request types: limits cannot drift from what is checked.
 
-Runs once at start.
+Runs once at start. What is answered stands in openapi_answers.py.
 """
 
 from typing import Any
 
 import msgspec
 
-from ingle.server import protocol, protocol_messages
+from ingle.server import openapi_answers, openapi_responses, protocol, protocol_messages
 from ingle.server.embeddings import EmbeddingRequest
+from ingle.server.openapi_answers import ANSWERS, EVENTS, ref
 from ingle.server.protocol_responses import ContentPart, InputItem, ResponsesRequest
 
 BODIES: dict[str, tuple[type[msgspec.Struct], ...]] = {
@@ -39,7 +40,27 @@ READS: dict[str, str] = {
     "/openapi.json": "This document.",
 }
 OPEN = ("/health", "/ready")
-STREAMED = ("/v1/completions", "/v1/chat/completions", "/v1/responses")
+ASKING = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/embeddings")
+ERRORS: dict[str, str] = {
+    "400": "The request is not valid; `param` names the field, if it is one.",
+    "401": "The API key is missing or unknown.",
+    "404": "The model has another name.",
+    "408": "The body did not come in time.",
+    "413": "The body is longer than max-body-bytes.",
+    "415": "The body is not plain JSON.",
+    "417": "The Expect header asks for something other than 100-continue.",
+    "429": "The queue is full; Retry-After says when to come again.",
+    "431": "A header or the request line is too long.",
+    "500": "The server failed.",
+    "503": "The server is leaving, or cannot go on; Retry-After says when to come again.",
+}
+OF_ALL = ("400", "417", "431", "500")
+OF_BODIES = ("404", "408", "413", "415")
+OF_ANSWERS = ("429", "503")
+DESCRIPTION = (
+    "An LLM behind OpenAI's API. HEAD is answered wherever GET is. Any other method is a 405, "
+    "whose Allow header names the right ones, and any other path a 404; both have an `Error`."
+)
 
 
 def openapi_document(version: str) -> dict[str, Any]:
@@ -49,46 +70,17 @@ def openapi_document(version: str) -> dict[str, Any]:
         kinds, ref_template="#/components/schemas/{name}"
     )
     by_kind = dict(zip(kinds, refs, strict=True))
-    schemas["Error"] = ERROR_SCHEMA
+    schemas |= openapi_answers.SCHEMAS | openapi_responses.SCHEMAS
     paths: dict[str, Any] = {}
     for path, bodies in BODIES.items():
         options = [by_kind[kind] for kind in bodies]
-        schema = options[0] if len(options) == 1 else {"anyOf": options}
-        paths[path] = {
-            "post": {
-                "summary": SUMMARIES[path],
-                "operationId": operation_id("post", path),
-                "requestBody": {
-                    "required": True,
-                    "content": {"application/json": {"schema": schema}},
-                },
-                "responses": responses(("400", "401", "404", "413", "415", "429", "500", "503")),
-            }
-        }
-        if path in STREAMED:
-            content = paths[path]["post"]["responses"]["200"]["content"]
-            content["text/event-stream"] = {"schema": {}}
-    for path, summary in READS.items():
-        operation: dict[str, Any] = {
-            "summary": summary,
-            "operationId": operation_id("get", path),
-            "responses": responses(("401", "404")),
-        }
-        if path in OPEN:
-            operation["security"] = []
-            operation["responses"]["503"] = {"description": "Not now."}
-        if path == "/metrics":
-            content = operation["responses"]["200"]["content"]
-            content["text/plain"] = {"schema": {"type": "string"}}
-            del content["application/json"]
-        if "{model}" in path:
-            operation["parameters"] = [
-                {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
-            ]
-        paths[path] = {"get": operation}
+        body = options[0] if len(options) == 1 else {"anyOf": options}
+        paths[path] = {"post": post(path, body)}
+    for path in READS:
+        paths[path] = {"get": get(path)}
     return {
         "openapi": "3.1.0",
-        "info": {"title": "ingle", "version": version},
+        "info": {"title": "ingle", "version": version, "description": DESCRIPTION},
         "paths": paths,
         "components": {
             "schemas": schemas,
@@ -98,34 +90,51 @@ def openapi_document(version: str) -> dict[str, Any]:
     }
 
 
+def post(path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """An operation whose request has a body of this schema."""
+    answer: dict[str, Any] = {"application/json": {"schema": ref(ANSWERS[path])}}
+    if path in EVENTS:
+        answer["text/event-stream"] = {"schema": EVENTS[path]}
+    errors = (*OF_ALL, "401", *OF_BODIES, *(OF_ANSWERS if path in ASKING else ()))
+    return {
+        "summary": SUMMARIES[path],
+        "operationId": operation_id("post", path),
+        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
+        "responses": responses(answer, errors),
+    }
+
+
+def get(path: str) -> dict[str, Any]:
+    """An operation without a body."""
+    answer: dict[str, Any] = (
+        {"text/plain": {"schema": {"type": "string"}}}
+        if path == "/metrics"
+        else {"application/json": {"schema": ref(ANSWERS[path])}}
+    )
+    needs_key = () if path in OPEN else ("401",)
+    has_name = ("404",) if "{model}" in path else ()
+    operation: dict[str, Any] = {
+        "summary": READS[path],
+        "operationId": operation_id("get", path),
+        "responses": responses(answer, (*OF_ALL, *needs_key, *has_name)),
+    }
+    if path in OPEN:
+        operation["security"] = []
+        operation["responses"]["503"] = {"description": "Not now.", "content": answer}
+    if has_name:
+        operation["parameters"] = [
+            {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
+        ]
+    return operation
+
+
 def operation_id(method: str, path: str) -> str:
     """The name that generated clients give a call: `post_v1_chat_completions`."""
     return method + path.translate(str.maketrans("/.", "__", "{}"))
 
 
-def responses(errors: tuple[str, ...]) -> dict[str, Any]:
-    """200 and the listed errors, which all have one shape."""
-    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-    result: dict[str, Any] = {
-        "200": {"description": "Done.", "content": {"application/json": {"schema": {}}}}
-    }
-    result.update({code: {"description": "Error.", "content": error} for code in errors})
-    return result
-
-
-ERROR_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["message", "type", "param", "code"],
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-                "code": {"type": ["string", "null"]},
-            },
-        }
-    },
-}
+def responses(answer: dict[str, Any], errors: tuple[str, ...]) -> dict[str, Any]:
+    """A 200 and the listed errors, which all have one shape."""
+    error = {"application/json": {"schema": ref("Error")}}
+    told = {code: {"description": ERRORS[code], "content": error} for code in sorted(errors)}
+    return {"200": {"description": "Done.", "content": answer}, **told}

@@ -1,7 +1,13 @@
 import json
 import re
 
-from ingle.server import protocol
+from ingle.server import (
+    openapi_answers,
+    openapi_responses,
+    protocol,
+    protocol_messages,
+    protocol_responses,
+)
 from ingle.server.openapi import openapi_document
 
 
@@ -22,6 +28,26 @@ def test_only_health_and_ready_need_no_key():
     paths = openapi_document("1")["paths"]
     open_paths = [path for path, ops in paths.items() if ops.get("get", {}).get("security") == []]
     assert open_paths == ["/health", "/ready"]
+
+
+def test_every_answer_has_a_schema():
+    document = openapi_document("1")
+    # No request type has the name of one of them.
+    answers = openapi_answers.SCHEMAS | openapi_responses.SCHEMAS
+    assert len(answers) == len(openapi_answers.SCHEMAS) + len(openapi_responses.SCHEMAS)
+    modules = (protocol, protocol_messages, protocol_responses)
+    assert not any(hasattr(module, name) for module in modules for name in answers)
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            for status, response in operation["responses"].items():
+                assert response["content"], (path, status)
+                assert all(each["schema"] for each in response["content"].values()), (path, status)
+    streamed = [
+        path
+        for path, methods in document["paths"].items()
+        if "text/event-stream" in str(methods.get("post", {}).get("responses"))
+    ]
+    assert streamed == ["/v1/completions", "/v1/chat/completions", "/v1/responses"]
 
 
 def test_every_operation_says_what_it_does_under_a_name_of_its_own():
