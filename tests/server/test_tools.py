@@ -103,3 +103,72 @@ def test_responses_of_a_forced_call_that_is_cut_have_no_text(worker):
         # An answer of nothing at all is an empty message.
         [item] = answer["output"]
         assert [part["text"] for part in item["content"]] == [""]
+
+
+ANSWER = {
+    "type": "object",
+    "properties": {"name": {"enum": ["now", "Ann"]}, "age": {"type": "integer", "maximum": 9}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "person", "schema": ANSWER}}
+
+
+def assert_call_or_person(message, finish):
+    if "tool_calls" in message:
+        assert finish == "tool_calls"
+        assert message["content"] is None
+        [call] = message["tool_calls"]
+        assert (call["name"], json.loads(call["arguments"])) == ("now", {})
+        return
+    assert finish == "stop"
+    person = json.loads(message["content"])
+    assert list(person) == ["name", "age"]
+    assert person["name"] in ("now", "Ann")
+    assert person["age"] <= 9
+
+
+@pytest.mark.parametrize("choice", [{}, {"tool_choice": "auto"}], ids=["absent", "auto"])
+def test_tools_beside_a_schema(worker, choice):
+    fields = {"tools": [function(strict=True)], "response_format": FORMAT, **choice}
+    fields |= {"parallel_tool_calls": False, "max_tokens": 300}
+    for seed in range(12):
+        assert_call_or_person(*ask(worker, **fields, seed=seed))
+
+
+def test_tools_beside_a_json_object(worker):
+    fields = {"tools": [function()], "response_format": {"type": "json_object"}}
+    for seed in range(4):
+        message, _ = ask(worker, **fields, seed=seed)
+        assert message["content"] is None or message["content"].startswith(("{", "<", "["))
+        assert (message["content"] is None) == ("tool_calls" in message)
+
+
+def test_responses_with_tools_beside_a_schema(worker):
+    tool = {"type": "function", "name": "now", "strict": True}
+    body = {"input": "Now?", "tools": [tool], "max_output_tokens": 300, "temperature": 1}
+    body |= {"text": {"format": {"type": "json_schema", "name": "person", "schema": ANSWER}}}
+    for seed in range(6):
+        answer = worker.post("/v1/responses", body | {"seed": seed}).json
+        assert answer["status"] == "completed", answer
+        [item, *more] = answer["output"]
+        if item["type"] == "function_call":
+            assert (item["name"], json.loads(item["arguments"])) == ("now", {})
+            assert {each["type"] for each in more} <= {"function_call"}
+        else:
+            [part] = item["content"]
+            assert_call_or_person({"content": part["text"]}, "stop")
+            assert not more
+    reply = worker.post("/v1/responses", body | {"tool_choice": "required"})
+    assert (reply.status, reply.error["param"]) == (400, "text.format")
+
+
+def test_a_schema_beside_forced_tools_is_refused(worker):
+    fields = {"messages": [{"role": "user", "content": "x"}], "tools": [function()]}
+    for choice in ("required", NAMED):
+        body = fields | {"tool_choice": choice, "response_format": FORMAT}
+        reply = worker.post("/v1/chat/completions", body)
+        assert (reply.status, reply.error["param"]) == (400, "response_format")
+    reply = worker.post("/v1/chat/completions", fields | {"guided_regex": "a+"})
+    assert (reply.status, reply.error["param"]) == (400, "guided_regex")
+    worker.chat(**fields | {"tool_choice": "none", "response_format": FORMAT}, max_tokens=3)

@@ -9,7 +9,7 @@ use ingle_text::{
     GrammarSpec, Reasoned, ReasoningStart, ReasoningTags, TextError, ToolFormat, ToolGrammar,
     ToolRules, ToolSpec,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::error::EngineError;
 use crate::prompt::text_refusal;
@@ -113,34 +113,61 @@ impl Tools {
         self.format != ToolFormat::SmolLm2
     }
 
-    fn are_forced(&self) -> bool {
-        matches!(self.choice, ToolChoice::Required | ToolChoice::Function(_))
-    }
-
-    fn rules(&self) -> ToolRules {
+    fn rules(&self, or_json: bool) -> ToolRules {
         let names: Vec<String> = self.specs.iter().map(|spec| spec.name.clone()).collect();
-        let place = if self.are_forced() { CallPlace::Alone } else { CallPlace::InText };
+        let place = match self.choice {
+            ToolChoice::Required | ToolChoice::Function(_) => CallPlace::Alone,
+            ToolChoice::Auto | ToolChoice::None if or_json => CallPlace::OrJson,
+            ToolChoice::Auto | ToolChoice::None => CallPlace::InText,
+        };
         ToolRules { format: self.format, names: names.into(), parallel: self.parallel, place }
     }
 
     /// The grammar that forces calls, or binds them where they are free; `None` if nothing is bound.
-    fn grammar(&self, served: &Served) -> Option<GrammarSource> {
+    /// `given`: the client's own, for the answer that the model may give in place of calls.
+    fn grammar(
+        &self,
+        given: Option<&GrammarInput>,
+        served: &Served,
+    ) -> Result<Option<GrammarSource>, EngineError> {
+        let answer = given.map(|given| self.answer_schema(given)).transpose()?;
         let (specs, required) = match &self.choice {
             ToolChoice::Required => (self.specs.clone(), true),
             ToolChoice::Function(name) => {
                 let named = self.specs.iter().filter(|spec| spec.name == *name);
                 (named.cloned().collect(), true)
             }
-            ToolChoice::Auto if self.specs.iter().any(|spec| spec.strict) => {
+            ToolChoice::Auto if answer.is_some() || self.specs.iter().any(|spec| spec.strict) => {
                 (self.specs.clone(), false)
             }
-            ToolChoice::Auto | ToolChoice::None => return None,
+            ToolChoice::Auto | ToolChoice::None => return Ok(None),
         };
         // A named function is called once.
         let parallel = self.parallel && !matches!(self.choice, ToolChoice::Function(_));
         let tokenizer = &served.tokenizer;
-        let grammar = ToolGrammar::new(self.format, specs, parallel, required, tokenizer);
-        Some(GrammarSource::Tools(grammar))
+        let mut grammar = ToolGrammar::new(self.format, specs, parallel, required, tokenizer);
+        if let (Some(given), Some(schema)) = (given, answer) {
+            grammar = grammar.or_answer(schema).map_err(|error| {
+                EngineError::refused(given.field(), format!("{}: {error}", given.field()))
+            })?;
+        }
+        Ok(Some(GrammarSource::Tools(grammar)))
+    }
+
+    /// The schema of answers beside calls that are the model's choice.
+    fn answer_schema(&self, given: &GrammarInput) -> Result<Value, EngineError> {
+        match (given, &self.choice) {
+            (GrammarInput::JsonObject { .. }, ToolChoice::Auto) => Ok(json!({ "type": "object" })),
+            (GrammarInput::JsonSchema { schema, .. }, ToolChoice::Auto) => Ok(schema.clone()),
+            _ => {
+                let message = format!(
+                    "{}: cannot be combined with tools, except a JSON schema or JSON object with \
+                     tool_choice auto",
+                    given.field()
+                );
+                Err(EngineError::refused(given.field(), message))
+            }
+        }
     }
 }
 
@@ -161,22 +188,20 @@ impl Structure {
         reasoning: Option<(ReasoningTags, ReasoningStart)>,
         served: &Served,
     ) -> Result<Self, EngineError> {
-        let forced = tools.and_then(|tools| tools.grammar(served));
-        if tools.is_some()
-            && let Some(given) = &request.grammar
-        {
-            let message = format!("{}: cannot be combined with tools", given.field());
-            return Err(EngineError::refused(given.field(), message));
-        }
+        let given = request.grammar.as_ref();
+        let calls = tools.map(|tools| tools.grammar(given, served)).transpose()?.flatten();
         let before =
             reasoning.as_ref().and_then(|(tags, start)| Some((tags.clone(), reasoned(*start)?)));
-        let spec = match (forced, &request.grammar) {
-            (Some(source), _) => Some(GrammarSpec { field: "tools", source, reasoning: before }),
-            (None, Some(given)) => Some(given.spec(before)),
+        let grammar = match (calls, given) {
+            (Some(source), given) => {
+                let spec = GrammarSpec { field: "tools", source, reasoning: before };
+                let compiled = compile(request, &spec, served);
+                Some(compiled.map_err(|error| blame(error, request, given, served))?)
+            }
+            (None, Some(given)) => Some(compile(request, &given.spec(before), served)?),
             (None, None) => None,
         };
-        let grammar = spec.map(|spec| compile(request, &spec, served)).transpose()?;
-        let tools = tools.map(Tools::rules);
+        let tools = tools.map(|tools| tools.rules(given.is_some()));
         let is_split = reasoning.is_some() || tools.is_some();
         let answer = is_split.then_some(AnswerRules { reasoning, tools });
         Ok(Self { answer, grammar, bad_words: None })
@@ -242,6 +267,21 @@ impl GrammarInput {
             Self::Lark { lark, .. } => GrammarSource::Lark(lark.clone()),
         };
         GrammarSpec { field: self.field(), source, reasoning }
+    }
+}
+
+/// The error of a grammar of calls, or that of the client's own grammar in it if this is at fault.
+fn blame(
+    error: EngineError,
+    request: &GenerationRequest,
+    given: Option<&GrammarInput>,
+    served: &Served,
+) -> EngineError {
+    match given {
+        Some(given) if matches!(error, EngineError::Refused { .. }) => {
+            compile(request, &given.spec(None), served).err().unwrap_or(error)
+        }
+        _ => error,
     }
 }
 

@@ -108,6 +108,9 @@ pub enum CallPlace {
     InText,
     /// A grammar lets nothing else through: a call that is cut before its name is nothing.
     Alone,
+    /// A grammar lets calls through, or JSON: what begins as no call has none, whatever its strings
+    /// look like.
+    OrJson,
 }
 
 /// The state of one choice of a chat.
@@ -126,7 +129,7 @@ impl AnswerParser {
         let reasoning = rules.reasoning.as_ref();
         let tools = rules.tools.as_ref().map(|tools| {
             let ids = CallIds::new(tools.format, id_seed);
-            ToolParser::new(tools.format, Arc::clone(&tools.names), tools.parallel, ids)
+            ToolParser::new(tools, ids)
         });
         Self {
             reasoning: reasoning.map(|(tags, start)| ReasoningSplitter::new(tags, *start)),

@@ -258,6 +258,41 @@ fn test_a_forced_call_that_is_cut_before_its_name_is_nothing() {
 }
 
 #[test]
+fn test_beside_a_schema_the_answer_is_a_call_or_fits() {
+    let call = "<tool_call>\n{\"name\": \"count\", \"arguments\": {\"n\": 3}}\n</tool_call>";
+    let fits = r#"{"a": 2, "b": false}"#;
+    for template in [HERMES, THINKING] {
+        let thoughts = if template == THINKING { "<think>\nhm\n</think>\n\n" } else { "" };
+        let ask = |said: &str| {
+            let bench = Bench::with_template(says(&format!("{thoughts}{said}")), template);
+            let chat = json!({ "tools": tools() });
+            let choice = answer(&bench, json!({ "grammar": grammar(), "chat": chat }));
+            let wanted = if thoughts.is_empty() { Value::Null } else { json!("hm") };
+            assert_eq!(choice["message"]["reasoning_content"], wanted);
+            choice
+        };
+        let choice = ask(call);
+        let [called] = &choice["message"]["tool_calls"].as_array().unwrap()[..] else {
+            panic!("{choice}")
+        };
+        assert_eq!(called["function"], json!({ "name": "count", "arguments": "{\"n\": 3}" }));
+        assert_eq!(choice["message"]["content"], Value::Null);
+        assert_eq!(choice["finish_reason"], "tool_calls");
+        let choice = ask(fits);
+        assert_eq!(choice["message"]["content"], fits);
+        assert_eq!(choice["message"].get("tool_calls"), None);
+        assert_eq!(choice["finish_reason"], "stop");
+        // Neither: it is made one of both.
+        let choice = ask("Of course!");
+        if choice["finish_reason"] == "stop" {
+            assert_fits(choice["message"]["content"].as_str().unwrap());
+        } else {
+            assert_eq!(choice["message"]["content"], Value::Null, "{choice}");
+        }
+    }
+}
+
+#[test]
 fn test_reasoning_is_told_apart_also_where_the_prompt_opens_it() {
     let bench = Bench::with_template(says("<think>\nhm, hm\n</think>\n\nYes."), THINKING);
     let choice = answer(&bench, json!({}));
@@ -333,6 +368,9 @@ fn test_what_cannot_be_enforced_is_refused_by_field() {
     let regex = |regex: &str| json!({ "grammar": { "kind": "regex", "field": "guided_regex", "regex": regex } });
     let bad_tool = json!([{ "function": { "name": "f", "parameters": { "type": 5 } } }]);
     let twice = json!([tools()[0], tools()[0]]);
+    let bad_strict = json!([tools()[0], { "function": { "name": "f", "strict": true,
+        "parameters": { "type": "object", "not": {} } } }]);
+    let forced = |choice: Value| json!({ "grammar": grammar(), "chat": { "tools": tools(), "tool_choice": choice } });
     let cases = [
         (schema(json!({ "type": 5 })), "guided_json"),
         (schema(json!({ "$ref": "#" })), "guided_json"),
@@ -352,7 +390,15 @@ fn test_what_cannot_be_enforced_is_refused_by_field() {
             json!({ "grammar": grammar(), "sampling": { "allowed_token_ids": [5] } }),
             "allowed_token_ids",
         ),
-        (json!({ "grammar": grammar(), "chat": { "tools": tools() } }), "response_format"),
+        (forced(json!("required")), "response_format"),
+        (forced(json!({ "function": "skip" })), "response_format"),
+        (json!({ "grammar": regex("a")["grammar"], "chat": { "tools": tools() } }), "guided_regex"),
+        // Whichever is at fault is named.
+        (
+            json!({ "grammar": schema(json!({ "type": 5 }))["grammar"], "chat": { "tools": tools() } }),
+            "guided_json",
+        ),
+        (json!({ "grammar": grammar(), "chat": { "tools": bad_strict } }), "tools"),
         (json!({ "chat": { "tools": bad_tool, "tool_choice": "required" } }), "tools"),
         (json!({ "chat": { "tools": bad_tool } }), "tools"),
         (json!({ "chat": { "tools": twice } }), "tools"),

@@ -13,10 +13,20 @@ pub(crate) struct CallReader {
     value: ValueScan,
     /// The value that is being read, if it is the name, or arguments that are a JSON string.
     text: String,
-    /// A key that no call has makes it no call.
-    strict: bool,
+    reads: Reads,
     /// Only the arguments: the name stood before them.
     bare: bool,
+}
+
+/// What the objects may be that are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reads {
+    /// After a marker: calls, perhaps with keys of their own.
+    Anything,
+    /// A key that no call has makes it no call, so that other JSON need not be held back to its end.
+    Calls,
+    /// The same, and a name alone makes no call, only a name and an object of arguments.
+    CallsOrJson,
 }
 
 /// What the reader has learnt from a character.
@@ -90,9 +100,8 @@ enum ValueStep {
 }
 
 impl CallReader {
-    /// Reads `{"name": .., "arguments": ..}`. `strict`: whatever has other keys is no call, so that
-    /// other JSON need not be held back to its end.
-    pub(crate) fn new(strict: bool) -> Self {
+    /// Reads `{"name": .., "arguments": ..}`.
+    pub(crate) fn new(reads: Reads) -> Self {
         Self {
             place: Place::Open,
             key: String::new(),
@@ -100,7 +109,7 @@ impl CallReader {
             arguments: Arguments::None,
             value: ValueScan::default(),
             text: String::new(),
-            strict,
+            reads,
             bare: false,
         }
     }
@@ -112,7 +121,7 @@ impl CallReader {
             key: "arguments".into(),
             name: Some(String::new()),
             bare: true,
-            ..Self::new(false)
+            ..Self::new(Reads::Anything)
         }
     }
 
@@ -147,7 +156,7 @@ impl CallReader {
             }
             Place::Key { first: true } | Place::Comma if c == '}' => return self.close(),
             Place::InKey { escaped: false } if c == '"' => {
-                if self.strict && !KEYS.contains(&self.key.as_str()) {
+                if self.reads != Reads::Anything && !KEYS.contains(&self.key.as_str()) {
                     return CallStep::Broken;
                 }
                 self.place = Place::Colon;
@@ -168,7 +177,8 @@ impl CallReader {
 
     fn close(&mut self) -> CallStep {
         self.place = Place::Done;
-        if self.name.is_some() { CallStep::Done } else { CallStep::Broken }
+        let is_call = self.reads != Reads::CallsOrJson || self.arguments != Arguments::None;
+        if self.name.is_some() && is_call { CallStep::Done } else { CallStep::Broken }
     }
 
     fn begin_value(&mut self, c: char, index: u32, out: &mut Pieces) -> CallStep {
@@ -176,6 +186,8 @@ impl CallReader {
             "name" if c == '"' && self.name.is_none() => Use::Name,
             "name" => return CallStep::Broken,
             "arguments" | "parameters" if self.arguments == Arguments::None => match c {
+                '{' => Use::Arguments,
+                _ if self.reads == Reads::CallsOrJson => return CallStep::Broken,
                 '"' => Use::QuotedArguments,
                 _ => Use::Arguments,
             },
@@ -188,11 +200,14 @@ impl CallReader {
         self.text.clear();
         self.place = Place::InValue(kind);
         if matches!(kind, Use::Arguments | Use::QuotedArguments) {
-            let shown = self.name.is_some();
+            let shown = self.name.is_some() && self.reads != Reads::CallsOrJson;
             self.arguments =
                 if shown { Arguments::Shown } else { Arguments::Waiting(String::new()) };
         }
-        self.step_value(kind, c, index, out)
+        let step = self.step_value(kind, c, index, out);
+        // The first character of a value is never the last of the call.
+        let is_known = self.name.is_some() && matches!(self.arguments, Arguments::Waiting(_));
+        if is_known && step == CallStep::More { CallStep::Named } else { step }
     }
 
     fn step_value(&mut self, kind: Use, c: char, index: u32, out: &mut Pieces) -> CallStep {
@@ -216,7 +231,9 @@ impl CallReader {
             Use::Name => match serde_json::from_str::<String>(&self.text) {
                 Ok(name) if !name.is_empty() => {
                     self.name = Some(name);
-                    result = CallStep::Named;
+                    if self.reads != Reads::CallsOrJson || self.arguments != Arguments::None {
+                        result = CallStep::Named;
+                    }
                 }
                 _ => return CallStep::Broken,
             },

@@ -37,6 +37,8 @@ pub struct ToolGrammar {
     tools: Vec<ToolSpec>,
     parallel: bool,
     required: bool,
+    /// Schema of the answer that may stand in place of calls.
+    answer: Option<Value>,
     opener: Marker,
     args: Marker,
 }
@@ -53,14 +55,31 @@ impl ToolGrammar {
     ) -> Self {
         let opener = Marker::new(format.markers()[0], tokenizer);
         let args = Marker::new("[ARGS]", tokenizer);
-        Self { format, tools, parallel, required, opener, args }
+        Self { format, tools, parallel, required, answer: None, opener, args }
+    }
+
+    /// Calls, or else JSON that fits `schema`, and no other text: in place of text with calls in it.
+    ///
+    /// # Errors
+    /// One line, if an answer could read as a call of a strict tool and break its schema.
+    pub fn or_answer(self, schema: Value) -> Result<Self, String> {
+        let is_strict = self.tools.iter().any(|tool| tool.strict);
+        if self.format == ToolFormat::Llama3 && is_strict && may_read_as_call(&schema) {
+            return Err(
+                "this model's calls have no marker: beside strict tools the schema must be \
+                        an object with additionalProperties false and without a property called \
+                        parameters or arguments"
+                    .into(),
+            );
+        }
+        Ok(Self { answer: Some(schema), ..self })
     }
 
     /// The same with one of the tools, to find the one whose schema is at fault.
     pub fn alone(&self) -> impl Iterator<Item = (&str, Self)> {
         self.tools.iter().map(|tool| {
             let tools = vec![tool.clone()];
-            (tool.name.as_str(), Self { tools, ..self.clone() })
+            (tool.name.as_str(), Self { tools, answer: None, ..self.clone() })
         })
     }
 
@@ -72,10 +91,9 @@ impl ToolGrammar {
         let mut rules = String::new();
         let mut calls = Vec::with_capacity(self.tools.len());
         for (i, tool) in self.tools.iter().enumerate() {
-            let binds = self.required || tool.strict;
-            let body = match &tool.parameters {
-                _ if !binds => json_rule(&json!({ "type": "object" })),
-                Some(schema) => json_rule(&as_object(schema)),
+            let body = match self.parameters(tool) {
+                schema if self.is_json_throughout() => json_rule(&call_object(&tool.name, schema)),
+                Some(schema) => json_rule(&schema),
                 None => Ok(literal("{}")),
             };
             let body = body.map_err(|error| format!("{}: {error}", tool.name))?;
@@ -83,8 +101,30 @@ impl ToolGrammar {
             calls.push(self.call(&tool.name, i));
         }
         rules.push_str(&format!("call: {}\n", calls.join(" | ")));
-        let start = if self.required { self.required_start() } else { self.free_start() };
+        let start = match &self.answer {
+            Some(schema) => {
+                format!(
+                    "start: calls | answer\nanswer: {}\n{}",
+                    json_rule(schema)?,
+                    self.calls("calls")
+                )
+            }
+            None if self.required => self.calls("start"),
+            None => self.free_start(),
+        };
         Ok(format!("{start}\n{rules}"))
+    }
+
+    /// The schema that arguments must fit; `None` for a function that takes none.
+    fn parameters(&self, tool: &ToolSpec) -> Option<Value> {
+        let binds = self.required || tool.strict;
+        if binds { tool.parameters.as_ref().map(as_object) } else { Some(any_object()) }
+    }
+
+    /// Whether a call is an object of JSON in the grammar too. It and the answer begin alike: a
+    /// literal for the beginning of the call would be the only way that the lexer sees.
+    fn is_json_throughout(&self) -> bool {
+        self.format == ToolFormat::Llama3 && self.answer.is_some()
     }
 
     /// One call without the markers around all calls.
@@ -94,6 +134,7 @@ impl ToolGrammar {
             ToolFormat::MistralNamed => {
                 format!("{} {} args_{i}", literal(name), self.args.token())
             }
+            ToolFormat::Llama3 if self.is_json_throughout() => format!("args_{i}"),
             ToolFormat::Llama3 => {
                 let open = literal(&format!("{{\"name\": {quoted}, \"parameters\": "));
                 format!("{open} args_{i} \"}}\"")
@@ -105,7 +146,8 @@ impl ToolGrammar {
         }
     }
 
-    fn required_start(&self) -> String {
+    /// The rule `name`: one call, or several if there may be, with the markers around them.
+    fn calls(&self, name: &str) -> String {
         let opener = self.opener.token();
         let more = |separator: &str| match self.parallel {
             true => format!("call ({} call)*", literal(separator)),
@@ -115,19 +157,19 @@ impl ToolGrammar {
             ToolFormat::Hermes => {
                 let one = format!("{opener} \"\\n\" call \"\\n\" {}", literal(HERMES_CLOSE));
                 match self.parallel {
-                    true => format!("start: one (\"\\n\" one)*\none: {one}"),
-                    false => format!("start: {one}"),
+                    true => format!("{name}: one (\"\\n\" one)*\none: {one}"),
+                    false => format!("{name}: {one}"),
                 }
             }
             ToolFormat::SmolLm2 => {
                 let close = literal(&format!("]{HERMES_CLOSE}"));
-                format!("start: {opener} \"[\" {} {close}", more(", "))
+                format!("{name}: {opener} \"[\" {} {close}", more(", "))
             }
-            ToolFormat::Mistral => format!("start: {opener} \"[\" {} \"]\"", more(", ")),
-            ToolFormat::MistralNamed if self.parallel => format!("start: ({opener} call)+"),
-            ToolFormat::MistralNamed => format!("start: {opener} call"),
+            ToolFormat::Mistral => format!("{name}: {opener} \"[\" {} \"]\"", more(", ")),
+            ToolFormat::MistralNamed if self.parallel => format!("{name}: ({opener} call)+"),
+            ToolFormat::MistralNamed => format!("{name}: {opener} call"),
             // Llama's templates know one call an answer.
-            ToolFormat::Llama3 => "start: call".to_owned(),
+            ToolFormat::Llama3 => format!("{name}: call"),
         }
     }
 
@@ -156,6 +198,58 @@ impl ToolGrammar {
             ToolFormat::Llama3 => "start: call | TEXT\nTEXT: /[^{](.|\\n)*/".to_owned(),
         }
     }
+}
+
+fn any_object() -> Value {
+    json!({ "type": "object" })
+}
+
+/// The schema of a whole call; `None` for a function that takes no arguments.
+fn call_object(name: &str, parameters: Option<Value>) -> Value {
+    let mut parameters = parameters.unwrap_or_else(
+        || json!({ "type": "object", "properties": {}, "additionalProperties": false }),
+    );
+    rebase(&mut parameters);
+    json!({
+        "type": "object",
+        "properties": { "name": { "const": name }, "parameters": parameters },
+        "required": ["name", "parameters"],
+        "additionalProperties": false,
+    })
+}
+
+/// Makes references within the schema of the arguments hold in the schema of the call.
+fn rebase(schema: &mut Value) {
+    match schema {
+        Value::Array(schemas) => schemas.iter_mut().for_each(rebase),
+        Value::Object(fields) => {
+            for (key, field) in fields.iter_mut() {
+                match (key.as_str(), field) {
+                    ("$ref", Value::String(place)) => {
+                        if let Some(rest) = place.strip_prefix('#') {
+                            *place = format!("#/properties/parameters{rest}");
+                        }
+                    }
+                    // Values, not schemas.
+                    ("const" | "enum" | "default" | "examples", _) => {}
+                    // Their keys are names.
+                    (
+                        "properties" | "patternProperties" | "$defs" | "definitions",
+                        Value::Object(named),
+                    ) => named.values_mut().for_each(rebase),
+                    (_, field) => rebase(field),
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Whether JSON of the schema may be an object that Llama's parser takes for a call.
+fn may_read_as_call(schema: &Value) -> bool {
+    let has = |name: &str| schema["properties"].get(name).is_some();
+    let is_closed = schema["additionalProperties"] == false;
+    !is_closed || schema.get("patternProperties").is_some() || has("parameters") || has("arguments")
 }
 
 /// Arguments are an object, whatever the schema says or leaves out.

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use super::ToolFormat;
-use super::call::{CallReader, CallStep, is_space};
-use crate::answer::Pieces;
+use super::call::{CallReader, CallStep, Reads, is_space};
+use crate::answer::{CallPlace, Pieces, ToolRules};
 use crate::marker::MarkerFilter;
 
 /// Makes ids of calls that no other request has, given a seed that no other request has.
@@ -45,6 +45,8 @@ pub(crate) struct ToolParser {
     names: Arc<[String]>,
     /// At most one call.
     single: bool,
+    /// Calls or JSON: the first character that is not white space tells.
+    or_json: bool,
     ids: CallIds,
     opener: MarkerFilter,
     closer: MarkerFilter,
@@ -61,9 +63,12 @@ pub(crate) struct ToolParser {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// Llama: before the first character that is not white space.
+    /// Llama, or where JSON may stand in place of calls: before the first character that is not white
+    /// space.
     Start,
     Content,
+    /// Content to the end.
+    Json,
     /// After the marker, or between the calls of a list.
     Before {
         in_list: bool,
@@ -80,26 +85,28 @@ enum Place {
 }
 
 impl ToolParser {
-    pub(crate) fn new(
-        format: ToolFormat,
-        names: Arc<[String]>,
-        parallel: bool,
-        ids: CallIds,
-    ) -> Self {
-        let place = if format == ToolFormat::Llama3 { Place::Start } else { Place::Content };
+    pub(crate) fn new(rules: &ToolRules, ids: CallIds) -> Self {
+        let format = rules.format;
+        let or_json = rules.place == CallPlace::OrJson;
+        let place = match format {
+            ToolFormat::Llama3 => Place::Start,
+            _ if or_json => Place::Start,
+            _ => Place::Content,
+        };
         let closer = match format {
             ToolFormat::MistralNamed => "[ARGS]",
             _ => "</tool_call>",
         };
         Self {
             format,
-            names,
-            single: !parallel,
+            names: Arc::clone(&rules.names),
+            single: !rules.parallel,
+            or_json,
             ids,
             opener: MarkerFilter::new(format.markers()[0]),
             closer: MarkerFilter::new(closer),
             place,
-            reader: CallReader::new(false),
+            reader: CallReader::new(Reads::Anything),
             raw: String::new(),
             num_calls: 0,
             told: false,
@@ -131,7 +138,7 @@ impl ToolParser {
         let mut held = String::new();
         match self.place {
             Place::Start | Place::Content => self.opener.flush(&mut held),
-            Place::Closing => {}
+            Place::Closing | Place::Json => {}
             _ if self.told => {}
             _ => held.push_str(&std::mem::take(&mut self.raw)),
         }
@@ -145,6 +152,7 @@ impl ToolParser {
         match self.place {
             Place::Start => self.step_start(c, out),
             Place::Content => self.step_content(c, out),
+            Place::Json => out.content(c.encode_utf8(&mut [0; 4])),
             Place::Before { in_list } => self.step_before(c, in_list, out),
             Place::Call { in_list } => self.step_call(c, in_list, out),
             Place::After => match c {
@@ -160,17 +168,20 @@ impl ToolParser {
 
     /// Llama's calls have no marker, or one: the answer's first character tells.
     fn step_start(&mut self, c: char, out: &mut Pieces) {
-        if c == '{' && !self.opener.is_matching() {
+        // The grammar lets some through, as between all tokens of JSON.
+        if self.or_json && is_space(c) && !self.opener.is_matching() {
+            return;
+        }
+        if c == '{' && self.format == ToolFormat::Llama3 && !self.opener.is_matching() {
             self.opener.flush(&mut self.raw);
             self.begin(false);
             return self.step_call(c, false, out);
         }
         let mut text = std::mem::take(&mut self.scratch);
         if self.opener.step(c, &mut text) {
-            self.raw.push_str(self.format.markers()[0]);
-            self.place = Place::Before { in_list: false };
+            self.open();
         } else if !text.is_empty() {
-            self.place = Place::Content;
+            self.place = self.no_call();
             out.content(&text);
         }
         text.clear();
@@ -180,15 +191,25 @@ impl ToolParser {
     fn step_content(&mut self, c: char, out: &mut Pieces) {
         let mut text = std::mem::take(&mut self.scratch);
         if self.opener.step(c, &mut text) {
-            self.raw.push_str(self.format.markers()[0]);
-            self.place = match self.format {
-                ToolFormat::MistralNamed => Place::Name,
-                _ => Place::Before { in_list: false },
-            };
+            self.open();
         }
         out.content(&text);
         text.clear();
         self.scratch = text;
+    }
+
+    /// The marker has been read.
+    fn open(&mut self) {
+        self.raw.push_str(self.format.markers()[0]);
+        self.place = match self.format {
+            ToolFormat::MistralNamed => Place::Name,
+            _ => Place::Before { in_list: false },
+        };
+    }
+
+    /// Where text goes on that is no call.
+    fn no_call(&self) -> Place {
+        if self.or_json && self.num_calls == 0 { Place::Json } else { Place::Content }
     }
 
     fn step_before(&mut self, c: char, in_list: bool, out: &mut Pieces) {
@@ -211,7 +232,11 @@ impl ToolParser {
     }
 
     fn begin(&mut self, in_list: bool) {
-        self.reader = CallReader::new(self.format == ToolFormat::Llama3);
+        self.reader = CallReader::new(match self.format {
+            ToolFormat::Llama3 if self.or_json => Reads::CallsOrJson,
+            ToolFormat::Llama3 => Reads::Calls,
+            _ => Reads::Anything,
+        });
         self.told = false;
         self.place = Place::Call { in_list };
     }
@@ -328,9 +353,9 @@ impl ToolParser {
         let raw = std::mem::take(&mut self.raw);
         out.content(&raw);
         self.scratch.clear();
-        self.place = Place::Content;
+        self.place = self.no_call();
         if let Some(c) = c {
-            self.step_content(c, out);
+            self.step(c, out);
         }
     }
 }

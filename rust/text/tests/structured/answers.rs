@@ -318,9 +318,10 @@ fn rules() -> impl Strategy<Value = AnswerRules> {
         Some(ReasoningStart::Opened),
         Some(ReasoningStart::Unopened),
     ]);
-    (format, any::<bool>(), start).prop_map(|(format, parallel, start)| AnswerRules {
+    let place = prop::sample::select(vec![CallPlace::InText, CallPlace::Alone, CallPlace::OrJson]);
+    (format, any::<bool>(), start, place).prop_map(|(format, parallel, start, place)| AnswerRules {
         reasoning: start.and_then(|start| thinking(start).reasoning),
-        tools: tools(format, parallel).tools,
+        tools: tools(format, parallel).tools.map(|tools| ToolRules { place, ..tools }),
     })
 }
 

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod answers;
+mod calls_or_json;
 mod cost;
 mod grammars;
 mod hostile;
