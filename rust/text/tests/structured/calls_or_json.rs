@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use ingle_text::{
-    AnswerParser, AnswerPiece, AnswerRules, CallPlace, GrammarBudget, GrammarSource, GrammarState,
-    ToolFormat, ToolGrammar, ToolRules, ToolSpec,
+    AnswerParser, AnswerPiece, AnswerRules, CallPlace, GrammarBudget, GrammarFactory,
+    GrammarSource, GrammarState, Tokenizer, ToolFormat, ToolGrammar, ToolRules, ToolSpec,
 };
 use serde_json::{Value, json};
 
-use crate::walk::{End, factory, spec, tokenizer, walk};
+use crate::walk::{EOS, End, ROWS, factory, spec, tokenizer, walk};
 
 const FORMATS: [ToolFormat; 5] = [
     ToolFormat::Hermes,
@@ -239,4 +239,32 @@ fn test_a_schema_at_fault_is_not_blamed_on_a_tool() {
         GrammarSource::Tools(grammar(ToolFormat::Hermes, true, true, json!({ "type": 5 })));
     let error = factory().compile(&spec(source), GrammarBudget::default()).unwrap_err();
     assert!(!error.to_string().contains("weather"), "{error}");
+}
+
+#[test]
+fn test_a_marker_that_is_a_special_token_opens_a_call_beside_a_schema() {
+    let path =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/models/qwen3/tokenizer.json");
+    let mut file: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let mut added = file["added_tokens"][0].clone();
+    added["id"] = 388.into();
+    added["content"] = "[TOOL_CALLS]".into();
+    file["added_tokens"].as_array_mut().unwrap().push(added);
+    let tokenizer = Arc::new(Tokenizer::from_json(file.to_string().as_bytes(), None).unwrap());
+    let array = json!({ "type": "array", "items": { "type": "integer" } });
+    let grammar = ToolGrammar::new(ToolFormat::Mistral, tools(true), true, false, &tokenizer);
+    let source = GrammarSource::Tools(grammar.or_answer(array).unwrap());
+    let factory = GrammarFactory::new(Arc::clone(&tokenizer), ROWS, &EOS);
+    let compiled = factory.compile(&spec(source), GrammarBudget::default()).unwrap();
+    let accepts = |marker: &[u32], text: &str| {
+        let mut state = compiled.start();
+        let text = tokenizer.encode(text, false).unwrap();
+        [marker, &text].concat().iter().all(|&id| state.accept(id).is_ok()) && state.may_end()
+    };
+    let call = r#"[{"name": "stop", "arguments": {}}]"#;
+    assert!(accepts(&[388], call));
+    assert!(!accepts(&[388], "[1, 2]"));
+    assert!(accepts(&[], "[1, 2]"));
+    assert!(!accepts(&[], call));
+    assert!(!accepts(&[], &format!("[TOOL_CALLS]{call}")));
 }
