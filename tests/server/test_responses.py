@@ -137,7 +137,9 @@ def test_streamed_is_the_same_response(cpu):
 
 
 def test_http_10_streams_have_no_chunk_framing(cpu):
-    body = json.dumps({"input": "x", "stream": True, "max_output_tokens": 3}).encode()
+    body = json.dumps(
+        {"input": "x", "stream": True, "max_output_tokens": 3, "temperature": 0}
+    ).encode()
     head = b"POST /v1/responses HTTP/1.0\r\nContent-Type: application/json\r\n"
     data = cpu.raw(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
     assert events_of(data.partition(b"\r\n\r\n")[2])[-1]["type"] == "response.incomplete"

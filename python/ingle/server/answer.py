@@ -112,7 +112,9 @@ async def stream(
         transport = request.transport
         if transport is None:
             raise ConnectionResetError("the client has gone")
-        events.start(key, transport, head, connection is not None)
+        # Where nothing may follow, the connection's end is what the client waits for.
+        end_may_wait = connection is not None and bool(response.keep_alive)
+        events.start(key, transport, head, end_may_wait)
         if connection is not None:
             connection.catch_up = dispatcher.drain
         heartbeat.add(key)
