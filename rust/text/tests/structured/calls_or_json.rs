@@ -8,15 +8,7 @@ use ingle_text::{
 };
 use serde_json::{Value, json};
 
-use crate::walk::{EOS, End, ROWS, factory, spec, tokenizer, walk};
-
-const FORMATS: [ToolFormat; 5] = [
-    ToolFormat::Hermes,
-    ToolFormat::SmolLm2,
-    ToolFormat::Llama3,
-    ToolFormat::Mistral,
-    ToolFormat::MistralNamed,
-];
+use crate::walk::{EOS, End, FORMATS, ROWS, factory, spec, tokenizer, walk};
 
 fn tools(strict: bool) -> Vec<ToolSpec> {
     let weather = json!({

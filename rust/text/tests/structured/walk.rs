@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ingle_text::{
     Grammar, GrammarBudget, GrammarFactory, GrammarSource, GrammarSpec, GrammarState, Tokenizer,
+    ToolFormat,
 };
 
 /// 388 tokens; `<|eos|>` is 1 and `<|im_end|>` is 4.
@@ -16,6 +17,15 @@ pub(crate) fn tokenizer() -> Arc<Tokenizer> {
 pub(crate) const EOS: [u32; 2] = [1, 4];
 /// Rows of the tiny models' last layer: more than the tokenizer has.
 pub(crate) const ROWS: u32 = 512;
+
+/// All in which models write calls.
+pub(crate) const FORMATS: [ToolFormat; 5] = [
+    ToolFormat::Hermes,
+    ToolFormat::SmolLm2,
+    ToolFormat::Llama3,
+    ToolFormat::Mistral,
+    ToolFormat::MistralNamed,
+];
 
 pub(crate) fn factory() -> GrammarFactory {
     GrammarFactory::new(tokenizer(), ROWS, &EOS)
