@@ -20,6 +20,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from ingle.demo import DEMO, resolve_model
 from ingle.errors import ConfigError
+from ingle.origins import parse_origins
 
 
 def about(group: str, text: str, **extra: Any) -> dict[str, Any]:
@@ -170,6 +171,15 @@ class Settings:
             metavar="FILE",
         ),
     )
+    allowed_origins: str | None = field(
+        default=None,
+        metadata=about(
+            "server",
+            "web pages that may ask from a browser: origins such as https://chat.example, with "
+            "commas in between, or * for all; default: none",
+            metavar="ORIGINS",
+        ),
+    )
     unknown_fields: Literal["refuse", "warn"] = field(
         default="refuse",
         metadata=about("server", "what to do with a request field that ingle does not know"),
@@ -193,6 +203,8 @@ class Settings:
                 raise ConfigError(f"{flag_name(name)}: must be {low} to {high}, not {value}")
         if self.sim_speed is not None:
             parse_sim_speed(self.sim_speed)
+        if self.allowed_origins is not None:
+            parse_origins(self.allowed_origins)
 
     def engine_values(self) -> dict[str, Any]:
         """The engine's settings that differ from their defaults: options of `ingle.Engine`."""
@@ -308,6 +320,8 @@ def coerce(name: str, kind: Any, value: Any) -> Any:
         value = Path(value)
     if kind is float and type(value) is int:
         value = float(value)
+    if name == "allowed_origins" and type(value) is list:
+        value = json.dumps(value)  # A list of the TOML file.
     if name == "sim_speed" and type(value) in (int, float):
         value = str(value)
     if type(value) is kind or (kind is Path and isinstance(value, Path)):

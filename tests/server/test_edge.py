@@ -298,26 +298,6 @@ def test_chunked_request_body(cpu):
     assert status_of(cpu.raw(head + chunks)) == 200
 
 
-def test_request_id_is_echoed_and_is_no_key(cpu):
-    headers = {"X-Request-Id": "abc-1"}
-    for body in (BODY, STREAM, b"{}"):
-        reply = cpu.post("/v1/completions", body, headers=headers)
-        assert reply.headers["X-Request-Id"] == "abc-1"
-    assert cpu.get("/version", headers=headers).headers["X-Request-Id"] == "abc-1"
-    reply = cpu.post("/v1/completions", {"prompt": "x", "request_id": "in-body"})
-    assert reply.headers["X-Request-Id"] == "in-body"
-    ids = {cpu.complete(request_id="same")["id"] for _ in range(3)}
-    assert len(ids) == 3
-    assert "same" not in ids
-
-
-@pytest.mark.parametrize("value", ["a b", "x" * 257, "caf\xe9"])
-def test_request_id_that_cannot_be_echoed_is_left_out(cpu, value):
-    reply = cpu.get("/version", headers={"X-Request-Id": value})
-    assert reply.status == 200
-    assert "X-Request-Id" not in reply.headers
-
-
 def test_small_routes(cpu):
     assert cpu.get("/version").json["version"]
     assert cpu.get("/ready").json == {"status": "ok"}

@@ -76,8 +76,7 @@ def test_every_setting_has_a_flag_that_sets_it():
         else:
             is_choice = isinstance(kinds[0], str)
             value = kinds[-1] if is_choice else samples[kinds[0].__name__]
-            if field.name == "gpu_memory_utilization":
-                value = "0.5"
+            value = {"gpu_memory_utilization": "0.5", "allowed_origins": "*"}.get(field.name, value)
             settings = parse(["m", "--" + flag, value])
         assert getattr(settings, field.name) != field.default, field.name
 

@@ -5,6 +5,7 @@ these functions return.
 """
 
 import asyncio
+import logging
 import time
 from typing import Any
 
@@ -12,12 +13,15 @@ from aiohttp import HttpVersion11, web
 
 from ingle.dispatch import ABORTED, END, ERROR, Dispatcher
 from ingle.engine import submit_async
-from ingle.errors import FailedError, error_of_event
+from ingle.errors import FailedError, IngleError, OverloadedError, RefusedError, error_of_event
 from ingle.generation import EncodedRequest
 from ingle.server.connection import Connection, EventResponse, leaves_http
 from ingle.server.convert import Caller, random_hex
+from ingle.server.request_id import HEADER, request_id
 from ingle.server.sse import HEADERS, EventStream, Translator
 from ingle.server.state import ServerState
+
+log = logging.getLogger("ingle.server")
 
 
 def caller_of(
@@ -43,23 +47,31 @@ async def answer(
     request: web.Request,
     state: ServerState,
     asked: EncodedRequest,
-    headers: dict[str, str],
 ) -> web.StreamResponse:
-    """Runs one request to its end; `headers` are added to a good answer."""
+    """Runs one request to its end."""
     if asked.stream:
-        return await stream(request, state, asked, headers)
-    return await body(state, asked, headers)
+        return await stream(request, state, asked)
+    # The core's JSON body as it is.
+    return web.Response(body=await whole_body(state, asked), content_type="application/json")
+
+
+def common_headers(request: web.BaseRequest, state: ServerState) -> dict[str, str]:
+    """What every answer carries, errors and streams included."""
+    headers = {HEADER: request_id(request)}
+    if state.cors is not None:
+        headers |= state.cors.headers(request)
+    return headers
+
+
+def log_failure(request: web.BaseRequest, error: IngleError) -> None:
+    """One line for a request that failed on our side, with the id that its client was told."""
+    if not isinstance(error, (RefusedError, OverloadedError)):
+        log.error("request %s failed: %s", request_id(request), error)
 
 
 async def submit(dispatcher: Dispatcher, asked: EncodedRequest, sink: Any) -> int:
     """Hands a request to the core; what takes long there happens on another thread."""
     return await submit_async(dispatcher, asked.document, sink, asked.is_slow)
-
-
-async def body(state: ServerState, asked: EncodedRequest, headers: dict[str, str]) -> web.Response:
-    """The core's JSON body as it is."""
-    whole = await whole_body(state, asked)
-    return web.Response(body=whole, headers=headers, content_type="application/json")
 
 
 async def whole_body(state: ServerState, asked: EncodedRequest) -> bytes:
@@ -92,7 +104,6 @@ async def stream(
     request: web.Request,
     state: ServerState,
     asked: EncodedRequest,
-    headers: dict[str, str],
     translator: Translator | None = None,
 ) -> web.StreamResponse:
     """Events as they come. Errors before the first byte are ordinary answers."""
@@ -104,7 +115,7 @@ async def stream(
     try:
         if events.error is not None:
             raise error_of_event(events.error)
-        response = EventResponse(headers={**HEADERS, **headers})
+        response = EventResponse(headers=HEADERS | common_headers(request, state))
         if leaves_http(request) or request.version < HttpVersion11:
             # Without chunks the end of the connection is the end of the body.
             response.force_close()
@@ -119,6 +130,8 @@ async def stream(
             connection.catch_up = dispatcher.drain
         heartbeat.add(key)
         await events.done
+        if events.error is not None:
+            log_failure(request, error_of_event(events.error))
         response.is_whole = events.ended and asked.chunked
         return response
     finally:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Literal
 
 from aiohttp import web
@@ -11,9 +11,12 @@ from aiohttp import web
 from ingle.engine import Engine
 from ingle.errors import FatalError, IngleError
 from ingle.server import routes
+from ingle.server.answer import common_headers, log_failure
 from ingle.server.auth import ApiKeys
 from ingle.server.connection import framing_error, leaves_http
+from ingle.server.cors import Cors
 from ingle.server.parse import UnknownFields
+from ingle.server.request_id import request_id
 from ingle.server.sse import Heartbeat
 from ingle.server.state import STATE, ServerState
 from ingle.server.status import error_response, response_of, response_of_http
@@ -27,11 +30,13 @@ def create_app(
     api_keys: ApiKeys | None = None,
     unknown_fields: Literal["refuse", "warn"] = "refuse",
     max_body_bytes: int = 8 << 20,
+    allowed_origins: Sequence[str] = (),
     on_fatal: Callable[[str], None] | None = None,
 ) -> web.Application:
     """The HTTP API of one engine, as an aiohttp application.
 
     The application watches the engine's events while it runs; it does not close the engine.
+    `allowed_origins`: web pages of these origins may ask from a browser; `*` alone allows all.
     `on_fatal` is called once, with a reason, when the engine has died: the process should exit.
     Run it with `handler_cancellation=True`, else a client that leaves keeps its request running.
     It can be mounted: `other.add_subapp("/llm", create_app(engine))`; nothing but /llm/health and
@@ -41,6 +46,7 @@ def create_app(
     app[STATE] = ServerState(
         engine=engine,
         keys=api_keys or ApiKeys({}),
+        cors=Cors(allowed_origins) if allowed_origins else None,
         unknown=UnknownFields(warn=unknown_fields == "warn"),
         on_fatal=on_fatal or (lambda reason: None),
         started_at=int(time.time()),
@@ -68,20 +74,13 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 async def boundary(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Around every request, also those without a route: framing, key, handler, errors."""
     state = request.app[STATE]
-    wrong = framing_error(request)
-    if wrong is not None:
-        refusal = error_response(400, wrong)
-        refusal.force_close()
-        return refusal
     response = await answered(request, handler, state)
     if state.draining:
         response.force_close()
     if not response.prepared:  # Else it is a stream, which has seen to all this.
         if leaves_http(request):
             response.force_close()
-        echo = request.headers.get("X-Request-Id") or request.get(routes.REQUEST_ID)
-        if echo and routes.PRINTABLE.match(echo):
-            response.headers["X-Request-Id"] = echo
+        response.headers.update(common_headers(request, state))
     return response
 
 
@@ -89,19 +88,28 @@ async def answered(
     request: web.Request, handler: Handler, state: ServerState
 ) -> web.StreamResponse:
     """What the handler answers, or what its error means, once the key is known."""
+    wrong = framing_error(request)
+    if wrong is not None:
+        refusal = error_response(400, wrong)
+        refusal.force_close()
+        return refusal
     try:
+        preflight = None if state.cors is None else state.cors.preflight(request)
+        if preflight is not None:
+            return preflight
         request[routes.TENANT] = state.keys.tenant(request, state.open_paths)
         return await handler(request)
     except IngleError as error:
         if isinstance(error, FatalError) and not state.draining:
             state.fatal(str(error))
+        log_failure(request, error)
         return response_of(error)
     except web.HTTPException as error:
         return response_of_http(error, request.path)
     except (asyncio.CancelledError, ConnectionError, *LEAVING):
         raise  # The client has gone, or the process goes.
     except BaseException:  # A panic of the core is no Exception.
-        log.exception("a handler failed")
+        log.exception("request %s failed", request_id(request))
         return error_response(500, "internal error")
     finally:
         state.leave(request)

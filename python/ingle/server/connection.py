@@ -14,6 +14,7 @@ from aiohttp import HttpVersion11, web
 from aiohttp.http_exceptions import LineTooLong
 from aiohttp.http_writer import StreamWriter
 
+from ingle.server.request_id import HEADER, request_id
 from ingle.server.status import error_response, response_of_http
 
 KEEPALIVE_S: Final = 95.0
@@ -188,6 +189,8 @@ class Connection(web.RequestHandler):
             resp = response_of_http(resp, request.path)
         if not resp.prepared:
             resp.headers["Server"] = "ingle"
+            # What never reached the application, such as bytes that are not a request.
+            resp.headers.setdefault(HEADER, request_id(request))
         try:
             async with asyncio.timeout(EOF_S):
                 if is_whole:

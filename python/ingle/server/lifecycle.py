@@ -25,6 +25,7 @@ from ingle.config import Settings
 from ingle.engine import Engine
 from ingle.errors import ConfigError, InternalError
 from ingle.exit_codes import ExitCode
+from ingle.origins import parse_origins
 from ingle.server.app import create_app
 from ingle.server.auth import ApiKeys, read_key_file
 from ingle.server.connection import Connection
@@ -71,6 +72,7 @@ class Server:
             api_keys=keys,
             unknown_fields=settings.unknown_fields,
             max_body_bytes=settings.max_body_bytes,
+            allowed_origins=parse_origins(settings.allowed_origins or ""),
             on_fatal=self._on_fatal,
         )
 

@@ -59,7 +59,8 @@ OF_BODIES = ("404", "408", "413", "415")
 OF_ANSWERS = ("429", "503")
 DESCRIPTION = (
     "An LLM behind OpenAI's API. HEAD is answered wherever GET is. Any other method is a 405, "
-    "whose Allow header names the right ones, and any other path a 404; both have an `Error`."
+    "whose Allow header names the right ones, and any other path a 404; both have an `Error`. "
+    "Every answer has an `X-Request-Id`: the request's own if it is printable, else a new one."
 )
 
 

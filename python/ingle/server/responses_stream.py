@@ -188,7 +188,6 @@ async def answer_response(
     state: ServerState,
     asked: EncodedRequest,
     shape: Shape,
-    headers: dict[str, str],
 ) -> web.StreamResponse:
     """Runs a chat and answers with the response of it.
 
@@ -200,7 +199,7 @@ async def answer_response(
 
     if asked.stream:
         translator = ResponseStream(shape, shape.chunked, count_tokens)
-        return await stream(request, state, asked, headers, translator)
+        return await stream(request, state, asked, translator)
     body = await whole_body(state, asked)
 
     def told() -> bytes:
@@ -211,4 +210,4 @@ async def answer_response(
         return encode(shape.ended(output_of(choice), choice.finish_reason, usage))
 
     whole = await off_loop(len(body), told)
-    return web.Response(body=whole, headers=headers, content_type="application/json")
+    return web.Response(body=whole, content_type="application/json")

@@ -25,6 +25,7 @@ from ingle.server.protocol import (
     TokenizeTextRequest,
 )
 from ingle.server.protocol_responses import ResponsesRequest
+from ingle.server.request_id import adopt
 from ingle.server.responses_stream import answer_response
 from ingle.server.state import ServerState
 from ingle.server.status import json_response
@@ -43,10 +44,6 @@ Asking = TypeVar(
 
 TENANT: Final = web.RequestKey("TENANT", str)
 """Whose API key a request has."""
-REQUEST_ID: Final = web.RequestKey("REQUEST_ID", str)
-"""The body's `request_id`, to be echoed; empty if it has none. Set when the body has been read."""
-PRINTABLE: Final = re.compile(r"[\x21-\x7e]{1,256}\Z")
-"""What may be echoed in a header."""
 
 
 class Routes:
@@ -93,14 +90,14 @@ class Routes:
         asked = await off_loop(
             len(body), self._completion.converted, body, parsed, completion_of, caller
         )
-        return await answer(request, self._state, asked, echo_headers(request))
+        return await answer(request, self._state, asked)
 
     async def chat_completions(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/chat/completions."""
         body, parsed = await self._read(request, self._chat)
         caller = caller_of(request, request[TENANT], "chatcmpl", self._model, self._num_ids)
         asked = await off_loop(len(body), self._chat.converted, body, parsed, chat_of, caller)
-        return await answer(request, self._state, asked, echo_headers(request))
+        return await answer(request, self._state, asked)
 
     async def responses(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/responses."""
@@ -111,7 +108,7 @@ class Routes:
                 len(body), self._responses.converted, body, parsed, response_of, caller
             )
             shape = responses.Shape(parsed, caller, self._info["sampling_defaults"])
-            return await answer_response(request, self._state, asked, shape, echo_headers(request))
+            return await answer_response(request, self._state, asked, shape)
         except RefusedError as error:
             raise responses.renamed(error, parsed) from None
 
@@ -124,7 +121,7 @@ class Routes:
             asked = await off_loop(
                 len(body), self._embedding.converted, body, parsed, embedding_of, caller, size
             )
-            return await answer(request, self._state, asked, echo_headers(request))
+            return await answer(request, self._state, asked)
         except RefusedError as error:
             raise embeddings.renamed(error) from None
 
@@ -137,7 +134,7 @@ class Routes:
         self._state.enter(request)
         parsed = await off_loop(len(body), parser.parse, body)
         self._check_model(parsed.model)
-        request[REQUEST_ID] = parsed.request_id or ""
+        adopt(request, parsed.request_id)
         return body, parsed
 
     async def models(self, request: web.Request) -> web.Response:
@@ -297,12 +294,6 @@ async def read_parts(request: web.Request) -> bytes:
             raise web.HTTPRequestEntityTooLarge(request.client_max_size, size)
         parts.append(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def echo_headers(request: web.Request) -> dict[str, str]:
-    """X-Request-Id for the answer, if the client gave a printable one."""
-    given = request.headers.get("X-Request-Id") or request[REQUEST_ID]
-    return {"X-Request-Id": given} if given and PRINTABLE.match(given) else {}
 
 
 async def in_thread(size: bytes, work: Any, *arguments: Any) -> Any:

@@ -10,6 +10,7 @@ from aiohttp import web
 from ingle.engine import Engine
 from ingle.errors import OverloadedError
 from ingle.server.auth import ApiKeys
+from ingle.server.cors import Cors
 from ingle.server.parse import UnknownFields
 from ingle.server.sse import Heartbeat
 
@@ -20,6 +21,8 @@ class ServerState:
 
     engine: Engine
     keys: ApiKeys
+    cors: Cors | None
+    """None where no page of another origin may ask."""
     unknown: UnknownFields
     on_fatal: Callable[[str], None]
     started_at: int

@@ -117,10 +117,30 @@ async def test_fault_of_ours_tells_nothing(core, client, caplog):
         raise ZeroDivisionError("secret detail")
 
     core.metrics = fail
-    reply = await client.get("/metrics")
-    assert reply.status == 500
+    reply = await client.get("/metrics", headers={"X-Request-Id": "abc-1"})
+    assert (reply.status, reply.headers["X-Request-Id"]) == (500, "abc-1")
     assert (await error_of(reply))["message"] == "internal error"
-    assert "a handler failed" in caplog.text
+    assert "request abc-1 failed" in caplog.text
+
+
+@pytest.mark.parametrize(("status", "is_ours"), [(500, True), (503, False), (499, False)])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_log_line_of_a_failure_has_the_request_s_id(
+    core, client, caplog, stream, status, is_ours
+):
+    error = {"error": {"message": "not finite", "code": "c"}, "status": status}
+
+    def fail(key, request):
+        if stream:
+            core.push(key, _core.FRAME, b"9\r\ndata: x\n\n\r\n")
+        core.push(key, _core.ERROR, json.dumps(error).encode())
+
+    core.on_submit = fail
+    reply = await client.post("/v1/completions", json=BODY | {"stream": stream})
+    assert reply.status == (200 if stream else status)
+    lines = [record.getMessage() for record in caplog.records]
+    expected = f"request {reply.headers['X-Request-Id']} failed: not finite"
+    assert lines == ([expected] if is_ours else [])
 
 
 @pytest.mark.parametrize("stream", [False, True])
