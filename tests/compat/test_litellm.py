@@ -125,3 +125,20 @@ def test_answers_can_be_sent_back(hermes):
         history += [plain.choices[0].message, *MESSAGES]
         answer = litellm.completion(**fields | {"messages": history}, tool_choice="none")
         assert answer.choices[0].finish_reason
+
+
+def test_messages(hermes):
+    fields = options(hermes, model="anthropic/llama-tied-bf16", api_base=hermes.url, temperature=0)
+    fields |= {"messages": MESSAGES, "max_tokens": 12}
+    plain = litellm.completion(**fields)
+    assert plain.choices[0].message.content == whole_text(hermes)
+    assert plain.choices[0].finish_reason == "length"
+    chunks = list(litellm.completion(**fields, stream=True))
+    text = "".join(c.choices[0].delta.content or "" for c in chunks)
+    assert text == plain.choices[0].message.content
+    fields |= {"tools": TOOLS, "tool_choice": "required", "max_tokens": 400, "temperature": 1}
+    called = litellm.completion(**fields, parallel_tool_calls=False).choices[0].message
+    assert_call(called.tool_calls[0].model_dump())
+    result = {"role": "tool", "tool_call_id": called.tool_calls[0].id, "content": "Rain."}
+    fields |= {"messages": [*MESSAGES, called, result], "tool_choice": "none", "max_tokens": 3}
+    assert litellm.completion(**fields).choices[0].message.content

@@ -28,6 +28,8 @@ ROUTES = [
     ("POST", "/detokenize"),
     ("POST", "/v1/embeddings"),
     ("POST", "/v1/responses"),
+    ("POST", "/v1/messages"),
+    ("POST", "/v1/messages/count_tokens"),
     ("GET", "/"),
     ("GET", "/nowhere"),
     ("GET", "/v1/completions"),
@@ -71,7 +73,9 @@ def test_x03_every_route_needs_a_key(keyed, method, path):
     reply = keyed.request(method, path, body)
     assert reply.status == 401
     assert reply.headers["WWW-Authenticate"] == "Bearer"
-    if method != "HEAD":
+    if path.startswith("/v1/messages"):
+        assert reply.json["error"]["type"] == "authentication_error"
+    elif method != "HEAD":
         assert reply.error["code"] == "invalid_api_key"
 
 

@@ -10,12 +10,18 @@ from server.test_structured import FORMAT, THINKING, TOOLS
 from server.worker import TINY, Worker, http_request
 
 TEXT, CHAT, RESPONSES = "/v1/completions", "/v1/chat/completions", "/v1/responses"
+MESSAGES, COUNT = "/v1/messages", "/v1/messages/count_tokens"
 HELLO = [{"role": "user", "content": "Hello"}]
 SMALLEST = {
     TEXT: {"prompt": "The quick", "max_tokens": 5, "seed": 1},
     CHAT: {"messages": HELLO, "max_tokens": 5, "seed": 1},
     RESPONSES: {"input": "Hello", "max_output_tokens": 5, "seed": 1},
+    MESSAGES: {"messages": HELLO, "max_tokens": 5, "seed": 1},
 }
+CLIENT_TOOLS = [
+    {"name": tool["function"]["name"], "input_schema": tool["function"]["parameters"]}
+    for tool in TOOLS
+]
 FUNCTIONS = [{"type": "function", **tool["function"]} for tool in TOOLS]
 INCLUDE = ["message.output_text.logprobs"]
 USAGE = {"include_usage": True, "continuous_usage_stats": True}
@@ -36,10 +42,15 @@ ASKED = [
         {"include": INCLUDE, "top_logprobs": 2, "instructions": "Be", "metadata": {"a": "b"}},
     ),
     (RESPONSES, {"tools": FUNCTIONS, "tool_choice": "required", "max_output_tokens": 300}),
+    (MESSAGES, {}),
+    (MESSAGES, {"stop_sequences": [" "], "system": "Be", "max_tokens": 50}),
+    (MESSAGES, {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 12}),
+    (MESSAGES, {"tools": CLIENT_TOOLS, "tool_choice": {"type": "any"}, "max_tokens": 300}),
 ]
 PLAIN_ONLY = [
     (TEXT, {"prompt_logprobs": 2}),
     (CHAT, {"prompt_logprobs": 2}),
+    (COUNT, {"messages": HELLO, "system": "Be"}),
     ("/v1/embeddings", {"input": ["a", "b"]}),
     ("/v1/embeddings", {"input": "a", "encoding_format": "base64"}),
     ("/tokenize", {"prompt": "a b"}),
@@ -94,6 +105,8 @@ def test_answers_fit(thinker, document, path, fields):
 @pytest.mark.parametrize(("path", "fields"), ASKED, ids=str)
 @pytest.mark.parametrize("options", [{}, {"stream_options": USAGE}], ids=["", "usage"])
 def test_events_fit(thinker, document, path, fields, options):
+    if path == MESSAGES:
+        options = {}  # Usage is always told.
     if "best_of" in fields:
         fields = {"n": 2}
     body = posted(thinker, path, fields | {"stream": True} | options).body
@@ -113,7 +126,7 @@ def test_answers_to_get_fit(cpu, document, path):
 
 
 def test_errors_fit(cpu, document):
-    for path in (*SMALLEST, "/v1/embeddings", "/tokenize", "/detokenize"):
+    for path in (*SMALLEST, COUNT, "/v1/embeddings", "/tokenize", "/detokenize"):
         reply = cpu.post(path, {"model": "other"} | SMALLEST.get(path, {}))
         assert_fits(document, reply.json, schema_of(document, path, status=str(reply.status)))
 
@@ -136,6 +149,7 @@ OPTIONAL = {
     "completed_at",
 }
 ANY_NAMES = {
+    "input",
     *("top_logprobs", "prompt_logprobs", "metadata", "tools", "tool_choice"),
     *("info", "paths", "components", "security"),
 }
@@ -190,7 +204,9 @@ def test_each_operation_has_the_statuses_that_it_can_answer(document):
         is_post = "post" in document["paths"][path]
         assert is_post == ({"408", "413", "415"} <= statuses(path)), path
         assert ("401" in statuses(path)) == (path not in ("/health", "/ready")), path
-        assert ("429" in statuses(path)) == path.startswith("/v1/") * is_post, path
+        is_queued = is_post and path.startswith("/v1/") and path != COUNT
+        assert ("429" in statuses(path)) == is_queued, path
+        assert (is_queued and {"503", "529"} & statuses(path) != set()) == is_queued, path
     assert "408" not in statuses("/v1/models")
     assert "404" in statuses("/v1/models/{model}")
     assert "404" not in statuses("/version")

@@ -6,6 +6,7 @@ these functions return.
 
 import asyncio
 import logging
+import re
 import time
 from typing import Any
 
@@ -22,6 +23,8 @@ from ingle.server.sse import HEADERS, EventStream, Translator
 from ingle.server.state import ServerState
 
 log = logging.getLogger("ingle.server")
+
+MESSAGES_PATH = re.compile(r"/v1/messages(?:/|\Z)")
 
 
 def caller_of(
@@ -57,10 +60,18 @@ async def answer(
 
 def common_headers(request: web.BaseRequest, state: ServerState) -> dict[str, str]:
     """What every answer carries, errors and streams included."""
-    headers = {HEADER: request_id(request)}
+    name = request_id(request)
+    headers = {HEADER: name}
+    if is_anthropic(request):
+        headers["Request-Id"] = name  # Where Anthropic's clients look for it.
     if state.cors is not None:
         headers |= state.cors.headers(request)
     return headers
+
+
+def is_anthropic(request: web.BaseRequest) -> bool:
+    """Whether the URL belongs to Anthropic's API, also where the application is mounted."""
+    return MESSAGES_PATH.search(request.path) is not None
 
 
 def log_failure(request: web.BaseRequest, error: IngleError) -> None:

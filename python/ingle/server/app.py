@@ -11,7 +11,7 @@ from aiohttp import web
 from ingle.engine import Engine
 from ingle.errors import FatalError, IngleError
 from ingle.server import routes
-from ingle.server.answer import common_headers, log_failure
+from ingle.server.answer import common_headers, is_anthropic, log_failure
 from ingle.server.auth import ApiKeys
 from ingle.server.connection import framing_error, leaves_http
 from ingle.server.cors import Cors
@@ -19,7 +19,12 @@ from ingle.server.parse import UnknownFields
 from ingle.server.request_id import request_id
 from ingle.server.sse import Heartbeat
 from ingle.server.state import STATE, ServerState
-from ingle.server.status import error_response, response_of, response_of_http
+from ingle.server.status import (
+    error_response,
+    in_anthropic_shape,
+    response_of,
+    response_of_http,
+)
 
 log = logging.getLogger("ingle.server")
 
@@ -80,6 +85,8 @@ async def boundary(request: web.Request, handler: Handler) -> web.StreamResponse
     if not response.prepared:  # Else it is a stream, which has seen to all this.
         if leaves_http(request):
             response.force_close()
+        if response.status >= 400 and is_anthropic(request) and isinstance(response, web.Response):
+            in_anthropic_shape(response, request_id(request))
         response.headers.update(common_headers(request, state))
     return response
 

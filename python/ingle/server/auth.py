@@ -7,7 +7,7 @@ of a path gets round it.
 import hashlib
 import hmac
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from aiohttp import web
@@ -37,22 +37,31 @@ class ApiKeys:
         """
         if not self._tenants:
             return ""
-        scheme, _, key = request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() == "bearer":
-            digest = self._digest(key.strip().encode("utf-8", "surrogateescape"))
+        for key in _keys_of(request):
+            digest = self._digest(key.encode("utf-8", "surrogateescape"))
             for known, tenant in self._tenants.items():
                 if hmac.compare_digest(known, digest):
                     return tenant
         if request.method in ("GET", "HEAD") and request.raw_path in open_paths():
             return ""
         raise RefusedError(
-            "missing or unknown API key; send it as `Authorization: Bearer KEY`",
+            "missing or unknown API key; send `Authorization: Bearer KEY` or `X-Api-Key: KEY`",
             code="invalid_api_key",
             status=401,
         )
 
     def _digest(self, key: bytes) -> bytes:
         return hashlib.blake2b(key, key=self._secret, digest_size=32).digest()
+
+
+def _keys_of(request: web.BaseRequest) -> Iterator[str]:
+    """The keys that a request carries: as OpenAI's clients send them, and as Anthropic's do."""
+    scheme, _, key = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        yield key.strip()
+    own = request.headers.get("X-Api-Key")
+    if own is not None:
+        yield own.strip()
 
 
 def read_key_file(path: Path) -> ApiKeys:

@@ -7,7 +7,14 @@ from typing import Any
 
 import msgspec
 
-from ingle.server import openapi_answers, openapi_responses, protocol, protocol_messages
+from ingle.server import (
+    openapi_answers,
+    openapi_messages,
+    openapi_responses,
+    protocol,
+    protocol_anthropic,
+    protocol_messages,
+)
 from ingle.server.embeddings import EmbeddingRequest
 from ingle.server.openapi_answers import ANSWERS, EVENTS, ref
 from ingle.server.protocol_responses import ContentPart, InputItem, ResponsesRequest
@@ -16,16 +23,29 @@ BODIES: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "/v1/completions": (protocol.CompletionRequest,),
     "/v1/chat/completions": (protocol.ChatRequest,),
     "/v1/responses": (ResponsesRequest,),
+    "/v1/messages": (protocol_anthropic.MessagesRequest,),
+    "/v1/messages/count_tokens": (protocol_anthropic.CountTokensRequest,),
     "/v1/embeddings": (EmbeddingRequest,),
     "/tokenize": (protocol.TokenizeTextRequest, protocol.TokenizeChatRequest),
     "/detokenize": (protocol.DetokenizeRequest,),
 }
-PARTS = (protocol_messages.TextPart, protocol_messages.RefusalPart, InputItem, ContentPart)
+PARTS = (
+    protocol_messages.TextPart,
+    protocol_messages.RefusalPart,
+    InputItem,
+    ContentPart,
+    protocol_anthropic.TextBlock,
+    protocol_anthropic.ToolUseBlock,
+    protocol_anthropic.ToolResultBlock,
+    protocol_anthropic.ThinkingBlock,
+)
 """What the schemas of parts that stay JSON refer to."""
 SUMMARIES: dict[str, str] = {
     "/v1/completions": "Continues prompts: text, texts, token ids or lists of them.",
     "/v1/chat/completions": "Answers a chat, also with tool calls or in a given form.",
     "/v1/responses": "The same in OpenAI's newer words; nothing is stored.",
+    "/v1/messages": "Anthropic's API: answers a chat, also with tool calls and thinking.",
+    "/v1/messages/count_tokens": "How many tokens the prompt of such a chat has.",
     "/v1/embeddings": "One vector for each input: the model's own final hidden state.",
     "/tokenize": "Token ids of a prompt or of a chat.",
     "/detokenize": "Text of token ids.",
@@ -40,7 +60,12 @@ READS: dict[str, str] = {
     "/openapi.json": "This document.",
 }
 OPEN = ("/health", "/ready")
-ASKING = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/embeddings")
+ASKING = (
+    *("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/embeddings"),
+    "/v1/messages",
+)
+ANTHROPIC = ("/v1/messages", "/v1/messages/count_tokens")
+"""Errors of these have Anthropic's shape, and 529 in place of 503."""
 ERRORS: dict[str, str] = {
     "400": "The request is not valid; `param` names the field, if it is one.",
     "401": "The API key is missing or unknown.",
@@ -52,8 +77,11 @@ ERRORS: dict[str, str] = {
     "429": "The queue is full; Retry-After says when to come again.",
     "431": "A header or the request line is too long.",
     "500": "The server failed.",
+    "529": "As 503 elsewhere.",
     "503": "The server is leaving, or cannot go on; Retry-After says when to come again.",
 }
+BEFORE_ROUTES = ("417", "431")
+"""Answered before anybody looks at the path: in OpenAI's shape everywhere."""
 OF_ALL = ("400", "417", "431", "500")
 OF_BODIES = ("404", "408", "413", "415")
 OF_ANSWERS = ("429", "503")
@@ -71,7 +99,7 @@ def openapi_document(version: str) -> dict[str, Any]:
         kinds, ref_template="#/components/schemas/{name}"
     )
     by_kind = dict(zip(kinds, refs, strict=True))
-    schemas |= openapi_answers.SCHEMAS | openapi_responses.SCHEMAS
+    schemas |= openapi_answers.SCHEMAS | openapi_responses.SCHEMAS | openapi_messages.SCHEMAS
     paths: dict[str, Any] = {}
     for path, bodies in BODIES.items():
         options = [by_kind[kind] for kind in bodies]
@@ -101,7 +129,7 @@ def post(path: str, body: dict[str, Any]) -> dict[str, Any]:
         "summary": SUMMARIES[path],
         "operationId": operation_id("post", path),
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
-        "responses": responses(answer, errors),
+        "responses": responses(answer, errors, path in ANTHROPIC),
     }
 
 
@@ -134,8 +162,17 @@ def operation_id(method: str, path: str) -> str:
     return method + path.translate(str.maketrans("/.", "__", "{}"))
 
 
-def responses(answer: dict[str, Any], errors: tuple[str, ...]) -> dict[str, Any]:
-    """A 200 and the listed errors, which all have one shape."""
-    error = {"application/json": {"schema": ref("Error")}}
-    told = {code: {"description": ERRORS[code], "content": error} for code in sorted(errors)}
+def responses(
+    answer: dict[str, Any], errors: tuple[str, ...], is_anthropic: bool = False
+) -> dict[str, Any]:
+    """A 200 and the listed errors."""
+    told = {}
+    for code in sorted(errors):
+        has_shape = is_anthropic and code not in BEFORE_ROUTES
+        shape = ref("MessageError" if has_shape else "Error")
+        name = "529" if is_anthropic and code == "503" else code
+        told[name] = {
+            "description": ERRORS[name],
+            "content": {"application/json": {"schema": shape}},
+        }
     return {"200": {"description": "Done.", "content": answer}, **told}

@@ -248,6 +248,8 @@ ANSWERS: Final[dict[str, str]] = {
     "/v1/completions": "Completion",
     "/v1/chat/completions": "Chat",
     "/v1/responses": "Response",
+    "/v1/messages": "MessageAnswer",
+    "/v1/messages/count_tokens": "MessageTokens",
     "/v1/embeddings": "Embeddings",
     "/tokenize": "Tokens",
     "/detokenize": "DetokenizedText",
@@ -279,5 +281,6 @@ EVENTS: Final[dict[str, Schema]] = {
     "/v1/completions": event({"anyOf": [ref("CompletionEvent"), ref("Error")]}, "[DONE]"),
     "/v1/chat/completions": event({"anyOf": [ref("ChatEvent"), ref("Error")]}, "[DONE]"),
     "/v1/responses": event(ref("ResponseEvent")),
+    "/v1/messages": event(ref("MessageEvent")),
 }
 """One event of a stream, by path."""

@@ -14,6 +14,7 @@ from msgspec import Raw, Struct
 
 from ingle.generation import EncodedRequest, TextPrompt
 from ingle.server.answer import stream, whole_body
+from ingle.server.event_buffer import EventBuffer
 from ingle.server.off_loop import off_loop
 from ingle.server.responses import Chat, LogProbs, Shape, new_item, new_part, output_of, usage_of
 from ingle.server.state import ServerState
@@ -46,10 +47,9 @@ class ResponseStream:
 
     def __init__(self, shape: Shape, chunked: bool, count_tokens: Callable[[str], int]) -> None:
         self._shape = shape
-        self._chunked = chunked
         self._count_tokens = count_tokens
         self._sequence = 0
-        self._out: list[bytes] = []
+        self._events = EventBuffer(chunked)
         self._output: list[dict[str, Any]] = []
         """Items so far; the last one is open while `_kind` is set."""
         self._kind: str | None = None
@@ -65,7 +65,7 @@ class ResponseStream:
         """The first two events."""
         for kind in ("response.created", "response.in_progress"):
             self._event(kind, response=self._shape.open())
-        return self._taken()
+        return self._events.take()
 
     def translate(self, frame: bytes) -> bytes:
         """The events that say what `frame` says; may be empty."""
@@ -75,8 +75,8 @@ class ResponseStream:
             elif block.startswith(b"data: "):
                 self._chunk(decode(block[6:]))
             elif block:
-                self._out.append(block + b"\n\n")
-        return self._taken()
+                self._events.add_raw(block)
+        return self._events.take()
 
     def _chunk(self, chunk: Chunk) -> None:
         if chunk.error is not None:
@@ -173,14 +173,7 @@ class ResponseStream:
     def _event(self, kind: str, **fields: Any) -> None:
         document = {"type": kind, "sequence_number": self._sequence, **fields}
         self._sequence += 1
-        self._out.append(b"event: %b\ndata: %b\n\n" % (kind.encode(), encode(document)))
-
-    def _taken(self) -> bytes:
-        data = b"".join(self._out)
-        self._out.clear()
-        if not data or not self._chunked:
-            return data
-        return b"%x\r\n%b\r\n" % (len(data), data)
+        self._events.add(kind, document)
 
 
 async def answer_response(

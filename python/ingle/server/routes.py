@@ -10,10 +10,11 @@ from aiohttp import web
 from ingle import __version__
 from ingle.errors import RefusedError
 from ingle.generation import EncodedRequest, TextPrompt, encode, encoded
-from ingle.server import best_of, convert, embeddings, raw, responses
+from ingle.server import best_of, convert, embeddings, messages, raw, responses
 from ingle.server.answer import answer, caller_of
 from ingle.server.auth import OPEN_PATHS
 from ingle.server.convert import Caller
+from ingle.server.messages_stream import answer_message
 from ingle.server.off_loop import off_loop
 from ingle.server.openapi import openapi_document
 from ingle.server.parse import BodyParser
@@ -24,6 +25,7 @@ from ingle.server.protocol import (
     TokenizeChatRequest,
     TokenizeTextRequest,
 )
+from ingle.server.protocol_anthropic import CountTokensRequest, MessagesRequest, PromptFields
 from ingle.server.protocol_responses import ResponsesRequest
 from ingle.server.request_id import adopt
 from ingle.server.responses_stream import answer_response
@@ -39,7 +41,12 @@ class AsksForModel(Protocol):
 
 
 Asking = TypeVar(
-    "Asking", CompletionRequest, ChatRequest, ResponsesRequest, embeddings.EmbeddingRequest
+    "Asking",
+    CompletionRequest,
+    ChatRequest,
+    ResponsesRequest,
+    MessagesRequest,
+    embeddings.EmbeddingRequest,
 )
 
 TENANT: Final = web.RequestKey("TENANT", str)
@@ -58,6 +65,8 @@ class Routes:
         self._completion = BodyParser(CompletionRequest, state.unknown)
         self._chat = BodyParser(ChatRequest, state.unknown)
         self._responses = BodyParser(ResponsesRequest, state.unknown)
+        self._messages = BodyParser(MessagesRequest, state.unknown)
+        self._count_tokens = BodyParser(CountTokensRequest, state.unknown)
         self._embedding = BodyParser(embeddings.EmbeddingRequest, state.unknown)
         self._tokenize_text = BodyParser(TokenizeTextRequest, state.unknown)
         self._tokenize_chat = BodyParser(TokenizeChatRequest, state.unknown)
@@ -70,6 +79,8 @@ class Routes:
         router.add_post("/v1/completions", self.completions)
         router.add_post("/v1/chat/completions", self.chat_completions)
         router.add_post("/v1/responses", self.responses)
+        router.add_post("/v1/messages", self.messages)
+        router.add_post("/v1/messages/count_tokens", self.count_tokens)
         router.add_post("/v1/embeddings", self.embeddings)
         router.add_get("/v1/models", self.models)
         router.add_get("/v1/models/{model:.+}", self.model)
@@ -111,6 +122,44 @@ class Routes:
             return await answer_response(request, self._state, asked, shape)
         except RefusedError as error:
             raise responses.renamed(error, parsed) from None
+
+    async def messages(self, request: web.Request) -> web.StreamResponse:
+        """POST /v1/messages: Anthropic's API."""
+        body, parsed = await self._read(request, self._messages)
+        caller = caller_of(request, request[TENANT], "msg", self._model, self._num_ids, "_")
+        shape = messages.Shape(caller)
+
+        async def ask(max_tokens: int | None) -> web.StreamResponse:
+            convert = self._messages.converted
+            asked = await off_loop(len(body), convert, body, parsed, message_of, caller, max_tokens)
+            return await answer_message(request, self._state, asked, shape)
+
+        try:
+            try:
+                return await ask(parsed.max_tokens)
+            except RefusedError as error:
+                if not messages.is_beyond_context(error):
+                    raise
+            # Agents ask for more than smaller models have room for, and expect what fits.
+            shape.fills_context = True
+            return await ask(None)
+        except RefusedError as error:
+            raise messages.renamed(error) from None
+
+    async def count_tokens(self, request: web.Request) -> web.Response:
+        """POST /v1/messages/count_tokens: the length of the prompt that these messages make."""
+        body = await read_body(request)
+        parsed = await off_loop(len(body), self._count_tokens.parse, body)
+        self._check_model(parsed.model)
+        adopt(request, parsed.request_id)
+        try:
+            document = await off_loop(
+                len(body), self._count_tokens.converted, body, parsed, message_prompt_of
+            )
+            ids = await in_thread(document, self._core.tokenize, document)
+        except RefusedError as error:
+            raise messages.renamed(error) from None
+        return json_response({"input_tokens": len(ids)})
 
     async def embeddings(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/embeddings."""
@@ -325,6 +374,18 @@ def response_of(request: ResponsesRequest, caller: Caller) -> EncodedRequest:
     document = convert.chat(responses.chat_request(request), caller)
     document.output.chunked = False
     return encoded(document)
+
+
+def message_of(request: MessagesRequest, caller: Caller, max_tokens: int | None) -> EncodedRequest:
+    """What /v1/messages asks of the core: events without chunk framing, they are rewritten."""
+    document = convert.chat(messages.chat_request(request, max_tokens), caller)
+    document.output.chunked = False
+    return encoded(document)
+
+
+def message_prompt_of(request: PromptFields) -> bytes:
+    """The prompt of /v1/messages, as the core's tokenizer takes it."""
+    return encode(convert.chat_prompt(messages.prompt_request(request)))
 
 
 def embedding_of(

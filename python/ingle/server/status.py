@@ -1,4 +1,7 @@
-"""[9] The only place that turns errors into HTTP answers, always in OpenAI's shape. Event loop."""
+"""[9] The only place that turns errors into HTTP answers: in OpenAI's shape, or in Anthropic's.
+
+Event loop.
+"""
 
 import math
 from http import HTTPStatus
@@ -75,6 +78,34 @@ def json_response(document: Any, status: int = 200) -> web.Response:
     )
 
 
+def in_anthropic_shape(response: web.Response, request_id: str) -> None:
+    """Rewrites an error answer of this module as Anthropic's clients read it; headers stay."""
+    body = response.body
+    message = msgspec.json.decode(body)["error"]["message"] if isinstance(body, bytes) else ""
+    document = {
+        "type": "error",
+        "error": {"type": anthropic_type(response.status), "message": message},
+        "request_id": request_id,
+    }
+    response.body = msgspec.json.encode(document)
+    if response.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        response.set_status(ANTHROPIC_OVERLOADED, "Overloaded")
+
+
+def anthropic_type(status: int) -> str:
+    """The type of an error in Anthropic's shape, by the status that OpenAI's shape has."""
+    return ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+
+
+ANTHROPIC_OVERLOADED = 529
+ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
 TYPES = {
     401: "authentication_error",
     404: "not_found_error",

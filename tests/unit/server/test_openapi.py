@@ -3,8 +3,10 @@ import re
 
 from ingle.server import (
     openapi_answers,
+    openapi_messages,
     openapi_responses,
     protocol,
+    protocol_anthropic,
     protocol_messages,
     protocol_responses,
 )
@@ -33,9 +35,10 @@ def test_only_health_and_ready_need_no_key():
 def test_every_answer_has_a_schema():
     document = openapi_document("1")
     # No request type has the name of one of them.
-    answers = openapi_answers.SCHEMAS | openapi_responses.SCHEMAS
-    assert len(answers) == len(openapi_answers.SCHEMAS) + len(openapi_responses.SCHEMAS)
-    modules = (protocol, protocol_messages, protocol_responses)
+    several = [m.SCHEMAS for m in (openapi_answers, openapi_responses, openapi_messages)]
+    answers = {name for schemas in several for name in schemas}
+    assert len(answers) == sum(map(len, several))
+    modules = (protocol, protocol_anthropic, protocol_messages, protocol_responses)
     assert not any(hasattr(module, name) for module in modules for name in answers)
     for path, methods in document["paths"].items():
         for operation in methods.values():
@@ -47,7 +50,7 @@ def test_every_answer_has_a_schema():
         for path, methods in document["paths"].items()
         if "text/event-stream" in str(methods.get("post", {}).get("responses"))
     ]
-    assert streamed == ["/v1/completions", "/v1/chat/completions", "/v1/responses"]
+    assert streamed == ["/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages"]
 
 
 def test_every_operation_says_what_it_does_under_a_name_of_its_own():

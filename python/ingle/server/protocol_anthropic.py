@@ -1,0 +1,242 @@
+"""[1] The bodies of POST /v1/messages and /v1/messages/count_tokens as types: Anthropic's API.
+
+Any thread; plain data, as protocol.py. Checks that need several fields, and the way to a chat, are
+in messages.py.
+"""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Raw, Struct
+
+from ingle.server.protocol_fields import (
+    TEXT,
+    Anything,
+    Count,
+    Int64,
+    LongText,
+    Object,
+    ObjectOrNull,
+    ShortText,
+    StopText,
+    Text,
+    ToolName,
+)
+from ingle.server.raw import ABSENT
+
+MOST_BLOCKS = 16384
+
+
+def _content(*kinds: str) -> dict[str, Any]:
+    """The JSON schema of a text, or of a list of blocks of these types."""
+    refs = [{"$ref": f"#/components/schemas/{kind}"} for kind in kinds]
+    blocks = {"type": "array", "items": {"anyOf": refs}, "maxItems": MOST_BLOCKS}
+    return {"anyOf": [TEXT, blocks]}
+
+
+class TextBlock(Struct, kw_only=True, tag_field="type", tag="text", forbid_unknown_fields=True):
+    """A text."""
+
+    text: Text
+    # Labels and hints, and what the official client made of `text`: no effect.
+    cache_control: Anything = ABSENT
+    citations: Anything = ABSENT
+    parsed_output: Anything = ABSENT
+
+
+TextBlocks = Annotated[list[TextBlock], Meta(max_length=MOST_BLOCKS)]
+SystemContent = Annotated[
+    Raw, Meta(extra_json_schema=_content("TextBlock"), extra={"shape": TextBlocks})
+]
+
+
+class ToolUseBlock(
+    Struct, kw_only=True, tag_field="type", tag="tool_use", forbid_unknown_fields=True
+):
+    """A call in an earlier answer of the model."""
+
+    id: ShortText
+    name: LongText
+    input: Object
+    cache_control: Anything = ABSENT
+    """No effect."""
+    caller: Anything = ABSENT
+    """No effect: only the model calls tools here."""
+
+
+class ToolResultBlock(
+    Struct, kw_only=True, tag_field="type", tag="tool_result", forbid_unknown_fields=True
+):
+    """What a call brought."""
+
+    tool_use_id: ShortText
+    content: Annotated[
+        Raw, Meta(extra_json_schema=_content("TextBlock"), extra={"shape": TextBlocks})
+    ] = ABSENT
+    """Text, or text blocks, which are joined by a line feed."""
+    is_error: bool | None = None
+    """No effect: chat templates know no failed results; say it in `content`."""
+    cache_control: Anything = ABSENT
+    """No effect."""
+
+
+class ThinkingBlock(
+    Struct, kw_only=True, tag_field="type", tag="thinking", forbid_unknown_fields=True
+):
+    """The reasoning in an earlier answer of the model."""
+
+    thinking: Text
+    signature: Anything = ABSENT
+    """No effect: reasoning is plain text here."""
+
+
+Blocks = Annotated[
+    list[TextBlock | ToolUseBlock | ToolResultBlock | ThinkingBlock],
+    Meta(max_length=MOST_BLOCKS),
+]
+BLOCKS = _content("TextBlock", "ToolUseBlock", "ToolResultBlock", "ThinkingBlock")
+BlockContent = Annotated[Raw, Meta(extra_json_schema=BLOCKS, extra={"shape": Blocks})]
+
+
+class Turn(Struct, kw_only=True, forbid_unknown_fields=True):
+    """One message; several in a row with one role are one turn."""
+
+    role: Literal["user", "assistant", "system"]
+    content: BlockContent
+    """Text or blocks: texts and results of a user, texts, calls and thinking of an assistant.
+
+    If the last message is an assistant's, the answer goes on with it."""
+
+
+class ClientTool(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A function that the model may call; there are no tools that the server runs."""
+
+    name: ToolName
+    input_schema: Object
+    """JSON schema of the input."""
+    description: LongText | None = None
+    type: Literal["custom"] | None = None
+    strict: bool | None = None
+    """Inputs fit the schema also where calls are the model's choice."""
+    allowed_callers: list[Literal["direct"]] | None = None
+    """No effect: nobody else could call it."""
+    cache_control: Anything = ABSENT
+    """No effect."""
+    defer_loading: Literal[False] | None = None
+    eager_input_streaming: bool | None = None
+    """No effect: inputs are always streamed as they come."""
+
+
+class AutoChoice(Struct, kw_only=True, tag_field="type", tag="auto", forbid_unknown_fields=True):
+    """The model chooses whether it calls a tool."""
+
+    disable_parallel_tool_use: bool | None = None
+
+
+class AnyChoice(Struct, kw_only=True, tag_field="type", tag="any", forbid_unknown_fields=True):
+    """The model must call some tool."""
+
+    disable_parallel_tool_use: bool | None = None
+
+
+class ToolChoice(Struct, kw_only=True, tag_field="type", tag="tool", forbid_unknown_fields=True):
+    """The model must call this tool."""
+
+    name: LongText
+    disable_parallel_tool_use: bool | None = None
+
+
+class NoChoice(Struct, tag_field="type", tag="none", forbid_unknown_fields=True):
+    """The model is not told of the tools."""
+
+
+class ThinkingEnabled(
+    Struct, kw_only=True, tag_field="type", tag="enabled", forbid_unknown_fields=True
+):
+    """The model reasons before it answers, if its chat template can say so."""
+
+    budget_tokens: Count
+    """Given to the template as `thinking_budget`; `max_tokens` is what bounds the answer."""
+    display: Literal["summarized"] | None = None
+    """No effect: reasoning always comes whole."""
+
+
+class ThinkingAdaptive(
+    Struct, kw_only=True, tag_field="type", tag="adaptive", forbid_unknown_fields=True
+):
+    """The same; how long is left to the model."""
+
+    display: Literal["summarized"] | None = None
+    """No effect: reasoning always comes whole."""
+
+
+class ThinkingDisabled(Struct, tag_field="type", tag="disabled", forbid_unknown_fields=True):
+    """The model answers at once, if its chat template can say so."""
+
+
+class JsonOutput(
+    Struct, kw_only=True, tag_field="type", tag="json_schema", forbid_unknown_fields=True
+):
+    """JSON that fits a schema."""
+
+    schema: Object
+
+
+class OutputConfig(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The form of the answer."""
+
+    format: JsonOutput | None = None
+    effort: Literal["high"] | None = None
+    """No effect; other values are refused."""
+
+
+class PromptFields(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What makes the prompt."""
+
+    messages: Annotated[list[Turn], Meta(min_length=1, max_length=16384)]
+    system: SystemContent = ABSENT
+    """A system message in front: text, or text blocks, which are joined by a line feed."""
+    model: Annotated[str, Meta(max_length=1024)] | None = None
+    """Served model's name; absent means the one that is served."""
+    tools: Annotated[list[ClientTool], Meta(max_length=1024)] | None = None
+    tool_choice: AutoChoice | AnyChoice | ToolChoice | NoChoice | None = None
+    """Absent means auto. With `none` the model is not told of the tools."""
+    thinking: ThinkingEnabled | ThinkingAdaptive | ThinkingDisabled | None = None
+    """Sets the variables `enable_thinking` and `thinking` of the chat template. Absent means the
+    template's default."""
+    output_config: OutputConfig | None = None
+    cache_control: Anything = ABSENT
+    """No effect: equal prefixes are found without it."""
+    # Not Anthropic's: as on chat completions.
+    chat_template_kwargs: ObjectOrNull = ABSENT
+    request_id: Annotated[str, Meta(max_length=256, pattern=r"^[\x21-\x7e]*$(?!\n)")] | None = None
+    """Comes back as X-Request-Id; may repeat."""
+
+
+class CountTokensRequest(PromptFields, kw_only=True, forbid_unknown_fields=True):
+    """Body of POST /v1/messages/count_tokens."""
+
+
+class MessagesRequest(PromptFields, kw_only=True, forbid_unknown_fields=True):
+    """Body of POST /v1/messages."""
+
+    max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+    """Most tokens of the answer, thinking included. What the context has no room for is left out:
+    the stop_reason is then `model_context_window_exceeded`."""
+    stream: bool | None = None
+    stop_sequences: Annotated[list[StopText], Meta(max_length=64)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    """-1 and 0 mean off."""
+    metadata: Anything = ABSENT
+    """No effect."""
+    service_tier: Literal["auto", "standard_only"] | None = None
+    """No effect."""
+    speed: Literal["standard"] | None = None
+    # Not Anthropic's: as on chat completions.
+    seed: Int64 | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    min_tokens: Count | None = None
+    ignore_eos: bool | None = None
+    priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
+    cache_salt: ShortText | None = None
