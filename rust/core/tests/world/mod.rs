@@ -4,6 +4,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test program uses another part")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that panics has failed")]
 
+pub mod digest;
 pub mod oracle;
 pub mod rng;
 
@@ -17,6 +18,7 @@ use ingle_core::{
 };
 use ingle_sim::{Answers, Outcome, Profile, VirtualDriver, VirtualSim};
 
+use digest::Digest;
 use oracle::Tracked;
 
 /// Everything that takes part in a test.
@@ -29,6 +31,8 @@ pub struct World {
     pub num_steps: u64,
     /// Set to check every counter after every operation.
     pub verifies: bool,
+    /// Of all plans and events so far.
+    pub digest: Digest,
     completions: Arc<Mutex<Vec<StepCompletion>>>,
     /// Owners of the rows of each submitted step.
     rows_of: HashMap<StepId, Vec<RequestId>>,
@@ -52,6 +56,7 @@ impl World {
             answers,
             num_steps: 0,
             verifies: true,
+            digest: Digest::default(),
             completions,
             rows_of: HashMap::new(),
             owners: HashMap::new(),
@@ -75,6 +80,7 @@ impl World {
     pub fn submit(&mut self) -> Option<StepPlan> {
         let plan = self.scheduler.plan(self.driver.now())?;
         self.num_steps += 1;
+        self.digest.add_plan(&plan);
         self.verify();
         for opened in &plan.opened {
             let owner = self.requests.values().find(|r| Arc::ptr_eq(&r.prompt, &opened.prompt));
@@ -219,6 +225,7 @@ impl World {
         let mut failed = HashSet::new();
         let mut stopped = Vec::new();
         for event in std::mem::take(&mut self.events) {
+            self.digest.add_event(&event);
             let id = oracle::id_of(&event);
             let tracked = self.requests.get_mut(&id).expect("an event of an unknown request");
             let is_failure =
