@@ -25,6 +25,13 @@ pub struct ExecutorShape {
     pub vocab_size: u32,
 }
 
+impl ExecutorShape {
+    /// Most requests that run: a step must hold a row for each one that decodes.
+    pub(crate) fn max_running(&self) -> u32 {
+        self.max_num_seqs.min(self.max_num_batched_tokens)
+    }
+}
+
 /// Something that runs plans, strictly in order.
 ///
 /// `submit` and `sample` are called by the engine thread only and never block. Each submitted step

@@ -4,25 +4,40 @@
 //! The rule: of n active tenants each may count on 1/n of the slots and of the KV blocks, and on steps
 //! that those who hold more do not make much longer. So
 //! - a request with which its tenant stays within its share starts before all others, and if there is
-//!   no room, whoever holds most gives up its newest requests, but none that it holds by right;
+//!   no room, the tenant that holds most gives up its newest requests, but none within its own share
+//!   (`preemption.rs`);
 //! - the rows of one tenant above its share take turns where they are more than one step should have
 //!   or read more KV, and no tenant has more prompt tokens in a step than that.
 //!
-//! Why nobody thrashes: who is preempted for another tenant's start keeps at least its share, so while
-//! it waits it is not within it and cannot preempt in turn; and a step preempts for at most one
-//! request of each tenant. What it had computed stays in the prefix cache as long as there is room.
+//! Why nobody thrashes: a tenant whose request is preempted for another tenant keeps at least its
+//! share, so while that request waits the tenant is not within it and cannot preempt in turn; and a
+//! step preempts for at most one request of each tenant. What the request had computed stays in the
+//! prefix cache as long as there is room.
 
-use crate::ExecutorShape;
-use crate::request_table::RequestIndex;
-use crate::scheduler::{Scheduler, count};
-use crate::tenants::{Holding, TenantIndex};
-use crate::waiting_queue::{Standing, Ticket};
+use crate::counts::count;
+use crate::ids::TenantIndex;
+use crate::request_table::RequestTable;
+use crate::running::RunningSet;
+use crate::tenants::{Holding, Tenants};
+use crate::ticket::{Standing, Ticket};
+use crate::{ExecutorShape, Micros};
+
+/// What tenants have received and hold, and what each may count on in this step.
+#[derive(Debug, Default)]
+pub(crate) struct FairShare {
+    pub(crate) tenants: Tenants,
+    /// Of each tenant in the step that was planned last; absent if there is only one.
+    share: Option<Share>,
+    /// Blocks that requests within their tenant's share wait for.
+    pub(crate) num_claimed_blocks: u32,
+    weight_tokens: u32,
+}
 
 /// What each of several active tenants may count on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Share {
-    num_slots: u32,
-    num_blocks: u32,
+    pub(crate) num_slots: u32,
+    pub(crate) num_blocks: u32,
     /// Token rows of one tenant in a step: about as many as are computed while the weights are read.
     /// A quarter of them is kept for prompts.
     num_rows: u32,
@@ -31,8 +46,8 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Nothing if there is nobody to share with.
-    pub(crate) fn new(shape: &ExecutorShape, weight_tokens: u32, num_active: u32) -> Option<Self> {
+    /// Absent if there is nobody to share with.
+    fn new(shape: &ExecutorShape, weight_tokens: u32, num_active: u32) -> Option<Self> {
         if num_active < 2 {
             return None;
         }
@@ -51,7 +66,22 @@ impl Share {
     }
 }
 
-impl Scheduler {
+impl FairShare {
+    pub(crate) fn new(weight_tokens: u32) -> Self {
+        Self { weight_tokens, ..Self::default() }
+    }
+
+    /// Begins a step: counts the active tenants and divides what there is among them.
+    pub(crate) fn begin_step(&mut self, shape: &ExecutorShape, now: Micros) {
+        let num_active = self.tenants.begin_step(now);
+        self.share = Share::new(shape, self.weight_tokens, num_active);
+        self.num_claimed_blocks = 0;
+    }
+
+    pub(crate) fn share(&self) -> Option<Share> {
+        self.share
+    }
+
     /// Where the tenant stands that this request belongs to.
     pub(crate) fn standing(&self, ticket: &Ticket) -> Standing {
         let Some(share) = &self.share else { return Standing::Alone };
@@ -72,25 +102,37 @@ impl Scheduler {
         })
     }
 
-    /// Keeps the step short for those within their share: leaves out requests of tenants above it that
-    /// together have more rows, or read more blocks, than theirs. They take turns.
-    pub(crate) fn pause_decodes(&mut self) {
+    /// Whether the tenant holds more slots or more blocks than its share.
+    pub(crate) fn is_above_share(&self, tenant: TenantIndex) -> bool {
+        self.share.is_some_and(|share| {
+            let holding = self.tenants.holding(tenant);
+            holding.num_blocks > share.num_blocks || holding.num_slots > share.num_slots
+        })
+    }
+
+    /// Keeps the step short for tenants within their share: leaves out requests of tenants above it
+    /// that together have more rows, or read more blocks, than theirs. They take turns.
+    pub(crate) fn pause_decodes(&mut self, running: &RunningSet, requests: &mut RequestTable) {
         let Some(share) = self.share else { return };
         for place in 0..self.tenants.num_active() {
             let tenant = self.tenants.nth_active(place);
             if self.is_above_share(tenant) {
-                self.pause_decodes_of(tenant, &share);
+                self.pause_decodes_of(tenant, &share, running, requests);
             }
         }
     }
 
-    fn pause_decodes_of(&mut self, tenant: TenantIndex, share: &Share) {
-        let last = self.tenants.last_decoded(tenant);
-        let start = self.running.partition_point(|&index| self.requests[index].rank <= last);
+    fn pause_decodes_of(
+        &mut self,
+        tenant: TenantIndex,
+        share: &Share,
+        running: &RunningSet,
+        requests: &mut RequestTable,
+    ) {
+        let start = running.place_after(self.tenants.last_decoded(tenant));
         let (mut num_rows, mut num_blocks, mut is_full) = (0, 0, false);
-        for place in (start..self.running.len()).chain(0..start) {
-            let index = self.running[place];
-            let request = &mut self.requests[index];
+        for place in (start..running.len()).chain(0..start) {
+            let request = &mut requests[running.at(place)];
             if request.ticket.tenant != tenant || request.is_prefill() || !request.can_decode() {
                 continue;
             }
@@ -103,86 +145,6 @@ impl Scheduler {
                 self.tenants.set_last_decoded(tenant, request.rank);
             }
         }
-    }
-
-    /// Whether the tenant holds more slots or more blocks than its share.
-    pub(crate) fn is_above_share(&self, tenant: TenantIndex) -> bool {
-        self.share.is_some_and(|share| {
-            let holding = self.tenants.holding(tenant);
-            holding.num_blocks > share.num_blocks || holding.num_slots > share.num_slots
-        })
-    }
-
-    /// Preempts for requests that wait within their tenant's share and do not fit, one of each tenant.
-    /// Before rows are chosen, so that what it frees comes back a step earlier.
-    pub(crate) fn make_room(&mut self) {
-        self.num_claimed = 0;
-        let Some(share) = self.share else { return };
-        let mut wanting = std::mem::take(&mut self.scratch_requests);
-        let firsts = self.queue.first_of_tenants();
-        wanting.extend(firsts.filter(|(_, ticket)| self.standing(ticket) == Standing::Within));
-        let num_slots = count(wanting.len());
-        while count(self.running.len()) + num_slots > self.shape.max_running() {
-            let Some(victim) = self.victim_for_slot(&share) else { break };
-            self.preempt(victim);
-        }
-        let mut num_claimed = 0;
-        for (index, _) in wanting.drain(..) {
-            num_claimed += self.num_missing_blocks(index);
-        }
-        self.scratch_requests = wanting;
-        let mut num_returning = self.num_returning_blocks();
-        while num_claimed > self.kv.num_available() + num_returning {
-            let Some(victim) = self.victim_for_blocks(&share) else { break };
-            num_returning += self.preempt(victim);
-        }
-        self.num_claimed = num_claimed;
-    }
-
-    /// Who gives way to a request that runs and needs a block: the worst-ranked of whoever holds most.
-    pub(crate) fn victim_for_growth(&self) -> RequestIndex {
-        let most = self.share.and_then(|_| self.most_blocks());
-        let victim = most.and_then(|tenant| self.newest_of(tenant));
-        victim.unwrap_or(self.running[self.running.len() - 1])
-    }
-
-    /// Whether somebody holds so many blocks that it would give some to a request within its share.
-    pub(crate) fn has_victim_for_blocks(&self) -> bool {
-        self.share.is_some_and(|share| self.victim_for_blocks(&share).is_some())
-    }
-
-    fn victim_for_slot(&self, share: &Share) -> Option<RequestIndex> {
-        let holding = |&tenant: &TenantIndex| self.tenants.holding(tenant).num_slots;
-        let tenant = self.tenants.active().max_by_key(holding)?;
-        if holding(&tenant) <= share.num_slots {
-            return None;
-        }
-        self.newest_of(tenant)
-    }
-
-    fn victim_for_blocks(&self, share: &Share) -> Option<RequestIndex> {
-        let tenant = self.most_blocks()?;
-        let victim = self.newest_of(tenant)?;
-        let num_left =
-            self.tenants.holding(tenant).num_blocks - self.requests[victim].num_new_blocks();
-        (num_left >= share.num_blocks).then_some(victim)
-    }
-
-    fn most_blocks(&self) -> Option<TenantIndex> {
-        self.tenants.active().max_by_key(|&tenant| self.tenants.holding(tenant).num_blocks)
-    }
-
-    /// The worst-ranked running request of the tenant.
-    fn newest_of(&self, tenant: TenantIndex) -> Option<RequestIndex> {
-        let mut running = self.running.iter().rev().copied();
-        running.find(|&index| self.requests[index].ticket.tenant == tenant)
-    }
-}
-
-impl ExecutorShape {
-    /// Most requests that run: a step must hold a row for each one that decodes.
-    pub(crate) fn max_running(&self) -> u32 {
-        self.max_num_seqs.min(self.max_num_batched_tokens)
     }
 }
 

@@ -51,3 +51,11 @@ id_type!(
     /// Microseconds on a clock that never goes back; the origin is the caller's.
     Micros(u64)
 );
+
+/// A request's place in the request table; steps in flight refer to requests by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RequestIndex(pub(crate) u32);
+
+/// A tenant's place in the table of tenants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct TenantIndex(pub(crate) u32);

@@ -5,37 +5,44 @@
 #![forbid(unsafe_code)]
 
 mod batcher;
+mod config;
 mod core_event;
+mod counts;
+mod draft;
 mod executor;
 mod fair_share;
 mod flight;
-mod growth;
 mod ids;
 mod kv;
 mod limits;
 mod live_request;
+mod preemption;
 mod recount;
 mod request;
 mod request_table;
+mod running;
 mod sampling;
 mod scheduler;
 mod shared_prefix;
+mod slots;
 mod starts;
 mod step_commit;
 mod step_output;
 mod step_plan;
 mod tenants;
+mod ticket;
 mod waiting_queue;
 
+pub use config::SchedulerConfig;
 pub use core_event::{CoreEvent, TokenList};
+pub use counts::{Counters, SchedulerStats};
 pub use executor::{CompletionSink, Executor, ExecutorError, ExecutorShape, StepCompletion};
 pub use flight::LateRow;
 pub use ids::{BlockId, Micros, RequestId, SlotId, StepId, TenantId, TokenId};
 pub use limits::{AdmitError, Limits};
-pub use recount::{Counters, SchedulerStats};
 pub use request::{FinishReason, NewRequest, RequestFault, RequestKind, StopRules};
 pub use sampling::SamplingParams;
-pub use scheduler::{Scheduler, SchedulerConfig};
+pub use scheduler::Scheduler;
 pub use step_output::{RowOutput, RowStatus, StepOutput, TokenLogProbs};
 pub use step_plan::{
     OpenedSlot, PlanRow, PooledRow, Pooling, RowMask, SampleMode, StepPlan, TokenSource, Wants,

@@ -1,9 +1,11 @@
 //! [4] One admitted request and how far it is. Engine thread only.
 
+use std::borrow::Cow;
+
+use crate::counts::count;
+use crate::ids::RequestIndex;
 use crate::kv::{BlockTable, Parent};
-use crate::request_table::RequestIndex;
-use crate::scheduler::count;
-use crate::waiting_queue::{OVERDUE_AFTER, Ticket};
+use crate::ticket::{OVERDUE_AFTER, Rank, Ticket};
 use crate::{Micros, NewRequest, Pooling, RequestId, RequestKind, SlotId, StepId, TokenId};
 
 /// Where a request stands.
@@ -26,12 +28,6 @@ pub(crate) enum Phase {
     /// Has ended; keeps slot and blocks until no submitted step names it.
     Leaving,
 }
-
-/// Who is served first and preempted last: the smaller one.
-///
-/// The first field is 0 for a request that started on an overdue turn (then by the time it became
-/// overdue), else 1 (then by priority); last comes arrival.
-pub(crate) type Rank = (u8, i64, u64);
 
 /// A request and its progress.
 ///
@@ -111,7 +107,7 @@ impl LiveRequest {
             is_mask_pending: false,
             is_paused: false,
             is_tainted: false,
-            rank: (1, 0, 0),
+            rank: Rank::default(),
             table: BlockTable::default(),
             generated: Vec::new(),
             request,
@@ -172,16 +168,17 @@ impl LiveRequest {
         !needs_all_positions
     }
 
-    /// Copies the known tokens of positions `[start, end)` behind `out`.
-    pub(crate) fn copy_tokens(&self, start: u32, end: u32, out: &mut Vec<TokenId>) {
+    /// The known tokens of positions `[start, end)`; copied only where prompt and output meet.
+    pub(crate) fn tokens(&self, start: u32, end: u32) -> Cow<'_, [TokenId]> {
         let (start, end, num_prompt) = (start as usize, end as usize, self.num_prompt as usize);
-        if start < num_prompt {
-            out.extend_from_slice(&self.request.prompt[start..end.min(num_prompt)]);
-        }
-        if end > num_prompt {
-            out.extend_from_slice(
-                &self.generated[start.max(num_prompt) - num_prompt..end - num_prompt],
-            );
+        if end <= num_prompt {
+            Cow::Borrowed(&self.request.prompt[start..end])
+        } else if start >= num_prompt {
+            Cow::Borrowed(&self.generated[start - num_prompt..end - num_prompt])
+        } else {
+            Cow::Owned(
+                [&self.request.prompt[start..], &self.generated[..end - num_prompt]].concat(),
+            )
         }
     }
 

@@ -4,11 +4,8 @@ use std::collections::HashMap;
 use std::ops::{Index, IndexMut};
 
 use crate::RequestId;
+use crate::ids::RequestIndex;
 use crate::live_request::LiveRequest;
-
-/// Place of a request in the table; steps in flight refer to requests by it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RequestIndex(pub(crate) u32);
 
 /// Requests by place and by id.
 #[derive(Debug, Default)]

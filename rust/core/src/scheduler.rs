@@ -1,37 +1,19 @@
 //! [3] [4] [7] The engine's state machine: requests in, plans out, outputs in, events out. Engine
 //! thread only. Planning is in batcher.rs, results in step_commit.rs.
 
-use std::collections::VecDeque;
-
-use crate::fair_share::Share;
-use crate::flight::FlightStep;
+use crate::fair_share::FairShare;
+use crate::flight::InFlight;
+use crate::ids::RequestIndex;
 use crate::kv::{KvCache, Parent};
 use crate::live_request::{LiveRequest, Phase};
-use crate::request_table::{RequestIndex, RequestTable};
-use crate::tenants::Tenants;
-use crate::waiting_queue::{Ticket, WaitingQueue};
+use crate::request_table::RequestTable;
+use crate::running::RunningSet;
+use crate::slots::Slots;
+use crate::waiting_queue::WaitingQueue;
 use crate::{
     AdmitError, CoreEvent, Counters, ExecutorShape, FinishReason, Limits, Micros, NewRequest,
-    RequestFault, RequestId, RequestKind, SlotId, StepId, TokenId,
+    RequestFault, RequestId, RequestKind, SchedulerConfig, TokenId,
 };
-
-/// What a scheduler is built from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SchedulerConfig {
-    /// Sizes of the executor.
-    pub shape: ExecutorShape,
-    /// Prompt and output together.
-    pub max_model_len: u32,
-    /// Most requests that wait.
-    pub max_queue: u32,
-    /// Context tokens whose keys and values take as long to read as the weights: reading less hardly
-    /// lengthens a step.
-    pub weight_tokens: u32,
-    /// Whether requests share computed prefixes; choices of one prompt do in any case.
-    pub enable_prefix_caching: bool,
-    /// Random for each process: nobody can predict the cache's hashes.
-    pub cache_secret: u64,
-}
 
 /// Owns requests, queue, slots and KV blocks. `plan` and `commit` alternate freely as long as commits
 /// come in the order of plans.
@@ -42,35 +24,16 @@ pub struct SchedulerConfig {
 pub struct Scheduler {
     pub(crate) shape: ExecutorShape,
     pub(crate) limits: Limits,
-    pub(crate) weight_tokens: u32,
     pub(crate) enable_prefix_caching: bool,
     pub(crate) requests: RequestTable,
     pub(crate) queue: WaitingQueue,
-    pub(crate) tenants: Tenants,
-    /// Of each tenant in the step that was planned last; nothing if there is only one.
-    pub(crate) share: Option<Share>,
-    /// Blocks that requests within their tenant's share wait for.
-    pub(crate) num_claimed: u32,
-    /// By rank, best first; none is preempted or leaving.
-    pub(crate) running: Vec<RequestIndex>,
-    /// Those that still wait for steps in flight.
-    pub(crate) preempted: Vec<RequestIndex>,
-    pub(crate) num_blocked: u32,
-    /// Requests that have ended and still hold a slot.
-    pub(crate) num_leaving: u32,
+    pub(crate) running: RunningSet,
+    pub(crate) fairness: FairShare,
     pub(crate) kv: KvCache,
-    pub(crate) free_slots: Vec<SlotId>,
-    /// Free slots that the executor has not been told about.
-    pub(crate) closed: Vec<SlotId>,
-    pub(crate) in_flight: VecDeque<FlightStep>,
-    /// Emptied, for reuse.
-    pub(crate) spare_steps: Vec<FlightStep>,
-    pub(crate) next_step: StepId,
-    next_arrival: u64,
+    pub(crate) slots: Slots,
+    pub(crate) in_flight: InFlight,
     pub(crate) now: Micros,
     pub(crate) counters: Counters,
-    pub(crate) scratch_tokens: Vec<TokenId>,
-    pub(crate) scratch_requests: Vec<(RequestIndex, Ticket)>,
 }
 
 impl Scheduler {
@@ -80,42 +43,21 @@ impl Scheduler {
     /// If a size is zero or there are fewer slots than `max_num_seqs`.
     #[must_use]
     pub fn new(config: SchedulerConfig) -> Self {
+        config.check();
         let shape = config.shape;
-        assert!(
-            shape.num_blocks > 0
-                && shape.block_size > 0
-                && shape.max_num_seqs > 0
-                && shape.max_num_batched_tokens > 0
-                && shape.max_steps_in_flight > 0
-                && shape.row_tile > 0
-                && shape.num_slots >= shape.max_num_seqs,
-            "sizes that nothing can run with: {shape:?}"
-        );
         Self {
             shape,
             limits: Limits::new(&config),
-            weight_tokens: config.weight_tokens,
             enable_prefix_caching: config.enable_prefix_caching,
             requests: RequestTable::default(),
             queue: WaitingQueue::default(),
-            tenants: Tenants::default(),
-            share: None,
-            num_claimed: 0,
-            running: Vec::new(),
-            preempted: Vec::new(),
-            num_blocked: 0,
-            num_leaving: 0,
+            running: RunningSet::default(),
+            fairness: FairShare::new(config.weight_tokens),
             kv: KvCache::new(shape.num_blocks, shape.block_size, config.cache_secret),
-            free_slots: (0..shape.num_slots).rev().map(SlotId).collect(),
-            closed: Vec::new(),
-            in_flight: VecDeque::new(),
-            spare_steps: Vec::new(),
-            next_step: StepId(1),
-            next_arrival: 0,
+            slots: Slots::new(shape.num_slots),
+            in_flight: InFlight::new(),
             now: Micros(0),
             counters: Counters::default(),
-            scratch_tokens: Vec::new(),
-            scratch_requests: Vec::new(),
         }
     }
 
@@ -131,7 +73,7 @@ impl Scheduler {
     /// # Errors
     /// `AdmitError::QueueFull`.
     pub fn check_queue(&self, num_requests: u32) -> Result<(), AdmitError> {
-        let waiting = self.num_waiting();
+        let waiting = self.queue.num_waiting();
         if waiting.saturating_add(num_requests) > self.limits.max_queue {
             return Err(AdmitError::QueueFull { waiting, max: self.limits.max_queue });
         }
@@ -155,14 +97,8 @@ impl Scheduler {
         self.check_queue(1)?;
 
         self.now = self.now.max(now);
-        let ticket = Ticket {
-            priority: request.priority,
-            tenant: self.tenants.join(request.tenant),
-            arrival: self.next_arrival,
-            overdue_at: now,
-            num_blocks: 0,
-        };
-        self.next_arrival += 1;
+        let tenant = self.fairness.tenants.join(request.tenant);
+        let ticket = self.queue.ticket(request.priority, tenant);
         self.counters.admitted += 1;
         let leader = request.leader.and_then(|leader| self.requests.find(leader));
         let mut request = LiveRequest::new(request, ticket, self.now);
@@ -207,9 +143,11 @@ impl Scheduler {
         for index in alive {
             self.end(index, FinishReason::Error(fault.clone()), None, events);
         }
-        while let Some(step) = self.in_flight.pop_front() {
-            self.complete_rows(&step);
-            self.recycle(step);
+        while let Some(step) = self.in_flight.pop_oldest() {
+            for row in &step.rows {
+                self.complete_row(row.request);
+            }
+            self.in_flight.recycle(step);
         }
         self.check_slots();
     }
@@ -218,11 +156,6 @@ impl Scheduler {
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.requests.num_alive() == 0 && self.in_flight.is_empty()
-    }
-
-    /// Requests that hold nothing.
-    fn num_waiting(&self) -> u32 {
-        count(self.queue.len()) + self.num_blocked
     }
 
     /// Another choice of the leader's prompt waits until it can share the leader's blocks.
@@ -235,14 +168,14 @@ impl Scheduler {
         following.phase = Phase::Blocked;
         following.leader = Some(leader);
         following.root.get_or_insert(root);
-        self.num_blocked += 1;
+        self.queue.add_blocked();
     }
 
     /// Lets those that wait for this request's prompt go on.
     pub(crate) fn release_followers(&mut self, index: RequestIndex) {
         for follower in std::mem::take(&mut self.requests[index].followers) {
             self.requests[follower].leader = None;
-            self.num_blocked -= 1;
+            self.queue.remove_blocked();
             self.enqueue(follower);
         }
     }
@@ -252,7 +185,7 @@ impl Scheduler {
         self.queue.push(index, ticket);
     }
 
-    /// Ends a request: tells it, and gives back what it holds or lets it leave.
+    /// Ends a request: reports it, and gives back what it holds or lets it leave.
     pub(crate) fn end(
         &mut self,
         index: RequestIndex,
@@ -271,21 +204,21 @@ impl Scheduler {
             num_cached_tokens: request.num_cached,
             num_output_tokens: request.num_generated(),
         });
-        self.tenants.leave(request.ticket.tenant, self.now);
+        self.fairness.tenants.leave(request.ticket.tenant, self.now);
         self.counters.finished += 1;
         self.requests.end(index);
         match self.requests[index].phase {
             Phase::Blocked => self.unfollow(index),
             Phase::Waiting => self.queue.remove(&self.requests[index].ticket),
             Phase::Running => self.stop_running(index),
-            Phase::Preempted => self.preempted.retain(|&other| other != index),
+            Phase::Preempted => self.running.remove_preempted(index),
             Phase::Leaving => unreachable!("a request ended twice"),
         }
         match self.requests[index].phase {
             Phase::Blocked | Phase::Waiting => self.requests.remove(index),
             _ if self.requests[index].num_in_flight > 0 => {
                 self.requests[index].phase = Phase::Leaving;
-                self.num_leaving += 1;
+                self.running.add_leaving();
                 for block in self.requests[index].table.blocks.iter().rev() {
                     self.kv.pool.leave(*block);
                 }
@@ -300,20 +233,15 @@ impl Scheduler {
     fn unfollow(&mut self, index: RequestIndex) {
         if let Some(leader) = self.requests[index].leader {
             self.requests[leader].followers.retain(|&other| other != index);
-            self.num_blocked -= 1;
+            self.queue.remove_blocked();
         }
     }
 
     /// Takes a request off the list of running ones.
     pub(crate) fn stop_running(&mut self, index: RequestIndex) {
-        let rank = self.requests[index].rank;
-        let place = self.running.binary_search_by_key(&rank, |&other| self.requests[other].rank);
-        match place {
-            Ok(place) => self.running.remove(place),
-            Err(_) => unreachable!("a running request is not on the list"),
-        };
         let request = &self.requests[index];
-        let holding = self.tenants.holding_mut(request.ticket.tenant);
+        self.running.remove(request.rank);
+        let holding = self.fairness.tenants.holding_mut(request.ticket.tenant);
         holding.num_slots -= 1;
         holding.num_blocks -= request.num_new_blocks();
     }
@@ -329,8 +257,7 @@ impl Scheduler {
                 self.kv.pool.release(block);
             }
         }
-        self.closed.push(request.slot);
-        self.free_slots.push(request.slot);
+        self.slots.free(request.slot);
     }
 
     /// One submitted step less names this request; acts if it was the last and somebody waits for it.
@@ -342,12 +269,12 @@ impl Scheduler {
         }
         match request.phase {
             Phase::Leaving => {
-                self.num_leaving -= 1;
+                self.running.remove_leaving();
                 self.give_back(index);
                 self.requests.remove(index);
             }
             Phase::Preempted => {
-                self.preempted.retain(|&other| other != index);
+                self.running.remove_preempted(index);
                 self.requeue(index);
             }
             _ => {}
@@ -360,9 +287,9 @@ impl Scheduler {
         self.requests[index].is_tainted = false;
         self.enqueue(index);
     }
-}
 
-/// Lengths of our own lists; all are bounded by u32 sizes.
-pub(crate) fn count(len: usize) -> u32 {
-    u32::try_from(len).unwrap_or(u32::MAX)
+    /// Slots that are free and slots that requests hold are counted apart.
+    pub(crate) fn check_slots(&self) {
+        self.slots.check(self.running.num_holding());
+    }
 }

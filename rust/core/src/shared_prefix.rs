@@ -4,15 +4,44 @@
 //! later steps run behind it. Blocks of sampled tokens are offered at commit, when they are known; the
 //! block of a token that was sampled beyond the end is never offered.
 
-use crate::kv::Parent;
-use crate::request_table::RequestIndex;
-use crate::scheduler::{Scheduler, count};
+use crate::counts::count;
+use crate::ids::RequestIndex;
+use crate::kv::{Parent, PrefixCache};
+use crate::live_request::LiveRequest;
+use crate::scheduler::Scheduler;
 use crate::{BlockId, StepId};
 
+/// What a waiting request would start with.
+pub(crate) struct Fit {
+    /// Blocks of its first tokens that the prefix cache has.
+    pub(crate) cached: Vec<BlockId>,
+    pub(crate) parent: Option<Parent>,
+    /// Blocks for the rest.
+    pub(crate) num_new: u32,
+    /// Cached ones that could be evicted until it takes them.
+    pub(crate) num_evictable: u32,
+}
+
+impl Fit {
+    /// Blocks that must be available for the request to start.
+    pub(crate) fn num_missing(&self) -> u32 {
+        self.num_new + self.num_evictable
+    }
+}
+
 impl Scheduler {
+    /// What the request would start with now: room for all its known tokens.
+    pub(crate) fn fit(&mut self, index: RequestIndex) -> Fit {
+        let (cached, parent) = self.find_cached(index);
+        let num_tokens = self.requests[index].num_tokens();
+        let num_new = num_tokens.div_ceil(self.shape.block_size) - count(cached.len());
+        let evictable = cached.iter().filter(|&&block| self.kv.pool.is_unowned(block));
+        Fit { num_evictable: count(evictable.count()), cached, parent, num_new }
+    }
+
     /// The longest known prefix of the request's tokens, always short of the last token, which has to
     /// be computed to sample the next.
-    pub(crate) fn find_cached(&mut self, index: RequestIndex) -> (Vec<BlockId>, Option<Parent>) {
+    fn find_cached(&mut self, index: RequestIndex) -> (Vec<BlockId>, Option<Parent>) {
         let mut cached = Vec::new();
         let request = &mut self.requests[index];
         let Some(root) = request.root else { return (cached, None) };
@@ -22,12 +51,10 @@ impl Scheduler {
         }
         let block_size = self.shape.block_size;
         for place in 0..(request.num_tokens() - 1) / block_size {
-            let tokens = &mut self.scratch_tokens;
-            let hash = self.kv.prefix.hash_of(request, root, place as usize, tokens);
+            let hash = chain_hash(&mut self.kv.prefix, request, root, place, block_size);
             let Some(block) = self.kv.prefix.block_of(hash) else { break };
-            tokens.clear();
-            request.copy_tokens(place * block_size, (place + 1) * block_size, tokens);
-            if !self.kv.prefix.matches(block, parent, tokens) {
+            let tokens = request.tokens(place * block_size, (place + 1) * block_size);
+            if !self.kv.prefix.matches(block, parent, &tokens) {
                 break;
             }
             parent = self.kv.prefix.as_parent(block);
@@ -41,16 +68,16 @@ impl Scheduler {
         let block_size = self.shape.block_size;
         let request = &mut self.requests[index];
         let Some(root) = request.root else { return };
-        while (count(request.table.num_registered) + 1) * block_size <= end {
-            let place = request.table.num_registered;
-            let tokens = &mut self.scratch_tokens;
-            let hash = self.kv.prefix.hash_of(request, root, place, tokens);
-            tokens.clear();
-            request.copy_tokens(count(place) * block_size, count(place + 1) * block_size, tokens);
-            let block = request.table.blocks[place];
+        let mut place = count(request.table.num_registered);
+        while (place + 1) * block_size <= end {
+            let hash = chain_hash(&mut self.kv.prefix, request, root, place, block_size);
+            let tokens = request.tokens(place * block_size, (place + 1) * block_size);
+            let block = request.table.blocks[place as usize];
             let parent = request.table.parent.unwrap_or(root);
-            request.table.parent = Some(self.kv.register(block, hash, parent, tokens, step));
-            request.table.num_registered += 1;
+            let next_parent = self.kv.register(block, hash, parent, &tokens, step);
+            request.table.parent = Some(next_parent);
+            place += 1;
+            request.table.num_registered = place as usize;
         }
     }
 
@@ -62,4 +89,26 @@ impl Scheduler {
             }
         }
     }
+}
+
+/// Hash of the request's chain up to its block number `place`, which holds known tokens. Computed
+/// once.
+fn chain_hash(
+    prefix: &mut PrefixCache,
+    request: &mut LiveRequest,
+    root: Parent,
+    place: u32,
+    block_size: u32,
+) -> u128 {
+    while count(request.table.hashes.len()) <= place {
+        let next = count(request.table.hashes.len());
+        let before = match request.table.hashes.last() {
+            Some(&hash) => hash,
+            None => prefix.root_hash(root),
+        };
+        let tokens = request.tokens(next * block_size, (next + 1) * block_size);
+        let hash = prefix.chain_hash(before, &tokens);
+        request.table.hashes.push(hash);
+    }
+    request.table.hashes[place as usize]
 }

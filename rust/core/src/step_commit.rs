@@ -1,10 +1,11 @@
 //! [7] Takes in what a step brought: tokens, ends, failures. Engine thread only.
 
 use crate::core_event::TokenList;
-use crate::flight::{FlightRow, FlightStep, LateRow};
+use crate::counts::count;
+use crate::flight::{FlightRow, LateRow};
+use crate::ids::RequestIndex;
 use crate::live_request::Phase;
-use crate::request_table::RequestIndex;
-use crate::scheduler::{Scheduler, count};
+use crate::scheduler::Scheduler;
 use crate::{
     CoreEvent, FinishReason, Micros, RequestFault, RequestKind, RowOutput, RowStatus, StepId,
     StepOutput, TokenId,
@@ -17,7 +18,7 @@ impl Scheduler {
     /// If the output is not the oldest step's or its rows are not those of the plan.
     pub fn commit(&mut self, output: StepOutput, now: Micros, events: &mut Vec<CoreEvent>) {
         self.now = self.now.max(now);
-        let Some(step) = self.in_flight.pop_front() else {
+        let Some(step) = self.in_flight.pop_oldest() else {
             unreachable!("step {} completed and none is in flight", output.id)
         };
         assert_eq!(step.id, output.id, "steps complete in the order of submission");
@@ -39,7 +40,7 @@ impl Scheduler {
             }
             self.complete_row(row.request);
         }
-        self.recycle(step);
+        self.in_flight.recycle(step);
         self.check_slots();
     }
 
@@ -49,10 +50,9 @@ impl Scheduler {
     /// # Panics
     /// If the step is not in flight.
     pub fn fail_step(&mut self, id: StepId, fault: RequestFault, events: &mut Vec<CoreEvent>) {
-        let Some(place) = self.in_flight.iter().position(|step| step.id == id) else {
+        let Some(step) = self.in_flight.remove(id) else {
             unreachable!("step {id} failed and is not in flight")
         };
-        let Some(step) = self.in_flight.remove(place) else { return };
         for row in &step.rows {
             self.forget_blocks(row.request, id);
             if self.requests[row.request].phase != Phase::Leaving {
@@ -61,7 +61,7 @@ impl Scheduler {
             self.complete_row(row.request);
         }
         self.recompute_dependents(id);
-        self.recycle(step);
+        self.in_flight.recycle(step);
         self.check_slots();
     }
 
@@ -71,7 +71,7 @@ impl Scheduler {
     #[must_use]
     pub fn late_rows(&self, rows: &mut Vec<LateRow>) -> Option<StepId> {
         rows.clear();
-        let step = self.in_flight.front().filter(|step| step.needs_masks)?;
+        let step = self.in_flight.oldest().filter(|step| step.needs_masks)?;
         rows.extend(step.rows.iter().filter(|row| row.is_late).map(|row| {
             let request = &self.requests[row.request];
             LateRow {
@@ -86,7 +86,7 @@ impl Scheduler {
     /// Whether the oldest step in flight waits for `note_masks_issued`.
     #[must_use]
     pub fn waits_for_masks(&self) -> bool {
-        self.in_flight.front().is_some_and(|step| step.needs_masks)
+        self.in_flight.oldest().is_some_and(|step| step.needs_masks)
     }
 
     /// The sampler of the step's late rows has been started: their requests may be planned again.
@@ -94,23 +94,17 @@ impl Scheduler {
     /// # Panics
     /// If the step does not wait for masks.
     pub fn note_masks_issued(&mut self, id: StepId) {
-        let step = self.in_flight.iter_mut().find(|step| step.id == id && step.needs_masks);
-        let Some(step) = step else { unreachable!("step {id} does not wait for masks") };
+        let Some(step) = self.in_flight.waiting_for_masks(id) else {
+            unreachable!("step {id} does not wait for masks")
+        };
         step.needs_masks = false;
         for row in step.rows.iter().filter(|row| row.is_late) {
             self.requests[row.request].is_mask_pending = false;
         }
     }
 
-    /// The step names its requests no more.
-    pub(crate) fn complete_rows(&mut self, step: &FlightStep) {
-        for row in &step.rows {
-            self.complete_row(row.request);
-        }
-    }
-
-    /// The request's blocks may hold NaN: nobody may find them, and whoever has just done so starts
-    /// anew, also if the request itself has ended.
+    /// The request's blocks may hold NaN: no request may find them, and those that have just done so
+    /// start anew, also if the request itself has ended.
     fn drop_not_finite(
         &mut self,
         index: RequestIndex,
@@ -184,7 +178,7 @@ impl Scheduler {
         }
     }
 
-    /// Tells those positions that were not told before a preemption.
+    /// Reports the positions that were not reported before a preemption.
     fn commit_prompt_log_probs(
         &mut self,
         row: &FlightRow,
@@ -212,14 +206,13 @@ impl Scheduler {
             scheduler.requests[index].depends_on.is_some_and(|step| step >= failed)
         };
         for place in (0..self.running.len()).rev() {
-            let index = self.running[place];
+            let index = self.running.at(place);
             if depends(self, index) {
                 self.requests[index].is_tainted = true;
                 self.preempt(index);
             }
         }
-        for place in 0..self.preempted.len() {
-            let index = self.preempted[place];
+        for index in self.running.preempted() {
             if depends(self, index) {
                 self.requests[index].is_tainted = true;
             }

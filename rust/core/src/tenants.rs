@@ -6,7 +6,8 @@
 
 use std::collections::HashMap;
 
-use crate::live_request::Rank;
+use crate::ids::TenantIndex;
+use crate::ticket::Rank;
 use crate::{Micros, TenantId};
 
 /// Counters of all tenants ever seen; as many as there are API keys.
@@ -17,10 +18,6 @@ pub(crate) struct Tenants {
     /// Those with a live request now or a while ago.
     active: Vec<TenantIndex>,
 }
-
-/// Place of a tenant in the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct TenantIndex(pub(crate) u32);
 
 /// What a tenant's running requests hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

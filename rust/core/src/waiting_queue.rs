@@ -16,8 +16,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Micros;
-use crate::request_table::RequestIndex;
-use crate::tenants::{TenantIndex, Tenants};
+use crate::counts::count;
+use crate::ids::{RequestIndex, TenantIndex};
+use crate::tenants::Tenants;
+use crate::ticket::{Standing, Ticket};
 
 /// Requests that may start, in order.
 #[derive(Debug, Default)]
@@ -25,34 +27,11 @@ pub(crate) struct WaitingQueue {
     by_turn: BTreeMap<(TenantIndex, i32, u64), (RequestIndex, Ticket)>,
     by_deadline: BTreeSet<(TenantIndex, Micros, u64, i32)>,
     num_starts: u64,
+    num_tickets: u64,
+    /// Requests that wait for their leader's prompt and are not in line yet.
+    num_blocked: u32,
     /// Whose overdue request was passed over when it was its turn.
     owes_to: Option<TenantIndex>,
-}
-
-/// A request's place in the queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ticket {
-    pub(crate) priority: i32,
-    pub(crate) tenant: TenantIndex,
-    /// Unique; counts admissions.
-    pub(crate) arrival: u64,
-    /// When it has waited too long, all its waits taken together.
-    pub(crate) overdue_at: Micros,
-    /// For all its tokens known now.
-    pub(crate) num_blocks: u32,
-}
-
-/// How a request's tenant stands beside others; a smaller one goes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Standing {
-    /// No other tenant is active.
-    Alone,
-    /// With this request it holds at most its share.
-    Within,
-    /// It would hold more.
-    Above,
-    /// It has its prompt tokens of this step: nothing more of it starts.
-    Served,
 }
 
 /// The request whose turn it is.
@@ -68,8 +47,33 @@ pub(crate) struct Turn {
 }
 
 impl WaitingQueue {
+    /// Requests in line.
     pub(crate) fn len(&self) -> usize {
         self.by_turn.len()
+    }
+
+    /// Requests that hold nothing, whether in line or waiting for their leader.
+    pub(crate) fn num_waiting(&self) -> u32 {
+        count(self.by_turn.len()) + self.num_blocked
+    }
+
+    pub(crate) fn num_blocked(&self) -> u32 {
+        self.num_blocked
+    }
+
+    pub(crate) fn add_blocked(&mut self) {
+        self.num_blocked += 1;
+    }
+
+    pub(crate) fn remove_blocked(&mut self) {
+        self.num_blocked -= 1;
+    }
+
+    /// A ticket for a request that has just been admitted.
+    pub(crate) fn ticket(&mut self, priority: i32, tenant: TenantIndex) -> Ticket {
+        let arrival = self.num_tickets;
+        self.num_tickets += 1;
+        Ticket { priority, tenant, arrival, overdue_at: Micros(0), num_blocks: 0 }
     }
 
     pub(crate) fn push(&mut self, request: RequestIndex, ticket: Ticket) {
@@ -176,10 +180,6 @@ fn deadline_key(ticket: &Ticket) -> (TenantIndex, Micros, u64, i32) {
     (ticket.tenant, ticket.overdue_at, ticket.arrival, ticket.priority)
 }
 
-/// Waiting for this long makes a request overdue. Ten seconds: longer than any wait that a client
-/// takes for normal, shorter than the usual time-outs.
-pub(crate) const OVERDUE_AFTER: Micros = Micros(10_000_000);
-
 /// One in this many starts is for the overdue.
 const OVERDUE_TURN: u64 = 8;
 
@@ -187,6 +187,7 @@ const OVERDUE_TURN: u64 = 8;
 mod tests {
     use super::*;
     use crate::TenantId;
+    use crate::ticket::OVERDUE_AFTER;
 
     fn ticket(priority: i32, tenant: TenantIndex, arrival: u64) -> Ticket {
         Ticket {

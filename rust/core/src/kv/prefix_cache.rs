@@ -12,7 +12,6 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-use crate::live_request::LiveRequest;
 use crate::{BlockId, RequestId, StepId, TokenId};
 
 /// What comes before a block.
@@ -82,30 +81,6 @@ impl PrefixCache {
         self.scratch.extend_from_slice(&before.to_le_bytes());
         self.scratch.extend(tokens.iter().flat_map(|token| token.0.to_le_bytes()));
         xxh3_128_with_seed(&self.scratch, self.secret)
-    }
-
-    /// Hash of the request's chain up to its block number `place`, which holds known tokens. Computed
-    /// once; `scratch` is overwritten.
-    pub(crate) fn hash_of(
-        &mut self,
-        request: &mut LiveRequest,
-        root: Parent,
-        place: usize,
-        scratch: &mut Vec<TokenId>,
-    ) -> u128 {
-        while request.table.hashes.len() <= place {
-            let next = request.table.hashes.len();
-            let before = match request.table.hashes.last() {
-                Some(&hash) => hash,
-                None => self.root_hash(root),
-            };
-            scratch.clear();
-            let (start, end) = (next * self.block_size, (next + 1) * self.block_size);
-            request.copy_tokens(start as u32, end as u32, scratch);
-            let hash = self.chain_hash(before, scratch);
-            request.table.hashes.push(hash);
-        }
-        request.table.hashes[place]
     }
 
     /// The block with this hash; its content may still differ.

@@ -1,0 +1,39 @@
+//! Sizes and switches of a scheduler. Plain data.
+
+use crate::ExecutorShape;
+
+/// What a scheduler is built from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SchedulerConfig {
+    /// Sizes of the executor.
+    pub shape: ExecutorShape,
+    /// Prompt and output together.
+    pub max_model_len: u32,
+    /// Most requests that wait.
+    pub max_queue: u32,
+    /// Context tokens whose keys and values take as long to read as the weights: reading less hardly
+    /// lengthens a step.
+    pub weight_tokens: u32,
+    /// Whether requests share computed prefixes; choices of one prompt do in any case.
+    pub enable_prefix_caching: bool,
+    /// Random for each process: nobody can predict the cache's hashes.
+    pub cache_secret: u64,
+}
+
+impl SchedulerConfig {
+    /// # Panics
+    /// If a size is zero or there are fewer slots than `max_num_seqs`.
+    pub(crate) fn check(&self) {
+        let shape = &self.shape;
+        assert!(
+            shape.num_blocks > 0
+                && shape.block_size > 0
+                && shape.max_num_seqs > 0
+                && shape.max_num_batched_tokens > 0
+                && shape.max_steps_in_flight > 0
+                && shape.row_tile > 0
+                && shape.num_slots >= shape.max_num_seqs,
+            "sizes that nothing can run with: {shape:?}"
+        );
+    }
+}

@@ -1,0 +1,90 @@
+//! [4] A step while it is put together. Engine thread only.
+
+use crate::counts::count;
+use crate::fair_share::FairShare;
+use crate::flight::FlightStep;
+use crate::ids::RequestIndex;
+use crate::live_request::LiveRequest;
+use crate::{OpenedSlot, PlanRow};
+
+/// A step being put together: rows that decode, then chunks of prompts as long as the budget lasts.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    pub(crate) rows: Vec<PlanRow>,
+    pub(crate) opened: Vec<OpenedSlot>,
+    pub(crate) flight: FlightStep,
+    /// Running requests in prefill, by rank.
+    pub(crate) prefills: Vec<RequestIndex>,
+    pub(crate) chunks: Vec<Chunk>,
+    pub(crate) num_tokens: u32,
+    max_tokens: u32,
+    /// Once a request has found the pool dry: blocks that are on their way back.
+    pub(crate) num_returning: Option<u32>,
+    /// Requests that wait for one of those.
+    pub(crate) num_stalled: u32,
+}
+
+/// Part of a prefill.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chunk {
+    pub(crate) request: RequestIndex,
+    pub(crate) num_tokens: u32,
+}
+
+impl Draft {
+    pub(crate) fn new(flight: FlightStep, num_running: usize, max_tokens: u32) -> Self {
+        Self {
+            rows: Vec::with_capacity(num_running + 1),
+            opened: Vec::new(),
+            flight,
+            prefills: Vec::new(),
+            chunks: Vec::new(),
+            num_tokens: 0,
+            max_tokens,
+            num_returning: None,
+            num_stalled: 0,
+        }
+    }
+
+    pub(crate) fn num_rows(&self) -> u32 {
+        count(self.rows.len() + self.chunks.len())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.chunks.is_empty()
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.num_tokens < self.max_tokens
+    }
+
+    /// As much of the request's prefill as the step and its tenant's share of it have room for.
+    pub(crate) fn push_chunk(
+        &mut self,
+        index: RequestIndex,
+        request: &LiveRequest,
+        fairness: &mut FairShare,
+    ) {
+        let tenant = request.ticket.tenant;
+        let num_tokens = (request.prefill_end - request.num_submitted)
+            .min(self.max_tokens - self.num_tokens)
+            .min(fairness.num_chunk_tokens_left(tenant));
+        if num_tokens > 0 {
+            fairness.tenants.in_step_mut(tenant).num_chunk_tokens += num_tokens;
+            self.chunks.push(Chunk { request: index, num_tokens });
+            self.num_tokens += num_tokens;
+        }
+    }
+
+    /// Shortens the last chunk so that the rows fill whole tiles, if otherwise most of the last tile
+    /// would be wasted and if at least half of the chunk remains (or it would crawl along by single
+    /// tokens). Below one tile a step is bound by reading weights and costs the same.
+    pub(crate) fn fit_to_tile(&mut self, tile: u32) {
+        let excess = self.num_tokens % tile;
+        let Some(last) = self.chunks.last_mut() else { return };
+        if self.num_tokens > tile && excess <= tile / 2 && excess <= last.num_tokens / 2 {
+            last.num_tokens -= excess;
+            self.num_tokens -= excess;
+        }
+    }
+}
