@@ -17,6 +17,7 @@ OPERATIONS = [
     ("POST", "/detokenize"),
     ("GET", "/v1/models"),
     ("GET", "/v1/models/{model}"),
+    ("GET", "/tokenizer_info"),
     ("GET", "/health"),
     ("GET", "/ready"),
     ("GET", "/metrics"),

@@ -20,6 +20,7 @@ ROUTES = [
     ("GET", "/v1/models/llama-tied-bf16"),
     ("GET", "/metrics"),
     ("GET", "/version"),
+    ("GET", "/tokenizer_info"),
     ("GET", "/openapi.json"),
     ("HEAD", "/v1/models"),
     ("POST", "/v1/completions"),

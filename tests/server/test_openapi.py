@@ -57,7 +57,10 @@ PLAIN_ONLY = [
     ("/tokenize", {"messages": HELLO, "return_token_strs": True}),
     ("/detokenize", {"tokens": [300, 301]}),
 ]
-GETS = ["/v1/models", "/v1/models/{model}", "/health", "/ready", "/version", "/openapi.json"]
+GETS = [
+    *("/v1/models", "/v1/models/{model}", "/tokenizer_info", "/health", "/ready", "/version"),
+    "/openapi.json",
+]
 
 
 @pytest.fixture(scope="module")

@@ -53,6 +53,7 @@ SUMMARIES: dict[str, str] = {
 READS: dict[str, str] = {
     "/v1/models": "The served model, its context length and sampling defaults.",
     "/v1/models/{model}": "The same for one name.",
+    "/tokenizer_info": "The tokenizer's named tokens and the chat template, for remote tokenizers.",
     "/health": "200 while tokens can move, else 503.",
     "/ready": "200 while new requests are taken, else 503.",
     "/metrics": "Prometheus text.",

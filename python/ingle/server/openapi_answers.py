@@ -185,6 +185,18 @@ TOKENS = record(
         "token_strs": or_null(several(TEXT)),
     }
 )
+TOKENIZER = record(
+    {
+        "bos_token": TEXT_OR_NULL,
+        "eos_token": TEXT_OR_NULL,
+        "unk_token": TEXT_OR_NULL,
+        "pad_token": TEXT_OR_NULL,
+        "chat_template": TEXT_OR_NULL,
+        "model_max_length": COUNT,
+        "vocab_size": COUNT,
+    },
+    {"sep_token": TEXT, "cls_token": TEXT},
+)
 MODEL = record(
     {
         "id": TEXT,
@@ -239,6 +251,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
     ),
     "DetokenizedText": record({"prompt": TEXT}),
     "Ready": record({"status": STATUS}),
+    "TokenizerInfo": TOKENIZER,
     "Tokens": TOKENS,
     "Usage": USAGE,
     "Version": record({"version": TEXT}),
@@ -253,6 +266,7 @@ ANSWERS: Final[dict[str, str]] = {
     "/v1/embeddings": "Embeddings",
     "/tokenize": "Tokens",
     "/detokenize": "DetokenizedText",
+    "/tokenizer_info": "TokenizerInfo",
     "/v1/models": "Models",
     "/v1/models/{model}": "Model",
     "/health": "Health",

@@ -86,6 +86,7 @@ class Routes:
         router.add_get("/v1/models/{model:.+}", self.model)
         router.add_post("/tokenize", self.tokenize)
         router.add_post("/detokenize", self.detokenize)
+        router.add_get("/tokenizer_info", self.tokenizer_info)
         for path, handler in zip(OPEN_PATHS, (self.health, self.ready), strict=True):
             resource = router.add_get(path, handler).resource
             if resource is not None:
@@ -220,6 +221,18 @@ class Routes:
         self._check_model(parsed.model)
         ids = bytes(raw.must_be(parsed.tokens, "tokens", "array"))
         return whole(await in_thread(ids, self._core.detokenize_json, ids))
+
+    async def tokenizer_info(self, request: web.Request) -> web.Response:
+        """GET /tokenizer_info, shaped as vLLM's: what remote tokenizers such as lm-eval's need."""
+        named = dict.fromkeys(("bos_token", "eos_token", "unk_token", "pad_token"))
+        document = {
+            **named,
+            **self._info["named_tokens"],
+            "chat_template": self._info["chat_template"],
+            "model_max_length": self._info["max_model_len"],
+            "vocab_size": self._num_ids,
+        }
+        return json_response(document)
 
     async def health(self, request: web.Request) -> web.Response:
         """GET /health: 200 while tokens can move, else 503. Open to all."""

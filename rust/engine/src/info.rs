@@ -11,6 +11,8 @@ use crate::sizes::Sizes;
 pub(crate) struct StartUp {
     pub(crate) device: String,
     pub(crate) memory: Vec<(String, u64)>,
+    /// As the model or the setting has it.
+    pub(crate) chat_template: Option<String>,
     pub(crate) open_s: f64,
     pub(crate) tokenizer_s: f64,
     pub(crate) executor_s: f64,
@@ -41,6 +43,8 @@ pub(crate) fn info(
         "max_position_embeddings": spec.max_position_embeddings,
         "vocab_size": served.vocab_size,
         "has_chat_template": served.template.is_some(),
+        "chat_template": start_up.chat_template,
+        "named_tokens": named_tokens(served),
         "eos_token_ids": served.eos_token_ids.iter().map(|id| id.0).collect::<Vec<_>>(),
         "bos_token_id": served.tokenizer.bos_token_id(),
         "sampling_defaults": {
@@ -71,6 +75,12 @@ pub(crate) fn info(
     })
     .to_string()
     .into_bytes()
+}
+
+/// `bos_token`, `eos_token` and so on, as templates see them.
+fn named_tokens(served: &Served) -> serde_json::Map<String, serde_json::Value> {
+    let named = served.tokenizer.named_tokens().iter();
+    named.map(|(name, token)| (name.clone(), json!(token))).collect()
 }
 
 /// The number that people wrote: 0.6, not 0.6000000238418579.

@@ -59,7 +59,7 @@ pub(crate) fn load_with(
     let checkpoint =
         ingle_model::open(&options.model).map_err(|error| EngineError::Model(error.to_string()))?;
     let opened = Instant::now();
-    let text = text_parts(&checkpoint, options.chat_template.as_deref())?;
+    let mut text = text_parts(&checkpoint, options.chat_template.as_deref())?;
     let tokenizer_ready = Instant::now();
 
     let inbox = Arc::new(LateSink::default());
@@ -75,10 +75,12 @@ pub(crate) fn load_with(
         enable_prefix_caching: options.enable_prefix_caching,
         cache_secret: RandomState::new().hash_one("prefix cache"),
     };
+    let chat_template = text.template_source.take();
     let served = served(options, &checkpoint, text, &config, &built.sizes, defaults_from_model);
     let start_up = StartUp {
         device: built.name,
         memory: built.memory,
+        chat_template,
         open_s: (opened - started).as_secs_f64(),
         tokenizer_s: (tokenizer_ready - opened).as_secs_f64(),
         executor_s: (executor_ready - tokenizer_ready).as_secs_f64(),

@@ -14,6 +14,8 @@ use crate::structured::AnswerFormat;
 pub(crate) struct TextParts {
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) template: Option<ChatTemplate>,
+    /// What `template` was compiled from.
+    pub(crate) template_source: Option<String>,
     /// What the template says about tool calls and reasoning.
     pub(crate) answer_format: AnswerFormat,
     pub(crate) eos_token_ids: Arc<[TokenId]>,
@@ -66,7 +68,14 @@ pub(crate) fn text_parts(
         })?;
     let tokenizer = Arc::new(tokenizer);
     let eos_token_ids = eos.into();
-    Ok(TextParts { tokenizer, template, answer_format, eos_token_ids, vocab_size: entries })
+    Ok(TextParts {
+        tokenizer,
+        template,
+        template_source: source.map(str::to_owned),
+        answer_format,
+        eos_token_ids,
+        vocab_size: entries,
+    })
 }
 
 /// Ids that end a text, whichever file says so, without doubles.
