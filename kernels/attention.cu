@@ -4,7 +4,9 @@
 //   + layer_offset: [K, V][num_kv_heads][block_size][HEAD_DIM] act; block_table [num_slots, max_blocks]
 //   u32; plan as step_prepare.cu writes it; partials [2 * G][64 * (HEAD_DIM + 2)] f32 workspace;
 //   counters [G] u32, zero before and after. out rows of padded tokens become zero.
-// A token at position p sees positions (p - window, p], all of [0, p] if window is 0.
+// A token at position p sees positions (p - window, p], all of [0, p] if window is 0. Built with -DCAUSAL=0
+//   every token sees all of its sequence: the plan must come from step_prepare with flag bit 2, window 0, and
+//   a row must hold its whole sequence.
 //   Scores are scale * q.k, then softcap * tanh(score / softcap) if softcap > 0.
 // Work: the (entry, kv head, tile) triples of the plan lie on a line, each as long as it takes time, and
 //   each (entry, kv head) a little longer; a CTA takes the tiles that begin in its equal stretch, so that the end of one (entry, kv head) and the start of the next share a pipeline. Where a
@@ -20,6 +22,9 @@
 
 #ifndef ATTN_STAGES
 #define ATTN_STAGES 2
+#endif
+#ifndef CAUSAL
+#define CAUSAL 1
 #endif
 
 constexpr int D = HEAD_DIM;
@@ -82,6 +87,12 @@ DEV void advance(Cursor& c, const Problem& p) {
     enter(c, p);
 }
 
+// The last position that a packed row of the entry sees. Without causality it is the same for all rows, and
+// step_prepare writes it as the entry's start.
+DEV u32 last_seen(const Cursor& c, const Problem& p, u32 packed) {
+    return CAUSAL ? c.start + packed / p.group : c.start;
+}
+
 DEV u32 tiles_of(const Cursor& c) { return c.tile_end - c.tile_begin; }
 DEV bool is_small(const Cursor& c) { return c.packed_end - c.packed_begin <= SMALL_ROWS; }
 DEV u32 tile_length(const Cursor& c) { return c.decode ? DECODE_TILE : PREFILL_TILE; }
@@ -121,7 +132,7 @@ DEV void seek(Cursor& c, const Problem& p, u32 begin) {
 
 // Copies K and V of one tile; tokens that no query of the entry sees are zeros (0 * NaN is NaN).
 DEV void load_tile(const Cursor& c, const Problem& p, u32 stage) {
-    u32 kv_end = c.start + (c.packed_end - 1) / p.group + 1;
+    u32 kv_end = last_seen(c, p, c.packed_end - 1) + 1;
     const u32* table = p.block_table + (u64)c.slot * p.max_blocks;
     u64 v_offset = (u64)p.num_kv_heads * p.block_size * D * 2;
     u32 first = c.tile * KT;
@@ -180,7 +191,7 @@ DEV void load_next(Cursor& next, const Problem& p, u32 stage, u32 q_smem, bool f
 struct Piece {
     u32 q[Q_IN_REGISTERS ? DK : 1][4];
     float o[DN][4], m[2], l[2];  // m in raw scores, l this thread's share
-    u32 position[2];             // of this thread's two rows
+    u32 position[2];             // last ones that this thread's two rows see
     u32 first_tile;
     bool decode;
 };
@@ -194,7 +205,7 @@ DEV void start_piece(Piece& piece, const Cursor& c, const Problem& p, u8* q_smem
     for (int r = 0; r < 2; r++) {
         u32 packed = base + lane / 4 + 8 * r;
         bool valid = packed < c.packed_end;
-        piece.position[r] = c.start + (valid ? packed : c.packed_end - 1) / p.group;
+        piece.position[r] = last_seen(c, p, valid ? packed : c.packed_end - 1);
         piece.m[r] = NEG_INF;
         piece.l[r] = 0.0f;
         if (Q_IN_REGISTERS && is_small(c)) {
@@ -325,8 +336,8 @@ DEV void add_tokens(Piece& piece, const Problem& p, u32 first_token, bool masked
 
 DEV void add_tile(Piece& piece, const Cursor& c, const Problem& p, u32 stage, u32 q_smem) {
     u32 first = c.tile * KT, warp = threadIdx.x >> 5;
-    u32 first_position = c.start + c.packed_begin / p.group;
-    u32 last_position = c.start + (c.packed_end - 1) / p.group;
+    u32 first_position = last_seen(c, p, c.packed_begin);
+    u32 last_position = last_seen(c, p, c.packed_end - 1);
     bool masked = first + KT > first_position + 1 || (p.window && first + p.window <= last_position);
     u32 v = stage + KT * LD * 2;
     if (!piece.decode) {

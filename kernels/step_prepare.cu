@@ -15,6 +15,8 @@
 //   head in its group; an entry holds up to q_rows packed rows of all kv heads. The triples
 //   (entry, kv head, tile) lie on a line in this order, with the lengths below; CTA c has the tiles that
 //   begin in [c * length_a_cta, (c + 1) * length_a_cta).
+//   Under flag bit 2 every token sees all of its row, which is a whole sequence: entries reach to its end,
+//   and their start is its last position.
 // Launch: grid 1 + number of plans, block 1024. R <= 1024.
 #include "ptx.cuh"
 
@@ -77,6 +79,7 @@ DEV u32 fill_entry(u32* entry, const u32* row, u32 part, u32 group, const PlanSh
     u32 start = row[1], packed = row[2] * group;
     u32 begin = part * shape.q_rows, end = min(begin + shape.q_rows, packed);
     u32 first_position = start + begin / group, last_position = start + (end - 1) / group;
+    if (shape.flags & 4) start = first_position = last_position = start + row[2] - 1;
     u32 kv_begin = shape.window && first_position + 1 > shape.window ? first_position + 1 - shape.window : 0;
     u32 tile_begin = kv_begin / shape.kv_tile, tile_end = last_position / shape.kv_tile + 1;
     *(uint4*)entry = make_uint4(row[3], row[0], start, begin);

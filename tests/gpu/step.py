@@ -70,6 +70,7 @@ def prepare(
     no_split: bool = False,
     S_pad: int = 8,
     exact: bool = True,
+    causal: bool = True,
 ) -> Prepared:
     """Runs step_prepare_tokens."""
     group = dims["num_heads"] // dims["num_kv_heads"]
@@ -98,7 +99,7 @@ def prepare(
         grid,
         64,
         kv_tile,
-        int(no_split),
+        int(no_split) | (0 if causal else 4),
     )
     return Prepared(*out, samples, list(plans))
 

@@ -15,7 +15,7 @@ def shared_bytes(head_dim, stages):
     return stages * 2 * tile * (head_dim + 8) * 2 + q_rows * (head_dim + 8) * 2 + 1024
 
 
-def reference_attention(q, k, v, start, scale, softcap, window):
+def reference_attention(q, k, v, start, scale, softcap, window, causal=True):
     """q [n, heads, d], k and v [len, kv_heads, d], all float64; queries at start, start + 1, ..."""
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
@@ -24,7 +24,7 @@ def reference_attention(q, k, v, start, scale, softcap, window):
         s = softcap * torch.tanh(s / softcap)
     p = start + torch.arange(q.shape[0], device="cuda")[:, None]
     t = torch.arange(k.shape[0], device="cuda")[None, :]
-    seen = (t <= p) & ((t + window > p) if window else True)
+    seen = ((t <= p) if causal else (t >= 0) & (p >= 0)) & ((t + window > p) if window else True)
     return torch.einsum("hnt,thd->nhd", s.masked_fill(~seen, -torch.inf).softmax(-1), v)
 
 
@@ -44,6 +44,7 @@ def run_attention(
     stages=3,
     layers=2,
     chunk=8192,
+    causal=True,
 ):
     """Runs rows of (start, num_tokens), each cut into chunks, and returns (out, reference)."""
     dtype, flag, _ = DTYPES[name]
@@ -70,7 +71,17 @@ def run_attention(
     last = torch.zeros(NUM_SLOTS, dtype=torch.int32, device="cuda")
     tile = 32 if head_dim == 256 else 64
     plan = prepare(
-        step, dims, table, last, T + pad, grid, (window,), tile, no_split, exact=exact
+        step,
+        dims,
+        table,
+        last,
+        T + pad,
+        grid,
+        (window,),
+        tile,
+        no_split,
+        exact=exact,
+        causal=causal,
     ).plans[0]
     generator = torch.Generator("cuda").manual_seed(3)  # the first rows are the same in any batch
     q = torch.cat(
@@ -82,9 +93,13 @@ def run_attention(
     partials = poison(2 * grid * 64 * (head_dim + 2), dtype=torch.float32)
     counters = torch.zeros(grid, dtype=torch.int32, device="cuda")
     scale = head_dim**-0.5
-    kernels = Kernels(
-        "attention", dims, exact, DTYPE_F16=flag, HEAD_DIM=head_dim, ATTN_STAGES=stages
-    )
+    defines = {
+        "DTYPE_F16": flag,
+        "HEAD_DIM": head_dim,
+        "ATTN_STAGES": stages,
+        "CAUSAL": int(causal),
+    }
+    kernels = Kernels("attention", dims, exact, **defines)
     arguments = (q, out, plan, table, *kv.arguments, partials, counters, scale, softcap, window)
     smem = shared_bytes(head_dim, stages)
     kernels.launch(f"attention_paged_{name}_sm80", grid, 128, *arguments, smem=smem)
@@ -98,7 +113,9 @@ def run_attention(
     for slot, (start, num) in zip(slots, rows, strict=True):
         k, v = dense[slot].double()
         reference.append(
-            reference_attention(q[at : at + num].double(), k, v, start, scale, softcap, window)
+            reference_attention(
+                q[at : at + num].double(), k, v, start, scale, softcap, window, causal
+            )
         )
         at += num
     return out[:T], torch.cat(reference)
@@ -183,6 +200,26 @@ def test_softcap(head_dim):
 @pytest.mark.parametrize("stages", [2, 3, 4])
 def test_grids_and_stages(grid, stages):
     out, reference = run_attention(MIXED, 4, 2, 128, grid=grid, stages=stages)
+    assert relative_error(out, reference) < 4e-3
+
+
+WHOLE = [(0, n) for n in (1, 3, 4, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 300, 1025)]
+
+
+@pytest.mark.parametrize("rows", [WHOLE, WHOLE[-1:], WHOLE[:1]], ids=["batch", "long", "one"])
+@pytest.mark.parametrize("head_dim", [16, 32, 64, 96, 128, 256])
+@pytest.mark.parametrize("name", DTYPES)
+def test_whole_sequences_are_seen_without_causality(name, head_dim, rows):
+    out, reference = run_attention(rows, 8, 2, head_dim, name, causal=False)
+    assert relative_error(out, reference) < DTYPES[name][2]
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (6, 2), (7, 1), (32, 1)])
+@pytest.mark.parametrize("no_split", [False, True])
+@pytest.mark.parametrize("exact", [True, False])
+def test_groups_without_causality(heads, kv_heads, no_split, exact):
+    setting = {"no_split": no_split, "exact": exact, "causal": False, "grid": 37}
+    out, reference = run_attention(WHOLE, heads, kv_heads, 64, softcap=2.0, **setting)
     assert relative_error(out, reference) < 4e-3
 
 

@@ -31,7 +31,7 @@ def random_step(rng, num_rows):
     return Step(rows, updates, samples)
 
 
-def expected_entries(step, window, no_split, q_rows=64, tile=64):
+def expected_entries(step, window, no_split, causal=True, q_rows=64, tile=64):
     group, heads = 4, 2
     entries, before, first = [], 0, 0
     for row in step.rows:
@@ -41,7 +41,10 @@ def expected_entries(step, window, no_split, q_rows=64, tile=64):
             end = min(begin + size, packed)
             low = max(0, row.start + begin // group - window + 1) if window else 0
             last = row.start + (end - 1) // group
-            entry = [first, row.slot, row.start, begin, end, low // tile, last // tile + 1, before]
+            start = row.start
+            if not causal:
+                start = last = row.start + row.num_tokens - 1
+            entry = [first, row.slot, start, begin, end, low // tile, last // tile + 1, before]
             entries.append(entry)
             tiles, decode = entry[6] - entry[5], end - begin <= 16 and not no_split
             before += heads * (2 * tiles if decode else 4 * tiles + 4)
@@ -95,3 +98,17 @@ def test_step_prepare(seed, num_rows, exact, no_split):
             assert entries[entry][7] <= place
             if cta * words[2] < total:
                 assert entry + 1 == len(entries) or place < entries[entry + 1][7]
+
+
+@pytest.mark.parametrize("no_split", [False, True])
+def test_entries_reach_to_the_end_of_whole_prompts(no_split):
+    rows = [Row(i, 0, n, [0] * n) for i, n in enumerate((1, 3, 16, 63, 64, 65, 200))]
+    step = Step(rows)
+    table = torch.zeros(NUM_SLOTS, 80, dtype=torch.int32, device="cuda")
+    last = torch.zeros(NUM_SLOTS, dtype=torch.int32, device="cuda")
+    pad = step.num_tokens + 13
+    out = prepare(step, DIMS, table, last, pad, 37, no_split=no_split, causal=False)
+    entries, total = expected_entries(step, 0, no_split, causal=False)
+    words = out.plans[0].tolist()
+    assert words[:2] == [len(entries), total]
+    assert [words[56 + 8 * i : 64 + 8 * i] for i in range(len(entries))] == entries

@@ -39,7 +39,8 @@ Build = tuple[str, str, dict[str, object]]
 def variants(name: str, arch: str) -> list[dict[str, object]]:
     """What the engine builds a file with on a card, dimensions and number format aside."""
     if name == "attention":
-        return [{"HEAD_DIM": d, "ATTN_STAGES": attention_stages(arch, d)} for d in HEAD_DIMS]
+        stages = {d: {"HEAD_DIM": d, "ATTN_STAGES": attention_stages(arch, d)} for d in HEAD_DIMS}
+        return [*stages.values(), *({**macros, "CAUSAL": 0} for macros in stages.values())]
     if name == "rope_kv":
         return [{"HEAD_DIM": d} for d in HEAD_DIMS]
     if name == "gemm_stream":

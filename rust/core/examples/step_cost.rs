@@ -92,6 +92,7 @@ fn scheduler(block_size: u32) -> Scheduler {
         max_queue: NUM_REQUESTS,
         weight_tokens: 100_000,
         enable_prefix_caching: true,
+        whole_prompts: false,
         cache_secret: 1,
     })
 }

@@ -29,7 +29,8 @@ impl Scheduler {
             return None;
         }
         let flight = self.in_flight.draft();
-        let mut draft = Draft::new(flight, self.running.len(), self.shape.max_num_batched_tokens);
+        let max_tokens = self.shape.max_num_batched_tokens;
+        let mut draft = Draft::new(flight, self.running.len(), max_tokens, !self.whole_prompts);
         self.fairness.begin_step(&self.shape, self.now);
         self.make_room();
         self.fairness.pause_decodes(&self.running, &mut self.requests);
@@ -139,6 +140,7 @@ impl Scheduler {
         let request = &mut self.requests[chunk.request];
         let start = request.num_submitted;
         let end = start + chunk.num_tokens;
+        assert!(!self.whole_prompts || (start, end) == (0, request.num_prompt), "a prompt was cut");
         let tokens = request.tokens(start, end).into_owned();
         let wants = prefill_wants(request, end);
         draft.rows.push(PlanRow {

@@ -16,13 +16,17 @@ pub struct SchedulerConfig {
     pub weight_tokens: u32,
     /// Whether requests share computed prefixes; choices of one prompt do in any case.
     pub enable_prefix_caching: bool,
+    /// A prompt is computed in one step and shares nothing with others: what a model needs whose tokens
+    /// see the whole prompt. All requests are embeddings then: a next token would change the ones before.
+    pub whole_prompts: bool,
     /// Random for each process: nobody can predict the cache's hashes.
     pub cache_secret: u64,
 }
 
 impl SchedulerConfig {
     /// # Panics
-    /// If a size is zero or there are fewer slots than `max_num_seqs`.
+    /// If a size is zero, there are fewer slots than `max_num_seqs`, or a step does not hold the longest of
+    /// prompts that are computed whole.
     pub(crate) fn check(&self) {
         let shape = &self.shape;
         assert!(
@@ -34,6 +38,12 @@ impl SchedulerConfig {
                 && shape.row_tile > 0
                 && shape.num_slots >= shape.max_num_seqs,
             "sizes that nothing can run with: {shape:?}"
+        );
+        assert!(
+            !self.whole_prompts || self.max_model_len <= shape.max_num_batched_tokens,
+            "prompts of {} tokens in steps of {}",
+            self.max_model_len,
+            shape.max_num_batched_tokens
         );
     }
 }

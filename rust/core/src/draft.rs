@@ -18,6 +18,8 @@ pub(crate) struct Draft {
     pub(crate) chunks: Vec<Chunk>,
     pub(crate) num_tokens: u32,
     max_tokens: u32,
+    /// Whether part of a prompt may be computed without the rest.
+    cuts_prompts: bool,
     /// Once a request has found the pool dry: blocks that are on their way back.
     pub(crate) num_returning: Option<u32>,
     /// Requests that wait for one of those.
@@ -32,7 +34,12 @@ pub(crate) struct Chunk {
 }
 
 impl Draft {
-    pub(crate) fn new(flight: FlightStep, num_running: usize, max_tokens: u32) -> Self {
+    pub(crate) fn new(
+        flight: FlightStep,
+        num_running: usize,
+        max_tokens: u32,
+        cuts_prompts: bool,
+    ) -> Self {
         Self {
             rows: Vec::with_capacity(num_running + 1),
             opened: Vec::new(),
@@ -41,6 +48,7 @@ impl Draft {
             chunks: Vec::new(),
             num_tokens: 0,
             max_tokens,
+            cuts_prompts,
             num_returning: None,
             num_stalled: 0,
         }
@@ -66,9 +74,15 @@ impl Draft {
         fairness: &mut FairShare,
     ) {
         let tenant = request.ticket.tenant;
-        let num_tokens = (request.prefill_end - request.num_submitted)
-            .min(self.max_tokens - self.num_tokens)
-            .min(fairness.num_chunk_tokens_left(tenant));
+        let num_left = request.prefill_end - request.num_submitted;
+        let room = self.max_tokens - self.num_tokens;
+        let num_allowed = fairness.num_chunk_tokens_left(tenant);
+        let num_tokens = if self.cuts_prompts {
+            num_left.min(room).min(num_allowed)
+        } else {
+            // The tenant's share of the step bounds where a whole prompt may begin, not where it ends.
+            if num_left <= room && num_allowed > 0 { num_left } else { 0 }
+        };
         if num_tokens > 0 {
             fairness.tenants.in_step_mut(tenant).num_chunk_tokens += num_tokens;
             self.chunks.push(Chunk { request: index, num_tokens });
@@ -80,6 +94,9 @@ impl Draft {
     /// would be wasted and if at least half of the chunk remains (or it would crawl along by single
     /// tokens). Below one tile a step is bound by reading weights and costs the same.
     pub(crate) fn fit_to_tile(&mut self, tile: u32) {
+        if !self.cuts_prompts {
+            return;
+        }
         let excess = self.num_tokens % tile;
         let Some(last) = self.chunks.last_mut() else { return };
         if self.num_tokens > tile && excess <= tile / 2 && excess <= last.num_tokens / 2 {

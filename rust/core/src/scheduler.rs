@@ -25,6 +25,7 @@ pub struct Scheduler {
     pub(crate) shape: ExecutorShape,
     pub(crate) limits: Limits,
     pub(crate) enable_prefix_caching: bool,
+    pub(crate) whole_prompts: bool,
     pub(crate) requests: RequestTable,
     pub(crate) queue: WaitingQueue,
     pub(crate) running: RunningSet,
@@ -48,7 +49,8 @@ impl Scheduler {
         Self {
             shape,
             limits: Limits::new(&config),
-            enable_prefix_caching: config.enable_prefix_caching,
+            enable_prefix_caching: config.enable_prefix_caching && !config.whole_prompts,
+            whole_prompts: config.whole_prompts,
             requests: RequestTable::default(),
             queue: WaitingQueue::default(),
             running: RunningSet::default(),
@@ -86,12 +88,13 @@ impl Scheduler {
     /// `AdmitError`; then nothing is kept and no event will come.
     ///
     /// # Panics
-    /// If a request with this id has not ended.
+    /// If a request with this id has not ended, or text is asked of a scheduler of whole prompts.
     pub fn admit(&mut self, request: NewRequest, now: Micros) -> Result<(), AdmitError> {
         let max_tokens = match request.kind {
             RequestKind::Generate => request.stop.max_tokens.max(1),
             RequestKind::Embed(_) => 0,
         };
+        assert!(!self.whole_prompts || max_tokens == 0, "whole prompts are embedded only");
         self.limits.check(request.prompt.len(), max_tokens)?;
         self.limits.check_tokens(&request.prompt)?;
         self.check_queue(1)?;
@@ -100,7 +103,8 @@ impl Scheduler {
         let tenant = self.fairness.tenants.join(request.tenant);
         let ticket = self.queue.ticket(request.priority, tenant);
         self.counters.admitted += 1;
-        let leader = request.leader.and_then(|leader| self.requests.find(leader));
+        let leader = request.leader.filter(|_| !self.whole_prompts);
+        let leader = leader.and_then(|leader| self.requests.find(leader));
         let mut request = LiveRequest::new(request, ticket, self.now);
         request.request.stop.max_tokens = max_tokens.max(1);
         if self.enable_prefix_caching {

@@ -97,6 +97,7 @@ impl Load {
             max_queue: 10_000,
             weight_tokens: 114_510,
             enable_prefix_caching: true,
+            whole_prompts: false,
             cache_secret: seed,
         };
         let answers = Answers::new((0..97).map(|i| TokenId(i * 7 % 97)).collect());

@@ -5,7 +5,7 @@
 
 mod world;
 
-use ingle_core::{FinishReason, Pooling, RequestId, RequestKind};
+use ingle_core::{FinishReason, Pooling, RequestId, RequestKind, TenantId};
 use ingle_sim::Outcome;
 
 use world::oracle::request;
@@ -60,6 +60,40 @@ fn test_rows_that_need_every_position_take_no_hit() {
         embedding.kind = RequestKind::Embed(pooling);
         assert_eq!(run(&mut world, embedding), expected);
     }
+}
+
+/// Under two tenants, whose prompts are cut and turned otherwise, and with more prompts than a step holds.
+#[test]
+fn test_whole_prompts_are_neither_cut_nor_shared() {
+    let mut sizes = config(shape(64, 4));
+    sizes.whole_prompts = true;
+    sizes.max_model_len = 64;
+    sizes.shape.row_tile = 16;
+    let mut world = world(sizes);
+    let lens = [64, 33, 20, 64, 1, 17, 33, 33];
+    for (id, len) in (1..).zip(lens) {
+        let mut embedding = request(id, &prompt(1, len), 1);
+        embedding.kind = RequestKind::Embed(Pooling::Last);
+        embedding.tenant = TenantId((id % 2) as u32);
+        world.admit(embedding).unwrap();
+    }
+    let mut computed = Vec::new();
+    while !world.scheduler.is_idle() {
+        while let Some(plan) = world.submit() {
+            assert!(plan.opened.iter().all(|slot| slot.cached_blocks.is_empty()));
+            assert!(plan.rows.iter().all(|row| row.start == 0));
+            computed.extend(plan.rows.iter().map(|row| row.num_tokens));
+        }
+        world.complete(&Outcome::Ok);
+    }
+    computed.sort_unstable();
+    let mut lens = lens.to_vec();
+    lens.sort_unstable();
+    assert_eq!(computed, lens);
+    assert_eq!(world.scheduler.stats().num_cached_blocks, 0);
+    let mut long = request(9, &prompt(1, 65), 1);
+    long.kind = RequestKind::Embed(Pooling::Last);
+    assert!(world.admit(long).is_err());
 }
 
 #[test]

@@ -152,6 +152,7 @@ impl Load {
             max_queue: rng.range(1, 20),
             weight_tokens: rng.range(0, 100),
             enable_prefix_caching: !rng.one_in(4),
+            whole_prompts: false,
             cache_secret: rng.next(),
         };
         // Token 0 is end-of-text; rare, so that outputs have all lengths.

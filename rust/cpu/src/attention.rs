@@ -41,6 +41,8 @@ pub(crate) struct Attention<'a> {
     pub(crate) num_kv_heads: usize,
     /// Query heads of a KV head.
     pub(crate) group: usize,
+    /// Whether a token sees only what comes before it; if not, a span is a whole sequence.
+    pub(crate) causal: bool,
     pub(crate) scale: f32,
     pub(crate) soft_cap: Option<f32>,
     pub(crate) window: Option<usize>,
@@ -73,7 +75,10 @@ impl Attention<'_> {
 
     /// Positions that a pair sees.
     fn visible(&self, span: &Span<'_>, pair: usize) -> Range<usize> {
-        let end = span.start + pair / self.group + 1;
+        let end = match self.causal {
+            true => span.start + pair / self.group + 1,
+            false => span.start + span.num_tokens,
+        };
         self.window.map_or(0, |window| end.saturating_sub(window))..end
     }
 

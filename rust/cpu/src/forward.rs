@@ -93,6 +93,7 @@ impl Pass<'_> {
             spans: self.spans,
             num_kv_heads: spec.num_kv_heads as usize,
             group: (spec.num_attention_heads / spec.num_kv_heads) as usize,
+            causal: spec.attention.causal,
             scale: spec.attention.scale,
             soft_cap: spec.attention.logit_softcap,
             window: spec.layers[index].window.map(|window| window as usize),

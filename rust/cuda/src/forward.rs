@@ -79,6 +79,7 @@ impl Model {
     unsafe fn prepare(&self, stream: &Stream, shape: StepShape) -> Result<(), CudaError> {
         let buffers = &self.buffers;
         let num_plans = self.windows.len() as u32;
+        let bidirectional = if self.spec.attention.causal { 0 } else { 4 };
         // SAFETY: as `layers`; the plan sizes are the ones that the buffer was laid out with.
         unsafe {
             self.kernels.step_prepare.launch(
@@ -103,7 +104,7 @@ impl Model {
                     self.attention.grid,
                     QUERY_ROWS,
                     self.attention.kv_tile,
-                    u32::from(self.deterministic),
+                    u32::from(self.deterministic) | bidirectional,
                 ],
             )
         }

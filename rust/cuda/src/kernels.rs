@@ -80,6 +80,8 @@ pub(crate) struct KernelSettings {
     pub(crate) dims: Dims,
     pub(crate) f16_device: bool,
     pub(crate) head_dim: u32,
+    /// Whether a token sees only what comes before it.
+    pub(crate) causal: bool,
     pub(crate) attention: AttentionLaunch,
 }
 
@@ -87,7 +89,7 @@ pub(crate) struct KernelSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Program {
     Activation { intermediate_size: u32 },
-    Attention,
+    Attention { causal: bool },
     Embedding,
     GemmStream { shape: GemmShape, tile: StreamTile },
     LogProbs,
@@ -105,8 +107,9 @@ impl Program {
     /// Every program that the model needs.
     pub(crate) fn of(spec: &ModelSpec, compute_capability: (u32, u32)) -> Vec<Self> {
         use Program::*;
+        let causal = spec.attention.causal;
         let mut programs = vec![
-            Attention,
+            Attention { causal },
             Embedding,
             LogProbs,
             Pool,
@@ -181,13 +184,14 @@ impl Program {
                     format!("-DGEMM_X_SHARED={}", u32::from(tile.x_shared)),
                 ]
             }
+            Self::Attention { causal: false } => vec!["-DCAUSAL=0".to_owned()],
             _ => Vec::new(),
         }
     }
 
     /// Whether its code depends on a head's width.
     pub(crate) fn has_head_dim(self) -> bool {
-        matches!(self, Self::Attention | Self::RopeKv)
+        matches!(self, Self::Attention { .. } | Self::RopeKv)
     }
 
     /// The name, without suffix, of its run-time build among the prebuilt kernels.
@@ -195,6 +199,7 @@ impl Program {
         let stem = self.file().trim_end_matches(".cu");
         let dtype = if settings.f16_device { "f16" } else { "bf16" };
         let variant = match self {
+            Self::Attention { causal: false } => format!("-hd{}-bidirectional", settings.head_dim),
             _ if self.has_head_dim() => format!("-hd{}", settings.head_dim),
             Self::GemmStream { shape, tile } => {
                 let StreamTile { rows, stages, steps, x_shared } = tile;
@@ -209,7 +214,7 @@ impl Program {
     fn file(self) -> &'static str {
         match self {
             Self::Activation { .. } => "activation.cu",
-            Self::Attention => "attention.cu",
+            Self::Attention { .. } => "attention.cu",
             Self::Embedding => "embedding.cu",
             Self::GemmStream { .. } => "gemm_stream.cu",
             Self::LogProbs => "log_probs.cu",
@@ -251,7 +256,8 @@ pub(crate) fn runtime_programs() -> Vec<Program> {
     use Program::*;
     let mut programs = vec![
         Activation { intermediate_size: 0 },
-        Attention,
+        Attention { causal: true },
+        Attention { causal: false },
         Embedding,
         LogProbs,
         Moe { num_experts: 0, experts_per_token: 0, gemm_n: 0, gemm_k: 0 },
@@ -358,11 +364,11 @@ impl Kernels {
                 _ => {}
             }
         }
-        let softcap_rows = match modules.get(&Program::Softcap) {
-            Some(_) => Some(entry(Program::Softcap, "softcap_rows", "f32", 0)?),
-            None => None,
-        };
+        let has_softcap = modules.contains_key(&Program::Softcap);
+        let softcap = || entry(Program::Softcap, "softcap_rows", "f32", 0);
+        let softcap_rows = has_softcap.then(softcap).transpose()?;
         let attention_shared = settings.attention.shared_bytes;
+        let attention = Program::Attention { causal: settings.causal };
         Ok(Self {
             embedding_gather: entry(Program::Embedding, "embedding_gather", dtype, 0)?,
             step_prepare: entry(Program::StepPrepare, "step_prepare_tokens", "u32", 0)?,
@@ -371,7 +377,7 @@ impl Kernels {
             bias_add_rows: entry(Program::RmsNorm, "bias_add_rows", "f32", 0)?,
             rope_table: entry(Program::RopeKv, "rope_table", "f32", 0)?,
             rope_kv: entry(Program::RopeKv, "rope_kv_paged", dtype, 0)?,
-            attention: entry(Program::Attention, "attention_paged", dtype, attention_shared)?,
+            attention: entry(attention, "attention_paged", dtype, attention_shared)?,
             softcap_rows,
             sample_open: entry(Program::SlotState, "sample_open", "u32", 0)?,
             sample_scan: entry(Program::Sampler, "sample_scan", "f32", 0)?,

@@ -65,7 +65,8 @@ impl Build {
         let head_dim = if program.has_head_dim() { head_dim } else { HEAD_DIMS[0] };
         let capability = TARGETS.iter().find(|(name, _)| *name == target).map_or((8, 0), |t| t.1);
         let attention = AttentionLaunch::on(capability, 1, head_dim);
-        let settings = KernelSettings { dims: Dims::default(), f16_device, head_dim, attention };
+        let settings =
+            KernelSettings { dims: Dims::default(), f16_device, head_dim, causal: true, attention };
         Self { program, settings, target }
     }
 
@@ -173,8 +174,9 @@ mod tests {
         for entry in std::fs::read_dir(models).unwrap() {
             let mut spec = ingle_model::open(&entry.unwrap().path()).unwrap().spec;
             num_models += 1;
-            for head_dim in HEAD_DIMS {
+            for (head_dim, causal) in HEAD_DIMS.into_iter().flat_map(|d| [(d, true), (d, false)]) {
                 spec.head_dim = head_dim;
+                spec.attention.causal = causal;
                 for capability in [(8, 0), (8, 6), (8, 9), (9, 0), (12, 0)] {
                     let target = target_for(capability);
                     let built = builds(target);

@@ -215,6 +215,7 @@ impl Setup {
 
     fn build_kernels(&self) -> Result<(Kernels, usize, String), CudaError> {
         let settings = KernelSettings {
+            causal: self.spec.attention.causal,
             dims: Dims::of(&self.spec, &self.engine),
             f16_device: self.f16_device,
             head_dim: self.spec.head_dim,

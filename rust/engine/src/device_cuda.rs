@@ -7,14 +7,14 @@ use ingle_cuda::{
     CudaConfig, CudaExecutor, DeviceProbe, DeviceType, LibraryPaths, StartReport, WarningSink,
     probe,
 };
-use ingle_model::Checkpoint;
+use ingle_model::{Checkpoint, ModelSpec};
 
 use crate::device::Built;
 use crate::error::EngineError;
 use crate::options::{CudaLibraries, EngineOptions};
 use crate::prepare::MAX_BANNED;
 use crate::sampling::{MAX_LOG_PROBS, MAX_LOGIT_BIAS};
-use crate::sizes::{Sizes, beyond_model, setting};
+use crate::sizes::{Sizes, beyond_model, setting, step_tokens};
 use crate::tokenizer_files::TextParts;
 use crate::warn::warn;
 
@@ -30,7 +30,7 @@ pub(crate) fn build_cuda(
     sink: CompletionSink,
 ) -> Result<Built, EngineError> {
     let spec = &checkpoint.spec;
-    let config = config(ordinal, options, spec.max_position_embeddings, text.vocab_size)?;
+    let (config, note) = config(ordinal, options, spec, text.vocab_size)?;
     let wanted_len = config.max_model_len;
     let source = &checkpoint.source;
     let warn: WarningSink = Arc::new(warn);
@@ -40,6 +40,7 @@ pub(crate) fn build_cuda(
     let shape = executor.shape();
     let holds = shape.num_blocks.saturating_mul(shape.block_size);
     let mut notes: Vec<String> = report.to_string().lines().map(str::to_owned).collect();
+    notes.extend(note);
     // Never below one that was asked for: then the load was refused before it began.
     if holds < wanted_len {
         notes.push(format!(
@@ -65,28 +66,26 @@ pub(crate) fn build_cuda(
     Ok(Built { executor: Box::new(executor), sizes, name, memory, launches })
 }
 
-/// The executor's settings: those of `options`, checked, else the defaults.
+/// The executor's settings: those of `options`, checked, else the defaults; and what the operator should
+/// know of them.
 fn config(
     ordinal: u32,
     options: &EngineOptions,
-    max_position_embeddings: u32,
+    spec: &ModelSpec,
     vocab_size: u32,
-) -> Result<CudaConfig, EngineError> {
+) -> Result<(CudaConfig, Option<String>), EngineError> {
     let defaults = CudaConfig::default();
     let max_num_seqs = setting("max_num_seqs", options.max_num_seqs, defaults.max_num_seqs)?;
     let batched = defaults.max_num_batched_tokens.max(max_num_seqs);
-    Ok(CudaConfig {
+    let tokens = step_tokens(spec, options, batched)?;
+    let config = CudaConfig {
         device: ordinal,
         gpu_memory_utilization: utilization(options, &defaults)?,
         kv_cache_memory_bytes: options.kv_cache_memory_bytes,
         block_size: setting("block_size", options.block_size, defaults.block_size)?,
         max_num_seqs,
-        max_num_batched_tokens: setting(
-            "max_num_batched_tokens",
-            options.max_num_batched_tokens,
-            batched,
-        )?,
-        max_model_len: setting("max_model_len", options.max_model_len, max_position_embeddings)?,
+        max_num_batched_tokens: tokens.max_num_batched_tokens,
+        max_model_len: tokens.max_model_len,
         must_hold_max_model_len: options.max_model_len.is_some(),
         sample_vocab_size: vocab_size,
         dtype: device_type(&options.dtype)?,
@@ -96,7 +95,8 @@ fn config(
         prebuilt_kernels: options.prebuilt_kernels.clone(),
         libraries: library_paths(&options.cuda_libraries),
         ..defaults
-    })
+    };
+    Ok((config, tokens.note))
 }
 
 /// Looks for the GPU that `auto` would take.
@@ -155,6 +155,13 @@ const _: () = assert!(MAX_BANNED <= ingle_cuda::MAX_MIN_TOKENS_BANNED as usize);
 mod tests {
     use super::*;
 
+    /// A model with a context of 2,048 tokens.
+    fn spec() -> ModelSpec {
+        let path =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/models/llama-tied-bf16");
+        ingle_model::open(path.as_ref()).unwrap().spec
+    }
+
     #[test]
     fn test_every_option_of_a_gpu_reaches_the_executor() {
         let options: EngineOptions = serde_json::from_value(serde_json::json!({
@@ -165,7 +172,7 @@ mod tests {
             "cuda_libraries": { "nvrtc": "/n.so", "cublaslt": "/b.so", "site_packages": ["/s"] },
         }))
         .unwrap();
-        let got = config(2, &options, 2048, 400).unwrap();
+        let got = config(2, &options, &spec(), 400).unwrap().0;
         let want = CudaConfig {
             device: 2,
             gpu_memory_utilization: 0.5,
@@ -190,7 +197,7 @@ mod tests {
         };
         assert_eq!(format!("{got:?}"), format!("{want:?}"));
         let options = serde_json::from_value(serde_json::json!({ "model": "m" })).unwrap();
-        let of_the_model = config(0, &options, 2048, 400).unwrap();
+        let of_the_model = config(0, &options, &spec(), 400).unwrap().0;
         assert_eq!(
             (of_the_model.max_model_len, of_the_model.must_hold_max_model_len),
             (2048, false)

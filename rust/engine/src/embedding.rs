@@ -6,6 +6,7 @@ use ingle_core::Pooling;
 use crate::error::EngineError;
 use crate::json::{integer_into, string_into};
 use crate::outbox::Usage;
+use crate::served::Served;
 use crate::wire::{GenerationRequest, OutputFormat, PoolingInput};
 
 /// The answer of one client request: a vector for each prompt.
@@ -61,10 +62,19 @@ impl Embeddings {
     }
 }
 
-/// How the request wants its prompts pooled; `None` if it wants text.
-pub(crate) fn pooling(request: &GenerationRequest) -> Result<Option<Pooling>, EngineError> {
+/// How the request wants its prompts pooled; `None` if it wants text, which not every model generates.
+pub(crate) fn pooling(
+    request: &GenerationRequest,
+    served: &Served,
+) -> Result<Option<Pooling>, EngineError> {
     let output = &request.output;
     if output.format != OutputFormat::Embedding {
+        if let Some(reason) = served.embeds_only {
+            let name = &served.name;
+            let message =
+                format!("model: {name} makes embeddings only ({reason}); use /v1/embeddings");
+            return Err(EngineError::refused("model", message));
+        }
         return match output.pooling {
             None => Ok(None),
             Some(_) => Err(EngineError::refused("pooling", "pooling: only embeddings are pooled")),

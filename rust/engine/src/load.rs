@@ -73,6 +73,7 @@ pub(crate) fn load_with(
         max_queue: u32::MAX,
         weight_tokens: weight_tokens(&checkpoint, &built),
         enable_prefix_caching: options.enable_prefix_caching,
+        whole_prompts: !checkpoint.spec.attention.causal,
         cache_secret: RandomState::new().hash_one("prefix cache"),
     };
     let chat_template = text.template_source.take();
@@ -133,6 +134,7 @@ fn served(
         bad_words,
         eos_token_ids: text.eos_token_ids,
         defaults,
+        embeds_only: checkpoint.spec.embeds_only,
         max_model_len: config.max_model_len,
         vocab_size: text.vocab_size,
         limits: Limits::new(config),

@@ -130,7 +130,7 @@ impl<'a> Common<'a> {
         if output.echo && output.format == OutputFormat::Chat {
             return Err(EngineError::refused("echo", "echo works on completions only"));
         }
-        let kind = pooling(request)?.map_or(RequestKind::Generate, RequestKind::Embed);
+        let kind = pooling(request, served)?.map_or(RequestKind::Generate, RequestKind::Embed);
         let matcher = stop_matcher(request)?;
         let priority = i32::try_from(request.priority).map_err(|_| {
             let message = format!("priority {} does not fit 32 bits", request.priority);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ingle_core::{Limits, TokenId};
+use ingle_model::EmbedsOnly;
 use ingle_text::{BadWordsFactory, ChatTemplate, GrammarFactory, Tokenizer};
 
 use crate::structured::AnswerFormat;
@@ -21,6 +22,8 @@ pub(crate) struct Served {
     /// Ids that end a text: those of config, generation_config and tokenizer together.
     pub(crate) eos_token_ids: Arc<[TokenId]>,
     pub(crate) defaults: SamplingDefaults,
+    /// Why the model makes embeddings only; `None` if it generates text.
+    pub(crate) embeds_only: Option<EmbedsOnly>,
     pub(crate) max_model_len: u32,
     /// Ids that have both a row in the model and an entry in the tokenizer: 0 to this.
     pub(crate) vocab_size: u32,

@@ -52,15 +52,14 @@ pub(crate) fn host_sizes(
     let max_num_seqs = setting("max_num_seqs", options.max_num_seqs, device.max_num_seqs)?;
     let block_size = setting("block_size", options.block_size, device.block_size)?;
     let batched = device.max_num_batched_tokens.max(max_num_seqs);
-    let max_num_batched_tokens =
-        setting("max_num_batched_tokens", options.max_num_batched_tokens, batched)?;
+    let StepTokens { max_num_batched_tokens, max_model_len: wanted_len, note } =
+        step_tokens(spec, options, batched)?;
     if max_num_batched_tokens < max_num_seqs {
         return Err(EngineError::Model(format!(
             "max_num_batched_tokens: {max_num_batched_tokens} is less than max_num_seqs: \
              {max_num_seqs}"
         )));
     }
-    let wanted_len = setting("max_model_len", options.max_model_len, spec.max_position_embeddings)?;
     let max_queue = match options.max_queue {
         Some(queue) => queue,
         None => max_num_seqs.saturating_mul(QUEUE_ROUNDS),
@@ -69,7 +68,7 @@ pub(crate) fn host_sizes(
     let block_bytes = device.kv_bytes_per_token * u64::from(block_size);
     let blocks_a_request = wanted_len.div_ceil(block_size);
     let wanted_blocks = u64::from(blocks_a_request) * u64::from(max_num_seqs);
-    let mut notes = Vec::new();
+    let mut notes = Vec::from_iter(note);
     let budget = match options.kv_cache_memory_bytes {
         Some(bytes) => bytes,
         None => kv_budget(device.available_bytes),
@@ -119,6 +118,56 @@ pub(crate) fn host_sizes(
     })
 }
 
+/// Token rows of a step and the longest request: two settings that a model without causality ties.
+#[derive(Debug)]
+pub(crate) struct StepTokens {
+    pub(crate) max_num_batched_tokens: u32,
+    pub(crate) max_model_len: u32,
+    /// For the start-up message.
+    pub(crate) note: Option<String>,
+}
+
+/// What the options say of both, else `batched` and the model's context. A prompt of a model whose tokens
+/// see the whole prompt must fit one step.
+///
+/// # Errors
+/// `EngineError::Model` if a setting is 0, or such a model's `max_model_len` is asked for and no step
+/// holds it.
+pub(crate) fn step_tokens(
+    spec: &ModelSpec,
+    options: &EngineOptions,
+    batched: u32,
+) -> Result<StepTokens, EngineError> {
+    let whole = !spec.attention.causal;
+    let len = setting("max_model_len", options.max_model_len, spec.max_position_embeddings)?;
+    let batched = match options.max_model_len {
+        _ if !whole => batched,
+        None => batched.max(len.min(WHOLE_PROMPT_TOKENS)),
+        Some(_) => batched.max(len),
+    };
+    let name = "max_num_batched_tokens";
+    let max_num_batched_tokens = setting(name, options.max_num_batched_tokens, batched)?;
+    if !whole || len <= max_num_batched_tokens {
+        return Ok(StepTokens { max_num_batched_tokens, max_model_len: len, note: None });
+    }
+    if options.max_model_len.is_some() {
+        return Err(EngineError::Model(format!(
+            "max_model_len: {len} tokens, but the model's attention is bidirectional, so that a step \
+             must hold a whole prompt, and max_num_batched_tokens is {max_num_batched_tokens}"
+        )));
+    }
+    let note = format!(
+        "max_model_len: {max_num_batched_tokens} tokens of the model's {len}: its attention is \
+         bidirectional, so that a step must hold a whole prompt; raise --max-num-batched-tokens for \
+         longer ones"
+    );
+    Ok(StepTokens {
+        max_num_batched_tokens,
+        max_model_len: max_num_batched_tokens,
+        note: Some(note),
+    })
+}
+
 pub(crate) fn setting(name: &str, given: Option<u32>, default: u32) -> Result<u32, EngineError> {
     match given {
         Some(0) => Err(EngineError::Model(format!("{name}: 0, must be at least 1"))),
@@ -159,6 +208,9 @@ pub(crate) fn available_memory() -> u64 {
 }
 
 const GIB: u64 = 1 << 30;
+/// Prompts of this length fit a step of a model that computes them whole, unless the options say
+/// otherwise: what published models of this kind are served with.
+const WHOLE_PROMPT_TOKENS: u32 = 8192;
 /// The queue holds this many times what can run.
 const QUEUE_ROUNDS: u32 = 4;
 
@@ -184,11 +236,20 @@ mod tests {
     };
 
     fn sizes(extra: serde_json::Value, device: DeviceDefaults) -> Result<Sizes, EngineError> {
+        sizes_of(true, extra, device)
+    }
+
+    fn sizes_of(
+        causal: bool,
+        extra: serde_json::Value,
+        device: DeviceDefaults,
+    ) -> Result<Sizes, EngineError> {
         let path =
             concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/models/llama-tied-bf16");
         let mut options = json!({ "model": path });
         options.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
-        let spec = ingle_model::open(path.as_ref()).unwrap().spec;
+        let mut spec = ingle_model::open(path.as_ref()).unwrap().spec;
+        spec.attention.causal = causal;
         host_sizes(&spec, &serde_json::from_value(options).unwrap(), device)
     }
 
@@ -217,6 +278,26 @@ mod tests {
         assert!(none.starts_with("kv_cache_memory_bytes: 100; one block of "), "{none}");
         let error = sizes(json!({ "max_model_len": 2048 }), small).unwrap_err().to_string();
         assert!(error.starts_with("max_model_len: 2048 tokens need 2147483648 bytes"), "{error}");
+    }
+
+    /// The model's context is 2,048 tokens and the device's steps hold 512.
+    #[test]
+    fn test_a_step_holds_the_longest_prompt_of_a_bidirectional_model() {
+        let lengths = |extra| -> Result<_, EngineError> {
+            let sizes = sizes_of(false, extra, DEVICE)?;
+            Ok((sizes.max_model_len, sizes.max_num_batched_tokens, sizes.notes.len()))
+        };
+        assert_eq!(lengths(json!({})), Ok((2048, 2048, 1)));
+        assert_eq!(lengths(json!({ "max_model_len": 100 })), Ok((100, 512, 1)));
+        assert_eq!(lengths(json!({ "max_model_len": 3000 })), Ok((3000, 3000, 2)));
+        assert_eq!(lengths(json!({ "max_num_batched_tokens": 600 })), Ok((600, 600, 2)));
+        let both = json!({ "max_model_len": 601, "max_num_batched_tokens": 600 });
+        let error = lengths(both).unwrap_err().to_string();
+        assert!(
+            error.starts_with("max_model_len: 601 tokens, but the model's attention"),
+            "{error}"
+        );
+        assert!(error.ends_with("max_num_batched_tokens is 600"), "{error}");
     }
 
     #[test]

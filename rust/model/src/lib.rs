@@ -24,7 +24,7 @@ pub use generation::GenerationDefaults;
 pub use gguf::GgufMetadata;
 pub use rope::RopeTables;
 pub use spec::{
-    Activation, AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec, MoeSpec, NormSpec, RopeKind,
-    RopeSpec, RopeStyle,
+    Activation, AttentionSpec, EmbedsOnly, FeedForwardSpec, LayerSpec, ModelSpec, MoeSpec,
+    NormSpec, RopeKind, RopeSpec, RopeStyle,
 };
 pub use weights::{CopyPlan, LayerWeight, TensorView, WeightRole, WeightSource, WeightType};

@@ -38,8 +38,25 @@ pub struct ModelSpec {
     pub tie_word_embeddings: bool,
     /// The type most weights are stored in.
     pub weight_type: WeightType,
+    /// Why the model makes embeddings only; `None` if it generates text.
+    pub embeds_only: Option<EmbedsOnly>,
     /// One per layer.
     pub layers: Vec<LayerSpec>,
+}
+
+/// Why a checkpoint makes embeddings only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EmbedsOnly {
+    /// A token sees the whole prompt, so there is no next one.
+    Bidirectional,
+}
+
+impl std::fmt::Display for EmbedsOnly {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Bidirectional => "its attention is bidirectional",
+        })
+    }
 }
 
 /// Root-mean-square norm.
@@ -54,6 +71,9 @@ pub struct NormSpec {
 /// What all attention layers share.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionSpec {
+    /// A token sees only itself and what comes before it. If not, it sees its whole sequence: then a
+    /// prompt must be computed in one step, and no layer has a window.
+    pub causal: bool,
     /// Scores are multiplied by this.
     pub scale: f32,
     /// Scores become `cap * tanh(scores / cap)` before the mask.

@@ -288,6 +288,7 @@ pub fn config(shape: ExecutorShape) -> SchedulerConfig {
         max_queue: 1000,
         weight_tokens: 1000,
         enable_prefix_caching: true,
+        whole_prompts: false,
         cache_secret: 0x5eed,
     }
 }

@@ -19,6 +19,7 @@ struct Setting {
     block_size: usize,
     window: Option<usize>,
     soft_cap: Option<f32>,
+    causal: bool,
 }
 
 fn spec(head_dim: usize, group: usize) -> ModelSpec {
@@ -39,6 +40,7 @@ fn spec(head_dim: usize, group: usize) -> ModelSpec {
             kind: RopeKind::Default,
         },
         attention: AttentionSpec {
+            causal: true,
             scale: 1.0,
             logit_softcap: None,
             qk_norm: false,
@@ -51,6 +53,7 @@ fn spec(head_dim: usize, group: usize) -> ModelSpec {
         final_logit_softcap: None,
         tie_word_embeddings: true,
         weight_type: WeightType::F32,
+        embeds_only: None,
         layers: vec![LayerSpec { window: None, feed_forward }],
     }
 }
@@ -84,8 +87,11 @@ fn test_attention_matches_float64() {
         [(16, 1, 1), (20, 3, 3), (64, 4, 4), (80, 2, 16), (96, 13, 48), (128, 1, 32)]
     {
         for (window, soft_cap) in [(None, None), (Some(7), None), (Some(40), Some(2.0))] {
-            run(&Setting { head_dim, group, block_size, window, soft_cap });
+            run(&Setting { head_dim, group, block_size, window, soft_cap, causal: true }, NEW);
         }
+        let whole =
+            Setting { head_dim, group, block_size, window: None, soft_cap: None, causal: false };
+        run(&whole, LENS);
     }
 }
 
@@ -146,26 +152,28 @@ impl World {
         query: &[f32],
     ) -> Vec<f64> {
         let at = |p: usize| p * self.width + head / setting.group * setting.head_dim;
+        let seen = if setting.causal { position + 1 } else { LENS[s] };
         let part = |all: &'_ [f32]| -> Vec<Vec<f32>> {
-            (0..=position).map(|p| all[at(p)..][..setting.head_dim].to_vec()).collect()
+            (0..seen).map(|p| all[at(p)..][..setting.head_dim].to_vec()).collect()
         };
         exact(setting, query, &part(&self.keys[s]), &part(&self.values[s]))
     }
 }
 
-fn run(setting: &Setting) {
+/// Computes the last `new` tokens of both sequences.
+fn run(setting: &Setting, new: [usize; 2]) {
     let mut random = Random(6);
     let world = World::new(&mut random, setting);
     let q_len = KV_HEADS * setting.group * setting.head_dim;
-    let rows = NEW[0] + NEW[1];
+    let rows = new[0] + new[1];
     let mut queries = Rows::zeroed(rows, q_len);
     for row in 0..rows {
         queries.row_mut(row, q_len).copy_from_slice(&random.floats(q_len));
     }
     let spans = [0, 1].map(|s| Span {
-        first_row: s * NEW[0],
-        num_tokens: NEW[s],
-        start: LENS[s] - NEW[s],
+        first_row: s * new[0],
+        num_tokens: new[s],
+        start: LENS[s] - new[s],
         blocks: &world.tables[s],
     });
     for path in VectorPath::all() {
@@ -176,6 +184,7 @@ fn run(setting: &Setting) {
             spans: &spans,
             num_kv_heads: KV_HEADS,
             group: setting.group,
+            causal: setting.causal,
             scale: SCALE as f32,
             soft_cap: setting.soft_cap,
             window: setting.window,
@@ -192,7 +201,7 @@ fn run(setting: &Setting) {
         run(30, &mut single);
         assert_eq!(out.data(), single.data(), "{} {setting:?}", path.name());
         for row in 0..rows {
-            let s = usize::from(row >= NEW[0]);
+            let s = usize::from(row >= new[0]);
             let position = spans[s].start + row - spans[s].first_row;
             for head in 0..KV_HEADS * setting.group {
                 let at = head * setting.head_dim..(head + 1) * setting.head_dim;

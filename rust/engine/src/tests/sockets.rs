@@ -260,6 +260,7 @@ fn test_a_silent_stream_gets_a_comment_of_its_own() {
         max_queue: 1,
         weight_tokens: 1,
         enable_prefix_caching: false,
+        whole_prompts: false,
         cache_secret: 0,
     };
     let mut scheduler = Scheduler::new(config);

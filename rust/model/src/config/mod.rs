@@ -14,7 +14,8 @@ pub(crate) use rope::yarn_attention_factor;
 
 use crate::error::ModelError;
 use crate::{
-    Activation, AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec, MoeSpec, NormSpec, WeightType,
+    Activation, AttentionSpec, EmbedsOnly, FeedForwardSpec, LayerSpec, ModelSpec, MoeSpec,
+    NormSpec, WeightType,
 };
 
 /// Limits of sizes, so that products fit and loops end. The largest published models stay far below.
@@ -42,6 +43,7 @@ pub(crate) fn model_spec(config: &Fields<'_>) -> Result<(Family, ModelSpec), Mod
     let head_dim = head_dim(config, family, hidden_size, num_attention_heads)?;
     let max_position_embeddings = config.required("max_position_embeddings", limits::POSITIONS)?;
     let gemma = family == Family::Gemma2;
+    let causal = config.bool("is_causal")?.unwrap_or(true);
     let bias = family.reads_attention_bias() && config.bool("attention_bias")?.unwrap_or(false);
     let spec = ModelSpec {
         architecture: family.model_type().to_owned(),
@@ -59,6 +61,7 @@ pub(crate) fn model_spec(config: &Fields<'_>) -> Result<(Family, ModelSpec), Mod
         },
         rope: rope::rope_spec(config, family, head_dim, max_position_embeddings)?,
         attention: AttentionSpec {
+            causal,
             scale: attention_scale(config, family, head_dim)?,
             logit_softcap: softcap(config, family, "attn_logit_softcapping")?,
             qk_norm: matches!(family, Family::Qwen3 | Family::Qwen3Moe),
@@ -71,8 +74,12 @@ pub(crate) fn model_spec(config: &Fields<'_>) -> Result<(Family, ModelSpec), Mod
         final_logit_softcap: softcap(config, family, "final_logit_softcapping")?,
         tie_word_embeddings: config.bool("tie_word_embeddings")?.unwrap_or(gemma),
         weight_type: WeightType::F32,
+        embeds_only: if causal { None } else { Some(EmbedsOnly::Bidirectional) },
         layers: layers(config, family)?,
     };
+    if !causal && spec.layers.iter().any(|layer| layer.window.is_some()) {
+        return Err(config.unsupported("is_causal", "false", "true beside a sliding window"));
+    }
     Ok((family, spec))
 }
 

@@ -41,6 +41,7 @@ pub(super) fn model_spec(
     let max_position_embeddings = keys.size("context_length", limits::POSITIONS)?;
     let has = |part: &str| catalogue.contains(&format!("blk.0.{part}"));
     let attention = AttentionSpec {
+        causal: true,
         scale: 1.0 / root(head_dim),
         logit_softcap: None,
         qk_norm: architecture.starts_with("qwen3"),
@@ -66,6 +67,7 @@ pub(super) fn model_spec(
         final_logit_softcap: None,
         tie_word_embeddings: !catalogue.contains(HEAD),
         weight_type: WeightType::F32,
+        embeds_only: None,
         layers: (0..layers).map(|_| LayerSpec { window: None, feed_forward }).collect(),
         rope: keys.rope(head_dim, max_position_embeddings, catalogue, source)?,
     })
