@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from aiohttp import HttpVersion11, web
 from aiohttp.http_exceptions import LineTooLong
-from aiohttp.http_writer import StreamWriter
 
+from ingle.server.aiohttp_private import PrivateRequestHandler, PrivateStreamResponse
 from ingle.server.request_id import HEADER, request_id
 from ingle.server.status import error_response, response_of_http
 
@@ -35,7 +35,7 @@ MOST_LINES: Final = 1024
 """Ends of lines in what is parsed at once; a head has up to twice MAX_HEADERS, a chunk two."""
 
 
-class Connection(web.RequestHandler):
+class Connection(PrivateRequestHandler):
     """aiohttp's handler of one connection; made by the listener, see lifecycle.py."""
 
     __slots__ = ("_held", "_is_feeding", "_most_bytes", "_num_bytes", "_request_seen", "catch_up")
@@ -74,8 +74,8 @@ class Connection(web.RequestHandler):
         """
         if self.catch_up is not None:
             self.catch_up()
-        if self._request_seen != self._request_count:
-            self._request_seen, self._num_bytes = self._request_count, 0
+        if self._request_seen != self.request_count:
+            self._request_seen, self._num_bytes = self.request_count, 0
         self._num_bytes += len(data)
         if self._num_bytes > self._most_bytes:
             if self.transport is not None:
@@ -85,7 +85,7 @@ class Connection(web.RequestHandler):
             self._held += data
         elif len(data) > PIECE_BYTES and data.count(b"\r\n") > MOST_LINES:
             self._held += data
-            self._pause_transport_reading()
+            self.pause_transport()
             self._feed_soon()
         else:
             super().data_received(data)
@@ -104,21 +104,21 @@ class Connection(web.RequestHandler):
         that has not, the parser may stand still without the connection: many chunks in the body
         before it leave a pause behind.
         """
-        request = self._current_request
+        request = self.current_request
         is_whole = request is not None and request.content.is_eof()
-        if self._reading_paused or (resume_parser and not is_whole):
+        if self.is_reading_paused or (resume_parser and not is_whole):
             super().resume_reading(resume_parser)
 
     def _feed_soon(self) -> None:
         if not self._is_feeding:
             self._is_feeding = True
-            self._loop.call_soon(self._feed)
+            self.event_loop.call_soon(self._feed)
 
     def _feed(self) -> None:
         self._is_feeding = False
         if self.transport is None:
             self._held.clear()
-        if not self._held or self._reading_paused or self._buffer_paused:
+        if not self._held or self.is_reading_paused or self.is_queue_paused:
             return  # If aiohttp has paused, its resuming brings us back.
         piece = bytes(self._held[:PIECE_BYTES])
         rest = self._held[PIECE_BYTES:]
@@ -126,15 +126,16 @@ class Connection(web.RequestHandler):
         super().data_received(piece)
         self._held += rest
         if self._held:
-            self._pause_transport_reading()  # aiohttp may have resumed meanwhile.
-        if not self._reading_paused and not self._buffer_paused:
-            self._resume_transport_reading()
+            self.pause_transport()  # aiohttp may have resumed meanwhile.
+        if not self.is_reading_paused and not self.is_queue_paused:
+            self.resume_transport()
 
-    def _resume_transport_reading(self) -> None:
+    def resume_transport(self) -> None:
+        """Reads on, once what has been read is parsed."""
         if self._held:
             self._feed_soon()
         else:
-            super()._resume_transport_reading()
+            super().resume_transport()
 
     def handle_error(
         self,
@@ -162,17 +163,17 @@ class Connection(web.RequestHandler):
         response.force_close()
         return response
 
-    def _pause_reading_for_buffer(self) -> None:
+    def pause_for_queue(self) -> None:
         """aiohttp's answer to a client that sends request upon request without waiting.
 
         Behind a POST, which may run for minutes, that is refused: while nothing is read nobody
         would notice that the client has left, and what it asked for would run to its end.
         """
-        request = self._current_request
+        request = self.current_request
         if request is not None and request.method == "POST" and self.transport is not None:
             reset(self.transport)
             return
-        super()._pause_reading_for_buffer()
+        super().pause_for_queue()
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
@@ -182,7 +183,7 @@ class Connection(web.RequestHandler):
         A client that does not take it within EOF_S is cut off.
         """
         is_whole = isinstance(resp, EventResponse) and resp.is_whole
-        if is_whole and not self._paused:
+        if is_whole and not self.writing_paused:
             # Nothing to wait for, as nearly always; a timer costs.
             return await super().finish_response(request, resp, start_time)
         if isinstance(resp, web.HTTPException):
@@ -194,7 +195,7 @@ class Connection(web.RequestHandler):
         try:
             async with asyncio.timeout(EOF_S):
                 if is_whole:
-                    await self._drain_helper()
+                    await self.drained()
                 return await super().finish_response(request, resp, start_time)
         except TimeoutError:
             if request.transport is not None:
@@ -202,23 +203,11 @@ class Connection(web.RequestHandler):
             return resp, True
 
 
-class EventResponse(web.StreamResponse):
+class EventResponse(PrivateStreamResponse):
     """The head of a stream; the core's frames follow it on the same socket."""
-
-    _send_headers_immediately = False
 
     is_whole = False
     """Whether the end of the body has been written with the last frame."""
-
-    async def head(self, request: web.Request) -> bytes:
-        """Status line and headers, for the caller to write; empty if aiohttp has written them."""
-        writer = await self.prepare(request)
-        if not isinstance(writer, StreamWriter) or not writer._headers_buf:
-            return b""
-        head, writer._headers_buf = writer._headers_buf, None
-        writer._headers_written = True
-        writer.output_size += len(head)
-        return head
 
     async def write_eof(self, data: bytes = b"") -> None:
         """Ends the body, if that is left to do."""

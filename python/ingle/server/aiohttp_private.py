@@ -1,0 +1,80 @@
+"""[1] What we use of aiohttp beyond its public names, under names of our own. Event loop.
+
+No other file of the package may touch a private name of aiohttp. The test of this file names each
+one and checks that the installed version has it; pyproject.toml pins the minor version. Before the
+pin moves, read what has changed around these names.
+"""
+
+import asyncio
+
+from aiohttp import web
+from aiohttp.http_writer import StreamWriter
+
+
+class PrivateRequestHandler(web.RequestHandler):
+    """aiohttp's handler of one connection, opened where ours has to see or change what it does."""
+
+    __slots__ = ()
+
+    @property
+    def request_count(self) -> int:
+        """How many requests have come on this connection."""
+        return self._request_count
+
+    @property
+    def current_request(self) -> web.BaseRequest | None:
+        """The request whose handler runs."""
+        return self._current_request
+
+    @property
+    def event_loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that the connection belongs to."""
+        return self._loop
+
+    @property
+    def is_reading_paused(self) -> bool:
+        """Whether a body holds as much as it may until somebody takes it."""
+        return self._reading_paused
+
+    @property
+    def is_queue_paused(self) -> bool:
+        """Whether more requests wait behind the current one than aiohttp keeps."""
+        return self._buffer_paused
+
+    def pause_transport(self) -> None:
+        """Reads no more from the client until `resume_transport`."""
+        self._pause_transport_reading()
+
+    def resume_transport(self) -> None:
+        """Reads from the client again. aiohttp calls it; may be overridden."""
+        super()._resume_transport_reading()
+
+    def pause_for_queue(self) -> None:
+        """aiohttp's answer to too many waiting requests. aiohttp calls it; may be overridden."""
+        super()._pause_reading_for_buffer()
+
+    async def drained(self) -> None:
+        """Returns when the transport takes more. Errors: ConnectionError if it is closed."""
+        await self._drain_helper()
+
+    def _resume_transport_reading(self) -> None:
+        self.resume_transport()
+
+    def _pause_reading_for_buffer(self) -> None:
+        self.pause_for_queue()
+
+
+class PrivateStreamResponse(web.StreamResponse):
+    """A response whose head its owner can write itself, together with the first bytes."""
+
+    _send_headers_immediately = False
+
+    async def head(self, request: web.Request) -> bytes:
+        """Status line and headers, for the caller to write; empty if aiohttp has written them."""
+        writer = await self.prepare(request)
+        if not isinstance(writer, StreamWriter) or not writer._headers_buf:
+            return b""
+        head, writer._headers_buf = writer._headers_buf, None
+        writer._headers_written = True
+        writer.output_size += len(head)
+        return head
