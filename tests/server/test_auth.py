@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.worker import TINY, Worker, http_request
+from server.worker import TINY, Worker, cpu_seconds, http_request
 
 
 @pytest.fixture(scope="module")
@@ -142,3 +142,42 @@ def test_bad_key_file_stops_the_start(tmp_path):
     with pytest.raises(AssertionError, match="line 1: must be tenant:key") as caught:
         Worker("--device", "cpu", "--api-key-file", file, model=TINY)
     assert "just-a-secret" not in str(caught.value)
+
+
+def test_a_body_without_a_key_is_refused_before_it_comes(keyed):
+    head = http_request("POST", "/v1/completions", Content_Length="8000000")
+    with keyed.connect() as connection:
+        connection.sendall(head.replace(b"Host: test", b"Host: test\r\nContent-Type: a/json"))
+        answer = connection.recv(65536)
+        assert answer.startswith(b"HTTP/1.1 401")
+        assert b"\r\nConnection: close\r\n" in answer
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_without_a_key_costs_nothing(keyed, chunked):
+    size = 24 << 20
+    head = http_request(
+        "POST",
+        "/v1/completions",
+        **{"Transfer_Encoding": "chunked"} if chunked else {"Content_Length": str(size)},
+    )
+    piece = b"1\r\nx\r\n" * 10_000 if chunked else b"x" * 60_000
+    before = cpu_seconds(keyed.process.pid)
+    with keyed.connect() as connection:
+        connection.sendall(head)
+        for _ in range(size // len(piece)):
+            connection.sendall(piece)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 401")
+    # Parsed, so many chunks take over two seconds.
+    assert cpu_seconds(keyed.process.pid) - before < 0.5
+
+
+def test_a_small_body_without_a_key_leaves_the_connection_open(keyed):
+    body = b'{"prompt": "x"}'
+    request = http_request("POST", "/v1/completions", body)
+    head = request.removesuffix(body)
+    with keyed.connect() as connection:
+        for _ in range(3):
+            connection.sendall(head)
+            assert connection.recv(65536).startswith(b"HTTP/1.1 401")
+            connection.sendall(body)

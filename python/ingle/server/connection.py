@@ -38,7 +38,15 @@ MOST_LINES: Final = 1024
 class Connection(PrivateRequestHandler):
     """aiohttp's handler of one connection; made by the listener, see lifecycle.py."""
 
-    __slots__ = ("_held", "_is_feeding", "_most_bytes", "_num_bytes", "_request_seen", "catch_up")
+    __slots__ = (
+        "_held",
+        "_is_discarding",
+        "_is_feeding",
+        "_most_bytes",
+        "_num_bytes",
+        "_request_seen",
+        "catch_up",
+    )
 
     def __init__(
         self,
@@ -60,6 +68,8 @@ class Connection(PrivateRequestHandler):
         """Brings the news that lie ready, before bytes or the end of this client are looked at."""
         self._held = bytearray()
         """What has been read and waits for its turn."""
+        self._is_discarding = False
+        """Whether what still comes is the body of a request that has its answer already."""
         self._is_feeding = False
         self._most_bytes = FRAMED_BYTES_A_BYTE * max_body_bytes + HEAD_BYTES
         self._num_bytes = 0
@@ -80,6 +90,8 @@ class Connection(PrivateRequestHandler):
         if self._num_bytes > self._most_bytes:
             if self.transport is not None:
                 reset(self.transport)
+            return
+        if self._is_discarding:
             return
         if self._held and data:
             self._held += data
@@ -108,6 +120,15 @@ class Connection(PrivateRequestHandler):
         is_whole = request is not None and request.content.is_eof()
         if self.is_reading_paused or (resume_parser and not is_whole):
             super().resume_reading(resume_parser)
+
+    def _discard(self) -> None:
+        """Throws away what still comes, unparsed, until the client or a deadline of aiohttp's ends.
+
+        A client that is still sending would not see its answer if the connection were closed.
+        """
+        self._is_discarding = True
+        self._held.clear()
+        self.resume_transport()
 
     def _feed_soon(self) -> None:
         if not self._is_feeding:
@@ -188,6 +209,9 @@ class Connection(PrivateRequestHandler):
             return await super().finish_response(request, resp, start_time)
         if isinstance(resp, web.HTTPException):
             resp = response_of_http(resp, request.path)
+        is_refused_early = not resp.prepared and has_much_to_come(request)
+        if is_refused_early:
+            resp.force_close()
         if not resp.prepared:
             resp.headers["Server"] = "ingle"
             # What never reached the application, such as bytes that are not a request.
@@ -196,11 +220,28 @@ class Connection(PrivateRequestHandler):
             async with asyncio.timeout(EOF_S):
                 if is_whole:
                     await self.drained()
-                return await super().finish_response(request, resp, start_time)
+                finished = await super().finish_response(request, resp, start_time)
+                if is_refused_early:
+                    self._discard()
+                return finished
         except TimeoutError:
             if request.transport is not None:
                 reset(request.transport)
             return resp, True
+
+
+def has_much_to_come(request: web.BaseRequest) -> bool:
+    """Whether most of a body has not come yet: an answer to it is a refusal, by its head alone.
+
+    A small one is read to its end, so that the connection can be used again.
+    """
+    if request.content.is_eof():
+        return False
+    length = request.content_length
+    return length is None or length > SMALL_BODY_BYTES
+
+
+SMALL_BODY_BYTES: Final = 64 << 10
 
 
 class EventResponse(PrivateStreamResponse):
