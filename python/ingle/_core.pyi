@@ -19,6 +19,7 @@ __all__ = [
     "check_body",
     "check_ids",
     "doctor",
+    "sampling_fields",
 ]
 
 @final
@@ -119,3 +120,6 @@ def check_ids(field: str, json: bytes, most: int) -> int:
 
     Raises RefusedError that names the entry.
     """
+
+def sampling_fields() -> bytes:
+    """JSON: the plain sampling fields of a request, a list of `ingle.fields.SamplingField`."""

@@ -1,6 +1,6 @@
 //! What an engine says about itself after the start. Caller's thread.
 
-use ingle_core::ExecutorShape;
+use ingle_core::{ExecutorShape, SAMPLING_FIELDS, SamplingParams};
 use ingle_model::Checkpoint;
 use serde_json::json;
 
@@ -28,7 +28,6 @@ pub(crate) fn info(
     start_up: &StartUp,
 ) -> Vec<u8> {
     let spec = &checkpoint.spec;
-    let defaults = &served.defaults;
     let memory: serde_json::Map<String, serde_json::Value> =
         start_up.memory.iter().map(|(name, bytes)| (name.clone(), json!(bytes))).collect();
     json!({
@@ -47,13 +46,7 @@ pub(crate) fn info(
         "named_tokens": named_tokens(served),
         "eos_token_ids": served.eos_token_ids.iter().map(|id| id.0).collect::<Vec<_>>(),
         "bos_token_id": served.tokenizer.bos_token_id(),
-        "sampling_defaults": {
-            "temperature": shortest(defaults.temperature),
-            "top_k": defaults.top_k,
-            "top_p": shortest(defaults.top_p),
-            "min_p": shortest(defaults.min_p),
-            "repetition_penalty": shortest(defaults.repetition_penalty),
-        },
+        "sampling_defaults": sampling_defaults(&served.defaults),
         "limits": {
             "max_num_seqs": shape.max_num_seqs,
             "max_num_batched_tokens": shape.max_num_batched_tokens,
@@ -81,6 +74,19 @@ pub(crate) fn info(
 fn named_tokens(served: &Served) -> serde_json::Map<String, serde_json::Value> {
     let named = served.tokenizer.named_tokens().iter();
     named.map(|(name, token)| (name.clone(), json!(token))).collect()
+}
+
+/// The fields whose defaults a model may set, by name.
+fn sampling_defaults(defaults: &SamplingParams) -> serde_json::Map<String, serde_json::Value> {
+    let fields = SAMPLING_FIELDS.iter().filter(|field| field.from_model);
+    fields
+        .map(|field| {
+            let value = field.get(defaults);
+            let value =
+                if field.is_whole { json!(value as i64) } else { json!(shortest(value as f32)) };
+            (field.name.to_owned(), value)
+        })
+        .collect()
 }
 
 /// The number that people wrote: 0.6, not 0.6000000238418579.

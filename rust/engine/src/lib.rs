@@ -37,6 +37,7 @@ mod prepare;
 mod prompt;
 mod prompt_logs;
 mod sampling;
+mod sampling_input;
 mod served;
 mod shared;
 mod sizes;
@@ -57,9 +58,10 @@ pub use inbox::ClientSocket;
 pub use logprobs::LogEntry;
 pub use options::{CudaLibraries, EngineOptions, SimSpeed};
 pub use outbox::{Delta, Event, Finish, Payload, StopCause, Usage};
-pub use served::SamplingDefaults;
+pub use sampling::sampling_fields;
+pub use sampling_input::SamplingInput;
 pub use sizes::Sizes;
 pub use wire::{
     ChatPrompt, FunctionInput, GenerationRequest, GrammarField, GrammarInput, OutputFormat,
-    OutputInput, PoolingInput, PromptInput, SamplingInput, ToolChoice, ToolInput,
+    OutputInput, PoolingInput, PromptInput, ToolChoice, ToolInput,
 };

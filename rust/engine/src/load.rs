@@ -6,7 +6,9 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
-use ingle_core::{CompletionSink, Executor, Limits, Scheduler, SchedulerConfig};
+use ingle_core::{
+    CompletionSink, Executor, Limits, SAMPLING_FIELDS, SamplingParams, Scheduler, SchedulerConfig,
+};
 use ingle_model::{Checkpoint, GenerationDefaults};
 use ingle_text::{BadWordsFactory, GrammarFactory};
 
@@ -16,7 +18,7 @@ use crate::error::EngineError;
 use crate::inbox::Message;
 use crate::info::{StartUp, info};
 use crate::options::EngineOptions;
-use crate::served::{SamplingDefaults, Seeds, Served};
+use crate::served::{Seeds, Served};
 use crate::shared::Shared;
 use crate::sizes::Sizes;
 use crate::tokenizer_files::{TextParts, text_parts};
@@ -58,6 +60,11 @@ pub(crate) fn load_with(
     };
     let checkpoint =
         ingle_model::open(&options.model).map_err(|error| EngineError::Model(error.to_string()))?;
+    let defaults = if defaults_from_model {
+        sampling_defaults(&checkpoint.generation)?
+    } else {
+        SamplingParams::unset()
+    };
     let opened = Instant::now();
     let mut text = text_parts(&checkpoint, options.chat_template.as_deref())?;
     let tokenizer_ready = Instant::now();
@@ -77,7 +84,7 @@ pub(crate) fn load_with(
         cache_secret: RandomState::new().hash_one("prefix cache"),
     };
     let chat_template = text.template_source.take();
-    let served = served(options, &checkpoint, text, &config, &built.sizes, defaults_from_model);
+    let served = served(options, &checkpoint, text, &config, &built.sizes, defaults);
     let start_up = StartUp {
         device: built.name,
         memory: built.memory,
@@ -113,13 +120,8 @@ fn served(
     text: TextParts,
     config: &SchedulerConfig,
     sizes: &Sizes,
-    defaults_from_model: bool,
+    defaults: SamplingParams,
 ) -> Served {
-    let defaults = if defaults_from_model {
-        sampling_defaults(&checkpoint.generation)
-    } else {
-        SamplingDefaults::default()
-    };
     let eos: Vec<u32> = text.eos_token_ids.iter().map(|id| id.0).collect();
     let rows = config.shape.vocab_size;
     let grammars = GrammarFactory::new(Arc::clone(&text.tokenizer), rows, &eos);
@@ -147,15 +149,16 @@ fn served(
 
 /// What the checkpoint says, OpenAI's defaults where it says nothing. As in vLLM `do_sample` has no
 /// say: a client that wants the most likely token asks for temperature 0.
-fn sampling_defaults(generation: &GenerationDefaults) -> SamplingDefaults {
-    let plain = SamplingDefaults::default();
-    SamplingDefaults {
-        temperature: generation.temperature.unwrap_or(plain.temperature),
-        top_k: generation.top_k.unwrap_or(plain.top_k),
-        top_p: generation.top_p.unwrap_or(plain.top_p),
-        min_p: generation.min_p.unwrap_or(plain.min_p),
-        repetition_penalty: generation.repetition_penalty.unwrap_or(plain.repetition_penalty),
+fn sampling_defaults(generation: &GenerationDefaults) -> Result<SamplingParams, EngineError> {
+    let mut defaults = SamplingParams::unset();
+    for field in SAMPLING_FIELDS.iter().filter(|field| field.from_model) {
+        let Some(value) = generation.others.get(field.name) else { continue };
+        let number = value.as_f64().unwrap_or(f64::NAN);
+        field
+            .put(&mut defaults, number, value)
+            .map_err(|reason| EngineError::Model(format!("generation_config.json: {reason}")))?;
     }
+    Ok(defaults)
 }
 
 fn last_part(path: &Path) -> String {
@@ -183,5 +186,42 @@ impl LateSink {
     fn connect(&self, shared: &Arc<Shared>) {
         // Called once; a second call would change nothing.
         let _ = self.shared.set(Arc::downgrade(shared));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn defaults(others: Value) -> Result<SamplingParams, EngineError> {
+        let Value::Object(others) = others else { panic!("{others}") };
+        sampling_defaults(&GenerationDefaults { others, ..GenerationDefaults::default() })
+    }
+
+    #[test]
+    fn sampling_defaults_are_the_models_and_else_openais() {
+        let found = defaults(json!({ "temperature": 0.6, "top_k": 20, "max_length": 20 })).unwrap();
+        assert_eq!(
+            found,
+            SamplingParams { temperature: 0.6, top_k: 20, ..SamplingParams::unset() }
+        );
+        assert_eq!(defaults(json!({ "presence_penalty": 9 })).unwrap(), SamplingParams::unset());
+    }
+
+    #[test]
+    fn a_models_default_has_the_range_of_a_requests_field() {
+        for (key, value, allowed) in [
+            ("top_p", json!(1.5), "a number above 0 and at most 1, not 1.5"),
+            ("top_p", json!(0), "a number above 0 and at most 1, not 0"),
+            ("temperature", json!(-1), "a number from 0 to 2, not -1"),
+            ("temperature", json!("hot"), "a number from 0 to 2, not \"hot\""),
+            ("repetition_penalty", json!(0), "a number from 0.01 to 100, not 0"),
+            ("top_k", json!(1.5), "a whole number from -1 to 2147483647, not 1.5"),
+        ] {
+            let text = defaults(json!({ key: value })).unwrap_err().to_string();
+            assert_eq!(text, format!("generation_config.json: {key}: must be {allowed}"));
+        }
     }
 }

@@ -1,10 +1,35 @@
 //! [1] Sampling fields of a request, checked and completed with the model's defaults. Caller's thread.
 
-use ingle_core::{SamplingParams, TokenId};
+use ingle_core::{SAMPLING_FIELDS, SamplingParams, TokenId};
+use serde_json::json;
 
 use crate::error::EngineError;
-use crate::served::{SamplingDefaults, Served};
-use crate::wire::{GenerationRequest, SamplingInput};
+use crate::sampling_input::SamplingInput;
+use crate::served::Served;
+use crate::wire::GenerationRequest;
+
+/// JSON: the plain sampling fields, for the front end's request types and documents.
+#[must_use]
+pub fn sampling_fields() -> Vec<u8> {
+    let fields: Vec<serde_json::Value> = SAMPLING_FIELDS
+        .iter()
+        .map(|field| {
+            json!({
+                "name": field.name,
+                "about": field.about(),
+                "is_whole": field.is_whole,
+                "least": field.range.least,
+                "excludes_least": field.range.excludes_least,
+                "most": field.range.most,
+                "allowed": field.allowed(),
+                "default": field.default,
+                "off": field.off,
+                "from_model": field.from_model,
+            })
+        })
+        .collect();
+    serde_json::Value::from(fields).to_string().into_bytes()
+}
 
 /// Parameters of choice 0; the others differ in `choice_index` alone.
 pub(crate) fn sampling_params(
@@ -12,47 +37,17 @@ pub(crate) fn sampling_params(
     served: &Served,
 ) -> Result<SamplingParams, EngineError> {
     let input = &request.sampling;
-    let defaults = &served.defaults;
-    let params = SamplingParams {
-        temperature: number(
-            "temperature",
-            input.temperature,
-            defaults.temperature,
-            |v| v >= 0.0,
-            "at least 0",
-        )?,
-        top_k: top_k(input, defaults)?,
-        top_p: number(
-            "top_p",
-            input.top_p,
-            defaults.top_p,
-            |v| v > 0.0 && v <= 1.0,
-            "above 0 and at most 1",
-        )?,
-        min_p: number(
-            "min_p",
-            input.min_p,
-            defaults.min_p,
-            |v| (0.0..=1.0).contains(&v),
-            "from 0 to 1",
-        )?,
-        repetition_penalty: number(
-            "repetition_penalty",
-            input.repetition_penalty,
-            defaults.repetition_penalty,
-            |v| (0.01..=100.0).contains(&v),
-            "from 0.01 to 100",
-        )?,
-        presence_penalty: penalty("presence_penalty", input.presence_penalty)?,
-        frequency_penalty: penalty("frequency_penalty", input.frequency_penalty)?,
-        logit_bias: logit_bias(input, served)?,
-        allowed_token_ids: allowed_token_ids(input, served)?,
-        min_tokens: 0,
-        min_tokens_banned: Vec::new(),
-        seed: seed(input, served)?,
-        choice_index: 0,
-        log_probs: log_probs(input)?,
-    };
+    let mut params = served.defaults.clone();
+    for (field, number) in &input.plain {
+        let value = number.as_f64().unwrap_or(f64::NAN);
+        field
+            .put(&mut params, value, number)
+            .map_err(|message| EngineError::refused(field.name, message))?;
+    }
+    params.logit_bias = logit_bias(input, served)?;
+    params.allowed_token_ids = allowed_token_ids(input, served)?;
+    params.seed = seed(input, served)?;
+    params.log_probs = log_probs(input)?;
     Ok(params)
 }
 
@@ -71,43 +66,6 @@ fn token_id(param: &str, id: i64, served: &Served) -> Result<TokenId, EngineErro
         _ => Err(EngineError::refused(
             param,
             format!("{param}: token id {id} is outside 0 to {}", served.vocab_size - 1),
-        )),
-    }
-}
-
-fn number(
-    param: &str,
-    value: Option<f64>,
-    default: f32,
-    is_valid: impl Fn(f64) -> bool,
-    range: &str,
-) -> Result<f32, EngineError> {
-    let Some(value) = value else { return Ok(default) };
-    // A number too large for f32 would become infinite, and one too small zero where zero is not valid.
-    let mut rounded = value as f32;
-    if rounded == 0.0 && value > 0.0 && !is_valid(0.0) {
-        rounded = f32::MIN_POSITIVE;
-    }
-    if is_valid(value) && rounded.is_finite() {
-        return Ok(rounded);
-    }
-    // Debug: a tiny number is not written out with all its zeros.
-    Err(EngineError::refused(param, format!("{param} must be {range}, not {value:?}")))
-}
-
-fn penalty(param: &str, value: Option<f64>) -> Result<f32, EngineError> {
-    number(param, value, 0.0, |v| (-2.0..=2.0).contains(&v), "from -2 to 2")
-}
-
-/// -1 and 0 are off, as is anything beyond the vocabulary.
-fn top_k(input: &SamplingInput, defaults: &SamplingDefaults) -> Result<u32, EngineError> {
-    match input.top_k {
-        None => Ok(defaults.top_k),
-        Some(-1) => Ok(0),
-        Some(value) if value >= 0 => Ok(u32::try_from(value).unwrap_or(0)),
-        Some(value) => Err(EngineError::refused(
-            "top_k",
-            format!("top_k must be -1 or 0 (off) or at least 1, not {value}"),
         )),
     }
 }

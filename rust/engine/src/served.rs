@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ingle_core::{Limits, TokenId};
+use ingle_core::{Limits, SamplingParams, TokenId};
 use ingle_model::EmbedsOnly;
 use ingle_text::{BadWordsFactory, ChatTemplate, GrammarFactory, Tokenizer};
 
@@ -21,7 +21,8 @@ pub(crate) struct Served {
     pub(crate) bad_words: BadWordsFactory,
     /// Ids that end a text: those of config, generation_config and tokenizer together.
     pub(crate) eos_token_ids: Arc<[TokenId]>,
-    pub(crate) defaults: SamplingDefaults,
+    /// Sampling parameters of a request that names none.
+    pub(crate) defaults: SamplingParams,
     /// Why the model makes embeddings only; `None` if it generates text.
     pub(crate) embeds_only: Option<EmbedsOnly>,
     pub(crate) max_model_len: u32,
@@ -35,28 +36,6 @@ pub(crate) struct Served {
     pub(crate) seeds: Seeds,
     /// Keys the hash of tenant and cache salt, new with each start.
     pub(crate) salts: RandomState,
-}
-
-/// Sampling parameters of a request that names none.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SamplingDefaults {
-    /// See `ingle_core::SamplingParams`; so for all fields.
-    pub temperature: f32,
-    /// 0 keeps all.
-    pub top_k: u32,
-    /// 1 keeps all.
-    pub top_p: f32,
-    /// 0 keeps all.
-    pub min_p: f32,
-    /// 1 is off.
-    pub repetition_penalty: f32,
-}
-
-impl Default for SamplingDefaults {
-    /// OpenAI's: temperature 1, nothing else.
-    fn default() -> Self {
-        Self { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, repetition_penalty: 1.0 }
-    }
 }
 
 /// Seeds of requests that name none: repeatable from one start seed, or new with each start.

@@ -1,9 +1,9 @@
 //! [1] The JSON document of one client request: what may be asked, field by field. Unknown fields are
 //! refused. Any thread; checks of values are in `prepare`.
 
-use std::collections::BTreeMap;
-
 use serde::Deserialize;
+
+use crate::sampling_input::SamplingInput;
 
 /// One client request: one or more prompts, `n` choices each.
 #[derive(Clone, Debug, Deserialize)]
@@ -202,28 +202,6 @@ impl GrammarInput {
             GrammarField::StructuredOutputs => "structured_outputs",
         }
     }
-}
-
-/// Sampling fields; absent ones take the model's defaults.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-#[allow(
-    missing_docs,
-    reason = "the names are OpenAI's and vLLM's; ingle_core::SamplingParams documents them"
-)]
-pub struct SamplingInput {
-    pub temperature: Option<f64>,
-    pub top_p: Option<f64>,
-    pub top_k: Option<i64>,
-    pub min_p: Option<f64>,
-    pub repetition_penalty: Option<f64>,
-    pub presence_penalty: Option<f64>,
-    pub frequency_penalty: Option<f64>,
-    pub seed: Option<serde_json::Number>,
-    pub logit_bias: BTreeMap<String, f64>,
-    pub allowed_token_ids: Option<Vec<i64>>,
-    pub logprobs: Option<i64>,
-    pub prompt_logprobs: Option<i64>,
 }
 
 /// The form of the answer.

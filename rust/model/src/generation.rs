@@ -14,16 +14,9 @@ pub struct GenerationDefaults {
     pub eos_token_ids: Vec<u32>,
     /// Put before a prompt by models that want it.
     pub bos_token_id: Option<u32>,
-    /// 0 or more.
-    pub temperature: Option<f32>,
-    /// 0 is off.
-    pub top_k: Option<u32>,
-    /// Above 0, at most 1.
-    pub top_p: Option<f32>,
-    /// From 0 to 1.
-    pub min_p: Option<f32>,
-    /// Above 0; 1 is off.
-    pub repetition_penalty: Option<f32>,
+    /// The other keys of generation_config.json that are not null, unread: the engine knows which of
+    /// them are sampling fields.
+    pub others: serde_json::Map<String, Value>,
     /// False asks for the most likely token.
     pub do_sample: Option<bool>,
 }
@@ -42,13 +35,12 @@ pub(crate) fn from_config(
         defaults.eos_token_ids.extend(token_ids(fields, "eos_token_id")?);
         let bos = fields.u32("bos_token_id", u32::MAX)?;
         defaults.bos_token_id = bos.or(defaults.bos_token_id);
-        defaults.temperature = number(fields, "temperature", |v| v >= 0.0)?;
-        defaults.top_k = fields.u32("top_k", u32::MAX)?;
-        defaults.top_p = number(fields, "top_p", |v| v > 0.0 && v <= 1.0)?;
-        defaults.min_p = number(fields, "min_p", |v| (0.0..=1.0).contains(&v))?;
-        defaults.repetition_penalty =
-            number(fields, "repetition_penalty", |v| (0.01..=100.0).contains(&v))?;
         defaults.do_sample = fields.bool("do_sample")?;
+        defaults.others = fields
+            .keys()
+            .filter(|key| !READ_HERE.contains(key))
+            .filter_map(|key| Some((key.to_owned(), fields.get(key)?.clone())))
+            .collect();
     }
     tidy(&mut defaults.eos_token_ids);
     Ok(defaults)
@@ -83,18 +75,5 @@ fn token_ids(fields: &Fields<'_>, key: &str) -> Result<Vec<u32>, ModelError> {
     })
 }
 
-fn number(
-    fields: &Fields<'_>,
-    key: &str,
-    fits: impl Fn(f32) -> bool,
-) -> Result<Option<f32>, ModelError> {
-    match fields.f64(key)? {
-        None => Ok(None),
-        Some(value) => match crate::config::to_f32(value) {
-            Some(number) if fits(number) => Ok(Some(number)),
-            _ => Err(fields.error(key, format!("{value} is out of range"))),
-        },
-    }
-}
-
+const READ_HERE: [&str; 3] = ["eos_token_id", "bos_token_id", "do_sample"];
 const MAX_EOS: usize = 1024;

@@ -21,6 +21,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<engine::Engine>()?;
     module.add_function(wrap_pyfunction!(check_body, module)?)?;
     module.add_function(wrap_pyfunction!(check_ids, module)?)?;
+    module.add_function(wrap_pyfunction!(sampling_fields, module)?)?;
     module.add_function(wrap_pyfunction!(doctor, module)?)
 }
 
@@ -35,6 +36,12 @@ fn check_body(py: Python<'_>, json: &[u8]) -> PyResult<()> {
 fn check_ids(py: Python<'_>, field: &str, json: &[u8], most: usize) -> PyResult<usize> {
     let count = py.detach(|| ingle_engine::check_ids(field, json, most));
     count.map_err(|error| error::to_py(py, error))
+}
+
+/// JSON: the plain sampling fields of a request.
+#[pyfunction]
+fn sampling_fields(py: Python<'_>) -> Bound<'_, PyBytes> {
+    PyBytes::new(py, &ingle_engine::sampling_fields())
 }
 
 /// JSON: what this machine offers to the engine and what is missing.

@@ -28,7 +28,7 @@ fn test_a_tiny_number_is_told_in_few_digits() {
     let bench = Bench::auto(says("x"));
     let tiny = json!({ "sampling": { "repetition_penalty": 1e-320 } });
     let (message, param, _) = refusal(&bench, &tiny);
-    assert_eq!(message, "repetition_penalty must be from 0.01 to 100, not 1e-320");
+    assert_eq!(message, "repetition_penalty: must be a number from 0.01 to 100, not 1e-320");
     assert_eq!(param.as_deref(), Some("repetition_penalty"));
 }
 
