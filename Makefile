@@ -17,7 +17,7 @@ BIN := $(VENV)/bin
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find rust kernels -name '*.rs' -o -name '*.toml' -o -name '*.cu' -o -name '*.cuh')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python test-compat check soak bench wheel gpu-test gpu-bench lock clean
+.PHONY: help demo test test-rust test-python test-compat check soak bench wheel gpu-test gpu-bench fields lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -108,6 +108,9 @@ gpu-test: ## everything that needs a GPU: kernels, sanitizers, whole models, aga
 
 gpu-bench: ## start-up and speed on a GPU; TOKENIZER=tokenizer.json of Llama 3
 	$(PYTHON) tools/gpu_bench.py $(if $(TOKENIZER),--tokenizer $(TOKENIZER))
+
+fields: $(VENV)/dev.stamp $(VENV)/ingle.stamp ## write what is made from the definitions of request fields
+	$(BIN)/python tools/write_fields.py
 
 lock: $(VENV)/dev.stamp ## write requirements/*.txt anew from pyproject.toml
 	$(BIN)/pip-compile -q --no-emit-index-url --no-emit-find-links --generate-hashes --strip-extras --output-file requirements/runtime.txt pyproject.toml requirements/build.in

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from ingle import _core
-from ingle.config import Settings, add_flags, load, places, with_flags
+from ingle.config import Settings, add_flags, flag_name, load, places, with_flags
 from ingle.doctor import doctor_lines
 from ingle.engine import Engine, PromptLike
 from ingle.errors import ConfigError, IngleError, ModelError
 from ingle.exit_codes import ExitCode
+from ingle.fields import PLAIN
 from ingle.sampling import SamplingParams
 
 
@@ -95,11 +96,14 @@ def add_sampling_flags(sub: argparse.ArgumentParser) -> None:
         metavar="INT",
         help="most tokens of an answer; default: the rest of the context",
     )
-    own = "default: the model's"
-    add("--temperature", type=float, metavar="FLOAT", help=f"0 takes the likeliest token; {own}")
-    add("--top-p", type=float, metavar="FLOAT", help=f"tokens that sum up to this; {own}")
-    add("--top-k", type=int, metavar="INT", help=f"so many likeliest tokens, 0: all; {own}")
-    add("--min-p", type=float, metavar="FLOAT", help=f"tokens above this share of the first; {own}")
+    for field in PLAIN.values():
+        unset = "the model's" if field.from_model else f"{field.default:g}"
+        add(
+            "--" + flag_name(field.name),
+            type=field.number(),
+            metavar=field.number().__name__.upper(),
+            help=f"{field.about} {field.allowed.capitalize()}; default: {unset}",
+        )
     add(
         "--sampling-seed",
         type=int,
@@ -141,10 +145,7 @@ def sampling_params(options: argparse.Namespace) -> SamplingParams:
     """The flags of `add_sampling_flags` as parameters."""
     return SamplingParams(
         max_tokens=options.max_tokens,
-        temperature=options.temperature,
-        top_p=options.top_p,
-        top_k=options.top_k,
-        min_p=options.min_p,
+        **{name: getattr(options, name) for name in PLAIN},
         seed=options.sampling_seed,
         stop=options.stop,
     )

@@ -4,12 +4,13 @@ Any thread. Plain data: values are checked by whoever fills it in and once more 
 that keep their default are left out of the JSON. What a client sent as JSON may stay so (Raw).
 """
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import Raw, Struct
 
 from ingle import _core
+from ingle.fields import plain_struct
 
 
 class TextPrompt(Struct, omit_defaults=True):
@@ -67,18 +68,29 @@ class ChatPrompt(Struct):
 Prompt = TextPrompt | TokenPrompt | ChatPrompt
 
 
-class Sampling(Struct, omit_defaults=True, kw_only=True):
+if TYPE_CHECKING:
+
+    class PlainValues(Struct, omit_defaults=True):
+        """The plain sampling fields, in their order; see `SAMPLING_FIELDS` of the core."""
+
+        def __init__(self, *values: float | None, **others: Any) -> None: ...
+        def __getattr__(self, name: str) -> Any: ...
+
+else:
+    PlainValues = plain_struct(
+        "PlainValues",
+        "The plain sampling fields, in their order; see `SAMPLING_FIELDS` of the core.",
+        Struct,
+        checked=False,
+        omit_defaults=True,
+    )
+
+
+class Sampling(PlainValues, omit_defaults=True, kw_only=True):
     """How tokens are chosen; None takes the model's default."""
 
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
     seed: int | None = None
-    logit_bias: dict[str, float] = {}
+    logit_bias: dict[str, float] = msgspec.field(default_factory=dict)
     allowed_token_ids: list[int] | Raw | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None

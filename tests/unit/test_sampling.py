@@ -33,7 +33,7 @@ def test_every_parameter_reaches_the_document():
         "min_tokens": 1,
         "sampling": {
             "temperature": 0.0,
-            "top_k": 0,
+            "top_k": -1,
             "seed": 0,
             "logit_bias": {"5": 1.0},
             "logprobs": 0,
@@ -59,9 +59,10 @@ def test_one_stop_string_may_stand_alone():
     [("temperature", "hot"), ("priority", 1.5), ("stop", [1]), ("logit_bias", {"a": 1.0})],
 )
 def test_a_wrong_type_is_named(name, value):
-    with pytest.raises(RefusedError, match=rf"^{name}: ") as refused:
+    with pytest.raises(RefusedError) as refused:
         SamplingParams(**{name: value})
-    assert refused.value.param == name
+    assert refused.value.param.split("[")[0] == name
+    assert refused.value.message.startswith(f"{refused.value.param}: ")
 
 
 @pytest.mark.parametrize(

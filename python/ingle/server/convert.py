@@ -4,12 +4,14 @@ those of parts that stay JSON (raw.py).
 Any thread, no I/O. Every field of protocol.py is used here or documented there as without effect.
 """
 
+import operator
 import random
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from msgspec import Raw
 
+from ingle.fields import MOST_STOP_IDS, MOST_STOPS, PLAIN, JsonLogitBias, StopTokenIds
 from ingle.generation import (
     Chat,
     ChatPrompt,
@@ -28,14 +30,7 @@ from ingle.server.protocol import (
     StreamOptions,
     TokenizeChatRequest,
 )
-from ingle.server.protocol_fields import (
-    MOST_PROMPTS,
-    MOST_STOP_IDS,
-    MOST_STOPS,
-    LogitBias,
-    Stop,
-    StopTokenIds,
-)
+from ingle.server.protocol_fields import MOST_PROMPTS, Stop
 from ingle.server.protocol_messages import FunctionCall, Message, Parts, RefusalPart
 from ingle.server.raw import given, refused
 
@@ -128,21 +123,15 @@ def asks(options: StreamOptions) -> bool:
 
 
 def sampling(request: SamplingFields) -> Sampling:
-    """How tokens are chosen; a top_k of -1 becomes 0, off in the core."""
+    """How tokens are chosen."""
     bias = given(request.logit_bias)
     allowed = given(request.allowed_token_ids)
     if allowed is not None:
         raw.ids(allowed, "allowed_token_ids")
     return Sampling(
-        temperature=request.temperature,
-        top_p=request.top_p,
-        top_k=0 if request.top_k == -1 else request.top_k,
-        min_p=request.min_p,
-        repetition_penalty=request.repetition_penalty,
-        presence_penalty=request.presence_penalty,
-        frequency_penalty=request.frequency_penalty,
+        *plain_values(request),
         seed=request.seed,
-        logit_bias=raw.decoded(bias, LogitBias, "logit_bias", SMALL_BYTES) if bias else {},
+        logit_bias=raw.decoded(bias, JsonLogitBias, "logit_bias", SMALL_BYTES) if bias else {},
         allowed_token_ids=allowed,
         prompt_logprobs=request.prompt_logprobs,
     )
@@ -284,6 +273,8 @@ def template_kwargs(variables: Raw | None) -> dict[str, Raw]:
     return found
 
 
+plain_values = operator.attrgetter(*PLAIN)
+"""The plain sampling fields of a request, in their order."""
 DEFAULT_MAX_TOKENS = 16  # OpenAI's default on completions.
 SMALL_BYTES = 1 << 16
 """Longest JSON text of a part with few entries, white space included."""

@@ -6,41 +6,33 @@ scaled to length 1. The core writes the answer.
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Raw
+from msgspec import Raw
 
 from ingle.errors import RefusedError
+from ingle.fields import INT32, TruncatePromptTokens, about
 from ingle.generation import GenerationRequest, Output, TextPrompt
 from ingle.server.convert import Caller, prompts
-from ingle.server.protocol import Labels
-from ingle.server.protocol_fields import Anything, Prompt, ShortText
+from ingle.server.protocol import CommonFields
+from ingle.server.protocol_fields import AddSpecialTokens, NoEffect, Prompt
 from ingle.server.raw import ABSENT, refused
 
 
-class EmbeddingRequest(Labels, kw_only=True, forbid_unknown_fields=True):
+class EmbeddingRequest(CommonFields, kw_only=True, forbid_unknown_fields=True):
     """Body of POST /v1/embeddings."""
 
     input: Prompt
-    """Text, texts, token ids, or lists of token ids. Ids are used as they are."""
-    model: Annotated[str, Meta(max_length=1024)] | None = None
-    """Served model's name; absent means the one that is served."""
-    encoding_format: Literal["float", "base64"] | None = None
-    """base64 is of little-endian f32; absent means float."""
-    dimensions: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
-    """Only the model's own number."""
-    pooling: Literal["last", "mean"] | None = None
-    """Hidden state of the last token (default), or the mean of all."""
-    add_special_tokens: bool | None = None
-    """Whether the tokenizer adds its start token; default true."""
-    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
-    """Keeps only so many of the last tokens; -1: as many as fit."""
-    priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
-    """Lower runs first."""
-    cache_salt: ShortText | None = None
-    """Requests share cached prefixes only if this and the tenant are equal."""
-    request_id: Annotated[str, Meta(max_length=256, pattern=r"^[\x21-\x7e]*$(?!\n)")] | None = None
-    """Comes back as X-Request-Id; may repeat."""
-    metadata: Anything = ABSENT
-    """No effect."""
+    encoding_format: Annotated[
+        Literal["float", "base64"] | None,
+        about("base64 is of little-endian f32; absent means float."),
+    ] = None
+    dimensions: Annotated[int, about("Only the model's own number.", ge=1, le=INT32)] | None = None
+    pooling: Annotated[
+        Literal["last", "mean"] | None,
+        about("Hidden state of the last token (default), or the mean of all."),
+    ] = None
+    add_special_tokens: AddSpecialTokens | None = None
+    truncate_prompt_tokens: TruncatePromptTokens | None = None
+    metadata: NoEffect = ABSENT
 
 
 def embedding(request: EmbeddingRequest, caller: Caller, hidden_size: int) -> GenerationRequest:

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ingle.errors import RefusedError
+from ingle.fields import PLAIN
 from ingle.server.convert import Caller
 from ingle.server.protocol import (
     ChatRequest,
@@ -62,9 +63,7 @@ RENAMED = {
 }
 """What is called otherwise in errors about a field, by that field."""
 WORD = re.compile(r"[.\[]")
-SAME_FIELDS = (
-    "stream temperature top_p top_k seed min_p min_tokens ignore_eos priority cache_salt"
-).split()
+SAME_FIELDS = (*PLAIN, *"stream seed min_tokens ignore_eos priority cache_salt".split())
 
 
 def chat_request(request: MessagesRequest, max_tokens: int | None) -> ChatRequest:

@@ -7,6 +7,8 @@ request asks for it, or where there is something to tell. Clients must expect fu
 
 from typing import Any, Final
 
+from ingle.fields import PLAIN
+
 Schema = dict[str, Any]
 
 TEXT: Final[Schema] = {"type": "string"}
@@ -209,11 +211,9 @@ MODEL = record(
         "status": one_of("loaded", "stuck", "dead"),
         "default_sampling_params": record(
             {
-                "temperature": NUMBER,
-                "top_k": COUNT,
-                "top_p": NUMBER,
-                "min_p": NUMBER,
-                "repetition_penalty": NUMBER,
+                each.name: COUNT if each.is_whole else NUMBER
+                for each in PLAIN.values()
+                if each.from_model
             }
         ),
     }

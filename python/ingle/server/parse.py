@@ -15,9 +15,9 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ingle.errors import RefusedError
+from ingle.faults import fault_of
 from ingle.generation import check_body
-from ingle.server.raw import UNKNOWN, refusal
-from ingle.server.unknown import OFF_VALUES, without_unknown
+from ingle.server.unknown import is_among, off_values, without_unknown
 
 log = logging.getLogger("ingle.server")
 
@@ -40,8 +40,9 @@ class BodyParser(Generic[T]):
         try:
             request = self._decode(body)
         except msgspec.ValidationError as error:
-            if UNKNOWN.match(str(error)) is None:
-                raise refusal(error, self._kind) from None
+            fault = fault_of(error, self._kind, body)
+            if fault.code != "unknown_field":
+                raise fault.refusal() from None
             check_body(body)
             return self._parse_slowly(body)
         except (msgspec.DecodeError, RecursionError) as error:
@@ -67,11 +68,12 @@ class BodyParser(Generic[T]):
         return make(self._parse_slowly(body), *arguments)
 
     def _parse_slowly(self, body: bytes) -> T:
+        left = Raw(body.strip())
         try:
-            left = without_unknown(Raw(body.strip()), self._kind, self._unknown.may_go)
+            left = without_unknown(left, self._kind, self._unknown.may_go)
             return self._decode(left)
         except msgspec.ValidationError as error:
-            raise refusal(error, self._kind) from None
+            raise fault_of(error, self._kind, left).refusal() from None
 
 
 class UnknownFields:
@@ -114,7 +116,7 @@ def is_off(place: str, name: str, value: Raw) -> bool:
         return True
     if place:
         return bool(found == [])
-    return any(found == off and type(found) is type(off) for off in OFF_VALUES.get(name, ()))
+    return is_among(found, off_values().get(name, ()))
 
 
 FIRST_TYPES_BYTES = 16 << 10

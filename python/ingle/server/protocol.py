@@ -1,33 +1,60 @@
 """[1] The requests of the HTTP API as types: every limit that one field can have stands here.
 
-Any thread; plain data. `null` equals absent everywhere. Unknown fields never get this far, see
-parse.py. What may be long stays JSON text, see raw.py; its limits, the checks that need two fields,
-and the way to the core's document are in convert.py.
+Any thread; plain data. `null` equals absent everywhere. The fields that the Python API has too are
+defined in ingle/fields.py, the plain sampling fields in the core; a class here says which endpoint
+has which. Unknown fields never get this far, see parse.py. What may be long stays JSON text, see
+raw.py; its limits, the checks that need two fields, and the way to the core's document are in
+convert.py.
 """
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from ingle.server.protocol_fields import (
-    AllowedOrNull,
-    Anything,
+from ingle.fields import (
     BadWords,
+    CacheSalt,
+    Count,
+    Echo,
+    GuidedGrammar,
+    GuidedRegex,
+    IgnoreEos,
+    IncludeStop,
+    Logprobs,
+    LongText,
+    MinTokens,
+    N,
+    Priority,
+    Seed,
+    ShortText,
+    SkipSpecialTokens,
+    TruncatePromptTokens,
+    about,
+    plain_struct,
+)
+from ingle.server.protocol_fields import (
+    AddGenerationPrompt,
+    AddSpecialTokens,
+    AllowedOrNull,
     BiasOrNull,
     Choices,
-    Count,
+    ContinueFinalMessage,
     Ids,
-    Int64,
-    LongText,
+    MaxTokens,
+    ModelName,
+    NoEffect,
     Object,
     ObjectOrNull,
+    ParallelToolCalls,
     Prompt,
+    RequestId,
     SchemaOrText,
-    ShortText,
     StopIdsOrNull,
     StopOrNull,
+    TemplateKwargs,
     Text,
     ToolName,
+    TopLogprobs,
 )
 from ingle.server.protocol_messages import Messages
 from ingle.server.raw import ABSENT
@@ -82,99 +109,101 @@ class StructuredOutputs(Struct, kw_only=True, forbid_unknown_fields=True):
     """In llguidance's dialect of Lark."""
 
 
-class Labels(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Labels, hints and wishes of every request that have no effect, or none but to be refused."""
+class CommonFields(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What every request that computes something has; most of it has no effect."""
 
-    user: Anything = ABSENT
-    """No effect."""
-    safety_identifier: Anything = ABSENT
-    """No effect."""
-    prompt_cache_key: Anything = ABSENT
-    """No effect: the core finds equal prefixes by itself."""
-    prompt_cache_options: Anything = ABSENT
-    """No effect, for the same reason."""
-    prompt_cache_retention: Anything = ABSENT
-    """No effect: a prefix is kept while there is room."""
-    store: Literal[False] | None = None
-    """Nothing is kept."""
-    service_tier: Literal["auto", "default"] | None = None
-    """No effect."""
-    modalities: list[Literal["text"]] | None = None
-    """No effect."""
+    model: ModelName | None = None
+    priority: Priority | None = None
+    cache_salt: CacheSalt | None = None
+    request_id: RequestId | None = None
+    user: NoEffect = ABSENT
+    safety_identifier: NoEffect = ABSENT
+    prompt_cache_key: NoEffect = ABSENT
+    prompt_cache_options: NoEffect = ABSENT
+    prompt_cache_retention: NoEffect = ABSENT
+    store: Annotated[Literal[False] | None, about("Nothing is kept.")] = None
+    service_tier: Annotated[Literal["auto", "default"] | None, about("No effect.")] = None
+    modalities: Annotated[list[Literal["text"]] | None, about("No effect.")] = None
 
 
-class SamplingFields(Labels, kw_only=True, forbid_unknown_fields=True):
+if TYPE_CHECKING:
+
+    class PlainFields(CommonFields, kw_only=True, forbid_unknown_fields=True):
+        """CommonFields and the plain sampling fields; see `SAMPLING_FIELDS` of the core."""
+
+        def __getattr__(self, name: str) -> Any: ...
+
+else:
+    PlainFields = plain_struct(
+        "PlainFields",
+        "CommonFields and the plain sampling fields; see `SAMPLING_FIELDS` of the core.",
+        CommonFields,
+        checked=True,
+        kw_only=True,
+        forbid_unknown_fields=True,
+    )
+
+
+class AnswerFields(PlainFields, kw_only=True, forbid_unknown_fields=True):
+    """What every request has that asks for text."""
+
+    stream: Annotated[bool | None, about("Sends the answer as it grows.", off=(False,))] = None
+    seed: Seed | None = None
+    min_tokens: MinTokens | None = None
+    stop: StopOrNull = ABSENT
+    ignore_eos: IgnoreEos | None = None
+
+
+class SamplingFields(AnswerFields, kw_only=True, forbid_unknown_fields=True):
     """What completions and chat have in common."""
 
-    model: Annotated[str, Meta(max_length=1024)] | None = None
-    """Served model's name; absent means the one that is served."""
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    n: Annotated[int, Meta(ge=1, le=128)] | None = None
-    """Choices for each prompt."""
-    seed: Int64 | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
-    """-1 and 0 mean off."""
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None
-    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    stream_options: Annotated[
+        StreamOptions | None, about("What a stream has beside the answer.")
+    ] = None
+    n: N | None = None
     logit_bias: BiasOrNull = ABSENT
     allowed_token_ids: AllowedOrNull = ABSENT
-    min_tokens: Count | None = None
-    stop: StopOrNull = ABSENT
-    """A text that ends a choice, or up to 64 of them, among which token ids may stand as well."""
     stop_token_ids: StopIdsOrNull = ABSENT
-    """Tokens that end a choice; at most 128, those in `stop` included."""
-    include_stop_str_in_output: bool | None = None
-    ignore_eos: bool | None = None
-    skip_special_tokens: bool | None = None
-    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
-    """Keeps only so many of the prompt's last tokens; -1: as many as fit."""
-    prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    """vLLM's: log-probs of the prompt's tokens, each with so many alternatives; not in streams."""
-    return_token_ids: bool | None = None
-    priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
-    """Lower runs first."""
-    cache_salt: ShortText | None = None
-    """Requests share cached prefixes only if this and the tenant are equal."""
-    response_format: TextFormat | JsonObjectFormat | JsonSchemaFormat | None = None
+    include_stop_str_in_output: IncludeStop | None = None
+    skip_special_tokens: SkipSpecialTokens | None = None
+    truncate_prompt_tokens: TruncatePromptTokens | None = None
+    prompt_logprobs: Annotated[
+        Logprobs | None,
+        about(
+            "vLLM's: log-probabilities of the prompt's tokens, each with so many alternatives; not "
+            "in streams."
+        ),
+    ] = None
+    return_token_ids: Annotated[
+        bool | None, about("Adds token ids to the answer.", off=(False,))
+    ] = None
+    response_format: Annotated[
+        TextFormat | JsonObjectFormat | JsonSchemaFormat | None, about("The form of each answer.")
+    ] = None
     guided_json: SchemaOrText = ABSENT
-    """A JSON schema that answers fit."""
-    guided_regex: LongText | None = None
-    """A regex, in the syntax of Rust's crate, that matches the whole of each answer."""
+    guided_regex: GuidedRegex | None = None
     guided_choice: Choices = ABSENT
-    """Answers are one of these."""
-    guided_grammar: LongText | None = None
-    """A grammar in llguidance's dialect of Lark."""
-    regex: LongText | None = None
-    """The same as `guided_regex`."""
-    structured_outputs: StructuredOutputs | None = None
+    guided_grammar: GuidedGrammar | None = None
+    regex: Annotated[LongText | None, about("The same as `guided_regex`.")] = None
+    structured_outputs: Annotated[
+        StructuredOutputs | None, about("vLLM's name for all `guided_` fields; one of its fields.")
+    ] = None
     bad_words: BadWords | None = None
-    """None of these stands in an answer after its reasoning, however its tokens are cut. One that
-    they leave no way on ends with the finish reason `content_filter`."""
-    request_id: Annotated[str, Meta(max_length=256, pattern=r"^[\x21-\x7e]*$(?!\n)")] | None = None
-    """Comes back as X-Request-Id; may repeat."""
-    metadata: Anything = ABSENT
-    """No effect."""
+    metadata: NoEffect = ABSENT
 
 
 class CompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     """Body of POST /v1/completions."""
 
     prompt: Prompt
-    """Text, texts, token ids, or lists of token ids. Ids are used as they are."""
-    max_tokens: Count | None = None
-    """Absent means 16."""
-    logprobs: Annotated[int, Meta(ge=0, le=20)] | Literal[False] | None = None
-    """Alternatives with each token; 0 gives the token's own alone."""
-    best_of: Annotated[int, Meta(ge=1, le=128)] | None = None
-    """Makes so many choices for each prompt and tells the `n` likeliest; not in streams."""
-    echo: bool | None = None
-    add_special_tokens: bool | None = None
-    """Whether the tokenizer adds its start token; default true."""
+    max_tokens: Annotated[Count | None, about("Most tokens of an answer; absent: 16.")] = None
+    logprobs: Logprobs | Literal[False] | None = None
+    best_of: Annotated[
+        N | None,
+        about("Makes so many answers for each prompt and sends the `n` likeliest; not in streams."),
+    ] = None
+    echo: Echo | None = None
+    add_special_tokens: AddSpecialTokens | None = None
 
 
 class FunctionDefinition(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -193,8 +222,7 @@ class ToolDefinition(Struct, kw_only=True, forbid_unknown_fields=True):
 
     type: Literal["function"]
     function: FunctionDefinition
-    cache_control: Anything = ABSENT
-    """No effect."""
+    cache_control: NoEffect = ABSENT
 
 
 class FunctionName(Struct, forbid_unknown_fields=True):
@@ -216,34 +244,37 @@ Tools = Annotated[list[ToolDefinition], Meta(max_length=1024)]
 class ChatRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     """Body of POST /v1/chat/completions."""
 
-    messages: Messages
-    add_generation_prompt: bool | None = None
-    """Ends the prompt with the start of an assistant's turn; default true."""
-    continue_final_message: bool | None = None
-    """Leaves the last message open, so that the answer goes on with it."""
-    chat_template_kwargs: ObjectOrNull = ABSENT
-    """Further variables of the model's template."""
-    max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
-    max_completion_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
-    """Wins over `max_tokens`; absent means the rest of the context."""
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    """Alternatives with each token; needs `logprobs`."""
-    tools: Tools | None = None
-    """Functions that the model may call."""
-    tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
-    """Absent means auto. With `none` the model is not told of the tools."""
-    parallel_tool_calls: bool | None = None
-    """Whether one answer may have several calls; default true. No effect without tools."""
+    messages: Annotated[Messages, about("The conversation so far.")]
+    add_generation_prompt: AddGenerationPrompt | None = None
+    continue_final_message: ContinueFinalMessage | None = None
+    chat_template_kwargs: TemplateKwargs = ABSENT
+    max_tokens: MaxTokens | None = None
+    max_completion_tokens: Annotated[
+        MaxTokens | None, about("The same; wins over `max_tokens`.")
+    ] = None
+    logprobs: Annotated[
+        bool | None, about("Whether each token comes with its log-probability.", off=(False,))
+    ] = None
+    top_logprobs: Annotated[
+        TopLogprobs | None, about("Alternatives with each token; needs `logprobs`.")
+    ] = None
+    tools: Annotated[Tools | None, about("Functions that the model may call.", off=([],))] = None
+    tool_choice: Annotated[
+        Literal["auto", "none", "required"] | NamedTool | None,
+        about(
+            "Whether the model calls a tool: absent means auto; with none it does not see them.",
+            off=("none", "auto"),
+        ),
+    ] = None
+    parallel_tool_calls: ParallelToolCalls | None = None
 
 
 class TokenizeTextRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """Body of POST /tokenize for plain text."""
 
     prompt: Text
-    model: LongText | None = None
-    add_special_tokens: bool | None = None
-    """Default true."""
+    model: ModelName | None = None
+    add_special_tokens: AddSpecialTokens | None = None
     return_token_strs: bool | None = None
 
 
@@ -253,13 +284,10 @@ class TokenizeChatRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     messages: Messages
     tools: Tools | None = None
     """Functions that the model may call."""
-    add_generation_prompt: bool | None = None
-    """Ends the prompt with the start of an assistant's turn; default true."""
-    continue_final_message: bool | None = None
-    """Leaves the last message open, so that the answer goes on with it."""
-    chat_template_kwargs: ObjectOrNull = ABSENT
-    """Further variables of the model's template."""
-    model: LongText | None = None
+    add_generation_prompt: AddGenerationPrompt | None = None
+    continue_final_message: ContinueFinalMessage | None = None
+    chat_template_kwargs: TemplateKwargs = ABSENT
+    model: ModelName | None = None
     return_token_strs: bool | None = None
 
 
@@ -267,4 +295,4 @@ class DetokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """Body of POST /detokenize."""
 
     tokens: Ids
-    model: LongText | None = None
+    model: ModelName | None = None

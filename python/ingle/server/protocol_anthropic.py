@@ -4,20 +4,33 @@ Any thread; plain data, as protocol.py. Checks that need several fields, and the
 in messages.py.
 """
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta, Raw, Struct
 
+from ingle.fields import (
+    MOST_STOPS,
+    CacheSalt,
+    Count,
+    IgnoreEos,
+    LongText,
+    MinTokens,
+    Priority,
+    Seed,
+    ShortText,
+    StopText,
+    about,
+    plain_struct,
+)
 from ingle.server.protocol_fields import (
     TEXT,
     Anything,
-    Count,
-    Int64,
-    LongText,
+    MaxTokens,
+    ModelName,
+    NoEffect,
     Object,
-    ObjectOrNull,
-    ShortText,
-    StopText,
+    RequestId,
+    TemplateKwargs,
     Text,
     ToolName,
 )
@@ -192,51 +205,84 @@ class OutputConfig(Struct, kw_only=True, forbid_unknown_fields=True):
 class PromptFields(Struct, kw_only=True, forbid_unknown_fields=True):
     """What makes the prompt."""
 
-    messages: Annotated[list[Turn], Meta(min_length=1, max_length=16384)]
-    system: SystemContent = ABSENT
-    """A system message in front: text, or text blocks, which are joined by a line feed."""
-    model: Annotated[str, Meta(max_length=1024)] | None = None
-    """Served model's name; absent means the one that is served."""
-    tools: Annotated[list[ClientTool], Meta(max_length=1024)] | None = None
-    tool_choice: AutoChoice | AnyChoice | ToolChoice | NoChoice | None = None
-    """Absent means auto. With `none` the model is not told of the tools."""
-    thinking: ThinkingEnabled | ThinkingAdaptive | ThinkingDisabled | None = None
-    """Sets the variables `enable_thinking` and `thinking` of the chat template. Absent means the
-    template's default."""
-    output_config: OutputConfig | None = None
-    cache_control: Anything = ABSENT
-    """No effect: equal prefixes are found without it."""
+    messages: Annotated[
+        list[Turn], about("The conversation so far.", min_length=1, max_length=16384)
+    ]
+    system: Annotated[
+        SystemContent,
+        about(
+            "A system message in front: text, or text blocks, which are joined by a line feed.",
+            allowed="a string or a list of at most 16384 items",
+        ),
+    ] = ABSENT
+    model: ModelName | None = None
+    tools: Annotated[
+        Annotated[list[ClientTool], Meta(max_length=1024)] | None,
+        about("Functions that the model may call.", off=([],)),
+    ] = None
+    tool_choice: Annotated[
+        AutoChoice | AnyChoice | ToolChoice | NoChoice | None,
+        about("Absent means auto. With none the model does not see the tools."),
+    ] = None
+    thinking: Annotated[
+        ThinkingEnabled | ThinkingAdaptive | ThinkingDisabled | None,
+        about(
+            "Sets the variables enable_thinking and thinking of the chat template. Absent means "
+            "the template's default."
+        ),
+    ] = None
+    output_config: Annotated[OutputConfig | None, about("The form of the answer.")] = None
+    cache_control: Annotated[Anything, about("No effect: equal prefixes are found without it.")] = (
+        ABSENT
+    )
     # Not Anthropic's: as on chat completions.
-    chat_template_kwargs: ObjectOrNull = ABSENT
-    request_id: Annotated[str, Meta(max_length=256, pattern=r"^[\x21-\x7e]*$(?!\n)")] | None = None
-    """Comes back as X-Request-Id; may repeat."""
+    chat_template_kwargs: TemplateKwargs = ABSENT
+    request_id: RequestId | None = None
 
 
 class CountTokensRequest(PromptFields, kw_only=True, forbid_unknown_fields=True):
     """Body of POST /v1/messages/count_tokens."""
 
 
-class MessagesRequest(PromptFields, kw_only=True, forbid_unknown_fields=True):
+if TYPE_CHECKING:
+
+    class PlainFields(PromptFields, kw_only=True, forbid_unknown_fields=True):
+        """PromptFields and the plain sampling fields; see `SAMPLING_FIELDS` of the core."""
+
+        def __getattr__(self, name: str) -> Any: ...
+
+else:
+    PlainFields = plain_struct(
+        "PlainFields",
+        "PromptFields and the plain sampling fields; see `SAMPLING_FIELDS` of the core.",
+        PromptFields,
+        checked=True,
+        kw_only=True,
+        forbid_unknown_fields=True,
+    )
+
+
+class MessagesRequest(PlainFields, kw_only=True, forbid_unknown_fields=True):
     """Body of POST /v1/messages."""
 
-    max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)]
-    """Most tokens of the answer, thinking included. What the context has no room for is left out:
-    the stop_reason is then `model_context_window_exceeded`."""
-    stream: bool | None = None
-    stop_sequences: Annotated[list[StopText], Meta(max_length=64)] | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
-    """-1 and 0 mean off."""
-    metadata: Anything = ABSENT
-    """No effect."""
-    service_tier: Literal["auto", "standard_only"] | None = None
-    """No effect."""
-    speed: Literal["standard"] | None = None
+    max_tokens: Annotated[
+        MaxTokens,
+        about(
+            "Most tokens of the answer, thinking included. What the context has no room for is "
+            "left out: the stop_reason is then model_context_window_exceeded."
+        ),
+    ]
+    stream: Annotated[bool | None, about("Sends the answer as it grows.", off=(False,))] = None
+    stop_sequences: Annotated[
+        Annotated[list[StopText], Meta(max_length=MOST_STOPS)] | None,
+        about("Texts that end the answer.", off=([],)),
+    ] = None
+    metadata: NoEffect = ABSENT
+    service_tier: Annotated[Literal["auto", "standard_only"] | None, about("No effect.")] = None
+    speed: Annotated[Literal["standard"] | None, about("No effect.")] = None
     # Not Anthropic's: as on chat completions.
-    seed: Int64 | None = None
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    min_tokens: Count | None = None
-    ignore_eos: bool | None = None
-    priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
-    cache_salt: ShortText | None = None
+    seed: Seed | None = None
+    min_tokens: MinTokens | None = None
+    ignore_eos: IgnoreEos | None = None
+    priority: Priority | None = None
+    cache_salt: CacheSalt | None = None

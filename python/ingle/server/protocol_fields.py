@@ -8,28 +8,82 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Raw
 
+from ingle.fields import (
+    INT32,
+    MOST_LOGPROBS,
+    MOST_STOP_IDS,
+    MOST_STOPS,
+    AllowedTokenIds,
+    GuidedChoice,
+    GuidedJson,
+    JsonLogitBias,
+    StopText,
+    StopTokenIds,
+    TokenIdField,
+    about,
+)
+
 # Limits that several fields share. They bound memory before anything is queued; what the model
 # itself allows (context, vocabulary) the core checks.
 MOST_PROMPTS = 2048
 MOST_IDS = 1 << 21
-MOST_STOPS = 64
-MOST_STOP_IDS = 128
-MOST_CHOICES = 10_000
-StopText = Annotated[str, Meta(min_length=1, max_length=1024)]
-BadWords = Annotated[list[Annotated[str, Meta(min_length=1, max_length=256)]], Meta(max_length=128)]
-TokenIdField = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-BiasKey = Annotated[str, Meta(pattern=r"^[0-9]{1,9}$")]
-BiasValue = Annotated[float, Meta(ge=-100, le=100)]
-LogitBias = Annotated[dict[BiasKey, BiasValue], Meta(max_length=1024)]
-StopTokenIds = Annotated[list[TokenIdField], Meta(max_length=MOST_STOP_IDS)]
 StopList = Annotated[list[StopText | TokenIdField], Meta(max_length=MOST_STOPS + MOST_STOP_IDS)]
-Stop: Any = StopText | StopList
-Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-ShortText = Annotated[str, Meta(max_length=512)]
-ToolName = Annotated[str, Meta(extra_json_schema={"pattern": "^[A-Za-z0-9_.:/-]{1,128}$"})]
+Stop: Any = Annotated[
+    StopText | StopList,
+    about(
+        "A text that ends an answer, or a list of at most 64 of them, in which token ids may stand "
+        "too.",
+        off=([],),
+    ),
+]
+TOOL_NAME = {"pattern": "^[A-Za-z0-9_.:/-]{1,128}$"}
+ToolName = Annotated[str, Meta(extra_json_schema=TOOL_NAME)]
 """The pattern is checked in structured.py: a decoder would ask Python's regex for each of many."""
-LongText = Annotated[str, Meta(max_length=1 << 18)]
-Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+
+ModelName = Annotated[
+    str, about("The served model's name; absent: the one that is served.", max_length=1024)
+]
+RequestId = Annotated[
+    str,
+    about(
+        "Comes back as X-Request-Id; may repeat.",
+        allowed="a string of at most 256 visible ASCII characters",
+        max_length=256,
+        pattern=r"^[\x21-\x7e]*$(?!\n)",
+    ),
+]
+ParallelToolCalls = Annotated[
+    bool,
+    about(
+        "Whether one answer may have several calls; default true. No effect without tools.",
+        off=(True, False),
+    ),
+]
+TopLogprobs = Annotated[
+    int, about("Alternatives with each token.", off=(0,), ge=0, le=MOST_LOGPROBS)
+]
+MaxTokens = Annotated[
+    int, about("Most tokens of an answer; absent: the rest of the context.", ge=1, le=INT32)
+]
+AddSpecialTokens = Annotated[
+    bool,
+    # Off where a chat template writes the special tokens itself.
+    about("Whether the tokenizer adds its start token; default true.", off=(False,)),
+]
+AddGenerationPrompt = Annotated[
+    bool,
+    about("Ends the prompt with the start of an assistant's turn; default true.", off=(True,)),
+]
+ContinueFinalMessage = Annotated[
+    bool,
+    about("Leaves the last message open, so that the answer goes on with it.", off=(False,)),
+]
+
+
+def json_part(kind: Any) -> Meta:
+    """A part that stays JSON text and is read as `kind` later; null is as good as absent."""
+    return Meta(extra_json_schema=or_null(kind), extra={"shape": kind})
 
 
 def or_null(kind: Any) -> dict[str, Any]:
@@ -39,7 +93,7 @@ def or_null(kind: Any) -> dict[str, Any]:
 
 # Parts that stay JSON text: nothing is checked by msgspec, the schemas are for the API document.
 TEXT = {"type": "string"}
-ID = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
+ID = {"type": "integer", "minimum": 0, "maximum": INT32}
 IDS = {"type": "array", "items": ID, "maxItems": MOST_IDS}
 PROMPT_FORMS = [
     TEXT,
@@ -52,19 +106,38 @@ PROMPT_FORMS = [
         "maxItems": MOST_PROMPTS,
     },
 ]
-ALLOWED = IDS | {"type": ["array", "null"], "minItems": 1}
-CHOICES = {"type": ["array", "null"], "items": TEXT, "maxItems": MOST_CHOICES}
 Anything = Annotated[Raw, Meta(extra_json_schema={})]
-Text = Annotated[Raw, Meta(extra_json_schema=TEXT)]
-TextOrNull = Annotated[Raw, Meta(extra_json_schema={"type": ["string", "null"]})]
-Object = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
-ObjectOrNull = Annotated[Raw, Meta(extra_json_schema={"type": ["object", "null"]})]
+NoEffect = Annotated[Raw, about("No effect.", extra_json_schema={})]
+Text = Annotated[Raw, Meta(extra_json_schema=TEXT, extra={"allowed": "a string"})]
+TextOrNull = Annotated[
+    Raw, Meta(extra_json_schema={"type": ["string", "null"]}, extra={"allowed": "a string"})
+]
+TemplateKwargs = Annotated[
+    Raw,
+    about(
+        "Further variables of the model's chat template.",
+        off=({},),
+        allowed="an object",
+        extra_json_schema={"type": ["object", "null"]},
+    ),
+]
+Object = Annotated[Raw, Meta(extra_json_schema={"type": "object"}, extra={"allowed": "an object"})]
+ObjectOrNull = Annotated[
+    Raw, Meta(extra_json_schema={"type": ["object", "null"]}, extra={"allowed": "an object"})
+]
 Arguments = Annotated[Raw, Meta(extra_json_schema={"type": ["object", "string", "null"]})]
-SchemaOrText = Annotated[Raw, Meta(extra_json_schema={"type": ["object", "string", "null"]})]
-Choices = Annotated[Raw, Meta(extra_json_schema=CHOICES)]
 Ids = Annotated[Raw, Meta(extra_json_schema=IDS)]
-AllowedOrNull = Annotated[Raw, Meta(extra_json_schema=ALLOWED)]
-StopOrNull = Annotated[Raw, Meta(extra_json_schema=or_null(Stop))]
-StopIdsOrNull = Annotated[Raw, Meta(extra_json_schema=or_null(StopTokenIds))]
-BiasOrNull = Annotated[Raw, Meta(extra_json_schema=or_null(LogitBias))]
-Prompt = Annotated[Raw, Meta(extra_json_schema={"anyOf": PROMPT_FORMS})]
+SchemaOrText = Annotated[Raw, json_part(GuidedJson)]
+Choices = Annotated[Raw, json_part(GuidedChoice)]
+AllowedOrNull = Annotated[Raw, json_part(AllowedTokenIds)]
+StopOrNull = Annotated[Raw, json_part(Stop)]
+StopIdsOrNull = Annotated[Raw, json_part(StopTokenIds)]
+BiasOrNull = Annotated[Raw, json_part(JsonLogitBias)]
+Prompt = Annotated[
+    Raw,
+    about(
+        "Text, texts, token ids or lists of token ids. Ids are used as they are.",
+        allowed="a string, a list of strings, a list of token ids or a list of such lists",
+        extra_json_schema={"anyOf": PROMPT_FORMS},
+    ),
+]

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Raw, Struct
 
-from ingle.server.protocol_fields import TEXT, Anything, Arguments, LongText, Text, TextOrNull
+from ingle.fields import LongText
+from ingle.server.protocol_fields import TEXT, Anything, Arguments, Text, TextOrNull
 from ingle.server.raw import ABSENT
 
 PARTS = [{"$ref": f"#/components/schemas/{name}"} for name in ("TextPart", "RefusalPart")]

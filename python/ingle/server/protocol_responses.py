@@ -8,19 +8,19 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Raw, Struct, field
 
-from ingle.server.protocol import Labels
+from ingle.fields import Count, LongText, ShortText, about
+from ingle.server.protocol import AnswerFields
 from ingle.server.protocol_fields import (
     TEXT,
     Anything,
-    Count,
-    Int64,
-    LongText,
+    MaxTokens,
     Object,
     ObjectOrNull,
-    ShortText,
-    StopOrNull,
+    ParallelToolCalls,
+    TemplateKwargs,
     TextOrNull,
     ToolName,
+    TopLogprobs,
 )
 from ingle.server.raw import ABSENT
 
@@ -85,7 +85,13 @@ class InputItem(Struct, kw_only=True, forbid_unknown_fields=True):
 
 InputItems = Annotated[list[InputItem], Meta(min_length=1, max_length=16384)]
 FORMS = {"anyOf": [TEXT, ITEMS]}
-Input = Annotated[Raw, Meta(extra_json_schema=FORMS, extra={"shape": InputItems})]
+Input = Annotated[
+    Raw,
+    Meta(
+        extra_json_schema=FORMS,
+        extra={"shape": InputItems, "allowed": "a string or a list of 1 to 16384 items"},
+    ),
+]
 
 
 class ResponseTool(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -148,52 +154,44 @@ class ReasoningOptions(Struct, kw_only=True, forbid_unknown_fields=True):
     generate_summary: None = None
 
 
-class ResponsesRequest(Labels, kw_only=True, forbid_unknown_fields=True):
+class ResponsesRequest(AnswerFields, kw_only=True, forbid_unknown_fields=True):
     """Body of POST /v1/responses."""
 
-    input: Input
-    model: Annotated[str, Meta(max_length=1024)] | None = None
-    """Served model's name; absent means the one that is served."""
-    instructions: TextOrNull = ABSENT
-    """A system message in front."""
-    stream: bool | None = None
-    stream_options: ObjectOrNull = ABSENT
-    """No effect: nothing is obfuscated."""
-    max_output_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
-    """Absent means the rest of the context."""
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    """Alternatives with each token; needs message.output_text.logprobs in `include`."""
-    include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = (
-        None
-    )
-    """Log-probs of the text. The other has no effect: reasoning comes as text, never encrypted."""
-    text: TextOptions | None = None
-    reasoning: ReasoningOptions | None = None
-    tools: Annotated[list[ResponseTool], Meta(max_length=1024)] | None = None
-    tool_choice: Literal["auto", "none", "required"] | ResponseToolChoice | None = None
-    parallel_tool_calls: bool | None = None
-    """Whether one answer may have several calls; default true."""
-    max_tool_calls: Count | None = None
-    """No effect: it counts calls of built-in tools, which there are none of."""
-    background: Literal[False] | None = None
-    truncation: Literal["disabled"] | None = None
-    """Too long an input is refused."""
-    metadata: Annotated[dict[ShortText, ShortText], Meta(max_length=16)] | None = None
-    """Comes back."""
-    # Not OpenAI's: as on chat completions.
-    seed: Int64 | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
-    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    stop: StopOrNull = ABSENT
-    min_tokens: Count | None = None
-    ignore_eos: bool | None = None
-    chat_template_kwargs: ObjectOrNull = ABSENT
-    priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
-    cache_salt: ShortText | None = None
-    request_id: Annotated[str, Meta(max_length=256, pattern=r"^[\x21-\x7e]*$(?!\n)")] | None = None
-    """Comes back as X-Request-Id; may repeat."""
+    input: Annotated[Input, about("A text, or the items of a conversation.")]
+    instructions: Annotated[TextOrNull, about("A system message in front.")] = ABSENT
+    stream_options: Annotated[ObjectOrNull, about("No effect: nothing is obfuscated.")] = ABSENT
+    max_output_tokens: MaxTokens | None = None
+    top_logprobs: Annotated[
+        TopLogprobs | None,
+        about("Alternatives with each token; needs message.output_text.logprobs in `include`."),
+    ] = None
+    include: Annotated[
+        list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None,
+        about(
+            "Log-probabilities of the text. The other has no effect: reasoning comes as text, "
+            "never encrypted."
+        ),
+    ] = None
+    text: Annotated[TextOptions | None, about("The form of the answer.")] = None
+    reasoning: Annotated[
+        ReasoningOptions | None, about("No effect: only with all of its fields absent.")
+    ] = None
+    tools: Annotated[
+        Annotated[list[ResponseTool], Meta(max_length=1024)] | None,
+        about("Functions that the model may call.", off=([],)),
+    ] = None
+    tool_choice: Annotated[
+        Literal["auto", "none", "required"] | ResponseToolChoice | None,
+        about("Whether the model calls a tool; absent means auto.", off=("none", "auto")),
+    ] = None
+    parallel_tool_calls: ParallelToolCalls | None = None
+    max_tool_calls: Annotated[
+        Count | None,
+        about("No effect: it counts calls of built-in tools, of which there are none."),
+    ] = None
+    background: Annotated[Literal[False] | None, about("An answer comes at once.")] = None
+    truncation: Annotated[Literal["disabled"] | None, about("Too long an input is refused.")] = None
+    metadata: Annotated[
+        Annotated[dict[ShortText, ShortText], Meta(max_length=16)] | None, about("Comes back.")
+    ] = None
+    chat_template_kwargs: TemplateKwargs = ABSENT

@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Raw
 
 from ingle.errors import RefusedError
+from ingle.faults import described, fault_of
 from ingle.generation import check_body, check_ids
-from ingle.server.choices import choices_at
 from ingle.server.protocol_fields import MOST_IDS
 
 T = TypeVar("T")
@@ -36,7 +36,8 @@ def must_be(value: Raw, place: str, *kinds: str) -> Raw:
     """The value itself. Errors: RefusedError unless it is of one of these types."""
     found = kind(value)
     if found not in kinds:
-        raise refused(place, f"expected {' or '.join(kinds)}, got {found}")
+        wanted = " or ".join(WORDS[each] for each in kinds if each != "null")
+        raise refused(place, f"must be {wanted}, not {described(value)}")
     return value
 
 
@@ -48,14 +49,14 @@ def decoded(value: Raw, shape: type[T], place: str, most_bytes: int | None = Non
     try:
         return msgspec.json.decode(value, type=shape)
     except msgspec.ValidationError as error:
-        raise refusal(error, shape, place) from None
+        raise fault_of(error, shape, value, place).refusal() from None
 
 
 def entries(value: Raw, place: str, most: int) -> list[Raw]:
     """The entries of a list."""
     found = LIST.decode(must_be(value, place, "array"))
     if len(found) > most:
-        raise refused(place, f"{len(found)} entries, at most {most}")
+        raise refused(place, f"must be a list of at most {most} items, not {len(found)} items")
     return found
 
 
@@ -111,29 +112,7 @@ def refused(field: str, reason: str) -> RefusedError:
     return RefusedError(f"{field}: {reason}", field, "invalid_value")
 
 
-def refusal(error: msgspec.ValidationError, shape: Any, place: str = "") -> RefusedError:
-    """What is wrong with a value that is no `shape`, with the field's path; `place` is in front."""
-    text = str(error)
-    unknown = UNKNOWN.match(text)
-    expected, _, where = text.partition(" - at ")
-    path = PATH.search(where)
-    # An entry of a dictionary has no name there.
-    field = f"{place}{path[1]}".removeprefix(".").replace("[...]", "") if path else place
-    if unknown:
-        name = f"{field}.{unknown[1]}" if field else unknown[1]
-        return RefusedError(f"unknown field: {name[:200]}", name[:200], "unknown_field")
-    missing = MISSING.match(text)
-    if missing:
-        name = f"{field}.{missing[1]}" if field else missing[1]
-        return RefusedError(f"{name}: the field is required", name, "missing_field")
-    if INVALID.match(expected):
-        # A field of fixed values.
-        choices = choices_at(shape, path[1] if path else "")
-        expected = f"must be {choices}" if choices else "is none of the values that are known"
-    name = field or None
-    return RefusedError(f"{field}: {expected}" if field else expected, name, "invalid_value")
-
-
+WORDS = {"string": "a string", "object": "an object", "array": "a list"}
 KINDS = {
     b'"': "string",
     b"{": "object",
@@ -145,7 +124,3 @@ KINDS = {
 LIST = msgspec.json.Decoder(list[Raw])
 FIRST = re.compile(rb"\[[ \t\r\n]*(.)", re.DOTALL)
 JSON_SPACE = " \t\r\n"
-UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`( - at |$)", re.DOTALL)
-INVALID = re.compile(r"Invalid (enum )?value ")
-MISSING = re.compile(r"Object missing required field `(.*?)`")
-PATH = re.compile(r"`\$(.*)`$", re.DOTALL)

@@ -14,7 +14,9 @@ from msgspec import Raw, Struct
 from ingle.errors import RefusedError
 from ingle.server.convert import EMPTY_TEXT, Caller, random_hex
 from ingle.server.protocol import (
+    AnswerFields,
     ChatRequest,
+    CommonFields,
     FunctionDefinition,
     FunctionName,
     JsonObjectFormat,
@@ -46,9 +48,13 @@ RENAMED = {
 }
 """What is called otherwise in errors about a field, by that field."""
 SAME_FIELDS = (
-    "temperature top_p seed top_k min_p repetition_penalty presence_penalty frequency_penalty stop "
-    "min_tokens ignore_eos chat_template_kwargs priority cache_salt parallel_tool_calls stream"
-).split()
+    *AnswerFields.__struct_fields__[len(CommonFields.__struct_fields__) :],
+    "priority",
+    "cache_salt",
+    "chat_template_kwargs",
+    "parallel_tool_calls",
+)
+"""What a chat has under the same name: the fields of all that asks for text, and some more."""
 
 
 def chat_request(request: ResponsesRequest) -> ChatRequest:

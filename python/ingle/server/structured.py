@@ -9,6 +9,7 @@ from typing import Literal
 
 from msgspec import Raw
 
+from ingle.fields import MOST_CHOICES
 from ingle.generation import ChosenFunction, Function, Grammar, Tool
 from ingle.server.protocol import (
     ChatRequest,
@@ -18,7 +19,6 @@ from ingle.server.protocol import (
     SamplingFields,
     ToolDefinition,
 )
-from ingle.server.protocol_fields import MOST_CHOICES
 from ingle.server.raw import given, kind, must_be, object_in_text, refused, text_of, texts
 
 

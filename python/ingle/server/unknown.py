@@ -4,13 +4,18 @@ Any thread. Runs only for a body with such a field. Walks along the types of pro
 those parts that stay JSON whose type is known (`extra` of a Meta); makes no object of any other.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 from msgspec import Raw, inspect
 
-from ingle.server.choices import type_info
+from ingle.faults import type_info
+from ingle.server.embeddings import EmbeddingRequest
+from ingle.server.protocol import ChatRequest, CompletionRequest
+from ingle.server.protocol_anthropic import MessagesRequest
+from ingle.server.protocol_responses import ResponsesRequest
 from ingle.server.raw import kind
 
 MayGo = Callable[[str, str, Raw], bool]
@@ -98,72 +103,79 @@ NESTED = (inspect.StructType, inspect.ListType)
 FIELDS = msgspec.json.Decoder(dict[str, Raw])
 LIST = msgspec.json.Decoder(list[Raw])
 
-# Fields that are accepted only with a value that means "off", where a type does not have them; any
-# other value is refused.
-OFF_VALUES: dict[str, tuple[object, ...]] = {
+ENDPOINTS = (CompletionRequest, ChatRequest, ResponsesRequest, MessagesRequest, EmbeddingRequest)
+
+
+@functools.cache
+def off_values() -> dict[str, tuple[object, ...]]:
+    """Values with which a field is accepted that the type does not have; others are refused.
+
+    They mean "off": an endpoint takes them of every field of another one, and of other servers'.
+    """
+    found = dict(OFF_ELSEWHERE)
+    for endpoint in ENDPOINTS:
+        for field in msgspec.structs.fields(endpoint):
+            known = found.get(field.encode_name, ())
+            new = [off for off in off_of(type_info(field.type)) if not is_among(off, known)]
+            if new:
+                found[field.encode_name] = (*known, *new)
+    return found
+
+
+def is_among(value: object, values: tuple[object, ...]) -> bool:
+    """Whether a value is one of these; a bool never equals a number, nor 1 1.0."""
+    return any(value == each and type(value) is type(each) for each in values)
+
+
+def off_of(given: inspect.Type) -> tuple[object, ...]:
+    """What the annotation of a field says of it; see `about` of ingle/fields.py."""
+    match given:
+        case inspect.Metadata(type=inner, extra=extra):
+            extra = extra or {}
+            if "off" in extra:
+                return tuple(extra["off"])
+            return off_of(type_info(extra["shape"]) if "shape" in extra else inner)
+        case inspect.UnionType(types=several):
+            return next((off for each in several if (off := off_of(each))), ())
+    return ()
+
+
+# Fields that no endpoint here has.
+OFF_ELSEWHERE: dict[str, tuple[object, ...]] = {
     "access_programs": ({},),
-    "add_generation_prompt": (True,),
-    "add_special_tokens": (False,),  # On chats: the template has them.
     "audio": (),
-    "bad_words": ([],),
-    "best_of": (1,),
     "chat_template": ("",),
-    "chat_template_kwargs": ({},),
     "context_management": ([],),
-    "continue_final_message": (False,),
     "custom_logit_processor": ("",),
     "detokenize": (True,),
     "documents": ([],),
     "early_stopping": (False,),
     "ec_transfer_params": ({},),
-    "echo": (False,),
     "embed_dtype": ("float32",),
     "enable_response_messages": (False,),
     "endianness": ("little", "native"),
-    "frequency_penalty": (0, 0.0),
     "function_call": ("none", "auto"),
     "functions": ([],),
     "guided_decoding_backend": ("auto",),
-    "ignore_eos": (False,),
     "include_reasoning": (True,),
-    "include_stop_str_in_output": (False,),
     "kv_transfer_params": ({},),
     "length_penalty": (1, 1.0),
-    "logit_bias": ({},),
     "logits_processors": ([],),
     "logprob_token_ids": ([],),
-    "logprobs": (False,),
     "media_io_kwargs": ({},),
-    "min_p": (0, 0.0),
-    "min_tokens": (0,),
     "mm_processor_kwargs": ({},),
-    "n": (1,),
     "no_stop_trim": (False,),
     "normalize": (True,),
-    "parallel_tool_calls": (True, False),
-    "presence_penalty": (0, 0.0),
     "previous_input_messages": ([],),
-    "priority": (0,),
     "prompt_embeds": ([],),
-    "repetition_penalty": (1, 1.0),
     "return_hidden_states": (False,),
-    "return_token_ids": (False,),
     "return_token_offsets": (False,),
     "return_tokens_as_token_ids": (False,),
     "separate_reasoning": (True,),
-    "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
-    "stop": ([],),
-    "stop_token_ids": ([],),
-    "stream": (False,),
     "stream_reasoning": (True,),
     "suffix": ("",),
     "thinking_token_budget": (-1,),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
-    "top_k": (0, -1),
-    "top_logprobs": (0,),
-    "top_p": (1, 1.0),
     "truncation_side": ("left",),
     "use_activation": (True,),
     "use_beam_search": (False,),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ingle.fields import MOST_CHOICES
 from ingle.server import protocol_fields as fields
 from ingle.server.openapi import openapi_document
 
@@ -81,7 +82,7 @@ def test_bounds_of_log_probs_are_the_cores(kind, field, key, expected):
 
 def test_bounds_of_other_lists_are_the_cores():
     assert bounds("ResponsesRequest", "stop", "maxItems") == [MOST_STOPS + MOST_STOP_IDS]
-    assert bounds("StructuredOutputs", "choice", "maxItems") == [fields.MOST_CHOICES]
+    assert bounds("StructuredOutputs", "choice", "maxItems") == [MOST_CHOICES]
     assert bounds("CompletionRequest", "best_of", "maximum") == [core(PREPARE, "MAX_N")]
     assert bounds("DetokenizeRequest", "tokens", "maxItems") == [MOST_IDS]
     for kind, field in (("CompletionRequest", "prompt"), ("EmbeddingRequest", "input")):

@@ -9,6 +9,7 @@ from openai.types.chat import completion_create_params as chat_create_params
 from openai.types.responses import response_create_params
 
 from ingle.errors import RefusedError
+from ingle.fields import PLAIN
 from ingle.generation import encode
 from ingle.server import convert, embeddings, responses
 from ingle.server.embeddings import EmbeddingRequest
@@ -164,10 +165,9 @@ def plain(kind, body):
 
 def make_same(document):
     """Without what says the same as nothing."""
-    neutral = {"presence_penalty": 0, "frequency_penalty": 0, "top_p": 1, "min_p": 0, "top_k": 0}
-    neutral |= {"repetition_penalty": 1}
+    neutral = {name: field.off_values() for name, field in PLAIN.items()}
     sampling = document.get("sampling", {})
-    document["sampling"] = {k: v for k, v in sampling.items() if neutral.get(k) != v}
+    document["sampling"] = {k: v for k, v in sampling.items() if v not in neutral.get(k, ())}
     chat = document["prompts"][0].get("chat", {})
     if not chat.get("tools") and chat.get("tool_choice") in ("auto", "none"):
         del chat["tool_choice"]

@@ -1,0 +1,179 @@
+"""Writes what is made from the definitions of request fields: the fields of `ingle.SamplingParams`
+(python/ingle/sampling.py, between its markers) and docs/FIELDS.md.
+
+`make fields` runs it after a change of rust/core/src/sampling.rs, python/ingle/fields.py or the
+request types. With --check it only says whether both files are up to date.
+"""
+
+import sys
+import textwrap
+from pathlib import Path
+
+import msgspec
+from msgspec import inspect
+
+from ingle.faults import alternatives, one_of, type_info, words_of
+from ingle.fields import API_FIELDS, PLAIN
+from ingle.server.embeddings import EmbeddingRequest
+from ingle.server.protocol import ChatRequest, CompletionRequest
+from ingle.server.protocol_anthropic import MessagesRequest
+from ingle.server.protocol_responses import ResponsesRequest
+from ingle.server.unknown import off_of
+
+ROOT = Path(__file__).resolve().parents[1]
+SAMPLING = ROOT / "python/ingle/sampling.py"
+PAGE = ROOT / "docs/FIELDS.md"
+BEGIN = "    # Written by tools/write_fields.py from here on.\n"
+END = "    # End of what tools/write_fields.py writes.\n"
+ENDPOINTS = {
+    "completions": CompletionRequest,
+    "chat": ChatRequest,
+    "responses": ResponsesRequest,
+    "messages": MessagesRequest,
+    "embeddings": EmbeddingRequest,
+}
+# How the fields that are not plain look in `ingle.SamplingParams`.
+DECLARATIONS = {
+    "n": "int = 1",
+    "max_tokens": "int | None = 16",
+    "min_tokens": "int = 0",
+    "seed": "int | None = None",
+    "stop": "str | list[str] = msgspec.field(default_factory=list)",
+    "stop_token_ids": "list[int] = msgspec.field(default_factory=list)",
+    "include_stop_str_in_output": "bool = False",
+    "ignore_eos": "bool = False",
+    "skip_special_tokens": "bool = True",
+    "logit_bias": "dict[int, float] = msgspec.field(default_factory=dict)",
+    "allowed_token_ids": "list[int] | None = None",
+    "logprobs": "int | None = None",
+    "echo": "bool = False",
+    "truncate_prompt_tokens": "int | None = None",
+    "priority": "int = 0",
+    "cache_salt": "str | None = None",
+    "guided_json": "dict[str, Any] | str | None = None",
+    "guided_regex": "str | None = None",
+    "guided_choice": "list[str] | None = None",
+    "guided_grammar": "str | None = None",
+    "bad_words": "list[str] = msgspec.field(default_factory=list)",
+}
+INTRODUCTION = """# Request fields
+
+Written by `make fields`; a test compares this page with the code. Where a field is defined:
+[decision 0060](decisions/0060-request-fields.md).
+How to add one: [CONTRIBUTING](../CONTRIBUTING.md).
+
+`null` means the same as an absent field. An endpoint that lacks a field accepts it with a value
+that means "off" and refuses any other value by name. `--unknown-fields warn` accepts and counts
+those too.
+
+## Plain sampling fields
+
+Completions, chat, responses, messages, `ingle.SamplingParams` and the flags of `ingle generate`
+and `ingle chat` have all of them. A default with a star gives way to the model's own, if its
+generation_config.json has one.
+
+| field | allowed | default | off | meaning |
+|---|---|---|---|---|
+"""
+OTHERS = """
+## All other fields
+
+| field | allowed | off | where | meaning |
+|---|---|---|---|---|
+"""
+
+
+def description(given: inspect.Type) -> str:
+    """What the annotation says for users."""
+    match given:
+        case inspect.Metadata(type=inner, extra_json_schema=schema, extra=extra):
+            if schema and "description" in schema:
+                return str(schema["description"])
+            return description(type_info(extra["shape"]) if extra and "shape" in extra else inner)
+        case inspect.UnionType(types=several):
+            return next((text for each in several if (text := description(each))), "")
+    return ""
+
+
+def allowed(given: inspect.Type) -> str:
+    """The values, null aside."""
+    told = list(dict.fromkeys(words_of(list(alternatives(given)))))
+    return one_of([each for each in told if each != "null"])
+
+
+def sampling_block() -> str:
+    """The fields of `SamplingParams`, with their documentation."""
+    lines = []
+    for name, kind in API_FIELDS.items():
+        info = type_info(kind)
+        declaration = DECLARATIONS.get(name) or f"{PLAIN[name].number().__name__} | None = None"
+        values = allowed(info)
+        told = "" if values == "true or false" else f" {capitalised(values)}."
+        wrapped = textwrap.wrap(f'"""{description(info)}{told}"""', 96, break_on_hyphens=False)
+        lines += [f"{name}: {declaration}", *wrapped]
+    return textwrap.indent("\n".join(lines) + "\n", "    ")
+
+
+def capitalised(text: str) -> str:
+    """With a large first letter."""
+    return text[:1].upper() + text[1:]
+
+
+def page() -> str:
+    """docs/FIELDS.md."""
+    rows = []
+    for field in PLAIN.values():
+        star = "\\*" if field.from_model else ""
+        off = ", ".join(f"{value:g}" for value in field.off) or "-"
+        default = f"{field.default:g}{star}"
+        rows.append(f"| `{field.name}` | {field.allowed} | {default} | {off} | {field.about} |\n")
+    return INTRODUCTION + "".join(rows) + OTHERS + "".join(other_rows())
+
+
+def other_rows() -> list[str]:
+    """A row for each field and each meaning that it has somewhere."""
+    rows: dict[tuple[str, str, str, str], list[str]] = {}
+    for path, endpoint in ENDPOINTS.items():
+        for field in msgspec.structs.fields(endpoint):
+            name = field.encode_name
+            if name not in PLAIN:
+                info = type_info(field.type)
+                off = ", ".join(msgspec.json.encode(each).decode() for each in off_of(info)) or "-"
+                row = (name, cell(allowed(info)), cell(off), cell(description(info)))
+                rows.setdefault(row, []).append(path)
+    for name in API_FIELDS:
+        for row, paths in rows.items():
+            if row[0] == name:
+                paths.append("Python")
+                break
+    return [
+        f"| `{name}` | {values} | {off} | {', '.join(paths)} | {text} |\n"
+        for (name, values, off, text), paths in sorted(rows.items())
+    ]
+
+
+def cell(text: str) -> str:
+    """Text that a table can hold."""
+    return text.replace("|", "\\|")
+
+
+def with_block(source: str) -> str:
+    """sampling.py with its fields as they must be."""
+    before, rest = source.split(BEGIN)
+    return before + BEGIN + sampling_block() + END + rest.split(END)[1]
+
+
+def main() -> int:
+    """Writes both files, or compares them."""
+    wanted = {SAMPLING: with_block(SAMPLING.read_text()), PAGE: page()}
+    stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
+    for path in stale:
+        print(f"{path.relative_to(ROOT)}: not up to date; run `make fields`")
+        if "--check" not in sys.argv:
+            path.write_text(wanted[path])
+            print("written")
+    return 1 if stale and "--check" in sys.argv else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
