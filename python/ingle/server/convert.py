@@ -237,7 +237,7 @@ def content(turn: Message, place: str) -> Raw:
     if raw.kind(raw.must_be(found, place, "string", "array", "null")) == "string":
         return found
     texts = []
-    for i, part in enumerate(raw.decoded(found, Parts, place)):
+    for i, part in enumerate(raw.text_parts(found, Parts, place)):
         if isinstance(part, RefusalPart):
             texts.append(raw.must_be(part.refusal, f"{place}[{i}].refusal", "string"))
         else:

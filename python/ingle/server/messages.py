@@ -40,7 +40,17 @@ from ingle.server.protocol_anthropic import (
     Turn,
 )
 from ingle.server.protocol_messages import FunctionCall, Message, ToolCall
-from ingle.server.raw import ABSENT, as_raw, decoded, given, joined, kind, must_be, refused
+from ingle.server.raw import (
+    ABSENT,
+    as_raw,
+    decoded,
+    given,
+    joined,
+    kind,
+    must_be,
+    refused,
+    text_parts,
+)
 from ingle.server.structured import tool_name
 
 OF_ROLE: dict[str, tuple[type, ...]] = {
@@ -49,8 +59,6 @@ OF_ROLE: dict[str, tuple[type, ...]] = {
     "system": (TextBlock,),
 }
 UNSUPPORTED = {
-    "image": "images are not supported: the model reads text only",
-    "document": "documents are not supported: the model reads text only",
     "search_result": "search results are not supported: send their text",
     "redacted_thinking": "encrypted thinking cannot be read here: leave the block out",
 }
@@ -234,7 +242,7 @@ def text(content: Raw, place: str) -> Raw:
 def blocks_of(content: Raw, shape: Any, place: str) -> Any:
     """Content as blocks. Errors: RefusedError calls a block that we do not take by its name."""
     try:
-        return decoded(content, shape, place)
+        return text_parts(content, shape, place)
     except RefusedError:
         for i, block in enumerate(decoded(content, list[Typed], place)):
             if block.type in UNSUPPORTED:

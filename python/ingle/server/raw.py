@@ -9,7 +9,7 @@ import re
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from ingle.errors import RefusedError
 from ingle.faults import described, fault_of
@@ -50,6 +50,38 @@ def decoded(value: Raw, shape: type[T], place: str, most_bytes: int | None = Non
         return msgspec.json.decode(value, type=shape)
     except msgspec.ValidationError as error:
         raise fault_of(error, shape, value, place).refusal() from None
+
+
+def text_parts(value: Raw, shape: type[T], place: str) -> T:
+    """The parts of a content as Python objects.
+
+    Errors: RefusedError names the field; an image, audio or a file is refused as such.
+    """
+    try:
+        return decoded(value, shape, place)
+    except RefusedError:
+        refuse_media(value, place)
+        raise
+
+
+def refuse_media(value: Raw, place: str) -> None:
+    """Errors: RefusedError where one of the parts is something other than text."""
+    try:
+        found = msgspec.json.decode(value, type=list[_Typed])
+    except (msgspec.DecodeError, RecursionError):
+        return
+    for i, part in enumerate(found):
+        name = MEDIA.get(part.type or "")
+        if name is not None:
+            where = f"{place}[{i}]"
+            message = f"this model takes text only; {where} is {name}"
+            raise RefusedError(message, where, "invalid_value")
+
+
+class _Typed(Struct):
+    """An object of which the type alone is read."""
+
+    type: str | None = None
 
 
 def entries(value: Raw, place: str, most: int) -> list[Raw]:
@@ -112,6 +144,21 @@ def refused(field: str, reason: str) -> RefusedError:
     return RefusedError(f"{field}: {reason}", field, "invalid_value")
 
 
+MEDIA = {
+    "image": "an image",
+    "image_url": "an image",
+    "input_image": "an image",
+    "audio": "audio",
+    "audio_url": "audio",
+    "input_audio": "audio",
+    "video": "a video",
+    "video_url": "a video",
+    "input_video": "a video",
+    "document": "a document",
+    "file": "a file",
+    "input_file": "a file",
+}
+"""Types of parts that clients send and that are no text."""
 WORDS = {"string": "a string", "object": "an object", "array": "a list"}
 KINDS = {
     b'"': "string",

@@ -36,7 +36,7 @@ from ingle.server.protocol_responses import (
     ResponsesRequest,
     ResponseToolChoice,
 )
-from ingle.server.raw import ABSENT, decoded, given, joined, kind, must_be, refused
+from ingle.server.raw import ABSENT, decoded, given, joined, kind, must_be, refused, text_parts
 from ingle.server.structured import tool_name
 
 LOGPROBS = "message.output_text.logprobs"
@@ -164,7 +164,7 @@ def text(content: Raw, place: str) -> Raw:
     if kind(must_be(content, place, "string", "array")) == "string":
         return content
     texts = []
-    for i, part in enumerate(decoded(content, Parts, place)):
+    for i, part in enumerate(text_parts(content, Parts, place)):
         field = "refusal" if part.type == "refusal" else "text"
         told = needed(given(getattr(part, field)), f"{place}[{i}].{field}")
         texts.append(must_be(told, f"{place}[{i}].{field}", "string"))

@@ -238,7 +238,31 @@ def test_c08_role_of_the_wrong_type(chat, role):
 def test_c04_unknown_part_type(chat):
     part = '{"type":"image_url","image_url":{"url":"http://x"}}'
     error = refusal(chat, f'{{"messages":[{{"role":"user","content":[{part}]}}]}}')
-    assert error.param == "messages[0].content[0].type"
+    assert error.param == "messages[0].content[0]"
+    assert error.message == "this model takes text only; messages[0].content[0] is an image"
+
+
+@pytest.mark.parametrize(
+    ("part", "what"),
+    [
+        ('{"image_url":{"url":"http://x"},"type":"image_url"}', "an image"),
+        ('{"type":"input_image","image_url":"data:image/png;base64,x"}', "an image"),
+        ('{"type":"image","source":{"type":"base64","data":"x"}}', "an image"),
+        ('{"input_audio":{"data":"x","format":"wav"},"type":"input_audio"}', "audio"),
+        ('{"type":"video_url","video_url":{"url":"http://x"}}', "a video"),
+        ('{"type":"input_file","file_id":"x"}', "a file"),
+    ],
+)
+def test_what_is_no_text_is_refused_as_what_it_is(chat, part, what):
+    text = '{"type":"text","text":"x"}'
+    body = f'{{"messages":[{{"role":"user","content":[{text},{part}]}}]}}'
+    error = refusal(chat, body)
+    assert error.message == f"this model takes text only; messages[0].content[1] is {what}"
+    assert error.param == "messages[0].content[1]"
+    read = reader(ResponsesRequest, lambda asked, _: responses.chat_request(asked))
+    text = text.replace("text", "input_text", 1)
+    error = refusal(read, f'{{"input":[{{"role":"user","content":[{text},{part}]}}]}}')
+    assert error.message == f"this model takes text only; input[0].content[1] is {what}"
 
 
 def test_p05_chat_has_no_zero_max_tokens(chat):
