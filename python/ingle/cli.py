@@ -13,15 +13,15 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ingle import _core
-from ingle.config import Settings, add_flags, flag_name, load, places, with_flags
+from ingle.config import Settings, add_flags, flag_name, load, places, respelled, spellings
 from ingle.doctor import doctor_lines
 from ingle.engine import Engine, PromptLike
-from ingle.errors import ConfigError, IngleError, ModelError
+from ingle.errors import ConfigError, IngleError, ModelError, RefusedError
 from ingle.exit_codes import ExitCode
 from ingle.fields import PLAIN
 from ingle.sampling import SamplingParams
@@ -30,6 +30,7 @@ from ingle.sampling import SamplingParams
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
     options = parser().parse_args(arguments)
+    given = vars(options)
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )
@@ -37,15 +38,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(run(options))
     except ConfigError as error:
-        return complain(error, ExitCode.USAGE)
+        return complain(error, ExitCode.USAGE, given)
     except ModelError as error:
-        return complain(error, ExitCode.MODEL)
+        return complain(error, ExitCode.MODEL, given)
     except (IngleError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             # The reader of our output has left; so do we, without a traceback at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return int(ExitCode.OK)
-        return complain(error, ExitCode.FAILED)
+        return complain(error, ExitCode.FAILED, given)
     except KeyboardInterrupt:
         return int(ExitCode.INTERRUPTED)
 
@@ -248,7 +249,7 @@ def run_bench(options: argparse.Namespace) -> int:
     except WorkloadError as error:
         raise ConfigError(str(error)) from error
     except BenchError as error:
-        return complain(error, ExitCode.FAILED)
+        return complain(error, ExitCode.FAILED, vars(options))
 
 
 def check_bench(options: argparse.Namespace) -> None:
@@ -257,17 +258,17 @@ def check_bench(options: argparse.Namespace) -> None:
         raise ConfigError(f"url: must start with http:// or https://, not {options.url!r}")
     for name in ("requests", "concurrency"):
         if getattr(options, name) < 1:
-            raise ConfigError(f"{name}: must be at least 1, not {getattr(options, name)}")
+            raise ConfigError(f"--{name}: must be at least 1, not {getattr(options, name)}")
     for name in ("rate", "timeout"):
         value = getattr(options, name)
         if value is not None and not 0 < value < math.inf:
-            raise ConfigError(f"{name}: must be above 0, not {value:g}")
+            raise ConfigError(f"--{name}: must be above 0, not {value:g}")
     if options.processes < 0:
-        raise ConfigError(f"processes: must be at least 0, not {options.processes}")
+        raise ConfigError(f"--processes: must be at least 0, not {options.processes}")
     if options.server_pid is not None and not Path(f"/proc/{options.server_pid}").exists():
-        raise ConfigError(f"server-pid: no process {options.server_pid}")
+        raise ConfigError(f"--server-pid: no process {options.server_pid}")
     if options.plot is not None and not options.plot.parent.is_dir():
-        raise ConfigError(f"plot: no folder {options.plot.parent}")
+        raise ConfigError(f"--plot: no folder {options.plot.parent}")
 
 
 def json_object(name: str, text: str) -> dict[str, Any]:
@@ -275,9 +276,9 @@ def json_object(name: str, text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{name}: not JSON: {error}") from error
+        raise ConfigError(f"--{name}: not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise ConfigError(f"{name}: must be a JSON object")
+        raise ConfigError(f"--{name}: must be a JSON object")
     return value
 
 
@@ -296,7 +297,18 @@ def engine_of(settings: Settings) -> Engine:
     return Engine(settings.model, **settings.engine_values())
 
 
-def complain(error: Exception, code: ExitCode) -> int:
-    """One line on standard error."""
-    print(f"ingle: {with_flags(str(error))}", file=sys.stderr)
+def complain(error: Exception, code: ExitCode, given: Mapping[str, Any]) -> int:
+    """One line on standard error; fields and settings are named as they were `given`."""
+    text = str(error)
+    name = (error.param or "").split("[")[0] if isinstance(error, RefusedError) else ""
+    if name in SAMPLING_FLAGS and text.startswith(name):
+        text = SAMPLING_FLAGS[name] + text.removeprefix(name)
+    print(f"ingle: {respelled(text, spellings(given))}", file=sys.stderr)
     return int(code)
+
+
+SAMPLING_FLAGS = {
+    **{name: "--" + flag_name(name) for name in (*PLAIN, "max_tokens", "stop")},
+    "seed": "--sampling-seed",
+}
+"""Flags of `add_sampling_flags` by the fields that they set."""

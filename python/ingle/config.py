@@ -16,16 +16,25 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import msgspec
+from msgspec import Meta
 
 from ingle.demo import DEMO, resolve_model
 from ingle.errors import ConfigError
+from ingle.faults import fault_of
 from ingle.origins import parse_origins
 
 
 def about(group: str, text: str, **extra: Any) -> dict[str, Any]:
     """Metadata of a setting: `group` says who reads it, `text` is the flag's help."""
     return {"group": group, "help": text, **extra}
+
+
+SEED = f"a whole number from 0 to {2**64 - 1}"
+Seed = Annotated[int, Meta(ge=0, extra={"allowed": SEED})]
+"""msgspec has no bound beyond 63 bits: `Settings` checks the upper one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +44,7 @@ class Settings:
     Names are vLLM's where the meaning is the same.
     """
 
-    model: str
+    model: Annotated[str, Meta(min_length=1)]
     served_model_name: str | None = field(
         default=None,
         metadata=about(
@@ -63,28 +72,28 @@ class Settings:
             "auto: as the device keeps the weights best; on a GPU also bfloat16, float16 or half",
         ),
     )
-    max_model_len: int | None = field(
+    max_model_len: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = field(
         default=None,
         metadata=about(
             "engine", "longest prompt plus answer, in tokens; default: the model's own limit"
         ),
     )
-    max_num_seqs: int | None = field(
+    max_num_seqs: Annotated[int, Meta(ge=1, le=2**16)] | None = field(
         default=None,
         metadata=about("engine", "most requests in one step; default: 256, on a CPU 32"),
     )
-    max_num_batched_tokens: int | None = field(
+    max_num_batched_tokens: Annotated[int, Meta(ge=1, le=2**24)] | None = field(
         default=None,
         metadata=about("engine", "most token rows in one step; default: 2048, on a CPU 512"),
     )
-    block_size: int | None = field(
+    block_size: Annotated[int, Meta(ge=1, le=2**16)] | None = field(
         default=None,
         metadata=about("engine", "tokens in one block of the KV cache; default: 64, on a CPU 16"),
     )
     enable_prefix_caching: bool = field(
         default=True, metadata=about("engine", "do not share blocks of equal prefixes")
     )
-    kv_cache_memory_bytes: int | None = field(
+    kv_cache_memory_bytes: Annotated[int, Meta(ge=1, le=2**63 - 1)] | None = field(
         default=None,
         metadata=about(
             "engine",
@@ -92,13 +101,13 @@ class Settings:
             "max-num-seqs requests can fill; on a GPU what gpu-memory-utilization leaves",
         ),
     )
-    max_queue: int | None = field(
+    max_queue: Annotated[int, Meta(ge=1, le=2**24)] | None = field(
         default=None,
         metadata=about(
             "engine", "most requests that wait; more get 429; default: 4 x max-num-seqs"
         ),
     )
-    seed: int | None = field(
+    seed: Seed | None = field(
         default=None, metadata=about("engine", "makes requests without a seed repeatable")
     )
     chat_template: Path | None = field(
@@ -113,10 +122,10 @@ class Settings:
             "engine", "auto: sampling defaults come from the model's generation_config.json"
         ),
     )
-    cpu_threads: int = field(
+    cpu_threads: Annotated[int, Meta(ge=0, le=1024)] = field(
         default=0, metadata=about("engine", "worker threads of the cpu device; 0: physical cores")
     )
-    gpu_memory_utilization: float | None = field(
+    gpu_memory_utilization: Annotated[float, Meta(ge=0.01, le=1)] | None = field(
         default=None,
         metadata=about(
             "engine", "most of the card's memory that this process may hold; default: 0.9"
@@ -147,14 +156,14 @@ class Settings:
             "engine", "exactly this libcublasLt.so, instead of searching", metavar="FILE"
         ),
     )
-    health_stall_s: int = field(
+    health_stall_s: Annotated[int, Meta(ge=1, le=86400)] = field(
         default=30,
         metadata=about(
             "engine", "/health turns 503 if work waits and no step ended for so many seconds"
         ),
     )
     host: str = field(default="127.0.0.1", metadata=about("server", "address to listen on"))
-    port: int = field(
+    port: Annotated[int, Meta(ge=0, le=65535)] = field(
         default=8000, metadata=about("server", "TCP port to listen on; 0: any free one")
     )
     uds: Path | None = field(
@@ -184,23 +193,21 @@ class Settings:
         default="refuse",
         metadata=about("server", "what to do with a request field that ingle does not know"),
     )
-    max_body_bytes: int = field(
+    max_body_bytes: Annotated[int, Meta(ge=1024, le=1 << 30)] = field(
         default=8 << 20, metadata=about("server", "largest request body; more gets 413")
     )
-    shutdown_timeout: float = field(
+    shutdown_timeout: Annotated[float, Meta(ge=0, le=86400)] = field(
         default=30.0,
         metadata=about("server", "seconds that running requests get to end after SIGTERM"),
     )
 
     def __post_init__(self) -> None:
-        """Checks each value against its annotation and range; raises ConfigError by name."""
+        """Checks each value against its annotation; raises ConfigError by name."""
         for each in dataclasses.fields(self):
             value = coerce(each.name, each.type, getattr(self, each.name))
             object.__setattr__(self, each.name, value)
-        for name, low, high in RANGES:
-            value = getattr(self, name)
-            if value is not None and not low <= value <= high:
-                raise ConfigError(f"{flag_name(name)}: must be {low} to {high}, not {value}")
+        if self.seed is not None and self.seed >= 2**64:
+            raise ConfigError(f"seed: must be {SEED}, not {self.seed}")
         if self.sim_speed is not None:
             parse_sim_speed(self.sim_speed)
         if self.allowed_origins is not None:
@@ -222,7 +229,7 @@ class Settings:
         if self.sim_speed is not None:
             options["sim_speed"] = parse_sim_speed(self.sim_speed)
         if self.chat_template is not None:
-            options["chat_template"] = read_text("chat-template", self.chat_template)
+            options["chat_template"] = read_text("chat_template", self.chat_template)
         if self.cache_dir is not None:
             options["cache_dir"] = str(self.cache_dir)
         elif self.device.startswith(("auto", "cuda")):
@@ -273,21 +280,6 @@ def names(group: str) -> list[str]:
 
 
 DEFAULTS = {f.name: f.default for f in dataclasses.fields(Settings)}
-RANGES: Sequence[tuple[str, float, float]] = (
-    ("port", 0, 65535),
-    ("max_body_bytes", 1024, 1 << 30),
-    ("shutdown_timeout", 0, 86400),
-    ("cpu_threads", 0, 1024),
-    ("health_stall_s", 1, 86400),
-    ("seed", 0, 2**64 - 1),
-    ("max_model_len", 1, 2**31 - 1),
-    ("max_num_seqs", 1, 2**16),
-    ("max_num_batched_tokens", 1, 2**24),
-    ("block_size", 1, 2**16),
-    ("kv_cache_memory_bytes", 1, 2**63 - 1),
-    ("max_queue", 1, 2**24),
-    ("gpu_memory_utilization", 0.01, 1),
-)
 
 
 def flag_name(name: str) -> str:
@@ -296,46 +288,51 @@ def flag_name(name: str) -> str:
 
 
 def with_flags(text: str) -> str:
-    """A message of the core with its settings' names as a user of the command line knows them."""
-    return SETTING_NAME.sub(lambda found: flag_name(found[0]), text)
+    """A message with its settings' names as a user of the command line knows them: as flags."""
+    return respelled(text, {})
 
 
+def respelled(text: str, spellings: Mapping[str, str]) -> str:
+    """A message with its settings' names as the user has written them, else as flags.
+
+    A name of one word is only taken for a setting where the message begins with it.
+    """
+    text = LEADING_NAME.sub(lambda found: spellings.get(found[0], shown_flag(found[0])), text)
+    return SETTING_NAME.sub(
+        lambda found: spellings.get(found[0], shown_flag(found[0])).rpartition(": ")[2], text
+    )
+
+
+def shown_flag(name: str) -> str:
+    """The flag that sets `name`: `--max-model-len`."""
+    return f"--no-{flag_name(name)}" if DEFAULTS.get(name) is True else f"--{flag_name(name)}"
+
+
+LEADING_NAME = re.compile(
+    rf"^({'|'.join(name for name in (*DEFAULTS, 'config') if name != 'model')})(?=: )"
+)
 SETTING_NAME = re.compile(
     rf"(?<![\w/.-])({'|'.join(name for name in DEFAULTS if '_' in name)})(?![\w/-])"
 )
-"""Names with an underscore: the others read as words, and are their flags' names."""
 
 
 def coerce(name: str, kind: Any, value: Any) -> Any:
     """`value` as the type `kind`; a flag and a TOML value of the same meaning become equal."""
-    if type(None) in get_args(kind):
-        if value is None:
-            return None
-        kind = next(arg for arg in get_args(kind) if arg is not type(None))
-    if get_origin(kind) is Literal:
-        if value in get_args(kind):
-            return value
-        raise ConfigError(f"{flag_name(name)}: must be one of {', '.join(get_args(kind))}")
-    if kind is Path and isinstance(value, str):
-        value = Path(value)
-    if kind is float and type(value) is int:
-        value = float(value)
     if name == "allowed_origins" and type(value) is list:
         value = json.dumps(value)  # A list of the TOML file.
     if name == "sim_speed" and type(value) in (int, float):
         value = str(value)
-    if type(value) is kind or (kind is Path and isinstance(value, Path)):
-        return value
-    raise ConfigError(f"{flag_name(name)}: must be {TYPE_WORDS[kind]}, not {value!r}")
+    try:
+        return msgspec.convert(value, kind, dec_hook=path_of)
+    except msgspec.ValidationError as error:
+        raise ConfigError(fault_of(error, kind, value, name).message()) from None
 
 
-TYPE_WORDS = {
-    int: "a whole number",
-    float: "a number",
-    str: "text",
-    bool: "true or false",
-    Path: "a path",
-}
+def path_of(kind: type, value: Any) -> Path:
+    """A path from a text, for msgspec. Errors: TypeError for anything else."""
+    if kind is not Path or not isinstance(value, str | Path):
+        raise TypeError
+    return Path(value)
 
 
 def parse_sim_speed(text: str) -> float | str:
@@ -345,7 +342,7 @@ def parse_sim_speed(text: str) -> float | str:
     except ValueError:
         speed = -1.0
     if not speed > 0:
-        raise ConfigError(f"sim-speed: must be a positive number or inf, not {text!r}")
+        raise ConfigError(f"sim_speed: must be a positive number or inf, not {text!r}")
     return "inf" if speed == float("inf") else speed
 
 
@@ -357,19 +354,21 @@ def read_text(name: str, path: Path) -> str:
         raise ConfigError(f"{name}: cannot read {path}: {error}") from error
 
 
-def read_file(path: Path) -> dict[str, Any]:
-    """The settings of a TOML file by field name. Errors: ConfigError names an unknown key."""
+def read_file(path: Path) -> dict[str, tuple[str, Any]]:
+    """The settings of a TOML file by field name, each with the key that it has there.
+
+    Errors: ConfigError names an unknown key.
+    """
     try:
         table = tomllib.loads(read_text("config", path))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"config: {path}: {error}") from error
-    known = set(DEFAULTS)
     values = {}
     for key, value in table.items():
         name = key.replace("-", "_")
-        if name not in known:
+        if name not in DEFAULTS:
             raise ConfigError(f"config: {path}: unknown setting {key!r}")
-        values[name] = value
+        values[name] = (key, value)
     return values
 
 
@@ -379,25 +378,34 @@ def add_flags(parser: argparse.ArgumentParser, groups: Sequence[str]) -> None:
     for each in dataclasses.fields(Settings):
         if each.metadata.get("group") not in groups:
             continue
-        kind = next((k for k in (get_args(each.type) or (each.type,)) if k is not type(None)), str)
+        kind = plain_type(each.type)
         options: dict[str, Any] = {
             "dest": each.name,
             "default": argparse.SUPPRESS,
             "help": help_text(each.metadata["help"], each.default),
         }
-        if each.type is bool:
+        if kind is bool:
             # A flag turns a setting away from its default.
             if each.default is True:
                 parser.add_argument("--no-" + flag_name(each.name), action="store_false", **options)
             else:
                 parser.add_argument("--" + flag_name(each.name), action="store_true", **options)
             continue
-        if get_origin(each.type) is Literal:
-            options["choices"] = get_args(each.type)
+        if get_origin(kind) is Literal:
+            options["choices"] = get_args(kind)
         else:
             options["type"] = kind
             options["metavar"] = each.metadata.get("metavar", kind.__name__.upper())
         parser.add_argument("--" + flag_name(each.name), **options)
+
+
+def plain_type(kind: Any) -> Any:
+    """The type of a setting's values, without None and without a range."""
+    if get_origin(kind) is Annotated:
+        return plain_type(get_args(kind)[0])
+    if type(None) in get_args(kind):
+        return plain_type(next(each for each in get_args(kind) if each is not type(None)))
+    return kind
 
 
 CONFIG_HELP = "TOML file of settings, named as the flags here; a flag wins over the file"
@@ -410,11 +418,28 @@ def help_text(text: str, default: Any) -> str:
 
 
 def load(arguments: Mapping[str, Any]) -> Settings:
-    """Settings from parsed flags: those given, over the file's, over the defaults."""
+    """Settings from parsed flags: those given, over the file's, over the defaults.
+
+    Errors: ConfigError names a setting as it was written: a flag, or a key of the file.
+    """
     file = arguments.get("config")
-    values = read_file(file) if file is not None else {}
-    known = set(DEFAULTS)
-    values.update({k: v for k, v in arguments.items() if k in known and v is not None})
-    if "model" not in values:
-        raise ConfigError("model: no model given")
-    return Settings(**values)
+    try:
+        values = {name: value for name, (_, value) in read_file(file).items()} if file else {}
+        values.update({k: v for k, v in arguments.items() if k in DEFAULTS and v is not None})
+        if "model" not in values:
+            raise ConfigError("model: no model given")
+        return Settings(**values)
+    except ConfigError as error:
+        raise ConfigError(respelled(str(error), spellings(arguments))) from None
+
+
+def spellings(arguments: Mapping[str, Any]) -> dict[str, str]:
+    """How the user has written the settings that come from the file of --config."""
+    file = arguments.get("config")
+    try:
+        found = read_file(file) if file else {}
+    except ConfigError:
+        return {}
+    return {
+        name: f"{file}: {key}" for name, (key, _) in found.items() if arguments.get(name) is None
+    }

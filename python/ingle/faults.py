@@ -1,8 +1,8 @@
 """[1] What is wrong with a value: which field, what is allowed, what was given. Any thread.
 
 msgspec finds the fault and says where it is; the words are made here, from the type that it looked
-for and from the value. Its own texts reach nobody. A text that a client sent is not quoted, but for
-a single word in a field of fixed words.
+for and from the value. Its own texts reach nobody. A text that a client sent as JSON is not quoted,
+but for a single word in a field of fixed words; a caller in this process sees its own.
 """
 
 import functools
@@ -59,7 +59,7 @@ def fault_of(error: msgspec.ValidationError, shape: Any, value: Any, place: str 
         return Fault(name, "the field is required", "missing_field")
     types = [type_info(shape)]
     part: Any = Raw(value) if isinstance(value, bytes) else value
-    inside = "must be"
+    inside, is_of_client = "must be", isinstance(part, Raw)
     for name in STEP.findall(path):
         entries = dictionaries(types) if name == "[...]" else []
         types = [below for each in types for below in step(each, name)]
@@ -71,16 +71,16 @@ def fault_of(error: msgspec.ValidationError, shape: Any, value: Any, place: str 
     if is_key:
         types = [each.key_type for each in dictionaries(types)]
         part, inside = first_bad_key(part, types), "a key must be"
-    return Fault(field, f"{inside} {expectation(types, part)}", "invalid_value")
+    return Fault(field, f"{inside} {expectation(types, part, is_of_client)}", "invalid_value")
 
 
-def expectation(types: list[inspect.Type], value: Any) -> str:
+def expectation(types: list[inspect.Type], value: Any, is_of_client: bool) -> str:
     """`a number from 0 to 2, not 2.5`: what one of the types allows, and what was given."""
     flat = [each for given in types for each in alternatives(given)]
     told = list(dict.fromkeys(words_of(flat)))
     # null equals absent everywhere: it is told only where nothing else is allowed.
     told = [each for each in told if each != "null"] or told
-    given = description(value, [kind for kind, _ in flat])
+    given = description(value, [kind for kind, _ in flat], is_of_client)
     return f"{one_of(told)}, not {given}" if given else one_of(told)
 
 
@@ -178,8 +178,8 @@ def count(number: int, unit: str) -> str:
     return f"{number} {unit.removesuffix('y')}ies" if unit.endswith("y") else f"{number} {unit}s"
 
 
-def description(value: Any, kinds: list[inspect.Type]) -> str:
-    """What was given, without quoting a text; empty where that says nothing."""
+def description(value: Any, kinds: list[inspect.Type], is_of_client: bool) -> str:
+    """What was given; empty where that says nothing. A text is quoted if it is not a client's."""
     if isinstance(value, Raw):
         value = shallow(value)
     match value:
@@ -190,7 +190,7 @@ def description(value: Any, kinds: list[inspect.Type]) -> str:
         case int() | float():
             return repr(value) if len(repr(value)) <= MOST_DIGITS else "a number of many digits"
         case str():
-            return text_given(value, kinds)
+            return text_given(value, kinds, is_of_client)
         case list() | tuple():
             is_long = any(isinstance(kind, inspect.ListType) for kind in kinds)
             told = count(len(value), "item") if value else "an empty list"
@@ -203,20 +203,21 @@ def description(value: Any, kinds: list[inspect.Type]) -> str:
 
 def described(value: Raw) -> str:
     """What a part is, where its type is wrong."""
-    return description(value, [])
+    return description(value, [], is_of_client=True)
 
 
-def text_given(text: str, kinds: list[inspect.Type]) -> str:
+def text_given(text: str, kinds: list[inspect.Type], is_of_client: bool) -> str:
     """A text as an error may name it."""
+    short = quoted(text) if is_of_client else json.dumps(text[:MOST_QUOTED])
     fixed = [k for k in kinds if isinstance(k, inspect.LiteralType)]
     if any(isinstance(value, str) for each in fixed for value in each.values):
-        return quoted(text) or "another text"
+        return short or "another text"
     if any(isinstance(kind, inspect.StrType) for kind in kinds):
         lengths = [kind for kind in kinds if isinstance(kind, inspect.StrType)]
         if any(misses(len(text), each.min_length, each.max_length) for each in lengths):
             return count(len(text), "character") if text else "an empty one"
-        return quoted(text) or "this one"
-    return "a string"
+        return short or "this one"
+    return "a string" if is_of_client else short
 
 
 def misses(length: int, least: int | None, most: int | None) -> bool:
@@ -337,4 +338,5 @@ WORD = re.compile(r"[A-Za-z0-9_.:-]{1,32}\Z")
 OBJECT = msgspec.json.Decoder(dict[str, Raw])
 LIST = msgspec.json.Decoder(list[Raw])
 MOST_DIGITS = 24
+MOST_QUOTED = 64
 CUSTOM = {"Path": "a path"}

@@ -25,7 +25,7 @@ def checked_origins(entries: Sequence[str]) -> tuple[str, ...]:
     """
     if "*" in entries:
         if len(entries) > 1:
-            raise ConfigError("allowed-origins: `*` allows every origin and stands alone")
+            raise ConfigError("allowed_origins: `*` allows every origin and stands alone")
         return ("*",)
     return tuple(_origin(entry) for entry in entries)
 
@@ -36,9 +36,9 @@ def _entries(text: str) -> list[str]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"allowed-origins: not a JSON list: {error}") from error
+        raise ConfigError(f"allowed_origins: not a JSON list: {error}") from error
     if not all(isinstance(entry, str) for entry in found):
-        raise ConfigError("allowed-origins: the JSON list must hold strings only")
+        raise ConfigError("allowed_origins: the JSON list must hold strings only")
     return list(found)
 
 
@@ -46,7 +46,7 @@ def _origin(entry: str) -> str:
     found = ORIGIN.match(entry.lower())
     if found is None:
         raise ConfigError(
-            f"allowed-origins: {entry[:200]!r} is not an origin; write SCHEME://HOST or "
+            f"allowed_origins: {entry[:200]!r} is not an origin; write SCHEME://HOST or "
             "SCHEME://HOST:PORT without a path, or `*` alone for every origin"
         )
     scheme, host, port = found.groups()

@@ -138,7 +138,7 @@ def test_forms_of_the_flag(text, origins):
     ],
 )
 def test_what_is_no_origin_is_named(text):
-    with pytest.raises(ConfigError, match=r"^allowed-origins: "):
+    with pytest.raises(ConfigError, match=r"^allowed_origins: "):
         Settings(model="x", allowed_origins=text)
 
 

@@ -320,7 +320,11 @@ def test_an_answer_that_fits_a_schema(cpu):
         ("thinking", {"type": "between_tools"}, "thinking"),
         ("tools", [{"type": "web_search_20250305", "name": "web_search"}], "tools[0]"),
         ("tools", [{"name": "a b", "input_schema": {}}], "tools[0].name"),
-        ("tools", [{"name": "a", "input_schema": 5}], "tools[0].input_schema: must be an object, not 5"),
+        (
+            "tools",
+            [{"name": "a", "input_schema": 5}],
+            "tools[0].input_schema: must be an object, not 5",
+        ),
         ("tool_choice", {"type": "some"}, "tool_choice"),
         ("stop_sequences", [""], "stop_sequences"),
         ("temperature", 3, "temperature"),

@@ -110,14 +110,14 @@ def test_interrupt_ends_a_chat_that_reads_a_pipe(fake, monkeypatch):
     ("arguments", "message"),
     [
         (["127.0.0.1:8000"], "url: must start with http:// or https://, not '127.0.0.1:8000'"),
-        (["http://h", "--requests", "0"], "requests: must be at least 1, not 0"),
-        (["http://h", "--concurrency", "-1"], "concurrency: must be at least 1, not -1"),
-        (["http://h", "--rate", "0"], "rate: must be above 0, not 0"),
-        (["http://h", "--timeout", "-2"], "timeout: must be above 0, not -2"),
-        (["http://h", "--processes", "-1"], "processes: must be at least 0, not -1"),
-        (["http://h", "--body", "{x"], "body: not JSON: "),
-        (["http://h", "--body", "[]"], "body: must be a JSON object"),
-        (["http://h", "--plot", "/nowhere/x.svg"], "plot: no folder /nowhere"),
+        (["http://h", "--requests", "0"], "--requests: must be at least 1, not 0"),
+        (["http://h", "--concurrency", "-1"], "--concurrency: must be at least 1, not -1"),
+        (["http://h", "--rate", "0"], "--rate: must be above 0, not 0"),
+        (["http://h", "--timeout", "-2"], "--timeout: must be above 0, not -2"),
+        (["http://h", "--processes", "-1"], "--processes: must be at least 0, not -1"),
+        (["http://h", "--body", "{x"], "--body: not JSON: "),
+        (["http://h", "--body", "[]"], "--body: must be a JSON object"),
+        (["http://h", "--plot", "/nowhere/x.svg"], "--plot: no folder /nowhere"),
     ],
 )
 def test_wrong_bench_flags_are_named_before_any_load(arguments, message, monkeypatch, capsys):
@@ -139,10 +139,18 @@ def test_bench_takes_the_url_of_clients_too(url, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["serve", "m", "--port", "70000"], ExitCode.USAGE, "port: must be 0 to 65535"),
-        (["serve", "m", "--api-key-file", "/nowhere"], ExitCode.USAGE, "api-key-file: cannot read"),
+        (
+            ["serve", "m", "--port", "70000"],
+            ExitCode.USAGE,
+            "--port: must be a whole number from 0 to 65535, not 70000",
+        ),
+        (
+            ["serve", "m", "--api-key-file", "/nowhere"],
+            ExitCode.USAGE,
+            "--api-key-file: cannot read",
+        ),
         (["serve"], ExitCode.USAGE, "model: no model given"),
-        (["generate", "m", "x", "--config", "/nowhere"], ExitCode.USAGE, "config: cannot read"),
+        (["generate", "m", "x", "--config", "/nowhere"], ExitCode.USAGE, "--config: cannot read"),
     ],
 )
 def test_wrong_settings_end_with_one_line(arguments, code, message, capsys):

@@ -37,14 +37,17 @@ def test_model_may_come_from_the_file(tmp_path):
     ("text", "message"),
     [
         ("prot = 1", "unknown setting 'prot'"),
-        ("port = '1'", "port: must be a whole number, not '1'"),
-        ("port = true", "port: must be a whole number, not True"),
-        ("port = 70000", "port: must be 0 to 65535, not 70000"),
-        ("shutdown-timeout = nan", "shutdown-timeout: must be 0 to 86400, not nan"),
-        ("unknown-fields = 'ignore'", "unknown-fields: must be one of refuse, warn"),
+        ("port = '1'", 'ingle.toml: port: must be a whole number from 0 to 65535, not "1"'),
+        ("port = true", "port: must be a whole number from 0 to 65535, not true"),
+        ("port = 70000", "ingle.toml: port: must be a whole number from 0 to 65535, not 70000"),
+        (
+            "shutdown-timeout = nan",
+            "ingle.toml: shutdown-timeout: must be a number from 0 to 86400, not nan",
+        ),
+        ("unknown-fields = 'ignore'", 'unknown-fields: must be "refuse" or "warn", not "ignore"'),
         ("sim-speed = -1", "sim-speed: must be a positive number or inf"),
-        ("block-size = -1", "block-size: must be 1 to 65536, not -1"),
-        ("kv-cache-memory-bytes = -1", "kv-cache-memory-bytes: must be 1 to"),
+        ("block-size = -1", "block-size: must be a whole number from 1 to 65536, not -1"),
+        ("kv-cache-memory-bytes = -1", "kv-cache-memory-bytes: must be a whole number from 1 to"),
         ("port =", "Invalid value"),
         ("port = " + "[" * 10_000, "recursion"),
     ],
@@ -70,12 +73,12 @@ def test_every_setting_has_a_flag_that_sets_it():
         if field.name == "model":
             continue
         flag = config.flag_name(field.name)
-        kinds = [k for k in (config.get_args(field.type) or (field.type,)) if k is not type(None)]
-        if field.type is bool:
+        kind = config.plain_type(field.type)
+        if kind is bool:
             settings = parse(["m", ("--no-" if field.default else "--") + flag])
         else:
-            is_choice = isinstance(kinds[0], str)
-            value = kinds[-1] if is_choice else samples[kinds[0].__name__]
+            choices = config.get_args(kind)
+            value = choices[-1] if choices else samples[kind.__name__]
             value = {"gpu_memory_utilization": "0.5", "allowed_origins": "*"}.get(field.name, value)
             settings = parse(["m", "--" + flag, value])
         assert getattr(settings, field.name) != field.default, field.name
@@ -119,7 +122,7 @@ def test_kernels_of_the_wheel_reach_the_core_where_a_gpu_may_be_used(device, tmp
 
 
 def test_missing_template_is_named():
-    with pytest.raises(ConfigError, match="chat-template: cannot read /nowhere/t"):
+    with pytest.raises(ConfigError, match="chat_template: cannot read /nowhere/t"):
         Settings(model="m", chat_template="/nowhere/t.jinja").engine_options()
 
 
@@ -131,6 +134,6 @@ def test_served_name():
 
 def test_messages_of_the_core_name_settings_as_flags():
     given = "max_num_batched_tokens: 1 is less than max_num_seqs: 32"
-    assert with_flags(given) == "max-num-batched-tokens: 1 is less than max-num-seqs: 32"
+    assert with_flags(given) == "--max-num-batched-tokens: 1 is less than --max-num-seqs: 32"
     for kept in ("/models/max_num_seqs/x: not there", "my_max_num_seqs", "model: m", "seed"):
         assert with_flags(kept) == kept

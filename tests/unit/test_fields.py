@@ -35,7 +35,7 @@ def beyond(field):
     step = 1 if field.is_whole else 1e-6
     number = field.number()
     below = number(field.least) - (0 if field.excludes_least else step)
-    return [below, number(field.most) + step, "hot", True, [1]] + [0.5] * field.is_whole
+    return [below, number(field.most) + step, True, [1]] + [0.5] * field.is_whole
 
 
 def test_what_is_generated_is_up_to_date():

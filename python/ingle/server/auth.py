@@ -70,16 +70,16 @@ def read_key_file(path: Path) -> ApiKeys:
     Errors: ConfigError with the line's number, never with its text.
     """
     tenants: dict[str, str] = {}
-    for number, line in enumerate(read_text("api-key-file", path).splitlines(), 1):
+    for number, line in enumerate(read_text("api_key_file", path).splitlines(), 1):
         entry = line.strip()
         if not entry or entry.startswith("#"):
             continue
         tenant, colon, key = (part.strip() for part in entry.partition(":"))
         if not (tenant and colon and key):
-            raise ConfigError(f"api-key-file: {path} line {number}: must be tenant:key")
+            raise ConfigError(f"api_key_file: {path} line {number}: must be tenant:key")
         if key in tenants:
-            raise ConfigError(f"api-key-file: {path} line {number}: the key is there twice")
+            raise ConfigError(f"api_key_file: {path} line {number}: the key is there twice")
         tenants[key] = tenant
     if not tenants:
-        raise ConfigError(f"api-key-file: {path}: no keys")
+        raise ConfigError(f"api_key_file: {path}: no keys")
     return ApiKeys(tenants)

@@ -86,5 +86,5 @@ def test_bad_key_file_names_the_line_and_no_key(tmp_path, text, message):
 
 
 def test_missing_key_file_is_named(tmp_path):
-    with pytest.raises(ConfigError, match="api-key-file: cannot read"):
+    with pytest.raises(ConfigError, match="api_key_file: cannot read"):
         read_key_file(tmp_path / "none")
