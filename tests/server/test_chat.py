@@ -47,7 +47,8 @@ def test_c04_text_parts(cpu):
     assert "user\none\ntwo<|im_end|>" in prompt_of(cpu, {"role": "user", "content": parts})
     part = {"type": "image_url", "image_url": {"url": "http://localhost/x.png"}}
     error = refused(cpu, {"role": "user", "content": [part]})
-    assert error["param"] == "messages[0].content[0].type"
+    assert error["param"] == "messages[0].content[0]"
+    assert error["message"] == "this model takes text only; messages[0].content[0] is an image"
 
 
 def test_control_tokens_in_user_text_stay_text(cpu):

@@ -9,12 +9,23 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 import ingle
+from ingle.fields import PLAIN
 from ingle.server import create_app
 from server.worker import MODELS, TINY, wait_for
 
 GREEDY = ingle.SamplingParams(temperature=0, max_tokens=12)
 LONG = ingle.SamplingParams(temperature=0, max_tokens=2000, ignore_eos=True)
 LIMIT_S = 30.0
+# Beyond the range of each field, where the core takes a document that nobody has checked.
+BEYOND = {
+    "n": {"n": 129},
+    "priority": {"priority": 2**31},
+    "logprobs": {"sampling": {"logprobs": 21}},
+    "stop": {"stop": ["a"] * 65},
+    "stop_token_ids": {"stop_token_ids": [5] * 129},
+    "logit_bias": {"sampling": {"logit_bias": {"5": 101}}},
+    **{name: {"sampling": {name: field.most + 1}} for name, field in PLAIN.items()},
+}
 
 
 @pytest.fixture(scope="module")
@@ -198,3 +209,31 @@ def test_every_tiny_architecture_answers():
         with ingle.Engine(str(folder), device="cpu") as engine:
             output = engine.generate("The quick brown fox", GREEDY)[0].outputs[0]
             assert len(output.token_ids) == 12 or output.finish_reason == "stop", folder.name
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_the_core_refuses_in_the_same_words_as_the_front_end(engine, name):
+    document = {"prompts": [{"token_ids": [5]}], "output": {"format": "delta"}} | BEYOND[name]
+    with pytest.raises(ingle.RefusedError) as caught:
+        engine.core.submit(json.dumps(document).encode())
+    by_core = caught.value
+    fields = document.get("sampling", document)
+    value = {5: 101} if name == "logit_bias" else fields[name]
+    if name in PLAIN and PLAIN[name].is_whole:
+        value = int(value)
+    with pytest.raises(ingle.RefusedError) as caught:
+        ingle.SamplingParams(**{name: value})
+    assert caught.value.param == by_core.param == name
+    # A token id is a key in JSON, and so a text.
+    by_core = by_core.message.replace('"5"', "5").removesuffix(".0")
+    assert by_core == caught.value.message.removesuffix(".0")
+
+
+def test_an_id_outside_the_vocabulary_is_named_by_its_place(engine):
+    size = engine.info["vocab_size"]
+    with pytest.raises(ingle.RefusedError) as caught:
+        engine.generate([[5, 6, size + 2]], GREEDY)
+    expected = f"prompt[2]: token id {size + 2} is outside the vocabulary of {size}"
+    assert (caught.value.message, caught.value.param) == (expected, "prompt[2]")
+    with pytest.raises(ingle.RefusedError, match=rf"tokens\[1\]: token id {size} is outside"):
+        engine.detokenize([5, size])

@@ -151,7 +151,9 @@ def stops(request: SamplingFields, vocab_size: int) -> tuple[list[str], list[int
         if isinstance(entry, str) or entry in seen:
             continue
         if entry >= vocab_size:
-            raise refused(f"stop[{i}]", f"token id {entry} is outside 0 to {vocab_size - 1}")
+            raise refused(
+                f"stop[{i}]", f"token id {entry} is outside the vocabulary of {vocab_size}"
+            )
         if len(ids) == MOST_STOP_IDS:
             reason = f"more than {MOST_STOP_IDS} token ids, stop_token_ids included"
             raise refused(f"stop[{i}]", reason)

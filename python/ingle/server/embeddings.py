@@ -61,10 +61,11 @@ def embedding(request: EmbeddingRequest, caller: Caller, hidden_size: int) -> Ge
 
 def renamed(error: RefusedError) -> RefusedError:
     """What others call a prompt is here an input."""
-    if error.param != "prompt":
+    param = error.param or ""
+    if param.split("[")[0] != "prompt":
         return error
     message = error.message.replace("prompt", "input")
-    return RefusedError(message, "input", error.code, error.status)
+    return RefusedError(message, param.replace("prompt", "input"), error.code, error.status)
 
 
 NOTHING = Raw(b'""')

@@ -229,17 +229,17 @@ impl<'de> Visitor<'de> for &mut Ids<'_> {
         while let Some(entry) = list.next_element::<Entry>()? {
             if let Some(wrong) = entry.wrong() {
                 let place = format!("{}[{count}]", self.field);
-                let message =
-                    format!("{place}: must be a token id from 0 to {}, {wrong}", i32::MAX);
-                self.refusal = Some(EngineError::refused(&place, message));
+                let allowed = format!("a token id from 0 to {}", i32::MAX);
+                self.refusal = Some(EngineError::not_allowed(&place, allowed, wrong));
                 return Err(A::Error::custom("refused"));
             }
             count += 1;
         }
         if count == 0 || count > self.most {
             let (field, most) = (self.field, self.most);
-            let message = format!("{field}: must have 1 to {most} token ids, not {count}");
-            self.refusal = Some(EngineError::refused(field, message));
+            let allowed = format!("a list of 1 to {most} token ids");
+            self.refusal =
+                Some(EngineError::not_allowed(field, allowed, format!("{count} of them")));
             return Err(A::Error::custom("refused"));
         }
         Ok(count)
@@ -251,17 +251,23 @@ impl<'de> Visitor<'de> for &mut Ids<'_> {
 #[serde(untagged)]
 enum Entry {
     Id(i64),
+    Number(f64),
+    Flag(bool),
+    Text(#[allow(dead_code, reason = "only its type is named")] String),
     Other(serde::de::IgnoredAny),
 }
 
 impl Entry {
     /// What is wrong with it, in words that do not quote a text.
     fn wrong(&self) -> Option<String> {
-        match self {
-            Self::Id(id) if (0..=i64::from(i32::MAX)).contains(id) => None,
-            Self::Id(id) => Some(format!("not {id}")),
-            Self::Other(_) => Some("which is a whole number".to_owned()),
-        }
+        Some(match self {
+            Self::Id(id) if (0..=i64::from(i32::MAX)).contains(id) => return None,
+            Self::Id(id) => id.to_string(),
+            Self::Number(number) => number.to_string(),
+            Self::Flag(flag) => flag.to_string(),
+            Self::Text(_) => "a string".to_owned(),
+            Self::Other(_) => "a list, an object or null".to_owned(),
+        })
     }
 }
 
@@ -372,13 +378,13 @@ mod tests {
             ("[1,-1]", "prompt[1]: must be a token id from 0 to 2147483647, not -1"),
             ("[1,2147483648]", "prompt[1]: "),
             ("[1,18446744073709551615]", "prompt[1]: "),
-            ("[1,1.5]", "prompt[1]: "),
-            ("[1,\"S3\"]", "prompt[1]: "),
+            ("[1,1.5]", "prompt[1]: must be a token id from 0 to 2147483647, not 1.5"),
+            ("[1,\"S3\"]", "prompt[1]: must be a token id from 0 to 2147483647, not a string"),
             ("[[1]]", "prompt[0]: "),
             ("[null]", "prompt[0]: "),
-            ("[true]", "prompt[0]: "),
-            ("[]", "prompt: must have 1 to 3 token ids, not 0"),
-            ("[1,2,3,4]", "prompt: must have 1 to 3 token ids, not 4"),
+            ("[true]", "prompt[0]: must be a token id from 0 to 2147483647, not true"),
+            ("[]", "prompt: must be a list of 1 to 3 token ids, not 0 of them"),
+            ("[1,2,3,4]", "prompt: must be a list of 1 to 3 token ids, not 4 of them"),
             ("5", "prompt: must be a list of token ids"),
         ] {
             let Err(EngineError::Refused { message, .. }) = check_ids("prompt", json.as_bytes(), 3)

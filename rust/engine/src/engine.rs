@@ -17,6 +17,7 @@ use crate::options::EngineOptions;
 use crate::outbox::Event;
 use crate::prepare::{num_choices, parse, prepare};
 use crate::prompt::encode_prompt;
+use crate::sampling::outside_the_vocabulary;
 use crate::shared::{EngineState, Shared, TenantLoad};
 use crate::wire::PromptInput;
 
@@ -243,12 +244,11 @@ impl Engine {
 
     fn check_ids(&self, ids: &[u32]) -> Result<(), EngineError> {
         let size = self.shared.served.vocab_size;
-        match ids.iter().find(|&&id| id >= size) {
+        match ids.iter().enumerate().find(|(_, id)| **id >= size) {
             None => Ok(()),
-            Some(id) => Err(EngineError::refused(
-                "tokens",
-                format!("tokens: token id {id} is outside 0 to {}", size - 1),
-            )),
+            Some((i, id)) => {
+                Err(outside_the_vocabulary(&format!("tokens[{i}]"), i64::from(*id), size))
+            }
         }
     }
 

@@ -47,6 +47,28 @@ impl EngineError {
         }
     }
 
+    /// A value that a field cannot have: what is allowed and what was given, in the one form that
+    /// `SamplingField` and the front end have too.
+    pub(crate) fn not_allowed(
+        param: &str,
+        allowed: impl std::fmt::Display,
+        given: impl std::fmt::Display,
+    ) -> Self {
+        Self::refused(param, format!("{param}: must be {allowed}, not {given}"))
+    }
+
+    /// The same error for the `number`th of several prompts: `prompt[3]` becomes `prompt[1][3]`.
+    pub(crate) fn of_prompt(mut self, number: usize) -> Self {
+        if let Self::Refused { message, param: Some(param), .. } = &mut self {
+            for text in [message, param] {
+                if let Some(rest) = text.strip_prefix("prompt[") {
+                    *text = format!("prompt[{number}][{rest}");
+                }
+            }
+        }
+        self
+    }
+
     /// A prompt, or prompt and answer, that can never fit.
     pub(crate) fn too_long(param: &str, message: impl Into<String>) -> Self {
         Self::Refused {

@@ -14,9 +14,10 @@ pub(crate) fn min_tokens(request: &GenerationRequest) -> Result<u32, EngineError
     let most = request.max_tokens.filter(|&max| max >= 0).unwrap_or(i64::from(u32::MAX));
     match u32::try_from(request.min_tokens) {
         Ok(min) if i64::from(min) <= most => Ok(min),
-        _ => Err(EngineError::refused(
+        _ => Err(EngineError::not_allowed(
             "min_tokens",
-            format!("min_tokens must be from 0 to max_tokens, not {}", request.min_tokens),
+            "a whole number from 0 to max_tokens",
+            request.min_tokens,
         )),
     }
 }
@@ -36,7 +37,7 @@ pub(crate) fn truncate(
     if keep < 1 {
         return Err(EngineError::refused(
             "truncate_prompt_tokens",
-            format!("truncate_prompt_tokens leaves {keep} tokens; it must be -1 or at least 1"),
+            format!("truncate_prompt_tokens: must be -1 or at least 1; it leaves {keep} tokens"),
         ));
     }
     let surplus = encoded.ids.len().saturating_sub(usize::try_from(keep).unwrap_or(usize::MAX));
@@ -80,8 +81,7 @@ pub(crate) fn max_tokens(
         None => room as u32,
         Some(0) => 1,
         Some(asked) if asked < 0 => {
-            let message = format!("max_tokens must be at least 0, not {asked}");
-            return Err(EngineError::refused("max_tokens", message));
+            return Err(EngineError::not_allowed("max_tokens", "at least 0", asked));
         }
         Some(asked) => u32::try_from(asked).unwrap_or(u32::MAX),
     };

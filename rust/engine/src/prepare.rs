@@ -59,14 +59,11 @@ pub(crate) fn num_choices(
     served: &Served,
 ) -> Result<u32, EngineError> {
     if request.prompts.is_empty() {
-        return Err(EngineError::refused(
-            "prompt",
-            "prompt is empty: at least one prompt is needed",
-        ));
+        return Err(EngineError::refused("prompt", "prompt: an empty list holds no prompt"));
     }
     if !(1..=MAX_N).contains(&request.n) {
-        let message = format!("n must be from 1 to {MAX_N}, not {}", request.n);
-        return Err(EngineError::refused("n", message));
+        let allowed = format!("a whole number from 1 to {MAX_N}");
+        return Err(EngineError::not_allowed("n", allowed, request.n));
     }
     let choices = request.prompts.len().saturating_mul(request.n as usize);
     let most = (served.capacity as usize).min(MAX_CHOICES);
@@ -98,8 +95,12 @@ pub(crate) fn prepare(
     stream.num_open = num_choices;
     let mut requests = Vec::with_capacity(num_choices as usize);
     let mut budget = EntryBudget::new(request, &common.sampling, common.prompt_logs);
-    for input in &request.prompts {
-        common.add_prompt(input, &mut budget, &mut stream, &mut requests)?;
+    for (number, input) in request.prompts.iter().enumerate() {
+        let added = common.add_prompt(input, &mut budget, &mut stream, &mut requests);
+        added.map_err(|error| match request.prompts.len() {
+            1 => error,
+            _ => error.of_prompt(number),
+        })?;
     }
     Ok(Submission { stream, requests })
 }
@@ -133,8 +134,8 @@ impl<'a> Common<'a> {
         let kind = pooling(request, served)?.map_or(RequestKind::Generate, RequestKind::Embed);
         let matcher = stop_matcher(request)?;
         let priority = i32::try_from(request.priority).map_err(|_| {
-            let message = format!("priority {} does not fit 32 bits", request.priority);
-            EngineError::refused("priority", message)
+            let allowed = format!("a whole number from {} to {}", i32::MIN, i32::MAX);
+            EngineError::not_allowed("priority", allowed, request.priority)
         })?;
         let stop_token_ids = stop_token_ids(request, served)?;
         let mut sampling = sampling_params(request, served)?;
@@ -291,12 +292,16 @@ impl<'a> Common<'a> {
 /// Finds the request's stop strings; `None` if it has none.
 fn stop_matcher(request: &GenerationRequest) -> Result<Option<StopMatcher>, EngineError> {
     if request.stop.len() > MAX_STOPS {
-        let message = format!("stop: {} strings, at most {MAX_STOPS}", request.stop.len());
-        return Err(EngineError::refused("stop", message));
+        let allowed =
+            format!("a string of 1 to 1024 characters or a list of at most {MAX_STOPS} items");
+        let given = format!("{} items", request.stop.len());
+        return Err(EngineError::not_allowed("stop", allowed, given));
     }
-    if let Some(long) = request.stop.iter().find(|stop| stop.len() > MAX_STOP_BYTES) {
-        let message = format!("stop: a string of {} bytes, at most {MAX_STOP_BYTES}", long.len());
-        return Err(EngineError::refused("stop", message));
+    let long = request.stop.iter().enumerate().find(|(_, stop)| stop.len() > MAX_STOP_BYTES);
+    if let Some((i, stop)) = long {
+        let allowed = format!("a string of at most {MAX_STOP_BYTES} bytes of UTF-8");
+        let given = format!("{} bytes", stop.len());
+        return Err(EngineError::not_allowed(&format!("stop[{i}]"), allowed, given));
     }
     if request.stop.is_empty() {
         return Ok(None);
@@ -312,8 +317,8 @@ fn stop_token_ids(
 ) -> Result<Vec<TokenId>, EngineError> {
     let count = request.stop_token_ids.len();
     if count > MAX_STOP_TOKEN_IDS {
-        let message = format!("stop_token_ids: {count} ids, at most {MAX_STOP_TOKEN_IDS}");
-        return Err(EngineError::refused("stop_token_ids", message));
+        let allowed = format!("a list of at most {MAX_STOP_TOKEN_IDS} items");
+        return Err(EngineError::not_allowed("stop_token_ids", allowed, format!("{count} items")));
     }
     token_ids("stop_token_ids", &request.stop_token_ids, served)
 }
@@ -356,7 +361,10 @@ fn keep(request: &GenerationRequest) -> Result<Option<usize>, EngineError> {
     let is_body = !request.output.stream
         && matches!(request.output.format, OutputFormat::Completion | OutputFormat::Chat);
     if !is_body || !(1..=request.n).contains(&keep) {
-        let message = format!("best_of: {keep} of {} choices of a whole answer", request.n);
+        let message = format!(
+            "best_of: must be at least n and not in a stream: got best_of {} and n {keep}",
+            request.n
+        );
         return Err(EngineError::refused("best_of", message));
     }
     Ok(Some(keep as usize))

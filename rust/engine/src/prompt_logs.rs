@@ -4,7 +4,7 @@
 use ingle_core::SamplingParams;
 
 use crate::error::EngineError;
-use crate::sampling::MAX_LOG_PROBS;
+use crate::sampling::{MAX_LOG_PROBS, log_probs_allowed};
 use crate::wire::{GenerationRequest, OutputFormat};
 
 /// Alternatives of each prompt token, for each of the two who may read them.
@@ -28,16 +28,15 @@ impl PromptLogs {
         let told = match request.sampling.prompt_logprobs {
             None => None,
             Some(_) if output.stream => {
-                return Err(refused("prompt_logprobs are not available in a stream"));
+                return Err(refused("prompt_logprobs: not available in a stream"));
             }
             Some(_) if !matches!(output.format, OutputFormat::Completion | OutputFormat::Chat) => {
                 return Err(refused("prompt_logprobs: only completions and chats have them"));
             }
             Some(top @ 0..=MAX_LOG_PROBS) => Some(top as u32),
             Some(top) => {
-                let message =
-                    format!("prompt_logprobs must be from 0 to {MAX_LOG_PROBS}, not {top}");
-                return Err(refused(&message));
+                let allowed = log_probs_allowed();
+                return Err(EngineError::not_allowed("prompt_logprobs", allowed, top));
             }
         };
         Ok(Self { echoed: sampling.log_probs.filter(|_| is_echoed), told })

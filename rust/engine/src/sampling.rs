@@ -57,24 +57,33 @@ pub(crate) fn token_ids(
     ids: &[i64],
     served: &Served,
 ) -> Result<Vec<TokenId>, EngineError> {
-    ids.iter().map(|&id| token_id(param, id, served)).collect()
+    let entries = ids.iter().enumerate();
+    entries.map(|(i, &id)| token_id(|| format!("{param}[{i}]"), id, served)).collect()
 }
 
-fn token_id(param: &str, id: i64, served: &Served) -> Result<TokenId, EngineError> {
+fn token_id(
+    place: impl FnOnce() -> String,
+    id: i64,
+    served: &Served,
+) -> Result<TokenId, EngineError> {
     match u32::try_from(id) {
         Ok(id) if id < served.vocab_size => Ok(TokenId(id)),
-        _ => Err(EngineError::refused(
-            param,
-            format!("{param}: token id {id} is outside 0 to {}", served.vocab_size - 1),
-        )),
+        _ => Err(outside_the_vocabulary(&place(), id, served.vocab_size)),
     }
+}
+
+/// The refusal of an id at `place`, as `prompt[3]`.
+pub(crate) fn outside_the_vocabulary(place: &str, id: i64, vocab_size: u32) -> EngineError {
+    let message = format!("{place}: token id {id} is outside the vocabulary of {vocab_size}");
+    EngineError::refused(place, message)
 }
 
 fn logit_bias(input: &SamplingInput, served: &Served) -> Result<Vec<(TokenId, f32)>, EngineError> {
     if input.logit_bias.len() > MAX_LOGIT_BIAS {
-        return Err(EngineError::refused(
+        return Err(EngineError::not_allowed(
             "logit_bias",
-            format!("logit_bias: {} entries, at most {MAX_LOGIT_BIAS}", input.logit_bias.len()),
+            format_args!("an object of at most {MAX_LOGIT_BIAS} entries"),
+            format_args!("{} entries", input.logit_bias.len()),
         ));
     }
     let mut biases = Vec::with_capacity(input.logit_bias.len());
@@ -82,11 +91,13 @@ fn logit_bias(input: &SamplingInput, served: &Served) -> Result<Vec<(TokenId, f3
         let id = id.parse::<i64>().map_err(|_| {
             EngineError::refused("logit_bias", format!("logit_bias: {id:?} is not a token id"))
         })?;
-        let id = token_id("logit_bias", id, served)?;
+        let id = token_id(|| "logit_bias".to_owned(), id, served)?;
         if !(-100.0..=100.0).contains(&bias) {
             return Err(EngineError::refused(
                 "logit_bias",
-                format!("logit_bias of token {id} must be from -100 to 100, not {bias}"),
+                format!(
+                    "logit_bias: the value of \"{id}\" must be a number from -100 to 100, not {bias}"
+                ),
             ));
         }
         biases.push((id, bias as f32));
@@ -95,7 +106,7 @@ fn logit_bias(input: &SamplingInput, served: &Served) -> Result<Vec<(TokenId, f3
     if let Some(twice) = biases.windows(2).find(|pair| pair[0].0 == pair[1].0) {
         return Err(EngineError::refused(
             "logit_bias",
-            format!("logit_bias names token {} twice", twice[0].0),
+            format!("logit_bias: token {} is there twice", twice[0].0),
         ));
     }
     Ok(biases)
@@ -109,7 +120,7 @@ fn allowed_token_ids(
     if ids.is_empty() {
         return Err(EngineError::refused(
             "allowed_token_ids",
-            "allowed_token_ids is empty: no token could be chosen",
+            "allowed_token_ids: the list is empty, so no token could be chosen",
         ));
     }
     let mut ids = token_ids("allowed_token_ids", ids, served)?;
@@ -122,7 +133,10 @@ fn allowed_token_ids(
 fn seed(input: &SamplingInput, served: &Served) -> Result<u64, EngineError> {
     let Some(number) = &input.seed else { return Ok(served.seeds.next()) };
     number.as_u64().or_else(|| number.as_i64().map(i64::cast_unsigned)).ok_or_else(|| {
-        EngineError::refused("seed", format!("seed must be a 64-bit integer, not {number}"))
+        EngineError::refused(
+            "seed",
+            format!("seed: must be a whole number of 64 bits, not {number}"),
+        )
     })
 }
 
@@ -130,11 +144,13 @@ fn log_probs(input: &SamplingInput) -> Result<Option<u32>, EngineError> {
     match input.logprobs {
         None => Ok(None),
         Some(value @ 0..=MAX_LOG_PROBS) => Ok(Some(value as u32)),
-        Some(value) => Err(EngineError::refused(
-            "logprobs",
-            format!("logprobs must be from 0 to {MAX_LOG_PROBS}, not {value}"),
-        )),
+        Some(value) => Err(EngineError::not_allowed("logprobs", log_probs_allowed(), value)),
     }
+}
+
+/// What an error says of a number of alternatives.
+pub(crate) fn log_probs_allowed() -> String {
+    format!("a whole number from 0 to {MAX_LOG_PROBS}")
 }
 
 /// Alternatives a token; OpenAI's own limit for chat.

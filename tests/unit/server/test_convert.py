@@ -175,7 +175,7 @@ def test_an_id_in_stop_is_one_of_the_vocabulary():
     with pytest.raises(RefusedError) as caught:
         convert.completion(parsed, dataclasses.replace(CALLER, vocab_size=400))
     assert caught.value.param == "stop[2]"
-    assert caught.value.message == "stop[2]: token id 400 is outside 0 to 399"
+    assert caught.value.message == "stop[2]: token id 400 is outside the vocabulary of 400"
 
 
 def test_c03_content_of_assistants_may_be_empty_or_missing():

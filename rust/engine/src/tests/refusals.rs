@@ -91,7 +91,8 @@ fn test_every_refusal_names_its_field() {
         (json!({ "output": { "format": "embedding" }, "sampling": { "logprobs": 1 } }), "logprobs"),
     ] {
         let (message, got, _) = refusal(&bench, &extra);
-        assert_eq!(got.as_deref(), Some(param), "{extra}: {message}");
+        let field = got.as_deref().and_then(|place| place.split('[').next());
+        assert_eq!(field, Some(param), "{extra}: {message}");
         assert!(message.contains(param) && !message.contains('\n'), "{message}");
     }
     let chat = json!({
@@ -103,6 +104,22 @@ fn test_every_refusal_names_its_field() {
     assert!(refusal(&bench, &json!({ "temprature": 1 })).0.contains("temprature"));
     // Nothing of all this was counted as running.
     assert_eq!(bench.engine.shared.in_system(), 0);
+}
+
+#[test]
+fn test_an_id_outside_the_vocabulary_is_named_by_its_place() {
+    let bench = Bench::auto(says("x"));
+    for (extra, place) in [
+        (json!({ "prompts": [{ "token_ids": [5, 6, 7, 400] }] }), "prompt[3]"),
+        (json!({ "prompts": [{ "token_ids": [5] }, { "token_ids": [6, 400] }] }), "prompt[1][1]"),
+        (json!({ "stop_token_ids": [1, 400] }), "stop_token_ids[1]"),
+        (json!({ "sampling": { "allowed_token_ids": [400] } }), "allowed_token_ids[0]"),
+        (json!({ "sampling": { "logit_bias": { "400": 1 } } }), "logit_bias"),
+    ] {
+        let (message, param, _) = refusal(&bench, &extra);
+        assert_eq!(message, format!("{place}: token id 400 is outside the vocabulary of 388"));
+        assert_eq!(param.as_deref(), Some(place));
+    }
 }
 
 #[test]
