@@ -1,17 +1,21 @@
-"""Writes what is made from the definitions of request fields: the fields of `ingle.SamplingParams`
-(python/ingle/sampling.py, between its markers) and docs/FIELDS.md.
+"""Writes what is made from the definitions of request fields and of settings: the fields of
+`ingle.SamplingParams`, the arguments of `ingle.Engine` (both between markers) and docs/FIELDS.md.
 
-`make fields` runs it after a change of rust/core/src/sampling.rs, python/ingle/fields.py or the
-request types. With --check it only says whether both files are up to date.
+`make fields` runs it after a change of rust/core/src/sampling.rs, python/ingle/fields.py, the
+request types or python/ingle/config.py. With --check it only says whether all is up to date.
 """
 
+import dataclasses
+import json
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 from msgspec import inspect
 
+from ingle.config import Settings, flag_name, names, plain_type
 from ingle.faults import alternatives, one_of, type_info, words_of
 from ingle.fields import API_FIELDS, PLAIN
 from ingle.server.embeddings import EmbeddingRequest
@@ -22,9 +26,10 @@ from ingle.server.unknown import off_of
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLING = ROOT / "python/ingle/sampling.py"
+ENGINE = ROOT / "python/ingle/engine.py"
 PAGE = ROOT / "docs/FIELDS.md"
-BEGIN = "    # Written by tools/write_fields.py from here on.\n"
-END = "    # End of what tools/write_fields.py writes.\n"
+BEGIN = "# Written by tools/write_fields.py from here on.\n"
+END = "# End of what tools/write_fields.py writes.\n"
 ENDPOINTS = {
     "completions": CompletionRequest,
     "chat": ChatRequest,
@@ -157,15 +162,81 @@ def cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def with_block(source: str) -> str:
-    """sampling.py with its fields as they must be."""
-    before, rest = source.split(BEGIN)
-    return before + BEGIN + sampling_block() + END + rest.split(END)[1]
+def engine_block() -> str:
+    """The arguments of `Engine` and its docstring."""
+    settings = [each for each in dataclasses.fields(Settings) if each.name in names("engine")]
+    arguments = ["model: str,", "*,"]
+    told = [entry("model", "Hugging Face folder on this machine, .gguf file, or demo.")]
+    for each in settings:
+        default = json.dumps(each.default) if isinstance(each.default, str) else each.default
+        arguments.append(f"{each.name}: {type_name(each.type)} = {default},")
+        told.append(entry(each.name, meaning(each)))
+    return "\n".join(
+        [
+            *(f"        {each}" for each in arguments),
+            "    ) -> None:",
+            '        """Loads the model; blocks until it can serve.',
+            "",
+            "        Args:",
+            *told,
+            "",
+            "        Raises:",
+            "            ConfigError: an argument is not what it must be; the message names it.",
+            "            ModelError: the message names the setting, or the file and the field.",
+            '        """',
+            "",
+        ]
+    )
+
+
+def entry(name: str, text: str) -> str:
+    """One argument of a docstring."""
+    return textwrap.fill(
+        f"{name}: {text}",
+        100,
+        initial_indent=" " * 12,
+        subsequent_indent=" " * 16,
+        break_on_hyphens=False,
+    )
+
+
+def meaning(setting: "dataclasses.Field[Any]") -> str:
+    """A setting's help for a caller in Python, with its range."""
+    text = setting.metadata["help"]
+    for name in names("engine"):
+        text = text.replace(flag_name(name), name) if "_" in name else text
+    values = allowed(type_info(setting.type))
+    if setting.default is True:
+        return f"False: {text}."
+    if values in ("true or false", "a string", "a path"):
+        return f"{text}."
+    return f"{text}. {capitalised(values)}."
+
+
+def type_name(kind: Any) -> str:
+    """A type as the source has it, without its range."""
+    plain = plain_type(kind)
+    if get_origin(plain) is Literal:
+        text = f"Literal[{', '.join(json.dumps(value) for value in get_args(plain))}]"
+    else:
+        text = "str | Path" if plain is Path else plain.__name__
+    return f"{text} | None" if type(None) in get_args(kind) else text
+
+
+def with_block(path: Path, block: str) -> str:
+    """The file as it must be."""
+    before, rest = path.read_text().split(BEGIN)
+    indent = before[before.rindex("\n") + 1 :]
+    return f"{before}{BEGIN}{block}{indent}{END}{rest.split(END)[1]}"
 
 
 def main() -> int:
-    """Writes both files, or compares them."""
-    wanted = {SAMPLING: with_block(SAMPLING.read_text()), PAGE: page()}
+    """Writes the files, or compares them."""
+    wanted = {
+        SAMPLING: with_block(SAMPLING, sampling_block()),
+        ENGINE: with_block(ENGINE, engine_block()),
+        PAGE: page(),
+    }
     stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     for path in stale:
         print(f"{path.relative_to(ROOT)}: not up to date; run `make fields`")

@@ -5,7 +5,7 @@ Importing this imports neither torch nor the HTTP server.
 
 from ingle._core import __version__
 from ingle.config import Settings
-from ingle.engine import Completion, Delta, Engine, RequestOutput, TokenLogprob, Usage
+from ingle.engine import Engine
 from ingle.errors import (
     ConfigError,
     FailedError,
@@ -16,6 +16,7 @@ from ingle.errors import (
     OverloadedError,
     RefusedError,
 )
+from ingle.outputs import Completion, Delta, RequestOutput, TokenLogprob, Usage
 from ingle.sampling import SamplingParams
 
 __all__ = [

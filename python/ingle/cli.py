@@ -20,10 +20,11 @@ from typing import Any
 from ingle import _core
 from ingle.config import Settings, add_flags, flag_name, load, places, respelled, spellings
 from ingle.doctor import doctor_lines
-from ingle.engine import Engine, PromptLike
+from ingle.engine import Engine
 from ingle.errors import ConfigError, IngleError, ModelError, RefusedError
 from ingle.exit_codes import ExitCode
 from ingle.fields import PLAIN
+from ingle.outputs import PromptLike
 from ingle.sampling import SamplingParams
 
 

@@ -7,18 +7,17 @@ import asyncio
 import queue
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import msgspec
-from msgspec import Struct
 
 from ingle import _core
-from ingle.config import Settings, names
+from ingle.config import Settings
 from ingle.demo import missing_model
 from ingle.dispatch import ABORTED, DELTA, END, ERROR, Dispatcher
 from ingle.errors import (
-    ConfigError,
     IngleError,
     InternalError,
     ModelError,
@@ -37,80 +36,96 @@ from ingle.generation import (
     encode,
     is_slow_to_submit,
 )
+from ingle.outputs import (
+    Completion,
+    Delta,
+    PromptLike,
+    RequestOutput,
+    TokenLogprob,
+    Usage,
+)
 from ingle.sampling import SamplingParams
-
-PromptLike = str | Sequence[int] | Sequence[Mapping[str, Any]]
-"""Text, token ids, or chat messages (`{"role": .., "content": ..}`)."""
-
-
-class Usage(Struct, frozen=True):
-    """Tokens that one request took; `completion_tokens` is the sum over its choices."""
-
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-
-
-class TokenLogprob(Struct, frozen=True):
-    """Raw log-probabilities of the model at one token of the answer."""
-
-    token_id: int
-    logprob: float | None
-    rank: int
-    """1 for the model's first choice."""
-    top: list[tuple[int, float]]
-    """(id, log-probability) of the alternatives asked for, best first."""
-
-
-class Delta(Struct, frozen=True):
-    """What one step added to one choice of a streamed request."""
-
-    request_id: int
-    """For `Engine.abort`; unique within the engine."""
-    index: int
-    """Which of the `n` choices this is."""
-    text: str
-    token_ids: list[int]
-    logprobs: list[TokenLogprob] | None = None
-    finish_reason: str | None = None
-    """`stop`, `length` or `abort` in a choice's last delta, else None."""
-    stop_reason: int | str | None = None
-    """The stop string or stop id that ended the choice."""
-    usage: Usage | None = None
-    """In the request's last delta."""
-
-
-class Completion(Struct):
-    """One finished choice."""
-
-    index: int
-    text: str = ""
-    token_ids: list[int] = []
-    logprobs: list[TokenLogprob] | None = None
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None
-
-
-class RequestOutput(Struct):
-    """The answer to one prompt: its `n` choices and what they took."""
-
-    prompt: PromptLike
-    outputs: list[Completion]
-    usage: Usage | None = None
 
 
 class Engine:
-    """A loaded model. Close it, or use it as a context manager, to free what it holds.
+    """A loaded model. Close it, or use it as a context manager, to free what it holds."""
 
-    Options are those of `ingle serve` that concern the engine (see `ingle.Settings`).
-    Errors: ConfigError or ModelError; they name the setting, or the file and the field.
-    """
+    def __init__(
+        self,
+        # Written by tools/write_fields.py from here on.
+        model: str,
+        *,
+        served_model_name: str | None = None,
+        device: str = "auto",
+        sim_speed: str | None = None,
+        dtype: str = "auto",
+        max_model_len: int | None = None,
+        max_num_seqs: int | None = None,
+        max_num_batched_tokens: int | None = None,
+        block_size: int | None = None,
+        enable_prefix_caching: bool = True,
+        kv_cache_memory_bytes: int | None = None,
+        max_queue: int | None = None,
+        seed: int | None = None,
+        chat_template: str | Path | None = None,
+        generation_config: Literal["auto", "none"] = "auto",
+        cpu_threads: int = 0,
+        gpu_memory_utilization: float | None = None,
+        enforce_eager: bool = False,
+        deterministic: bool = False,
+        cache_dir: str | Path | None = None,
+        nvrtc_library: str | Path | None = None,
+        cublaslt_library: str | Path | None = None,
+        health_stall_s: int = 30,
+    ) -> None:
+        """Loads the model; blocks until it can serve.
 
-    def __init__(self, model: str, **options: Any) -> None:
-        for name in options.keys() - set(names("engine")):
-            raise ConfigError(f"{name}: no such option of an engine")
-        settings = Settings(model=model, **options)
-        self.settings = settings
+        Args:
+            model: Hugging Face folder on this machine, .gguf file, or demo.
+            served_model_name: name of the model in requests and answers; default: the path's last
+                part.
+            device: auto, cpu, cuda, cuda:N, sim, or sim:FILE with a JSON profile.
+            sim_speed: divides the step times of the sim device; a number or inf.
+            dtype: auto: as the device keeps the weights best; on a GPU also bfloat16, float16 or
+                half.
+            max_model_len: longest prompt plus answer, in tokens; default: the model's own limit. A
+                whole number from 1 to 2147483647.
+            max_num_seqs: most requests in one step; default: 256, on a CPU 32. A whole number from
+                1 to 65536.
+            max_num_batched_tokens: most token rows in one step; default: 2048, on a CPU 512. A
+                whole number from 1 to 16777216.
+            block_size: tokens in one block of the KV cache; default: 64, on a CPU 16. A whole
+                number from 1 to 65536.
+            enable_prefix_caching: False: do not share blocks of equal prefixes.
+            kv_cache_memory_bytes: size of the KV cache in bytes; default: a quarter of the free
+                memory, at most what max_num_seqs requests can fill; on a GPU what
+                gpu_memory_utilization leaves. A whole number from 1 to 9223372036854775807.
+            max_queue: most requests that wait; more get 429; default: 4 x max_num_seqs. A whole
+                number from 1 to 16777216.
+            seed: makes requests without a seed repeatable. A whole number from 0 to
+                18446744073709551615.
+            chat_template: file with a chat template, instead of the model's own.
+            generation_config: auto: sampling defaults come from the model's generation_config.json.
+                "auto" or "none".
+            cpu_threads: worker threads of the cpu device; 0: physical cores. A whole number from 0
+                to 1024.
+            gpu_memory_utilization: most of the card's memory that this process may hold; default:
+                0.9. A number from 0.01 to 1.
+            enforce_eager: launch kernels one by one, without CUDA graphs.
+            deterministic: the same bits whatever else runs; slower on a GPU.
+            cache_dir: folder for compiled kernels and measured algorithms; default: ~/.cache/ingle.
+            nvrtc_library: exactly this libnvrtc.so, instead of searching.
+            cublaslt_library: exactly this libcublasLt.so, instead of searching.
+            health_stall_s: /health turns 503 if work waits and no step ended for so many seconds. A
+                whole number from 1 to 86400.
+
+        Raises:
+            ConfigError: an argument is not what it must be; the message names it.
+            ModelError: the message names the setting, or the file and the field.
+        """
+        # End of what tools/write_fields.py writes.
+        given = {name: value for name, value in locals().items() if name != "self"}
+        self.settings = settings = Settings(**given)
         try:
             self.core = _core.Engine(settings.engine_options())
         except ModelError:

@@ -28,11 +28,11 @@ class Fault:
     code: str
     """For programs: invalid_value, missing_field or unknown_field."""
 
-    def message(self, whole: str = "the body") -> str:
-        """One line; `whole` is what a value without a place is called."""
+    def message(self) -> str:
+        """One line."""
         if self.code == "unknown_field":
             return f"unknown field: {self.place}"
-        return f"{self.place or whole}: {self.reason}" if self.place else f"{whole} {self.reason}"
+        return f"{self.place}: {self.reason}" if self.place else f"the body {self.reason}"
 
     def refusal(self) -> RefusedError:
         """The error that names the field."""
@@ -65,7 +65,8 @@ def fault_of(error: msgspec.ValidationError, shape: Any, value: Any, place: str 
         types = [below for each in types for below in step(each, name)]
         if entries:
             key, part = first_misfit(part, types)
-            inside = f"the value of {quoted(key)} must be" if key is not None else "a value must be"
+            label = str(key) if isinstance(key, int) else quoted(key)
+            inside = f"the value of {label} must be" if label else "a value must be"
         else:
             part = below_of(part, name)
     if is_key:

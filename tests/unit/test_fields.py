@@ -1,5 +1,6 @@
 """A request field has one definition, and everything that is made from it says the same."""
 
+import dataclasses
 import inspect
 import subprocess
 import sys
@@ -9,7 +10,9 @@ import msgspec
 import pytest
 
 from ingle.cli import parser
-from ingle.errors import RefusedError
+from ingle.config import Settings, names
+from ingle.engine import Engine
+from ingle.errors import ConfigError, RefusedError
 from ingle.fields import API_FIELDS, PLAIN
 from ingle.generation import Sampling
 from ingle.sampling import SamplingParams
@@ -101,6 +104,40 @@ def test_an_editor_sees_every_argument_of_sampling_params():
     assert all(each.kind is each.KEYWORD_ONLY for each in parameters.values())
     assert parameters["temperature"].annotation == float | None
     assert parameters["n"].default == 1
+
+
+def test_an_editor_sees_every_argument_of_an_engine():
+    parameters = dict(inspect.signature(Engine).parameters)
+    assert parameters.pop("model").default is inspect.Parameter.empty
+    settings = {each.name: each for each in dataclasses.fields(Settings)}
+    assert list(parameters) == names("engine")
+    for name, parameter in parameters.items():
+        assert parameter.kind is parameter.KEYWORD_ONLY
+        assert parameter.default == settings[name].default
+        assert f"{name}: " in Engine.__init__.__doc__
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_num_seqs": 0}, "max_num_seqs: must be a whole number from 1 to 65536, not 0"),
+        ({"block_size": "64"}, 'block_size: must be a whole number from 1 to 65536, not "64"'),
+        ({"generation_config": "on"}, 'generation_config: must be "auto" or "none", not "on"'),
+        ({"enforce_eager": 1}, "enforce_eager: must be true or false, not 1"),
+        ({"cache_dir": 5}, "cache_dir: must be a path, not 5"),
+        ({"seed": 2**64}, f"seed: must be a whole number from 0 to {2**64 - 1}, not {2**64}"),
+        ({"model": ""}, "model: must be a string of at least 1 character, not an empty one"),
+    ],
+)
+def test_an_engines_arguments_are_checked_before_anything_is_loaded(arguments, message):
+    with pytest.raises(ConfigError) as caught:
+        Engine(**{"model": "/nowhere"} | arguments)
+    assert str(caught.value) == message
+
+
+def test_an_argument_that_an_engine_does_not_have_is_refused():
+    with pytest.raises(TypeError, match="max_num_sequences"):
+        Engine("/nowhere", max_num_sequences=1)
 
 
 def test_off_values_of_one_endpoint_are_taken_by_the_others():
