@@ -13,7 +13,8 @@
 //   run cuts a pair, the pieces go to `partials` and the CTA that arrives last merges them in order
 //   (stream-K, Osama et al. 2023): sums do not depend on who is last. Entries of at most 16 packed
 //   rows (decode) split a tile's tokens over the warps, others split the packed rows. Under flag bit 0 no
-//   pair is cut and no entry is a decode: a row's bits depend on neither its chunk nor the batch.
+//   pair is cut and no entry is a decode: a row's bits depend on neither its chunk nor the batch. Flag bit 3:
+//   rows of prompts are not in the plan, attention_prefill.cu runs behind this kernel and beside its end.
 // Numerics: act operands on the tensor cores, f32 scores, sums and output; P rounded to act.
 // Launch: grid G (as given to step_prepare), block 128, dynamic shared memory
 //   ATTN_STAGES * 2 * KT * (HEAD_DIM + 8) * 2 + 1024
@@ -523,8 +524,9 @@ PASTE(attention_paged, DT, sm80)
  u64 block_stride, u64 layer_offset, float* partials, u32* counters, float scale, float softcap,
  u32 window) {
     extern __shared__ __align__(128) u8 smem[];
-    grid_trigger();
     // The plan is older than the kernel before this one, which triggered only after its own wait.
+    bool prompt_follows = plan[3] & 8;
+    if (!prompt_follows) grid_trigger();
     u8* q_smem = smem + ATTN_STAGES * STAGE_BYTES;
     float2* ml_smem = (float2*)(q_smem + Q_BYTES);
     u32* flag = (u32*)(ml_smem + WARPS * 16);
@@ -539,6 +541,8 @@ PASTE(attention_paged, DT, sm80)
         seek(next, p, begin);
     }
     grid_wait();
+    // attention_prefill.cu does not wait for what this kernel writes, but reads what this one waited for.
+    if (prompt_follows) grid_trigger();
     zero_padding(p, plan);
     if (begin >= end || place_of(next, p) >= end) return;
     Cursor current = next;

@@ -17,7 +17,12 @@
 //   begin in [c * length_a_cta, (c + 1) * length_a_cta).
 //   Under flag bit 2 every token sees all of its row, which is a whole sequence: entries reach to its end,
 //   and their start is its last position.
-// Launch: grid 1 + number of plans, block 1024. R <= 1024.
+// With `split`, rows whose flags have PROMPT_ROW are left out of these plans, whose flag bit 3 is set, and
+//   block 1 + num_plans + w writes prompt plan w for attention_prefill.cu: [0] entries, from word 16 on
+//   entries [8]: {first_token, slot, start, packed_begin, packed_end, tile_begin, tile_end, kv_end} of up to
+//   prompt_rows packed rows, tiles of prompt_tile tokens, the longest of a row first; block 0 clears
+//   prompt_counters [num_layers].
+// Launch: grid 1 + number of plans (1 + 2 * plans with `split`), block 1024. R <= 1024.
 #include "ptx.cuh"
 
 constexpr u32 MAX_ROWS = 1024;
@@ -27,6 +32,8 @@ constexpr u32 PLAN_HEADER = 16;
 constexpr u32 DECODE_TILE = 2, DECODE_PAIR = 0, PREFILL_TILE = 4, PREFILL_PAIR = 4;
 constexpr u32 MIN_LENGTH = 4;  // a CTA; less costs more in joining pieces than it saves
 constexpr u32 FEW = 8;         // a CTA; below, short pairs are not cut (flag bit 1, see attention.cu)
+constexpr u32 PROMPT_ROW = 8;  // a row's flag, as metadata.rs sets it
+constexpr u32 PROMPT_FOLLOWS = 8;  // a plan's flag, see attention.cu
 
 // Largest i with first[i] <= value; first[0] is 0.
 DEV u32 find_row(const u32* first, u32 count, u32 value) {
@@ -95,7 +102,8 @@ DEV void write_plan(const Dims& dims, const u32* meta, u32* plan, const PlanShap
     u32 R = meta[0], heads = DIM(num_kv_heads), group = DIM(num_heads) / heads, tid = threadIdx.x;
     const u32* rows = meta + meta[4];
     u32 *entries = plan + PLAN_HEADER + (shape.grid + 7) / 8 * 8, num_entries, total = 0;
-    u32 parts = tid < R ? entries_of(rows[8 * tid + 2] * group, shape.q_rows) : 0;
+    bool left_out = (shape.flags & PROMPT_FOLLOWS) && tid < R && (rows[8 * tid + 4] & PROMPT_ROW);
+    u32 parts = tid < R && !left_out ? entries_of(rows[8 * tid + 2] * group, shape.q_rows) : 0;
     u32 before = block_prefix_u32(parts, scratch, &num_entries);
     if (tid < MAX_ROWS) before_row[tid] = before;
     __syncthreads();
@@ -129,20 +137,58 @@ DEV void write_plan(const Dims& dims, const u32* meta, u32* plan, const PlanShap
     }
 }
 
+struct PromptShape {
+    u32 window, entry_capacity, q_rows, kv_tile;
+};
+
+DEV void write_prompt_plan(const Dims& dims, const u32* meta, u32* plan, const PromptShape& shape,
+                           u32* before_row, u32* scratch) {
+    u32 R = meta[0], group = DIM(num_heads) / DIM(num_kv_heads), tid = threadIdx.x, num_entries;
+    const u32* rows = meta + meta[4];
+    bool prompt = tid < R && (rows[8 * tid + 4] & PROMPT_ROW);
+    u32 parts = prompt ? (rows[8 * tid + 2] * group + shape.q_rows - 1) / shape.q_rows : 0;
+    u32 before = block_prefix_u32(parts, scratch, &num_entries);
+    before_row[tid] = before;
+    __syncthreads();
+    num_entries = min(num_entries, shape.entry_capacity);
+    for (u32 e = tid; e < num_entries; e += blockDim.x) {
+        u32 r = find_row(before_row, R, e), end_of_row = r + 1 < R ? before_row[r + 1] : num_entries;
+        const u32* row = rows + 8 * r;
+        u32 part = end_of_row - 1 - e, start = row[1], packed = row[2] * group;
+        u32 begin = part * shape.q_rows, end = min(begin + shape.q_rows, packed);
+        u32 first = start + begin / group, last = start + (end - 1) / group;
+        u32 kv_begin = shape.window && first + 1 > shape.window ? first + 1 - shape.window : 0;
+        uint4* entry = (uint4*)(plan + PLAN_HEADER + 8 * e);
+        entry[0] = make_uint4(row[3], row[0], start, begin);
+        entry[1] = make_uint4(end, kv_begin / shape.kv_tile, last / shape.kv_tile + 1, start + row[2]);
+    }
+    if (tid == 0) plan[0] = num_entries;
+}
+
 ENTRY_U32(step_prepare_tokens)
 (Dims dims, const u32* meta, const u32* last_token, u32* block_table, u32* token_ids,
  u32* positions, u32* slot_of_token, u32* kv_slot, u32* sample_rows, const u32* windows, u32* plans,
  u32 plan_words, u32 entry_capacity, u32 T_pad, u32 S_pad, u32 attention_grid, u32 q_rows,
- u32 kv_tile, u32 flags) {
+ u32 kv_tile, u32 flags, u32 num_plans, u32* prompt_plans, u32 prompt_words, u32* prompt_counters,
+ u32 num_layers, u32 prompt_rows, u32 prompt_tile, u32 split) {
     __shared__ u32 by_row[MAX_ROWS], scratch[33];
     grid_trigger();
     grid_wait();
+    if (blockIdx.x > num_plans) {
+        u32 w = blockIdx.x - 1 - num_plans;
+        PromptShape shape{windows[w], (prompt_words - PLAN_HEADER) / 8, prompt_rows, prompt_tile};
+        write_prompt_plan(dims, meta, prompt_plans + (u64)w * prompt_words, shape, by_row, scratch);
+        return;
+    }
     if (blockIdx.x > 0) {
         u32 w = blockIdx.x - 1;
-        PlanShape shape{windows[w], entry_capacity, attention_grid, q_rows, kv_tile, flags};
+        u32 all_flags = flags | (split ? PROMPT_FOLLOWS : 0u);
+        PlanShape shape{windows[w], entry_capacity, attention_grid, q_rows, kv_tile, all_flags};
         write_plan(dims, meta, plans + (u64)w * plan_words, shape, T_pad, by_row, scratch);
         return;
     }
+    if (split)
+        for (u32 i = threadIdx.x; i < num_layers; i += blockDim.x) prompt_counters[i] = 0;
     const u32 *updates = meta + meta[6], *samples = meta + meta[7];
     for (u32 i = threadIdx.x; i < meta[3]; i += blockDim.x) {
         const u32* update = updates + 3 * i;

@@ -58,6 +58,12 @@ def _head_dims() -> list[int]:
     return [int(width) for width in found.split(",")]
 
 
+def _prompt_head_dims() -> list[int]:
+    text = (SOURCES / "prompt_attention.rs").read_text()
+    (found,) = re.findall(r"const PROMPT_HEAD_DIMS: \[u32; \d+\] = \[([\d, ]+)\]", text)
+    return [int(width) for width in found.split(",")]
+
+
 def attention_stages(arch: str, head_dim: int) -> int:
     """As AttentionLaunch::on in rust/cuda/src/kernels.rs chooses them."""
     return 3 if arch.startswith("sm_90") and head_dim <= 128 else 2
@@ -65,3 +71,4 @@ def attention_stages(arch: str, head_dim: int) -> int:
 
 STREAM_TILES = _stream_tiles()
 HEAD_DIMS = _head_dims()
+PROMPT_HEAD_DIMS = _prompt_head_dims()

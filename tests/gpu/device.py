@@ -22,6 +22,39 @@ class U64:
     value: int
 
 
+class TensorMap(ctypes.Structure):
+    """CUtensorMap, passed by value; lies at a multiple of 64 bytes."""
+
+    _fields_ = (("opaque", ctypes.c_uint64 * 16),)
+
+
+def tensor_map(address: int, sizes, strides, box, f16: bool) -> TensorMap:
+    """A view of device memory in 2-byte elements, as rust/cuda's prompt_attention.rs makes it.
+
+    `sizes` and `box` are in elements, innermost first; `strides` in bytes, without the innermost.
+    """
+    raw = (ctypes.c_uint8 * 192)()
+    made = TensorMap.from_address(-(-ctypes.addressof(raw) // 64) * 64)
+    made.keeps = raw
+    rank = len(sizes)
+    code = _driver().cuTensorMapEncodeTiled(
+        ctypes.byref(made),
+        6 if f16 else 9,
+        rank,
+        ctypes.c_void_p(address),
+        (ctypes.c_uint64 * rank)(*sizes),
+        (ctypes.c_uint64 * (rank - 1))(*strides),
+        (ctypes.c_uint32 * rank)(*box),
+        (ctypes.c_uint32 * rank)(*[1] * rank),
+        0,  # no interleave
+        3,  # swizzle of 128 bytes
+        2,  # L2 promotion of 128 bytes
+        0,  # zeros outside
+    )
+    _check(code, "tensor map")
+    return made
+
+
 @cache
 def _driver() -> ctypes.CDLL:
     torch.cuda.init()
@@ -113,6 +146,8 @@ class Kernels:
 
 
 def _argument(arg):
+    if isinstance(arg, TensorMap):
+        return arg
     if arg is None:
         return ctypes.c_uint64(0)
     if isinstance(arg, torch.Tensor):

@@ -22,7 +22,8 @@ def small() -> None:
     test_small.test_rms_norm("bf16", 5, 576, True)
     test_small.test_gate("bf16", 3, 2040, 0, True, True)
     test_small.test_softcap(5000, True)
-    test_step_prepare.test_step_prepare(1, 7, True, False)
+    test_step_prepare.test_step_prepare(1, 7, True, False, False)
+    test_step_prepare.test_step_prepare(1, 7, True, False, True)
 
 
 def attention() -> None:
@@ -34,6 +35,13 @@ def attention() -> None:
                 rows, 8, 2, head_dim, grid=grid, stages=2, window=100, no_split=no_split
             )
             assert test_attention.relative_error(out, reference) < 4e-3
+    if torch.cuda.get_device_capability() != (9, 0):
+        return
+    for head_dim in (64, 256):
+        out, reference = test_attention.run_attention(
+            rows, 8, 2, head_dim, grid=9, stages=2, window=100, prompts=True
+        )
+        assert test_attention.relative_error(out, reference) < 4e-3
 
 
 def gemm() -> None:

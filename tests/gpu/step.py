@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
-from device import U64, Kernels, poison, u32
+from device import U64, Kernels, TensorMap, poison, tensor_map, u32
 
 NONE = 0xFFFFFFFF
+LAYERS = 3
 
 
 @dataclass
@@ -18,6 +19,7 @@ class Row:
     start: int
     num_tokens: int
     tokens: list[int] | None = None  # None: the slot's last token
+    is_prompt: bool = False  # for attention_prefill
 
 
 @dataclass
@@ -35,7 +37,8 @@ class Step:
     def meta(self) -> torch.Tensor:
         rows, tokens, first = [], [], 0
         for row in self.rows:
-            rows += [row.slot, row.start, row.num_tokens, first, 0, NONE, 0, 0]
+            flags = 8 if row.is_prompt else 0
+            rows += [row.slot, row.start, row.num_tokens, first, flags, NONE, 0, 0]
             tokens += row.tokens if row.tokens is not None else [NONE] * row.num_tokens
             first += row.num_tokens
         updates = [word for update in self.updates for word in update]
@@ -56,6 +59,8 @@ class Prepared:
     kv_slot: torch.Tensor
     sample_rows: torch.Tensor
     plans: list[torch.Tensor]
+    prompt_plans: list[torch.Tensor]
+    prompt_counters: torch.Tensor
 
 
 def prepare(
@@ -71,8 +76,10 @@ def prepare(
     S_pad: int = 8,
     exact: bool = True,
     causal: bool = True,
+    split: bool = False,
+    prompt_tile: int = 128,
 ) -> Prepared:
-    """Runs step_prepare_tokens."""
+    """Runs step_prepare_tokens; `split` gives the rows that are prompts plans of their own."""
     group = dims["num_heads"] // dims["num_kv_heads"]
     capacity = (T_pad * group + 63) // 64 + len(step.rows)
     words = 16 + (grid + 7) // 8 * 8 + 8 * capacity
@@ -81,9 +88,12 @@ def prepare(
         poison(S_pad, dtype=torch.int32),
         poison(len(windows), words, dtype=torch.int32),
     )
+    prompt_words = 16 + 8 * ((T_pad * group + 127) // 128 + len(step.rows))
+    prompt_plans = poison(len(windows), prompt_words, dtype=torch.int32)
+    prompt_counters = poison(LAYERS, dtype=torch.int32)
     Kernels("step_prepare", dims, exact).launch(
         "step_prepare_tokens_u32_sm80",
-        1 + len(windows),
+        1 + len(windows) * (2 if split else 1),
         1024,
         step.meta(),
         last_token,
@@ -100,8 +110,16 @@ def prepare(
         64,
         kv_tile,
         int(no_split) | (0 if causal else 4),
+        len(windows),
+        prompt_plans,
+        prompt_words,
+        prompt_counters,
+        LAYERS,
+        128,
+        prompt_tile,
+        int(split),
     )
-    return Prepared(*out, samples, list(plans))
+    return Prepared(*out, samples, list(plans), list(prompt_plans), prompt_counters)
 
 
 @dataclass
@@ -117,6 +135,19 @@ class PagedKv:
         stride = self.pool[0].numel() * 2
         layer = self.pool[0, 0].numel() * 2 * self.layer
         return U64(self.pool.data_ptr()), U64(stride), U64(layer)
+
+    def map(self, tile: int) -> TensorMap:
+        """The layer's view for attention_prefill, tiles of `tile` tokens."""
+        blocks, _, _, heads, block_size, width = self.pool.shape
+        head = block_size * width * 2
+        base, stride, layer = (argument.value for argument in self.arguments)
+        return tensor_map(
+            base + layer,
+            (width, block_size, heads, 2, blocks),
+            (width * 2, head, heads * head, stride),
+            (64, min(block_size, tile), 1, 1, 1),
+            self.pool.dtype == torch.float16,
+        )
 
 
 def random_tables(lengths: dict[int, int], num_slots: int, max_blocks: int, block_size: int):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from builds import PROMPT_HEAD_DIMS
 from device import Kernels, poison, relative_error, u32
 from step import NONE, PagedKv, Row, Step, prepare, random_kv, random_tables
 
@@ -45,8 +46,12 @@ def run_attention(
     layers=2,
     chunk=8192,
     causal=True,
+    prompts=False,
 ):
-    """Runs rows of (start, num_tokens), each cut into chunks, and returns (out, reference)."""
+    """Runs rows of (start, num_tokens), each cut into chunks, and returns (out, reference).
+
+    With `prompts`, chunks of more than one token go through attention_prefill.
+    """
     dtype, flag, _ = DTYPES[name]
     slots = list(range(len(rows)))[::-1]
     lengths = {slot: start + num for slot, (start, num) in zip(slots, rows, strict=True)}
@@ -57,7 +62,7 @@ def run_attention(
     for slot, (start, num) in zip(slots, rows, strict=True):
         for done in range(0, num, chunk):
             size = min(chunk, num - done)
-            chunks.append(Row(slot, start + done, size, [0] * size))
+            chunks.append(Row(slot, start + done, size, [0] * size, prompts and size > 1))
     step = Step(chunks)
     dims = {
         "num_heads": heads,
@@ -70,7 +75,8 @@ def run_attention(
     T = step.num_tokens
     last = torch.zeros(NUM_SLOTS, dtype=torch.int32, device="cuda")
     tile = 32 if head_dim == 256 else 64
-    plan = prepare(
+    prompt_tile = 64 if head_dim == 256 else 128
+    prepared = prepare(
         step,
         dims,
         table,
@@ -82,7 +88,10 @@ def run_attention(
         no_split,
         exact=exact,
         causal=causal,
-    ).plans[0]
+        split=prompts,
+        prompt_tile=prompt_tile,
+    )
+    plan = prepared.plans[0]
     generator = torch.Generator("cuda").manual_seed(3)  # the first rows are the same in any batch
     q = torch.cat(
         [torch.randn(n, heads, head_dim, device="cuda", generator=generator) for _, n in rows]
@@ -102,11 +111,28 @@ def run_attention(
     kernels = Kernels("attention", dims, exact, **defines)
     arguments = (q, out, plan, table, *kv.arguments, partials, counters, scale, softcap, window)
     smem = shared_bytes(head_dim, stages)
-    kernels.launch(f"attention_paged_{name}_sm80", grid, 128, *arguments, smem=smem)
+    prompt_kernels = Kernels("attention_prefill", dims, exact, DTYPE_F16=flag, HEAD_DIM=head_dim)
+    prompt_smem = 1024 + (128 + 4 * prompt_tile) * 128 * -(-head_dim // 64) + 256
+    kv_map = kv.map(prompt_tile) if prompts else None
+
+    def run():
+        kernels.launch(f"attention_paged_{name}_sm80", grid, 128, *arguments, smem=smem)
+        if not prompts:
+            return
+        counter = prepared.prompt_counters[1:2].zero_()
+        prompt_kernels.launch(
+            f"attention_prefill_{name}_sm90",
+            min(grid, 132),
+            384,
+            *(q, out, prepared.prompt_plans[0], table, kv_map, counter, scale, softcap, window),
+            smem=prompt_smem,
+        )
+
+    run()
     assert not counters.any()
     first = out.clone()
     for _ in range(3):
-        kernels.launch(f"attention_paged_{name}_sm80", grid, 128, *arguments, smem=smem)
+        run()
         assert torch.equal(out, first), "runs differ"
     assert not out[T:].any()
     reference, at = [], 0
@@ -249,6 +275,64 @@ def test_no_split_does_not_depend_on_the_chunk(head_dim, window):
         out, _ = run_attention(rows, 8, 2, head_dim, window=window, no_split=True, chunk=chunk)
         results.append(out)
     assert all(torch.equal(result, results[0]) for result in results)
+
+
+needs_hopper = pytest.mark.skipif(
+    torch.cuda.is_available() and torch.cuda.get_device_capability() != (9, 0),
+    reason="attention_prefill is for compute capability 9.0",
+)
+
+
+@needs_hopper
+@pytest.mark.parametrize("rows", [CHUNKS, MIXED, [(0, 2048)]], ids=["prefill", "mixed", "long"])
+@pytest.mark.parametrize("head_dim", PROMPT_HEAD_DIMS)
+@pytest.mark.parametrize("name", DTYPES)
+def test_prompt_attention(name, head_dim, rows):
+    out, reference = run_attention(rows, 8, 2, head_dim, name, prompts=True)
+    assert relative_error(out, reference) < DTYPES[name][2]
+
+
+@needs_hopper
+@pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (4, 4), (6, 2), (7, 1), (16, 1), (40, 2)])
+@pytest.mark.parametrize("exact", [True, False])
+def test_prompt_attention_of_groups(heads, kv_heads, exact):
+    out, reference = run_attention(MIXED, heads, kv_heads, 64, prompts=True, exact=exact)
+    assert relative_error(out, reference) < 4e-3
+
+
+@needs_hopper
+@pytest.mark.parametrize("block_size", [8, 16, 32, 128, 256])
+@pytest.mark.parametrize("head_dim", [96, 256])
+def test_prompt_attention_of_block_sizes(block_size, head_dim):
+    out, reference = run_attention(MIXED, 8, 2, head_dim, block_size=block_size, prompts=True)
+    assert relative_error(out, reference) < 4e-3
+
+
+@needs_hopper
+@pytest.mark.parametrize("window", [1, 63, 64, 65, 300, 5000])
+@pytest.mark.parametrize("head_dim", [128, 256])
+def test_prompt_attention_in_a_window(window, head_dim):
+    rows = [*MIXED, (900, 150)]
+    out, reference = run_attention(rows, 8, 4, head_dim, window=window, prompts=True)
+    assert relative_error(out, reference) < 4e-3
+
+
+@needs_hopper
+@pytest.mark.parametrize("grid", [1, 7, 132])
+def test_prompt_attention_takes_any_grid(grid):
+    rows = [*MIXED, (0, 700), (3000, 400)]
+    out, reference = run_attention(rows, 8, 4, 128, grid=grid, softcap=2.0, prompts=True)
+    assert relative_error(out, reference) < 4e-3
+
+
+@needs_hopper
+def test_a_prompt_does_not_depend_on_its_neighbours():
+    results = []
+    for others in ([], [(77, 1), (0, 300), (5000, 130)]):
+        torch.manual_seed(7)
+        out, _ = run_attention([(100, 300), *others], 8, 2, 128, prompts=True)
+        results.append(out[:300])
+    assert torch.equal(*results)
 
 
 ROTARY = [(16, 16), (32, 32), (32, 16), (64, 64), (96, 96), (96, 32), (128, 128), (128, 64)]

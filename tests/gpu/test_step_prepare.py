@@ -23,7 +23,8 @@ def random_step(rng, num_rows):
         decode = rng.random() < 0.6
         num = 1 if decode else int(rng.integers(1, 70))
         tokens = None if decode and rng.random() < 0.8 else rng.integers(0, 1000, num).tolist()
-        rows.append(Row(int(slot), int(rng.integers(0, 1100)), num, tokens))
+        is_prompt = num > 1 and bool(rng.random() < 0.5)
+        rows.append(Row(int(slot), int(rng.integers(0, 1100)), num, tokens, is_prompt))
         first += num
         if rng.random() < 0.7:
             samples.append((i, first - 1, int(slot), 0))
@@ -31,13 +32,27 @@ def random_step(rng, num_rows):
     return Step(rows, updates, samples)
 
 
-def expected_entries(step, window, no_split, causal=True, q_rows=64, tile=64):
+def expected_prompt_entries(step, window, q_rows=128, tile=128):
+    group, entries, first = 4, [], 0
+    for row in step.rows:
+        packed = row.num_tokens * group
+        for begin in reversed(range(0, packed, q_rows)) if row.is_prompt else ():
+            end = min(begin + q_rows, packed)
+            low = max(0, row.start + begin // group - window + 1) if window else 0
+            tiles = [low // tile, (row.start + (end - 1) // group) // tile + 1]
+            kv_end = row.start + row.num_tokens
+            entries.append([first, row.slot, row.start, begin, end, *tiles, kv_end])
+        first += row.num_tokens
+    return entries
+
+
+def expected_entries(step, window, no_split, split=False, causal=True, q_rows=64, tile=64):
     group, heads = 4, 2
     entries, before, first = [], 0, 0
     for row in step.rows:
         packed = row.num_tokens * group
         size = 16 if packed <= 16 else q_rows
-        for begin in range(0, packed, size):
+        for begin in range(0, packed, size) if not (split and row.is_prompt) else ():
             end = min(begin + size, packed)
             low = max(0, row.start + begin // group - window + 1) if window else 0
             last = row.start + (end - 1) // group
@@ -52,12 +67,12 @@ def expected_entries(step, window, no_split, causal=True, q_rows=64, tile=64):
     return entries, before
 
 
-@pytest.mark.parametrize("no_split", [False, True])
+@pytest.mark.parametrize(("no_split", "split"), [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize(
     ("seed", "num_rows"), [(0, 1), (1, 7), (2, 64), (3, 299), (4, 299), (5, 1023), (6, 1024)]
 )
-def test_step_prepare(seed, num_rows, exact, no_split):
+def test_step_prepare(seed, num_rows, exact, no_split, split):
     import numpy as np
 
     rng = np.random.default_rng(seed)
@@ -70,7 +85,17 @@ def test_step_prepare(seed, num_rows, exact, no_split):
     T, S = step.num_tokens, len(step.samples)
     windows = (0, 100)
     out = prepare(
-        step, DIMS, table, last, T + 13, 37, windows, no_split=no_split, S_pad=S + 3, exact=exact
+        step,
+        DIMS,
+        table,
+        last,
+        T + 13,
+        37,
+        windows,
+        no_split=no_split,
+        S_pad=S + 3,
+        exact=exact,
+        split=split,
     )
     assert torch.equal(table.cpu(), expected)
     ids, positions, slots, kv = [], [], [], []
@@ -88,16 +113,24 @@ def test_step_prepare(seed, num_rows, exact, no_split):
     assert out.sample_rows.tolist() == [s[1] for s in step.samples] + [0] * 3
     for plan, window in zip(out.plans, windows, strict=True):
         words = plan.tolist()
-        entries, total = expected_entries(step, window, no_split)
+        entries, total = expected_entries(step, window, no_split, split)
         assert words[:3] == [len(entries), total, max(4, -(-total // 37))]
         assert words[4:7] == [T, T + 13, 37]
         assert [words[56 + 8 * i : 64 + 8 * i] for i in range(len(entries))] == entries
-        for cta in range(37):
+        assert words[3] & ~2 == int(no_split) + (8 if split else 0)
+        for cta in range(37 if entries else 0):
             place = min(cta * words[2], total - 1)
             entry = words[16 + cta]
             assert entries[entry][7] <= place
             if cta * words[2] < total:
                 assert entry + 1 == len(entries) or place < entries[entry + 1][7]
+    if not split:
+        return
+    assert not out.prompt_counters.any()
+    for plan, window in zip(out.prompt_plans, windows, strict=True):
+        words, entries = plan.tolist(), expected_prompt_entries(step, window)
+        assert words[0] == len(entries)
+        assert [words[16 + 8 * i : 24 + 8 * i] for i in range(len(entries))] == entries
 
 
 @pytest.mark.parametrize("no_split", [False, True])

@@ -17,7 +17,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "gpu"))
 
-from builds import EPILOGUES, HEAD_DIMS, STREAM_TILES, attention_stages  # noqa: E402
+from builds import (  # noqa: E402
+    EPILOGUES,
+    HEAD_DIMS,
+    PROMPT_HEAD_DIMS,
+    STREAM_TILES,
+    attention_stages,
+)
 from nvrtc import KERNELS, CompileError, compile_kernel, library_folder  # noqa: E402
 
 ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90a")
@@ -41,6 +47,8 @@ def variants(name: str, arch: str) -> list[dict[str, object]]:
     if name == "attention":
         stages = {d: {"HEAD_DIM": d, "ATTN_STAGES": attention_stages(arch, d)} for d in HEAD_DIMS}
         return [*stages.values(), *({**macros, "CAUSAL": 0} for macros in stages.values())]
+    if name == "attention_prefill":
+        return [{"HEAD_DIM": d} for d in PROMPT_HEAD_DIMS] if arch == "sm_90a" else []
     if name == "rope_kv":
         return [{"HEAD_DIM": d} for d in HEAD_DIMS]
     if name == "gemm_stream":
@@ -51,7 +59,8 @@ def variants(name: str, arch: str) -> list[dict[str, object]]:
 def builds(arch: str) -> Iterator[Build]:
     """Those that the wheel carries, and where they are measured (sm_90a) those of one model too."""
     for name in FILES:
-        has_formats = "\nENTRY(" in (KERNELS / f"{name}.cu").read_text()
+        text = (KERNELS / f"{name}.cu").read_text()
+        has_formats = "\nENTRY(" in text or ", DT, sm90)" in text
         for variant in variants(name, arch):
             yield name, arch, variant
             if has_formats and arch in F16_ARCHS:

@@ -60,6 +60,11 @@ impl Region {
         self.mapped
     }
 
+    /// Bytes of addresses.
+    pub(crate) fn reserved_bytes(&self) -> u64 {
+        self.reserved
+    }
+
     /// Backs the first `bytes` bytes.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ use crate::arena::LayoutBuilder;
 use crate::dims::{Buckets, EngineDims};
 use crate::gemm::WORKSPACE_BYTES;
 use crate::kernels::AttentionLaunch;
+use crate::prompt_attention::PROMPT_ROWS;
 
 /// Addresses; 0 for what the model has no use for. Shapes are [rows, columns], T the largest padded token
 /// count, S the largest padded sample count.
@@ -45,6 +46,10 @@ pub(crate) struct Buffers {
     pub(crate) windows: u64,
     /// `[num_plans, plan_words]` u32
     pub(crate) plans: u64,
+    /// `[num_plans, prompt_words]` u32, where prompt attention runs
+    pub(crate) prompt_plans: u64,
+    /// `[num_layers]` u32: the next item of prompt attention
+    pub(crate) prompt_counters: u64,
     /// Partial sums of attention, f32.
     pub(crate) partials: u64,
     /// `[grid]` u32, zero between launches.
@@ -118,6 +123,8 @@ pub(crate) struct BufferSizes {
     pub(crate) plan_words: u32,
     /// Entries of one attention plan.
     pub(crate) plan_entries: u32,
+    /// Words of one plan of prompt attention.
+    pub(crate) prompt_words: u32,
     /// Ids that one step can bring for `sample_open`.
     pub(crate) open_ids_words: u64,
     /// Slices of the vocabulary that the sampler scans apart.
@@ -141,6 +148,7 @@ impl BufferSizes {
             max_updates,
             plan_words,
             plan_entries,
+            prompt_words: 16 + 8 * ((tokens * group).div_ceil(PROMPT_ROWS) + engine.max_rows),
             open_ids_words: u64::from(engine.max_model_len) * 2 + 65536,
             vocab_chunks: spec.vocab_size.div_ceil(SAMPLE_CHUNK),
         }
@@ -212,6 +220,8 @@ impl Buffers {
         self.sample_rows = layout.take(sizes.samples * 4);
         self.windows = layout.take(num_plans * 4);
         self.plans = layout.take(num_plans * u64::from(sizes.plan_words) * 4);
+        self.prompt_plans = layout.take(num_plans * u64::from(sizes.prompt_words) * 4);
+        self.prompt_counters = layout.take(spec.layers.len() as u64 * 4);
         let grid = u64::from(launch.grid);
         self.partials = layout.take(2 * grid * 64 * (u64::from(spec.head_dim) + 2) * 4);
         self.counters = layout.take(grid * 4);

@@ -198,6 +198,7 @@ impl CudaExecutor {
             vocab_size: self.model.spec.vocab_size,
             num_blocks: self.shape.num_blocks,
             max_updates: self.model.sizes.max_updates,
+            prompt_group: self.model.prompt_group(),
         };
         pack(plan, &limits, &mut self.slots, buffers.meta.as_mut_words())
     }
@@ -221,7 +222,7 @@ impl CudaExecutor {
         let samples = model.buckets.fit_samples(tokens, num_samples).ok_or_else(|| {
             CudaError::Unsupported(format!("{num_samples} samples of {tokens} rows"))
         })?;
-        let shape = StepShape { tokens, samples };
+        let shape = StepShape { tokens, samples, has_prompts: packed.has_prompts };
         let has_extras = !packed.list_rows.is_empty() || packed.has_pooled;
         let graph = match &self.graphs {
             Some(graphs) if !has_extras => graphs.ready(shape),

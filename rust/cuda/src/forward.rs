@@ -9,6 +9,7 @@ use crate::dims::Dims;
 use crate::gemm::GemmArgs;
 use crate::model::{Model, Shapes, StepShape, activation_kind};
 use crate::module::{Launch, args};
+use crate::prompt_attention::PROMPT_ROWS;
 use crate::stream::Stream;
 use crate::weights::{FeedForwardWeights, LayerWeights};
 
@@ -67,7 +68,7 @@ impl Model {
                 ],
             )?;
             for (index, layer) in self.weights.layers.iter().enumerate() {
-                self.attention_part(stream, rows, index, layer)?;
+                self.attention_part(stream, shape, index, layer)?;
                 self.feed_forward_part(stream, rows, layer)?;
             }
         }
@@ -80,11 +81,13 @@ impl Model {
         let buffers = &self.buffers;
         let num_plans = self.windows.len() as u32;
         let bidirectional = if self.spec.attention.causal { 0 } else { 4 };
+        let prompt_tile = self.prompt_attention.as_ref().map_or(0, |prompt| prompt.launch.kv_tile);
+        let split = u32::from(shape.has_prompts);
         // SAFETY: as `layers`; the plan sizes are the ones that the buffer was laid out with.
         unsafe {
             self.kernels.step_prepare.launch(
                 stream,
-                Launch::linear(1 + num_plans, 1024),
+                Launch::linear(1 + num_plans * (1 + split), 1024),
                 args![
                     &self.dims,
                     buffers.meta,
@@ -105,6 +108,14 @@ impl Model {
                     QUERY_ROWS,
                     self.attention.kv_tile,
                     u32::from(self.deterministic) | bidirectional,
+                    num_plans,
+                    buffers.prompt_plans,
+                    self.sizes.prompt_words,
+                    buffers.prompt_counters,
+                    self.weights.layers.len() as u32,
+                    PROMPT_ROWS,
+                    prompt_tile,
+                    split,
                 ],
             )
         }
@@ -115,17 +126,18 @@ impl Model {
     unsafe fn attention_part(
         &self,
         stream: &Stream,
-        rows: u32,
+        shape: StepShape,
         index: usize,
         layer: &LayerWeights,
     ) -> Result<(), CudaError> {
+        let rows = shape.tokens;
         let (buffers, spec) = (&self.buffers, &self.spec);
         let shapes = Shapes::of(spec);
         let layer_offset = index as u64 * self.kv.layer_stride;
         let heads = spec.num_attention_heads + 2 * spec.num_kv_heads;
         let window = spec.layers[index].window.unwrap_or(0);
-        let plan = self.windows.iter().position(|&w| w == window).unwrap_or(0) as u64;
-        let plan = buffers.plans + plan * u64::from(self.sizes.plan_words) * 4;
+        let plan_index = self.windows.iter().position(|&w| w == window).unwrap_or(0) as u64;
+        let plan = buffers.plans + plan_index * u64::from(self.sizes.plan_words) * 4;
         let style = match spec.rope.style {
             RopeStyle::HalfSplit => 0u32,
             RopeStyle::Interleaved => 1,
@@ -174,9 +186,49 @@ impl Model {
                     window,
                 ],
             )?;
+            if shape.has_prompts {
+                self.prompt_attention(stream, index, plan_index, window)?;
+            }
             let args = GemmArgs { x: buffers.attended, w: layer.output, out: self.branch() };
             self.gemms.run(stream, rows, shapes.output, args)?;
             self.join(stream, rows, layer.output_bias, layer.post_attention_norm)
+        }
+    }
+
+    /// Behind `attention`, whose plan leaves prompts out.
+    ///
+    /// # Safety
+    /// As `layers`.
+    unsafe fn prompt_attention(
+        &self,
+        stream: &Stream,
+        index: usize,
+        plan_index: u64,
+        window: u32,
+    ) -> Result<(), CudaError> {
+        let (buffers, spec) = (&self.buffers, &self.spec);
+        let missing = || CudaError::Unsupported("no kernel for prompt attention".to_owned());
+        let prompt = self.prompt_attention.as_ref().ok_or_else(missing)?;
+        let kernel = self.kernels.attention_prefill.as_ref().ok_or_else(missing)?;
+        // SAFETY: as `layers`; the map covers the pool's reserved addresses, and a plan names blocks that
+        // are backed.
+        unsafe {
+            kernel.launch(
+                stream,
+                prompt.launch.launch(),
+                args![
+                    &self.dims,
+                    buffers.q,
+                    buffers.attended,
+                    buffers.prompt_plans + plan_index * u64::from(self.sizes.prompt_words) * 4,
+                    buffers.block_table,
+                    &prompt.kv_maps[index],
+                    buffers.prompt_counters + index as u64 * 4,
+                    spec.attention.scale,
+                    spec.attention.logit_softcap.unwrap_or(0.0),
+                    window,
+                ],
+            )
         }
     }
 

@@ -187,7 +187,7 @@ impl Shared {
             let (entry, failure) = match captured {
                 Ok(graph) => (Entry::Ready(Arc::new(graph)), None),
                 Err(error) => {
-                    let StepShape { tokens, samples } = shape;
+                    let StepShape { tokens, samples, .. } = shape;
                     let text = format!("{tokens} token rows and {samples} samples: {error}");
                     (Entry::Failed, Some(text))
                 }
@@ -251,9 +251,9 @@ mod tests {
     use crate::fake;
 
     const SHAPES: [StepShape; 3] = [
-        StepShape { tokens: 1, samples: 1 },
-        StepShape { tokens: 2, samples: 2 },
-        StepShape { tokens: 4, samples: 4 },
+        StepShape { tokens: 1, samples: 1, has_prompts: false },
+        StepShape { tokens: 2, samples: 2, has_prompts: false },
+        StepShape { tokens: 4, samples: 4, has_prompts: false },
     ];
 
     /// Shapes that wait, and where the warnings go.
@@ -315,7 +315,7 @@ mod tests {
         }));
         assert!(ended.is_err());
         assert_eq!(numbers(&shared), [0, 0, 3]);
-        assert!(shared.ready(StepShape { tokens: 8, samples: 8 }).is_none());
+        assert!(shared.ready(StepShape { tokens: 8, samples: 8, has_prompts: false }).is_none());
         assert_eq!(numbers(&shared), [0, 0, 4]);
         assert!(shared.next_wanted().is_none());
         let warnings = warnings.lock().unwrap();
@@ -329,7 +329,7 @@ mod tests {
     #[test]
     fn a_step_s_own_shape_goes_first() {
         let (shared, _) = waiting();
-        let own = StepShape { tokens: 64, samples: 0 };
+        let own = StepShape { tokens: 64, samples: 0, has_prompts: false };
         assert!(shared.ready(own).is_none() && shared.ready(own).is_none());
         assert_eq!(numbers(&shared), [0, 4, 0]);
         assert_eq!(shared.next_wanted(), Some(own));

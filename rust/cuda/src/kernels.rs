@@ -13,6 +13,7 @@ use crate::context::Context;
 use crate::dims::Dims;
 use crate::gemm::{GemmOut, GemmShape};
 use crate::module::{Kernel, Module};
+use crate::prompt_attention::PromptLaunch;
 use crate::stream_gemm::{STREAM_TILES, StreamTile, own_shapes, stream_tiles};
 
 macro_rules! source {
@@ -28,6 +29,7 @@ pub(crate) const HEADER: &str = include_str!("../../../kernels/ptx.cuh");
 const SOURCES: &[(&str, &str)] = &[
     source!("activation.cu"),
     source!("attention.cu"),
+    source!("attention_prefill.cu"),
     source!("embedding.cu"),
     source!("gemm_stream.cu"),
     source!("log_probs.cu"),
@@ -83,6 +85,7 @@ pub(crate) struct KernelSettings {
     /// Whether a token sees only what comes before it.
     pub(crate) causal: bool,
     pub(crate) attention: AttentionLaunch,
+    pub(crate) prompt_attention: Option<PromptLaunch>,
 }
 
 /// A program of a model: source file and the sizes that belong to the launch.
@@ -90,6 +93,7 @@ pub(crate) struct KernelSettings {
 pub(crate) enum Program {
     Activation { intermediate_size: u32 },
     Attention { causal: bool },
+    AttentionPrefill,
     Embedding,
     GemmStream { shape: GemmShape, tile: StreamTile },
     LogProbs,
@@ -105,7 +109,11 @@ pub(crate) enum Program {
 
 impl Program {
     /// Every program that the model needs.
-    pub(crate) fn of(spec: &ModelSpec, compute_capability: (u32, u32)) -> Vec<Self> {
+    pub(crate) fn of(
+        spec: &ModelSpec,
+        compute_capability: (u32, u32),
+        has_prompt_attention: bool,
+    ) -> Vec<Self> {
         use Program::*;
         let causal = spec.attention.causal;
         let mut programs = vec![
@@ -119,6 +127,9 @@ impl Program {
             SlotState,
             StepPrepare,
         ];
+        if has_prompt_attention {
+            programs.push(AttentionPrefill);
+        }
         for shape in own_shapes(spec) {
             let tiles = stream_tiles(compute_capability, shape);
             programs.extend(tiles.map(|tile| GemmStream { shape, tile }));
@@ -191,7 +202,7 @@ impl Program {
 
     /// Whether its code depends on a head's width.
     pub(crate) fn has_head_dim(self) -> bool {
-        matches!(self, Self::Attention { .. } | Self::RopeKv)
+        matches!(self, Self::Attention { .. } | Self::AttentionPrefill | Self::RopeKv)
     }
 
     /// The name, without suffix, of its run-time build among the prebuilt kernels.
@@ -215,6 +226,7 @@ impl Program {
         match self {
             Self::Activation { .. } => "activation.cu",
             Self::Attention { .. } => "attention.cu",
+            Self::AttentionPrefill => "attention_prefill.cu",
             Self::Embedding => "embedding.cu",
             Self::GemmStream { .. } => "gemm_stream.cu",
             Self::LogProbs => "log_probs.cu",
@@ -287,6 +299,7 @@ pub(crate) struct Kernels {
     pub(crate) rope_table: Kernel,
     pub(crate) rope_kv: Kernel,
     pub(crate) attention: Kernel,
+    pub(crate) attention_prefill: Option<Kernel>,
     pub(crate) softcap_rows: Option<Kernel>,
     pub(crate) sample_open: Kernel,
     pub(crate) sample_scan: Kernel,
@@ -332,10 +345,8 @@ impl Kernels {
             })?;
             Kernel::new(module, &format!("{op}_{kind}_sm80"), shared)
         };
-        let mut act_mul = BTreeMap::new();
-        let mut moe = BTreeMap::new();
-        let mut moe_gemm = BTreeMap::new();
-        let mut gemm_stream = BTreeMap::new();
+        let (mut act_mul, mut moe) = (BTreeMap::new(), BTreeMap::new());
+        let (mut moe_gemm, mut gemm_stream) = (BTreeMap::new(), BTreeMap::new());
         for &program in programs {
             match program {
                 Program::Activation { intermediate_size } => {
@@ -378,6 +389,7 @@ impl Kernels {
             rope_table: entry(Program::RopeKv, "rope_table", "f32", 0)?,
             rope_kv: entry(Program::RopeKv, "rope_kv_paged", dtype, 0)?,
             attention: entry(attention, "attention_paged", dtype, attention_shared)?,
+            attention_prefill: prompt_attention(&modules, settings, dtype)?,
             softcap_rows,
             sample_open: entry(Program::SlotState, "sample_open", "u32", 0)?,
             sample_scan: entry(Program::Sampler, "sample_scan", "f32", 0)?,
@@ -392,4 +404,17 @@ impl Kernels {
             gemm_stream,
         })
     }
+}
+
+/// The entry of attention_prefill.cu, where it runs.
+fn prompt_attention(
+    modules: &BTreeMap<Program, Arc<Module>>,
+    settings: &KernelSettings,
+    dtype: &str,
+) -> Result<Option<Kernel>, CudaError> {
+    let Some(launch) = &settings.prompt_attention else { return Ok(None) };
+    let module = modules
+        .get(&Program::AttentionPrefill)
+        .ok_or_else(|| CudaError::Unsupported("attention_prefill.cu was not built".to_owned()))?;
+    Kernel::new(module, &format!("attention_prefill_{dtype}_sm90"), launch.shared_bytes()).map(Some)
 }

@@ -69,6 +69,11 @@ impl KvPool {
         resized.and(cleared)
     }
 
+    /// Whole blocks that the reserved addresses can hold.
+    pub(crate) fn most_blocks(&self) -> u64 {
+        self.lock().region.reserved_bytes() / self.block_stride
+    }
+
     /// Whole blocks that can be used.
     pub(crate) fn num_blocks(&self) -> u32 {
         u32::try_from(self.lock().cleared / self.block_stride).unwrap_or(u32::MAX)

@@ -36,6 +36,7 @@ mod picking;
 mod prebuilt;
 mod probe;
 mod product;
+mod prompt_attention;
 mod same_bits;
 mod setup;
 mod slots;

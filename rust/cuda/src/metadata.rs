@@ -5,6 +5,7 @@
 use ingle_core::{OpenedSlot, PlanRow, Pooling, SampleMode, SlotId, StepPlan, TokenSource};
 
 use crate::dims::EngineDims;
+use crate::prompt_attention::is_prompt;
 
 /// What the host remembers of each slot to check plans and to decode results.
 #[derive(Clone, Debug, Default)]
@@ -75,6 +76,8 @@ pub(crate) struct PackedStep {
     pub(crate) list_top: u32,
     /// Whether any row pools.
     pub(crate) has_pooled: bool,
+    /// Whether any row goes to prompt attention.
+    pub(crate) has_prompts: bool,
 }
 
 /// Limits that plans are checked against.
@@ -84,6 +87,8 @@ pub(crate) struct PlanLimits {
     pub(crate) vocab_size: u32,
     pub(crate) num_blocks: u32,
     pub(crate) max_updates: u32,
+    /// Query heads a KV head, where prompts have a kernel of their own.
+    pub(crate) prompt_group: Option<u32>,
 }
 
 /// Checks the rows of a plan and packs them into `words`; grows the slots' block tables in `slots`.
@@ -130,6 +135,9 @@ pub(crate) fn pack(
         if end > record.num_blocks * engine.block_size {
             return Err(format!("row {index}: position {end} beyond its blocks"));
         }
+        let is_prompt =
+            limits.prompt_group.is_some_and(|group| is_prompt(row.start, row.num_tokens, group));
+        packed.has_prompts |= is_prompt;
         write_tokens(row, &mut words[tokens_at + first_token as usize..]);
         let at = HEADER_WORDS + index * ROW_WORDS;
         words[at..at + ROW_WORDS].copy_from_slice(&[
@@ -137,7 +145,7 @@ pub(crate) fn pack(
             row.start,
             row.num_tokens,
             first_token,
-            pooled_flags(row),
+            pooled_flags(row) | if is_prompt { PROMPT_ROW } else { 0 },
             NONE,
             0,
             0,
@@ -285,6 +293,8 @@ const HEADER_WORDS: usize = 16;
 const ROW_WORDS: usize = 8;
 const SAMPLE_WORDS: usize = 4;
 const NONE: u32 = u32::MAX;
+/// A row's flag: its attention is attention_prefill.cu's, see step_prepare.cu.
+const PROMPT_ROW: u32 = 8;
 /// The sample's slot has a mask although its request lists no allowed ids.
 const SAMPLE_MASKED: u32 = 2;
 /// The step's own sampler skips it.
@@ -309,6 +319,7 @@ mod tests {
             vocab_size: 100,
             num_blocks: 10,
             max_updates: 6,
+            prompt_group: None,
         }
     }
 

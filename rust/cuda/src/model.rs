@@ -13,6 +13,7 @@ use crate::gemm::{GemmOut, GemmShape};
 use crate::kernels::{AttentionLaunch, Kernels};
 use crate::kv_pool::KvPool;
 use crate::product::Products;
+use crate::prompt_attention::PromptAttention;
 use crate::weights::Weights;
 
 /// Everything that a forward pass uses, at addresses that never change.
@@ -23,6 +24,8 @@ pub(crate) struct Model {
     pub(crate) dims: Dims,
     pub(crate) engine: EngineDims,
     pub(crate) attention: AttentionLaunch,
+    /// Where prompts have a kernel of their own.
+    pub(crate) prompt_attention: Option<PromptAttention>,
     pub(crate) sizes: BufferSizes,
     pub(crate) buckets: Buckets,
     pub(crate) buffers: Buffers,
@@ -38,6 +41,15 @@ pub(crate) struct Model {
     pub(crate) _regions: Vec<Region>,
 }
 
+impl Model {
+    /// Query heads a KV head where prompts go to a kernel of their own. Not with `deterministic`: a row's
+    /// bits would depend on the chunk that it comes in.
+    pub(crate) fn prompt_group(&self) -> Option<u32> {
+        let is_used = self.prompt_attention.is_some() && !self.deterministic;
+        is_used.then(|| self.spec.num_attention_heads / self.spec.num_kv_heads)
+    }
+}
+
 /// Padded sizes of a step: what a graph is keyed by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct StepShape {
@@ -45,6 +57,8 @@ pub(crate) struct StepShape {
     pub(crate) tokens: u32,
     /// Padded sample rows; 0 if the step samples nothing.
     pub(crate) samples: u32,
+    /// Some row goes to prompt attention.
+    pub(crate) has_prompts: bool,
 }
 
 /// The products of the layers with the row counts of tokens, and the head's with those of samples.

@@ -164,6 +164,7 @@ impl Kernel {
             *pointer = match arg {
                 Arg::Bits(bits) => std::ptr::from_ref(bits).cast_mut().cast(),
                 Arg::Dims(dims) => std::ptr::from_ref(*dims).cast_mut().cast(),
+                Arg::Map(map) => std::ptr::from_ref(*map).cast_mut().cast(),
             };
         }
         let mut attribute = LaunchAttribute {
@@ -204,6 +205,8 @@ pub(crate) enum Arg<'a> {
     Bits(u64),
     /// The `Dims` structure, by value.
     Dims(&'a Dims),
+    /// A tensor map, by value.
+    Map(&'a TensorMap),
 }
 
 impl From<u64> for Arg<'_> {
@@ -221,6 +224,12 @@ impl From<u32> for Arg<'_> {
 impl From<f32> for Arg<'_> {
     fn from(value: f32) -> Self {
         Self::Bits(u64::from(value.to_bits()))
+    }
+}
+
+impl<'a> From<&'a TensorMap> for Arg<'a> {
+    fn from(value: &'a TensorMap) -> Self {
+        Self::Map(value)
     }
 }
 

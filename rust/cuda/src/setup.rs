@@ -23,6 +23,7 @@ use crate::model::Model;
 use crate::picking::Picking;
 use crate::prebuilt::read_prebuilt;
 use crate::product::Products;
+use crate::prompt_attention::{KvShape, PromptAttention, PromptLaunch, kv_maps};
 use crate::start::Clock;
 use crate::stream::Stream;
 use crate::weights::WeightLayout;
@@ -34,6 +35,7 @@ pub(crate) struct Setup {
     pub(crate) config: CudaConfig,
     pub(crate) engine: EngineDims,
     pub(crate) attention: AttentionLaunch,
+    prompt_attention: Option<PromptLaunch>,
     f16_device: bool,
     windows: Vec<u32>,
 }
@@ -74,6 +76,13 @@ impl Setup {
             max_model_len: config.max_model_len + 1,
         };
         let attention = AttentionLaunch::on(info.compute_capability, info.num_sms, spec.head_dim);
+        let prompt_attention = PromptLaunch::on(
+            info.compute_capability,
+            info.num_sms,
+            spec.head_dim,
+            engine.block_size,
+        )
+        .filter(|_| spec.attention.causal);
         let f16_device = match config.dtype {
             DeviceType::Auto => spec.weight_type == WeightType::F16,
             DeviceType::Bf16 => false,
@@ -89,9 +98,15 @@ impl Setup {
             config: config.clone(),
             engine,
             attention,
+            prompt_attention,
             f16_device,
             windows,
         }
+    }
+
+    /// Whether the device type is f16 rather than bf16.
+    pub(crate) fn f16(&self) -> bool {
+        self.f16_device
     }
 
     /// Name and capability of the card.
@@ -220,8 +235,13 @@ impl Setup {
             f16_device: self.f16_device,
             head_dim: self.spec.head_dim,
             attention: self.attention,
+            prompt_attention: self.prompt_attention,
         };
-        let programs = Program::of(&self.spec, self.context.info.compute_capability);
+        let programs = Program::of(
+            &self.spec,
+            self.context.info.compute_capability,
+            self.prompt_attention.is_some(),
+        );
         let compiler = match (Compiler::open(&self.config.libraries), &self.config.prebuilt_kernels)
         {
             (Ok(compiler), _) => compiler,
@@ -269,13 +289,33 @@ impl Setup {
     }
 
     /// Everything that a forward pass uses.
-    pub(crate) fn model(&self, memory: Memory, kernels: Kernels, gemms: Products) -> Model {
-        Model {
+    pub(crate) fn model(
+        &self,
+        memory: Memory,
+        kernels: Kernels,
+        gemms: Products,
+    ) -> Result<Model, CudaError> {
+        let prompt_attention = match self.prompt_attention {
+            Some(launch) => {
+                let shape = KvShape {
+                    head_dim: self.spec.head_dim,
+                    block_size: self.engine.block_size,
+                    num_kv_heads: self.spec.num_kv_heads,
+                    num_layers: self.spec.layers.len() as u64,
+                    f16: self.f16_device,
+                };
+                let kv_maps = kv_maps(&self.context, &memory.kv, &launch, &shape)?;
+                Some(PromptAttention { launch, kv_maps })
+            }
+            None => None,
+        };
+        Ok(Model {
             context: Arc::clone(&self.context),
             spec: self.spec.clone(),
             dims: Dims::of(&self.spec, &self.engine),
             engine: self.engine,
             attention: self.attention,
+            prompt_attention,
             sizes: BufferSizes::new(&self.spec, &self.engine, &self.attention),
             buckets: self.buckets(),
             buffers: memory.buffers,
@@ -286,7 +326,7 @@ impl Setup {
             kv: memory.kv,
             deterministic: self.config.deterministic,
             _regions: vec![memory.weights, memory.state],
-        }
+        })
     }
 }
 

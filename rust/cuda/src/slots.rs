@@ -265,6 +265,7 @@ mod tests {
         meta_words: 0,
         max_updates: 0,
         plan_words: 0,
+        prompt_words: 0,
         plan_entries: 0,
         open_ids_words: 131_073 * 2 + 65_536,
         vocab_chunks: 0,

@@ -20,6 +20,7 @@ use crate::memory::{PinnedBuffer, upload};
 use crate::metadata::SlotRecord;
 use crate::model::{Model, StepShape};
 use crate::module::{Launch, args};
+use crate::prompt_attention::is_prompt;
 use crate::setup::{Setup, check_supported};
 use crate::slots::{Staging, staging_bytes};
 use crate::stream::{Event, Stream};
@@ -91,7 +92,7 @@ impl CudaExecutor {
         let stream = Stream::new(&context)?;
         let parts = setup.load_parts(&memory, source, &stream, &clock)?;
         let budget = memory.budget.clone();
-        let model = Arc::new(setup.model(memory, parts.kernels, parts.products));
+        let model = Arc::new(setup.model(memory, parts.kernels, parts.products)?);
         clock.time("tables and warm pass", || warm(&model, &stream))?;
         let launches = Arc::new(LaunchCounters::default());
         let graphs = if config.enforce_eager {
@@ -161,10 +162,11 @@ fn warm(model: &Arc<Model>, stream: &Stream) -> Result<(), CudaError> {
     header[4..8].fill(16);
     let bytes: Vec<u8> = header.iter().flat_map(|word| word.to_le_bytes()).collect();
     upload(stream, buffers.meta, &bytes)?;
-    for tokens in [1, model.buckets.largest()] {
+    let prompts = model.prompt_attention.is_some();
+    for (tokens, has_prompts) in [(1, false), (model.buckets.largest(), prompts)] {
         let samples = tokens.min(LIST_ROWS);
         // SAFETY: the metadata says that the step has no rows, so every row is padding.
-        unsafe { model.step(stream, StepShape { tokens, samples })? };
+        unsafe { model.step(stream, StepShape { tokens, samples, has_prompts })? };
     }
     stream.synchronise()
 }
@@ -175,12 +177,20 @@ fn first_graphs(model: &Model) -> Vec<StepShape> {
     let mut shapes = Vec::new();
     for &tokens in model.buckets.sizes() {
         if tokens <= rows_max.next_multiple_of(16) && tokens <= LIST_ROWS {
-            shapes.push(StepShape { tokens, samples: tokens });
+            shapes.push(StepShape { tokens, samples: tokens, has_prompts: false });
         }
     }
+    let has_prompts = model.prompt_group().is_some();
     for &tokens in model.buckets.sizes().iter().filter(|&&tokens| tokens > LIST_ROWS) {
         for samples in (64..=rows_max.next_multiple_of(64).min(LIST_ROWS)).step_by(64) {
-            shapes.push(StepShape { tokens, samples });
+            shapes.push(StepShape { tokens, samples, has_prompts });
+        }
+    }
+    if has_prompts {
+        for &tokens in model.buckets.sizes().iter().filter(|&&tokens| tokens <= LIST_ROWS) {
+            if model.prompt_group().is_some_and(|group| is_prompt(0, tokens, group)) {
+                shapes.push(StepShape { tokens, samples: tokens, has_prompts });
+            }
         }
     }
     shapes

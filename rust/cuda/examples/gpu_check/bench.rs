@@ -65,7 +65,7 @@ pub(crate) fn run(options: &Options, model: &str) {
     for tokens in [128, 512, 1024, 2048] {
         prefill(&mut harness, tokens);
     }
-    mixed(&mut harness, 200, 220);
+    mixed(&mut harness, 200, &[220, 57, 121, 185, 249, 313, 441]);
 }
 
 /// One decode step of 1 row and one of 200, one mixed step and one long prefill, each between the
@@ -179,9 +179,16 @@ fn prefill(harness: &mut Harness, tokens: usize) {
 }
 
 /// Steady state of a busy server: every step `batch` decode rows and the prompt of one new request
-/// that takes the place of one that ends.
-fn mixed(harness: &mut Harness, batch: u32, prompt: usize) {
-    let mut sequences = fill(harness, batch, 320, &greedy(None));
+/// that takes the place of one that ends. Lengths of prompts in turn.
+fn mixed(harness: &mut Harness, batch: u32, prompts: &[usize]) {
+    for &prompt in prompts {
+        let sequences = fill(harness, batch, 320, &greedy(None));
+        mixed_steps(harness, sequences, prompt);
+    }
+}
+
+fn mixed_steps(harness: &mut Harness, mut sequences: Vec<Sequence>, prompt: usize) {
+    let batch = sequences.len() as u32;
     let mut times = Vec::new();
     let mut last = Instant::now();
     let steps = 60u32;

@@ -84,6 +84,20 @@ pub(crate) struct LaunchConfigRaw {
     pub(crate) num_attrs: c_uint,
 }
 
+/// `CUtensorMap`: opaque, by value to kernels.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TensorMap {
+    pub(crate) opaque: [u64; 16],
+}
+
+pub(crate) const TENSOR_MAP_DATA_TYPE_FLOAT16: c_uint = 6;
+pub(crate) const TENSOR_MAP_DATA_TYPE_BFLOAT16: c_uint = 9;
+pub(crate) const TENSOR_MAP_INTERLEAVE_NONE: c_uint = 0;
+pub(crate) const TENSOR_MAP_SWIZZLE_128B: c_uint = 3;
+pub(crate) const TENSOR_MAP_L2_PROMOTION_L2_128B: c_uint = 2;
+pub(crate) const TENSOR_MAP_FLOAT_OOB_FILL_NONE: c_uint = 0;
+
 super::c_api! {
     /// Functions of libcuda.
     DriverApi {
@@ -130,6 +144,7 @@ super::c_api! {
         fn cuFuncSetAttribute(function: CuFunction, attribute: c_int, value: c_int) -> CuResult;
         fn cuFuncGetAttribute(value: *mut c_int, attribute: c_int, function: CuFunction) -> CuResult;
         fn cuLaunchKernelEx(config: *const LaunchConfigRaw, function: CuFunction, params: *mut *mut c_void, extra: *mut *mut c_void) -> CuResult;
+        fn cuTensorMapEncodeTiled(map: *mut TensorMap, data_type: c_uint, rank: c_uint, address: CuDevicePtr, dims: *const u64, strides: *const u64, box_dims: *const u32, element_strides: *const u32, interleave: c_uint, swizzle: c_uint, l2_promotion: c_uint, oob_fill: c_uint) -> CuResult;
         fn cuGraphDestroy(graph: CuGraph) -> CuResult;
         fn cuGraphGetNodes(graph: CuGraph, nodes: *mut *mut c_void, count: *mut usize) -> CuResult;
         fn cuGraphInstantiateWithFlags(exec: *mut CuGraphExec, graph: CuGraph, flags: u64) -> CuResult;
@@ -150,6 +165,7 @@ mod tests {
         assert_eq!(size_of::<MemAccessDesc>(), 12);
         assert_eq!(size_of::<LaunchAttribute>(), 72);
         assert_eq!(std::mem::offset_of!(LaunchAttribute, value), 8);
+        assert_eq!((size_of::<TensorMap>(), align_of::<TensorMap>()), (128, 64));
         assert_eq!(size_of::<LaunchConfigRaw>(), 56);
         assert_eq!(std::mem::offset_of!(LaunchConfigRaw, stream), 32);
     }
