@@ -1,6 +1,7 @@
 //! Which products a model needs, for which row counts, and on which buffers they are measured. Load only;
 //! `tune.rs` does the measuring.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::buffers::{BufferSizes, Buffers};
 use crate::dims::Dims;
 use crate::gemm::{Blas, GemmOut, GemmShape};
 use crate::kernels::Kernels;
-use crate::memory::fill;
+use crate::memory::upload;
 use crate::model::{Shapes, activation_kind, gemm_shapes};
 use crate::product::Products;
 use crate::setup::{Memory, Setup};
@@ -44,10 +45,15 @@ impl Picking<'_> {
         let (layer_shapes, head) = gemm_shapes(&setup.spec);
         let operands = operands(&setup.spec, &self.memory.weight_layout.weights, buffers);
         if measure {
-            // Constant, finite and not zero: zeros would flatter the clock.
+            // As varied as activations are: constants draw less power, and so flatter the clock.
+            let noise = noise(setup.f16());
             for (shape, operand) in &operands {
                 let rows = if *shape == head { sizes.samples } else { sizes.tokens };
-                fill(self.stream, operand.x, 0x3c, (rows * u64::from(shape.k) * 2) as usize)?;
+                let bytes = rows * u64::from(shape.k) * 2;
+                for start in (0..bytes).step_by(noise.len()) {
+                    let part = &noise[..noise.len().min((bytes - start) as usize)];
+                    upload(self.stream, operand.x + start, part)?;
+                }
             }
         }
         let dims = Dims::of(&setup.spec, &setup.engine);
@@ -77,10 +83,31 @@ impl Picking<'_> {
             deterministic: setup.config.deterministic,
             operands,
             own: &own,
+            runs: Cell::new(0),
         };
         let picked = tuner.products(&wanted, measure)?;
         Ok(picked.map(|(map, measured)| (Products::new(map, buffers.gemm_workspace), measured)))
     }
+}
+
+/// 4 MiB of numbers between 1/8 and 2 with both signs, as the device type has them.
+fn noise(f16: bool) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut bytes = Vec::with_capacity(4 << 20);
+    while bytes.len() < 4 << 20 {
+        // xorshift64 (Marsaglia 2003)
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let (random, exponent) = ((state >> 32) as u16, (state & 3) as u16);
+        let bits = if f16 {
+            random & 0x83ff | (12 + exponent) << 10
+        } else {
+            random & 0x807f | (124 + exponent) << 7
+        };
+        bytes.extend_from_slice(&bits.to_le_bytes());
+    }
+    bytes
 }
 
 /// Buffers and weights that each product is measured on: those that steps use.

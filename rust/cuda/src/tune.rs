@@ -2,6 +2,7 @@
 //!
 //! A restart with the same library, card and shapes repeats the picks, and with them every bit.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -37,6 +38,8 @@ pub(crate) struct Tuner<'a> {
     pub(crate) operands: HashMap<GemmShape, Operands>,
     /// The builds of our own kernel for a row count and shape.
     pub(crate) own: &'a dyn Fn(u32, GemmShape) -> Vec<OwnProduct>,
+    /// Counts runs, so that each takes another weight than the one before.
+    pub(crate) runs: Cell<usize>,
 }
 
 /// What was picked for one row count and shape.
@@ -51,6 +54,27 @@ enum Pick {
 
 /// All products, and how many had to be measured.
 pub(crate) type Picked = (HashMap<(u32, GemmShape), Product>, usize);
+
+/// Something that can compute a product, and its time.
+struct Candidate {
+    pick: Pick,
+    product: Product,
+    /// The library's first proposal.
+    is_first: bool,
+    /// Milliseconds a run.
+    time: f32,
+}
+
+impl Candidate {
+    /// The time with the margin that it must win by.
+    fn weighed(&self) -> f32 {
+        match (self.pick, self.is_first) {
+            (Pick::Own(_), _) => self.time * OWN_MARGIN,
+            (_, true) => self.time * FIRST_BONUS,
+            (_, false) => self.time,
+        }
+    }
+}
 
 impl Tuner<'_> {
     /// Products for every row count and shape; `None` if one has no stored pick and `measure` is false.
@@ -71,6 +95,9 @@ impl Tuner<'_> {
         let mut picks = Vec::with_capacity(wanted.len());
         let mut measured = 0;
         let mut last_time = 0.0;
+        if measure {
+            self.warm_up(wanted)?;
+        }
         for (index, &(m, shape)) in wanted.iter().enumerate() {
             let stored = stored.as_ref().map(|stored| stored[index]);
             let known = stored.and_then(|pick| Some((pick, self.realise(pick, m, shape)?)));
@@ -139,35 +166,98 @@ impl Tuner<'_> {
         plain_time: f32,
         timer: &(Event, Event),
     ) -> Result<(Pick, Option<Product>, f32), CudaError> {
-        let mut best: (Pick, Option<Product>, f32) = (Pick::Neither, None, f32::INFINITY);
-        if shape.out == GemmOut::Gated {
-            best.2 = plain_time + GATE_MILLISECONDS * RUNS as f32;
-        } else {
+        let mut candidates = self.candidates(m, shape)?;
+        self.drop_slow(&mut candidates, shape, timer)?;
+        self.time_in_turns(&mut candidates, shape, timer)?;
+        let limit = plain_time + GATE_MILLISECONDS;
+        let best = candidates.into_iter().min_by(|a, b| a.weighed().total_cmp(&b.weighed()));
+        match best {
+            Some(best) if shape.out != GemmOut::Gated || best.weighed() < limit => {
+                let time = best.weighed();
+                Ok((best.pick, Some(best.product), time))
+            }
+            _ if shape.out == GemmOut::Gated => Ok((Pick::Neither, None, limit)),
+            _ => Err(CudaError::Unsupported(format!(
+                "cuBLASLt has no algorithm for {m} rows, {shape:?}"
+            ))),
+        }
+    }
+
+    /// Runs each candidate twice, the first time to load its code, and keeps the few that come near the
+    /// quickest. What cannot run here goes too; the library's first proposal stays.
+    fn drop_slow(
+        &self,
+        candidates: &mut Vec<Candidate>,
+        shape: GemmShape,
+        timer: &(Event, Event),
+    ) -> Result<(), CudaError> {
+        for candidate in &mut *candidates {
+            let loaded = self.run(&candidate.product, shape, 1);
+            let timed = loaded.and_then(|()| self.time(&candidate.product, shape, 1, timer));
+            candidate.time = timed.unwrap_or(f32::INFINITY);
+        }
+        candidates.retain(|candidate| candidate.time.is_finite());
+        candidates.sort_by(|a, b| a.weighed().total_cmp(&b.weighed()));
+        let Some(limit) = candidates.first().map(|best| best.weighed() * FAR_BEHIND) else {
+            return Ok(());
+        };
+        let mut place = 0;
+        candidates.retain(|candidate| {
+            place += 1;
+            candidate.is_first || (place <= FINALISTS && candidate.weighed() < limit)
+        });
+        Ok(())
+    }
+
+    /// Sets each candidate's time to the median of rounds in which all take a turn, so that a clock that
+    /// moves moves all of them.
+    fn time_in_turns(
+        &self,
+        candidates: &mut [Candidate],
+        shape: GemmShape,
+        timer: &(Event, Event),
+    ) -> Result<(), CudaError> {
+        let quickest = candidates.iter().map(|c| c.time).fold(f32::INFINITY, f32::min);
+        let runs = if quickest > LONG_MILLISECONDS { 1 } else { RUNS };
+        let mut rounds = vec![[0.0; ROUNDS]; candidates.len()];
+        for round in 0..ROUNDS {
+            for (candidate, times) in candidates.iter().zip(&mut rounds) {
+                times[round] = self.time(&candidate.product, shape, runs, timer)? / runs as f32;
+            }
+        }
+        for (candidate, times) in candidates.iter_mut().zip(&mut rounds) {
+            times.sort_by(f32::total_cmp);
+            candidate.time = times[ROUNDS / 2];
+        }
+        Ok(())
+    }
+
+    /// Everything that can compute a product.
+    fn candidates(&self, m: u32, shape: GemmShape) -> Result<Vec<Candidate>, CudaError> {
+        let mut candidates = Vec::new();
+        if shape.out != GemmOut::Gated {
             let problem = self.blas.problem(m, shape)?;
-            for algo in problem.candidates(CANDIDATES, false)? {
-                let problem = self.blas.problem(m, shape)?;
-                let product = Product::Library { problem, algo };
-                // A proposal that cannot run here is passed over.
-                if let Ok(time) = self.time(&product, shape, timer)
-                    && time < best.2
-                {
-                    best = (Pick::Library(algo), Some(product), time);
-                }
+            for (index, algo) in problem.candidates(CANDIDATES, false)?.into_iter().enumerate() {
+                let product = Product::Library { problem: self.blas.problem(m, shape)?, algo };
+                let is_first = index == 0;
+                candidates.push(Candidate {
+                    pick: Pick::Library(algo),
+                    product,
+                    is_first,
+                    time: 0.0,
+                });
             }
         }
         for (build, own) in (self.own)(m, shape).into_iter().enumerate() {
             let product = Product::Own(own);
-            let time = self.time(&product, shape, timer)?;
-            if time * OWN_MARGIN < best.2 {
-                best = (Pick::Own(build), Some(product), time * OWN_MARGIN);
-            }
+            candidates.push(Candidate {
+                pick: Pick::Own(build),
+                product,
+                is_first: false,
+                time: 0.0,
+            });
         }
-        if best.1.is_none() && shape.out != GemmOut::Gated {
-            return Err(CudaError::Unsupported(format!(
-                "cuBLASLt has no algorithm for {m} rows, {shape:?}"
-            )));
-        }
-        Ok(best)
+        Ok(candidates)
     }
 
     /// Of the algorithms that take all of these row counts and keep a row's bits the fastest over fewest
@@ -191,10 +281,12 @@ impl Tuner<'_> {
                 let mut sum = 0.0;
                 for &m in ends.into_iter().flatten() {
                     let problem = self.blas.problem(m, shape)?;
+                    let product = Product::Library { problem, algo };
                     // A proposal that cannot run here is passed over.
-                    sum += self
-                        .time(&Product::Library { problem, algo }, shape, timer)
-                        .unwrap_or(f32::INFINITY);
+                    let timed = self
+                        .run(&product, shape, 1)
+                        .and_then(|()| self.time(&product, shape, RUNS, timer));
+                    sum += timed.unwrap_or(f32::INFINITY);
                 }
                 if sum.is_finite() {
                     timed.push((sum, algo));
@@ -227,16 +319,32 @@ impl Tuner<'_> {
         RowBits { stream: self.stream, operands, shape, workspace: self.workspace }.agree(&products)
     }
 
-    /// Milliseconds of `RUNS` runs.
+    /// Brings the clocks up: they are low until the card has worked for some milliseconds.
+    fn warm_up(&self, wanted: &[(u32, GemmShape)]) -> Result<(), CudaError> {
+        let largest = wanted.iter().filter(|(_, shape)| shape.out != GemmOut::Gated);
+        let largest = largest.max_by_key(|(m, shape)| u64::from(*m) * u64::from(shape.n));
+        let Some(&(m, shape)) = largest else { return Ok(()) };
+        let problem = self.blas.problem(m, shape)?;
+        let Some(&algo) = problem.candidates(1, false)?.first() else { return Ok(()) };
+        let product = Product::Library { problem, algo };
+        let started = std::time::Instant::now();
+        while started.elapsed() < WARM_UP {
+            self.run(&product, shape, RUNS)?;
+            self.stream.synchronise()?;
+        }
+        Ok(())
+    }
+
+    /// Milliseconds of `runs` runs of a product that has run before.
     fn time(
         &self,
         product: &Product,
         shape: GemmShape,
+        runs: usize,
         (start, end): &(Event, Event),
     ) -> Result<f32, CudaError> {
-        self.run(product, shape, 1)?;
         start.record(self.stream)?;
-        self.run(product, shape, RUNS)?;
+        self.run(product, shape, runs)?;
         end.record(self.stream)?;
         end.synchronise()?;
         end.milliseconds_since(start)
@@ -244,8 +352,10 @@ impl Tuner<'_> {
 
     fn run(&self, product: &Product, shape: GemmShape, times: usize) -> Result<(), CudaError> {
         let operands = self.operands_of(shape)?;
-        for weight in operands.weights.iter().cycle().take(times) {
-            let args = GemmArgs { x: operands.x, w: *weight, out: operands.out };
+        for _ in 0..times {
+            let run = self.runs.replace(self.runs.get() + 1);
+            let weight = operands.weights[run % operands.weights.len()];
+            let args = GemmArgs { x: operands.x, w: weight, out: operands.out };
             // SAFETY: the operands are weights of this shape and step buffers laid out for the largest
             // row count; no step runs during load, and the workspace has `WORKSPACE_BYTES`.
             unsafe { product.run(self.stream, args, self.workspace)? };
@@ -261,7 +371,7 @@ impl Tuner<'_> {
     fn cache_key(&self, wanted: &[(u32, GemmShape)]) -> Result<String, CudaError> {
         let device = &self.context.info;
         let text = format!(
-            "5 {} {} {} {WORKSPACE_BYTES} {:?} {} {wanted:?}",
+            "6 {} {} {} {WORKSPACE_BYTES} {:?} {} {wanted:?}",
             self.blas.version()?,
             device.name,
             device.num_sms,
@@ -302,9 +412,19 @@ fn decode(bytes: &[u8], count: usize) -> Option<Vec<Pick>> {
 }
 
 /// Proposals that are measured.
-const CANDIDATES: usize = 8;
-/// Timed runs of each, over different weights.
-const RUNS: usize = 6;
+const CANDIDATES: usize = 10;
+/// Candidates that are timed in turns, and how far behind the quickest they may be after one run.
+const FINALISTS: usize = 4;
+const FAR_BEHIND: f32 = 1.2;
+/// Timed runs of each in a round, over different weights; from `LONG_MILLISECONDS` on one is long enough.
+const RUNS: usize = 4;
+const LONG_MILLISECONDS: f32 = 0.15;
+/// Rounds in turns.
+const ROUNDS: usize = 3;
+/// How long the card works before the first measurement.
+const WARM_UP: std::time::Duration = std::time::Duration::from_millis(30);
+/// The library's first proposal counts as this much quicker: others must win by more than noise.
+const FIRST_BONUS: f32 = 0.98;
 /// Our own kernel must win by this factor: back to back it hides its start behind its own end, which
 /// between other kernels of a step it cannot.
 const OWN_MARGIN: f32 = 1.05;
