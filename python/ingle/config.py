@@ -176,7 +176,8 @@ class Settings:
         default=None,
         metadata=about(
             "server",
-            "file of `tenant:key` lines; every route but /health and /ready then needs a key",
+            "file of `tenant:key` lines; every route but /health and /ready then needs a key, "
+            "/metrics one of a line `tenant:key admin`; SIGHUP reads it again",
             metavar="FILE",
         ),
     )

@@ -53,6 +53,15 @@ class FatalError(IngleError):
 class ModelError(IngleError):
     """The model or a setting of the engine is unusable; nothing was started."""
 
+    def __init__(self, message: str) -> None:
+        # Parsers quote what they did not expect, which may be most of a file, and say behind it
+        # what they expected and where.
+        left_out = len(message) - MOST_MESSAGE
+        if left_out > 0:
+            head, tail = message[: MOST_MESSAGE // 2], message[-MOST_MESSAGE // 2 :]
+            message = f"{head} [{left_out} characters left out] {tail}"
+        super().__init__(message)
+
 
 class ConfigError(IngleError):
     """A setting of the command line, of the settings file or of the key file is wrong."""
@@ -60,6 +69,10 @@ class ConfigError(IngleError):
 
 class InternalError(IngleError):
     """A mistake of ours, found by a check that stays on in production."""
+
+
+MOST_MESSAGE = 600
+"""Most characters of a message that may quote a file."""
 
 
 def error_of_event(payload: bytes) -> IngleError:

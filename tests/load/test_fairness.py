@@ -189,6 +189,7 @@ async def hog_main(port, seed, shapes):
 def server(tmp_path, speed, *flags):
     file = tmp_path / "keys"
     file.write_text("".join(f"{tenant}:key-{tenant}\n" for tenant in ["hog", *POLITE]))
+    file.chmod(0o600)
     sizes = ("--max-num-seqs", SLOTS, "--max-queue", 2 * SLOTS)
     flags = ("--device", "sim", "--sim-speed", speed, *sizes, "--api-key-file", file, *flags)
     with Worker(*flags, model="demo") as worker:

@@ -1,14 +1,17 @@
 """API keys on every route and every odd spelling of one: X-03 of the bug log."""
 
+import signal
+
 import pytest
 
-from server.worker import TINY, Worker, cpu_seconds, http_request
+from server.worker import TINY, Worker, cpu_seconds, http_request, wait_for
 
 
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory):
     file = tmp_path_factory.mktemp("keys") / "keys"
-    file.write_text("# tenants\nalice:key-a\nbob:key-b\n")
+    file.write_text("# tenants\nalice:key-a\nbob:key-b\nops:key-c admin\n")
+    file.chmod(0o600)
     with Worker("--device", "cpu", "--api-key-file", file) as worker:
         yield worker
         assert worker.stop() == 0
@@ -96,8 +99,24 @@ def test_only_health_and_ready_are_open(keyed):
     assert keyed.request("HEAD", "/ready").status == 200
 
 
-def test_every_key_opens_everything(keyed):
-    for key in ("key-a", "key-b"):
+def test_metrics_are_for_admins(keyed):
+    for key, status in (("key-a", 403), ("key-b", 403), ("key-c", 200)):
+        reply = keyed.get("/metrics", headers={"Authorization": f"Bearer {key}"})
+        assert reply.status == status
+        if status == 403:
+            assert reply.error["type"] == "permission_error"
+            assert reply.error["code"] == "admin_key_required"
+
+
+def test_health_tells_the_load_to_those_with_a_key(keyed):
+    assert keyed.get("/health").json == {"status": "ok"}
+    assert keyed.get("/health", headers={"Authorization": "Bearer wrong"}).json == {"status": "ok"}
+    with_key = keyed.get("/health", headers={"Authorization": "Bearer key-a"}).json
+    assert (with_key["status"], with_key["running"]) == ("ok", 0)
+
+
+def test_every_key_opens_everything_else(keyed):
+    for key in ("key-a", "key-b", "key-c"):
         headers = {"Authorization": f"Bearer {key}"}
         assert keyed.get("/v1/models", headers=headers).status == 200
         body = {"prompt": "x", "max_tokens": 1}
@@ -139,6 +158,7 @@ def test_tenants_share_no_prefix_cache(keyed):
 def test_bad_key_file_stops_the_start(tmp_path):
     file = tmp_path / "keys"
     file.write_text("just-a-secret\n")
+    file.chmod(0o600)
     with pytest.raises(AssertionError, match="line 1: must be tenant:key") as caught:
         Worker("--device", "cpu", "--api-key-file", file, model=TINY)
     assert "just-a-secret" not in str(caught.value)
@@ -181,3 +201,48 @@ def test_a_small_body_without_a_key_leaves_the_connection_open(keyed):
             connection.sendall(head)
             assert connection.recv(65536).startswith(b"HTTP/1.1 401")
             connection.sendall(body)
+
+
+def test_sighup_reads_the_keys_again_and_drops_no_stream(tmp_path):
+    file = tmp_path / "keys"
+    file.write_text("alice:key-a\n")
+    file.chmod(0o600)
+    with Worker("--device", "sim", "--api-key-file", file) as worker:
+
+        def status(key):
+            return worker.get("/v1/models", headers={"Authorization": f"Bearer {key}"}).status
+
+        body = b'{"prompt":"x","stream":true,"ignore_eos":true,"max_tokens":300,"temperature":0}'
+        request = http_request("POST", "/v1/completions", body, Authorization="Bearer key-a")
+        with worker.connect() as connection:
+            connection.sendall(request)
+            data = connection.recv(65536)
+            assert data.startswith(b"HTTP/1.1 200")
+            file.write_text("bob:key-b\n")
+            worker.process.send_signal(signal.SIGHUP)
+            wait_for(lambda: status("key-b") == 200, 5.0, worker.errors)
+            assert status("key-a") == 401
+            file.write_text("nonsense\n")
+            worker.process.send_signal(signal.SIGHUP)
+            wait_for(lambda: "the keys stay" in worker.errors(), 5.0, worker.errors)
+            assert status("key-b") == 200
+            while not data.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"):
+                part = connection.recv(65536)
+                assert part, data[-200:]
+                data += part
+        assert "nonsense" not in worker.errors()
+        assert worker.stop() == 0
+
+
+def test_sighup_without_a_key_file_ends_the_server_as_sigterm_does():
+    with Worker("--device", "sim", "--sim-speed", "inf") as worker:
+        assert worker.stop(signal.SIGHUP) == 0
+
+
+def test_a_key_file_that_others_can_read_stops_the_start(tmp_path):
+    file = tmp_path / "keys"
+    file.write_text("alice:key-a\n")
+    file.chmod(0o644)
+    with pytest.raises(AssertionError, match="api-key-file: others can read") as caught:
+        Worker("--device", "sim", "--api-key-file", file)
+    assert "key-a" not in str(caught.value)

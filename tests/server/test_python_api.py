@@ -4,6 +4,7 @@ import asyncio
 import concurrent.futures
 import json
 import re
+import shutil
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
@@ -237,3 +238,13 @@ def test_an_id_outside_the_vocabulary_is_named_by_its_place(engine):
     assert (caught.value.message, caught.value.param) == (expected, "prompt[2]")
     with pytest.raises(ingle.RefusedError, match=rf"tokens\[1\]: token id {size} is outside"):
         engine.detokenize([5, size])
+
+
+def test_a_load_error_does_not_quote_the_whole_file(tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(TINY, folder)
+    document = {"version": "1.0", "model": {"type": "x" * 100_000}}
+    (folder / "tokenizer.json").write_text(json.dumps(document))
+    with pytest.raises(ingle.ModelError, match=r"tokenizer\.json: .*characters left out") as caught:
+        ingle.Engine(str(folder), device="sim")
+    assert len(str(caught.value)) < 700

@@ -5,6 +5,7 @@ import pytest
 from ingle.errors import (
     FailedError,
     IngleError,
+    ModelError,
     OverloadedError,
     RefusedError,
     error_of_event,
@@ -34,3 +35,13 @@ def test_refused_has_defaults_that_the_core_relies_on():
     error = RefusedError("m")
     assert (error.message, error.param, error.code, error.status) == ("m", None, None, 400)
     assert OverloadedError("m", 2).status == 429
+
+
+def test_a_long_model_error_keeps_its_ends():
+    message = "tokenizer.json: unexpected " + "x" * 100_000 + " at line 3 column 7"
+    told = str(ModelError(message))
+    assert len(told) < 700
+    assert told.startswith("tokenizer.json: unexpected xxx")
+    assert told.endswith("xxx at line 3 column 7")
+    assert "characters left out" in told
+    assert str(ModelError("short")) == "short"

@@ -104,7 +104,7 @@ async def answered(
         preflight = None if state.cors is None else state.cors.preflight(request)
         if preflight is not None:
             return preflight
-        request[routes.TENANT] = state.keys.tenant(request, state.open_paths)
+        request[routes.IDENTITY] = state.keys.identity(request, state.open_paths)
         return await handler(request)
     except IngleError as error:
         if isinstance(error, FatalError) and not state.draining:

@@ -1,49 +1,71 @@
-"""[1] API keys: who may ask, and as which tenant. Event loop; the file is read once at start.
+"""[1] API keys: who may ask, as which tenant, and who may see what concerns all tenants.
 
-Default deny: the decision looks at the raw request line, before any normalisation, so no spelling
-of a path gets round it.
+Event loop; the file is read at start and again at SIGHUP. Default deny: the decision looks at the
+raw request line, before any normalisation, so no spelling of a path gets round it.
 """
 
 import hashlib
 import hmac
 import os
+import stat
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from aiohttp import web
 
-from ingle.config import read_text
 from ingle.errors import ConfigError, RefusedError
 
 OPEN_PATHS = ("/health", "/ready")
 
 
+class Identity(NamedTuple):
+    """Whose request it is."""
+
+    tenant: str
+    """Empty without a key."""
+    is_known: bool
+    """Whether it has a key, or none is needed."""
+    is_admin: bool
+    """Whether it may see what concerns all tenants."""
+
+
 class ApiKeys:
     """The keys of one file; without keys everything is open and the tenant has no name."""
 
-    def __init__(self, tenants_by_key: dict[str, str]) -> None:
-        # Keys are looked up by a keyed digest: how long a comparison takes says nothing about them.
+    def __init__(
+        self, tenants_by_key: dict[str, str], admin_keys: Collection[str] = frozenset()
+    ) -> None:
+        # Only keyed digests are kept, and looked up in constant time each: neither memory nor the
+        # time of an answer says what a key is.
         self._secret = os.urandom(32)
-        self._tenants = {self._digest(k.encode()): t for k, t in tenants_by_key.items()}
+        self._identities = {
+            self._digest(key.encode()): Identity(tenant, True, key in admin_keys)
+            for key, tenant in tenants_by_key.items()
+        }
 
-    def tenant(
+    def __len__(self) -> int:
+        """How many keys there are."""
+        return len(self._identities)
+
+    def identity(
         self,
         request: web.BaseRequest,
         open_paths: Callable[[], Collection[str]] = lambda: OPEN_PATHS,
-    ) -> str:
-        """The tenant whose key the request carries; what `open_paths` gives needs none.
+    ) -> Identity:
+        """Whose key the request carries; what `open_paths` gives needs none.
 
         Errors: RefusedError 401 unless the key is known or the path is open to all.
         """
-        if not self._tenants:
-            return ""
+        if not self._identities:
+            return EVERYBODY
         for key in _keys_of(request):
             digest = self._digest(key.encode("utf-8", "surrogateescape"))
-            for known, tenant in self._tenants.items():
+            for known, identity in self._identities.items():
                 if hmac.compare_digest(known, digest):
-                    return tenant
+                    return identity
         if request.method in ("GET", "HEAD") and request.raw_path in open_paths():
-            return ""
+            return NOBODY
         raise RefusedError(
             "missing or unknown API key; send `Authorization: Bearer KEY` or `X-Api-Key: KEY`",
             code="invalid_api_key",
@@ -52,6 +74,10 @@ class ApiKeys:
 
     def _digest(self, key: bytes) -> bytes:
         return hashlib.blake2b(key, key=self._secret, digest_size=32).digest()
+
+
+EVERYBODY: Final = Identity("", is_known=True, is_admin=True)
+NOBODY: Final = Identity("", is_known=False, is_admin=False)
 
 
 def _keys_of(request: web.BaseRequest) -> Iterator[str]:
@@ -65,21 +91,56 @@ def _keys_of(request: web.BaseRequest) -> Iterator[str]:
 
 
 def read_key_file(path: Path) -> ApiKeys:
-    """Reads `tenant:key` lines; `#` starts a comment line.
+    """Reads `tenant:key` lines, `tenant:key admin` for an admin; `#` starts a comment line.
 
-    Errors: ConfigError with the line's number, never with its text.
+    Errors: ConfigError with the line's number, never with its text; also where others than the
+    file's owner can write it, or anybody read it.
     """
     tenants: dict[str, str] = {}
-    for number, line in enumerate(read_text("api_key_file", path).splitlines(), 1):
+    admins: set[str] = set()
+    for number, line in enumerate(_read_secret(path).splitlines(), 1):
+        place = f"api_key_file: {path} line {number}"
         entry = line.strip()
         if not entry or entry.startswith("#"):
             continue
-        tenant, colon, key = (part.strip() for part in entry.partition(":"))
-        if not (tenant and colon and key):
-            raise ConfigError(f"api_key_file: {path} line {number}: must be tenant:key")
+        tenant, colon, rest = (part.strip() for part in entry.partition(":"))
+        if not (tenant and colon and rest):
+            raise ConfigError(f"{place}: must be tenant:key")
+        key, *marks = rest.split()
+        if marks not in ([], ["admin"]):
+            raise ConfigError(f"{place}: after the key only the word `admin` may follow")
         if key in tenants:
-            raise ConfigError(f"api_key_file: {path} line {number}: the key is there twice")
+            raise ConfigError(f"{place}: the key is there twice")
         tenants[key] = tenant
+        if marks:
+            admins.add(key)
     if not tenants:
         raise ConfigError(f"api_key_file: {path}: no keys")
-    return ApiKeys(tenants)
+    return ApiKeys(tenants, admins)
+
+
+def _read_secret(path: Path) -> str:
+    """The text of a file that is its owner's alone, or its group's to read."""
+    try:
+        with path.open("rb") as file:
+            _check_owner(path, os.fstat(file.fileno()))
+            return file.read().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"api_key_file: cannot read {path}: {error}") from error
+
+
+def _check_owner(path: Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        return  # A pipe has the modes of whoever made it.
+    mode = stat.S_IMODE(found.st_mode)
+    if found.st_uid not in (0, os.geteuid()):
+        raise ConfigError(
+            f"api_key_file: {path} belongs to user {found.st_uid}, who can change it; it must "
+            f"belong to root or to the user that runs ingle ({os.geteuid()})"
+        )
+    for bits, what in ((0o022, "write"), (0o004, "read")):
+        if mode & bits:
+            raise ConfigError(
+                f"api_key_file: others can {what} {path} (its mode is {mode:o}); "
+                f"chmod 600 {path} (640 lets its group read it)"
+            )

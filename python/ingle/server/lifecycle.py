@@ -3,7 +3,8 @@
 The address is bound before the model is loaded, so that a taken port fails at once; it listens only
 when the model can answer. SIGTERM and SIGINT start the drain: new requests get 503, running ones
 may end until the deadline, then they get an error event. A second signal ends them now. If the
-engine dies, the process exits with its own code, whatever state it is in.
+engine dies, the process exits with its own code, whatever state it is in. SIGHUP reads
+the key file again; without a key file it does what SIGTERM does.
 """
 
 import asyncio
@@ -16,12 +17,11 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import uvloop
 from aiohttp import web
 
-from ingle.config import Settings
+from ingle.config import Settings, with_flags
 from ingle.engine import Engine
 from ingle.errors import ConfigError, InternalError
 from ingle.exit_codes import ExitCode
@@ -31,6 +31,7 @@ from ingle.server.auth import ApiKeys, read_key_file
 from ingle.server.connection import Connection
 from ingle.server.state import STATE, ServerState
 from ingle.server.summary import summary
+from ingle.server.unix_socket import UnixListener
 
 log = logging.getLogger("ingle.server")
 
@@ -46,15 +47,25 @@ def serve(settings: Settings, say: Callable[[str], None]) -> ExitCode:
     try:
         # Python looks at signals between its own instructions only; loading is one long call.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+        hangups: list[int] = []
+        if keys is not None:
+            # The file is read again once the model is loaded.
+            signal.signal(signal.SIGHUP, lambda number, frame: hangups.append(number))
         with Engine(settings.model, **settings.engine_values()) as engine:
             text = summary(settings, engine.info, address(listener), keys is not None)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 server = Server(settings, engine, keys)
-                return runner.run(server.run(listener, lambda: say(text)))
+
+                def on_ready() -> None:
+                    if hangups:
+                        server.read_keys()
+                    say(text)
+
+                return runner.run(server.run(listener, on_ready))
     finally:
+        if isinstance(listener, UnixListener):
+            listener.remove()
         listener.close()
-        if settings.uds is not None:
-            settings.uds.unlink(missing_ok=True)
 
 
 class Server:
@@ -66,6 +77,7 @@ class Server:
         self._stop = asyncio.Event()
         self._now = asyncio.Event()
         self._fatal = False
+        self._key_file = settings.api_key_file
         self._max_body_bytes = settings.max_body_bytes
         self._app = create_app(
             engine,
@@ -89,6 +101,8 @@ class Server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
+        on_hangup = self._on_signal if self._key_file is None else self.read_keys
+        loop.add_signal_handler(signal.SIGHUP, on_hangup)
         runner = web.AppRunner(
             self._app, handler_cancellation=True, access_log=None, shutdown_timeout=FLUSH_S
         )
@@ -126,6 +140,20 @@ class Server:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(state.idle(), FLUSH_S)
 
+    def read_keys(self) -> None:
+        """Takes the keys that the file has now; a bad file changes nothing.
+
+        Streams that run go on, also those of a key that is gone.
+        """
+        if self._key_file is None:
+            return
+        try:
+            self.state.keys = read_key_file(self._key_file)
+        except ConfigError as error:
+            log.error("the keys stay as they were: %s", with_flags(str(error)))
+        else:
+            log.info("read %s again: %d keys", self._key_file, len(self.state.keys))
+
     def _on_signal(self) -> None:
         if self._stop.is_set():
             self._now.set()
@@ -156,7 +184,7 @@ def exit_after(delay_s: float, code: ExitCode) -> None:
 def bind(settings: Settings) -> socket.socket:
     """A bound socket that does not listen yet. Errors: ConfigError names host and port, or path."""
     if settings.uds is not None:
-        return bind_unix(settings.uds)
+        return UnixListener(settings.uds)
     try:
         found = socket.getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -173,35 +201,6 @@ def bind(settings: Settings) -> socket.socket:
         place = f"{settings.host} port {settings.port}"
         raise OSError(f"cannot listen on {place}: {error.strerror}") from error
     return listener
-
-
-def bind_unix(path: Path) -> socket.socket:
-    """A Unix socket at `path`, for owner and group; one that nobody serves any more is replaced.
-
-    Errors: ConfigError or OSError says what is in the way.
-    """
-    if path.exists() and not path.is_socket():
-        kind = "a folder" if path.is_dir() else "a file" if path.is_file() else "no socket"
-        raise ConfigError(f"uds: {path} is {kind} and stays as it is; name a path for a new socket")
-    if not path.parent.is_dir():
-        raise ConfigError(f"uds: no folder {path.parent}")
-    if path.exists() and is_served(path):
-        raise OSError(f"cannot listen on {path}: another process listens there")
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        path.unlink(missing_ok=True)
-        listener.bind(str(path))
-        path.chmod(0o660)
-    except OSError as error:
-        listener.close()
-        raise OSError(f"cannot listen on {path}: {error.strerror or error}") from error
-    return listener
-
-
-def is_served(path: Path) -> bool:
-    """Whether somebody accepts connections on a Unix socket."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        return probe.connect_ex(str(path)) == 0
 
 
 def address(listener: socket.socket) -> str:

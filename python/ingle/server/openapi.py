@@ -70,6 +70,7 @@ ANTHROPIC = ("/v1/messages", "/v1/messages/count_tokens")
 ERRORS: dict[str, str] = {
     "400": "The request is not valid; `param` names the field, if it is one.",
     "401": "The API key is missing or unknown.",
+    "403": "The API key is not an admin's.",
     "404": "The model has another name.",
     "408": "The body did not come in time.",
     "413": "The body is longer than max-body-bytes.",
@@ -142,11 +143,12 @@ def get(path: str) -> dict[str, Any]:
         else {"application/json": {"schema": ref(ANSWERS[path])}}
     )
     needs_key = () if path in OPEN else ("401",)
+    needs_admin = ("403",) if path == "/metrics" else ()
     has_name = ("404",) if "{model}" in path else ()
     operation: dict[str, Any] = {
         "summary": READS[path],
         "operationId": operation_id("get", path),
-        "responses": responses(answer, (*OF_ALL, *needs_key, *has_name)),
+        "responses": responses(answer, (*OF_ALL, *needs_key, *needs_admin, *has_name)),
     }
     if path in OPEN:
         operation["security"] = []

@@ -219,7 +219,7 @@ MODEL = record(
     }
 )
 STATUS = one_of("ok", "draining", "stuck", "dead")
-HEALTH = record(
+LOAD = record(
     {
         "status": STATUS,
         "steps": COUNT,
@@ -230,6 +230,8 @@ HEALTH = record(
         "standstill_s": NUMBER | {"minimum": 0},
     }
 )
+# Where there are keys, a request without one is not told of the load.
+HEALTH: Final[Schema] = {"anyOf": [LOAD, record({"status": STATUS})]}
 ERROR = record(
     {"error": record({"message": TEXT, "type": TEXT, "param": TEXT_OR_NULL, "code": TEXT_OR_NULL})}
 )

@@ -12,7 +12,7 @@ from ingle.errors import RefusedError
 from ingle.generation import EncodedRequest, TextPrompt, encode, encoded
 from ingle.server import best_of, convert, embeddings, messages, raw, responses
 from ingle.server.answer import answer, caller_of
-from ingle.server.auth import OPEN_PATHS
+from ingle.server.auth import OPEN_PATHS, Identity
 from ingle.server.convert import Caller
 from ingle.server.messages_stream import answer_message
 from ingle.server.off_loop import off_loop
@@ -49,7 +49,7 @@ Asking = TypeVar(
     embeddings.EmbeddingRequest,
 )
 
-TENANT: Final = web.RequestKey("TENANT", str)
+IDENTITY: Final = web.RequestKey("IDENTITY", Identity)
 """Whose API key a request has."""
 
 
@@ -98,7 +98,7 @@ class Routes:
     async def completions(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/completions."""
         body, parsed = await self._read(request, self._completion)
-        caller = caller_of(request, request[TENANT], "cmpl", self._model, self._num_ids)
+        caller = self._caller(request, "cmpl")
         asked = await off_loop(
             len(body), self._completion.converted, body, parsed, completion_of, caller
         )
@@ -107,14 +107,14 @@ class Routes:
     async def chat_completions(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/chat/completions."""
         body, parsed = await self._read(request, self._chat)
-        caller = caller_of(request, request[TENANT], "chatcmpl", self._model, self._num_ids)
+        caller = self._caller(request, "chatcmpl")
         asked = await off_loop(len(body), self._chat.converted, body, parsed, chat_of, caller)
         return await answer(request, self._state, asked)
 
     async def responses(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/responses."""
         body, parsed = await self._read(request, self._responses)
-        caller = caller_of(request, request[TENANT], "resp", self._model, self._num_ids, "_")
+        caller = self._caller(request, "resp", "_")
         try:
             asked = await off_loop(
                 len(body), self._responses.converted, body, parsed, response_of, caller
@@ -127,7 +127,7 @@ class Routes:
     async def messages(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/messages: Anthropic's API."""
         body, parsed = await self._read(request, self._messages)
-        caller = caller_of(request, request[TENANT], "msg", self._model, self._num_ids, "_")
+        caller = self._caller(request, "msg", "_")
         shape = messages.Shape(caller)
 
         async def ask(max_tokens: int | None) -> web.StreamResponse:
@@ -165,7 +165,7 @@ class Routes:
     async def embeddings(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/embeddings."""
         body, parsed = await self._read(request, self._embedding)
-        caller = caller_of(request, request[TENANT], "embd", self._model, self._num_ids)
+        caller = self._caller(request, "embd")
         size = self._info["hidden_size"]
         try:
             asked = await off_loop(
@@ -174,6 +174,10 @@ class Routes:
             return await answer(request, self._state, asked)
         except RefusedError as error:
             raise embeddings.renamed(error) from None
+
+    def _caller(self, request: web.Request, kind: str, separator: str = "-") -> Caller:
+        tenant = request[IDENTITY].tenant
+        return caller_of(request, tenant, kind, self._model, self._num_ids, separator)
 
     async def _read(self, request: web.Request, parser: BodyParser[Asking]) -> tuple[bytes, Asking]:
         """The body of a request for an answer, and what it asks."""
@@ -235,12 +239,13 @@ class Routes:
         return json_response(document)
 
     async def health(self, request: web.Request) -> web.Response:
-        """GET /health: 200 while tokens can move, else 503. Open to all."""
+        """GET /health: 200 while tokens can move, else 503. Open to all, but the load is not."""
         health = self._health()
         healthy = health["status"] in ("ok", "draining") and not self._state.dead
         if health["status"] == "dead" and not self._state.draining:
             self._state.fatal("the engine thread has ended")
-        return json_response(health, 200 if healthy else 503)
+        shown = health if request[IDENTITY].is_known else {"status": health["status"]}
+        return json_response(shown, 200 if healthy else 503)
 
     async def ready(self, request: web.Request) -> web.Response:
         """GET /ready: 200 while new requests are taken, else 503. Open to all."""
@@ -248,7 +253,13 @@ class Routes:
         return json_response({"status": health["status"]}, 200 if health["status"] == "ok" else 503)
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """GET /metrics in Prometheus' text format."""
+        """GET /metrics in Prometheus' text format: the counts of all tenants together."""
+        if not request[IDENTITY].is_admin:
+            raise RefusedError(
+                "/metrics needs an admin's key: a line `tenant:key admin` of the key file",
+                code="admin_key_required",
+                status=403,
+            )
         lines = self._core.metrics()
         counts = self._state.unknown.counts
         if counts:

@@ -24,7 +24,8 @@ def engine(core, monkeypatch):
 @pytest.fixture
 async def client(engine):
     reasons = []
-    app = create_app(engine, api_keys=ApiKeys({"k": "alice"}), on_fatal=reasons.append)
+    keys = ApiKeys({"k": "alice"}, admin_keys={"k"})
+    app = create_app(engine, api_keys=keys, on_fatal=reasons.append)
     headers = {"Authorization": "Bearer k"}
     async with TestClient(TestServer(app), headers=headers) as made:
         made.fatal_reasons = reasons

@@ -1,3 +1,6 @@
+import os
+from pathlib import Path
+
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
@@ -11,8 +14,8 @@ def request(path="/v1/models", method="GET", **headers):
 
 def test_key_decides_the_tenant():
     keys = ApiKeys({"k1": "alice", "k2": "bob"})
-    assert keys.tenant(request(Authorization="Bearer k1")) == "alice"
-    assert keys.tenant(request(Authorization="bearer k2")) == "bob"
+    assert keys.identity(request(Authorization="Bearer k1")).tenant == "alice"
+    assert keys.identity(request(Authorization="bearer k2")).tenant == "bob"
 
 
 @pytest.mark.parametrize(
@@ -21,7 +24,7 @@ def test_key_decides_the_tenant():
 def test_anything_else_is_401(value):
     keys = ApiKeys({"k1": "alice"})
     with pytest.raises(RefusedError) as caught:
-        keys.tenant(request(Authorization=value))
+        keys.identity(request(Authorization=value))
     assert (caught.value.status, caught.value.code) == (401, "invalid_api_key")
 
 
@@ -39,33 +42,35 @@ def test_anything_else_is_401(value):
 )
 def test_no_other_spelling_is_open(path):
     with pytest.raises(RefusedError):
-        ApiKeys({"k": "t"}).tenant(request(path))
+        ApiKeys({"k": "t"}).identity(request(path))
 
 
 def test_open_paths_are_open_for_reading_only():
     keys = ApiKeys({"k": "t"})
-    assert keys.tenant(request("/health")) == ""
-    assert keys.tenant(request("/ready", "HEAD")) == ""
+    assert keys.identity(request("/health")) == ("", False, False)
+    assert keys.identity(request("/ready", "HEAD")) == ("", False, False)
     with pytest.raises(RefusedError):
-        keys.tenant(request("/health", "POST"))
+        keys.identity(request("/health", "POST"))
     with pytest.raises(RefusedError):
-        keys.tenant(request("/health", "OPTIONS"))
+        keys.identity(request("/health", "OPTIONS"))
 
 
 def test_open_paths_with_a_key_know_the_tenant():
-    assert ApiKeys({"k": "t"}).tenant(request("/health", Authorization="Bearer k")) == "t"
+    assert ApiKeys({"k": "t"}).identity(request("/health", Authorization="Bearer k")).tenant == "t"
 
 
 def test_without_keys_everything_is_open():
-    assert ApiKeys({}).tenant(request("/metrics")) == ""
+    assert ApiKeys({}).identity(request("/metrics")) == ("", True, True)
 
 
 def test_key_file(tmp_path):
     file = tmp_path / "keys"
-    file.write_text("# people\n\nalice: a:b:c \nbob:k2\n")
+    file.write_text("# people\n\nalice: a:b:c \nbob:k2\nops:k3 admin\n")
+    file.chmod(0o600)
     keys = read_key_file(file)
-    assert keys.tenant(request(Authorization="Bearer a:b:c")) == "alice"
-    assert keys.tenant(request(Authorization="Bearer k2")) == "bob"
+    assert len(keys) == 3
+    assert keys.identity(request(Authorization="Bearer a:b:c")).tenant == "alice"
+    assert keys.identity(request(Authorization="Bearer k2")).tenant == "bob"
 
 
 @pytest.mark.parametrize(
@@ -75,11 +80,14 @@ def test_key_file(tmp_path):
         ("a:1\n:secret", "line 2: must be tenant:key"),
         ("a:secret\nb:secret", "line 2: the key is there twice"),
         ("# nothing\n", "no keys"),
+        ("a:secret root", "line 1: after the key only the word `admin` may follow"),
+        ("a:secret admin admin", "line 1: after the key only"),
     ],
 )
 def test_bad_key_file_names_the_line_and_no_key(tmp_path, text, message):
     file = tmp_path / "keys"
     file.write_text(text)
+    file.chmod(0o600)
     with pytest.raises(ConfigError, match=message) as caught:
         read_key_file(file)
     assert "secret" not in str(caught.value)
@@ -88,3 +96,68 @@ def test_bad_key_file_names_the_line_and_no_key(tmp_path, text, message):
 def test_missing_key_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match="api_key_file: cannot read"):
         read_key_file(tmp_path / "none")
+
+
+def test_admins_are_marked_in_the_file(tmp_path):
+    file = tmp_path / "keys"
+    file.write_text("alice:k1\nops:k2   admin \n")
+    file.chmod(0o640)
+    keys = read_key_file(file)
+    assert keys.identity(request(Authorization="Bearer k1")) == ("alice", True, False)
+    assert keys.identity(request(Authorization="Bearer k2")) == ("ops", True, True)
+    with pytest.raises(RefusedError):
+        keys.identity(request(Authorization="Bearer k2 admin"))
+
+
+@pytest.mark.parametrize("header", ["X-Api-Key", "x-api-key"])
+def test_the_key_header_of_anthropic_s_clients(header):
+    keys = ApiKeys({"k1": "alice", "k2": "bob"})
+    assert keys.identity(request(**{header: " k1 "})).tenant == "alice"
+    both = request(**{header: "k1", "Authorization": "Bearer k2"})
+    assert keys.identity(both).tenant == "bob"
+    assert keys.identity(request(**{header: "k1", "Authorization": "Bearer x"})).tenant == "alice"
+    with pytest.raises(RefusedError):
+        keys.identity(request(**{header: "k"}))
+
+
+@pytest.mark.parametrize(
+    ("mode", "what"), [(0o644, "read"), (0o622, "write"), (0o620, "write"), (0o602, "write")]
+)
+def test_a_key_file_that_others_can_use_is_refused(tmp_path, mode, what):
+    file = tmp_path / "keys"
+    file.write_text("alice:secret\n")
+    file.chmod(mode)
+    with pytest.raises(ConfigError) as caught:
+        read_key_file(file)
+    assert str(caught.value).startswith(f"api_key_file: others can {what} {file}")
+    assert f"{mode:o}" in str(caught.value)
+
+
+def test_a_key_file_of_another_user_is_refused(tmp_path, monkeypatch):
+    file = tmp_path / "keys"
+    file.write_text("alice:secret\n")
+    file.chmod(0o600)
+    owner = file.stat().st_uid
+    monkeypatch.setattr("os.geteuid", lambda: owner + 1)
+    if owner == 0:
+        assert len(read_key_file(file)) == 1  # Root may change it whatever we say.
+        return
+    with pytest.raises(ConfigError, match=f"belongs to user {owner}"):
+        read_key_file(file)
+
+
+def test_keys_come_from_a_pipe_too(tmp_path):
+    read_fd, write_fd = os.pipe()
+    os.write(write_fd, b"alice:k1\n")
+    os.close(write_fd)
+    keys = read_key_file(Path(f"/proc/self/fd/{read_fd}"))
+    assert keys.identity(request(Authorization="Bearer k1")).tenant == "alice"
+
+
+def test_no_key_stays_in_memory_as_it_is(tmp_path):
+    file = tmp_path / "keys"
+    file.write_text("alice:a-long-secret\n")
+    file.chmod(0o600)
+    keys = read_key_file(file)
+    assert "a-long-secret" not in str(vars(keys))
+    assert b"a-long-secret" not in b"".join(keys._identities)

@@ -2,6 +2,8 @@ import asyncio
 import select
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import aiohttp
@@ -61,7 +63,7 @@ def test_unix_socket_in_use_and_other_files_are_left_alone(tmp_path):
         listener.listen()
         with pytest.raises(OSError, match=f"cannot listen on {path}: another process listens"):
             lifecycle.bind(Settings(model="m", uds=path))
-    with pytest.raises(OSError, match="path too long"):
+    with pytest.raises(OSError, match="path is longer than 107 bytes"):
         lifecycle.bind(Settings(model="m", uds=Path("/" + "a" * 200)))
     file = tmp_path / "file"
     file.write_text("precious")
@@ -74,6 +76,51 @@ def test_unix_socket_in_use_and_other_files_are_left_alone(tmp_path):
         with pytest.raises(ConfigError, match=f"^uds: .*{what}"):
             lifecycle.bind(Settings(model="m", uds=other))
     assert file.read_text() == "precious"
+
+
+def test_a_second_start_leaves_the_socket_of_one_that_is_still_loading(tmp_path):
+    path = tmp_path / "s"
+    settings = Settings(model="m", uds=path)
+    with lifecycle.bind(settings) as first:
+        made = path.stat().st_ino
+        with pytest.raises(OSError, match="is loading its model"):
+            lifecycle.bind(settings)
+        assert path.stat().st_ino == made
+        first.remove()
+    assert list(tmp_path.iterdir()) == []
+    lifecycle.bind(settings).close()
+
+
+def test_only_the_own_socket_is_removed_at_the_end(tmp_path):
+    path = tmp_path / "s"
+    with lifecycle.bind(Settings(model="m", uds=path)) as listener:
+        path.unlink()
+        with socket.socket(socket.AF_UNIX) as other:
+            other.bind(str(path))
+            listener.remove()
+            assert path.is_socket(), "somebody else's"
+
+
+def test_a_socket_of_a_program_without_our_lock_is_left_alone(tmp_path):
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        other.listen()
+        with pytest.raises(OSError, match="another process listens"):
+            lifecycle.bind(Settings(model="m", uds=path))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["s"]
+
+
+def test_the_lock_goes_with_a_process_that_is_killed(tmp_path):
+    path = tmp_path / "s"
+    code = (
+        "import os, pathlib, sys; from ingle.server.unix_socket import UnixListener;"
+        "UnixListener(pathlib.Path(sys.argv[1])); os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", code, path], check=False)
+    assert path.is_socket()
+    with lifecycle.bind(Settings(model="m", uds=path)) as listener:
+        listener.remove()
 
 
 @pytest.fixture
