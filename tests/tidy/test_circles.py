@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-# The other crates still have circles; each joins when its own are opened.
-CRATES = ["core", "sim", "python"]
+# text, model and cuda still have circles; each joins when its own are opened.
+CRATES = ["core", "cpu", "sim", "engine", "python"]
+# The files of the engine's device seam still form one.
+OPEN = {"engine": [["device", "device::cpu", "device::sim", "device_cuda"]]}
 
 COMMENT = re.compile(r"//[^\n]*")
 TESTS = re.compile(r"#\[cfg\(test\)\]\s*(?:pub\(\w+\) )?mod \w+(?:;|\s*\{.*?^\})", re.S | re.M)
 USE = re.compile(r"^\s*(pub(?:\([\w: ]+\))? )?use ([^;]+);", re.M)
-PATH = re.compile(r"\b(?:crate|self|super)(?:::\w+)+")
 
 
 class Crate:
@@ -69,8 +70,10 @@ class Crate:
             found = edges.setdefault(module, set())
             private = [tree for public, tree in USE.findall(text) if not public]
             rest = USE.sub("", text)
+            children = [name[-1] for name in self.files if name[:-1] == module and name]
+            inside = r"(?<![\w:])(?:crate|self|super|" + "|".join(["_", *children]) + r")(?:::\w+)+"
             paths = [names for tree in private for names in flatten(tree)]
-            paths += [tuple(match.split("::")) for match in PATH.findall(rest)]
+            paths += [tuple(match.split("::")) for match in re.findall(inside, rest)]
             for names in paths:
                 first = names[0]
                 is_child = (*module, first) in self.files
@@ -134,7 +137,7 @@ def circles(edges: dict[tuple[str, ...], set[tuple[str, ...]]]) -> list[list[str
 def test_files_of_a_crate_do_not_use_each_other_in_a_circle(crate):
     edges = Crate(ROOT / f"rust/{crate}/src").uses()
     assert sum(map(len, edges.values())) >= 1, "the search finds no use of any file"
-    assert circles(edges) == []
+    assert circles(edges) == OPEN.get(crate, [])
 
 
 def test_a_circle_through_a_re_export_is_found(tmp_path):

@@ -10,9 +10,9 @@ use std::ops::Range;
 use ingle_core::BlockId;
 
 use crate::elementwise::{exp_and_sum, maximum, soft_cap};
-use crate::gemm::{Columns, TILE_ROWS, add_product};
+use crate::gemm::{Columns, add_product};
 use crate::kv_cache::KvCache;
-use crate::matrix::PANEL;
+use crate::panel::{PANEL, TILE_ROWS};
 use crate::pool::Pool;
 use crate::rows::{Rows, Shared};
 use crate::scratch::Scratch;

@@ -21,7 +21,7 @@
 use ingle_model::WeightType;
 
 use crate::aligned::numbers_mut;
-use crate::matrix::PANEL;
+use crate::panel::PANEL;
 
 /// Sizes of one block of a panel.
 #[derive(Clone, Copy, Debug)]

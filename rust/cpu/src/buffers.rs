@@ -2,8 +2,7 @@
 
 use ingle_model::{FeedForwardSpec, ModelSpec};
 
-use crate::matrix::PANEL;
-use crate::model::LOGIT_ROWS;
+use crate::panel::{LOGIT_ROWS, PANEL};
 use crate::rows::Rows;
 
 /// `[row][columns]` f32 each; pages that no step reaches are never touched.

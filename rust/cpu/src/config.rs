@@ -106,7 +106,7 @@ impl CpuConfig {
 #[must_use]
 pub fn kv_bytes_per_block(spec: &ModelSpec, block_size: u32) -> u64 {
     let key = u64::from(spec.head_dim);
-    let value = u64::from(spec.head_dim.next_multiple_of(crate::matrix::PANEL as u32));
+    let value = u64::from(spec.head_dim.next_multiple_of(crate::panel::PANEL as u32));
     let per_token = u64::from(spec.num_kv_heads) * (key + value) * 4;
     per_token * u64::from(block_size) * spec.layers.len() as u64
 }

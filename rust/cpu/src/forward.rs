@@ -7,13 +7,13 @@ use ingle_model::ModelSpec;
 use crate::attention::{Attention, Span};
 use crate::buffers::Buffers;
 use crate::elementwise::{add_assign, rms_norm, rms_norm_in_place};
-use crate::gemm::{Gated, Item, Product, multiply};
+use crate::gemm::{Item, Product, multiply};
 use crate::kv_cache::{KvCache, write_token};
 use crate::moe;
-use crate::pool::Pool;
+use crate::pool::{INLINE_ROWS, Pool};
 use crate::rope::Rope;
 use crate::vector_path::VectorPath;
-use crate::weights::{FeedForward, Network, Weights};
+use crate::weights::{FeedForward, Weights};
 
 /// One pass over the rows of a step.
 pub(crate) struct Pass<'a> {
@@ -52,7 +52,7 @@ impl Pass<'_> {
         let embedding = &self.weights.embedding;
         let first_norm = self.weights.layers.first().map(|layer| &layer.input_norm);
         let (residual, normed) = (self.buffers.residual.shared(), self.buffers.normed.shared());
-        for_rows(self.pool, tokens.len(), &|row| {
+        self.pool.for_rows(tokens.len(), &|row| {
             // SAFETY: one call a row.
             let x = unsafe { residual.row_part(row, 0, hidden) };
             embedding.read_row(path, tokens[row].index(), x);
@@ -118,7 +118,7 @@ impl Pass<'_> {
         let kv_len = spec.num_kv_heads as usize * head_dim;
         let parts = [(0, q_len), (columns.key, kv_len), (columns.value, kv_len)];
         let qkv = self.buffers.qkv.shared();
-        for_rows(self.pool, self.num_rows, &|row| {
+        self.pool.for_rows(self.num_rows, &|row| {
             for (part, (column, len)) in parts.into_iter().enumerate() {
                 // SAFETY: one call a row; the parts of a row do not overlap.
                 let values = unsafe { qkv.row_part(row, column, len) };
@@ -175,7 +175,7 @@ impl Pass<'_> {
             FeedForward::Dense(network) => {
                 let rows = 0..self.num_rows;
                 let Buffers { normed, gated, projected, .. } = self.buffers;
-                let product = Product::Gated(self::gated(network, self.spec));
+                let product = Product::Gated(network.gated(self.spec.activation));
                 let items = [Item { rows: rows.clone(), product, out_col: 0 }];
                 multiply(self.pool, self.path, normed, &items, gated);
                 let items = [Item { rows, product: Product::Plain(&network.down), out_col: 0 }];
@@ -200,7 +200,7 @@ impl Pass<'_> {
         let (path, eps) = (self.path, self.spec.norm.eps);
         let projected = self.buffers.projected.shared();
         let (residual, normed) = (self.buffers.residual.shared(), self.buffers.normed.shared());
-        for_rows(self.pool, self.num_rows, &|row| {
+        self.pool.for_rows(self.num_rows, &|row| {
             // SAFETY: one call a row; the three buffers are different ones.
             let (x, y, out) = unsafe {
                 (
@@ -222,30 +222,3 @@ impl Pass<'_> {
         });
     }
 }
-
-/// Gate and up of a network as one product.
-pub(crate) fn gated<'a>(network: &'a Network, spec: &ModelSpec) -> Gated<'a> {
-    Gated {
-        gate: &network.gate,
-        up: &network.up,
-        gate_bias: network.gate_bias.as_deref(),
-        up_bias: network.up_bias.as_deref(),
-        activation: spec.activation,
-    }
-}
-
-/// Calls `work` for each row; few rows are not worth waking the workers for.
-pub(crate) fn for_rows(pool: &mut Pool, rows: usize, work: &(dyn Fn(usize) + Sync)) {
-    if rows < INLINE_ROWS {
-        (0..rows).for_each(work);
-        return;
-    }
-    pool.run(rows.div_ceil(ROWS_PER_TASK), &|task, _| {
-        let start = task * ROWS_PER_TASK;
-        (start..(start + ROWS_PER_TASK).min(rows)).for_each(work);
-    });
-}
-
-const ROWS_PER_TASK: usize = 8;
-/// Below this many rows the driver does row-wise work alone.
-const INLINE_ROWS: usize = 24;

@@ -10,7 +10,7 @@
 use ingle_core::BlockId;
 use ingle_model::ModelSpec;
 
-use crate::matrix::PANEL;
+use crate::panel::PANEL;
 use crate::rows::Shared;
 
 /// The pool of KV blocks.

@@ -12,12 +12,10 @@ use ingle_model::WeightType;
 
 use crate::aligned::{AlignedBytes, numbers, numbers_mut};
 use crate::block_layout;
+use crate::panel::PANEL;
 use crate::rows::Shared;
 use crate::unpack;
 use crate::vector_path::VectorPath;
-
-/// Outputs of a panel.
-pub(crate) const PANEL: usize = 32;
 
 /// One matrix in panels.
 #[derive(Debug)]

@@ -44,9 +44,6 @@ pub struct Model {
     num_rows: usize,
 }
 
-/// Most rows of logits that exist at once.
-pub const LOGIT_ROWS: usize = 64;
-
 impl Model {
     /// Reads the weights, allocates the KV blocks and starts the worker threads.
     ///

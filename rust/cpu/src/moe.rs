@@ -5,7 +5,6 @@ use ingle_model::{ModelSpec, MoeSpec};
 
 use crate::buffers::{Buffers, MoeBuffers};
 use crate::elementwise::{exp_and_sum, maximum};
-use crate::forward::{for_rows, gated};
 use crate::gemm::{Item, Product, multiply};
 use crate::matrix::PackedMatrix;
 use crate::pool::Pool;
@@ -60,7 +59,7 @@ impl Mixture<'_> {
         let first: Vec<Item<'_>> = used()
             .map(|(expert, rows)| Item {
                 rows,
-                product: Product::Gated(gated(expert, self.model)),
+                product: Product::Gated(expert.gated(self.model.activation)),
                 out_col: 0,
             })
             .collect();
@@ -70,7 +69,7 @@ impl Mixture<'_> {
             .collect();
         multiply(pool, path, hidden, &second, output);
         let target = projected.shared();
-        for_rows(pool, rows, &|row| {
+        pool.for_rows(rows, &|row| {
             // SAFETY: one call a row.
             let sum = unsafe { target.row_part(row, 0, width) };
             sum.fill(0.0);

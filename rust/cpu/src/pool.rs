@@ -115,6 +115,18 @@ impl Pool {
             resume_unwind(message);
         }
     }
+
+    /// Calls `work` for each row; few rows are not worth waking the workers for.
+    pub(crate) fn for_rows(&mut self, rows: usize, work: &(dyn Fn(usize) + Sync)) {
+        if rows < INLINE_ROWS {
+            (0..rows).for_each(work);
+            return;
+        }
+        self.run(rows.div_ceil(ROWS_PER_TASK), &|task, _| {
+            let start = task * ROWS_PER_TASK;
+            (start..(start + ROWS_PER_TASK).min(rows)).for_each(work);
+        });
+    }
 }
 
 impl Drop for Pool {
@@ -236,6 +248,10 @@ const SPINS: u32 = 2000;
 const MEMBERS: u64 = 0xffff;
 const OPEN: u64 = 1 << 16;
 const EPOCH_SHIFT: u32 = 17;
+
+const ROWS_PER_TASK: usize = 8;
+/// Below this many rows the driver does row-wise work alone.
+pub(crate) const INLINE_ROWS: usize = 24;
 
 #[cfg(test)]
 mod tests {

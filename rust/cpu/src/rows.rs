@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use crate::matrix::PANEL;
+use crate::panel::PANEL;
 
 /// `[capacity, stride]` f32, of which each row's first `cols` are used.
 ///

@@ -1,7 +1,6 @@
 //! Memory that one worker uses for itself while it runs a task. Sized at load.
 
-use crate::gemm::{K_BLOCK, ROW_CHUNK, TILE_ROWS};
-use crate::matrix::PANEL;
+use crate::panel::{K_BLOCK, PANEL, ROW_CHUNK, TILE_ROWS};
 use crate::sampler::SamplerScratch;
 
 /// Buffers of one worker.

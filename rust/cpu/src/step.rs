@@ -8,7 +8,8 @@ use ingle_core::{
 };
 
 use crate::elementwise::all_finite;
-use crate::model::{LOGIT_ROWS, Model, Sequence};
+use crate::model::{Model, Sequence};
+use crate::panel::LOGIT_ROWS;
 use crate::sampler::{SampleRow, log_probs, sample};
 use crate::slot::Slot;
 

@@ -3,7 +3,8 @@
 use half::{bf16, f16};
 use ingle_model::{WeightType, dequantise};
 
-use crate::matrix::{PANEL, PackedMatrix, pack_panel};
+use crate::matrix::{PackedMatrix, pack_panel};
+use crate::panel::PANEL;
 
 pub(crate) const ALL_TYPES: [WeightType; 11] = [
     WeightType::F32,

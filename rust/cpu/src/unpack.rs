@@ -7,7 +7,7 @@ use ingle_model::WeightType;
 
 use crate::aligned::numbers;
 use crate::block_layout::layout;
-use crate::matrix::PANEL;
+use crate::panel::PANEL;
 use crate::vector_path::{Arithmetic, VectorPath, per_path};
 
 /// Writes inputs `inputs` of a panel to `out` as `[input][32 outputs]`. For block formats the range

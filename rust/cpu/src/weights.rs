@@ -4,12 +4,14 @@ use std::cell::RefCell;
 use std::sync::OnceLock;
 
 use ingle_model::{
-    CopyPlan, FeedForwardSpec, LayerSpec, LayerWeight, ModelSpec, MoeSpec, TensorView, WeightRole,
-    WeightSource, dequantise,
+    Activation, CopyPlan, FeedForwardSpec, LayerSpec, LayerWeight, ModelSpec, MoeSpec, TensorView,
+    WeightRole, WeightSource, dequantise,
 };
 
 use crate::CpuError;
-use crate::matrix::{PANEL, PackedMatrix, pack_panel};
+use crate::gemm::Gated;
+use crate::matrix::{PackedMatrix, pack_panel};
+use crate::panel::PANEL;
 use crate::pool::Pool;
 
 /// All weights.
@@ -57,6 +59,19 @@ pub(crate) struct Network {
     pub(crate) gate_bias: Option<Vec<f32>>,
     pub(crate) up_bias: Option<Vec<f32>>,
     pub(crate) down_bias: Option<Vec<f32>>,
+}
+
+impl Network {
+    /// Gate and up as one product.
+    pub(crate) fn gated(&self, activation: Activation) -> Gated<'_> {
+        Gated {
+            gate: &self.gate,
+            up: &self.up,
+            gate_bias: self.gate_bias.as_deref(),
+            up_bias: self.up_bias.as_deref(),
+            activation,
+        }
+    }
 }
 
 impl Weights {

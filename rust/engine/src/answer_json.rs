@@ -3,20 +3,28 @@
 
 use ingle_text::AnswerPiece;
 
-use crate::frame::ChoicePart;
 use crate::json::{escape_into, integer_into, string_into};
 
-/// `"delta":{..}` with what is new. A call's first entry has its id and name. `part` has these pieces.
-pub(crate) fn delta_into(out: &mut Vec<u8>, part: &ChoicePart<'_>, pieces: &[AnswerPiece]) {
+/// A chat answer, or what is new of it, split into reasoning, content and calls.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SplitAnswer<'a> {
+    pub(crate) pieces: &'a [AnswerPiece],
+    /// Without a piece its content is null, not empty.
+    pub(crate) has_only_calls: bool,
+}
+
+/// `"delta":{..}` with what is new. A call's first entry has its id and name.
+pub(crate) fn delta_into(out: &mut Vec<u8>, answer: SplitAnswer<'_>, with_role: bool) {
+    let pieces = answer.pieces;
     out.extend_from_slice(b",\"delta\":{");
     let mut separator: &[u8] = b"";
-    if part.with_role {
+    if with_role {
         out.extend_from_slice(b"\"role\":\"assistant\"");
         separator = b",";
     }
     for (key, texts) in [("reasoning_content", reasoning(pieces)), ("content", content(pieces))] {
         // An answer without any piece still says that it has content, which is empty.
-        let is_empty_answer = part.with_role && says_nothing(part, pieces) && key == "content";
+        let is_empty_answer = with_role && says_nothing(answer) && key == "content";
         if texts.is_empty() && !is_empty_answer {
             continue;
         }
@@ -31,11 +39,12 @@ pub(crate) fn delta_into(out: &mut Vec<u8>, part: &ChoicePart<'_>, pieces: &[Ans
     out.push(b'}');
 }
 
-/// `"message":{..}` with everything. `part` has these pieces.
-pub(crate) fn message_into(out: &mut Vec<u8>, part: &ChoicePart<'_>, pieces: &[AnswerPiece]) {
+/// `"message":{..}` with everything.
+pub(crate) fn message_into(out: &mut Vec<u8>, answer: SplitAnswer<'_>) {
+    let pieces = answer.pieces;
     out.extend_from_slice(b",\"message\":{\"role\":\"assistant\",");
     let (content, reasoning) = (content(pieces), reasoning(pieces));
-    if content.is_empty() && !says_nothing(part, pieces) {
+    if content.is_empty() && !says_nothing(answer) {
         out.extend_from_slice(b"\"content\":null");
     } else {
         text_field_into(out, "content", &content);
@@ -53,8 +62,8 @@ pub(crate) fn message_into(out: &mut Vec<u8>, part: &ChoicePart<'_>, pieces: &[A
 }
 
 /// Whether this is a text without a letter. Where only calls may come, there is no text.
-fn says_nothing(part: &ChoicePart<'_>, pieces: &[AnswerPiece]) -> bool {
-    pieces.is_empty() && !part.has_only_calls
+fn says_nothing(answer: SplitAnswer<'_>) -> bool {
+    answer.pieces.is_empty() && !answer.has_only_calls
 }
 
 fn content<'a>(pieces: &'a [AnswerPiece]) -> Vec<&'a str> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ingle_core::{Micros, TokenId, TokenLogProbs};
 use ingle_text::{AnswerParser, AnswerPiece, AnswerRules, Detokenizer, StopMatcher, Tokenizer};
 
+use crate::answer_json::SplitAnswer;
 use crate::choice_mask::ChoiceMask;
 use crate::logprobs::LogEntry;
 use crate::outbox::{Finish, StopCause};
@@ -37,8 +38,8 @@ pub(crate) struct Choice {
     matcher: Option<Box<StopMatcher>>,
     /// Splits the text of a chat that has tools or reasoning; comes after the stop matcher.
     parser: Option<Box<AnswerParser>>,
-    /// What binds the tokens, if anything does.
-    pub(crate) bonds: Option<Box<ChoiceMask>>,
+    /// What constrains the tokens, if anything does.
+    pub(crate) constraint: Option<Box<ChoiceMask>>,
     /// Ready to be shown; emptied by each event of a stream.
     pub(crate) text: String,
     /// Ready to be shown in place of `text`, if there is a parser; filled by `collect`.
@@ -78,7 +79,7 @@ impl Choice {
             detokenizer,
             matcher: matcher.map(Box::new),
             parser: None,
-            bonds: None,
+            constraint: None,
             pieces: Vec::new(),
             text: echo.to_owned(),
             token_ids: Vec::new(),
@@ -243,7 +244,7 @@ impl Choice {
         usize::from(self.rules.prompt_only)
             ^ self.index as usize
             ^ self.num_output_tokens as usize
-            ^ usize::from(self.bonds.is_some())
+            ^ usize::from(self.constraint.is_some())
             ^ usize::from(self.finish.is_some())
             ^ self.log_probs.len()
     }
@@ -256,13 +257,9 @@ impl Choice {
     }
 
     /// The pieces of an answer that is split.
-    pub(crate) fn pieces(&self) -> Option<&[AnswerPiece]> {
-        self.parser.is_some().then_some(self.pieces.as_slice())
-    }
-
-    /// Whether the answer is calls and nothing else.
-    pub(crate) fn has_only_calls(&self) -> bool {
-        self.parser.as_ref().is_some_and(|parser| parser.has_only_calls())
+    pub(crate) fn pieces(&self) -> Option<SplitAnswer<'_>> {
+        let parser = self.parser.as_ref()?;
+        Some(SplitAnswer { pieces: &self.pieces, has_only_calls: parser.has_only_calls() })
     }
 
     /// Empties what an event has shown; capacity stays.

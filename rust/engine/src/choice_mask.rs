@@ -1,14 +1,14 @@
-//! [6] [7] What binds the tokens of one choice: a grammar, bad words, or both. At home with the choice,
-//! or with a worker that computes the next mask. A mask depends on the answer's tokens alone.
+//! [6] [7] What constrains the tokens of one choice: a grammar, bad words, or both. The state stays with
+//! the choice, or with a worker while it computes the next mask. A mask depends on the answer's tokens
+//! alone.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ingle_core::{RequestId, SamplingParams, TokenId};
 use ingle_text::{BadWordsState, GrammarError, GrammarState};
 
-use crate::grammar_pool::{MaskJob, Masked, Wanted};
-
-/// The bonds of a choice, on the engine thread.
+/// The constraint of a choice, on the engine thread.
 #[derive(Debug)]
 pub(crate) struct ChoiceMask {
     state: Option<MaskState>,
@@ -30,13 +30,13 @@ impl ChoiceMask {
     }
 
     /// The work up to the next mask, unless a worker has it.
-    pub(crate) fn job(&mut self, id: RequestId, wanted: Wanted) -> Option<MaskJob> {
+    pub(crate) fn job(&mut self, id: RequestId, cancelled: CancelFlag) -> Option<MaskJob> {
         let state = self.state.take()?;
-        Some(MaskJob { id, state, tokens: std::mem::take(&mut self.tokens), wanted })
+        Some(MaskJob { id, state, tokens: std::mem::take(&mut self.tokens), cancelled })
     }
 
     /// A worker is done; false if tokens came meanwhile, so that another mask is needed.
-    pub(crate) fn take_home(&mut self, masked: Masked) -> bool {
+    pub(crate) fn finish_job(&mut self, masked: Masked) -> bool {
         self.state = Some(masked.state);
         if !self.tokens.is_empty() {
             return false;
@@ -48,6 +48,47 @@ impl ChoiceMask {
     pub(crate) fn mask(&self) -> Option<Arc<[u32]>> {
         self.mask.clone()
     }
+}
+
+/// The work up to the next mask of one choice, for a worker.
+pub(crate) struct MaskJob {
+    pub(crate) id: RequestId,
+    pub(crate) state: MaskState,
+    /// Sampled since the last mask.
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) cancelled: CancelFlag,
+}
+
+/// True once nobody waits for a request's masks any more.
+pub(crate) type CancelFlag = Arc<AtomicBool>;
+
+/// Held by a request; once it is dropped, workers begin no further job of it.
+#[derive(Debug, Default)]
+pub(crate) struct CancelOnDrop(CancelFlag);
+
+impl CancelOnDrop {
+    pub(crate) fn flag(&self) -> CancelFlag {
+        Arc::clone(&self.0)
+    }
+}
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What became of a job.
+pub(crate) struct MaskResult {
+    pub(crate) id: RequestId,
+    pub(crate) outcome: Result<Masked, GrammarError>,
+}
+
+/// The position after the tokens, and what may come next.
+pub(crate) struct Masked {
+    pub(crate) state: MaskState,
+    pub(crate) mask: Arc<[u32]>,
+    pub(crate) goes_on: GoesOn,
 }
 
 /// A position in a grammar, among bad words, or both.

@@ -11,16 +11,15 @@ use ingle_core::{
 };
 
 use crate::choice::Choice;
-use crate::deliver::{error_object, error_payload};
 use crate::histogram::add;
-use crate::inbox::ClientSocket;
 use crate::metrics::Metrics;
-use crate::outbox::Event;
-use crate::prepare::{request_id, split_id};
-use crate::shared::{Shared, TenantLoad};
-use crate::stream::{Form, Route, Stream};
+use crate::outbox::{Event, error_object, error_payload};
+use crate::shared::Shared;
+use crate::stream::{ClientSocket, Form, Route, Stream};
+use crate::submission::{request_id, split_id};
+use crate::tenant_load::TenantLoad;
 
-/// The running client requests and what is about to be told of them.
+/// The running client requests and the events about to be published for them.
 pub(crate) struct Committer {
     pub(crate) shared: Arc<Shared>,
     pub(crate) streams: HashMap<u64, Stream, BuildHasherDefault<KeyHasher>>,
@@ -142,8 +141,8 @@ impl Committer {
         let Some(stream) = self.streams.get_mut(&key) else { return };
         let submitted_at = stream.submitted_at;
         let choice = &mut stream.choices[at];
-        if let Some(bonds) = &mut choice.bonds {
-            bonds.push(tokens);
+        if let Some(constraint) = &mut choice.constraint {
+            constraint.push(tokens);
             self.mask_wanted.push(id);
         }
         let before = choice.num_output_tokens;
@@ -227,7 +226,7 @@ impl Committer {
         self.drop_stream(key, scheduler, core_events);
     }
 
-    /// Tells a client request that it failed. The stream stays known until it is dropped.
+    /// Reports to a client request that it failed. The stream stays known until it is dropped.
     pub(crate) fn end_with_error(&mut self, key: u64, message: &str, code: &str, status: u16) {
         let Some(stream) = self.streams.get_mut(&key) else { return };
         stream.show_error(&error_object(message, code), &mut self.shown);
@@ -263,7 +262,7 @@ impl Committer {
         }
     }
 
-    /// The caller gave up on `key`: nothing more is told about it.
+    /// The caller gave up on `key`: no further event carries it.
     pub(crate) fn abort(
         &mut self,
         key: u64,

@@ -1,22 +1,21 @@
-//! [6] [7] The masks of choices that a grammar or bad words bind: asked for as tokens come, taken in as
-//! workers finish them. Engine thread only.
+//! [6] [7] The masks of choices that a grammar or bad words constrain: requested as tokens come, taken in
+//! as workers finish them. Engine thread only.
 
 use std::sync::Arc;
 
 use ingle_core::{CoreEvent, FinishReason, RequestId, Scheduler};
 use ingle_text::GrammarError;
 
-use crate::choice_mask::GoesOn;
+use crate::choice_mask::{GoesOn, MaskJob, MaskResult};
 use crate::commit::Committer;
-use crate::grammar_pool::{MaskJob, MaskResult};
-use crate::prepare::{request_id, split_id};
+use crate::submission::{request_id, split_id};
 
 impl Committer {
-    /// A client request has been admitted: choices that are bound need their first masks.
+    /// A client request has been admitted: constrained choices need their first masks.
     pub(crate) fn want_masks(&mut self, key: u64) {
         let Some(stream) = self.streams.get(&key) else { return };
         for (at, choice) in stream.choices.iter().enumerate() {
-            if choice.bonds.is_some() && !choice.is_over {
+            if choice.constraint.is_some() && !choice.is_over {
                 self.mask_wanted.push(request_id(key, at));
             }
         }
@@ -27,10 +26,10 @@ impl Committer {
         for id in std::mem::take(&mut self.mask_wanted) {
             let (key, at) = split_id(id);
             let Some(stream) = self.streams.get_mut(&key) else { continue };
-            let wanted = stream.wanting.wanted();
+            let cancelled = stream.cancel_masks.flag();
             let choice = Some(&mut stream.choices[at]);
             let choice = choice.filter(|choice| !choice.is_over && choice.finish.is_none());
-            jobs.extend(choice.and_then(|choice| choice.bonds.as_mut()?.job(id, wanted)));
+            jobs.extend(choice.and_then(|choice| choice.constraint.as_mut()?.job(id, cancelled)));
         }
     }
 
@@ -45,11 +44,13 @@ impl Committer {
         let (key, at) = split_id(result.id);
         let Some(stream) = self.streams.get_mut(&key) else { return };
         let choice = &mut stream.choices[at];
-        let Some(bonds) = choice.bonds.as_mut().filter(|_| !choice.is_over) else { return };
+        let Some(constraint) = choice.constraint.as_mut().filter(|_| !choice.is_over) else {
+            return;
+        };
         match result.outcome {
             Ok(masked) => {
                 let goes_on = masked.goes_on;
-                if !bonds.take_home(masked) {
+                if !constraint.finish_job(masked) {
                     self.mask_wanted.push(result.id);
                     return;
                 }
@@ -75,7 +76,7 @@ impl Committer {
     /// The mask of a running choice, once it is there.
     pub(crate) fn mask(&self, id: RequestId) -> Option<Arc<[u32]>> {
         let (key, at) = split_id(id);
-        self.streams.get(&key)?.choices[at].bonds.as_ref()?.mask()
+        self.streams.get(&key)?.choices[at].constraint.as_ref()?.mask()
     }
 
     /// A grammar cannot go on: its client request ends with an error, others do not notice.

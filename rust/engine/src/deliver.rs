@@ -8,7 +8,7 @@ use rustix::net::SendFlags;
 use crate::commit::Committer;
 use crate::histogram::add;
 use crate::metrics::Metrics;
-use crate::outbox::{Event, Outbox, Payload};
+use crate::outbox::{Event, Outbox, Payload, error_payload};
 use crate::stream::{Form, Route};
 
 /// What became of the frames of one stream.
@@ -165,24 +165,6 @@ impl Sender<'_> {
         self.events.push(Event { key: self.key, payload });
         Sent::Yes
     }
-}
-
-/// `{"error":{..},"status":n}`
-pub(crate) fn error_payload(message: &str, code: &str, status: u16) -> Payload {
-    let mut out = b"{\"error\":".to_vec();
-    out.extend_from_slice(&error_object(message, code));
-    out.extend_from_slice(format!(",\"status\":{status}}}").as_bytes());
-    Payload::Error(out)
-}
-
-/// OpenAI's error object.
-pub(crate) fn error_object(message: &str, code: &str) -> Vec<u8> {
-    let mut out = b"{\"message\":".to_vec();
-    crate::json::string_into(&mut out, message);
-    out.extend_from_slice(b",\"type\":\"server_error\",\"param\":null,\"code\":");
-    crate::json::string_into(&mut out, code);
-    out.push(b'}');
-    out
 }
 
 /// Streams that sent something within so many micros need no comment.

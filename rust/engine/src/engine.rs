@@ -11,14 +11,16 @@ use ingle_core::TenantId;
 
 use crate::engine_thread::EngineThread;
 use crate::error::EngineError;
-use crate::inbox::{ClientSocket, Message};
+use crate::inbox::Message;
 use crate::load::{Loaded, load};
 use crate::options::EngineOptions;
 use crate::outbox::Event;
 use crate::prepare::{num_choices, parse, prepare};
 use crate::prompt::encode_prompt;
 use crate::sampling::outside_the_vocabulary;
-use crate::shared::{EngineState, Shared, TenantLoad};
+use crate::shared::{EngineState, Shared};
+use crate::stream::ClientSocket;
+use crate::tenant_load::TenantLoad;
 use crate::wire::PromptInput;
 
 /// A loaded model and its engine thread. Dropping it shuts it down.

@@ -1,44 +1,46 @@
-//! [4] [5] [7] The engine thread: plans, submits, commits. It alone owns scheduler, executor and
-//! running requests; it sleeps in one place, its inbox, and never takes the interpreter lock.
+//! [4] [5] [7] The engine thread: plan, submit, commit, deliver. It alone owns scheduler, executor and
+//! running requests; it sleeps in one place, its inbox, and never takes the interpreter lock. Its
+//! beginning and end are in engine_life.rs.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use ingle_core::{
     CoreEvent, Executor, ExecutorError, LateRow, RequestFault, RowMask, Scheduler, StepCompletion,
+    StepId,
 };
 
+use crate::choice_mask::{MaskJob, MaskResult};
 use crate::commit::Committer;
-use crate::deliver::error_payload;
-use crate::grammar_pool::{GrammarPool, MaskJob, MaskResult};
+use crate::grammar_pool::GrammarPool;
 use crate::histogram::add;
-use crate::inbox::Message;
-use crate::outbox::Event;
-use crate::prepare::Submission;
-use crate::shared::{EngineState, Shared, TenantLoad};
+use crate::inbox::{Message, Wait};
+use crate::shared::Shared;
+use crate::submission::Submission;
+use crate::tenant_load::TenantLoad;
 
 /// Everything that only the engine thread touches.
 pub(crate) struct EngineThread {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     scheduler: Scheduler,
     executor: Box<dyn Executor>,
-    committer: Committer,
+    pub(crate) committer: Committer,
     core_events: Vec<CoreEvent>,
     masks: GrammarPool,
     /// Messages that have been taken and not been worked off, the next one last.
-    left: Vec<Message>,
+    pub(crate) left: Vec<Message>,
     /// Reused.
     mask_jobs: Vec<MaskJob>,
     /// Reused.
     late_rows: Vec<LateRow>,
 }
 
-/// Why the loop ended.
-enum Ended {
-    /// `Shutdown` came.
+/// What a round of messages was.
+#[derive(PartialEq)]
+enum Received {
+    /// All that had come.
+    All,
+    /// `Shutdown` was next.
     Shutdown,
-    /// The device or the engine itself failed for good.
-    Fatal(String),
 }
 
 impl EngineThread {
@@ -62,57 +64,134 @@ impl EngineThread {
         }
     }
 
-    /// Runs until shutdown. After a fatal fault it goes on refusing what still comes.
-    pub(crate) fn run(mut self) {
-        let ended = catch_unwind(AssertUnwindSafe(|| self.serve()));
-        match ended {
-            Ok(Ended::Shutdown) => self.stop(),
-            Ok(Ended::Fatal(message)) => self.die(&message),
-            Err(panic) => self.die(&format!("engine thread panicked: {}", panic_text(&*panic))),
+    /// One round a wake-up, until shutdown. A lost device is an error.
+    pub(crate) fn serve(&mut self) -> Result<(), String> {
+        loop {
+            self.wait();
+            if self.receive()? == Received::Shutdown {
+                return Ok(());
+            }
+            // The device gets its next steps before this thread spends time on sockets.
+            self.submit_steps()?;
+            self.committer.deliver(&mut self.scheduler, &mut self.core_events);
         }
     }
 
-    fn serve(&mut self) -> Ended {
-        loop {
+    /// Takes the messages that have come; sleeps if there are none and nothing else is to do.
+    fn wait(&mut self) {
+        let wait = if !self.core_events.is_empty() {
+            // Clients found gone while sending: what they held is free for the next plan.
+            Wait::No
+        } else if self.scheduler.is_full() && !self.scheduler.waits_for_masks() {
+            Wait::ForStep
+        } else {
             // A step that waits for masks may go on, or be given up, for any message.
-            let is_full = self.scheduler.is_full() && !self.scheduler.waits_for_masks();
-            self.shared.inbox.take(&mut self.left, is_full);
-            self.left.reverse();
-            self.committer.now = self.shared.clock.now();
-            while let Some(message) = self.left.pop() {
-                match message {
-                    Message::Submit(submission, tenant) => self.admit(*submission, &tenant),
-                    Message::Abort(key) => {
-                        self.committer.abort(key, &mut self.scheduler, &mut self.core_events);
-                    }
-                    Message::Attach(key, socket) => self.committer.attach(key, socket),
-                    Message::Ping(key) => self.committer.ping(key),
-                    Message::Completed(completion) => {
-                        if let Err(fatal) = self.complete(completion) {
-                            return Ended::Fatal(fatal);
-                        }
-                    }
-                    Message::Masks(results) => self.take_masks(results),
-                    Message::Shutdown => return Ended::Shutdown,
+            Wait::ForAny
+        };
+        self.shared.inbox.take(&mut self.left, wait);
+        self.left.reverse();
+        self.committer.now = self.shared.clock.now();
+    }
+
+    /// Works off the messages: requests enter the scheduler, results of steps are committed.
+    fn receive(&mut self) -> Result<Received, String> {
+        while let Some(message) = self.left.pop() {
+            match message {
+                Message::Submit(submission, tenant) => self.admit(*submission, &tenant),
+                Message::Abort(key) => {
+                    self.committer.abort(key, &mut self.scheduler, &mut self.core_events);
                 }
-            }
-            self.settle();
-            // The device gets its next step before this thread spends time on sockets.
-            if let Err(fatal) = self.submit_steps() {
-                return Ended::Fatal(fatal);
-            }
-            self.refresh_gauges();
-            self.committer.deliver(&mut self.scheduler, &mut self.core_events);
-            if !self.core_events.is_empty() {
-                // Clients found gone while sending: what they held is free for the next plan.
-                self.settle();
-                if let Err(fatal) = self.submit_steps() {
-                    return Ended::Fatal(fatal);
-                }
-                self.refresh_gauges();
-                self.committer.deliver(&mut self.scheduler, &mut self.core_events);
+                Message::Attach(key, socket) => self.committer.attach(key, socket),
+                Message::Ping(key) => self.committer.ping(key),
+                Message::Completed(completion) => self.complete(completion)?,
+                Message::Masks(results) => self.take_masks(results),
+                Message::Shutdown => return Ok(Received::Shutdown),
             }
         }
+        self.commit();
+        Ok(Received::All)
+    }
+
+    /// Commits a step, or ends the requests of one that failed.
+    fn complete(&mut self, completion: StepCompletion) -> Result<(), String> {
+        let now = self.committer.now;
+        add(&self.shared.metrics.steps, 1);
+        self.shared.progress(now);
+        match completion.result {
+            Ok(output) => {
+                self.scheduler.commit(output, now, &mut self.core_events);
+                self.commit();
+                Ok(())
+            }
+            Err(error) => self.fail_step(completion.id, error),
+        }
+    }
+
+    /// Turns the core's events into text and ends, and hands out the mask jobs that follow from them.
+    fn commit(&mut self) {
+        self.committer.commit(&mut self.core_events, &mut self.scheduler);
+        self.committer.take_mask_jobs(&mut self.mask_jobs);
+        if let Err(message) = self.masks.start(&mut self.mask_jobs) {
+            let fault = (message, "grammar_failed", 500);
+            for job in std::mem::take(&mut self.mask_jobs) {
+                let (scheduler, events) = (&mut self.scheduler, &mut self.core_events);
+                self.committer.fail_grammar(job.id, &fault, scheduler, events);
+            }
+            self.committer.commit(&mut self.core_events, &mut self.scheduler);
+        }
+    }
+
+    /// Plans and submits as many steps as may be in flight, and starts the sampler of late rows whose
+    /// masks are there.
+    fn submit_steps(&mut self) -> Result<(), String> {
+        loop {
+            while let Some(plan) = self.scheduler.plan(self.committer.now) {
+                let id = plan.id;
+                self.shared.metrics.iteration_tokens.observe(plan.num_scheduled_tokens() as u64);
+                if let Err(error) = self.executor.submit(plan) {
+                    self.fail_step(id, error)?;
+                }
+            }
+            if !self.issue_masks()? {
+                break;
+            }
+        }
+        self.shared.metrics.gauges.refresh(&self.scheduler.stats());
+        Ok(())
+    }
+
+    /// Starts the sampler of the oldest step in flight if it waits for masks and all are there.
+    fn issue_masks(&mut self) -> Result<bool, String> {
+        let mut rows = std::mem::take(&mut self.late_rows);
+        let step = self.scheduler.late_rows(&mut rows);
+        let masks: Option<Vec<RowMask>> = rows.iter().map(|row| self.row_mask(row)).collect();
+        self.late_rows = rows;
+        let (Some(id), Some(masks)) = (step, masks) else { return Ok(false) };
+        match self.executor.sample(id, masks) {
+            Ok(()) => self.scheduler.note_masks_issued(id),
+            Err(error) => self.fail_step(id, error)?,
+        }
+        Ok(true)
+    }
+
+    /// The mask of a late row; `None` while a worker computes it. Rows of ended requests may sample
+    /// any token.
+    fn row_mask(&self, row: &LateRow) -> Option<RowMask> {
+        let allowed = if row.is_live {
+            self.committer.mask(row.request)?
+        } else {
+            let words = self.executor.shape().vocab_size.div_ceil(32) as usize;
+            vec![u32::MAX; words].into()
+        };
+        Some(RowMask { slot: row.slot, allowed })
+    }
+
+    /// The requests of a failed step end with an error; a lost device ends the loop.
+    fn fail_step(&mut self, id: StepId, error: ExecutorError) -> Result<(), String> {
+        let ExecutorError::StepFailed(reason) = error else { return Err(error.to_string()) };
+        self.scheduler.fail_step(id, RequestFault::StepFailed(reason), &mut self.core_events);
+        self.commit();
+        Ok(())
     }
 
     fn admit(&mut self, submission: Submission, tenant: &Arc<TenantLoad>) {
@@ -146,172 +225,6 @@ impl EngineThread {
         for result in results {
             self.committer.take_mask(result, &mut self.scheduler, &mut self.core_events);
         }
-        self.settle();
-    }
-
-    fn complete(&mut self, completion: StepCompletion) -> Result<(), String> {
-        let now = self.committer.now;
-        add(&self.shared.metrics.steps, 1);
-        self.shared.progress(now);
-        match completion.result {
-            Ok(output) => self.scheduler.commit(output, now, &mut self.core_events),
-            Err(ExecutorError::StepFailed(reason)) => {
-                let fault = RequestFault::StepFailed(reason);
-                self.scheduler.fail_step(completion.id, fault, &mut self.core_events);
-            }
-            Err(error @ ExecutorError::DeviceLost(_)) => return Err(error.to_string()),
-        }
-        self.settle();
-        Ok(())
-    }
-
-    /// Works off the core's events, and sends grammars on their way to the masks that follow.
-    fn settle(&mut self) {
-        self.committer.commit(&mut self.core_events, &mut self.scheduler);
-        self.committer.take_mask_jobs(&mut self.mask_jobs);
-        if let Err(message) = self.masks.start(&mut self.mask_jobs) {
-            let fault = (message, "grammar_failed", 500);
-            for job in std::mem::take(&mut self.mask_jobs) {
-                let (scheduler, events) = (&mut self.scheduler, &mut self.core_events);
-                self.committer.fail_grammar(job.id, &fault, scheduler, events);
-            }
-            self.committer.commit(&mut self.core_events, &mut self.scheduler);
-        }
-    }
-
-    /// Plans and submits as many steps as may be in flight, and starts the sampler of late rows whose
-    /// masks are there.
-    fn submit_steps(&mut self) -> Result<(), String> {
-        self.plan_steps()?;
-        while self.issue_masks()? {
-            self.plan_steps()?;
-        }
-        Ok(())
-    }
-
-    /// Starts the sampler of the oldest step in flight if it waits for masks and all are there.
-    fn issue_masks(&mut self) -> Result<bool, String> {
-        let mut rows = std::mem::take(&mut self.late_rows);
-        let step = self.scheduler.late_rows(&mut rows);
-        let masks: Option<Vec<RowMask>> = rows.iter().map(|row| self.row_mask(row)).collect();
-        self.late_rows = rows;
-        let (Some(id), Some(masks)) = (step, masks) else { return Ok(false) };
-        match self.executor.sample(id, masks) {
-            Ok(()) => self.scheduler.note_masks_issued(id),
-            Err(ExecutorError::StepFailed(reason)) => {
-                let fault = RequestFault::StepFailed(reason);
-                self.scheduler.fail_step(id, fault, &mut self.core_events);
-                self.settle();
-            }
-            Err(error @ ExecutorError::DeviceLost(_)) => return Err(error.to_string()),
-        }
-        Ok(true)
-    }
-
-    /// The mask of a late row; `None` while a worker computes it. Rows of ended requests may sample
-    /// whatever they like.
-    fn row_mask(&self, row: &LateRow) -> Option<RowMask> {
-        let allowed = if row.is_live {
-            self.committer.mask(row.request)?
-        } else {
-            let words = self.executor.shape().vocab_size.div_ceil(32) as usize;
-            vec![u32::MAX; words].into()
-        };
-        Some(RowMask { slot: row.slot, allowed })
-    }
-
-    fn plan_steps(&mut self) -> Result<(), String> {
-        while let Some(plan) = self.scheduler.plan(self.committer.now) {
-            let id = plan.id;
-            self.shared.metrics.iteration_tokens.observe(plan.num_scheduled_tokens() as u64);
-            match self.executor.submit(plan) {
-                Ok(()) => {}
-                Err(ExecutorError::StepFailed(reason)) => {
-                    let fault = RequestFault::StepFailed(reason);
-                    self.scheduler.fail_step(id, fault, &mut self.core_events);
-                    self.settle();
-                }
-                Err(error @ ExecutorError::DeviceLost(_)) => return Err(error.to_string()),
-            }
-        }
-        Ok(())
-    }
-
-    fn refresh_gauges(&self) {
-        let stats = self.scheduler.stats();
-        self.shared.metrics.gauges.refresh(&stats);
-    }
-
-    fn stop(mut self) {
-        self.shared.advance(EngineState::Stopped);
-        self.committer.end_all_with_error(SHUT_DOWN, "shutdown", 503);
-        self.shared.outbox.publish(&mut self.committer.events);
-        self.shared.outbox.announce();
-        self.refuse_rest(SHUT_DOWN, "shutdown", 503);
-        // Dropping the executor waits for its threads.
-    }
-
-    fn die(mut self, message: &str) {
-        self.shared.advance(EngineState::Dead);
-        self.committer.end_all_with_error(message, "engine_dead", 500);
-        let payload = error_payload(message, "engine_dead", 500);
-        self.committer.events.push(Event { key: ENGINE_KEY, payload });
-        self.shared.outbox.publish(&mut self.committer.events);
-        let mut batch = std::mem::take(&mut self.left);
-        while !self.refuse_batch(&mut batch, message, "engine_dead", 500) {
-            self.shared.inbox.take(&mut batch, false);
-        }
-        self.refuse_rest(message, "engine_dead", 500);
-    }
-
-    /// Answers what came after the end, without waiting for more.
-    fn refuse_rest(&mut self, message: &str, code: &str, status: u16) {
-        let mut batch = std::mem::take(&mut self.left);
-        self.refuse_batch(&mut batch, message, code, status);
-        self.shared.inbox.close(&mut batch);
-        self.refuse_batch(&mut batch, message, code, status);
-    }
-
-    /// Ends requests that nobody will run; true if `Shutdown` was among the messages.
-    fn refuse_batch(
-        &mut self,
-        batch: &mut Vec<Message>,
-        message: &str,
-        code: &str,
-        status: u16,
-    ) -> bool {
-        let mut shutdown = false;
-        for item in batch.drain(..) {
-            match item {
-                Message::Submit(submission, _) => {
-                    self.shared.release_at_end(submission.requests.len() as u32);
-                    // A stream needs a frame of it: whoever waits may have no other to put the head before.
-                    let key = submission.stream.key;
-                    self.committer.streams.insert(key, submission.stream);
-                    self.committer.end_with_error(key, message, code, status);
-                    self.committer.streams.remove(&key);
-                }
-                Message::Abort(key) => self.shared.outbox.forget(key),
-                Message::Shutdown => shutdown = true,
-                Message::Attach(..)
-                | Message::Ping(_)
-                | Message::Completed(_)
-                | Message::Masks(_) => {}
-            }
-        }
-        self.shared.outbox.publish(&mut self.committer.events);
-        shutdown
+        self.commit();
     }
 }
-
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
-    panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no message")
-}
-
-/// The engine's own key in events.
-const ENGINE_KEY: u64 = 0;
-const SHUT_DOWN: &str = "the server is shutting down";

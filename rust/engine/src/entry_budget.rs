@@ -36,10 +36,10 @@ impl EntryBudget {
             Some(1..) if output.format == OutputFormat::Chat => "top_logprobs",
             Some(_) => "logprobs",
         };
-        let is_told = prompt_logs.told > prompt_logs.echoed;
+        let is_separate = prompt_logs.separate > prompt_logs.echoed;
         Self {
             param,
-            prompt_param: if is_told { "prompt_logprobs" } else { param },
+            prompt_param: if is_separate { "prompt_logprobs" } else { param },
             entries_per_token: sampling.log_probs.map_or(0, |top| u64::from(top) + 1),
             entries_per_prompt_token: prompt_logs.entries_per_token(),
             with_answer: !output.stream && request.max_tokens != Some(0),

@@ -1,5 +1,7 @@
 //! What can go wrong, in the four classes of the project plus start-up. Any thread.
 
+use ingle_text::TextError;
+
 /// Every error that leaves the engine; `rust/python` maps each variant to one exception class.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
@@ -78,4 +80,10 @@ impl EngineError {
             status: 400,
         }
     }
+}
+
+/// A refusal of the text layer; names its own field where it has one.
+pub(crate) fn text_refusal(param: &str, error: &TextError) -> EngineError {
+    let param = if let TextError::Input { field, .. } = error { field } else { param };
+    EngineError::refused(param, error.to_string())
 }

@@ -3,9 +3,9 @@
 //! built once a request, the rest is appended to a buffer that the stream reuses.
 
 use ingle_core::TokenId;
-use ingle_text::{AnswerPiece, Tokenizer};
+use ingle_text::Tokenizer;
 
-use crate::answer_json;
+use crate::answer_json::{self, SplitAnswer};
 use crate::json::{escape_into, integer_into, integers_into, string_into};
 use crate::logprobs::{LogEntry, chat_into, completion_into, prompt_into};
 use crate::outbox::{Finish, StopCause, Usage};
@@ -53,9 +53,7 @@ pub(crate) struct ChoicePart<'a> {
     pub(crate) index: u32,
     pub(crate) text: &'a str,
     /// In place of `text` where the answer is split.
-    pub(crate) pieces: Option<&'a [AnswerPiece]>,
-    /// Without a piece its content is null, not empty.
-    pub(crate) has_only_calls: bool,
+    pub(crate) pieces: Option<SplitAnswer<'a>>,
     /// The chat role rides on the first part.
     pub(crate) with_role: bool,
     /// `None` if the client did not ask or nothing is due.
@@ -224,8 +222,8 @@ impl FrameBuilder {
                 out.push(b'"');
             }
             (FrameFormat::Chat, _) if let Some(pieces) = part.pieces => match self.stream {
-                true => answer_json::delta_into(out, part, pieces),
-                false => answer_json::message_into(out, part, pieces),
+                true => answer_json::delta_into(out, pieces, part.with_role),
+                false => answer_json::message_into(out, pieces),
             },
             (FrameFormat::Chat, false) => {
                 out.extend_from_slice(b",\"message\":{\"role\":\"assistant\",\"content\":\"");

@@ -3,63 +3,16 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ingle_core::RequestId;
 use ingle_text::GrammarError;
 
-use crate::choice_mask::{GoesOn, MaskState};
+use crate::choice_mask::{MaskJob, MaskResult, Masked};
 use crate::inbox::Message;
 use crate::shared::Shared;
-
-/// A position in an answer on its way to the next mask.
-pub(crate) struct MaskJob {
-    pub(crate) id: RequestId,
-    pub(crate) state: MaskState,
-    /// Sampled since the last mask.
-    pub(crate) tokens: Vec<u32>,
-    /// Whether anybody still waits for it.
-    pub(crate) wanted: Wanted,
-}
-
-/// Held by a request; once it is dropped no job of the request is begun any more.
-#[derive(Debug, Default)]
-pub(crate) struct Wanting(Wanted);
-
-/// Whether a request still runs.
-pub(crate) type Wanted = Arc<AtomicBool>;
-
-impl Wanting {
-    pub(crate) fn new() -> Self {
-        Self(Arc::new(AtomicBool::new(true)))
-    }
-
-    pub(crate) fn wanted(&self) -> Wanted {
-        Arc::clone(&self.0)
-    }
-}
-
-impl Drop for Wanting {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Relaxed);
-    }
-}
-
-/// What became of a job.
-pub(crate) struct MaskResult {
-    pub(crate) id: RequestId,
-    pub(crate) outcome: Result<Masked, GrammarError>,
-}
-
-/// The position after the tokens, and what may come next.
-pub(crate) struct Masked {
-    pub(crate) state: MaskState,
-    pub(crate) mask: Arc<[u32]>,
-    pub(crate) goes_on: GoesOn,
-}
 
 /// The threads. Dropping it ends them.
 pub(crate) struct GrammarPool {
@@ -164,7 +117,7 @@ fn work(shared: &Shared, queue: &Queue) {
     while let Some(batch) = queue.take() {
         let mut results = Vec::with_capacity(batch.len());
         let began = Instant::now();
-        for job in batch.into_iter().filter(|job| job.wanted.load(Ordering::Relaxed)) {
+        for job in batch.into_iter().filter(|job| !job.cancelled.load(Ordering::Relaxed)) {
             results.push(run(job));
             // A request that is given up for a slow mask takes its other jobs along.
             if began.elapsed() > PATIENCE {

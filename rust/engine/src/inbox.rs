@@ -1,14 +1,14 @@
 //! The engine thread's only place to sleep: requests, aborts and step completions arrive here. Any
 //! thread puts, the engine thread takes. Nothing is computed under its lock.
 
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use ingle_core::StepCompletion;
 
-use crate::grammar_pool::MaskResult;
-use crate::prepare::Submission;
-use crate::shared::TenantLoad;
+use crate::choice_mask::MaskResult;
+use crate::stream::ClientSocket;
+use crate::submission::Submission;
+use crate::tenant_load::TenantLoad;
 
 /// What the engine thread wakes up for.
 pub(crate) enum Message {
@@ -28,18 +28,15 @@ pub(crate) enum Message {
     Shutdown,
 }
 
-/// A client's socket, lent to the engine thread for the frames of one stream.
-#[derive(Debug)]
-pub struct ClientSocket {
-    /// A copy of the connection's descriptor.
-    pub fd: OwnedFd,
-    /// How many frames of the stream the lender was ever handed; it has none left to write.
-    pub frames_seen: u64,
-    /// Goes in front of the first frame; may be empty.
-    pub head: Vec<u8>,
-    /// Whoever lends it looks for events by itself before it reads on from this client: the event that
-    /// the stream has ended need not wake anybody, if the client has got the end of the body.
-    pub end_may_wait: bool,
+/// Whether, and for what, the engine thread sleeps if no message is there.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Wait {
+    /// Not at all.
+    No,
+    /// For the end of a step, or what matters as much: as many steps are in flight as may be.
+    ForStep,
+    /// For any message.
+    ForAny,
 }
 
 #[derive(Default)]
@@ -102,12 +99,15 @@ impl Inbox {
         std::mem::swap(&mut state.messages, into);
     }
 
-    /// Takes all messages into the empty `into`; sleeps until something wakes it if there are none.
-    /// `is_full`: as many steps are in flight as may be.
-    pub(crate) fn take(&self, into: &mut Vec<Message>, is_full: bool) {
+    /// Takes all messages into the empty `into`; if there are none, sleeps as `wait` says.
+    pub(crate) fn take(&self, into: &mut Vec<Message>, wait: Wait) {
         let mut state = self.lock();
         while state.messages.is_empty() {
-            state.sleep = if is_full { Sleep::UntilStep } else { Sleep::Idle };
+            state.sleep = match wait {
+                Wait::No => return,
+                Wait::ForStep => Sleep::UntilStep,
+                Wait::ForAny => Sleep::Idle,
+            };
             // A wake-up without reason finds it still set.
             while state.sleep != Sleep::Awake {
                 state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -127,12 +127,12 @@ mod tests {
     use super::*;
 
     /// Which of the messages that come while the engine thread sleeps wake it.
-    fn keys_at_first_wake(is_full: bool, quiet: &[u64], loud: u64) -> Vec<u64> {
+    fn keys_at_first_wake(wait: Wait, quiet: &[u64], loud: u64) -> Vec<u64> {
         let inbox = Inbox::default();
         std::thread::scope(|scope| {
             let taker = scope.spawn(|| {
                 let mut taken = Vec::new();
-                inbox.take(&mut taken, is_full);
+                inbox.take(&mut taken, wait);
                 taken
             });
             while inbox.lock().sleep == Sleep::Awake {
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn with_all_steps_in_flight_quiet_messages_wait_for_a_loud_one() {
-        assert_eq!(keys_at_first_wake(true, &[1, 2, 3], 4), [1, 2, 3, 4]);
+        assert_eq!(keys_at_first_wake(Wait::ForStep, &[1, 2, 3], 4), [1, 2, 3, 4]);
     }
 
     #[test]
@@ -164,7 +164,7 @@ mod tests {
         std::thread::scope(|scope| {
             let taker = scope.spawn(|| {
                 let mut taken = Vec::new();
-                inbox.take(&mut taken, false);
+                inbox.take(&mut taken, Wait::ForAny);
                 taken.len()
             });
             while inbox.lock().sleep == Sleep::Awake {
@@ -180,7 +180,15 @@ mod tests {
         let inbox = Inbox::default();
         assert!(inbox.put_for_next_step(Message::Abort(1)).is_ok());
         let mut taken = Vec::new();
-        inbox.take(&mut taken, true);
+        inbox.take(&mut taken, Wait::ForStep);
         assert_eq!(taken.len(), 1);
+    }
+
+    #[test]
+    fn an_empty_inbox_is_left_at_once_where_there_is_other_work() {
+        let inbox = Inbox::default();
+        let mut taken = Vec::new();
+        inbox.take(&mut taken, Wait::No);
+        assert!(taken.is_empty() && inbox.lock().sleep == Sleep::Awake);
     }
 }

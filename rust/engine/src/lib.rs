@@ -18,6 +18,7 @@ mod doctor;
 mod echo;
 mod embedding;
 mod engine;
+mod engine_life;
 mod engine_thread;
 mod entry_budget;
 mod error;
@@ -43,6 +44,8 @@ mod shared;
 mod sizes;
 mod stream;
 mod structured;
+mod submission;
+mod tenant_load;
 #[cfg(test)]
 mod tests;
 mod token_json;
@@ -54,13 +57,13 @@ pub use body::{check_body, check_ids};
 pub use doctor::doctor;
 pub use engine::Engine;
 pub use error::EngineError;
-pub use inbox::ClientSocket;
 pub use logprobs::LogEntry;
 pub use options::{CudaLibraries, EngineOptions, SimSpeed};
 pub use outbox::{Delta, Event, Finish, Payload, StopCause, Usage};
 pub use sampling::sampling_fields;
 pub use sampling_input::SamplingInput;
 pub use sizes::Sizes;
+pub use stream::ClientSocket;
 pub use wire::{
     ChatPrompt, FunctionInput, GenerationRequest, GrammarField, GrammarInput, OutputFormat,
     OutputInput, PoolingInput, PromptInput, ToolChoice, ToolInput,

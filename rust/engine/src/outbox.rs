@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::json::string_into;
 use crate::logprobs::LogEntry;
 
 /// One event of one client request.
@@ -193,6 +194,24 @@ impl Outbox {
     }
 }
 
+/// `{"error":{..},"status":n}`
+pub(crate) fn error_payload(message: &str, code: &str, status: u16) -> Payload {
+    let mut out = b"{\"error\":".to_vec();
+    out.extend_from_slice(&error_object(message, code));
+    out.extend_from_slice(format!(",\"status\":{status}}}").as_bytes());
+    Payload::Error(out)
+}
+
+/// OpenAI's error object.
+pub(crate) fn error_object(message: &str, code: &str) -> Vec<u8> {
+    let mut out = b"{\"message\":".to_vec();
+    string_into(&mut out, message);
+    out.extend_from_slice(b",\"type\":\"server_error\",\"param\":null,\"code\":");
+    string_into(&mut out, code);
+    out.push(b'}');
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -278,7 +297,7 @@ mod tests {
     #[test]
     fn test_a_drain_beside_an_announcement_leaves_nothing_that_no_drain_clears() {
         let outbox = Outbox::new().unwrap();
-        let (asked, told) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (asked, published) = (AtomicU64::new(0), AtomicU64::new(0));
         const ROUNDS: u64 = 20_000;
         let mut left_readable = 0;
         std::thread::scope(|scope| {
@@ -288,13 +307,13 @@ mod tests {
                         std::thread::yield_now();
                     }
                     outbox.publish(&mut vec![event(round)]);
-                    told.store(round, Ordering::Release);
+                    published.store(round, Ordering::Release);
                 }
             });
             for round in 1..=ROUNDS {
                 asked.store(round, Ordering::Release);
                 // As a client's next bytes bring them: without a look at the descriptor.
-                while told.load(Ordering::Acquire) < round {
+                while published.load(Ordering::Acquire) < round {
                     outbox.drain();
                 }
                 outbox.drain();

@@ -4,9 +4,7 @@
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
 
-use ingle_core::{
-    Micros, NewRequest, RequestId, RequestKind, SamplingParams, StopRules, TenantId, TokenId,
-};
+use ingle_core::{Micros, NewRequest, RequestKind, SamplingParams, StopRules, TenantId, TokenId};
 use ingle_text::{BadWords, StopMatcher};
 
 use crate::choice::{Choice, ChoiceRules};
@@ -14,34 +12,18 @@ use crate::choice_mask::{ChoiceMask, MaskState};
 use crate::echo::echo;
 use crate::embedding::{Embeddings, pooling};
 use crate::entry_budget::EntryBudget;
-use crate::error::EngineError;
+use crate::error::{EngineError, text_refusal};
 use crate::frame::{FrameBuilder, FrameFormat, FrameNames, UsagePolicy};
 use crate::lengths::{max_tokens, min_tokens, truncate};
 use crate::logprobs::LogEntry;
-use crate::prompt::{EncodedPrompt, encode_prompt, text_refusal};
+use crate::prompt::{EncodedPrompt, encode_prompt};
 use crate::prompt_logs::PromptLogs;
 use crate::sampling::{sampling_params, token_ids};
 use crate::served::Served;
 use crate::stream::{Form, PromptState, Stream, Trailer};
 use crate::structured::Structure;
+use crate::submission::{MAX_CHOICES, Submission, request_id};
 use crate::wire::{GenerationRequest, OutputFormat, PromptInput};
-
-/// A client request ready for the engine thread.
-pub(crate) struct Submission {
-    pub(crate) stream: Stream,
-    /// One per choice, in order of index.
-    pub(crate) requests: Vec<NewRequest>,
-}
-
-/// The core's id of a choice: unique, since keys are.
-pub(crate) fn request_id(key: u64, choice: usize) -> RequestId {
-    RequestId((key << CHOICE_BITS) | choice as u64)
-}
-
-/// The key and the choice that an id stands for.
-pub(crate) fn split_id(id: RequestId) -> (u64, usize) {
-    (id.0 >> CHOICE_BITS, (id.0 & (MAX_CHOICES as u64 - 1)) as usize)
-}
 
 /// Parses the document.
 pub(crate) fn parse(document: &[u8]) -> Result<GenerationRequest, EngineError> {
@@ -210,12 +192,12 @@ impl<'a> Common<'a> {
             } else {
                 request.prompt_log_probs = self.prompt_logs.computed();
             }
-            let bonds = MaskState::new(
+            let constraint = MaskState::new(
                 structure.grammar.as_ref().map(|grammar| grammar.start()),
                 structure.bad_words.as_ref().map(BadWords::start),
                 &request.sampling,
             );
-            request.late_sampled = bonds.is_some();
+            request.late_sampled = constraint.is_some();
             requests.push(request);
             let mut choice = Choice::new(
                 index as u32,
@@ -227,10 +209,10 @@ impl<'a> Common<'a> {
             if self.prompt_logs.echoed.is_some() {
                 choice.push_prompt(&[LogEntry::first(ids[0].0)]);
             }
-            choice.bonds = bonds.map(ChoiceMask::new).map(Box::new);
+            choice.constraint = constraint.map(ChoiceMask::new).map(Box::new);
             if let Some(rules) = &structure.answer {
                 let seed = self.served.salts.hash_one((stream.key, index));
-                let markers = self.served.answer_format.marker_ids(self.served);
+                let markers = self.served.answer_format.marker_ids(&self.served.tokenizer);
                 choice.split(rules, seed, &markers);
             }
             stream.choices.push(choice);
@@ -405,9 +387,6 @@ fn form(
     Ok(if output.stream { Form::Events(builder, trailer) } else { Form::Body(builder, trailer) })
 }
 
-const CHOICE_BITS: u32 = 12;
-/// Choices of one client request.
-const MAX_CHOICES: usize = 1 << CHOICE_BITS;
 /// OpenAI's limit.
 const MAX_N: i64 = 128;
 /// Ids that `min_tokens` can hold back; a slot of the cuda sampler has no room for more.

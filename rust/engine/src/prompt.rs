@@ -3,9 +3,9 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ingle_core::TokenId;
-use ingle_text::{ChatInput, ReasoningStart, ReasoningTags, RenderedPrompt, TextError};
+use ingle_text::{ChatInput, ReasoningStart, ReasoningTags, RenderedPrompt};
 
-use crate::error::EngineError;
+use crate::error::{EngineError, text_refusal};
 use crate::sampling::token_ids;
 use crate::served::Served;
 use crate::structured::Tools;
@@ -128,12 +128,6 @@ fn reasoning_start(
         tags.start_after(&rendered.text())
     };
     Some((tags, start))
-}
-
-/// A refusal of the text layer; names its own field where it has one.
-pub(crate) fn text_refusal(param: &str, error: &TextError) -> EngineError {
-    let param = if let TextError::Input { field, .. } = error { field } else { param };
-    EngineError::refused(param, error.to_string())
 }
 
 /// Text that cannot fit whatever its tokens are is not tokenised at all.

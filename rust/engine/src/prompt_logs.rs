@@ -13,7 +13,7 @@ pub(crate) struct PromptLogs {
     /// An echo, in front of the answer's own.
     pub(crate) echoed: Option<u32>,
     /// `prompt_logprobs`, beside the answer.
-    pub(crate) told: Option<u32>,
+    pub(crate) separate: Option<u32>,
 }
 
 impl PromptLogs {
@@ -25,7 +25,7 @@ impl PromptLogs {
     ) -> Result<Self, EngineError> {
         let output = &request.output;
         let is_echoed = output.echo && request.sampling.logprobs.is_some();
-        let told = match request.sampling.prompt_logprobs {
+        let separate = match request.sampling.prompt_logprobs {
             None => None,
             Some(_) if output.stream => {
                 return Err(refused("prompt_logprobs: not available in a stream"));
@@ -39,17 +39,17 @@ impl PromptLogs {
                 return Err(EngineError::not_allowed("prompt_logprobs", allowed, top));
             }
         };
-        Ok(Self { echoed: sampling.log_probs.filter(|_| is_echoed), told })
+        Ok(Self { echoed: sampling.log_probs.filter(|_| is_echoed), separate })
     }
 
     /// What the core is asked for.
     pub(crate) fn computed(self) -> Option<u32> {
-        self.echoed.max(self.told)
+        self.echoed.max(self.separate)
     }
 
     /// Log-probs that each choice holds for a prompt token.
     pub(crate) fn entries_per_token(self) -> u64 {
-        [self.echoed, self.told].into_iter().flatten().map(|top| u64::from(top) + 1).sum()
+        [self.echoed, self.separate].into_iter().flatten().map(|top| u64::from(top) + 1).sum()
     }
 }
 

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ingle_core::{Limits, SamplingParams, TokenId};
 use ingle_model::EmbedsOnly;
-use ingle_text::{BadWordsFactory, ChatTemplate, GrammarFactory, Tokenizer};
-
-use crate::structured::AnswerFormat;
+use ingle_text::{
+    BadWordsFactory, ChatTemplate, GrammarFactory, ReasoningTags, Tokenizer, ToolFormat,
+};
 
 /// The model as requests see it.
 pub(crate) struct Served {
@@ -36,6 +36,30 @@ pub(crate) struct Served {
     pub(crate) seeds: Seeds,
     /// Keys the hash of tenant and cache salt, new with each start.
     pub(crate) salts: RandomState,
+}
+
+/// How this model spells what is not content.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AnswerFormat {
+    pub(crate) tools: Option<ToolFormat>,
+    pub(crate) reasoning: Option<ReasoningTags>,
+}
+
+impl AnswerFormat {
+    /// As its chat template shows.
+    pub(crate) fn detect(template: Option<&str>) -> Self {
+        Self {
+            tools: template.and_then(ToolFormat::detect),
+            reasoning: template.and_then(ReasoningTags::detect),
+        }
+    }
+
+    /// Ids of markers that are special tokens: they stay in the text that is split.
+    pub(crate) fn marker_ids(&self, tokenizer: &Tokenizer) -> Vec<u32> {
+        let tools = self.tools.map_or(&[][..], ToolFormat::markers).iter().copied();
+        let tags = self.reasoning.iter().flat_map(|tags| [tags.open.as_str(), &tags.close]);
+        tools.chain(tags).filter_map(|marker| tokenizer.token_to_id(marker)).collect()
+    }
 }
 
 /// Seeds of requests that name none: repeatable from one start seed, or new with each start.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use ingle_core::{Micros, TenantId};
+use ingle_core::Micros;
 use ingle_cuda::LaunchCounters;
 
 use crate::clock::Clock;
@@ -12,6 +12,7 @@ use crate::inbox::Inbox;
 use crate::metrics::Metrics;
 use crate::outbox::Outbox;
 use crate::served::Served;
+use crate::tenant_load::TenantLoad;
 
 /// Shared state of one engine.
 pub(crate) struct Shared {
@@ -29,20 +30,6 @@ pub(crate) struct Shared {
     progress_us: AtomicU64,
     /// Moving average of the time a request spends running, micros.
     service_us: AtomicU64,
-}
-
-/// What one tenant has in the system.
-#[derive(Debug)]
-pub(crate) struct TenantLoad {
-    pub(crate) id: TenantId,
-    /// Choices accepted and not ended, counted like `Shared::in_system`.
-    in_system: AtomicU32,
-}
-
-impl TenantLoad {
-    pub(crate) fn new(id: TenantId) -> Self {
-        Self { id, in_system: AtomicU32::new(0) }
-    }
 }
 
 /// Where the engine is in its life.
@@ -100,7 +87,7 @@ impl Shared {
     pub(crate) fn reserve(&self, tenant: &TenantLoad, count: u32) -> bool {
         let capacity = self.served.capacity;
         // Counted first, so that requests of one tenant that come together see each other.
-        let before = tenant.in_system.fetch_add(count, Ordering::AcqRel);
+        let before = tenant.add(count);
         if before == 0 {
             self.num_tenants.fetch_add(1, Ordering::AcqRel);
         }
@@ -130,7 +117,7 @@ impl Shared {
     }
 
     fn forget(&self, tenant: &TenantLoad, count: u32) {
-        if tenant.in_system.fetch_sub(count, Ordering::AcqRel) == count {
+        if tenant.remove(count) == 0 {
             self.num_tenants.fetch_sub(1, Ordering::AcqRel);
         }
     }

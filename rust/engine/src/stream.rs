@@ -1,16 +1,16 @@
 //! [7] -> [9] One client request while it runs: its choices, the form of its answer, and where the
 //! bytes go. Engine thread.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use ingle_core::{Micros, TokenId, TokenLogProbs};
 use ingle_text::Tokenizer;
 
 use crate::choice::Choice;
+use crate::choice_mask::CancelOnDrop;
 use crate::embedding::Embeddings;
 use crate::frame::{ChoicePart, FrameBuilder, UsagePolicy};
-use crate::grammar_pool::Wanting;
-use crate::inbox::ClientSocket;
 use crate::logprobs::LogEntry;
 use crate::outbox::{Delta, Event, Payload, Usage};
 use crate::prompt_logs::PromptLogs;
@@ -39,8 +39,8 @@ pub(crate) struct Stream {
     is_done: bool,
     /// A comment is to be shown.
     pub(crate) wants_comment: bool,
-    /// Tells the grammar workers when nobody waits for this any more.
-    pub(crate) wanting: Wanting,
+    /// Stops the grammar workers' jobs for this request when it ends.
+    pub(crate) cancel_masks: CancelOnDrop,
 }
 
 /// What the client reads.
@@ -65,7 +65,7 @@ pub(crate) struct Trailer {
     pub(crate) usage_event: bool,
     pub(crate) log_probs: bool,
     pub(crate) token_ids: bool,
-    /// How many choices of each prompt a body tells, if not all.
+    /// How many choices of each prompt a body has, if not all.
     pub(crate) keep: Option<usize>,
 }
 
@@ -78,14 +78,14 @@ pub(crate) struct PromptState {
     num_seen: usize,
     /// Who reads them.
     logs: PromptLogs,
-    /// Those that are told beside the answer.
-    told: Vec<LogEntry>,
+    /// Those that stand beside the answer.
+    log_probs: Vec<LogEntry>,
 }
 
 impl PromptState {
     pub(crate) fn new(ids: Arc<[TokenId]>, offsets: Vec<u32>, logs: PromptLogs) -> Self {
-        let told = logs.told.map(|_| LogEntry::first(ids[0].0));
-        Self { ids, offsets, num_seen: 1, logs, told: told.into_iter().collect() }
+        let first = logs.separate.map(|_| LogEntry::first(ids[0].0));
+        Self { ids, offsets, num_seen: 1, logs, log_probs: first.into_iter().collect() }
     }
 }
 
@@ -95,6 +95,20 @@ pub(crate) enum Route {
     Drain { num_frames: u64, bytes: usize, drain: u64 },
     /// To the client's socket, by this thread.
     Socket(ClientSocket),
+}
+
+/// A client's socket, lent to the engine thread for the frames of one stream.
+#[derive(Debug)]
+pub struct ClientSocket {
+    /// A copy of the connection's descriptor.
+    pub fd: OwnedFd,
+    /// How many frames of the stream the lender was ever handed; it has none left to write.
+    pub frames_seen: u64,
+    /// Goes in front of the first frame; may be empty.
+    pub head: Vec<u8>,
+    /// Whoever lends it looks for events by itself before it reads on from this client: the event that
+    /// the stream has ended need not wake anybody, if the client has got the end of the body.
+    pub end_may_wait: bool,
 }
 
 impl Stream {
@@ -114,7 +128,7 @@ impl Stream {
             sent_at: submitted_at,
             is_done: false,
             wants_comment: false,
-            wanting: Wanting::new(),
+            cancel_masks: CancelOnDrop::default(),
         }
     }
 
@@ -135,7 +149,8 @@ impl Stream {
             Form::Events(builder, _) => builder.touch(),
             Form::Body(..) | Form::Deltas { .. } | Form::Embeddings(_) => 0,
         };
-        let prompt = self.prompts.first().and_then(|prompt| prompt.logs.told).unwrap_or(0) as usize;
+        let prompt =
+            self.prompts.first().and_then(|prompt| prompt.logs.separate).unwrap_or(0) as usize;
         self.choices[choice].touch()
             ^ self.dirty.capacity()
             ^ usize::from(self.is_done)
@@ -153,8 +168,8 @@ impl Stream {
             entries.push(LogEntry::new(source, offset));
             state.num_seen += 1;
         }
-        if let Some(top) = state.logs.told {
-            state.told.extend(entries.iter().map(|entry| entry.with_top(top)));
+        if let Some(top) = state.logs.separate {
+            state.log_probs.extend(entries.iter().map(|entry| entry.with_top(top)));
         }
         let Some(top) = state.logs.echoed else { return };
         if state.logs.computed() > Some(top) {
@@ -180,7 +195,7 @@ impl Stream {
             Form::Body(builder, trailer) => {
                 if self.num_open == 0 {
                     self.choices.iter_mut().for_each(Choice::collect);
-                    let parts: Vec<ChoicePart<'_>> = told(&self.choices, *trailer, self.n)
+                    let parts: Vec<ChoicePart<'_>> = kept_choices(&self.choices, *trailer, self.n)
                         .zip(0..)
                         .map(|(choice, index)| ChoicePart {
                             index,
@@ -285,9 +300,8 @@ impl Stream {
     }
 }
 
-/// What an event or a body shows of a choice.
-/// The choices that a body tells, in its order.
-fn told(choices: &[Choice], trailer: Trailer, n: u32) -> impl Iterator<Item = &Choice> {
+/// The choices that a body has, in its order.
+fn kept_choices(choices: &[Choice], trailer: Trailer, n: u32) -> impl Iterator<Item = &Choice> {
     choices.chunks(n as usize).flat_map(move |of_prompt| {
         let mut kept: Vec<&Choice> = of_prompt.iter().collect();
         if let Some(keep) = trailer.keep {
@@ -299,6 +313,7 @@ fn told(choices: &[Choice], trailer: Trailer, n: u32) -> impl Iterator<Item = &C
     })
 }
 
+/// What an event or a body shows of a choice.
 fn part<'a>(
     choice: &'a Choice,
     trailer: Trailer,
@@ -312,12 +327,11 @@ fn part<'a>(
         index: choice.index,
         text: &choice.text,
         pieces: choice.pieces(),
-        has_only_calls: choice.has_only_calls(),
         with_role: first,
         log_probs: log_probs.then_some(choice.log_probs.as_slice()),
         token_ids: trailer.token_ids.then_some(choice.token_ids.as_slice()),
         prompt_token_ids: (first && trailer.token_ids).then(|| &*prompt.ids),
-        prompt_log_probs: prompt.logs.told.map(|_| prompt.told.as_slice()),
+        prompt_log_probs: prompt.logs.separate.map(|_| prompt.log_probs.as_slice()),
         finish: choice.finish.as_ref(),
     }
 }

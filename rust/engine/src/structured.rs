@@ -11,34 +11,9 @@ use ingle_text::{
 };
 use serde_json::{Value, json};
 
-use crate::error::EngineError;
-use crate::prompt::text_refusal;
+use crate::error::{EngineError, text_refusal};
 use crate::served::Served;
 use crate::wire::{ChatPrompt, GenerationRequest, GrammarInput, ToolChoice};
-
-/// How this model spells what is not content.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct AnswerFormat {
-    pub(crate) tools: Option<ToolFormat>,
-    pub(crate) reasoning: Option<ReasoningTags>,
-}
-
-impl AnswerFormat {
-    /// As its chat template tells.
-    pub(crate) fn detect(template: Option<&str>) -> Self {
-        Self {
-            tools: template.and_then(ToolFormat::detect),
-            reasoning: template.and_then(ReasoningTags::detect),
-        }
-    }
-
-    /// Ids of markers that are special tokens: they stay in the text that is split.
-    pub(crate) fn marker_ids(&self, served: &Served) -> Vec<u32> {
-        let tools = self.tools.map_or(&[][..], ToolFormat::markers).iter().copied();
-        let tags = self.reasoning.iter().flat_map(|tags| [tags.open.as_str(), &tags.close]);
-        tools.chain(tags).filter_map(|marker| served.tokenizer.token_to_id(marker)).collect()
-    }
-}
 
 /// The tools that a chat may call.
 #[derive(Clone, Debug)]
@@ -237,7 +212,7 @@ impl Structure {
             kept: self
                 .answer
                 .as_ref()
-                .map_or_else(Vec::new, |_| served.answer_format.marker_ids(served)),
+                .map_or_else(Vec::new, |_| served.answer_format.marker_ids(&served.tokenizer)),
             ends: ends.map(|id| id.0).collect(),
             reasoning: reasoning.and_then(|(_, start)| reasoned(*start)),
         };

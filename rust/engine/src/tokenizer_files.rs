@@ -8,7 +8,7 @@ use ingle_model::{Checkpoint, GgufMetadata, TokenizerFiles};
 use ingle_text::{ChatTemplate, GgufVocab, Tokenizer};
 
 use crate::error::EngineError;
-use crate::structured::AnswerFormat;
+use crate::served::AnswerFormat;
 
 /// Tokenizer, chat template and end tokens of a checkpoint.
 pub(crate) struct TextParts {

@@ -4,8 +4,8 @@ use std::arch::x86_64::{
     _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_storeu_ps,
 };
 
-use super::kernel::Columns;
-use crate::matrix::PANEL;
+use super::columns::Columns;
+use crate::panel::PANEL;
 
 /// See `kernel::add_product`.
 ///

@@ -6,8 +6,8 @@ use std::arch::x86_64::{
     _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_slli_epi32, _mm512_storeu_ps,
 };
 
-use super::kernel::Columns;
-use crate::matrix::PANEL;
+use super::columns::Columns;
+use crate::panel::PANEL;
 
 /// Calls the function made for this many rows.
 macro_rules! for_rows {

@@ -12,9 +12,8 @@ use std::arch::x86_64::{
 
 use ingle_model::WeightType;
 
-use super::kernel::DIRECT_ROWS;
 use crate::block_layout::{BlockLayout, layout};
-use crate::matrix::PANEL;
+use crate::panel::{DIRECT_ROWS, PANEL};
 
 /// Adds `a[rows, depth] * panel` to `out[rows][32]`.
 ///

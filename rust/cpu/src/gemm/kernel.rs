@@ -9,33 +9,11 @@ use std::ops::Range;
 
 use ingle_model::WeightType;
 
+use super::columns::Columns;
 use crate::aligned::numbers;
 use crate::block_layout::layout;
-use crate::matrix::PANEL;
+use crate::panel::{DIRECT_ROWS, PANEL, TILE_ROWS};
 use crate::vector_path::{Kind, VectorPath};
-
-/// Rows that a tile holds in registers on the widest path.
-pub(crate) const TILE_ROWS: usize = 12;
-/// Rows of a tile whose weights are widened on the way to registers, which takes some of them.
-pub(crate) const DIRECT_ROWS: usize = 8;
-
-/// The right-hand side: 32 columns in two halves of 16, which need not lie together.
-#[derive(Clone, Copy)]
-pub(crate) struct Columns<'a> {
-    /// Row k of the first 16 columns is `first[k * stride..][..16]`.
-    pub(crate) first: &'a [f32],
-    /// The other 16.
-    pub(crate) second: &'a [f32],
-    /// Numbers from row to row.
-    pub(crate) stride: usize,
-}
-
-impl<'a> Columns<'a> {
-    /// A panel `[k][32]`.
-    pub(crate) fn panel(panel: &'a [f32]) -> Self {
-        Self { first: panel, second: &panel[16.min(panel.len())..], stride: PANEL }
-    }
-}
 
 /// Adds `a[rows, depth] * b[depth, 32]` to `out[rows][32]`. Row r of `a` starts at `r * a_stride`.
 ///

@@ -1,5 +1,6 @@
 //! Products of activations with weight matrices, spread over the workers.
 
+mod columns;
 mod kernel;
 
 #[cfg(target_arch = "x86_64")]
@@ -13,26 +14,24 @@ use std::ops::Range;
 
 use ingle_model::{Activation, WeightType};
 
-pub(crate) use kernel::{Columns, TILE_ROWS, add_product};
+pub(crate) use columns::Columns;
+pub(crate) use kernel::add_product;
 
-use self::kernel::{DIRECT_ROWS, add_stored_product, has_stored_kernel};
+use self::kernel::{add_stored_product, has_stored_kernel};
 use crate::aligned::numbers;
 use crate::elementwise;
-use crate::matrix::{PANEL, PackedMatrix};
+use crate::matrix::PackedMatrix;
+use crate::panel::{DIRECT_ROWS, K_BLOCK, PANEL, ROW_CHUNK, TILE_ROWS};
 use crate::pool::Pool;
 use crate::rows::{Rows, Shared};
 use crate::scratch::Scratch;
 use crate::unpack::unpack;
 use crate::vector_path::VectorPath;
 
-/// Inputs whose weights are widened at once if there are many rows; 32 KiB in f32.
-pub(crate) const K_BLOCK: usize = 256;
-/// The same for few rows, where the block should stay in the first-level cache.
+/// `K_BLOCK` for few rows, where the block should stay in the first-level cache.
 const K_BLOCK_FEW_ROWS: usize = 64;
 /// The same where weights become numbers in registers; whole blocks of every format.
 const K_BLOCK_STORED: usize = 256;
-/// Most rows of a task; its results of 32 columns take 64 KiB.
-pub(crate) const ROW_CHUNK: usize = 42 * TILE_ROWS;
 
 /// One product of an operation.
 #[derive(Clone, Debug)]

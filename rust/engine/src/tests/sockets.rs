@@ -11,10 +11,11 @@ use serde_json::{Value, json};
 use super::harness::{Bench, SHAPE, loaded, says};
 use crate::commit::Committer;
 use crate::engine_thread::EngineThread;
-use crate::inbox::{ClientSocket, Message};
+use crate::inbox::Message;
 use crate::outbox::{Event, Payload};
 use crate::prepare::prepare;
-use crate::shared::TenantLoad;
+use crate::stream::ClientSocket;
+use crate::tenant_load::TenantLoad;
 
 fn request(max_tokens: u32) -> Value {
     json!({

@@ -1,0 +1,14 @@
+//! Sizes that weights, activations and kernels agree on. Plain numbers.
+
+/// Outputs of a weight panel: what two 512-bit registers hold in f32.
+pub(crate) const PANEL: usize = 32;
+/// Rows that a tile holds in registers on the widest path.
+pub(crate) const TILE_ROWS: usize = 12;
+/// Rows of a tile whose weights are widened on the way to registers, which takes some of them.
+pub(crate) const DIRECT_ROWS: usize = 8;
+/// Inputs whose weights are widened at once if there are many rows; 32 KiB in f32.
+pub(crate) const K_BLOCK: usize = 256;
+/// Most rows of a task; its results of 32 columns take 64 KiB.
+pub(crate) const ROW_CHUNK: usize = 42 * TILE_ROWS;
+/// Most rows of logits that exist at once.
+pub const LOGIT_ROWS: usize = 64;

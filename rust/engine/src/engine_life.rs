@@ -1,0 +1,96 @@
+//! [7] The engine thread's life around its loop: it ends on request or by a fault, and every request
+//! still gets its end. Engine thread.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::engine_thread::EngineThread;
+use crate::inbox::{Message, Wait};
+use crate::outbox::{Event, error_payload};
+use crate::shared::EngineState;
+
+impl EngineThread {
+    /// Runs until shutdown. After a fatal fault it goes on refusing what still comes.
+    pub(crate) fn run(mut self) {
+        let ended = catch_unwind(AssertUnwindSafe(|| self.serve()));
+        match ended {
+            Ok(Ok(())) => self.stop(),
+            Ok(Err(message)) => self.die(&message),
+            Err(panic) => self.die(&format!("engine thread panicked: {}", panic_text(&*panic))),
+        }
+    }
+
+    /// Ends every request because the process is asked to end.
+    fn stop(mut self) {
+        self.shared.advance(EngineState::Stopped);
+        self.committer.end_all_with_error(SHUT_DOWN, "shutdown", 503);
+        self.shared.outbox.publish(&mut self.committer.events);
+        self.shared.outbox.announce();
+        self.refuse_rest(SHUT_DOWN, "shutdown", 503);
+        // Dropping the executor waits for its threads.
+    }
+
+    /// Ends every request with the fault, and refuses what still comes until shutdown.
+    fn die(mut self, message: &str) {
+        self.shared.advance(EngineState::Dead);
+        self.committer.end_all_with_error(message, "engine_dead", 500);
+        let payload = error_payload(message, "engine_dead", 500);
+        self.committer.events.push(Event { key: ENGINE_KEY, payload });
+        self.shared.outbox.publish(&mut self.committer.events);
+        let mut batch = std::mem::take(&mut self.left);
+        while !self.refuse_batch(&mut batch, message, "engine_dead", 500) {
+            self.shared.inbox.take(&mut batch, Wait::ForAny);
+        }
+        self.refuse_rest(message, "engine_dead", 500);
+    }
+
+    /// Answers what came after the end, without waiting for more.
+    fn refuse_rest(&mut self, message: &str, code: &str, status: u16) {
+        let mut batch = std::mem::take(&mut self.left);
+        self.refuse_batch(&mut batch, message, code, status);
+        self.shared.inbox.close(&mut batch);
+        self.refuse_batch(&mut batch, message, code, status);
+    }
+
+    /// Ends requests that nobody will run; true if `Shutdown` was among the messages.
+    fn refuse_batch(
+        &mut self,
+        batch: &mut Vec<Message>,
+        message: &str,
+        code: &str,
+        status: u16,
+    ) -> bool {
+        let mut shutdown = false;
+        for item in batch.drain(..) {
+            match item {
+                Message::Submit(submission, _) => {
+                    self.shared.release_at_end(submission.requests.len() as u32);
+                    // A stream needs a frame with the error: its client may have got no other.
+                    let key = submission.stream.key;
+                    self.committer.streams.insert(key, submission.stream);
+                    self.committer.end_with_error(key, message, code, status);
+                    self.committer.streams.remove(&key);
+                }
+                Message::Abort(key) => self.shared.outbox.forget(key),
+                Message::Shutdown => shutdown = true,
+                Message::Attach(..)
+                | Message::Ping(_)
+                | Message::Completed(_)
+                | Message::Masks(_) => {}
+            }
+        }
+        self.shared.outbox.publish(&mut self.committer.events);
+        shutdown
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
+}
+
+/// The engine's own key in events.
+const ENGINE_KEY: u64 = 0;
+const SHUT_DOWN: &str = "the server is shutting down";
