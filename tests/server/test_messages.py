@@ -328,7 +328,7 @@ def test_an_answer_that_fits_a_schema(cpu):
         ("tool_choice", {"type": "some"}, "tool_choice"),
         ("stop_sequences", [""], "stop_sequences"),
         ("temperature", 3, "temperature"),
-        ("output_config", {"effort": "low"}, "output_config.effort"),
+        ("output_config", {"effort": "some"}, "output_config.effort"),
         ("mcp_servers", [{"url": "x"}], "unknown field: mcp_servers"),
         ("n", 2, "unknown field: n"),
     ],

@@ -13,6 +13,7 @@ from msgspec import Raw, Struct
 from ingle.errors import RefusedError
 from ingle.fields import PLAIN
 from ingle.server.convert import Caller
+from ingle.server.messages_turns import messages
 from ingle.server.protocol import (
     ChatRequest,
     FunctionDefinition,
@@ -25,44 +26,16 @@ from ingle.server.protocol import (
 )
 from ingle.server.protocol_anthropic import (
     AnyChoice,
-    Blocks,
     MessagesRequest,
     NoChoice,
     PromptFields,
-    TextBlock,
-    TextBlocks,
-    ThinkingBlock,
     ThinkingDisabled,
     ThinkingEnabled,
     ToolChoice,
-    ToolResultBlock,
-    ToolUseBlock,
-    Turn,
 )
-from ingle.server.protocol_messages import FunctionCall, Message, ToolCall
-from ingle.server.raw import (
-    ABSENT,
-    as_raw,
-    decoded,
-    given,
-    joined,
-    kind,
-    must_be,
-    refused,
-    text_parts,
-)
+from ingle.server.raw import ABSENT, decoded, given, must_be
 from ingle.server.structured import tool_name
 
-OF_ROLE: dict[str, tuple[type, ...]] = {
-    "user": (TextBlock, ToolResultBlock),
-    "assistant": (TextBlock, ToolUseBlock, ThinkingBlock),
-    "system": (TextBlock,),
-}
-UNSUPPORTED = {
-    "search_result": "search results are not supported: send their text",
-    "redacted_thinking": "encrypted thinking cannot be read here: leave the block out",
-}
-"""Why a block of this type is refused."""
 RENAMED = {
     "stop": [("stop", "stop_sequences")],
     "response_format": [("response_format", "output_config.format")],
@@ -132,128 +105,24 @@ def tool_choice(request: PromptFields) -> Any:
 
 
 def template_kwargs(request: PromptFields) -> Raw:
-    """The template's variables: what `thinking` says, under the names that published ones read.
+    """The template's variables: what `thinking` and `effort` say, as published templates read it.
 
     Those that the request sets itself win.
     """
-    thinking = request.thinking
+    variables: dict[str, Any] = {}
+    if request.thinking is not None:
+        is_on = not isinstance(request.thinking, ThinkingDisabled)
+        variables |= {"enable_thinking": is_on, "thinking": is_on}
+    if isinstance(request.thinking, ThinkingEnabled):
+        variables["thinking_budget"] = request.thinking.budget_tokens
+    if request.output_config is not None and request.output_config.effort is not None:
+        variables["reasoning_effort"] = request.output_config.effort
     own = given(request.chat_template_kwargs)
-    if thinking is None:
+    if not variables:
         return own or ABSENT
-    is_on = not isinstance(thinking, ThinkingDisabled)
-    variables: dict[str, Any] = {"enable_thinking": is_on, "thinking": is_on}
-    if isinstance(thinking, ThinkingEnabled):
-        variables["thinking_budget"] = thinking.budget_tokens
     if own is not None:
         variables |= decoded(own, dict[str, Raw], "chat_template_kwargs")
     return Raw(msgspec.json.encode(variables))
-
-
-def messages(request: PromptFields) -> list[Message]:
-    """The chat's messages; neighbours with one role are joined, as Anthropic does."""
-    result: list[Message] = []
-    system = given(request.system)
-    if system is not None:
-        result.append(Message(role="system", content=text(system, "system")))
-    for i, turn in enumerate(request.messages):
-        for part in parts(turn, f"messages[{i}].content"):
-            before = result[-1] if result else None
-            if before is not None and before.role == part.role != "tool":
-                join(before, part)
-            else:
-                result.append(part)
-    return result
-
-
-def parts(turn: Turn, place: str) -> list[Message]:
-    """The messages that one is: results of calls are messages of their own, in their order."""
-    content = must_be(turn.content, place, "string", "array")
-    if kind(content) == "string":
-        return [Message(role=turn.role, content=content)]
-    blocks = blocks_of(content, Blocks, place)
-    for i, block in enumerate(blocks):
-        if not isinstance(block, OF_ROLE[turn.role]):
-            tag = type(block).__struct_config__.tag
-            raise refused(f"{place}[{i}]", f"a message of role {turn.role} has no {tag} block")
-    if turn.role == "assistant":
-        return [of_assistant(blocks, place)]
-    found: list[Message] = []
-    for i, block in enumerate(blocks):
-        if isinstance(block, ToolResultBlock):
-            result = given(block.content)
-            found.append(
-                Message(
-                    role="tool",
-                    content=text(result, f"{place}[{i}].content") if result else as_raw(""),
-                    tool_call_id=block.tool_use_id,
-                )
-            )
-            continue
-        said = Message(role=turn.role, content=must_be(block.text, f"{place}[{i}].text", "string"))
-        if found and found[-1].role == turn.role:
-            join(found[-1], said)
-        else:
-            found.append(said)
-    return found or [Message(role=turn.role, content=as_raw(""))]
-
-
-def of_assistant(blocks: Blocks, place: str) -> Message:
-    """An assistant's texts, thinking and calls as one message."""
-    said: list[Raw] = []
-    thought: list[Raw] = []
-    calls: list[ToolCall] = []
-    for i, block in enumerate(blocks):
-        match block:
-            case TextBlock():
-                said.append(must_be(block.text, f"{place}[{i}].text", "string"))
-            case ThinkingBlock():
-                thought.append(must_be(block.thinking, f"{place}[{i}].thinking", "string"))
-            case ToolUseBlock():
-                asked = must_be(block.input, f"{place}[{i}].input", "object")
-                function = FunctionCall(name=block.name, arguments=asked)
-                calls.append(ToolCall(id=block.id, function=function))
-    return Message(
-        role="assistant",
-        content=joined(said) if said else ABSENT,
-        reasoning_content=joined(thought) if thought else ABSENT,
-        tool_calls=calls or None,
-    )
-
-
-def join(before: Message, after: Message) -> None:
-    """Makes two messages of one role one."""
-    for name in ("content", "reasoning_content"):
-        both = [value for each in (before, after) if (value := given(getattr(each, name)))]
-        if both:
-            setattr(before, name, joined(both))
-    before.tool_calls = [*(before.tool_calls or ()), *(after.tool_calls or ())] or None
-
-
-def text(content: Raw, place: str) -> Raw:
-    """Content as one text."""
-    if kind(must_be(content, place, "string", "array")) == "string":
-        return content
-    blocks = blocks_of(content, TextBlocks, place)
-    return joined(
-        [must_be(block.text, f"{place}[{i}].text", "string") for i, block in enumerate(blocks)]
-    )
-
-
-def blocks_of(content: Raw, shape: Any, place: str) -> Any:
-    """Content as blocks. Errors: RefusedError calls a block that we do not take by its name."""
-    try:
-        return text_parts(content, shape, place)
-    except RefusedError:
-        for i, block in enumerate(decoded(content, list[Typed], place)):
-            if block.type in UNSUPPORTED:
-                raise refused(f"{place}[{i}]", UNSUPPORTED[block.type]) from None
-        raise
-
-
-class Typed(Struct):
-    """Of a block nothing but its type."""
-
-    type: str = ""
 
 
 def is_beyond_context(error: RefusedError) -> bool:

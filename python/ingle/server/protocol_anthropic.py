@@ -195,11 +195,11 @@ class JsonOutput(
 
 
 class OutputConfig(Struct, kw_only=True, forbid_unknown_fields=True):
-    """The form of the answer."""
+    """The form of the answer, and how hard the model thinks about it."""
 
     format: JsonOutput | None = None
-    effort: Literal["high"] | None = None
-    """No effect; other values are refused."""
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    """The variable reasoning_effort of the chat template, where it reads that."""
 
 
 class PromptFields(Struct, kw_only=True, forbid_unknown_fields=True):

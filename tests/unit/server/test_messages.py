@@ -1,12 +1,13 @@
 """A request of /v1/messages and the chat that asks the same make one prompt."""
 
 import json
+import time
 
 import msgspec
 import pytest
 
 from ingle.generation import encode
-from ingle.server import convert, messages
+from ingle.server import convert, messages, messages_turns
 from ingle.server.protocol import ChatRequest
 from ingle.server.protocol_anthropic import CountTokensRequest
 
@@ -125,6 +126,36 @@ def test_thinking_sets_the_template_s_variables(thinking, own, kwargs):
     assert_same_prompt(
         {"thinking": thinking, "chat_template_kwargs": own}, {"chat_template_kwargs": kwargs}
     )
+
+
+def test_effort_is_a_variable_of_the_template():
+    assert_same_prompt(
+        {"output_config": {"effort": "low"}, "thinking": {"type": "adaptive"}},
+        {
+            "chat_template_kwargs": {
+                "enable_thinking": True,
+                "thinking": True,
+                "reasoning_effort": "low",
+            }
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    "turns",
+    [
+        [{"role": "user", "content": "x" * 100}] * 16_000,
+        [{"role": "user", "content": [{"type": "text", "text": "x" * 100}] * 16_000}],
+    ],
+    ids=["messages", "blocks"],
+)
+def test_many_turns_of_one_role_are_joined_once(turns):
+    request = decoded(CountTokensRequest, {"messages": turns})
+    before = time.process_time()
+    [message] = messages_turns.messages(request)
+    # Joined one by one they would be copied some 13 GB.
+    assert time.process_time() - before < 1.0
+    assert len(message.content) == 16_000 * 102 - 2 + 2
 
 
 def test_a_last_assistant_message_is_gone_on_with_unless_it_calls():
