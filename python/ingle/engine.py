@@ -6,7 +6,7 @@ Any thread. Results come through `dispatch`; nothing here touches the device.
 import asyncio
 import queue
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -237,16 +237,24 @@ class Engine:
 
 
 async def submit_async(
-    dispatcher: Dispatcher, document: bytes, sink: Any, is_slow: bool = False
+    dispatcher: Dispatcher,
+    document: bytes,
+    sink: Any,
+    is_slow: bool = False,
+    in_thread: Callable[..., Awaitable[int]] | None = None,
 ) -> int:
     """`Dispatcher.submit` for a running loop: what is slow or long happens on another thread.
 
-    If the caller is cancelled meanwhile, the request is aborted as soon as it has a key.
+    `in_thread` calls it there, in place of the loop's own pool. If the caller is cancelled
+    meanwhile, the request is aborted as soon as it has a key.
     """
     if not is_slow and len(document) <= INLINE_BYTES:
         return dispatcher.submit(document, sink)
-    loop = asyncio.get_running_loop()
-    work = loop.run_in_executor(None, dispatcher.submit, document, sink)
+    if in_thread is None:
+        loop = asyncio.get_running_loop()
+        work = loop.run_in_executor(None, dispatcher.submit, document, sink)
+    else:
+        work = asyncio.ensure_future(in_thread(dispatcher.submit, document, sink))
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:

@@ -56,6 +56,7 @@ class Chat(Struct, omit_defaults=True):
     parallel_tool_calls: bool = True
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+    reasoning_off: bool = False
     template_kwargs: dict[str, Any] = {}
 
 
@@ -174,13 +175,15 @@ class EncodedRequest(Struct, frozen=True):
     chunked: bool
     is_slow: bool
     """Whether `submit` may take longer than an event loop can wait."""
+    tenant: str = ""
 
 
 def encoded(request: GenerationRequest) -> EncodedRequest:
     """The request as the core reads it, and what its caller must know of it."""
     document = encode(request)
     is_slow = len(document) > INLINE_BYTES or is_slow_to_submit(request)
-    return EncodedRequest(document, request.output.stream, request.output.chunked, is_slow)
+    output = request.output
+    return EncodedRequest(document, output.stream, output.chunked, is_slow, request.tenant)
 
 
 INLINE_BYTES = 16 << 10

@@ -5,6 +5,7 @@ these functions return.
 """
 
 import asyncio
+import functools
 import logging
 import re
 import time
@@ -12,7 +13,7 @@ from typing import Any
 
 from aiohttp import HttpVersion11, web
 
-from ingle.dispatch import ABORTED, END, ERROR, Dispatcher
+from ingle.dispatch import ABORTED, END, ERROR
 from ingle.engine import submit_async
 from ingle.errors import FailedError, IngleError, OverloadedError, RefusedError, error_of_event
 from ingle.generation import EncodedRequest
@@ -80,9 +81,11 @@ def log_failure(request: web.BaseRequest, error: IngleError) -> None:
         log.error("request %s failed: %s", request_id(request), error)
 
 
-async def submit(dispatcher: Dispatcher, asked: EncodedRequest, sink: Any) -> int:
-    """Hands a request to the core; what takes long there happens on another thread."""
-    return await submit_async(dispatcher, asked.document, sink, asked.is_slow)
+async def submit(state: ServerState, asked: EncodedRequest, sink: Any) -> int:
+    """Hands a request to the core; what takes long there happens on another thread, in turns."""
+    in_thread = functools.partial(state.turns.run, asked.tenant)
+    dispatcher = state.engine.dispatcher
+    return await submit_async(dispatcher, asked.document, sink, asked.is_slow, in_thread)
 
 
 async def whole_body(state: ServerState, asked: EncodedRequest) -> bytes:
@@ -101,7 +104,7 @@ async def whole_body(state: ServerState, asked: EncodedRequest) -> bytes:
             done.set_exception(FailedError("the request was aborted"))
 
     try:
-        key = await submit(state.engine.dispatcher, asked, sink)
+        key = await submit(state, asked, sink)
     except asyncio.CancelledError:
         done.cancel()  # Nobody waits for the end that the abort will bring.
         raise
@@ -122,7 +125,7 @@ async def stream(
     loop = asyncio.get_running_loop()
     events = EventStream(state.engine.core, loop, translator)
     connection = request.protocol if isinstance(request.protocol, Connection) else None
-    key = await submit(dispatcher, asked, events)
+    key = await submit(state, asked, events)
     try:
         if events.error is not None:
             raise error_of_event(events.error)

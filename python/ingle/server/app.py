@@ -68,6 +68,7 @@ async def watch_engine(app: web.Application) -> AsyncIterator[None]:
     state.engine.dispatcher.use_loop(asyncio.get_running_loop(), state.fatal)
     yield
     state.engine.dispatcher.leave_loop()
+    state.turns.close()
 
 
 LEAVING = (KeyboardInterrupt, SystemExit, GeneratorExit)

@@ -16,7 +16,9 @@ import resource
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import uvloop
 from aiohttp import web
@@ -29,8 +31,10 @@ from ingle.origins import parse_origins
 from ingle.server.app import create_app
 from ingle.server.auth import ApiKeys, read_key_file
 from ingle.server.connection import Connection
+from ingle.server.off_loop import start_body_thread
 from ingle.server.state import STATE, ServerState
 from ingle.server.summary import summary
+from ingle.server.turns import in_thread, start_threads
 from ingle.server.unix_socket import UnixListener
 
 log = logging.getLogger("ingle.server")
@@ -78,6 +82,7 @@ class Server:
         self._now = asyncio.Event()
         self._fatal = False
         self._key_file = settings.api_key_file
+        self._last = LastThreads()
         self._max_body_bytes = settings.max_body_bytes
         self._app = create_app(
             engine,
@@ -99,6 +104,10 @@ class Server:
         `on_ready` is called once clients can connect.
         """
         loop = asyncio.get_running_loop()
+        # A process at its limit of threads must still serve, and end.
+        self.state.turns.start()
+        start_body_thread()
+        self._last.start()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
         on_hangup = self._on_signal if self._key_file is None else self.read_keys
@@ -135,8 +144,8 @@ class Server:
         for wait in waits:
             wait.cancel()
         # The core tells every client that still waits; a device that hangs must not keep us here.
-        exit_after(HANG_S, ExitCode.FATAL)
-        await asyncio.get_running_loop().run_in_executor(None, core.shutdown)
+        self._last.exit_after(HANG_S, ExitCode.FATAL)
+        await self._last.run(core.shutdown)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(state.idle(), FLUSH_S)
 
@@ -174,11 +183,38 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def exit_after(delay_s: float, code: ExitCode) -> None:
-    """Ends the process after a while, whatever it hangs in."""
-    timer = threading.Timer(delay_s, os._exit, (int(code),))
-    timer.daemon = True
-    timer.start()
+class LastThreads:
+    """What the end of the process needs, started with it: then there may be no more threads."""
+
+    def __init__(self) -> None:
+        self._shutdown = ThreadPoolExecutor(1, "ingle-shutdown")
+        self._armed = threading.Event()
+        self._exit: tuple[float, ExitCode] = (0.0, ExitCode.FATAL)
+        self._timer = threading.Thread(target=self._wait, name="ingle-exit", daemon=True)
+
+    def start(self) -> None:
+        """Errors: ConfigError if the system gives no thread."""
+        start_threads(self._shutdown, 1, "ingle-shutdown")
+        try:
+            self._timer.start()
+        except RuntimeError as error:
+            raise ConfigError(f"cannot start the thread ingle-exit: {error}") from None
+
+    async def run(self, work: Callable[[], None]) -> None:
+        """Calls `work` on the thread that is kept for the end."""
+        await in_thread(self._shutdown, work)
+        self._shutdown.shutdown(wait=False)
+
+    def exit_after(self, delay_s: float, code: ExitCode) -> None:
+        """Ends the process after a while, whatever it hangs in. Once."""
+        self._exit = (delay_s, code)
+        self._armed.set()
+
+    def _wait(self) -> None:
+        self._armed.wait()
+        delay_s, code = self._exit
+        time.sleep(delay_s)
+        os._exit(int(code))
 
 
 def bind(settings: Settings) -> socket.socket:

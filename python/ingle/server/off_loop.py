@@ -4,22 +4,31 @@ One thread, not many: while it runs Python the loop shares the interpreter with 
 alone. No piece of C code that it calls may keep the interpreter for long; see raw.py.
 """
 
-import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
+
+from ingle.server.turns import in_thread, start_threads
 
 T = TypeVar("T")
 
 
 async def off_loop(num_bytes: int, work: Callable[..., T], *arguments: Any) -> T:
-    """Calls `work`; on the other thread if the JSON it works on is long."""
+    """Calls `work`; on the other thread if the JSON it works on is long.
+
+    Errors: those of `work`; OverloadedError 503 if the system gives no thread.
+    """
     if num_bytes <= SHORT_BYTES:
         return work(*arguments)
-    return await asyncio.get_running_loop().run_in_executor(THREAD, work, *arguments)
+    return await in_thread(THREAD, work, *arguments)
+
+
+def start_body_thread() -> None:
+    """Starts the thread, so that no request has to. Errors: ConfigError if there is none."""
+    start_threads(THREAD, 1, "ingle-bodies")
 
 
 SHORT_BYTES: Final = 16 << 10
 """A thread and back costs more than reading so much."""
 THREAD: Final = ThreadPoolExecutor(1, "ingle-bodies")
-"""Starts with the first long body; sleeps between them."""
+"""Starts with a server, or with the first long body; sleeps between them."""

@@ -157,7 +157,7 @@ class Routes:
             document = await off_loop(
                 len(body), self._count_tokens.converted, body, parsed, message_prompt_of
             )
-            ids = await in_thread(document, self._core.tokenize, document)
+            ids = await self._in_turn(request, document, self._core.tokenize, document)
         except RefusedError as error:
             raise messages.renamed(error) from None
         return json_response({"input_tokens": len(ids)})
@@ -205,7 +205,9 @@ class Routes:
         body = await read_body(request)
         document, model, texts = await off_loop(len(body), self._to_tokenize, body)
         self._check_model(model)
-        return whole(await in_thread(document, self._core.tokenize_json, document, texts))
+        return whole(
+            await self._in_turn(request, document, self._core.tokenize_json, document, texts)
+        )
 
     def _to_tokenize(self, body: bytes) -> tuple[bytes, str | None, bool]:
         """The core's document, the model's name, and whether texts are wanted."""
@@ -224,7 +226,7 @@ class Routes:
         parsed = await off_loop(len(body), self._detokenize.parse, body)
         self._check_model(parsed.model)
         ids = bytes(raw.must_be(parsed.tokens, "tokens", "array"))
-        return whole(await in_thread(ids, self._core.detokenize_json, ids))
+        return whole(await self._in_turn(request, ids, self._core.detokenize_json, ids))
 
     async def tokenizer_info(self, request: web.Request) -> web.Response:
         """GET /tokenizer_info, shaped as vLLM's: what remote tokenizers such as lm-eval's need."""
@@ -276,6 +278,12 @@ class Routes:
     async def openapi(self, request: web.Request) -> web.Response:
         """GET /openapi.json."""
         return web.Response(body=self._openapi, content_type="application/json")
+
+    async def _in_turn(self, request: web.Request, size: bytes, work: Any, *arguments: Any) -> Any:
+        """Calls the core, which lets the interpreter go; off the loop if `size` is long."""
+        if len(size) <= INLINE_BYTES:
+            return work(*arguments)
+        return await self._state.turns.run(request[IDENTITY].tenant, work, *arguments)
 
     def _health(self) -> dict[str, Any]:
         health: dict[str, Any] = msgspec.json.decode(self._core.health())
@@ -367,13 +375,6 @@ async def read_parts(request: web.Request) -> bytes:
             raise web.HTTPRequestEntityTooLarge(request.client_max_size, size)
         parts.append(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-async def in_thread(size: bytes, work: Any, *arguments: Any) -> Any:
-    """Calls the core, off the loop if the document `size` is long; it lets the interpreter go."""
-    if len(size) <= INLINE_BYTES:
-        return work(*arguments)
-    return await asyncio.get_running_loop().run_in_executor(None, work, *arguments)
 
 
 def whole(body: bytes) -> web.Response:

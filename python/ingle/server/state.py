@@ -13,6 +13,7 @@ from ingle.server.auth import ApiKeys
 from ingle.server.cors import Cors
 from ingle.server.parse import UnknownFields
 from ingle.server.sse import Heartbeat
+from ingle.server.turns import Turns
 
 
 @dataclass(kw_only=True)
@@ -28,6 +29,8 @@ class ServerState:
     started_at: int
     """Unix seconds."""
     heartbeat: Heartbeat
+    turns: Turns = field(default_factory=Turns)
+    """For what may take long in the core."""
     open_resources: list[web.AbstractResource] = field(default_factory=list)
     """Routes that need no key; where the application is mounted they have its prefix."""
     draining: bool = False

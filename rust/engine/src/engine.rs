@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -11,6 +12,7 @@ use ingle_core::TenantId;
 
 use crate::engine_thread::EngineThread;
 use crate::error::EngineError;
+use crate::guard::{Reservation, fault_point, guarded};
 use crate::inbox::Message;
 use crate::load::{Loaded, load};
 use crate::options::EngineOptions;
@@ -21,6 +23,7 @@ use crate::sampling::outside_the_vocabulary;
 use crate::shared::{EngineState, Shared};
 use crate::stream::ClientSocket;
 use crate::tenant_load::TenantLoad;
+use crate::threads::{self, USUAL_STACK_BYTES};
 use crate::wire::PromptInput;
 
 /// A loaded model and its engine thread. Dropping it shuts it down.
@@ -44,17 +47,16 @@ impl Engine {
     pub fn start(options: &[u8]) -> Result<Self, EngineError> {
         let options: EngineOptions = serde_json::from_slice(options)
             .map_err(|error| EngineError::Model(format!("engine options: {error}")))?;
-        Self::run(&options, load(&options)?)
+        // A file of the model, or the library that reads it, is at fault: named by the log, not by the panic.
+        let loaded = catch_unwind(AssertUnwindSafe(|| load(&options)));
+        Self::run(&options, loaded.unwrap_or_else(|_| Err(EngineError::Model(LOAD_PANIC.into())))?)
     }
 
     /// Starts the engine thread of what has been loaded.
     pub(crate) fn run(options: &EngineOptions, loaded: Loaded) -> Result<Self, EngineError> {
         let Loaded { shared, scheduler, executor, info, sizes } = loaded;
-        let thread = EngineThread::new(Arc::clone(&shared), scheduler, executor);
-        let thread = std::thread::Builder::new()
-            .name("ingle-engine".to_owned())
-            .spawn(move || thread.run())
-            .map_err(|error| EngineError::Model(format!("cannot start a thread: {error}")))?;
+        let thread = EngineThread::new(Arc::clone(&shared), scheduler, executor)?;
+        let thread = threads::start("ingle-engine", USUAL_STACK_BYTES, move || thread.run())?;
         Ok(Self {
             shared,
             info,
@@ -83,13 +85,17 @@ impl Engine {
     /// takes.
     ///
     /// # Errors
-    /// `Refused`, `Overloaded` or `Fatal`; then nothing was queued.
+    /// `Refused`, `Overloaded`, `Failed` or `Fatal`; then nothing was queued.
     pub fn submit(&self, document: &[u8]) -> Result<u64, EngineError> {
         self.check_serving()?;
+        guarded(|| self.submit_guarded(document))
+    }
+
+    fn submit_guarded(&self, document: &[u8]) -> Result<u64, EngineError> {
         let request = parse(document)?;
         let count = num_choices(&request, &self.shared.served)?;
         let tenant = self.tenant(&request.tenant);
-        if !self.shared.reserve(&tenant, count) {
+        let Some(room) = Reservation::take(&self.shared, &tenant, count) else {
             self.shared.metrics.rejections.fetch_add(1, Ordering::Relaxed);
             return Err(EngineError::Overloaded {
                 message: format!(
@@ -100,21 +106,15 @@ impl Engine {
                 retry_after_s: self.shared.retry_after_s(),
                 status: 429,
             });
-        }
+        };
         let key = self.next_key.fetch_add(1, Ordering::Relaxed);
         let now = self.shared.clock.now();
-        let prepared = prepare(&request, &self.shared.served, key, tenant.id, now);
-        let queued = prepared.and_then(|submission| {
-            let message = Message::Submit(Box::new(submission), Arc::clone(&tenant));
-            self.shared.inbox.put_for_next_step(message).map_err(|_| self.stopped())
-        });
-        match queued {
-            Ok(()) => Ok(key),
-            Err(error) => {
-                self.shared.release(&tenant, count);
-                Err(error)
-            }
-        }
+        let submission = prepare(&request, &self.shared.served, key, tenant.id, now)?;
+        fault_point("queue");
+        let message = Message::Submit(Box::new(submission), Arc::clone(&tenant));
+        self.shared.inbox.put_for_next_step(message).map_err(|_| self.stopped())?;
+        room.hand_over();
+        Ok(key)
     }
 
     /// Ends a request; no further event carries `key`. Unknown keys are ignored.
@@ -150,12 +150,15 @@ impl Engine {
     /// Token ids of one prompt, given as an entry of `prompts`.
     ///
     /// # Errors
-    /// `Refused`.
+    /// `Refused` or `Failed`.
     pub fn tokenize(&self, document: &[u8]) -> Result<Vec<u32>, EngineError> {
-        let prompt: PromptInput = serde_json::from_slice(document)
-            .map_err(|error| EngineError::refused("prompt", format!("prompt: {error}")))?;
-        let encoded = encode_prompt(&prompt, &self.shared.served)?;
-        Ok(encoded.ids.into_iter().map(|id| id.0).collect())
+        guarded(|| {
+            let prompt: PromptInput = serde_json::from_slice(document)
+                .map_err(|error| EngineError::refused("prompt", format!("prompt: {error}")))?;
+            let encoded = encode_prompt(&prompt, &self.shared.served)?;
+            fault_point("tokenize");
+            Ok(encoded.ids.into_iter().map(|id| id.0).collect())
+        })
     }
 
     /// Text of the ids, special tokens included.
@@ -164,7 +167,7 @@ impl Engine {
     /// `Refused` for an id that the tokenizer does not have.
     pub fn detokenize(&self, ids: &[u32]) -> Result<String, EngineError> {
         self.check_ids(ids)?;
-        Ok(self.shared.served.tokenizer.decode(ids, false))
+        guarded(|| Ok(self.shared.served.tokenizer.decode(ids, false)))
     }
 
     /// Each id's own text, lossy.
@@ -290,3 +293,4 @@ impl std::fmt::Debug for Engine {
 
 /// 0 is the engine's own.
 const FIRST_KEY: u64 = 1;
+const LOAD_PANIC: &str = "internal error while the model was loaded; the line before says where";

@@ -15,7 +15,8 @@ impl EngineThread {
         match ended {
             Ok(Ok(())) => self.stop(),
             Ok(Err(message)) => self.die(&message),
-            Err(panic) => self.die(&format!("engine thread panicked: {}", panic_text(&*panic))),
+            // Its text can quote what a request holds: the log has the place, from the panic itself.
+            Err(_) => self.die("the engine thread panicked"),
         }
     }
 
@@ -29,11 +30,13 @@ impl EngineThread {
         // Dropping the executor waits for its threads.
     }
 
-    /// Ends every request with the fault, and refuses what still comes until shutdown.
-    fn die(mut self, message: &str) {
+    /// Ends every request, and refuses what still comes until shutdown. `reason` is for the operator: clients of
+    /// every tenant are told of the end alone.
+    fn die(mut self, reason: &str) {
+        let message = DIED;
         self.shared.advance(EngineState::Dead);
         self.committer.end_all_with_error(message, "engine_dead", 500);
-        let payload = error_payload(message, "engine_dead", 500);
+        let payload = error_payload(reason, "engine_dead", 500);
         self.committer.events.push(Event { key: ENGINE_KEY, payload });
         self.shared.outbox.publish(&mut self.committer.events);
         let mut batch = std::mem::take(&mut self.left);
@@ -83,14 +86,7 @@ impl EngineThread {
     }
 }
 
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
-    panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no message")
-}
-
 /// The engine's own key in events.
 const ENGINE_KEY: u64 = 0;
 const SHUT_DOWN: &str = "the server is shutting down";
+const DIED: &str = "the engine has stopped because of an internal error";

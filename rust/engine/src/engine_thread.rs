@@ -11,6 +11,7 @@ use ingle_core::{
 
 use crate::choice_mask::{MaskJob, MaskResult};
 use crate::commit::Committer;
+use crate::error::EngineError;
 use crate::grammar_pool::GrammarPool;
 use crate::histogram::add;
 use crate::inbox::{Message, Wait};
@@ -44,14 +45,16 @@ enum Received {
 }
 
 impl EngineThread {
+    /// # Errors
+    /// `EngineError::Model` if a thread that it needs cannot be started.
     pub(crate) fn new(
         shared: Arc<Shared>,
         scheduler: Scheduler,
         executor: Box<dyn Executor>,
-    ) -> Self {
+    ) -> Result<Self, EngineError> {
         let committer = Committer::new(Arc::clone(&shared));
-        let masks = GrammarPool::new(Arc::clone(&shared));
-        Self {
+        let masks = GrammarPool::start(&shared)?;
+        Ok(Self {
             shared,
             scheduler,
             executor,
@@ -61,7 +64,7 @@ impl EngineThread {
             left: Vec::new(),
             mask_jobs: Vec::new(),
             late_rows: Vec::new(),
-        }
+        })
     }
 
     /// One round a wake-up, until shutdown. A lost device is an error.
@@ -131,14 +134,7 @@ impl EngineThread {
     fn commit(&mut self) {
         self.committer.commit(&mut self.core_events, &mut self.scheduler);
         self.committer.take_mask_jobs(&mut self.mask_jobs);
-        if let Err(message) = self.masks.start(&mut self.mask_jobs) {
-            let fault = (message, "grammar_failed", 500);
-            for job in std::mem::take(&mut self.mask_jobs) {
-                let (scheduler, events) = (&mut self.scheduler, &mut self.core_events);
-                self.committer.fail_grammar(job.id, &fault, scheduler, events);
-            }
-            self.committer.commit(&mut self.core_events, &mut self.scheduler);
-        }
+        self.masks.put(&mut self.mask_jobs);
     }
 
     /// Plans and submits as many steps as may be in flight, and starts the sampler of late rows whose

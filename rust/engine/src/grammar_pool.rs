@@ -1,5 +1,5 @@
 //! [6] Computes token masks beside the device step, on threads of its own: never on the event loop,
-//! never on the engine thread. Started with the first grammar or bad words; asleep while there is no work.
+//! never on the engine thread. Started with the engine; asleep while there is no work.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 use ingle_text::GrammarError;
 
 use crate::choice_mask::{MaskJob, MaskResult, Masked};
+use crate::error::EngineError;
 use crate::inbox::Message;
 use crate::shared::Shared;
+use crate::threads;
 
 /// The threads. Dropping it ends them.
 pub(crate) struct GrammarPool {
-    shared: Arc<Shared>,
     queue: Arc<Queue>,
     workers: Vec<JoinHandle<()>>,
 }
@@ -34,20 +35,27 @@ struct State {
 }
 
 impl GrammarPool {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, queue: Arc::default(), workers: Vec::new() }
+    /// Starts the threads: one a processor, up to `MAX_WORKERS`.
+    ///
+    /// # Errors
+    /// `EngineError::Model` if one cannot be started.
+    pub(crate) fn start(shared: &Arc<Shared>) -> Result<Self, EngineError> {
+        let mut pool = Self { queue: Arc::default(), workers: Vec::new() };
+        let num_workers = std::thread::available_parallelism().map_or(1, usize::from);
+        for i in 0..num_workers.clamp(1, MAX_WORKERS) {
+            let (shared, queue) = (Arc::clone(shared), Arc::clone(&pool.queue));
+            let work = move || work(&shared, &queue);
+            pool.workers.push(threads::start(&format!("ingle-mask-{i}"), STACK_BYTES, work)?);
+        }
+        Ok(pool)
     }
 
     /// Takes the jobs of one step. Results come to the inbox, one message a worker, so that a step
     /// costs few wake-ups however many grammars it has.
-    ///
-    /// # Errors
-    /// One line if the first thread cannot be started.
-    pub(crate) fn start(&mut self, jobs: &mut Vec<MaskJob>) -> Result<(), String> {
+    pub(crate) fn put(&self, jobs: &mut Vec<MaskJob>) {
         if jobs.is_empty() {
-            return Ok(());
+            return;
         }
-        self.spawn_workers()?;
         let share = jobs.len().div_ceil(self.workers.len());
         let mut queue = self.queue.lock();
         while !jobs.is_empty() {
@@ -56,25 +64,6 @@ impl GrammarPool {
         }
         drop(queue);
         self.queue.wake.notify_all();
-        Ok(())
-    }
-
-    fn spawn_workers(&mut self) -> Result<(), String> {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        while self.workers.len() < cores.clamp(1, MAX_WORKERS) {
-            let (shared, queue) = (Arc::clone(&self.shared), Arc::clone(&self.queue));
-            let spawned = std::thread::Builder::new()
-                .name(format!("ingle-mask-{}", self.workers.len()))
-                .stack_size(STACK_BYTES)
-                .spawn(move || work(&shared, &queue));
-            match spawned {
-                Ok(worker) => self.workers.push(worker),
-                // One is enough.
-                Err(_) if !self.workers.is_empty() => break,
-                Err(error) => return Err(format!("cannot start a thread for grammars: {error}")),
-            }
-        }
-        Ok(())
     }
 }
 

@@ -21,6 +21,7 @@ use crate::options::EngineOptions;
 use crate::served::{Seeds, Served};
 use crate::shared::Shared;
 use crate::sizes::Sizes;
+use crate::threads::cannot_start;
 use crate::tokenizer_files::{TextParts, text_parts};
 
 /// Everything an engine is made of, nothing running yet.
@@ -84,7 +85,7 @@ pub(crate) fn load_with(
         cache_secret: RandomState::new().hash_one("prefix cache"),
     };
     let chat_template = text.template_source.take();
-    let served = served(options, &checkpoint, text, &config, &built.sizes, defaults);
+    let served = served(options, &checkpoint, text, &config, &built.sizes, defaults)?;
     let start_up = StartUp {
         device: built.name,
         memory: built.memory,
@@ -121,13 +122,14 @@ fn served(
     config: &SchedulerConfig,
     sizes: &Sizes,
     defaults: SamplingParams,
-) -> Served {
+) -> Result<Served, EngineError> {
     let eos: Vec<u32> = text.eos_token_ids.iter().map(|id| id.0).collect();
     let rows = config.shape.vocab_size;
-    let grammars = GrammarFactory::new(Arc::clone(&text.tokenizer), rows, &eos);
+    let grammars = GrammarFactory::start(Arc::clone(&text.tokenizer), rows, &eos)
+        .map_err(|error| cannot_start("ingle-grammar", &error))?;
     let tags = text.answer_format.reasoning.clone();
     let bad_words = BadWordsFactory::new(Arc::clone(&text.tokenizer), rows, tags);
-    Served {
+    Ok(Served {
         name: options.served_model_name.clone().unwrap_or_else(|| last_part(&options.model)),
         tokenizer: text.tokenizer,
         template: text.template,
@@ -144,7 +146,7 @@ fn served(
         capacity: sizes.max_num_seqs.saturating_add(sizes.max_queue),
         seeds: Seeds::new(options.seed),
         salts: RandomState::new(),
-    }
+    })
 }
 
 /// What the checkpoint says, OpenAI's defaults where it says nothing. As in vLLM `do_sample` has no

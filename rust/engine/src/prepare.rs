@@ -14,6 +14,7 @@ use crate::embedding::{Embeddings, pooling};
 use crate::entry_budget::EntryBudget;
 use crate::error::{EngineError, text_refusal};
 use crate::frame::{FrameBuilder, FrameFormat, FrameNames, UsagePolicy};
+use crate::guard::fault_point;
 use crate::lengths::{max_tokens, min_tokens, truncate};
 use crate::logprobs::LogEntry;
 use crate::prompt::{EncodedPrompt, encode_prompt};
@@ -172,7 +173,9 @@ impl<'a> Common<'a> {
         requests: &mut Vec<NewRequest>,
     ) -> Result<(), EngineError> {
         let mut encoded = encode_prompt(input, self.served)?;
+        fault_point("tokenise");
         let structure = self.structure(input, &mut encoded)?;
+        fault_point("grammar");
         truncate(&mut encoded, self.request, self.served)?;
         let max_tokens = max_tokens(&encoded, self.request, self.served)?;
         budget.take(encoded.ids.len(), max_tokens, stream.n)?;

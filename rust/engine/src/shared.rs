@@ -126,6 +126,12 @@ impl Shared {
         self.in_system.load(Ordering::Acquire)
     }
 
+    /// Tenants that have something in the system.
+    #[cfg(test)]
+    pub(crate) fn num_tenants(&self) -> u32 {
+        self.num_tenants.load(Ordering::Acquire)
+    }
+
     /// Something moved.
     pub(crate) fn progress(&self, now: Micros) {
         self.progress_us.store(now.0, Ordering::Release);

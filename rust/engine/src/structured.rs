@@ -1,6 +1,7 @@
 //! [1] [2] Structured output and tools of a request: which grammar and which bad words bind the answer,
 //! how it is split. Caller's thread. Whatever cannot be enforced is refused here, with the field's name.
 
+use std::hash::BuildHasher as _;
 use std::sync::Arc;
 
 use ingle_core::TokenId;
@@ -277,7 +278,9 @@ fn compile(
         let message = format!("allowed_token_ids: cannot be combined with {}", spec.field);
         return Err(EngineError::refused("allowed_token_ids", message));
     }
-    let compiled = served.grammars.compile(spec, GrammarBudget::default());
+    let tenant = served.salts.hash_one(&request.tenant);
+    let budget = GrammarBudget { tenant, ..GrammarBudget::default() };
+    let compiled = served.grammars.compile(spec, budget);
     compiled.map_err(|error| match error {
         TextError::CompilersBusy { .. } => {
             EngineError::Overloaded { message: error.to_string(), retry_after_s: 1, status: 503 }

@@ -11,6 +11,7 @@ use pyo3::types::PyBytes;
 /// The Rust core as Python sees it; `python/ingle/_core.pyi` documents it.
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    ingle_engine::log_panics_without_text();
     error::import_classes(module.py())?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("FRAME", events::FRAME)?;

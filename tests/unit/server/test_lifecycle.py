@@ -4,6 +4,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import aiohttp
@@ -127,7 +128,7 @@ def test_the_lock_goes_with_a_process_that_is_killed(tmp_path):
 async def running(core, monkeypatch):
     """A whole server on the fake core: (its URL, the task that ends with the exit code)."""
     monkeypatch.setattr("ingle.engine._core.Engine", lambda options: core)
-    monkeypatch.setattr(lifecycle, "exit_after", lambda delay_s, code: None)
+    monkeypatch.setattr(lifecycle.LastThreads, "exit_after", lambda self, delay_s, code: None)
     settings = Settings(model="m", port=0, shutdown_timeout=20.0)
     ready = asyncio.Event()
     with Engine("m") as engine, lifecycle.bind(settings) as listener:
@@ -206,6 +207,18 @@ async def test_client_that_never_takes_the_end_is_cut_off(core, running, monkeyp
         poll = select.poll()
         poll.register(client, select.POLLERR | select.POLLHUP)
         assert await asyncio.to_thread(poll.poll, 10_000)
+    signal.raise_signal(signal.SIGTERM)
+    async with asyncio.timeout(10):
+        assert await task == ExitCode.OK
+
+
+async def test_sigterm_works_where_no_thread_can_be_started(core, running, monkeypatch):
+    _, task = running
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
     signal.raise_signal(signal.SIGTERM)
     async with asyncio.timeout(10):
         assert await task == ExitCode.OK

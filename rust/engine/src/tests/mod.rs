@@ -3,6 +3,7 @@
 mod bad_words;
 mod ends;
 mod frames;
+mod guards;
 mod harness;
 mod log_probs;
 mod prompt_logs;

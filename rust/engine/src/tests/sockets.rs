@@ -282,7 +282,7 @@ fn test_a_silent_stream_gets_a_comment_of_its_own() {
 fn test_a_stream_refused_at_the_end_gets_a_frame_to_put_its_head_before() {
     let (_, loaded, _driver) = loaded(says("x"), (true, 1), &json!({}));
     let (shared, key) = (loaded.shared, 9);
-    let thread = EngineThread::new(Arc::clone(&shared), loaded.scheduler, loaded.executor);
+    let thread = EngineThread::new(Arc::clone(&shared), loaded.scheduler, loaded.executor).unwrap();
     let document = serde_json::from_value(request(5)).unwrap();
     let submission = prepare(&document, &shared.served, key, TenantId(0), Micros(0)).unwrap();
     let tenant = Arc::new(TenantLoad::new(TenantId(0)));

@@ -9,13 +9,15 @@ use llguidance::api::ParserLimits;
 pub struct GrammarBudget {
     /// Bytes of the schema, regex or grammar, all choices and tools together.
     pub max_bytes: usize,
-    /// Time until the caller is refused.
+    /// Time until the caller is refused: once while it waits for a compiler, and once while that works.
     pub max_time: Duration,
+    /// Whose turn at the compilers it takes.
+    pub tenant: u64,
 }
 
 impl Default for GrammarBudget {
     fn default() -> Self {
-        Self { max_bytes: 256 << 10, max_time: Duration::from_secs(2) }
+        Self { max_bytes: 256 << 10, max_time: Duration::from_secs(2), tenant: 0 }
     }
 }
 
@@ -42,12 +44,14 @@ pub(crate) const MAX_LARK_LINES: usize = 4_000;
 /// Choices of `guided_choice`.
 pub(crate) const MAX_CHOICES: usize = 10_000;
 
-/// Grammars that are kept for the next request.
+/// Grammars that are kept for the next request, and as many refusals.
 pub(crate) const MAX_CACHED: usize = 64;
 /// Bytes of their sources, all together; a grammar takes up to 200 times its source.
 pub(crate) const MAX_CACHED_BYTES: usize = 512 << 10;
 /// Compilations at a time; a runaway one holds its place until it ends.
-pub(crate) const MAX_COMPILERS: usize = 2;
+pub(crate) const MAX_COMPILERS: usize = 3;
+/// Those of one tenant: the next one finds a compiler whatever the first one sends.
+pub(crate) const MAX_COMPILERS_OF_TENANT: usize = MAX_COMPILERS - 1;
 /// Virtual size of a compiling thread's stack; only touched pages cost memory.
 pub(crate) const COMPILE_STACK_BYTES: usize = 256 << 20;
 

@@ -1,33 +1,31 @@
-//! The grammars compiled last, by their whole source: equal sources, not equal hashes, share one.
+//! The grammars compiled last, and the refusals, by their whole source: equal sources, not equal hashes, share one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::Grammar;
-
 /// Least recently used goes first. Small: eviction looks at every entry. Memory follows the length of
-/// the sources (up to two hundred times it), so their sum is bounded too.
+/// the sources (a grammar takes up to two hundred times it), so their sum is bounded too.
 #[derive(Debug)]
-pub(crate) struct GrammarCache {
-    entries: HashMap<Arc<str>, (u64, Arc<Grammar>)>,
+pub(crate) struct SourceCache<T> {
+    entries: HashMap<Arc<str>, (u64, T)>,
     clock: u64,
     max_entries: usize,
     max_bytes: usize,
 }
 
-impl GrammarCache {
+impl<T: Clone> SourceCache<T> {
     pub(crate) fn new(max_entries: usize, max_bytes: usize) -> Self {
         Self { entries: HashMap::new(), clock: 0, max_entries, max_bytes }
     }
 
-    pub(crate) fn find(&mut self, source: &str) -> Option<Arc<Grammar>> {
+    pub(crate) fn find(&mut self, source: &str) -> Option<T> {
         self.clock += 1;
-        let (used, grammar) = self.entries.get_mut(source)?;
+        let (used, found) = self.entries.get_mut(source)?;
         *used = self.clock;
-        Some(Arc::clone(grammar))
+        Some(found.clone())
     }
 
-    pub(crate) fn insert(&mut self, source: Arc<str>, grammar: Arc<Grammar>) {
+    pub(crate) fn insert(&mut self, source: Arc<str>, value: T) {
         self.entries.remove(&source);
         while !self.has_room(source.len()) {
             let oldest = self.entries.iter().min_by_key(|(_, (used, _))| *used);
@@ -35,7 +33,7 @@ impl GrammarCache {
             self.entries.remove(&oldest);
         }
         self.clock += 1;
-        self.entries.insert(source, (self.clock, grammar));
+        self.entries.insert(source, (self.clock, value));
     }
 
     fn has_room(&self, bytes: usize) -> bool {

@@ -1,26 +1,26 @@
 //! [2] Compiles grammars of requests. The caller's thread waits, at most as long as the budget says;
 //! the work is done on a thread with a stack for deep grammars.
 
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::{Matcher, ParserFactory};
 use toktrie::InferenceCapabilities;
 
-use super::bounds::{
-    COMPILE_STACK_BYTES, MAX_CACHED, MAX_CACHED_BYTES, MAX_COMPILERS, parser_limits,
-};
-use super::cache::GrammarCache;
+use super::bounds::{MAX_CACHED, MAX_CACHED_BYTES, parser_limits};
+use super::cache::SourceCache;
+use super::compilers::Compilers;
 use super::source::Lark;
 use super::vocabulary::token_tree;
 use super::{Grammar, GrammarBudget, GrammarSource, GrammarSpec};
 use crate::tools::ToolGrammar;
 use crate::{TextError, Tokenizer};
 
-/// Makes grammars for one model. Cheap to make: the tree of tokens is built on first use.
+/// Makes grammars for one model. The tree of tokens is built with the first one.
 #[derive(Debug)]
 pub struct GrammarFactory {
     inner: Arc<Inner>,
@@ -31,30 +31,51 @@ struct Inner {
     model_vocab_size: u32,
     eos: Arc<[u32]>,
     parsers: OnceLock<Result<ParserFactory, String>>,
-    cache: Mutex<GrammarCache>,
-    compilers: Mutex<usize>,
-    compiler_ended: Condvar,
+    /// A mask of the tokens after which JSON is where it was: white space, and what ends an answer.
+    blank: OnceLock<Arc<[u32]>>,
+    grammars: Mutex<SourceCache<Arc<Grammar>>>,
+    /// A refusal can take as long as a grammar does.
+    refusals: Mutex<SourceCache<Arc<str>>>,
+    compilers: Compilers,
+}
+
+/// A grammar, or one line that says why there is none.
+type Outcome = Result<Arc<Grammar>, Arc<str>>;
+
+/// What the caller of a compilation hears.
+enum Progress {
+    Begun,
+    Done(Outcome),
 }
 
 impl GrammarFactory {
-    /// `model_vocab_size`: rows of the model's last layer, the width of masks, whatever the tokenizer
-    /// has. `eos_token_ids`: what ends an answer.
-    pub fn new(tokenizer: Arc<Tokenizer>, model_vocab_size: u32, eos_token_ids: &[u32]) -> Self {
+    /// Starts the threads that compile. `model_vocab_size`: rows of the model's last layer, the width of
+    /// masks, whatever the tokenizer has. `eos_token_ids`: what ends an answer.
+    ///
+    /// # Errors
+    /// The system's, if it gives no thread.
+    pub fn start(
+        tokenizer: Arc<Tokenizer>,
+        model_vocab_size: u32,
+        eos_token_ids: &[u32],
+    ) -> io::Result<Self> {
         let inner = Inner {
             tokenizer,
             model_vocab_size,
             eos: eos_token_ids.into(),
             parsers: OnceLock::new(),
-            cache: Mutex::new(GrammarCache::new(MAX_CACHED, MAX_CACHED_BYTES)),
-            compilers: Mutex::new(0),
-            compiler_ended: Condvar::new(),
+            blank: OnceLock::new(),
+            grammars: Mutex::new(SourceCache::new(MAX_CACHED, MAX_CACHED_BYTES)),
+            refusals: Mutex::new(SourceCache::new(MAX_CACHED, MAX_CACHED_BYTES)),
+            compilers: Compilers::start()?,
         };
-        Self { inner: Arc::new(inner) }
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// The grammar of a request: from the cache, or compiled.
     ///
-    /// Blocking: milliseconds for a new grammar, `budget.max_time` at most.
+    /// Blocking: milliseconds for a new grammar; at most `budget.max_time` until a compiler is free, and
+    /// as long again.
     ///
     /// # Errors
     /// `TextError::Input` naming the request's field: the grammar is malformed, asks for something
@@ -65,65 +86,120 @@ impl GrammarFactory {
         spec: &GrammarSpec,
         budget: GrammarBudget,
     ) -> Result<Arc<Grammar>, TextError> {
-        let refuse = |message: String| TextError::input(spec.field, message);
-        let lark = spec.lark(budget, &self.inner.tokenizer).map_err(refuse)?;
-        let key: Arc<str> = lark.text().into();
-        if let Some(grammar) = self.inner.lock_cache().find(&key) {
-            return Ok(grammar);
+        let refuse = |message: &str| TextError::input(spec.field, message);
+        let lark = spec.lark(budget, &self.inner.tokenizer).map_err(|error| refuse(&error))?;
+        let task = Task::new(&spec.source, lark);
+        if let Some(known) = self.inner.known(&task.key) {
+            return known.map_err(|message| refuse(&message));
         }
         // Built once a model, at the first grammar: no part of this grammar's budget.
-        self.inner.parsers().map_err(refuse)?;
-        let deadline = Instant::now() + budget.max_time;
-        let timed_out = || {
-            let ms = budget.max_time.as_millis();
-            refuse(format!("the grammar was not compiled within {ms} ms"))
-        };
+        self.inner.parsers().map_err(|error| refuse(&error))?;
+        let ms = budget.max_time.as_millis();
+        let timed_out = || refuse(&format!("the grammar was not compiled within {ms} ms"));
         if budget.max_time.is_zero() {
             return Err(timed_out());
         }
-        let busy = TextError::CompilersBusy { field: spec.field };
-        let permit = Permit::take(&self.inner, deadline).ok_or(busy)?;
-        let (sender, receiver) = channel();
-        let inner = Arc::clone(&self.inner);
-        let (is_lark, tools) = match &spec.source {
-            GrammarSource::Tools(tools) => (false, Some(tools.clone())),
-            GrammarSource::Lark(_) => (true, None),
-            _ => (false, None),
+        let (wanted, receiver) = self.queue(task, budget.tenant);
+        let busy = || {
+            wanted.store(false, Ordering::Relaxed);
+            TextError::CompilersBusy { field: spec.field }
         };
-        let compile = move || {
-            let result = inner.compile_here(lark);
-            let result = result.map_err(|message| {
-                let message = if is_lark { message } else { own_words(message) };
-                inner.blame(tools.as_ref(), message)
-            });
-            drop(permit);
-            // Nobody waits any more if this came too late.
-            let _ = sender.send(result);
-        };
-        std::thread::Builder::new()
-            .name("ingle-grammar".into())
-            .stack_size(COMPILE_STACK_BYTES)
-            .spawn(compile)
-            .map_err(|error| refuse(format!("no thread to compile it: {error}")))?;
-        match receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(result) => {
-                let grammar = result.map_err(refuse)?;
-                let grammar = Arc::new(grammar);
-                self.inner.lock_cache().insert(key, Arc::clone(&grammar));
-                Ok(grammar)
-            }
-            Err(RecvTimeoutError::Timeout) => Err(timed_out()),
-            Err(RecvTimeoutError::Disconnected) => Err(refuse("compiling it failed".into())),
+        // Waiting is not this grammar's fault: its own time begins with its compilation.
+        let mut next = receiver.recv_timeout(budget.max_time).map_err(|_| busy())?;
+        if matches!(next, Progress::Begun) {
+            next = receiver.recv_timeout(budget.max_time).map_err(|error| match error {
+                RecvTimeoutError::Timeout => timed_out(),
+                RecvTimeoutError::Disconnected => refuse(BROKEN),
+            })?;
         }
+        match next {
+            Progress::Done(outcome) => outcome.map_err(|message| refuse(&message)),
+            Progress::Begun => Err(refuse(BROKEN)),
+        }
+    }
+
+    /// Hands a compilation to the threads. It is not begun once the flag is down.
+    fn queue(&self, task: Task, tenant: u64) -> (Arc<AtomicBool>, Receiver<Progress>) {
+        let (sender, receiver) = channel();
+        let wanted = Arc::new(AtomicBool::new(true));
+        let (inner, flag) = (Arc::clone(&self.inner), Arc::clone(&wanted));
+        let job = move || {
+            if flag.load(Ordering::Relaxed) {
+                // Nobody waits any more if it comes too late; the next one finds what became of it.
+                let tell = |progress| _ = Sender::send(&sender, progress);
+                tell(Progress::Begun);
+                tell(Progress::Done(inner.compile_and_keep(task)));
+            }
+        };
+        self.inner.compilers.put(tenant, Box::new(job));
+        (wanted, receiver)
+    }
+}
+
+/// One compilation.
+struct Task {
+    /// Of both caches: the whole source, and what errors are worded by.
+    key: Arc<str>,
+    lark: Lark,
+    kind: Kind,
+    tools: Option<ToolGrammar>,
+}
+
+/// What is told of a grammar besides its text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// The client's own text: errors are about it.
+    Lark,
+    /// The answer is one JSON value.
+    Json,
+    Other,
+}
+
+impl Task {
+    fn new(source: &GrammarSource, lark: Lark) -> Self {
+        let (kind, tools) = match source {
+            GrammarSource::Tools(tools) => (Kind::Other, Some(tools.clone())),
+            GrammarSource::Lark(_) => (Kind::Lark, None),
+            GrammarSource::JsonObject | GrammarSource::JsonSchema(_) => (Kind::Json, None),
+            GrammarSource::Regex(_) | GrammarSource::Choice(_) => (Kind::Other, None),
+        };
+        Self { key: format!("{kind:?}\0{}", lark.text()).into(), lark, kind, tools }
     }
 }
 
 impl Inner {
-    fn lock_cache(&self) -> std::sync::MutexGuard<'_, GrammarCache> {
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known(&self, key: &str) -> Option<Outcome> {
+        if let Some(grammar) = lock(&self.grammars).find(key) {
+            return Some(Ok(grammar));
+        }
+        lock(&self.refusals).find(key).map(Err)
     }
 
-    fn compile_here(&self, lark: Lark) -> Result<Grammar, String> {
+    fn compile_and_keep(&self, task: Task) -> Outcome {
+        let Task { key, lark, kind, tools } = task;
+        // Another request may have asked for the same meanwhile.
+        if let Some(known) = self.known(&key) {
+            return known;
+        }
+        let compiled = self.compile_here(lark, kind).map_err(|message| {
+            let message = if kind == Kind::Lark { message } else { own_words(message) };
+            self.blame(tools.as_ref(), message)
+        });
+        match compiled {
+            Ok(grammar) => {
+                let grammar = Arc::new(grammar);
+                lock(&self.grammars).insert(key, Arc::clone(&grammar));
+                Ok(grammar)
+            }
+            Err(message) => {
+                let message: Arc<str> = message.into();
+                lock(&self.refusals).insert(key, Arc::clone(&message));
+                Err(message)
+            }
+        }
+    }
+
+    fn compile_here(&self, lark: Lark, kind: Kind) -> Result<Grammar, String> {
         // llguidance catches its own panics; this is the last line of defence, since a schema must
         // not end the process, and no state of ours is involved.
         let made = catch_unwind(AssertUnwindSafe(|| {
@@ -142,14 +218,34 @@ impl Inner {
         }));
         let matcher = made.unwrap_or_else(|_| Err("it cannot be compiled".into()))?;
         let vocab_size = self.tokenizer.vocab_size();
-        Ok(Grammar::new(matcher, vocab_size, self.model_vocab_size, Arc::clone(&self.eos)))
+        let blank = (kind == Kind::Json).then(|| self.blank());
+        let eos = Arc::clone(&self.eos);
+        Ok(Grammar::new(matcher, vocab_size, self.model_vocab_size, eos, blank))
+    }
+
+    fn blank(&self) -> Arc<[u32]> {
+        let make = || {
+            let is_blank = |id: u32| {
+                let bytes = self.tokenizer.token_bytes(id).unwrap_or_default();
+                let is_space =
+                    !bytes.is_empty() && bytes.iter().all(|byte| b" \t\r\n".contains(byte));
+                self.eos.contains(&id) || (is_space && !self.tokenizer.is_special(id))
+            };
+            let mut words = vec![0_u32; self.model_vocab_size.div_ceil(32) as usize];
+            let num_ids = self.tokenizer.vocab_size().min(self.model_vocab_size);
+            for id in (0..num_ids).filter(|&id| is_blank(id)) {
+                words[id as usize / 32] |= 1 << (id % 32);
+            }
+            words.into()
+        };
+        Arc::clone(self.blank.get_or_init(make))
     }
 
     /// The message, with the tool that is at fault in front, if one is.
     fn blame(&self, tools: Option<&ToolGrammar>, message: String) -> String {
         let fails = |alone: &ToolGrammar| {
             let lark = alone.lark().map(|text| Lark { parts: vec![("main", text)] });
-            lark.and_then(|lark| self.compile_here(lark)).is_err()
+            lark.and_then(|lark| self.compile_here(lark, Kind::Other)).is_err()
         };
         let mut alone = tools.into_iter().flat_map(ToolGrammar::alone);
         match alone.find(|(_, grammar)| fails(grammar)) {
@@ -180,37 +276,26 @@ impl std::fmt::Debug for Inner {
     }
 }
 
-/// One of the few compilations that may run at a time.
-struct Permit(Arc<Inner>);
-
-impl Permit {
-    fn take(inner: &Arc<Inner>, deadline: Instant) -> Option<Self> {
-        let mut running = inner.compilers.lock().unwrap_or_else(PoisonError::into_inner);
-        while *running >= MAX_COMPILERS {
-            let left = deadline.checked_duration_since(Instant::now())?;
-            let waited = inner.compiler_ended.wait_timeout(running, left);
-            running = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        *running += 1;
-        Some(Self(Arc::clone(inner)))
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing under these locks is left half-written by a panic.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Drop for Permit {
-    fn drop(&mut self) {
-        *self.0.compilers.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
-        self.0.compiler_ended.notify_one();
-    }
-}
-
-/// The message without places in a grammar that we wrote around what the client sent.
+/// The message in words about what the client sent: without places in the grammar that we wrote around it, and
+/// without advice about the library's own settings. What a schema can be refused for is seen before, by its path;
+/// this is what only shows in the compilation.
 fn own_words(message: String) -> String {
     let place = message.strip_prefix("at ").and_then(|rest| rest.split_once("): "));
     let rest = place.map_or(message.as_str(), |(_, rest)| rest);
     let rest = rest.strip_prefix("failed to compile JSON schema: ").unwrap_or(rest);
-    if rest.starts_with("oneOf constraints") {
-        // The library's advice is a setting that would let through what the schema forbids.
-        return "oneOf is supported only where its options exclude each other; use anyOf".into();
+    if let Some(reason) = rest.strip_prefix("Unsatisfiable schema: ") {
+        return format!("nothing can match the schema: {reason}");
+    }
+    if rest.starts_with("circular references with sibling keys") {
+        return "a $ref that leads back to itself has keywords beside it".into();
+    }
+    if rest.starts_with("Schema intersection stack level exceeded") {
+        return "allOf, anyOf and $ref are nested too deeply".into();
     }
     rest.to_owned()
 }
@@ -235,29 +320,87 @@ fn one_line(error: &impl std::fmt::Display) -> String {
     line.chars().take(300).collect()
 }
 
+/// What is said of a compilation that ended without an outcome: a mistake of ours.
+const BROKEN: &str = "compiling it failed";
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
+    use super::super::bounds::MAX_COMPILERS;
     use super::*;
 
-    #[test]
-    fn test_a_busy_compiler_is_not_the_clients_fault() {
+    fn factory() -> GrammarFactory {
         let path =
             concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/models/qwen3/tokenizer.json");
         let tokenizer = Tokenizer::from_json(&std::fs::read(path).unwrap(), None).unwrap();
-        let factory = GrammarFactory::new(Arc::new(tokenizer), 512, &[1]);
-        let source = GrammarSource::Choice(vec!["a".into()]);
-        let spec = GrammarSpec { field: "guided_choice", source, reasoning: None };
+        GrammarFactory::start(Arc::new(tokenizer), 512, &[1]).unwrap()
+    }
+
+    fn choice(text: &str) -> GrammarSpec {
+        let source = GrammarSource::Choice(vec![text.into()]);
+        GrammarSpec { field: "guided_choice", source, reasoning: None }
+    }
+
+    #[test]
+    fn test_busy_compilers_are_not_the_clients_fault() {
+        let factory = factory();
+        let (go_on, gate) = channel::<()>();
+        let gate = Arc::new(Mutex::new(gate));
+        for tenant in 1..=MAX_COMPILERS {
+            let gate = Arc::clone(&gate);
+            let job = move || _ = gate.lock().unwrap().recv();
+            factory.inner.compilers.put(tenant as u64, Box::new(job));
+        }
         let budget =
             GrammarBudget { max_time: Duration::from_millis(20), ..GrammarBudget::default() };
-        let soon = Instant::now() + Duration::from_secs(1);
-        let permits: Vec<Permit> =
-            (0..MAX_COMPILERS).filter_map(|_| Permit::take(&factory.inner, soon)).collect();
-        assert_eq!(permits.len(), MAX_COMPILERS);
-        let busy = factory.compile(&spec, budget);
+        let busy = factory.compile(&choice("a"), budget);
         assert!(matches!(busy, Err(TextError::CompilersBusy { field: "guided_choice" })));
-        drop(permits);
-        factory.compile(&spec, GrammarBudget::default()).unwrap();
+        drop(go_on);
+        factory.compile(&choice("a"), GrammarBudget::default()).unwrap();
+    }
+
+    #[test]
+    fn test_a_refusal_is_kept_like_a_grammar_and_names_the_field_of_each_request() {
+        let factory = factory();
+        let compile = |field: &'static str| {
+            let source = GrammarSource::Lark("start: /a/ nothing".into());
+            let spec = GrammarSpec { field, source, reasoning: None };
+            factory.compile(&spec, GrammarBudget::default()).unwrap_err().to_string()
+        };
+        let first = compile("guided_grammar");
+        // No compiler is needed for the second one: none would be there.
+        let (go_on, gate) = channel::<()>();
+        let gate = Arc::new(Mutex::new(gate));
+        for tenant in 1..=MAX_COMPILERS {
+            let gate = Arc::clone(&gate);
+            let job = move || _ = gate.lock().unwrap().recv();
+            factory.inner.compilers.put(tenant as u64, Box::new(job));
+        }
+        let began = Instant::now();
+        let second = compile("structured_outputs");
+        assert!(began.elapsed() < GrammarBudget::default().max_time);
+        assert_eq!(
+            first.strip_prefix("guided_grammar"),
+            second.strip_prefix("structured_outputs"),
+            "{first} {second}"
+        );
+        drop(go_on);
+    }
+
+    #[test]
+    fn test_kept_refusals_are_bounded() {
+        let factory = factory();
+        for i in 0..MAX_CACHED + 5 {
+            let source = GrammarSource::Lark(format!("start: /a/ nothing{i}"));
+            let spec = GrammarSpec { field: "guided_grammar", source, reasoning: None };
+            factory.compile(&spec, GrammarBudget::default()).unwrap_err();
+        }
+        let kept = |i: usize| {
+            let lark = Lark { parts: vec![("main", format!("start: /a/ nothing{i}"))] };
+            let source = GrammarSource::Lark(String::new());
+            factory.inner.known(&Task::new(&source, lark).key).is_some()
+        };
+        assert!(!kept(0) && !kept(4) && kept(5) && kept(MAX_CACHED + 4));
     }
 }

@@ -13,16 +13,20 @@ pub struct Grammar {
     vocab_size: u32,
     model_vocab_size: u32,
     eos: Arc<[u32]>,
+    blank: Option<Arc<[u32]>>,
 }
 
 impl Grammar {
+    /// `blank`: for JSON, a mask of the tokens that are white space or end the answer. An answer that could go on
+    /// with those alone has ended.
     pub(crate) fn new(
         pristine: Matcher,
         vocab_size: u32,
         model_vocab_size: u32,
         eos: Arc<[u32]>,
+        blank: Option<Arc<[u32]>>,
     ) -> Self {
-        Self { pristine: Mutex::new(pristine), vocab_size, model_vocab_size, eos }
+        Self { pristine: Mutex::new(pristine), vocab_size, model_vocab_size, eos, blank }
     }
 
     /// A position at the start, independent of all others: nothing that happens to one of them, an
@@ -34,6 +38,8 @@ impl Grammar {
             vocab_size: self.vocab_size.min(self.model_vocab_size),
             num_words: self.model_vocab_size.div_ceil(32) as usize,
             eos: Arc::clone(&self.eos),
+            blank: self.blank.clone(),
+            is_whole: false,
         }
     }
 }
@@ -50,6 +56,9 @@ pub struct GrammarState {
     vocab_size: u32,
     num_words: usize,
     eos: Arc<[u32]>,
+    blank: Option<Arc<[u32]>>,
+    /// Nothing but white space could follow.
+    is_whole: bool,
 }
 
 /// Why a grammar cannot go on. The request ends with an error; others go on.
@@ -84,6 +93,13 @@ impl GrammarState {
                 // No token fits: an end if the grammar allows one here.
                 Err(_) if self.is_finished() => {}
                 Err(error) => return Err(too_complex(&error)),
+            }
+            if let Some(blank) = &self.blank
+                && words.iter().zip(blank.iter()).all(|(word, blank)| word & !blank == 0)
+                && self.matcher.is_accepting().unwrap_or(false)
+            {
+                self.is_whole = true;
+                words.fill(0);
             }
         }
         if self.is_finished() {
@@ -120,9 +136,12 @@ impl GrammarState {
         }
     }
 
-    /// Nothing but end-of-text can follow.
+    /// Nothing but end-of-text can follow; seen for JSON once its mask has been asked for.
     pub fn is_finished(&self) -> bool {
-        !self.matcher.is_error() && self.matcher.is_stopped() && self.matcher.stop_reason().is_ok()
+        self.is_whole
+            || (!self.matcher.is_error()
+                && self.matcher.is_stopped()
+                && self.matcher.stop_reason().is_ok())
     }
 
     /// Whether the answer may end here.

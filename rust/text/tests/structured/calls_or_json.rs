@@ -246,7 +246,7 @@ fn test_a_marker_that_is_a_special_token_opens_a_call_beside_a_schema() {
     let array = json!({ "type": "array", "items": { "type": "integer" } });
     let grammar = ToolGrammar::new(ToolFormat::Mistral, tools(true), true, false, &tokenizer);
     let source = GrammarSource::Tools(grammar.or_answer(array).unwrap());
-    let factory = GrammarFactory::new(Arc::clone(&tokenizer), ROWS, &EOS);
+    let factory = GrammarFactory::start(Arc::clone(&tokenizer), ROWS, &EOS).unwrap();
     let compiled = factory.compile(&spec(source), GrammarBudget::default()).unwrap();
     let accepts = |marker: &[u32], text: &str| {
         let mut state = compiled.start();

@@ -19,7 +19,7 @@ fn test_masks_of_a_real_vocabulary_cost_microseconds() {
     };
     let tokenizer = Arc::new(tokenizer);
     let rows = tokenizer.vocab_size();
-    let factory = GrammarFactory::new(Arc::clone(&tokenizer), rows, &[2]);
+    let factory = GrammarFactory::start(Arc::clone(&tokenizer), rows, &[2]).unwrap();
     let text = "{\"title\": \"A tale of two cities\", \"pages\": 341, \"tags\": [\"novel\", \"18th \
                 century\"], \"author\": {\"name\": \"Charles Dickens\", \"born\": 1812}}";
     let schema = json!({

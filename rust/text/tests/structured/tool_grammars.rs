@@ -301,7 +301,7 @@ fn test_markers_that_are_special_tokens_open_calls_and_stay_in_the_text() {
     let tokenizer = Tokenizer::from_json(file.to_string().as_bytes(), None).unwrap();
     let tokenizer = Arc::new(tokenizer);
     assert!(tokenizer.is_special(388));
-    let factory = GrammarFactory::new(Arc::clone(&tokenizer), 512, &EOS);
+    let factory = GrammarFactory::start(Arc::clone(&tokenizer), 512, &EOS).unwrap();
     let compile = |required| {
         let grammar =
             ToolGrammar::new(ToolFormat::Mistral, specs(true), true, required, &tokenizer);

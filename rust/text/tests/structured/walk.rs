@@ -28,7 +28,7 @@ pub(crate) const FORMATS: [ToolFormat; 5] = [
 ];
 
 pub(crate) fn factory() -> GrammarFactory {
-    GrammarFactory::new(tokenizer(), ROWS, &EOS)
+    GrammarFactory::start(tokenizer(), ROWS, &EOS).unwrap()
 }
 
 pub(crate) fn spec(source: GrammarSource) -> GrammarSpec {

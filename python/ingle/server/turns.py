@@ -1,0 +1,126 @@
+"""[2] Threads for what may take long in the core (grammars, long prompts), and whose turn it is.
+
+Event loop only; the work runs on the threads. A server starts them before it is ready, so that no
+request needs the system to give it one. Tenants take turns, and one tenant never has all threads:
+whoever sends many slow requests waits for them alone.
+"""
+
+import asyncio
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from ingle.errors import ConfigError, OverloadedError
+
+T = TypeVar("T")
+
+
+class Turns:
+    """A pool of threads whose places are shared out between tenants."""
+
+    def __init__(self, num_threads: int = 8) -> None:
+        self._threads = ThreadPoolExecutor(num_threads, "ingle-submit")
+        self._num_threads = num_threads
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        """In the order of their turns; those that have just had one stand at the end."""
+        self._running: dict[str, int] = {}
+
+    def start(self) -> None:
+        """Starts all threads. Blocking, shortly. Errors: ConfigError if there are not so many."""
+        start_threads(self._threads, self._num_threads, "ingle-submit")
+
+    def close(self) -> None:
+        """Lets the threads end, each after the work that it has begun."""
+        self._threads.shutdown(wait=False)
+
+    async def run(self, tenant: str, work: Callable[..., T], *arguments: Any) -> T:
+        """Calls `work` on a thread when it is the tenant's turn.
+
+        A caller that is cancelled leaves the queue; work that has begun goes on without it.
+        Errors: those of `work`; OverloadedError 503 if there is no thread.
+        """
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(tenant, deque()).append(turn)
+        self._next()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            self._leave(tenant, turn)
+            raise
+        try:
+            done = in_thread(self._threads, work, *arguments)
+        except OverloadedError:
+            self._end(tenant)
+            raise
+        done.add_done_callback(lambda _: self._end(tenant))
+        return await asyncio.shield(done)
+
+    def _next(self) -> None:
+        """Gives free places to those whose turn it is."""
+        while sum(self._running.values()) < self._num_threads:
+            ready = (name for name in self._waiting if self._may_begin(name))
+            tenant = min(ready, key=lambda name: self._running.get(name, 0), default=None)
+            if tenant is None:
+                return
+            turns = self._waiting[tenant]
+            turn = turns.popleft()
+            self._waiting.move_to_end(tenant)
+            if not turns:
+                del self._waiting[tenant]
+            self._running[tenant] = self._running.get(tenant, 0) + 1
+            turn.set_result(None)
+
+    def _may_begin(self, tenant: str) -> bool:
+        return self._running.get(tenant, 0) < max(1, self._num_threads - 1)
+
+    def _leave(self, tenant: str, turn: "asyncio.Future[None]") -> None:
+        if turn.done() and not turn.cancelled():
+            self._end(tenant)  # It came at the same time.
+            return
+        turns = self._waiting.get(tenant)
+        if turns is not None and turn in turns:
+            turns.remove(turn)
+            if not turns:
+                del self._waiting[tenant]
+
+    def _end(self, tenant: str) -> None:
+        self._running[tenant] -= 1
+        if not self._running[tenant]:
+            del self._running[tenant]
+        self._next()
+
+
+def in_thread(
+    threads: ThreadPoolExecutor | None, work: Callable[..., T], *arguments: Any
+) -> "asyncio.Future[T]":
+    """Calls `work` on a thread, of the loop's own pool if None.
+
+    Errors: OverloadedError 503 if the system gives none.
+    """
+    try:
+        return asyncio.get_running_loop().run_in_executor(threads, work, *arguments)
+    except RuntimeError as error:  # What a pool says that cannot start a thread.
+        raise OverloadedError(f"no thread for this request: {error}", 1.0, 503) from None
+
+
+def start_threads(threads: ThreadPoolExecutor, count: int, name: str) -> None:
+    """Starts all threads of a pool, which would start one at a time as work comes.
+
+    Errors: ConfigError naming them if the system does not give so many.
+    """
+    go_on = threading.Event()
+    started: list[Future[bool]] = []
+    try:
+        # A pool starts a thread only while no other one is idle: these wait for each other.
+        started.extend(threads.submit(go_on.wait) for _ in range(count))
+    except RuntimeError as error:
+        raise ConfigError(
+            f"cannot start the {count} threads {name}: {error}; the limit of threads (pids.max of "
+            "the cgroup, ulimit -u) or of address space may be reached"
+        ) from None
+    finally:
+        go_on.set()
+    for each in started:
+        each.result()

@@ -1,0 +1,128 @@
+"""Threads for slow work: tenants take turns, no request starts one, a lack of them is 503."""
+
+import asyncio
+import threading
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from ingle import _core
+from ingle.engine import Engine
+from ingle.errors import ConfigError, OverloadedError
+from ingle.server import lifecycle, off_loop
+from ingle.server.app import create_app
+from ingle.server.turns import Turns, start_threads
+
+LIMIT_S = 10
+
+
+class Gate:
+    """Work that tells whose it is when it begins, and ends when the test says so."""
+
+    def __init__(self):
+        self.began = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+        self._open = threading.Semaphore(0)
+
+    def work(self, name):
+        self._loop.call_soon_threadsafe(self.began.put_nowait, name)
+        assert self._open.acquire(timeout=LIMIT_S)
+        return name
+
+    def let(self, count):
+        self._open.release(count)
+
+    async def next(self, count):
+        async with asyncio.timeout(LIMIT_S):
+            return [await self.began.get() for _ in range(count)]
+
+
+async def test_one_tenant_never_has_all_threads_and_others_take_turns():
+    gate, turns = Gate(), Turns(3)
+    tasks = [asyncio.create_task(turns.run("hog", gate.work, "hog")) for _ in range(10)]
+    assert await gate.next(2) == ["hog", "hog"]
+    for name in ("b", "b", "c"):
+        tasks.append(asyncio.create_task(turns.run(name, gate.work, name)))
+    # The last thread is not the hog's; then each end goes to whoever has the fewest threads.
+    assert await gate.next(1) == ["b"]
+    gate.let(100)
+    after = await gate.next(10)
+    assert "c" in after[:3], after
+    assert sorted(await asyncio.gather(*tasks)) == ["b", "b", "c"] + ["hog"] * 10
+    turns.close()
+
+
+async def test_a_caller_that_leaves_gives_its_turn_to_the_next():
+    gate, turns = Gate(), Turns(2)
+    first = asyncio.create_task(turns.run("a", gate.work, 1))
+    await gate.next(1)
+    waiting = [asyncio.create_task(turns.run("a", gate.work, i)) for i in (2, 3)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    first.cancel()  # It has begun: its thread is busy until its work ends.
+    await asyncio.wait([first, waiting[0]])
+    gate.let(2)
+    assert await gate.next(1) == [3]
+    assert await waiting[1] == 3
+    assert not turns._running
+    assert not turns._waiting
+    turns.close()
+
+
+async def test_errors_of_the_work_are_the_callers():
+    def fail():
+        raise OverloadedError("busy", 1.0, 503)
+
+    turns = Turns(1)
+    for _ in range(3):
+        with pytest.raises(OverloadedError, match="busy"):
+            await turns.run("a", fail)
+    turns.close()
+
+
+def no_threads(monkeypatch):
+    """From now on the system gives no thread."""
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+
+async def test_long_bodies_and_grammars_without_threads_are_503(core, monkeypatch):
+    core.on_submit = lambda key, request: core.push(key, _core.END, b"{}")
+    monkeypatch.setattr("ingle.engine._core.Engine", lambda options: core)
+    with Engine("m") as engine:
+        app = create_app(engine)
+        async with TestClient(TestServer(app)) as client:
+            fresh = off_loop.ThreadPoolExecutor(1, "ingle-bodies")
+            monkeypatch.setattr(off_loop, "THREAD", fresh)
+            with monkeypatch.context() as patch:
+                no_threads(patch)
+                for body in (
+                    {"prompt": "x" * 100_000},
+                    {"prompt": "x", "guided_regex": "a+"},
+                ):
+                    reply = await client.post("/v1/completions", json=body)
+                    assert reply.status == 503, await reply.text()
+                    assert "no thread" in (await reply.json())["error"]["message"]
+                short = await client.post("/v1/completions", json={"prompt": "x"})
+                assert short.status == 200
+            for body in ({"prompt": "x" * 100_000}, {"prompt": "x", "guided_regex": "a+"}):
+                assert (await client.post("/v1/completions", json=body)).status == 200
+
+
+def test_threads_that_cannot_be_started_are_named_at_the_start(monkeypatch):
+    no_threads(monkeypatch)
+    with pytest.raises(ConfigError, match=r"the 8 threads ingle-submit: .*pids\.max"):
+        Turns().start()
+    with pytest.raises(ConfigError, match="ingle-shutdown"):
+        lifecycle.LastThreads().start()
+
+
+def test_a_pool_has_all_its_threads_once_started():
+    pool = off_loop.ThreadPoolExecutor(5, "ingle-test")
+    start_threads(pool, 5, "ingle-test")
+    names = {each.name for each in threading.enumerate()}
+    assert {f"ingle-test_{i}" for i in range(5)} <= names
+    pool.shutdown()
