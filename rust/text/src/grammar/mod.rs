@@ -16,6 +16,6 @@ mod vocabulary;
 pub use bounds::GrammarBudget;
 pub use factory::GrammarFactory;
 pub(crate) use lark::{Marker, literal};
-pub(crate) use schema::{json_rule, well_formed};
+pub(crate) use schema::{enforceable, json_rule, well_formed};
 pub use source::{GrammarSource, GrammarSpec, Reasoned};
 pub use state::{Grammar, GrammarError, GrammarState};

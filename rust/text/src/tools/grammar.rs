@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::ToolFormat;
 use crate::Tokenizer;
-use crate::grammar::{Marker, json_rule, literal, well_formed};
+use crate::grammar::{Marker, enforceable, json_rule, literal, well_formed};
 
 /// A function that a request declares.
 #[derive(Clone, Debug)]
@@ -92,7 +92,11 @@ impl ToolGrammar {
         let mut calls = Vec::with_capacity(self.tools.len());
         for (i, tool) in self.tools.iter().enumerate() {
             let body = match self.parameters(tool) {
-                schema if self.is_json_throughout() => json_rule(&call_object(&tool.name, schema)),
+                schema if self.is_json_throughout() => {
+                    // References that are not yet all of one form could not be moved.
+                    let schema = schema.as_ref().map(enforceable).transpose();
+                    schema.and_then(|schema| json_rule(&call_object(&tool.name, schema)))
+                }
                 Some(schema) => json_rule(&schema),
                 None => Ok(literal("{}")),
             };

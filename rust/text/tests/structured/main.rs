@@ -8,5 +8,6 @@ mod calls_or_json;
 mod cost;
 mod grammars;
 mod hostile;
+mod keywords;
 mod tool_grammars;
 mod walk;

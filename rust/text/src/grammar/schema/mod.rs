@@ -1,0 +1,156 @@
+//! JSON schemas before they are compiled: bounds, keywords, and layout of the JSON that comes out.
+
+mod arrays;
+mod numbers;
+mod objects;
+mod one_of;
+mod path;
+mod patterns;
+mod plain;
+mod references;
+mod strings;
+
+use serde_json::{Value, json};
+
+use self::plain::{LAYOUT_KEY, TYPES, plain};
+use super::bounds::{MAX_SCHEMA_DEPTH, MAX_SCHEMA_VALUES};
+
+/// A Lark rule body that matches JSON of the schema. White space between tokens is at most one space
+/// or one line break with an indent: a model that cannot make up its mind runs out of white space
+/// instead of filling the context with it.
+///
+/// # Errors
+/// One line that says what is out of bounds or cannot be enforced, and where.
+pub(crate) fn json_rule(schema: &Value) -> Result<String, String> {
+    let mut schema = match enforceable(schema)? {
+        Value::Bool(true) => json!({}),
+        Value::Bool(false) => return Err("the schema allows nothing".into()),
+        schema => schema,
+    };
+    if let Some(schema) = schema.as_object_mut() {
+        let layout = json!({
+            "whitespace_pattern": WHITE_SPACE,
+            // Models trained on other writers' JSON use \u for any letter.
+            "json_allow_general_unicode_escapes": true,
+        });
+        schema.insert(LAYOUT_KEY.into(), layout);
+    }
+    Ok(format!("%json {schema}"))
+}
+
+/// An equal schema of keywords that a grammar enforces, whose references are all `#/$defs/N`.
+///
+/// # Errors
+/// One line that says what is out of bounds or cannot be enforced, and where.
+pub(crate) fn enforceable(schema: &Value) -> Result<Value, String> {
+    if !matches!(schema, Value::Object(_) | Value::Bool(_)) {
+        return Err(format!("a schema is an object, not {}", kind_of(schema)));
+    }
+    check_size(schema, 0, &mut 0)?;
+    plain(schema)
+}
+
+/// Checks a schema that no grammar is made from: it may say more than grammars can enforce, but it
+/// must be one.
+///
+/// # Errors
+/// One line that says what is out of bounds or no schema.
+pub(crate) fn well_formed(schema: &Value) -> Result<(), String> {
+    if !matches!(schema, Value::Object(_) | Value::Bool(true)) {
+        return Err(format!("a schema of parameters is an object, not {}", kind_of(schema)));
+    }
+    check_size(schema, 0, &mut 0)?;
+    check_form(schema)
+}
+
+/// Looks at everything that a schema can stand in. Depth has been checked.
+fn check_form(schema: &Value) -> Result<(), String> {
+    let Value::Object(fields) = schema else { return Ok(()) };
+    if let Some(given) = fields.get("type") {
+        let is_type = |name: &Value| name.as_str().is_some_and(|name| TYPES.contains(&name));
+        let listed = given.as_array().is_some_and(|names| names.iter().all(is_type));
+        if !is_type(given) && !listed {
+            return Err(format!("type is {given}, not a JSON type or a list of them"));
+        }
+    }
+    match fields.get("pattern") {
+        None => {}
+        Some(Value::String(pattern)) => check_pattern(pattern, true)?,
+        Some(other) => return Err(format!("pattern is {}, not a string", kind_of(other))),
+    }
+    for key in ["properties", "patternProperties", "$defs", "definitions"] {
+        match fields.get(key) {
+            None => {}
+            Some(Value::Object(inner)) => inner.values().try_for_each(check_form)?,
+            Some(other) => return Err(format!("{key} is {}, not an object", kind_of(other))),
+        }
+    }
+    for key in ["anyOf", "allOf", "oneOf", "prefixItems"] {
+        match fields.get(key) {
+            None => {}
+            Some(Value::Array(inner)) => inner.iter().try_for_each(check_form)?,
+            Some(other) => return Err(format!("{key} is {}, not a list", kind_of(other))),
+        }
+    }
+    ["items", "additionalProperties", "not"]
+        .iter()
+        .filter_map(|key| fields.get(*key))
+        .try_for_each(check_form)
+}
+
+/// Whether a regex is one. Other dialects have look-around and back references, which may pass where nothing is
+/// made from it.
+fn check_pattern(pattern: &str, is_unused: bool) -> Result<(), String> {
+    use regex_syntax::ast::ErrorKind;
+    match regex_syntax::ast::parse::Parser::new().parse(pattern) {
+        Ok(_) => Ok(()),
+        Err(error) => match error.kind() {
+            ErrorKind::UnsupportedLookAround | ErrorKind::UnsupportedBackreference if is_unused => {
+                Ok(())
+            }
+            ErrorKind::UnsupportedLookAround => {
+                Err("look-around, as (?=, (?!, (?<= and (?<!, cannot be \
+                 enforced, except (?= directly behind a ^ at the beginning"
+                    .into())
+            }
+            ErrorKind::UnsupportedBackreference => {
+                Err("back references, as \\1, cannot be enforced".into())
+            }
+            kind => Err(format!("invalid regex: {kind}")),
+        },
+    }
+}
+
+/// Bounds what everything else recurses over.
+fn check_size(value: &Value, depth: usize, num_values: &mut usize) -> Result<(), String> {
+    *num_values += 1;
+    if depth > MAX_SCHEMA_DEPTH {
+        return Err(format!("the schema is nested more than {MAX_SCHEMA_DEPTH} levels deep"));
+    }
+    if *num_values > MAX_SCHEMA_VALUES {
+        return Err(format!("the schema has more than {MAX_SCHEMA_VALUES} values"));
+    }
+    match value {
+        Value::Array(items) => {
+            items.iter().try_for_each(|item| check_size(item, depth + 1, num_values))
+        }
+        Value::Object(fields) => {
+            fields.values().try_for_each(|field| check_size(field, depth + 1, num_values))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// One space, or a line feed with an indent of up to 20 spaces (ten levels of two, five of four) or ten tabs.
+const WHITE_SPACE: &str = r" |\n(?: {0,20}|\t{1,10})";

@@ -1,0 +1,351 @@
+//! Rewrites a schema into keywords that grammars can enforce, without a change of what it allows: what forbids
+//! nothing goes, some keywords have an equal in others, everything else is refused by its path. The table in
+//! docs/JSON_SCHEMA.md lists every keyword.
+
+use serde_json::{Map, Value, json};
+
+use super::path::{Path, shown};
+use super::references::References;
+use super::{arrays, numbers, objects, one_of, strings};
+
+/// The schema in enforceable keywords: a boolean, or an object whose references are all of the form `#/$defs/N`.
+///
+/// # Errors
+/// One line: the path of the keyword, what was given, what is allowed.
+pub(super) fn plain(schema: &Value) -> Result<Value, String> {
+    let mut rewriter = Rewriter { references: References::new(schema)? };
+    let root = rewriter.schema(schema, &Path::root(""))?;
+    let mut definitions = Map::new();
+    while let Some((name, target, pointer)) = rewriter.references.next() {
+        let path = Path::root(&pointer);
+        let definition = rewriter.schema(target, &path)?;
+        definitions.insert(name, definition);
+    }
+    Ok(match root {
+        Value::Object(mut fields) if !definitions.is_empty() => {
+            fields.insert("$defs".into(), definitions.into());
+            fields.into()
+        }
+        other => other,
+    })
+}
+
+pub(super) struct Rewriter<'a> {
+    pub(super) references: References<'a>,
+}
+
+/// One object of a schema on its way.
+pub(super) struct Node<'a, 'p> {
+    /// As given.
+    pub(super) given: &'a Map<String, Value>,
+    pub(super) path: &'p Path<'p>,
+    /// As rewritten so far.
+    pub(super) out: Map<String, Value>,
+    /// Schemas that must hold too.
+    pub(super) also: Vec<Value>,
+    /// Nothing can match it.
+    pub(super) is_never: bool,
+}
+
+impl<'a> Node<'a, '_> {
+    /// The keyword, unless it is absent.
+    pub(super) fn get(&self, key: &str) -> Option<&'a Value> {
+        self.given.get(key)
+    }
+
+    /// Whether a value of the JSON type `name` may match, as far as `type` says.
+    pub(super) fn may_be(&self, name: &str) -> bool {
+        match self.given.get("type") {
+            Some(Value::String(only)) => only == name,
+            Some(Value::Array(names)) => names.iter().any(|each| each == name),
+            _ => true,
+        }
+    }
+
+    /// Whether another keyword of this object may look at the same value: then what is *unevaluated* depends on it.
+    pub(super) fn has_applicator(&self) -> bool {
+        IN_PLACE.iter().any(|key| self.given.contains_key(*key))
+    }
+
+    pub(super) fn refuse(&self, key: &str, what: &str) -> String {
+        let given = self.get(key).map(shown).unwrap_or_default();
+        self.path.key(key).refuse(format_args!("{given} cannot be enforced; {what}"))
+    }
+}
+
+impl<'a> Rewriter<'a> {
+    /// Rewrites one schema. Depth has been bounded.
+    pub(super) fn schema(&mut self, schema: &'a Value, path: &Path<'_>) -> Result<Value, String> {
+        let given = match schema {
+            Value::Bool(_) => return Ok(schema.clone()),
+            Value::Object(fields) => fields,
+            other => return Err(path.must_be("a schema: an object, true or false", other)),
+        };
+        let mut node = Node { given, path, out: Map::new(), also: Vec::new(), is_never: false };
+        for (key, value) in given {
+            self.keyword(&mut node, key, value)?;
+        }
+        objects::combine(self, &mut node)?;
+        arrays::combine(self, &mut node)?;
+        self.conditions(&mut node)?;
+        if node.is_never {
+            return Ok(Value::Bool(false));
+        }
+        if !node.also.is_empty() {
+            let all = node.out.entry("allOf").or_insert_with(|| json!([]));
+            if let Some(all) = all.as_array_mut() {
+                all.extend(node.also);
+            }
+        }
+        Ok(node.out.into())
+    }
+
+    /// A keyword that stands for itself; those that depend on others are looked at when all are known.
+    fn keyword(
+        &mut self,
+        node: &mut Node<'a, '_>,
+        key: &str,
+        value: &'a Value,
+    ) -> Result<(), String> {
+        let path = node.path.key(key);
+        let rewritten = match key {
+            LAYOUT_KEY => return Err(path.refuse("the keyword is not supported")),
+            "type" => types(value, &path)?,
+            "enum" => {
+                let values = value.as_array().filter(|values| !values.is_empty());
+                values.ok_or_else(|| path.must_be("a list of one value or more", value))?;
+                value.clone()
+            }
+            "const" => value.clone(),
+            "$ref" | "$recursiveRef" | "$dynamicRef" => {
+                let target = self.references.follow(key, value, &path)?;
+                put_ref(node, target);
+                return Ok(());
+            }
+            "allOf" => return self.all_of(node, value, &path),
+            "anyOf" => self.list(value, &path)?.into(),
+            "oneOf" => {
+                one_of::check(value, &self.references, &path)?;
+                return self.any_of_too(node, value, &path);
+            }
+            "not" => return self.not(node, value, &path),
+            _ => {
+                let _is_assertion = strings::keyword(node, key, value, &path)?
+                    || numbers::keyword(node, key, value, &path)?
+                    || arrays::keyword(self, node, key, value, &path)?
+                    || objects::keyword(self, node, key, value, &path)?;
+                // Everything else is an annotation, also a name that JSON Schema does not know.
+                return Ok(());
+            }
+        };
+        node.out.insert(key.into(), rewritten);
+        Ok(())
+    }
+
+    /// Each schema of a list.
+    fn list(&mut self, value: &'a Value, path: &Path<'_>) -> Result<Vec<Value>, String> {
+        let schemas = value.as_array().filter(|schemas| !schemas.is_empty());
+        let schemas = schemas.ok_or_else(|| path.must_be("a list of one schema or more", value))?;
+        schemas.iter().enumerate().map(|(i, each)| self.schema(each, &path.index(i))).collect()
+    }
+
+    fn all_of(
+        &mut self,
+        node: &mut Node<'a, '_>,
+        value: &'a Value,
+        path: &Path<'_>,
+    ) -> Result<(), String> {
+        if value.as_array().is_some_and(Vec::is_empty) {
+            return Ok(());
+        }
+        let all = self.list(value, path)?;
+        node.is_never |= all.iter().any(|schema| *schema == Value::Bool(false));
+        node.out.insert("allOf".into(), all.into());
+        Ok(())
+    }
+
+    /// `oneOf` whose options exclude each other is `anyOf`.
+    fn any_of_too(
+        &mut self,
+        node: &mut Node<'a, '_>,
+        value: &'a Value,
+        path: &Path<'_>,
+    ) -> Result<(), String> {
+        let options = Value::from(self.list(value, path)?);
+        if node.given.contains_key("anyOf") {
+            node.also.push(json!({ "anyOf": options }));
+        } else {
+            node.out.insert("anyOf".into(), options);
+        }
+        Ok(())
+    }
+
+    /// `not` of everything, of nothing, or of some types.
+    fn not(
+        &mut self,
+        node: &mut Node<'a, '_>,
+        value: &'a Value,
+        path: &Path<'_>,
+    ) -> Result<(), String> {
+        if is_any(value) {
+            node.is_never = true;
+            return Ok(());
+        }
+        if is_never(value) {
+            return Ok(());
+        }
+        let only_type = value.as_object().filter(|fields| {
+            fields.keys().all(|key| key == "type" || ANNOTATIONS.contains(&key.as_str()))
+        });
+        let refusal = || {
+            node.refuse(
+                "not",
+                "allowed are a schema that allows everything or nothing, and one of types alone",
+            )
+        };
+        let forbidden = only_type.and_then(|fields| fields.get("type")).ok_or_else(refusal)?;
+        let forbidden = type_names(&types(forbidden, &path.key("type"))?);
+        if forbidden.contains(&"integer".to_owned()) && !forbidden.contains(&"number".to_owned()) {
+            return Err(refusal());
+        }
+        let left: Vec<&str> = JSON_TYPES
+            .into_iter()
+            .filter(|name| !forbidden.iter().any(|each| each == name))
+            .collect();
+        if left.is_empty() {
+            node.is_never = true;
+        } else {
+            node.also.push(json!({ "type": left }));
+        }
+        Ok(())
+    }
+
+    /// `if`, `then`, `else`.
+    fn conditions(&mut self, node: &mut Node<'a, '_>) -> Result<(), String> {
+        let Some(condition) = node.get("if") else { return Ok(()) };
+        let binds = |key| node.get(key).filter(|schema| !is_any(schema));
+        let (then, otherwise) = (binds("then"), binds("else"));
+        let (key, consequence) = match (then, otherwise) {
+            (None, None) => return Ok(()),
+            (Some(then), _) if is_any(condition) => ("then", then),
+            (None, Some(_)) if is_any(condition) => return Ok(()),
+            (_, Some(otherwise)) if is_never(condition) => ("else", otherwise),
+            (Some(_), None) if is_never(condition) => return Ok(()),
+            _ => {
+                return Err(node.refuse(
+                    "if",
+                    "allowed without then and else, and with a condition that always or never holds",
+                ));
+            }
+        };
+        let also = self.schema(consequence, &node.path.key(key))?;
+        node.also.push(also);
+        Ok(())
+    }
+}
+
+/// A second reference, or one beside `allOf`, must hold too.
+fn put_ref(node: &mut Node<'_, '_>, target: String) {
+    if node.out.contains_key("$ref") {
+        node.also.push(json!({ "$ref": target }));
+    } else {
+        node.out.insert("$ref".into(), target.into());
+    }
+}
+
+/// `type` without repetitions.
+fn types(value: &Value, path: &Path<'_>) -> Result<Value, String> {
+    let wrong = || {
+        let allowed = TYPES.join(", ");
+        path.must_be(&format!("one of {allowed}, or a list of them"), value)
+    };
+    let names = match value {
+        Value::String(name) => std::slice::from_ref(name).to_vec(),
+        Value::Array(_) => type_names(value),
+        _ => return Err(wrong()),
+    };
+    let is_whole = value.as_array().is_none_or(|given| given.len() == names.len());
+    if names.is_empty() || !is_whole || !names.iter().all(|name| TYPES.contains(&name.as_str())) {
+        return Err(wrong());
+    }
+    let mut several: Vec<String> = Vec::with_capacity(names.len());
+    for name in names {
+        if !several.contains(&name) {
+            several.push(name);
+        }
+    }
+    Ok(if let [only] = &several[..] { only.clone().into() } else { several.into() })
+}
+
+fn type_names(types: &Value) -> Vec<String> {
+    match types {
+        Value::String(name) => vec![name.clone()],
+        Value::Array(names) => names.iter().filter_map(|n| n.as_str().map(String::from)).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Whether every value matches, as far as can be seen at once.
+pub(super) fn is_any(schema: &Value) -> bool {
+    match schema {
+        Value::Bool(all) => *all,
+        Value::Object(fields) => fields.iter().all(|(key, value)| match key.as_str() {
+            "not" => is_never(value),
+            key => ANNOTATIONS.contains(&key),
+        }),
+        _ => false,
+    }
+}
+
+/// Whether no value matches, as far as can be seen at once.
+pub(super) fn is_never(schema: &Value) -> bool {
+    match schema {
+        Value::Bool(all) => !*all,
+        Value::Object(fields) => fields.get("not").is_some_and(is_any),
+        _ => false,
+    }
+}
+
+/// Keywords that say nothing about which values match.
+pub(super) const ANNOTATIONS: [&str; 21] = [
+    "$anchor",
+    "$comment",
+    "$defs",
+    "$dynamicAnchor",
+    "$id",
+    "$recursiveAnchor",
+    "$schema",
+    "$vocabulary",
+    "contentEncoding",
+    "contentMediaType",
+    "contentSchema",
+    "default",
+    "definitions",
+    "deprecated",
+    "description",
+    "examples",
+    "id",
+    "readOnly",
+    "title",
+    "writeOnly",
+    "discriminator",
+];
+/// Keywords that apply further schemas to the same value.
+const IN_PLACE: [&str; 9] = [
+    "$ref",
+    "$dynamicRef",
+    "$recursiveRef",
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "not",
+    "if",
+    "dependentSchemas",
+];
+/// What `type` may be.
+pub(super) const TYPES: [&str; 7] =
+    ["array", "boolean", "integer", "null", "number", "object", "string"];
+/// Those that share no value.
+const JSON_TYPES: [&str; 6] = ["array", "boolean", "null", "number", "object", "string"];
+/// llguidance's keyword for the layout of what comes out.
+pub(super) const LAYOUT_KEY: &str = "x-guidance";
