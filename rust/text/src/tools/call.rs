@@ -1,5 +1,5 @@
-//! [7] Reads one JSON object that is a tool call, character by character: the name as soon as it is
-//! there, then the arguments' JSON text as it comes.
+//! [7] Reads one JSON object that is a tool call, character by character: the name once its arguments have begun as
+//! an object, then the arguments' JSON text as it comes. Arguments that are no object make no call; null is none.
 
 use crate::answer::Pieces;
 
@@ -34,8 +34,10 @@ pub(crate) enum Reads {
 pub(crate) enum CallStep {
     /// More is needed.
     More,
-    /// The name is known: ask `name`.
+    /// The name is known: ask `name`. It is a call only if its arguments are an object.
     Named,
+    /// The arguments have begun, or have been read, and are an object: this is a call.
+    Begun,
     /// The object is complete.
     Done,
     /// This is no call.
@@ -69,6 +71,8 @@ enum Use {
     Arguments,
     /// Arguments as a JSON string that holds the JSON text: decoded, so that the client decodes once.
     QuotedArguments,
+    /// Perhaps `null`.
+    NoArguments,
     /// Of no use.
     Skip,
 }
@@ -76,7 +80,7 @@ enum Use {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Arguments {
     None,
-    /// They came before the name.
+    /// They came before the name, or are about to be shown.
     Waiting(String),
     Shown,
 }
@@ -114,12 +118,12 @@ impl CallReader {
         }
     }
 
-    /// Reads an object that is the arguments of a call whose name stood before it.
-    pub(crate) fn bare() -> Self {
+    /// Reads an object that is the arguments of the call `name`, which stood before it.
+    pub(crate) fn bare(name: String) -> Self {
         Self {
             place: Place::Value,
             key: "arguments".into(),
-            name: Some(String::new()),
+            name: Some(name),
             bare: true,
             ..Self::new(Reads::Anything)
         }
@@ -130,7 +134,12 @@ impl CallReader {
         self.name.as_deref()
     }
 
-    /// Shows arguments that came before the name. `index` is the call's, as in `step`.
+    /// Whether a value has just ended, and the arguments are among those that have been read.
+    pub(crate) fn has_whole_arguments(&self) -> bool {
+        self.place == Place::Comma && self.arguments == Arguments::Shown
+    }
+
+    /// Shows arguments that came before the call was told. `index` is the call's, as in `step`.
     pub(crate) fn show_waiting(&mut self, index: u32, out: &mut Pieces) {
         if let Arguments::Waiting(text) = &self.arguments {
             out.arguments(index, text);
@@ -188,26 +197,25 @@ impl CallReader {
             "arguments" | "parameters" if self.arguments == Arguments::None => match c {
                 '{' => Use::Arguments,
                 _ if self.reads == Reads::CallsOrJson => return CallStep::Broken,
-                '"' => Use::QuotedArguments,
-                _ => Use::Arguments,
+                '"' if !self.bare => Use::QuotedArguments,
+                'n' => Use::NoArguments,
+                _ => return CallStep::Broken,
             },
             _ => Use::Skip,
         };
-        if matches!(c, ',' | ':' | '}' | ']') || (self.bare && c != '{') {
+        if matches!(c, ',' | ':' | '}' | ']') {
             return CallStep::Broken;
         }
         self.value = ValueScan::default();
         self.text.clear();
         self.place = Place::InValue(kind);
-        if matches!(kind, Use::Arguments | Use::QuotedArguments) {
-            let shown = self.name.is_some() && self.reads != Reads::CallsOrJson;
-            self.arguments =
-                if shown { Arguments::Shown } else { Arguments::Waiting(String::new()) };
+        if kind == Use::Arguments {
+            self.arguments = Arguments::Waiting(String::new());
         }
         let step = self.step_value(kind, c, index, out);
-        // The first character of a value is never the last of the call.
-        let is_known = self.name.is_some() && matches!(self.arguments, Arguments::Waiting(_));
-        if is_known && step == CallStep::More { CallStep::Named } else { step }
+        // The first character of an object is never its last.
+        let has_begun = kind == Use::Arguments && self.name.is_some();
+        if has_begun && step == CallStep::More { CallStep::Begun } else { step }
     }
 
     fn step_value(&mut self, kind: Use, c: char, index: u32, out: &mut Pieces) -> CallStep {
@@ -215,34 +223,44 @@ impl CallReader {
         if step != ValueStep::Past {
             match kind {
                 Use::Arguments => self.take_arguments(c, index, out),
-                Use::Name | Use::QuotedArguments => self.text.push(c),
+                Use::Name | Use::QuotedArguments | Use::NoArguments => self.text.push(c),
                 Use::Skip => {}
             }
         }
-        if step == ValueStep::More {
+        if kind == Use::NoArguments && !"null".starts_with(&self.text) {
+            return CallStep::Broken;
+        }
+        // Alone it ends with its last letter.
+        let is_whole = kind == Use::NoArguments && self.bare && self.text == "null";
+        if step == ValueStep::More && !is_whole {
             return CallStep::More;
         }
         self.place = Place::Comma;
-        if self.bare {
-            return self.close();
-        }
         let mut result = CallStep::More;
         match kind {
             Use::Name => match serde_json::from_str::<String>(&self.text) {
                 Ok(name) if !name.is_empty() => {
                     self.name = Some(name);
-                    if self.reads != Reads::CallsOrJson || self.arguments != Arguments::None {
-                        result = CallStep::Named;
-                    }
+                    let is_call = self.arguments != Arguments::None;
+                    result = if is_call { CallStep::Begun } else { CallStep::Named };
                 }
                 _ => return CallStep::Broken,
             },
-            Use::QuotedArguments => {
-                let text = std::mem::take(&mut self.text);
-                let decoded = serde_json::from_str::<String>(&text);
-                self.take_text(decoded.as_deref().unwrap_or(&text), index, out);
-            }
-            Use::Arguments | Use::Skip => {}
+            Use::QuotedArguments => match decoded_object(&self.text) {
+                Some(object) if object.is_empty() => {}
+                Some(object) => {
+                    self.arguments = Arguments::Waiting(object);
+                    if self.name.is_some() {
+                        result = CallStep::Begun;
+                    }
+                }
+                None => return CallStep::Broken,
+            },
+            Use::NoArguments if self.text != "null" => return CallStep::Broken,
+            Use::Arguments | Use::NoArguments | Use::Skip => {}
+        }
+        if self.bare {
+            return self.close();
         }
         // The character after a scalar belongs to the object.
         if step == ValueStep::Past { self.step(c, index, out) } else { result }
@@ -295,6 +313,16 @@ impl ValueScan {
         }
         ValueStep::More
     }
+}
+
+/// The JSON object that a JSON string holds; empty if the string says that there is none.
+fn decoded_object(quoted: &str) -> Option<String> {
+    let text = serde_json::from_str::<String>(quoted).ok()?;
+    if matches!(text.trim(), "" | "null") {
+        return Some(String::new());
+    }
+    let object = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(&text);
+    object.is_ok().then_some(text)
 }
 
 /// Keys of calls.

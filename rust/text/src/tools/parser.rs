@@ -78,8 +78,10 @@ enum Place {
     },
     /// After a call of a list.
     After,
-    /// Before the closing marker.
+    /// Before the closing marker, or Llama's next call.
     Closing,
+    /// After it.
+    Between,
     /// `MistralNamed`: the name, up to `[ARGS]`.
     Name,
 }
@@ -138,14 +140,23 @@ impl ToolParser {
         let mut held = String::new();
         match self.place {
             Place::Start | Place::Content => self.opener.flush(&mut held),
+            Place::Between => self.closer.flush(&mut held),
             Place::Closing | Place::Json => {}
             _ if self.told => {}
+            // Cut between the name and the arguments.
+            Place::Call { .. } if self.is_cut_call() => self.tell(out),
             _ => held.push_str(&std::mem::take(&mut self.raw)),
         }
         if self.num_calls == 0 || !held.trim().is_empty() {
             out.content(&held);
         }
         self.place = Place::Content;
+    }
+
+    /// Whether what has been read of an object can only be a call.
+    fn is_cut_call(&self) -> bool {
+        let is_certain = !(self.or_json && self.format == ToolFormat::Llama3);
+        self.reader.name().is_some() && is_certain && self.is_declared()
     }
 
     fn step(&mut self, c: char, out: &mut Pieces) {
@@ -155,13 +166,9 @@ impl ToolParser {
             Place::Json => out.content(c.encode_utf8(&mut [0; 4])),
             Place::Before { in_list } => self.step_before(c, in_list, out),
             Place::Call { in_list } => self.step_call(c, in_list, out),
-            Place::After => match c {
-                c if is_space(c) => {}
-                ',' => self.place = Place::Before { in_list: true },
-                ']' => self.place = self.after_list(),
-                _ => self.give_up(Some(c), out),
-            },
+            Place::After => self.step_after(c, out),
             Place::Closing => self.step_closing(c, out),
+            Place::Between => self.step_between(c, out),
             Place::Name => self.step_name(c, out),
         }
     }
@@ -248,26 +255,42 @@ impl ToolParser {
         let index = self.num_calls.saturating_sub(1);
         match self.reader.step(c, index, out) {
             CallStep::More => {}
-            CallStep::Named => {
-                let name = self.reader.name().unwrap_or_default().to_owned();
-                // Without a marker only a declared name makes a call of a JSON object.
-                if self.format == ToolFormat::Llama3 && !self.names.contains(&name) {
-                    return self.give_up(None, out);
-                }
-                self.tell(name, out);
-                self.reader.show_waiting(self.num_calls - 1, out);
+            CallStep::Named if self.is_declared() => {}
+            CallStep::Begun | CallStep::Done if !self.told && !self.is_declared() => {
+                self.give_up(None, out);
             }
+            CallStep::Begun => self.tell(out),
             CallStep::Done => {
-                self.reader.end(index, out);
+                if !self.told {
+                    self.tell(out);
+                }
+                self.reader.end(self.num_calls - 1, out);
                 self.end_call(in_list);
             }
+            // A brace too few: the arguments are whole, and so is the call.
+            CallStep::Broken if self.told && self.reader.has_whole_arguments() => {
+                self.end_call(in_list);
+                if !self.complete {
+                    self.step(c, out);
+                }
+            }
             CallStep::Broken if self.told => self.give_up(Some(c), out),
-            CallStep::Broken => self.give_up(None, out),
+            CallStep::Broken | CallStep::Named => self.give_up(None, out),
         }
     }
 
-    fn tell(&mut self, name: String, out: &mut Pieces) {
+    /// Without a marker only a declared name makes a call of a JSON object.
+    fn is_declared(&self) -> bool {
+        let name = self.reader.name();
+        self.format != ToolFormat::Llama3
+            || name.is_some_and(|name| self.names.iter().any(|each| each == name))
+    }
+
+    /// What is read is a call.
+    fn tell(&mut self, out: &mut Pieces) {
+        let name = self.reader.name().unwrap_or_default().to_owned();
         out.call(self.num_calls, self.ids.next(), name);
+        self.reader.show_waiting(self.num_calls, out);
         self.num_calls += 1;
         self.told = true;
         self.raw.clear();
@@ -276,46 +299,108 @@ impl ToolParser {
     fn end_call(&mut self, in_list: bool) {
         self.told = false;
         self.complete = self.single;
-        self.place = match self.format {
-            _ if in_list => Place::After,
-            ToolFormat::Hermes | ToolFormat::SmolLm2 => Place::Closing,
-            // Calls separated by semicolons, as Llama writes several.
-            ToolFormat::Llama3 => Place::Closing,
-            ToolFormat::Mistral | ToolFormat::MistralNamed => Place::Content,
-        };
+        self.place = if in_list { Place::After } else { self.after_list() };
     }
 
     fn after_list(&self) -> Place {
         match self.format {
-            ToolFormat::Hermes | ToolFormat::SmolLm2 => Place::Closing,
-            _ => Place::Content,
+            ToolFormat::Hermes | ToolFormat::SmolLm2 | ToolFormat::Llama3 => Place::Closing,
+            ToolFormat::Mistral | ToolFormat::MistralNamed => Place::Between,
+        }
+    }
+
+    /// After a call of a list.
+    fn step_after(&mut self, c: char, out: &mut Pieces) {
+        match c {
+            // A brace too many closes nothing.
+            '}' => {}
+            c if is_space(c) => {}
+            ',' => self.place = Place::Before { in_list: true },
+            ']' => self.place = self.after_list(),
+            '<' if self.after_list() == Place::Closing => {
+                self.place = Place::Closing;
+                self.step_closing(c, out);
+            }
+            _ => self.give_up(Some(c), out),
         }
     }
 
     fn step_closing(&mut self, c: char, out: &mut Pieces) {
         if self.format == ToolFormat::Llama3 {
-            match c {
-                ';' | ',' => self.place = Place::Before { in_list: false },
-                c if is_space(c) => {}
-                _ => self.give_up(Some(c), out),
-            }
-            return;
+            return self.step_closed(c, out);
         }
         let mut text = std::mem::take(&mut self.scratch);
         if self.closer.step(c, &mut text) {
             self.raw.clear();
-            self.place = Place::Content;
-        } else if text.trim_start() == "{" && self.raw.is_empty() {
-            // Some models put several calls between one pair of markers.
-            self.begin(false);
-            self.step_call(c, false, out);
-        } else if !text.is_empty() {
-            self.closer.flush(&mut text);
-            self.place = Place::Content;
-            out.content(&text);
+            self.place = Place::Between;
         }
+        self.replay(&text, Place::Closing, Self::step_closed, out);
         text.clear();
         self.scratch = text;
+    }
+
+    /// A character between a call and the marker that closes it, no part of the marker: another call may follow,
+    /// as some models put several between one pair of markers, and as Llama writes several.
+    fn step_closed(&mut self, c: char, out: &mut Pieces) {
+        match c {
+            '}' | ']' if self.raw.is_empty() => {}
+            ',' | ';' => self.raw.push(c),
+            '{' => {
+                self.begin(false);
+                self.step_call(c, false, out);
+            }
+            // Between calls it is nothing; behind a mark that turns out to be text it belongs to it.
+            c if is_space(c) => {
+                if !self.raw.is_empty() {
+                    self.raw.push(c);
+                }
+            }
+            _ => self.give_up(Some(c), out),
+        }
+    }
+
+    /// After all markers of a call: those that close nothing are dropped, as are braces and brackets.
+    fn step_between(&mut self, c: char, out: &mut Pieces) {
+        let mut text = std::mem::take(&mut self.scratch);
+        if self.closer.step(c, &mut text) {
+            self.raw.clear();
+        }
+        self.replay(&text, Place::Between, Self::step_beyond, out);
+        text.clear();
+        self.scratch = text;
+    }
+
+    /// The same without the closing marker. White space counts if content follows it.
+    fn step_beyond(&mut self, c: char, out: &mut Pieces) {
+        match c {
+            '}' | ']' => self.raw.clear(),
+            c if c.is_whitespace() => self.raw.push(c),
+            _ => {
+                self.place = Place::Content;
+                for c in std::mem::take(&mut self.raw).chars().chain([c]) {
+                    self.step(c, out);
+                }
+            }
+        }
+    }
+
+    /// Hands what a closing marker has let through to `step`, as long as `place` lasts; what follows goes the usual
+    /// way, with what the marker still holds.
+    fn replay(
+        &mut self,
+        text: &str,
+        place: Place,
+        step: fn(&mut Self, char, &mut Pieces),
+        out: &mut Pieces,
+    ) {
+        for c in text.chars() {
+            if self.place == place { step(self, c, out) } else { self.step(c, out) }
+        }
+        if self.place != place && !text.is_empty() {
+            let mut held = String::new();
+            self.closer.flush(&mut held);
+            held.chars().for_each(|c| self.step(c, out));
+        }
     }
 
     fn step_name(&mut self, c: char, out: &mut Pieces) {
@@ -333,8 +418,10 @@ impl ToolParser {
             if name.is_empty() {
                 return self.give_up(None, out);
             }
-            self.tell(name.to_owned(), out);
-            self.begin_arguments();
+            // What follows is the arguments, as if they stood in a call object.
+            self.reader = CallReader::bare(name.to_owned());
+            self.told = false;
+            self.place = Place::Call { in_list: false };
         } else if name.len() > MAX_NAME_BYTES {
             self.give_up(None, out);
         } else {
@@ -342,16 +429,12 @@ impl ToolParser {
         }
     }
 
-    /// The text from here on is the arguments, as if it stood in a call object.
-    fn begin_arguments(&mut self) {
-        self.reader = CallReader::bare();
-        self.place = Place::Call { in_list: false };
-    }
-
     /// What was read since the marker is no call: content. `c` has not been taken yet.
     fn give_up(&mut self, c: Option<char>, out: &mut Pieces) {
         let raw = std::mem::take(&mut self.raw);
         out.content(&raw);
+        // What it holds stands in `raw` too.
+        self.closer.flush(&mut self.scratch);
         self.scratch.clear();
         self.place = self.no_call();
         if let Some(c) = c {

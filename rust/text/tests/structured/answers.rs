@@ -10,6 +10,8 @@ use proptest::prelude::*;
 
 use AnswerPiece::{Arguments, Call, Content, Reasoning};
 
+use crate::walk::FORMATS;
+
 fn tools(format: ToolFormat, parallel: bool) -> AnswerRules {
     let names: Arc<[String]> = ["f", "g"].map(String::from).into();
     let place = CallPlace::InText;
@@ -184,8 +186,7 @@ fn test_mistral_calls() {
     let text = r#"[TOOL_CALLS] and [more] [TOOL"#;
     assert_split(&tools(ToolFormat::Mistral, true), text, &[content(text)]);
     let text = r#"[TOOL_CALLS]f[ARGS]none"#;
-    let pieces = split(&tools(ToolFormat::MistralNamed, true), [text]);
-    assert_eq!(pieces[1..], [content("none")]);
+    assert_split(&tools(ToolFormat::MistralNamed, true), text, &[content(text)]);
     let mut parser = AnswerParser::new(&tools(ToolFormat::Mistral, true), 3);
     parser.push(list);
     for piece in parser.take() {
@@ -193,6 +194,107 @@ fn test_mistral_calls() {
             assert!(id.len() == 9 && id.chars().all(|c| c.is_ascii_alphanumeric()), "{id}");
         }
     }
+}
+
+/// A call of `f` as a model of this format writes it, with the JSON text of its arguments.
+fn spelt(format: ToolFormat, arguments: &str) -> String {
+    match format {
+        ToolFormat::Hermes => {
+            format!("<tool_call>\n{{\"name\": \"f\", \"arguments\": {arguments}}}\n</tool_call>")
+        }
+        ToolFormat::SmolLm2 => {
+            format!("<tool_call>[{{\"name\": \"f\", \"arguments\": {arguments}}}]</tool_call>")
+        }
+        ToolFormat::Llama3 => format!("{{\"name\": \"f\", \"parameters\": {arguments}}}"),
+        ToolFormat::Mistral => {
+            format!("[TOOL_CALLS][{{\"name\": \"f\", \"arguments\": {arguments}}}]")
+        }
+        ToolFormat::MistralNamed => format!("[TOOL_CALLS]f[ARGS]{arguments}"),
+    }
+}
+
+#[test]
+fn test_arguments_that_are_no_object_make_no_call() {
+    for format in FORMATS {
+        let rules = tools(format, true);
+        assert_split(&rules, &spelt(format, "null"), &call(0, "f", "{}"));
+        assert_split(&rules, &spelt(format, "{}"), &call(0, "f", "{}"));
+        for other in ["[1, 2]", "7", "-1.5", "true", "nil", "\"word\"", "\"[1]\"", "\"{\\\"a\\\"\""]
+        {
+            let text = spelt(format, other);
+            assert_split(&rules, &text, &[content(&text)]);
+        }
+        if format != ToolFormat::MistralNamed {
+            for none in ["\"\"", "\"null\"", "\"{}\""] {
+                assert_split(&rules, &spelt(format, none), &call(0, "f", "{}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn test_a_call_that_is_cut_before_its_arguments_is_a_call() {
+    for format in FORMATS {
+        let text = spelt(format, "#");
+        let cut = text.split('#').next().unwrap();
+        let named = Call { index: 0, id: String::new(), name: "f".into() };
+        assert_split(&tools(format, true), cut, std::slice::from_ref(&named));
+        assert_split(&tools(format, false), cut, &[named]);
+    }
+}
+
+#[test]
+fn test_braces_and_markers_too_many_or_too_few_are_no_content() {
+    for format in FORMATS {
+        let rules = tools(format, true);
+        let whole = spelt(format, "{\"a\": 1}");
+        let one = call(0, "f", "{\"a\": 1}");
+        let mut texts = vec![whole.clone(), format!("{whole}}}"), format!("{whole}\n}} ]\n")];
+        if matches!(format, ToolFormat::Hermes | ToolFormat::SmolLm2) {
+            let inner = whole.strip_suffix("</tool_call>").unwrap().trim_end();
+            texts.extend([
+                inner.to_owned(),
+                format!("{inner}}}</tool_call>"),
+                format!("{inner}\n}}}}\n</tool_call>"),
+                format!("{inner}]\n</tool_call>"),
+                format!("{whole}</tool_call>"),
+                format!("{whole}\n</tool_call>\n</tool_call>"),
+                // A brace or a bracket is missing.
+                format!("{}</tool_call>", inner.strip_suffix(['}', ']']).unwrap()),
+            ]);
+        }
+        if format == ToolFormat::Mistral {
+            texts.push(whole.replace("}}]", "}}}]"));
+        }
+        for text in texts {
+            assert_split(&rules, &text, &one);
+            // What follows is content, with its white space.
+            let more = [&one[..], &[content(" Done.")]].concat();
+            let is_closed = text.ends_with('>') || (format == ToolFormat::Mistral && text == whole);
+            if is_closed {
+                assert_split(&rules, &format!("{text} Done."), &more);
+            }
+        }
+    }
+}
+
+#[test]
+fn test_llamas_calls_may_be_divided_by_line_feeds_and_semicolons() {
+    let rules = tools(ToolFormat::Llama3, true);
+    let (f, g) = (r#"{"name": "f", "parameters": {"a": 1}}"#, r#"{"name": "g", "parameters": {}}"#);
+    let two = [call(0, "f", r#"{"a": 1}"#), call(1, "g", "{}")].concat();
+    for between in ["\n", "; ", ";", "\n\n", ", ", " ", "", ";\n", "\n<|python_tag|>", "}\n"] {
+        assert_split(&rules, &format!("{f}{between}{g}"), &two);
+        assert_split(&rules, &format!("<|python_tag|>{f}{between}{g}\n"), &two);
+    }
+    // What is no call is content, the mark before it too.
+    let more = [&call(0, "f", r#"{"a": 1}"#)[..], &[content("; and so on")]].concat();
+    assert_split(&rules, &format!("{f}; and so on"), &more);
+    let more = [&call(0, "f", r#"{"a": 1}"#)[..], &[content(r#"{"city": 1}"#)]].concat();
+    assert_split(&rules, &format!("{f}\n{{\"city\": 1}}"), &more);
+    // Only one is wanted.
+    let one = tools(ToolFormat::Llama3, false);
+    assert_split(&one, &format!("{f}\n{g}"), &call(0, "f", r#"{"a": 1}"#));
 }
 
 #[test]
