@@ -189,6 +189,7 @@ def chat_prompt(request: ChatRequest | TokenizeChatRequest) -> ChatPrompt:
     if continues and request.add_generation_prompt:
         raise refused("continue_final_message", "cannot be true along with add_generation_prompt")
     with_choice = request if isinstance(request, ChatRequest) else None
+    is_off = with_choice is not None and with_choice.reasoning_effort == "none"
     return ChatPrompt(
         Chat(
             messages=[message(m, f"messages[{i}]") for i, m in enumerate(request.messages)],
@@ -197,7 +198,8 @@ def chat_prompt(request: ChatRequest | TokenizeChatRequest) -> ChatPrompt:
             parallel_tool_calls=not with_choice or with_choice.parallel_tool_calls is not False,
             add_generation_prompt=not continues and request.add_generation_prompt is not False,
             continue_final_message=continues,
-            template_kwargs=template_kwargs(given(request.chat_template_kwargs)),
+            reasoning_off=is_off,
+            template_kwargs=template_kwargs(given(request.chat_template_kwargs), is_off),
         )
     )
 
@@ -264,14 +266,22 @@ def arguments(value: Raw | None, place: str) -> Raw:
     return raw.object_in_text(raw.text_of(told)) or told
 
 
-def template_kwargs(variables: Raw | None) -> dict[str, Raw]:
-    """Variables for the template; those that we or the template language own are refused."""
-    if variables is None:
-        return {}
-    found = raw.decoded(variables, dict[str, Raw], "chat_template_kwargs")
+def template_kwargs(variables: Raw | None, reasoning_off: bool = False) -> dict[str, Raw]:
+    """Variables for the template; those that we or the template language own are refused.
+
+    `reasoning_off` is said in the two words that published templates have for it.
+    """
+    found: dict[str, Raw] = {}
+    if variables is not None:
+        found = raw.decoded(variables, dict[str, Raw], "chat_template_kwargs")
     for name in found:
         if name in RESERVED_KWARGS:
             raise refused(f"chat_template_kwargs.{name[:64]}", "the name is reserved")
+    for name in ("enable_thinking", "thinking") if reasoning_off else ():
+        if bytes(found.get(name, FALSE)) != b"false":
+            reason = "must be false, or absent, where reasoning_effort is none"
+            raise refused(f"chat_template_kwargs.{name}", reason)
+        found[name] = FALSE
     return found
 
 
@@ -283,6 +293,7 @@ SMALL_BYTES = 1 << 16
 STOP_BYTES = 1 << 20
 """The same of `stop`: 64 texts of 1,024 characters, each of up to twelve bytes, and the ids."""
 EMPTY_TEXT = Raw(b'""')
+FALSE = Raw(b"false")
 ROLES = {"developer": "system", "function": "tool"}
 RESERVED_KWARGS = frozenset(
     {

@@ -71,7 +71,7 @@ RESPONSE = record(
         "metadata": {"type": "object", "additionalProperties": TEXT},
         "parallel_tool_calls": BOOLEAN,
         "previous_response_id": NULL,
-        "reasoning": record({"effort": NULL, "summary": NULL}),
+        "reasoning": record({"effort": {"enum": ["none", None]}, "summary": NULL}),
         "service_tier": TEXT,
         "store": {"const": False},
         "temperature": NUMBER,

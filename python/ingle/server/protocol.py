@@ -248,6 +248,13 @@ class ChatRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     add_generation_prompt: AddGenerationPrompt | None = None
     continue_final_message: ContinueFinalMessage | None = None
     chat_template_kwargs: TemplateKwargs = ABSENT
+    reasoning_effort: Annotated[
+        Literal["none"] | None,
+        about(
+            "none turns reasoning off, by the template's variables enable_thinking and thinking.",
+            off=("none",),
+        ),
+    ] = None
     max_tokens: MaxTokens | None = None
     max_completion_tokens: Annotated[
         MaxTokens | None, about("The same; wins over `max_tokens`.")

@@ -147,9 +147,10 @@ class TextOptions(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class ReasoningOptions(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Only with everything absent: how long a model thinks is its own affair."""
+    """How long a model thinks is its own affair."""
 
-    effort: None = None
+    effort: Literal["none"] | None = None
+    """`none` turns reasoning off, as `reasoning_effort` on chat completions; others are refused."""
     summary: None = None
     generate_summary: None = None
 

@@ -45,6 +45,7 @@ RENAMED = {
     "max_tokens": [("max_tokens", "max_output_tokens"), ("messages", "input")],
     "response_format": [("response_format", "text.format")],
     "tools": [("].function.", "].")],
+    "reasoning_effort": [("reasoning_effort", "reasoning.effort")],
 }
 """What is called otherwise in errors about a field, by that field."""
 SAME_FIELDS = (
@@ -87,6 +88,7 @@ def chat_request(request: ResponsesRequest) -> ChatRequest:
             for i, tool in enumerate(request.tools or ())
         ],
         tool_choice=choice,
+        reasoning_effort=request.reasoning.effort if request.reasoning else None,
         stream_options=StreamOptions(include_usage=True) if request.stream else None,
         **{name: getattr(request, name) for name in SAME_FIELDS},
     )
@@ -240,7 +242,10 @@ class Shape:
             "metadata": request.metadata or {},
             "parallel_tool_calls": request.parallel_tool_calls is not False,
             "previous_response_id": None,
-            "reasoning": {"effort": None, "summary": None},
+            "reasoning": {
+                "effort": request.reasoning.effort if request.reasoning else None,
+                "summary": None,
+            },
             "service_tier": "default",
             "store": False,
             "temperature": defaults["temperature"]

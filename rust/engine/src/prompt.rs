@@ -38,6 +38,14 @@ pub(crate) fn encode_prompt(
             tools = Tools::new(chat, served)?;
             let rendered = render(chat, tools.as_ref(), served)?;
             reasoning = reasoning_start(chat, &rendered, served);
+            if chat.reasoning_off && matches!(reasoning, Some((_, ReasoningStart::Opened))) {
+                let message = format!(
+                    "reasoning_effort: the chat template of model {} always opens the reasoning; it cannot be \
+                     turned off",
+                    served.name
+                );
+                return Err(EngineError::refused("reasoning_effort", message));
+            }
             let ids = served.tokenizer.encode_rendered(&rendered);
             let ids = ids.map_err(|error| text_refusal("messages", &error))?;
             (ids.into_iter().map(TokenId).collect(), "messages")

@@ -99,6 +99,9 @@ pub struct ChatPrompt {
     /// Leave the last message open.
     #[serde(default)]
     pub continue_final_message: bool,
+    /// The model answers without reasoning; a template that opens it all the same is refused.
+    #[serde(default)]
+    pub reasoning_off: bool,
     /// Further variables of the template.
     #[serde(default)]
     pub template_kwargs: serde_json::Map<String, serde_json::Value>,

@@ -242,6 +242,18 @@ def test_c11_template_kwargs_cannot_take_reserved_names():
         assert refused(chat, chat_template_kwargs={name: 1}) == f"chat_template_kwargs.{name}"
 
 
+def test_reasoning_effort_none_turns_reasoning_off():
+    made = chat(reasoning_effort="none", chat_template_kwargs={"x": 1})["prompts"][0]["chat"]
+    assert made["reasoning_off"] is True
+    assert made["template_kwargs"] == {"x": 1, "enable_thinking": False, "thinking": False}
+    assert "reasoning_off" not in chat(reasoning_effort=None)["prompts"][0]["chat"]
+    same = chat(reasoning_effort="none", chat_template_kwargs={"thinking": False})
+    assert same["prompts"][0]["chat"]["template_kwargs"]["enable_thinking"] is False
+    for name in ("thinking", "enable_thinking"):
+        fields = {"reasoning_effort": "none", "chat_template_kwargs": {name: True}}
+        assert refused(chat, **fields) == f"chat_template_kwargs.{name}"
+
+
 def test_c15_both_names_of_reasoning_are_read():
     for name in ("reasoning_content", "reasoning"):
         made = messages(chat({"role": "assistant", "content": "x", name: "because"}))

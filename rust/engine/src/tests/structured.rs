@@ -312,6 +312,18 @@ fn test_reasoning_is_told_apart_also_where_the_prompt_opens_it() {
     let quiet = json!({ "chat": { "template_kwargs": { "quiet": true } } });
     let choice = answer(&bench, quiet);
     assert_eq!(choice["message"]["content"], "hm, hm\n</think>\n\nYes.");
+    // Turned off where the template can; one that opens it all the same is refused.
+    let off = json!({ "chat": { "reasoning_off": true, "template_kwargs": { "quiet": true } } });
+    assert_eq!(answer(&bench, off)["message"]["content"], "hm, hm\n</think>\n\nYes.");
+    let mut vain = open.clone();
+    vain["chat"]["reasoning_off"] = json!(true);
+    match bench.submit(&chat(vain)) {
+        Err(EngineError::Refused { message, param, .. }) => {
+            assert_eq!(param.as_deref(), Some("reasoning_effort"));
+            assert!(message.contains("cannot be turned off"), "{message}");
+        }
+        other => panic!("{other:?}"),
+    }
     // A grammar binds what follows the reasoning.
     let mut bound = open;
     bound["grammar"] =
