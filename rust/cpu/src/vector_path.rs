@@ -1,6 +1,8 @@
 //! Which vector instructions run, decided once at load, and the macro that compiles one plain
 //! function for each path. Any thread.
 
+use std::ffi::OsStr;
+
 use crate::{CpuError, CpuPath};
 
 /// A path that this processor can run: the only constructor checks it.
@@ -18,8 +20,13 @@ pub(crate) enum Kind {
 }
 
 impl VectorPath {
-    /// Resolves a wish.
+    /// Resolves a wish; `Auto` leaves it to the variable `INGLE_CPU_PATH` of the environment, if that is set: tests
+    /// run on each path with it, and bits of another machine can be had again.
     pub(crate) fn resolve(path: CpuPath) -> Result<Self, CpuError> {
+        let path = match path {
+            CpuPath::Auto => named(std::env::var_os("INGLE_CPU_PATH").as_deref())?,
+            path => path,
+        };
         #[cfg(target_arch = "x86_64")]
         {
             let avx2 = is_x86_feature_detected!("avx2")
@@ -65,6 +72,18 @@ impl VectorPath {
             .into_iter()
             .filter_map(|path| Self::resolve(path).ok())
             .collect()
+    }
+}
+
+/// The path that the environment names.
+fn named(name: Option<&OsStr>) -> Result<CpuPath, CpuError> {
+    let Some(name) = name else { return Ok(CpuPath::Auto) };
+    match name.to_str() {
+        Some("" | "auto") => Ok(CpuPath::Auto),
+        Some("avx512") => Ok(CpuPath::Avx512),
+        Some("avx2") => Ok(CpuPath::Avx2),
+        Some("portable") => Ok(CpuPath::Portable),
+        _ => Err(CpuError::PathUnknown(name.to_string_lossy().chars().take(64).collect())),
     }
 }
 
@@ -125,3 +144,20 @@ macro_rules! per_path {
     };
 }
 pub(crate) use per_path;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_the_environment_names_a_path_that_exists() {
+        let path = |name: &str| named(Some(OsStr::new(name)));
+        assert_eq!(named(None).unwrap(), CpuPath::Auto);
+        assert_eq!(path("auto").unwrap(), CpuPath::Auto);
+        assert_eq!(path("avx512").unwrap(), CpuPath::Avx512);
+        assert_eq!(path("avx2").unwrap(), CpuPath::Avx2);
+        assert_eq!(path("portable").unwrap(), CpuPath::Portable);
+        let error = path("sse").unwrap_err().to_string();
+        assert_eq!(error, "INGLE_CPU_PATH: \"sse\", must be auto, avx512, avx2 or portable");
+    }
+}
