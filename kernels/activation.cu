@@ -2,12 +2,12 @@
 //
 // Shapes: gate_up [rows, 2 * intermediate_size] act, gate first then up; bias [2 * intermediate_size]
 //   f32 or null; out [rows, intermediate_size] act. Contiguous, 16-byte aligned.
-// `kind`: 0 SiLU (x * sigmoid(x)), 1 GELU by tanh. Numerics: f32, one rounding to act.
-// Launch: grid (rows, ceil(intermediate_size / 2048)), block 256. intermediate_size % 8 == 0.
+// `kind`: GATE_SILU (x * sigmoid(x)) or GATE_GELU_TANH. Numerics: f32, one rounding to act.
+// Launch: grid (rows, ceil(intermediate_size / GATE_COLUMNS)), block 256. intermediate_size % 8 == 0.
 #include "ptx.cuh"
 
 DEV float gate_f32(float x, u32 kind) {
-    if (kind == 0) return __fdividef(x, 1.0f + exp2_approx(-fmaxf(x, -80.0f) * LOG2E));
+    if (kind == GATE_SILU) return __fdividef(x, 1.0f + exp2_approx(-fmaxf(x, -80.0f) * LOG2E));
     float inner = 0.7978845608028654f * (x + 0.044715f * x * x * x);
     return 0.5f * x * (1.0f + tanh_f32(inner));
 }
@@ -28,7 +28,7 @@ ENTRY(act_mul_rows)
  act* __restrict__ out, u32 kind) {
     grid_trigger();
     grid_wait();
-    u32 width = DIM(intermediate_size), i = blockIdx.y * 2048 + threadIdx.x * 8;
+    u32 width = DIM(intermediate_size), i = blockIdx.y * GATE_COLUMNS + threadIdx.x * 8;
     if (i >= width) return;
     const act* row = gate_up + (u64)blockIdx.x * 2 * width;
     uint4 g = *(const uint4*)(row + i), u = *(const uint4*)(row + width + i), o;

@@ -2,23 +2,24 @@
 //
 // Shapes: q, out [T_pad, num_heads, HEAD_DIM] act; KV pages in bytes at kv_base + block * block_stride
 //   + layer_offset: [K, V][num_kv_heads][block_size][HEAD_DIM] act; block_table [num_slots, max_blocks]
-//   u32; plan as step_prepare.cu writes it; partials [2 * G][64 * (HEAD_DIM + 2)] f32 workspace;
+//   u32; plan as step_prepare.cu writes it; partials [2 * G][QUERY_ROWS * (HEAD_DIM + 2)] f32 workspace;
 //   counters [G] u32, zero before and after. out rows of padded tokens become zero.
 // A token at position p sees positions (p - window, p], all of [0, p] if window is 0. Built with -DCAUSAL=0
-//   every token sees all of its sequence: the plan must come from step_prepare with flag bit 2, window 0, and
+//   every token sees all of its sequence: the plan must come from step_prepare with PLAN_NOT_CAUSAL, window 0, and
 //   a row must hold its whole sequence.
 //   Scores are scale * q.k, then softcap * tanh(score / softcap) if softcap > 0.
 // Work: the (entry, kv head, tile) triples of the plan lie on a line, each as long as it takes time, and
 //   each (entry, kv head) a little longer; a CTA takes the tiles that begin in its equal stretch, so that the end of one (entry, kv head) and the start of the next share a pipeline. Where a
 //   run cuts a pair, the pieces go to `partials` and the CTA that arrives last merges them in order
-//   (stream-K, Osama et al. 2023): sums do not depend on who is last. Entries of at most 16 packed
-//   rows (decode) split a tile's tokens over the warps, others split the packed rows. Under flag bit 0 no
-//   pair is cut and no entry is a decode: a row's bits depend on neither its chunk nor the batch. Flag bit 3:
-//   rows of prompts are not in the plan, attention_prefill.cu runs behind this kernel and beside its end.
+//   (stream-K, Osama et al. 2023): sums do not depend on who is last. Entries of at most DECODE_ROWS packed
+//   rows split a tile's tokens over the warps, others split the packed rows. Under PLAN_WHOLE no
+//   pair is cut and no entry is a decode: a row's bits depend on neither its chunk nor the batch. Under
+//   PLAN_PROMPT_FOLLOWS rows of prompts are not in the plan, attention_prefill.cu runs behind this kernel.
 // Numerics: act operands on the tensor cores, f32 scores, sums and output; P rounded to act.
 // Launch: grid G (as given to step_prepare), block 128, dynamic shared memory
-//   ATTN_STAGES * 2 * KT * (HEAD_DIM + 8) * 2 + 1024
-//   + (HEAD_DIM == 256 ? 64 : ATTN_STAGES * 8) * (HEAD_DIM + 8) * 2 bytes, KT = 64 (32 if HEAD_DIM is 256).
+//   ATTN_STAGES * 2 * KT * LD * 2 + ATTENTION_TAIL_BYTES + (HEAD_DIM == 256 ? QUERY_ROWS : ATTN_STAGES *
+//   ATTENTION_SMALL_ROWS) * LD * 2 bytes, LD = HEAD_DIM + ATTENTION_ROW_PAD, KT = KV_TILE (KV_TILE_256 if
+//   HEAD_DIM is 256).
 #include "ptx.cuh"
 
 #ifndef ATTN_STAGES
@@ -29,22 +30,20 @@
 #endif
 
 constexpr int D = HEAD_DIM;
-constexpr int KT = D == 256 ? 32 : 64;        // tokens a tile
-constexpr int Q_ROWS = 64;                    // packed rows of a prefill entry
-constexpr int LD = D + 8;                     // elements a row in shared memory: no bank conflicts
+constexpr int KT = D == 256 ? KV_TILE_256 : KV_TILE;  // tokens a tile
+constexpr int Q_ROWS = QUERY_ROWS;            // packed rows of a prefill entry
+constexpr int LD = D + ATTENTION_ROW_PAD;     // elements a row in shared memory: no bank conflicts
 constexpr int CHUNKS = D / 8;                 // 16-byte pieces a row
 constexpr int DN = D / 8, DK = D / 16;        // mma tiles over HEAD_DIM
-constexpr int THREADS = 128, WARPS = 4;
+constexpr int THREADS = ATTENTION_THREADS, WARPS = THREADS / 32;
 constexpr bool Q_IN_REGISTERS = D <= 128;
 constexpr int KV_WARPS = KT / 16;             // warps that share a decode tile
 constexpr u32 STAGE_BYTES = 2 * KT * LD * 2;
 // Registers: q rows of small entries, copied ahead with the first tile of a piece. Else: all q rows.
-constexpr u32 SMALL_ROWS = 8, SMALL_BYTES = SMALL_ROWS * LD * 2;
+constexpr u32 SMALL_ROWS = ATTENTION_SMALL_ROWS, SMALL_BYTES = SMALL_ROWS * LD * 2;
 constexpr u32 Q_BYTES = Q_IN_REGISTERS ? ATTN_STAGES * SMALL_BYTES : Q_ROWS * LD * 2;
 constexpr u32 SHORT = 4;           // tiles; see may_cut
-// Lengths on the line, as in step_prepare.cu: of a tile, and what a pair adds for its start and end.
-constexpr u32 DECODE_TILE = 2, DECODE_PAIR = 0, PREFILL_TILE = 4, PREFILL_PAIR = 4;
-constexpr u32 PLAN_HEADER = 16;
+static_assert(WARPS * 16 * sizeof(float2) + sizeof(u32) <= ATTENTION_TAIL_BYTES, "what lies behind the rows of q");
 
 struct Problem {
     const act* q;
@@ -70,12 +69,13 @@ DEV void enter(Cursor& c, const Problem& p) {
     c.before = p.total;
     c.tile_begin = 0, c.tile_end = 1, c.packed_begin = 0, c.packed_end = 1;
     if (c.entry < p.num_entries) {
-        const uint4* words = (const uint4*)(p.entries + 8 * c.entry);
+        // A PlanEntry in two loads.
+        const uint4* words = (const uint4*)(p.entries + WORDS(PlanEntry) * c.entry);
         uint4 a = words[0], b = words[1];
         c.first_token = a.x, c.slot = a.y, c.start = a.z, c.packed_begin = a.w;
         c.packed_end = b.x, c.tile_begin = b.y, c.tile_end = b.z, c.before = b.w;
     }
-    c.decode = c.packed_end - c.packed_begin <= 16 && !(p.flags & 1);
+    c.decode = c.packed_end - c.packed_begin <= DECODE_ROWS && !(p.flags & PLAN_WHOLE);
     c.tile = c.tile_begin;
 }
 
@@ -96,16 +96,16 @@ DEV u32 last_seen(const Cursor& c, const Problem& p, u32 packed) {
 
 DEV u32 tiles_of(const Cursor& c) { return c.tile_end - c.tile_begin; }
 DEV bool is_small(const Cursor& c) { return c.packed_end - c.packed_begin <= SMALL_ROWS; }
-DEV u32 tile_length(const Cursor& c) { return c.decode ? DECODE_TILE : PREFILL_TILE; }
+DEV u32 tile_length(const Cursor& c) { return c.decode ? DECODE_TILE_LENGTH : PREFILL_TILE_LENGTH; }
 DEV u32 pair_length(const Cursor& c) {
-    return tiles_of(c) * tile_length(c) + (c.decode ? DECODE_PAIR : PREFILL_PAIR);
+    return tiles_of(c) * tile_length(c) + (c.decode ? DECODE_PAIR_LENGTH : PREFILL_PAIR_LENGTH);
 }
 
-// Whether the pair (entry, head) may be cut; if not, all of it belongs to where it begins. Flag bit 0:
-// nothing is cut. Bit 1: there is so little work that joining the pieces of a short pair costs more than
+// Whether the pair (entry, head) may be cut; if not, all of it belongs to where it begins. PLAN_WHOLE:
+// nothing is cut. PLAN_FEW: there is so little work that joining the pieces of a short pair costs more than
 // they save.
 DEV bool may_cut(const Cursor& c, const Problem& p) {
-    return !(p.flags & 1) && !((p.flags & 2) && tiles_of(c) <= SHORT);
+    return !(p.flags & PLAN_WHOLE) && !((p.flags & PLAN_FEW) && tiles_of(c) <= SHORT);
 }
 
 DEV u32 pair_place(const Cursor& c) { return c.before + c.head * pair_length(c); }
@@ -514,7 +514,8 @@ DEV void finish_piece(const Piece& piece, const Cursor& c, const Problem& p, flo
 DEV void zero_padding(const Problem& p, const u32* plan) {
     u64 words = (u64)p.num_heads * D / 8;
     uint4* rows = (uint4*)p.out;
-    for (u32 t = plan[4] + blockIdx.x; t < plan[5]; t += gridDim.x)
+    for (u32 t = FIELD(plan, PlanHeader, num_tokens) + blockIdx.x; t < FIELD(plan, PlanHeader, padded_tokens);
+         t += gridDim.x)
         for (u32 i = threadIdx.x; i < words; i += THREADS) rows[t * words + i] = make_uint4(0, 0, 0, 0);
 }
 
@@ -525,19 +526,22 @@ PASTE(attention_paged, DT, sm80)
  u32 window) {
     extern __shared__ __align__(128) u8 smem[];
     // The plan is older than the kernel before this one, which triggered only after its own wait.
-    bool prompt_follows = plan[3] & 8;
+    bool prompt_follows = FIELD(plan, PlanHeader, flags) & PLAN_PROMPT_FOLLOWS;
     if (!prompt_follows) grid_trigger();
     u8* q_smem = smem + ATTN_STAGES * STAGE_BYTES;
     float2* ml_smem = (float2*)(q_smem + Q_BYTES);
     u32* flag = (u32*)(ml_smem + WARPS * 16);
-    Problem p{q, out, plan + PLAN_HEADER + (plan[6] + 7) / 8 * 8, block_table, kv_base + layer_offset,
-              block_stride, partials, counters, scale, softcap, window, plan[2], DIM(num_heads),
+    Problem p{q, out, plan + WORDS(PlanHeader) + plan_grid(FIELD(plan, PlanHeader, grid)), block_table,
+              kv_base + layer_offset,
+              block_stride, partials, counters, scale, softcap, window, FIELD(plan, PlanHeader, length_per_cta),
+              DIM(num_heads),
               DIM(num_kv_heads), DIM(num_heads) / DIM(num_kv_heads), DIM(block_size),
-              DIM(max_blocks), plan[3], plan[0], plan[1]};
+              DIM(max_blocks), FIELD(plan, PlanHeader, flags), FIELD(plan, PlanHeader, num_entries),
+              FIELD(plan, PlanHeader, total_length)};
     u32 begin = blockIdx.x * p.per_cta, end = min(begin + p.per_cta, p.total);
     Cursor next;
     if (begin < end) {
-        next.entry = plan[PLAN_HEADER + blockIdx.x];
+        next.entry = plan[WORDS(PlanHeader) + blockIdx.x];
         seek(next, p, begin);
     }
     grid_wait();

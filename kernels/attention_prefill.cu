@@ -3,19 +3,18 @@
 // Shapes: q, out [T_pad, num_heads, HEAD_DIM] act; KV pages as attention.cu has them, seen through `kv_map`:
 //   a tensor map over {HEAD_DIM, block_size, num_kv_heads, 2 (K, V), blocks} act from the layer's address
 //   on, box {64, min(block_size, KV_TILE)} and 128-byte swizzle, zeros beyond HEAD_DIM; block_table
-//   [num_slots, max_blocks] u32; plan as step_prepare.cu writes it for prompts: [0] entries, then from
-//   word 16 on entries [8]: {first_token, slot, start, packed_begin, packed_end, tile_begin, tile_end,
-//   kv_end}; counter: one u32, zero before. Writes the rows of the plan's entries, no others.
+//   [num_slots, max_blocks] u32; plan as step_prepare.cu writes it for prompts: PromptHeader, then
+//   PromptEntry; counter: one u32, zero before. Writes the rows of the plan's entries, no others.
 // A token at position p sees positions (p - window, p], all of [0, p] if window is 0.
 //   Scores are scale * q.k, then softcap * tanh(score / softcap) if softcap > 0.
-// Work: an item is an (entry, kv head): up to 128 packed rows, row = token * group + head in its group,
+// Work: an item is an (entry, kv head): up to PROMPT_ROWS packed rows, row = token * group + head in its group,
 //   against the KV tiles [tile_begin, tile_end), the last one first. Blocks take items in order, the next one
 //   from `counter` (which blocks get which item changes nothing in the results).
 // Roles (FlashAttention-3, Shah et al. 2024): warp group 0 only loads; groups 1 and 2 hold 64 rows each.
 //   A group starts q.k of the next tile before p.v of this one, and takes the exponentials of the one while
 //   the tensor cores work on the other; named barriers let the two groups take turns at the tensor cores.
 // Numerics: act operands, f32 scores, sums and output; P rounded to act.
-// Launch: behind attention.cu, whose plan has flag bit 3; grid up to one block an SM, block 384, dynamic
+// Launch: behind attention.cu, whose plan has PLAN_PROMPT_FOLLOWS; grid up to one block an SM, block 384, dynamic
 //   shared memory 1 KiB + (128 + 4 * KT) * 128 * BOXES + 256 bytes. It does not wait for attention.cu, which
 //   writes other rows, before its own end: what it reads is complete when attention.cu starts dependents.
 #include "ptx.cuh"
@@ -24,15 +23,15 @@ constexpr int D = HEAD_DIM;
 constexpr int BOX = 64;                      // elements of one swizzled row of 128 bytes
 constexpr int BOXES = (D + BOX - 1) / BOX;
 constexpr int Q_GROUP = 64;                  // packed rows of a consumer group
-constexpr int KT = D == 256 ? 64 : 128;      // tokens a tile
+constexpr int KT = D == 256 ? PROMPT_TILE_256 : PROMPT_TILE;  // tokens a tile
 constexpr int STAGES = 2;
 constexpr int SN = KT / 2;                   // score registers a thread: KT / 8 groups of 4
 constexpr int ON = D / 2;                    // output registers a thread
 constexpr u32 BOX_BYTES = KT * 128;
 constexpr u32 KV_BYTES = BOXES * BOX_BYTES;
 constexpr u32 Q_GROUP_BYTES = BOXES * Q_GROUP * 128;
-constexpr u32 THREADS = 384;
-constexpr u32 PLAN_HEADER = 16;
+constexpr u32 THREADS = PROMPT_THREADS;
+static_assert(2 * Q_GROUP == PROMPT_ROWS, "two groups hold an entry");
 constexpr u32 ITEM_SLOTS = 2;
 
 struct __align__(64) TensorMap {
@@ -132,12 +131,10 @@ DEV u64 descriptor(u32 address, u32 box_bytes) {
 
 // ---- one consumer group -------------------------------------------------------------------------
 
-struct Entry {
-    u32 first_token, slot, start, packed_begin, packed_end, tile_begin, tile_end, kv_end;
-};
+typedef PromptEntry Entry;
 
 DEV Entry load_entry(const u32* plan, u32 index) {
-    const uint4* words = (const uint4*)(plan + PLAN_HEADER + 8 * index);
+    const uint4* words = (const uint4*)(plan + WORDS(PromptHeader) + WORDS(PromptEntry) * index);
     uint4 a = words[0], b = words[1];
     return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
 }
@@ -427,7 +424,7 @@ PASTE(attention_prefill, DT, sm90)
     __syncthreads();
     grid_trigger();
     u32 kv_heads = DIM(num_kv_heads), num_heads = DIM(num_heads), group = num_heads / kv_heads;
-    u32 items = plan[0] * kv_heads;
+    u32 items = FIELD(plan, PromptHeader, num_entries) * kv_heads;
     Ring kr{0, 0}, vr{0, 0};
     if (group_of_warps == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");

@@ -1,19 +1,20 @@
 // y = x W^T for few rows of x: a persistent grid streams W once, many loads ahead.
 //
 // Shapes: x [rows, gemm_k] act; w [gemm_n, gemm_k] act; rows <= GEMM_ROWS (macro: 8, 16, 32 or 64).
-//   GEMM_EPI 0: out [rows, gemm_n] act.  1: out [rows, gemm_n] f32, out += y.  3: the same, out = y.
-//   GEMM_EPI 2: w holds gemm_n / 2 gate rows, then as many up rows; out [rows, gemm_n / 2] act =
-//   gate(y_gate) * y_up; `kind` 0 SiLU, 1 GELU by tanh.
-// Contiguous, 16-byte aligned; gemm_k % 8 == 0; gemm_n % 16 == 0 (32 for EPI 2).
-// How: a CTA takes every gridDim.x-th group of 16 rows of W (16 gate and 16 up rows for EPI 2); its 8 warps
+//   GEMM_EPI (GEMM_OUT_*) ACT: out [rows, gemm_n] act. ADD_F32: out [rows, gemm_n] f32, out += y. F32: the
+//   same, out = y. GATED: w holds gemm_n / 2 gate rows, then as many up rows; out [rows, gemm_n / 2] act =
+//   gate(y_gate) * y_up; `kind` GATE_SILU or GATE_GELU_TANH.
+// Contiguous, 16-byte aligned; gemm_k % 8 == 0; gemm_n % 16 == 0 (32 for GATED).
+// How: a CTA takes every gridDim.x-th group of 16 rows of W (16 gate and 16 up rows for GATED); its 8 warps
 //   share K. Each lane copies what it will multiply, 16 bytes of rows g and g + 8 at a time, into its own
 //   places of a ring in shared memory (no barrier), and reads it back as mma A fragments; x is read with the
 //   same permutation of K, which the product does not see. The ring runs on across groups.
 // Numerics: f32 accumulation; the warps' sums are added in warp order, so a row's result depends
 //   neither on `rows` nor on the other rows nor on the grid.
-// Launch: grid up to gemm_n / 16 (gemm_n / 32 for EPI 2), best CTAs an SM * SMs; block 256; dynamic shared
-//   memory GEMM_STAGES * GEMM_STEPS * TILES * 8192 + TILES * GEMM_ROWS * 512
-//   + (GEMM_X_SHARED ? GEMM_ROWS * (roundup(2 * gemm_k, 128) + 64) : 0) bytes, TILES = EPI 2 ? 2 : 1.
+// Launch: grid up to gemm_n / 16 (gemm_n / 32 for GATED), best CTAs an SM * SMs; block 256; dynamic shared
+//   memory GEMM_STAGES * GEMM_STEPS * TILES * GEMM_STEP_BYTES + TILES * GEMM_ROWS * GEMM_SUM_BYTES
+//   + (GEMM_X_SHARED ? GEMM_ROWS * (roundup(2 * gemm_k, GEMM_X_ROUND_BYTES) + GEMM_X_PAD_BYTES) : 0) bytes,
+//   TILES = GATED ? 2 : 1.
 //   The first weights are read before griddepcontrol.wait: W must not be written by the kernel before.
 #include "ptx.cuh"
 
@@ -34,11 +35,12 @@
 #endif
 
 constexpr int NT = GEMM_ROWS / 8;             // mma tiles over rows of x
-constexpr int TILES = GEMM_EPI == 2 ? 2 : 1;  // mma tiles over rows of W
-constexpr int WARPS = 8, THREADS = 256, STEPS = GEMM_STEPS;  // 32 elements of K a step
+constexpr int TILES = GEMM_EPI == GEMM_OUT_GATED ? 2 : 1;  // mma tiles over rows of W
+constexpr int THREADS = GEMM_THREADS, WARPS = THREADS / 32, STEPS = GEMM_STEPS;  // 32 elements of K a step
 constexpr u32 ROUND = WARPS * STEPS * 32;     // elements of K that a CTA reads at once
 constexpr u32 PIECES = TILES * 2 * STEPS;     // 16-byte pieces of a lane a stage
 constexpr u32 STAGE_BYTES = PIECES * THREADS * 16;
+static_assert(STAGE_BYTES == STEPS * TILES * GEMM_STEP_BYTES && WARPS * 16 * 4 == GEMM_SUM_BYTES, "as the host counts");
 
 struct Problem {
     const act *x, *w;
@@ -117,7 +119,7 @@ DEV void multiply(float (&sum)[TILES][NT][4], const Problem& p, const u8* stage,
 }
 
 DEV float gate_f32(float x, u32 kind) {
-    if (kind == 0) return __fdividef(x, 1.0f + exp2_approx(-fmaxf(x, -80.0f) * LOG2E));
+    if (kind == GATE_SILU) return __fdividef(x, 1.0f + exp2_approx(-fmaxf(x, -80.0f) * LOG2E));
     float inner = 0.7978845608028654f * (x + 0.044715f * x * x * x);
     return 0.5f * x * (1.0f + tanh_f32(inner));
 }
@@ -146,10 +148,10 @@ DEV void finish(float (&sum)[TILES][NT][4], const Problem& p, void* out, float* 
             for (int w = 1; w < WARPS; w++) total[tile] += parts[w * SIZE + tile * GEMM_ROWS * 16 + i];
         }
         u64 at = i / 16 * (u64)(p.gemm_n / TILES) + group * 16 + i % 16;
-        if (GEMM_EPI == 0) ((act*)out)[at] = f32_to_act(total[0]);
-        if (GEMM_EPI == 1) ((float*)out)[at] += total[0];
-        if (GEMM_EPI == 2) ((act*)out)[at] = f32_to_act(gate_f32(total[0], p.kind) * total[TILES - 1]);
-        if (GEMM_EPI == 3) ((float*)out)[at] = total[0];
+        if (GEMM_EPI == GEMM_OUT_ACT) ((act*)out)[at] = f32_to_act(total[0]);
+        if (GEMM_EPI == GEMM_OUT_ADD_F32) ((float*)out)[at] += total[0];
+        if (GEMM_EPI == GEMM_OUT_GATED) ((act*)out)[at] = f32_to_act(gate_f32(total[0], p.kind) * total[TILES - 1]);
+        if (GEMM_EPI == GEMM_OUT_F32) ((float*)out)[at] = total[0];
     }
     __syncthreads();
 }
@@ -160,7 +162,8 @@ PASTE(gemm_stream, DT, sm80)
     extern __shared__ __align__(128) u8 smem[];
     float* parts = (float*)(smem + GEMM_STAGES * STAGE_BYTES);
     u8* x_smem = (u8*)parts + WARPS * TILES * GEMM_ROWS * 16 * 4;
-    Problem p{x, w, DIM(gemm_n), DIM(gemm_k), rows, kind, (DIM(gemm_k) * 2 + 127) / 128 * 128 + 64};
+    u32 x_rounds = (DIM(gemm_k) * 2 + GEMM_X_ROUND_BYTES - 1) / GEMM_X_ROUND_BYTES;
+    Problem p{x, w, DIM(gemm_n), DIM(gemm_k), rows, kind, x_rounds * GEMM_X_ROUND_BYTES + GEMM_X_PAD_BYTES};
     u32 ring = smem_address(smem), issued = 0;
     Cursor next;
     next.group = blockIdx.x;

@@ -2,15 +2,17 @@
 //
 // log_prob = logit - ln(sum over vocab_size of e^logit). Rank 1 is the best; rank and best tokens
 //   consider ids below sample_vocab; equal values go by lowest id.
-// Shapes: logits [rows, vocab_size] f32; out [rows, 48] u32: [0] token, [1] status (0 ok, 1 not finite),
-//   [2] log_prob f32, [3] rank, [4] number of best tokens, [8, 28) their ids, [28, 48) their log-probs.
-// log_probs_rows: targets [rows] u32, k <= 20 for all rows. Launch: grid rows, block 512.
-// log_probs_samples: after sample_finish; adds words [2, 48) to rows of `out` whose slot wants
-//   log-probs (word 12 of 16, NONE: none), whose status is 0 and whose sample is not late (flags bit 2). Launch: grid S_pad, block 512.
+// Shapes: logits [rows, vocab_size] f32; out [rows] SampleOut.
+// log_probs_rows: targets [rows] u32, k <= MAX_BEST for all rows. Launch: grid rows, block 512.
+// log_probs_samples: after sample_finish; adds what lies behind token and status to rows of `out` whose slot
+//   wants log-probs, whose status is STATUS_OK and whose sample is not SAMPLE_LATE. Launch: grid S_pad, block 512.
 // Numerics: f32 exponentials and sums of 16, f64 beyond, in a fixed order.
 #include "ptx.cuh"
 
-constexpr u32 OUT_WORDS = 48, MOST_BEST = 20, LIST = 512, SLOT_WORDS = 16, SLOT_LOG_PROBS = 12, SAMPLE_LATE = 4;
+constexpr u32 LIST = 512;
+
+DEV u32& best_id(u32* out, u32 rank) { return out[WORD(SampleOut, best_ids) + rank]; }
+DEV u32& best_log_prob(u32* out, u32 rank) { return out[WORD(SampleOut, best_log_probs) + rank]; }
 
 struct Ranked {
     float value;
@@ -77,7 +79,7 @@ DEV void best_by_passes(const float* x, u32 valid, u32 k, float log_sum, u32* ou
             if ((j == 0 || before(last, here)) && before(here, mine)) mine = here;
         });
         last = block_first(mine, m);
-        if (threadIdx.x == 0) out[8 + j] = last.id, out[28 + j] = __float_as_uint(last.value - log_sum);
+        if (threadIdx.x == 0) best_id(out, j) = last.id, best_log_prob(out, j) = __float_as_uint(last.value - log_sum);
     }
 }
 
@@ -96,8 +98,8 @@ DEV void write_best(const float* x, u32 valid, u32 k, float floor, float log_sum
         u32 rank = 0;
         for (u32 j = 0; j < size; j++) rank += before(m.list[j], m.list[i]);
         if (rank < k) {
-            out[8 + rank] = m.list[i].id;
-            out[28 + rank] = __float_as_uint(m.list[i].value - log_sum);
+            best_id(out, rank) = m.list[i].id;
+            best_log_prob(out, rank) = __float_as_uint(m.list[i].value - log_sum);
         }
     }
 }
@@ -117,7 +119,7 @@ DEV void row_log_probs(const float* x, u32 vocab_size, u32 valid, u32 token, u32
     });
     if (threadIdx.x == 0) m.rank = 1;
     if (__syncthreads_or(bad)) {
-        if (threadIdx.x == 0) out[0] = token, out[1] = 1;
+        if (threadIdx.x == 0) FIELD(out, SampleOut, token) = token, FIELD(out, SampleOut, status) = STATUS_NOT_FINITE;
         return;
     }
     ahead = warp_sum_u32(ahead);
@@ -141,9 +143,13 @@ DEV void row_log_probs(const float* x, u32 vocab_size, u32 valid, u32 token, u32
     sum = 0.0;
     for (u32 w = 0; w < 16; w++) sum += m.sums[w];
     float log_sum = top + (float)log(sum);
-    k = min(min(k, MOST_BEST), valid);
+    k = min(min(k, MAX_BEST), valid);
     if (threadIdx.x == 0) {
-        out[0] = token, out[1] = 0, out[2] = __float_as_uint(own - log_sum), out[3] = m.rank, out[4] = k;
+        FIELD(out, SampleOut, token) = token;
+        FIELD(out, SampleOut, status) = STATUS_OK;
+        FIELD(out, SampleOut, log_prob) = __float_as_uint(own - log_sum);
+        FIELD(out, SampleOut, rank) = m.rank;
+        FIELD(out, SampleOut, num_best) = k;
     }
     if (k > 0) write_best(x, valid, k, floor_of(best, k, m), log_sum, out, m);
 }
@@ -157,22 +163,23 @@ PASTE(log_probs_rows, f32, sm80)
     u64 row = blockIdx.x;
     u32 token = min(targets[row], DIM(vocab_size) - 1);
     row_log_probs(logits + row * DIM(vocab_size), DIM(vocab_size), DIM(sample_vocab), token, k,
-                  out + row * OUT_WORDS, m);
+                  out + row * WORDS(SampleOut), m);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1)
 PASTE(log_probs_samples, f32, sm80)
-(Dims dims, const float* __restrict__ logits, const u32* meta, const u32* slots, u32* out) {
+(Dims dims, const float* __restrict__ logits, const u32* step, const Slot* slots, u32* out) {
     __shared__ Memory m;
     grid_trigger();
     grid_wait();
     u64 s = blockIdx.x;
-    if (s >= meta[2]) return;
-    const u32* sample = meta + meta[7] + 4 * s;
-    u32 k = slots[(u64)sample[2] * SLOT_WORDS + SLOT_LOG_PROBS];
-    out += s * OUT_WORDS;
-    if (k == NONE || (sample[3] & SAMPLE_LATE) || out[1] != 0) return;
-    u32 token = out[0];
+    if (s >= FIELD(step, StepHeader, num_samples)) return;
+    const u32* sample = samples_of(step) + WORDS(StepSample) * s;
+    u32 k = slots[FIELD(sample, StepSample, slot)].log_probs;
+    out += s * WORDS(SampleOut);
+    if (k == NONE || (FIELD(sample, StepSample, flags) & SAMPLE_LATE) || FIELD(out, SampleOut, status) != STATUS_OK)
+        return;
+    u32 token = FIELD(out, SampleOut, token);
     __syncthreads();
     row_log_probs(logits + s * DIM(vocab_size), DIM(vocab_size), DIM(sample_vocab), token, k, out, m);
 }

@@ -1,6 +1,7 @@
 // Mixture of experts: routing, sorting by expert, grouped GEMM and the weighted sum back.
 //
-// T tokens, E = num_experts <= 512, k = experts_per_token <= 16, n = T * k entries; entry = token * k + j.
+// T tokens, E = num_experts <= MAX_EXPERTS, k = experts_per_token <= MAX_EXPERTS_PER_TOKEN,
+// n = T * k entries; entry = token * k + j.
 // moe_route: logits [T, E] f32 -> ids [T, k] u32, weights [T, k] f32: softmax over all experts, the k
 //   best (lowest id on ties), `normalise` scales them to sum to 1. One warp a token.
 //   Launch: grid ceil(T / 4), block 128.
@@ -14,14 +15,15 @@
 // Numerics: f32 everywhere, GEMM with f32 accumulation and one rounding to act.
 #include "ptx.cuh"
 
-constexpr int PER_LANE = 16;  // experts a lane can hold
+constexpr int PER_LANE = MAX_EXPERTS / 32;  // experts a lane can hold
+static_assert(MAX_EXPERTS_PER_TOKEN <= 32, "a lane keeps one choice of its token");
 
 ENTRY_F32(moe_route)
 (Dims dims, const float* __restrict__ logits, u32* __restrict__ ids, float* __restrict__ weights,
  u32 normalise, u32 num_tokens) {
     grid_trigger();
     grid_wait();
-    u32 lane = threadIdx.x & 31, token = blockIdx.x * 4 + (threadIdx.x >> 5), E = DIM(num_experts);
+    u32 lane = threadIdx.x & 31, token = blockIdx.x * MOE_ROUTE_TOKENS + (threadIdx.x >> 5), E = DIM(num_experts);
     if (token >= num_tokens) return;
     float p[PER_LANE], top = NEG_INF, sum = 0.0f;
 #pragma unroll
@@ -87,7 +89,7 @@ ENTRY_U32(moe_sort)
     if (threadIdx.x == 0 && expert + 1 == DIM(num_experts)) expert_offset[expert + 1] = at;
 }
 
-constexpr int BM = 64, BN = 64, BK = 64, LD = BK + 8, STAGES = 2;
+constexpr int BM = MOE_TILE, BN = MOE_TILE, BK = 64, LD = BK + 8, STAGES = 2;
 
 struct Tile {
     u32 expert, begin, end;  // rows [begin, end) of the sorted entries

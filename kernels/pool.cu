@@ -9,8 +9,6 @@
 // Numerics: f32 sums in token order, so that a prompt's chunks give what the whole prompt gives.
 #include "ptx.cuh"
 
-constexpr u32 MEAN = 1, LAST = 2, ENDS = 4;
-
 ENTRY_F32(pool_scale)
 (Dims dims, const float* __restrict__ residual, float* __restrict__ scale, float eps) {
     __shared__ float scratch[33];
@@ -24,27 +22,28 @@ ENTRY_F32(pool_scale)
 }
 
 ENTRY_F32(pool_rows)
-(Dims dims, const u32* meta, const float* __restrict__ residual, const float* __restrict__ scale,
+(Dims dims, const u32* step, const float* __restrict__ residual, const float* __restrict__ scale,
  const float* __restrict__ weight, float* accum, float* out) {
     grid_trigger();
     grid_wait();
     u32 i = blockIdx.y * blockDim.x + threadIdx.x;
-    if (blockIdx.x >= meta[0] || i >= DIM(hidden_size)) return;
-    const u32* row = meta + meta[4] + 8 * blockIdx.x;
-    u32 slot = row[0], start = row[1], count = row[2], first = row[3], flags = row[4];
-    if (!(flags & (MEAN | LAST))) return;
+    if (blockIdx.x >= FIELD(step, StepHeader, num_rows) || i >= DIM(hidden_size)) return;
+    const u32* row = rows_of(step) + WORDS(StepRow) * blockIdx.x;
+    u32 slot = FIELD(row, StepRow, slot), start = FIELD(row, StepRow, start), count = FIELD(row, StepRow, num_tokens);
+    u32 first = FIELD(row, StepRow, first_token), flags = FIELD(row, StepRow, flags);
+    if (!(flags & (POOL_MEAN | POOL_LAST))) return;
     float* kept = accum + (u64)slot * DIM(hidden_size) + i;
     float* target = out + (u64)blockIdx.x * DIM(hidden_size) + i;
     const float* x = residual + i;
-    if (flags & LAST) {
+    if (flags & POOL_LAST) {
         u64 t = first + count - 1;
-        if (flags & ENDS) *target = x[t * DIM(hidden_size)] * scale[t] * weight[i];
+        if (flags & POOL_ENDS) *target = x[t * DIM(hidden_size)] * scale[t] * weight[i];
         return;
     }
     float sum = start == 0 ? 0.0f : *kept;
 #pragma unroll 8
     for (u32 t = first; t < first + count; t++)
         sum += x[(u64)t * DIM(hidden_size)] * scale[t] * weight[i];
-    if (flags & ENDS) *target = sum / (float)(start + count);
+    if (flags & POOL_ENDS) *target = sum / (float)(start + count);
     else *kept = sum;
 }

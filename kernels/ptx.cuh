@@ -13,11 +13,7 @@ typedef unsigned long long u64;
 typedef int i32;
 typedef long long i64;
 
-struct Dims {
-    u32 vocab_size, sample_vocab, hidden_size, num_heads, num_kv_heads, rotary_dim, block_size,
-        max_blocks, num_slots, intermediate_size, num_experts, experts_per_token, gemm_n, gemm_k,
-        reserved0, reserved1;
-};
+#include "contract.cuh"
 
 #ifdef CONST_DIMS
 #define DIM(name) ((u32)(D_##name))
@@ -41,8 +37,23 @@ struct Dims {
 #define ENTRY_F32(op) extern "C" __global__ void PASTE(op, f32, sm80)
 #define ENTRY_U32(op) extern "C" __global__ void PASTE(op, u32, sm80)
 
-#define NONE 0xffffffffu
 #define DEV static __device__ __forceinline__
+
+// A structure among words: how many it takes, where a field stands in it, and where field of the i-th one does in a
+// list. All come from its declaration; the code is that of an index.
+#define WORDS(type) ((u32)(sizeof(type) / 4))
+#define WORD(type, field) ((u32)(__INTADDR__(&((type*)0)->field) / 4))
+#define WORD_AT(type, i, field) (WORDS(type) * (i) + WORD(type, field))
+#define FIELD(words, type, field) ((words)[WORD(type, field)])
+
+// The lists behind a StepHeader: of StepRow, u32, BlockUpdate, StepSample.
+DEV const u32* rows_of(const u32* step) { return step + FIELD(step, StepHeader, rows_at); }
+DEV const u32* tokens_of(const u32* step) { return step + FIELD(step, StepHeader, tokens_at); }
+DEV const u32* updates_of(const u32* step) { return step + FIELD(step, StepHeader, updates_at); }
+DEV const u32* samples_of(const u32* step) { return step + FIELD(step, StepHeader, samples_at); }
+
+// Words of the list of first entries behind a PlanHeader.
+DEV u32 plan_grid(u32 grid) { return (grid + PLAN_GRID_STEP - 1) / PLAN_GRID_STEP * PLAN_GRID_STEP; }
 
 // ---- numbers ------------------------------------------------------------------------------------
 

@@ -9,10 +9,10 @@
 //   q_out [T_pad, num_heads * HEAD_DIM] act.
 //   KV address in bytes: kv_base + block * block_stride + layer_offset
 //                        + (((K ? 0 : 1) * num_kv_heads + head) * block_size + offset) * HEAD_DIM * 2.
-//   style 0 rotates i with i + rotary_dim / 2, style 1 rotates 2i with 2i + 1.
+//   style: ROPE_HALF_SPLIT or ROPE_INTERLEAVED.
 // Numerics: f32, one rounding to act. rotary_dim % 4 == 0, HEAD_DIM even, <= 256 (built: 16, 32, 64, 96, 128, 256).
 // Launch: rope_table grid ceil(num_positions * half / 256), block 256;
-//   rope_kv_paged grid (T_pad, ceil(heads / 8)), block 256, heads = num_heads + 2 * num_kv_heads.
+//   rope_kv_paged grid (T_pad, ceil(heads / ROPE_HEADS)), block 256, heads = num_heads + 2 * num_kv_heads.
 #include "ptx.cuh"
 
 // Sine and cosine of x in [0, 2^27), to about 1e-15.
@@ -77,7 +77,7 @@ DEV float2 normed_pair(const act* head, const float* bias, const float* weight, 
 DEV float2 rotate_pair(float2 v, const act* head, const float* bias, const float* weight,
                        float scale, const float2* angles, u32 i, u32 rotary_dim, u32 style) {
     if (i >= rotary_dim) return v;
-    if (style == 1) {
+    if (style == ROPE_INTERLEAVED) {
         float2 cs = angles[i / 2];
         return make_float2(v.x * cs.x - v.y * cs.y, v.y * cs.x + v.x * cs.y);
     }
@@ -99,7 +99,7 @@ ENTRY(rope_kv_paged)
     // In this order: attention reads the plan before its own wait, so whatever wrote that must be done.
     grid_wait();
     grid_trigger();
-    u32 lane = threadIdx.x & 31, head = blockIdx.y * 8 + (threadIdx.x >> 5), token = blockIdx.x;
+    u32 lane = threadIdx.x & 31, head = blockIdx.y * ROPE_HEADS + (threadIdx.x >> 5), token = blockIdx.x;
     u32 num_heads = DIM(num_heads), num_kv_heads = DIM(num_kv_heads);
     u32 all_heads = num_heads + 2 * num_kv_heads;
     if (head >= all_heads) return;

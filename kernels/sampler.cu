@@ -1,18 +1,17 @@
 // Chooses the next token of each sampled row without sorting the vocabulary. The definition is the CPU
 // sampler's (rust/cpu/src/sampler): same order, same random bits; sums and logarithms may differ by an ulp.
 //
-// Shapes: logits [S_pad, vocab_size] f32 (row s belongs to sample s of meta); work the same, written
-//   only for rows whose logits a bias, mask, ban or penalty changes; slots [num_slots] of 16 words
-//   (struct Slot); counts [num_slots, vocab_size] u16 (bit 15: in the prompt, below: times in the
-//   output); mask [num_slots, ceil(vocab_size / 32)] u32; bias [num_slots, 1024] {u32 id, f32}, ids distinct;
-//   banned [num_slots, 128] u32; partials [S_pad, chunks, 8] u32; last_token [num_slots] u32;
-//   out [S_pad, 48] u32: [0] token, [1] status: 0 ok, 1 not finite, NONE for a padded row. A sample whose
-//   flags have bit 2 (late) is skipped wholly; bit 1: mask [slot] holds, whatever the slot's flags say.
+// Shapes: logits [S_pad, vocab_size] f32 (row s belongs to sample s of the step); work the same, written
+//   only for rows whose logits a bias, mask, ban or penalty changes; slots [num_slots] Slot; counts [num_slots,
+//   vocab_size] u16 (COUNT_IN_PROMPT; below it: times in the output); mask [num_slots, ceil(vocab_size / 32)]
+//   u32; bias [num_slots, MAX_LOGIT_BIAS] Bias, ids distinct; banned [num_slots, MAX_BANNED] u32; partials
+//   [S_pad, chunks] SamplePartial; last_token [num_slots] u32; out [S_pad] SampleOut: token and status. A sample
+//   whose flags have SAMPLE_LATE is skipped wholly; SAMPLE_MASKED: mask [slot] holds, whatever the slot's flags say.
 // A row with a NaN or infinite logit, or with no id left, is not finite. Ids from sample_vocab on are never
 //   chosen. Order: bias, allowed ids and bans, penalties, temperature, top-k, top-p, min-p, Gumbel-max.
 //   Ties go to the lowest id, everywhere.
 // Launch: sample_scan, then sample_finish.
-// sample_scan: grid (chunks = ceil(vocab_size / 4096), S_pad), block 256. All of the work for greedy
+// sample_scan: grid (chunks = ceil(vocab_size / SAMPLE_CHUNK), S_pad), block 256. All of the work for greedy
 //   rows and rows that filter nothing.
 // sample_finish: grid S_pad, block 512. Joins the chunks; for filtered rows finds the last token that
 //   top-k and top-p keep: a histogram of the distance to the best logit finds its bin, the bin alone
@@ -20,32 +19,18 @@
 //   Writes the token, last_token, the output position and the counts.
 #include "ptx.cuh"
 
-constexpr u32 CHUNK = 4096, BIAS_CAP = 1024, BANNED_CAP = 128, OUT_WORDS = 48;
-
-struct Slot {
-    float temperature;
-    u32 top_k;
-    float top_p, min_p, repetition, presence, frequency;
-    u32 min_tokens, seed_low, seed_high, choice, position, log_probs, flags, bias_len, banned_len;
-};
-constexpr u32 HAS_MASK = 1, HAS_PENALTIES = 2;  // of Slot::flags
-constexpr u32 SAMPLE_MASK = 2, SAMPLE_LATE = 4;  // of a sample's flags; late ones are left alone
-
-struct Bias {
-    u32 id;
-    float value;
-};
+constexpr u32 CHUNK = SAMPLE_CHUNK;
 
 struct State {
-    const u32* meta;
-    Slot* slots;
     u16* counts;
     const u32* mask;
     const Bias* bias;
     const u32* banned;
 };
 
-DEV const u32* sample_words(const u32* meta, u32 s) { return meta + meta[7] + 4 * s; }
+DEV const u32* sample_words(const u32* step, u32 s) {
+    return step + FIELD(step, StepHeader, samples_at) + WORDS(StepSample) * s;
+}
 
 DEV bool is_filtered(const Slot& slot) {
     return slot.temperature > 0.0f && (slot.top_k > 0 || slot.top_p < 1.0f || slot.min_p > 0.0f);
@@ -53,7 +38,8 @@ DEV bool is_filtered(const Slot& slot) {
 
 DEV bool is_changed(const Slot& slot, u32 flags) {
     bool banned = slot.banned_len && slot.position < slot.min_tokens;
-    return slot.bias_len || banned || (slot.flags & (HAS_MASK | HAS_PENALTIES)) || (flags & SAMPLE_MASK);
+    return slot.bias_len || banned || (slot.flags & (SLOT_HAS_MASK | SLOT_HAS_PENALTIES)) ||
+           (flags & SAMPLE_MASKED);
 }
 
 // Random words of the four ids from 4 * group on.
@@ -84,7 +70,7 @@ constexpr float MOST_GUMBEL = 16.64f;  // -ln(-ln(1 - 2^-24)) is 16.636
 
 DEV float penalised(float x, u32 count, const Slot& slot) {
     if (count == 0) return x;
-    u32 times = count & 0x7fff;
+    u32 times = count & (COUNT_IN_PROMPT - 1);
     x = x > 0.0f ? x / slot.repetition : x * slot.repetition;
     if (times) x = __fsub_rn(__fsub_rn(x, __fmul_rn(slot.frequency, (float)times)), slot.presence);
     return fminf(fmaxf(x, -1e30f), 1e30f);  // a tiny repetition penalty overflows
@@ -94,24 +80,24 @@ DEV float penalised(float x, u32 count, const Slot& slot) {
 DEV void change_logits(const Dims& dims, float* buffer, u32 first, u32 count, u32 index, u32 flags,
                        const Slot& slot, const State& state) {
     for (u32 i = threadIdx.x; i < slot.bias_len; i += blockDim.x) {
-        Bias bias = state.bias[(u64)index * BIAS_CAP + i];
+        Bias bias = state.bias[(u64)index * MAX_LOGIT_BIAS + i];
         if (bias.id - first < count) buffer[bias.id - first] += bias.value;
     }
     __syncthreads();
-    bool masked = (slot.flags & HAS_MASK) || (flags & SAMPLE_MASK);
+    bool masked = (slot.flags & SLOT_HAS_MASK) || (flags & SAMPLE_MASKED);
     const u32* mask = state.mask + (u64)index * ((DIM(vocab_size) + 31) / 32);
     const u16* counts = state.counts + (u64)index * DIM(vocab_size);
     for (u32 i = threadIdx.x; i < count; i += blockDim.x) {
         u32 id = first + i;
         float x = buffer[i];
         if (masked && !(mask[id / 32] >> (id % 32) & 1)) x = NEG_INF;
-        else if (slot.flags & HAS_PENALTIES) x = penalised(x, counts[id], slot);
+        else if (slot.flags & SLOT_HAS_PENALTIES) x = penalised(x, counts[id], slot);
         buffer[i] = x;
     }
     __syncthreads();
     if (slot.position >= slot.min_tokens) return;
     for (u32 i = threadIdx.x; i < slot.banned_len; i += blockDim.x) {
-        u32 id = state.banned[(u64)index * BANNED_CAP + i];
+        u32 id = state.banned[(u64)index * MAX_BANNED + i];
         if (id - first < count) buffer[id - first] = NEG_INF;
     }
     __syncthreads();
@@ -146,19 +132,19 @@ DEV Best draw(const float* buffer, u32 first, u32 count, Best leader, const Slot
 
 constexpr u32 SCAN_THREADS = 256, PER_THREAD = CHUNK / SCAN_THREADS;
 
-// Partial words of a chunk: [0] best score, [1] its id, [2] lowest logit left, [3] 1 if not finite.
 extern "C" __global__ void __launch_bounds__(SCAN_THREADS)
 PASTE(sample_scan, f32, sm80)
-(Dims dims, const float* __restrict__ logits, float* __restrict__ work, const u32* meta, Slot* slots,
+(Dims dims, const float* __restrict__ logits, float* __restrict__ work, const u32* step, Slot* slots,
  u16* counts, const u32* mask, const Bias* bias, const u32* banned, u32* partials) {
     __shared__ __align__(16) float buffer[CHUNK];
     __shared__ Best scratch[32];
     grid_trigger();
     grid_wait();
     u32 s = blockIdx.y, first = blockIdx.x * CHUNK;
-    if (s >= meta[2]) return;
-    const u32* sample = sample_words(meta, s);
-    u32 index = sample[2], flags = sample[3], present = min(CHUNK, DIM(vocab_size) - first);
+    if (s >= FIELD(step, StepHeader, num_samples)) return;
+    const u32* sample = sample_words(step, s);
+    u32 index = FIELD(sample, StepSample, slot), flags = FIELD(sample, StepSample, flags);
+    u32 present = min(CHUNK, DIM(vocab_size) - first);
     if (flags & SAMPLE_LATE) return;
     u32 count = first < DIM(sample_vocab) ? min(CHUNK, DIM(sample_vocab) - first) : 0;
     u64 row = (u64)s * DIM(vocab_size) + first;
@@ -169,7 +155,7 @@ PASTE(sample_scan, f32, sm80)
         x[k] = i < present ? logits[row + i] : 0.0f;
     }
     Slot slot = slots[index];
-    State state{meta, slots, counts, mask, bias, banned};
+    State state{counts, mask, bias, banned};
     bool changed = is_changed(slot, flags), draws = slot.temperature > 0.0f && !is_filtered(slot);
     bool bad = false;
 #pragma unroll
@@ -196,7 +182,8 @@ PASTE(sample_scan, f32, sm80)
     bad = __syncthreads_or(bad);
     if (draws && best.value > NEG_INF) best = draw(buffer, first, count, best, slot, scratch);
     if (threadIdx.x == 0)
-        *(uint4*)(partials + ((u64)s * gridDim.x + blockIdx.x) * 8) =
+        // The first half of a SamplePartial.
+        *(uint4*)(partials + ((u64)s * gridDim.x + blockIdx.x) * WORDS(SamplePartial)) =
             make_uint4(__float_as_uint(best.value), best.id, __float_as_uint(low), bad);
 }
 
@@ -532,26 +519,26 @@ DEV u32 sample_filtered(const Row& whole, const Slot& slot, float low, Filter& f
 
 extern "C" __global__ void __launch_bounds__(FINISH_THREADS, 1)
 PASTE(sample_finish, f32, sm80)
-(Dims dims, const float* logits, const float* work, const u32* meta, Slot* slots, u16* counts,
+(Dims dims, const float* logits, const float* work, const u32* step, Slot* slots, u16* counts,
  const u32* partials, u32* last_token, u32* out) {
     __shared__ Filter filter;
     __shared__ Best scratch[32];
     grid_trigger();
     grid_wait();
     u32 s = blockIdx.x, chunks = (DIM(vocab_size) + CHUNK - 1) / CHUNK;
-    if (s >= meta[2]) {
-        if (threadIdx.x == 0) out[(u64)s * OUT_WORDS] = 0, out[(u64)s * OUT_WORDS + 1] = NONE;
+    if (s >= FIELD(step, StepHeader, num_samples)) {
+        if (threadIdx.x == 0) out[WORD_AT(SampleOut, (u64)s, token)] = 0, out[WORD_AT(SampleOut, (u64)s, status)] = NONE;
         return;
     }
-    const u32* sample = sample_words(meta, s);
-    if (sample[3] & SAMPLE_LATE) return;
-    u32 index = sample[2];
+    const u32* sample = sample_words(step, s);
+    if (FIELD(sample, StepSample, flags) & SAMPLE_LATE) return;
+    u32 index = FIELD(sample, StepSample, slot);
     Slot slot = slots[index];
     Best best{NEG_INF, NONE};
     float low = -NEG_INF;
     bool bad = false;
     for (u32 c = threadIdx.x; c < chunks; c += blockDim.x) {
-        uint4 part = *(const uint4*)(partials + ((u64)s * chunks + c) * 8);
+        uint4 part = *(const uint4*)(partials + ((u64)s * chunks + c) * WORDS(SamplePartial));
         best = better(best, {__uint_as_float(part.x), part.y});
         low = fminf(low, __uint_as_float(part.z));
         bad |= part.w != 0;
@@ -562,18 +549,18 @@ PASTE(sample_finish, f32, sm80)
     u32 token = bad ? 0 : best.id;
     if (!bad && is_filtered(slot)) {
         u64 at = (u64)s * DIM(vocab_size);
-        const float* x = is_changed(slot, sample[3]) ? work + at : logits + at;
+        const float* x = is_changed(slot, FIELD(sample, StepSample, flags)) ? work + at : logits + at;
         Row row{x, DIM(sample_vocab), x[best.id], slot.temperature, 0.0f, 0.0f, 0.0f, NONE};
         token = sample_filtered(row, slot, low, filter, scratch);
     }
     if (threadIdx.x > 0) return;
-    out[(u64)s * OUT_WORDS] = token;
-    out[(u64)s * OUT_WORDS + 1] = bad;
+    out[WORD_AT(SampleOut, (u64)s, token)] = token;
+    out[WORD_AT(SampleOut, (u64)s, status)] = bad ? STATUS_NOT_FINITE : STATUS_OK;
     last_token[index] = token;
     if (bad) return;
     slots[index].position = slot.position + 1;
-    if (slot.flags & HAS_PENALTIES) {
+    if (slot.flags & SLOT_HAS_PENALTIES) {
         u16* count = counts + (u64)index * DIM(vocab_size) + token;
-        if ((*count & 0x7fff) < 0x7fff) ++*count;
+        if ((*count & (COUNT_IN_PROMPT - 1)) < COUNT_IN_PROMPT - 1) ++*count;
     }
 }

@@ -1,8 +1,8 @@
 // Fills the token counts of slots that open with penalties.
 //
-// counts [num_slots, vocab_size] u16: bit 15 says the prompt holds the id, the rest how often the
+// counts [num_slots, vocab_size] u16: COUNT_IN_PROMPT says the prompt holds the id, the rest how often the
 //   output does (saturates at 32767). ids u32: the jobs' prompt ids, then generated ids, all below
-//   vocab_size; jobs [num_jobs][4] u32 {slot, first index in ids, prompt ids, generated ids}.
+//   vocab_size; jobs [num_jobs] OpenJob.
 // Launch: grid num_jobs, block 1024; a slot appears in one job only.
 #include "ptx.cuh"
 
@@ -12,8 +12,8 @@ DEV void count_token(u16* counts, u64 at, bool prompt) {
     do {
         seen = old;
         u32 half = seen >> shift & 0xffff;
-        if (prompt) half |= 0x8000;
-        else if ((half & 0x7fff) < 0x7fff) half++;
+        if (prompt) half |= COUNT_IN_PROMPT;
+        else if ((half & (COUNT_IN_PROMPT - 1)) < COUNT_IN_PROMPT - 1) half++;
         old = atomicCAS(word, seen, (seen & ~(0xffffu << shift)) | half << shift);
     } while (old != seen);
 }
@@ -22,11 +22,11 @@ ENTRY_U32(sample_open)
 (Dims dims, u16* counts, const u32* ids, const u32* jobs) {
     grid_trigger();
     grid_wait();
-    const u32* job = jobs + 4 * blockIdx.x;
-    u64 row = (u64)job[0] * DIM(vocab_size);
+    const u32* job = jobs + WORDS(OpenJob) * blockIdx.x;
+    u64 row = (u64)FIELD(job, OpenJob, slot) * DIM(vocab_size);
     for (u32 i = threadIdx.x; i < DIM(vocab_size); i += blockDim.x) counts[row + i] = 0;
     __threadfence();
     __syncthreads();
-    for (u32 i = threadIdx.x; i < job[2] + job[3]; i += blockDim.x)
-        count_token(counts, row + ids[job[1] + i], i < job[2]);
+    for (u32 i = threadIdx.x; i < FIELD(job, OpenJob, num_prompt) + FIELD(job, OpenJob, num_generated); i += blockDim.x)
+        count_token(counts, row + ids[FIELD(job, OpenJob, first_id) + i], i < FIELD(job, OpenJob, num_prompt));
 }

@@ -15,7 +15,7 @@ EPILOGUES = (0, 1, 2, 3)
 
 @dataclass(frozen=True)
 class StreamTile:
-    """One build of gemm_stream.cu: its macros, as rust/cuda/src/stream_gemm.rs names them."""
+    """One build of gemm_stream.cu: its macros, as rust/cuda/src/stream_tile.rs names them."""
 
     rows: int
     stages: int
@@ -43,29 +43,29 @@ class StreamTile:
 
 
 def _stream_tiles() -> list[StreamTile]:
-    text = (SOURCES / "stream_gemm.rs").read_text()
+    text = (SOURCES / "stream_tile.rs").read_text()
     (count,) = re.findall(r"STREAM_TILES: \[StreamTile; (\d+)\]", text)
     found = re.findall(
         r"StreamTile \{ rows: (\d+), stages: (\d+), steps: (\d+), x_shared: (\w+) \}", text
     )
-    assert len(found) == int(count), f"{len(found)} tiles read, {count} in stream_gemm.rs"
+    assert len(found) == int(count), f"{len(found)} tiles read, {count} in stream_tile.rs"
     return [StreamTile(int(r), int(s), int(k), x == "true") for r, s, k, x in found]
 
 
 def _head_dims() -> list[int]:
-    text = (SOURCES / "prebuilt.rs").read_text()
+    text = (SOURCES / "builds.rs").read_text()
     (found,) = re.findall(r"const HEAD_DIMS: \[u32; \d+\] = \[([\d, ]+)\]", text)
     return [int(width) for width in found.split(",")]
 
 
 def _prompt_head_dims() -> list[int]:
-    text = (SOURCES / "prompt_attention.rs").read_text()
+    text = (SOURCES / "prompt_launch.rs").read_text()
     (found,) = re.findall(r"const PROMPT_HEAD_DIMS: \[u32; \d+\] = \[([\d, ]+)\]", text)
     return [int(width) for width in found.split(",")]
 
 
 def attention_stages(arch: str, head_dim: int) -> int:
-    """As AttentionLaunch::on in rust/cuda/src/kernels.rs chooses them."""
+    """As `stages` in rust/cuda/src/attention_launch.rs chooses them."""
     return 3 if arch.startswith("sm_90") and head_dim <= 128 else 2
 
 

@@ -7,12 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
+from contract import DIM_FIELDS
 from nvrtc import compile_kernel
-
-DIM_FIELDS = (
-    "vocab_size sample_vocab hidden_size num_heads num_kv_heads rotary_dim block_size max_blocks "
-    "num_slots intermediate_size num_experts experts_per_token gemm_n gemm_k reserved0 reserved1"
-).split()
 
 
 @dataclass(frozen=True)
@@ -108,7 +104,7 @@ class Kernels:
 
     def __init__(self, name: str, dims: dict[str, int], exact: bool = True, **defines: object):
         values = {field: int(dims.get(field, 0)) for field in DIM_FIELDS}
-        self.dims = (ctypes.c_uint32 * 16)(*values.values())
+        self.dims = (ctypes.c_uint32 * len(values))(*values.values())
         if exact:
             defines |= {"CONST_DIMS": 1} | {f"D_{field}": v for field, v in values.items()}
         self._key = (name, arch(), tuple(sorted(defines.items())))

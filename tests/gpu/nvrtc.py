@@ -76,10 +76,11 @@ def compile_kernel(
     """
     library, program = _library(), ctypes.c_void_p()
     source = (KERNELS / f"{name}.cu").read_bytes()
-    headers = (ctypes.c_char_p * 1)((KERNELS / "ptx.cuh").read_bytes())
-    names = (ctypes.c_char_p * 1)(b"ptx.cuh")
+    paths = sorted(KERNELS.glob("*.cuh"))
+    headers = (ctypes.c_char_p * len(paths))(*(path.read_bytes() for path in paths))
+    names = (ctypes.c_char_p * len(paths))(*(path.name.encode() for path in paths))
     library.nvrtcCreateProgram(
-        ctypes.byref(program), source, f"{name}.cu".encode(), 1, headers, names
+        ctypes.byref(program), source, f"{name}.cu".encode(), len(paths), headers, names
     )
     options = [
         f"--gpu-architecture={arch}",

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
+from contract import CONSTANTS, words_of
 from device import U64, Kernels, TensorMap, poison, tensor_map, u32
 
-NONE = 0xFFFFFFFF
+NONE = CONSTANTS["NONE"]
 LAYERS = 3
 
 
@@ -37,16 +38,35 @@ class Step:
     def meta(self) -> torch.Tensor:
         rows, tokens, first = [], [], 0
         for row in self.rows:
-            flags = 8 if row.is_prompt else 0
-            rows += [row.slot, row.start, row.num_tokens, first, flags, NONE, 0, 0]
+            rows += words_of(
+                "StepRow",
+                slot=row.slot,
+                start=row.start,
+                num_tokens=row.num_tokens,
+                first_token=first,
+                flags=CONSTANTS["PROMPT_ROW"] if row.is_prompt else 0,
+                sample_index=NONE,
+            )
             tokens += row.tokens if row.tokens is not None else [NONE] * row.num_tokens
             first += row.num_tokens
         updates = [word for update in self.updates for word in update]
         samples = [word for sample in self.samples for word in sample]
-        offsets = [16, 16 + len(rows), 16 + len(rows) + len(tokens)]
-        offsets.append(offsets[-1] + len(updates))
-        head = [len(self.rows), first, len(self.samples), len(self.updates), *offsets]
-        return u32(head + [0] * (16 - len(head)) + rows + tokens + updates + samples)
+        head = words_of("StepHeader")
+        at = [len(head)]
+        for part in (rows, tokens, updates):
+            at.append(at[-1] + len(part))
+        head = words_of(
+            "StepHeader",
+            num_rows=len(self.rows),
+            num_tokens=first,
+            num_samples=len(self.samples),
+            num_updates=len(self.updates),
+            rows_at=at[0],
+            tokens_at=at[1],
+            updates_at=at[2],
+            samples_at=at[3],
+        )
+        return u32(head + rows + tokens + updates + samples)
 
 
 @dataclass
@@ -81,14 +101,20 @@ def prepare(
 ) -> Prepared:
     """Runs step_prepare_tokens; `split` gives the rows that are prompts plans of their own."""
     group = dims["num_heads"] // dims["num_kv_heads"]
-    capacity = (T_pad * group + 63) // 64 + len(step.rows)
-    words = 16 + (grid + 7) // 8 * 8 + 8 * capacity
+    q_rows, grid_step = CONSTANTS["QUERY_ROWS"], CONSTANTS["PLAN_GRID_STEP"]
+    capacity = -(-T_pad * group // q_rows) + len(step.rows)
+    words = len(words_of("PlanHeader")) + -(-grid // grid_step) * grid_step
+    words += len(words_of("PlanEntry")) * capacity
+    flags = CONSTANTS["PLAN_WHOLE"] if no_split else 0
+    flags |= 0 if causal else CONSTANTS["PLAN_NOT_CAUSAL"]
     out = [poison(T_pad, dtype=torch.int32) for _ in range(4)]
     samples, plans = (
         poison(S_pad, dtype=torch.int32),
         poison(len(windows), words, dtype=torch.int32),
     )
-    prompt_words = 16 + 8 * ((T_pad * group + 127) // 128 + len(step.rows))
+    prompt_rows = CONSTANTS["PROMPT_ROWS"]
+    prompt_entries = -(-T_pad * group // prompt_rows) + len(step.rows)
+    prompt_words = len(words_of("PromptHeader")) + len(words_of("PromptEntry")) * prompt_entries
     prompt_plans = poison(len(windows), prompt_words, dtype=torch.int32)
     prompt_counters = poison(LAYERS, dtype=torch.int32)
     Kernels("step_prepare", dims, exact).launch(
@@ -107,15 +133,15 @@ def prepare(
         T_pad,
         S_pad,
         grid,
-        64,
+        q_rows,
         kv_tile,
-        int(no_split) | (0 if causal else 4),
+        flags,
         len(windows),
         prompt_plans,
         prompt_words,
         prompt_counters,
         LAYERS,
-        128,
+        prompt_rows,
         prompt_tile,
         int(split),
     )

@@ -24,6 +24,7 @@ from builds import (  # noqa: E402
     STREAM_TILES,
     attention_stages,
 )
+from contract import DIM_FIELDS  # noqa: E402
 from nvrtc import KERNELS, CompileError, compile_kernel, library_folder  # noqa: E402
 
 ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90a")
@@ -34,9 +35,9 @@ DIMS = {
     "vocab_size": 128256, "sample_vocab": 128256, "hidden_size": 4096, "num_heads": 32,
     "num_kv_heads": 8, "rotary_dim": 128, "block_size": 64, "max_blocks": 2048, "num_slots": 288,
     "intermediate_size": 14336, "num_experts": 8, "experts_per_token": 2, "gemm_n": 4096,
-    "gemm_k": 4096, "reserved0": 0, "reserved1": 0,
+    "gemm_k": 4096,
 }  # fmt: skip
-EXACT = {"CONST_DIMS": 1} | {f"D_{name}": value for name, value in DIMS.items()}
+EXACT = {"CONST_DIMS": 1} | {f"D_{name}": DIMS.get(name, 0) for name in DIM_FIELDS}
 FILES = sorted(path.stem for path in KERNELS.glob("*.cu"))
 
 Build = tuple[str, str, dict[str, object]]

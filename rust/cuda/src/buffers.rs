@@ -4,10 +4,14 @@
 use ingle_model::{FeedForwardSpec, ModelSpec};
 
 use crate::arena::LayoutBuilder;
-use crate::dims::{Buckets, EngineDims};
+use crate::attention_launch::AttentionLaunch;
+use crate::contract::{
+    Bias, BlockUpdate, MAX_BANNED, MAX_LOGIT_BIAS, OpenJob, PLAN_GRID_STEP, PROMPT_ROWS, PlanEntry,
+    PlanHeader, PromptEntry, PromptHeader, QUERY_ROWS, SAMPLE_CHUNK, SampleOut, SamplePartial,
+    Slot, StepHeader, StepRow, StepSample, Words, attention_partial_floats,
+};
+use crate::dims::{Buckets, EngineDims, LIST_ROWS};
 use crate::gemm::WORKSPACE_BYTES;
-use crate::kernels::AttentionLaunch;
-use crate::prompt_attention::PROMPT_ROWS;
 
 /// Addresses; 0 for what the model has no use for. Shapes are [rows, columns], T the largest padded token
 /// count, S the largest padded sample count.
@@ -21,7 +25,7 @@ pub(crate) struct Buffers {
     pub(crate) last_token: u64,
     /// `[num_slots, max_blocks]` u32
     pub(crate) block_table: u64,
-    /// `[num_slots, 16]` u32: SlotSampling
+    /// `[num_slots]` Slot
     pub(crate) slots: u64,
     /// `[num_slots, vocab_size]` u16
     pub(crate) counts: u64,
@@ -138,17 +142,23 @@ impl BufferSizes {
         let samples = Buckets::of_head(engine).largest();
         let group = spec.num_attention_heads / spec.num_kv_heads;
         let plan_entries = (tokens * group).div_ceil(QUERY_ROWS) + engine.max_rows;
-        let plan_words = 16 + launch.grid.next_multiple_of(8) + 8 * plan_entries;
+        let plan_words = PlanHeader::COUNT as u32
+            + launch.grid.next_multiple_of(PLAN_GRID_STEP)
+            + PlanEntry::COUNT as u32 * plan_entries;
         let max_updates = engine.max_tokens.div_ceil(engine.block_size) + 4 * engine.max_rows;
         let rows = u64::from(engine.max_rows);
+        let prompt_entries = (tokens * group).div_ceil(PROMPT_ROWS) + engine.max_rows;
         Self {
             tokens: u64::from(tokens),
             samples: u64::from(samples),
-            meta_words: 16 + 12 * rows + u64::from(engine.max_tokens) + 3 * u64::from(max_updates),
+            meta_words: StepHeader::COUNT as u64
+                + (StepRow::COUNT + StepSample::COUNT) as u64 * rows
+                + u64::from(engine.max_tokens)
+                + BlockUpdate::COUNT as u64 * u64::from(max_updates),
             max_updates,
             plan_words,
             plan_entries,
-            prompt_words: 16 + 8 * ((tokens * group).div_ceil(PROMPT_ROWS) + engine.max_rows),
+            prompt_words: (PromptHeader::COUNT as u32) + PromptEntry::COUNT as u32 * prompt_entries,
             open_ids_words: u64::from(engine.max_model_len) * 2 + 65536,
             vocab_chunks: spec.vocab_size.div_ceil(SAMPLE_CHUNK),
         }
@@ -194,10 +204,10 @@ impl Buffers {
         self.slots = layout.take(slots * SLOT_BYTES);
         self.counts = layout.take(slots * vocab * 2);
         self.mask = layout.take(slots * vocab.div_ceil(32) * 4);
-        self.bias = layout.take(slots * u64::from(MAX_LOGIT_BIAS) * 8);
+        self.bias = layout.take(slots * u64::from(MAX_LOGIT_BIAS) * size_of::<Bias>() as u64);
         self.banned = layout.take(slots * u64::from(MAX_BANNED) * 4);
         self.open_ids = layout.take(sizes.open_ids_words * 4);
-        self.open_jobs = layout.take(slots * 16);
+        self.open_jobs = layout.take(slots * size_of::<OpenJob>() as u64);
     }
 
     fn lay_out_step(
@@ -223,7 +233,7 @@ impl Buffers {
         self.prompt_plans = layout.take(num_plans * u64::from(sizes.prompt_words) * 4);
         self.prompt_counters = layout.take(spec.layers.len() as u64 * 4);
         let grid = u64::from(launch.grid);
-        self.partials = layout.take(2 * grid * 64 * (u64::from(spec.head_dim) + 2) * 4);
+        self.partials = layout.take(2 * grid * attention_partial_floats(spec.head_dim) * 4);
         self.counters = layout.take(grid * 4);
     }
 
@@ -290,7 +300,8 @@ impl Buffers {
         self.sampled = layout.take(sizes.samples * hidden * 2);
         self.logits = layout.take(sizes.samples * vocab * 4);
         self.work = layout.take(sizes.samples * vocab * 4);
-        self.sample_partials = layout.take(sizes.samples * u64::from(sizes.vocab_chunks) * 32);
+        self.sample_partials =
+            layout.take(sizes.samples * u64::from(sizes.vocab_chunks) * PARTIAL_BYTES);
         self.out = layout.take(sizes.samples * OUT_BYTES);
         self.list_out = layout.take(sizes.list_rows() * OUT_BYTES);
         self.pool_scale = layout.take(sizes.tokens * 4);
@@ -299,19 +310,9 @@ impl Buffers {
     }
 }
 
-/// Bytes of one slot's SlotSampling.
-pub(crate) const SLOT_BYTES: u64 = 64;
-/// Entries of a slot's logit bias.
-pub(crate) const MAX_LOGIT_BIAS: u32 = 1024;
-/// Ids that a slot's `min_tokens` can hold back.
-pub(crate) const MAX_BANNED: u32 = 128;
-/// Words the sampler writes for one row.
-pub(crate) const OUT_WORDS: usize = 48;
+/// Bytes of one slot's sampling parameters.
+pub(crate) const SLOT_BYTES: u64 = size_of::<Slot>() as u64;
 /// Bytes the sampler writes for one row.
-pub(crate) const OUT_BYTES: u64 = OUT_WORDS as u64 * 4;
-/// Rows of one lm_head slice for prompt log-probs.
-pub(crate) const LIST_ROWS: u32 = 256;
-/// Vocabulary entries that one block of the sampler scans.
-pub(crate) const SAMPLE_CHUNK: u32 = 4096;
-/// Packed query rows of one attention entry.
-pub(crate) const QUERY_ROWS: u32 = 64;
+pub(crate) const OUT_BYTES: u64 = size_of::<SampleOut>() as u64;
+/// Bytes of what the sampler finds in one chunk of a row.
+const PARTIAL_BYTES: u64 = size_of::<SamplePartial>() as u64;

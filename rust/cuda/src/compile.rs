@@ -14,7 +14,7 @@ use crate::sys::{LibraryPaths, open_nvrtc};
 pub(crate) struct Unit {
     /// File name, for messages.
     pub(crate) name: &'static str,
-    /// CUDA C++ without includes, apart from `HEADER_NAME`.
+    /// CUDA C++ that includes our own headers alone.
     pub(crate) source: &'static str,
     /// `-DNAME=value` and the like; the target is added here.
     pub(crate) options: Vec<String>,
@@ -56,7 +56,7 @@ impl Compiler {
     pub(crate) fn build(
         &self,
         units: &[Unit],
-        header: &str,
+        headers: &[(&str, &str)],
         arch: &str,
         cache: Option<&Cache>,
         threads: usize,
@@ -67,7 +67,7 @@ impl Compiler {
         let work = || {
             while let Some(unit) = units.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let index = units.iter().position(|other| std::ptr::eq(other, unit));
-                let result = self.build_one(unit, header, arch, cache, &compiled);
+                let result = self.build_one(unit, headers, arch, cache, &compiled);
                 let mut slots = results.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(slot) = index.and_then(|index| slots.get_mut(index)) {
                     *slot = Some(result);
@@ -94,7 +94,7 @@ impl Compiler {
     fn build_one(
         &self,
         unit: &Unit,
-        header: &str,
+        headers: &[(&str, &str)],
         arch: &str,
         cache: Option<&Cache>,
         compiled: &AtomicUsize,
@@ -107,30 +107,40 @@ impl Compiler {
         options.extend(unit.options.iter().cloned());
         let joined = options.join("\n");
         let version = format!("{}.{}", self.version.0, self.version.1);
-        let name = key(
-            "cubin",
-            &[unit.source.as_bytes(), header.as_bytes(), joined.as_bytes(), version.as_bytes()],
-        );
+        let mut parts = vec![unit.source.as_bytes(), joined.as_bytes(), version.as_bytes()];
+        parts.extend(headers.iter().map(|(_, text)| text.as_bytes()));
+        let name = key("cubin", &parts);
         if let Some(cubin) = cache.and_then(|cache| cache.read(&name)) {
             return Ok(cubin);
         }
         compiled.fetch_add(1, Ordering::Relaxed);
-        let cubin = self.compile(unit, header, &options)?;
+        let cubin = self.compile(unit, headers, &options)?;
         if let Some(cache) = cache {
             cache.write(&name, &cubin);
         }
         Ok(cubin)
     }
 
-    fn compile(&self, unit: &Unit, header: &str, options: &[String]) -> Result<Vec<u8>, CudaError> {
+    fn compile(
+        &self,
+        unit: &Unit,
+        headers: &[(&str, &str)],
+        options: &[String],
+    ) -> Result<Vec<u8>, CudaError> {
         let c_string = |text: &str| {
             CString::new(text).map_err(|_| compile_error(unit.name, "has a zero byte".to_owned()))
         };
         let source = c_string(unit.source)?;
         let name = c_string(unit.name)?;
-        let header = c_string(header)?;
-        let header_name = c_string(HEADER_NAME)?;
         let options = options.iter().map(|o| c_string(o)).collect::<Result<Vec<_>, _>>()?;
+        let mut texts = Vec::with_capacity(headers.len());
+        let mut names = Vec::with_capacity(headers.len());
+        for (name, text) in headers {
+            names.push(c_string(name)?);
+            texts.push(c_string(text)?);
+        }
+        let pointers = |strings: &[CString]| strings.iter().map(|s| s.as_ptr()).collect::<Vec<_>>();
+        let (text_pointers, name_pointers) = (pointers(&texts), pointers(&names));
         let option_pointers: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
         let as_ptx = options
             .iter()
@@ -143,9 +153,9 @@ impl Compiler {
                 &raw mut program,
                 source.as_ptr(),
                 name.as_ptr(),
-                1,
-                [header.as_ptr()].as_ptr(),
-                [header_name.as_ptr()].as_ptr(),
+                headers.len() as i32,
+                text_pointers.as_ptr(),
+                name_pointers.as_ptr(),
             )?;
             if code != 0 {
                 return Err(compile_error(unit.name, self.error_text(code)));
@@ -216,6 +226,3 @@ impl Compiler {
 fn compile_error(kernel: &str, log: String) -> CudaError {
     CudaError::Compile { kernel: kernel.to_owned(), log }
 }
-
-/// The one header that kernels include.
-pub(crate) const HEADER_NAME: &str = "ptx.cuh";

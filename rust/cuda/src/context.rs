@@ -5,6 +5,7 @@ use std::ffi::{CStr, c_char};
 use std::sync::Arc;
 
 use crate::CudaError;
+use crate::limits::DeviceLimits;
 use crate::sys::driver::*;
 use crate::sys::open_driver;
 
@@ -92,11 +93,22 @@ impl Driver {
         Ok(DeviceInfo {
             device,
             name: static_text(name.as_ptr()),
-            compute_capability: (
-                attribute(DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
-                attribute(DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
-            ),
-            num_sms: attribute(DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            limits: DeviceLimits {
+                compute_capability: (
+                    attribute(DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+                    attribute(DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+                ),
+                num_sms: attribute(DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+                shared_bytes_per_sm: attribute(
+                    DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR,
+                )?,
+                shared_bytes_per_block: attribute(
+                    DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+                )?,
+                shared_bytes_reserved: attribute(
+                    DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK,
+                )?,
+            },
             total_bytes: total as u64,
         })
     }
@@ -116,8 +128,7 @@ fn static_text(text: *const c_char) -> String {
 pub(crate) struct DeviceInfo {
     pub(crate) device: CuDevice,
     pub(crate) name: String,
-    pub(crate) compute_capability: (u32, u32),
-    pub(crate) num_sms: u32,
+    pub(crate) limits: DeviceLimits,
     pub(crate) total_bytes: u64,
 }
 
@@ -128,10 +139,10 @@ impl DeviceInfo {
     /// # Errors
     /// `Unsupported`, with the card's capability and the least.
     pub(crate) fn check_capability(&self) -> Result<(), CudaError> {
-        if self.compute_capability >= LEAST_CAPABILITY {
+        if self.limits.compute_capability >= LEAST_CAPABILITY {
             return Ok(());
         }
-        let (major, minor) = self.compute_capability;
+        let (major, minor) = self.limits.compute_capability;
         let (least_major, least_minor) = LEAST_CAPABILITY;
         Err(CudaError::Unsupported(format!(
             "{} has compute capability {major}.{minor}, at least {least_major}.{least_minor} is needed",
@@ -141,7 +152,7 @@ impl DeviceInfo {
 
     /// NVRTC's name of the target: `sm_90a` on Hopper, whose own instructions need the `a`.
     pub(crate) fn arch(&self) -> String {
-        let (major, minor) = self.compute_capability;
+        let (major, minor) = self.limits.compute_capability;
         let suffix = if major == 9 { "a" } else { "" };
         format!("sm_{major}{minor}{suffix}")
     }
@@ -222,6 +233,7 @@ impl Drop for Context {
 #[cfg(test)]
 mod tests {
     use crate::fake;
+    use crate::sys::driver::DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
 
     #[test]
     fn cards_below_8_0_are_refused_by_name() {
@@ -230,5 +242,17 @@ mod tests {
         }
         let error = fake::device((7, 5)).check_capability().unwrap_err().to_string();
         assert_eq!(error, "Scripted GPU has compute capability 7.5, at least 8.0 is needed");
+    }
+
+    /// Whatever kernels are sized by is what the driver says of this card, not of its generation.
+    #[test]
+    fn limits_are_asked_of_the_driver() {
+        let context = fake::context();
+        let limits = context.driver.describe(0).unwrap().limits;
+        assert_eq!(limits, fake::device((9, 0)).limits);
+        fake::set_attribute(DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 77_777);
+        let limits = context.driver.describe(0).unwrap().limits;
+        assert_eq!((limits.shared_bytes_per_block, limits.num_sms), (77_777, 132));
+        assert!(context.driver.describe(1).unwrap_err().to_string().contains("cuda:1 asked for"));
     }
 }

@@ -2,30 +2,7 @@
 
 use ingle_model::ModelSpec;
 
-use crate::buffers::LIST_ROWS;
-
-/// First argument of every kernel, by value; exact builds ignore it and read the same numbers from
-/// macros. Field order is the kernels' contract.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Dims {
-    pub(crate) vocab_size: u32,
-    pub(crate) sample_vocab: u32,
-    pub(crate) hidden_size: u32,
-    pub(crate) num_heads: u32,
-    pub(crate) num_kv_heads: u32,
-    pub(crate) rotary_dim: u32,
-    pub(crate) block_size: u32,
-    pub(crate) max_blocks: u32,
-    pub(crate) num_slots: u32,
-    pub(crate) intermediate_size: u32,
-    pub(crate) num_experts: u32,
-    pub(crate) experts_per_token: u32,
-    pub(crate) gemm_n: u32,
-    pub(crate) gemm_k: u32,
-    pub(crate) reserved0: u32,
-    pub(crate) reserved1: u32,
-}
+use crate::contract::Dims;
 
 impl Dims {
     /// The sizes that all kernels of the model share; the launch fills in the rest.
@@ -46,26 +23,8 @@ impl Dims {
 
     /// The macros of an exact build.
     pub(crate) fn macros(&self) -> Vec<String> {
-        let named = [
-            ("vocab_size", self.vocab_size),
-            ("sample_vocab", self.sample_vocab),
-            ("hidden_size", self.hidden_size),
-            ("num_heads", self.num_heads),
-            ("num_kv_heads", self.num_kv_heads),
-            ("rotary_dim", self.rotary_dim),
-            ("block_size", self.block_size),
-            ("max_blocks", self.max_blocks),
-            ("num_slots", self.num_slots),
-            ("intermediate_size", self.intermediate_size),
-            ("num_experts", self.num_experts),
-            ("experts_per_token", self.experts_per_token),
-            ("gemm_n", self.gemm_n),
-            ("gemm_k", self.gemm_k),
-            ("reserved0", self.reserved0),
-            ("reserved1", self.reserved1),
-        ];
         let mut macros = vec!["-DCONST_DIMS".to_owned()];
-        macros.extend(named.iter().map(|(name, value)| format!("-DD_{name}={value}")));
+        macros.extend(self.named().map(|(name, value)| format!("-DD_{name}={value}")));
         macros
     }
 
@@ -93,6 +52,9 @@ pub(crate) struct EngineDims {
     /// Positions the rotary table covers.
     pub(crate) max_model_len: u32,
 }
+
+/// Rows of one lm_head slice for prompt log-probs.
+pub(crate) const LIST_ROWS: u32 = 256;
 
 /// Row counts that a step may be padded to: fine where a decode step lives (8 rows change the time of a
 /// product by up to 6 %), coarser above, where tiles of products are 64 and 128 rows.
@@ -213,8 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn dims_are_sixteen_words_and_every_one_is_a_macro() {
-        assert_eq!(size_of::<Dims>(), 64);
+    fn every_dimension_is_a_macro() {
         let macros = Dims { gemm_k: 7, ..Dims::default() }.macros();
         assert_eq!(macros.len(), 17);
         assert!(macros.contains(&"-DD_gemm_k=7".to_owned()));

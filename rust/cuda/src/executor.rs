@@ -12,7 +12,9 @@ use std::thread::JoinHandle;
 use ingle_core::{Executor, ExecutorError, ExecutorShape, RowMask, StepId, StepPlan};
 
 use crate::CudaError;
-use crate::buffers::{LIST_ROWS, OUT_BYTES};
+use crate::buffers::OUT_BYTES;
+use crate::contract::{StepHeader, StepSample, Words};
+use crate::dims::LIST_ROWS;
 use crate::graphs::{GraphStats, Graphs};
 use crate::launches::LaunchCounters;
 use crate::memory::{copy_to_device, copy_to_host, copy_to_offset};
@@ -354,7 +356,7 @@ impl CudaExecutor {
                 }
             }
         }
-        let mut meta = vec![0; 16 + 4 * packed.late_slots.len()];
+        let mut meta = vec![0; StepHeader::COUNT + StepSample::COUNT * packed.late_slots.len()];
         pack_late(&packed.late_slots, &masked, &mut meta);
         buffers.staging.push(stream, model.buffers.late_meta, &meta)?;
         let row_bytes = u64::from(model.spec.vocab_size) * 4;

@@ -4,10 +4,11 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
 
 use crate::context::{Context, DeviceInfo};
+use crate::limits::DeviceLimits;
 use crate::sys::driver::*;
 
 /// A call that was made: its name, then the address and the size in bytes that it was about, if any.
@@ -22,6 +23,8 @@ struct Script {
     /// Result of the n-th call of a name, counted from 0.
     results: HashMap<(&'static str, usize), CuResult>,
     host_memory: HashMap<usize, Layout>,
+    /// Values of attributes that a test has set.
+    attributes: HashMap<c_int, c_int>,
 }
 
 thread_local! {
@@ -31,6 +34,11 @@ thread_local! {
 /// A context of the scripted driver, on a card of compute capability 9.0.
 pub(crate) fn context() -> Arc<Context> {
     let mut api = DriverApi::empty();
+    api.cuDeviceGetCount = Some(device_count);
+    api.cuDeviceGet = Some(device_get);
+    api.cuDeviceGetName = Some(device_name);
+    api.cuDeviceTotalMem_v2 = Some(total_memory);
+    api.cuDeviceGetAttribute = Some(attribute);
     api.cuCtxSetCurrent = Some(set_current);
     api.cuMemGetInfo_v2 = Some(memory_info);
     api.cuMemAddressReserve = Some(address_reserve);
@@ -60,7 +68,13 @@ pub(crate) fn context() -> Arc<Context> {
 /// A card of this compute capability.
 pub(crate) fn device(compute_capability: (u32, u32)) -> DeviceInfo {
     let name = "Scripted GPU".to_owned();
-    DeviceInfo { device: 0, name, compute_capability, num_sms: 132, total_bytes: 1 << 37 }
+    let limits = DeviceLimits::assumed(compute_capability, 132, 228);
+    DeviceInfo { device: 0, name, limits, total_bytes: 1 << 37 }
+}
+
+/// The scripted card has this value of the attribute from now on.
+pub(crate) fn set_attribute(attribute: c_int, value: c_int) {
+    SCRIPT.with_borrow_mut(|script| script.attributes.insert(attribute, value));
 }
 
 /// The `index`-th call of `name` from now on, counted from 0, ends with `code`.
@@ -93,6 +107,39 @@ fn give<T>(place: *mut T, value: T, code: CuResult) -> CuResult {
 
 fn handle(number: usize) -> *mut c_void {
     std::ptr::without_provenance_mut(number)
+}
+
+extern "C" fn device_count(count: *mut c_int) -> CuResult {
+    give(count, 1, called("cuDeviceGetCount", 0, 0))
+}
+
+extern "C" fn device_get(device: *mut CuDevice, _: c_int) -> CuResult {
+    give(device, 0, called("cuDeviceGet", 0, 0))
+}
+
+extern "C" fn device_name(name: *mut c_char, _: c_int, _: CuDevice) -> CuResult {
+    // The caller's buffer is longer than these bytes and their zero.
+    give(name.cast(), *b"Scripted GPU\0", called("cuDeviceGetName", 0, 0))
+}
+
+extern "C" fn total_memory(bytes: *mut usize, _: CuDevice) -> CuResult {
+    give(bytes, 1 << 37, called("cuDeviceTotalMem", 0, 0))
+}
+
+extern "C" fn attribute(value: *mut c_int, attribute: c_int, _: CuDevice) -> CuResult {
+    let limits = device((9, 0)).limits;
+    let usual = match attribute {
+        DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => limits.compute_capability.0,
+        DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR => limits.compute_capability.1,
+        DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT => limits.num_sms,
+        DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR => limits.shared_bytes_per_sm,
+        DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN => limits.shared_bytes_per_block,
+        DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK => limits.shared_bytes_reserved,
+        _ => 0,
+    };
+    let set = SCRIPT.with_borrow(|script| script.attributes.get(&attribute).copied());
+    let code = called("cuDeviceGetAttribute", 0, 0);
+    give(value, set.unwrap_or(usual.cast_signed()), code)
 }
 
 extern "C" fn set_current(_: CuContext) -> CuResult {

@@ -4,12 +4,16 @@
 use ingle_model::RopeStyle;
 
 use crate::CudaError;
-use crate::buffers::QUERY_ROWS;
-use crate::dims::Dims;
+use crate::builds::Variant;
+use crate::contract::{
+    ATTENTION_THREADS, Dims, GATE_COLUMNS, MOE_ROUTE_TOKENS, MOE_TILE, PLAN_NOT_CAUSAL, PLAN_WHOLE,
+    PROMPT_ROWS, QUERY_ROWS, ROPE_HALF_SPLIT, ROPE_HEADS, ROPE_INTERLEAVED,
+};
 use crate::gemm::GemmArgs;
-use crate::model::{Model, Shapes, StepShape, activation_kind};
+use crate::model::{Model, StepShape};
 use crate::module::{Launch, args};
-use crate::prompt_attention::PROMPT_ROWS;
+use crate::registry::Entry;
+use crate::shapes::{Shapes, activation_kind};
 use crate::stream::Stream;
 use crate::weights::{FeedForwardWeights, LayerWeights};
 
@@ -56,7 +60,7 @@ impl Model {
         // laid out for at least `rows` rows; argument lists follow the contracts of the .cu files.
         unsafe {
             self.prepare(stream, shape)?;
-            self.kernels.embedding_gather.launch(
+            self.kernels.only(Entry::EmbeddingGather)?.launch(
                 stream,
                 Launch::linear(rows, 256),
                 args![
@@ -80,12 +84,13 @@ impl Model {
     unsafe fn prepare(&self, stream: &Stream, shape: StepShape) -> Result<(), CudaError> {
         let buffers = &self.buffers;
         let num_plans = self.windows.len() as u32;
-        let bidirectional = if self.spec.attention.causal { 0 } else { 4 };
+        let whole = if self.deterministic { PLAN_WHOLE } else { 0 };
         let prompt_tile = self.prompt_attention.as_ref().map_or(0, |prompt| prompt.launch.kv_tile);
         let split = u32::from(shape.has_prompts);
+        let sees_all = if self.spec.attention.causal { 0 } else { PLAN_NOT_CAUSAL };
         // SAFETY: as `layers`; the plan sizes are the ones that the buffer was laid out with.
         unsafe {
-            self.kernels.step_prepare.launch(
+            self.kernels.only(Entry::StepPrepareTokens)?.launch(
                 stream,
                 Launch::linear(1 + num_plans * (1 + split), 1024),
                 args![
@@ -107,7 +112,7 @@ impl Model {
                     self.attention.grid,
                     QUERY_ROWS,
                     self.attention.kv_tile,
-                    u32::from(self.deterministic) | bidirectional,
+                    whole | sees_all,
                     num_plans,
                     buffers.prompt_plans,
                     self.sizes.prompt_words,
@@ -139,17 +144,17 @@ impl Model {
         let plan_index = self.windows.iter().position(|&w| w == window).unwrap_or(0) as u64;
         let plan = buffers.plans + plan_index * u64::from(self.sizes.plan_words) * 4;
         let style = match spec.rope.style {
-            RopeStyle::HalfSplit => 0u32,
-            RopeStyle::Interleaved => 1,
+            RopeStyle::HalfSplit => ROPE_HALF_SPLIT,
+            RopeStyle::Interleaved => ROPE_INTERLEAVED,
         };
         // SAFETY: as `layers`.
         unsafe {
             self.norm(stream, rows, self.layer_norm(layer.input_norm))?;
             let args = GemmArgs { x: buffers.normed, w: layer.qkv, out: buffers.qkv };
             self.gemms.run(stream, rows, shapes.qkv, args)?;
-            self.kernels.rope_kv.launch(
+            self.kernels.only(Entry::RopeKvPaged)?.launch(
                 stream,
-                Launch::plane(rows, heads.div_ceil(8), 256),
+                Launch::plane(rows, heads.div_ceil(ROPE_HEADS), 256),
                 args![
                     &self.dims,
                     buffers.qkv,
@@ -167,9 +172,10 @@ impl Model {
                     style,
                 ],
             )?;
-            self.kernels.attention.launch(
+            self.kernels.only(Entry::AttentionPaged)?.launch(
                 stream,
-                Launch::linear(self.attention.grid, 128).shared(self.attention.shared_bytes),
+                Launch::linear(self.attention.grid, ATTENTION_THREADS)
+                    .shared(self.attention.shared_bytes),
                 args![
                     &self.dims,
                     buffers.q,
@@ -209,11 +215,10 @@ impl Model {
         let (buffers, spec) = (&self.buffers, &self.spec);
         let missing = || CudaError::Unsupported("no kernel for prompt attention".to_owned());
         let prompt = self.prompt_attention.as_ref().ok_or_else(missing)?;
-        let kernel = self.kernels.attention_prefill.as_ref().ok_or_else(missing)?;
         // SAFETY: as `layers`; the map covers the pool's reserved addresses, and a plan names blocks that
         // are backed.
         unsafe {
-            kernel.launch(
+            self.kernels.only(Entry::AttentionPrefill)?.launch(
                 stream,
                 prompt.launch.launch(),
                 args![
@@ -296,12 +301,12 @@ impl Model {
         unsafe {
             if bias != 0 {
                 let args = args![&self.dims, branch, bias];
-                self.kernels.bias_add_rows.launch(stream, launch, args)?;
+                self.kernels.only(Entry::BiasAddRows)?.launch(stream, launch, args)?;
             }
             if post_norm != 0 {
                 let residual = self.buffers.residual;
                 let args = args![&self.dims, branch, post_norm, residual, self.spec.norm.eps];
-                self.kernels.rms_norm_add.launch(stream, launch, args)?;
+                self.kernels.only(Entry::RmsNormAdd)?.launch(stream, launch, args)?;
             }
         }
         Ok(())
@@ -320,7 +325,7 @@ impl Model {
         let NormArgs { x, row_index, weight, out } = norm;
         // SAFETY: the caller's promises.
         unsafe {
-            self.kernels.rms_norm_rows.launch(
+            self.kernels.only(Entry::RmsNormRows)?.launch(
                 stream,
                 Launch::linear(rows, self.norm_block(rows)),
                 args![&self.dims, x, row_index, weight, out, self.spec.norm.eps],
@@ -355,16 +360,14 @@ impl Model {
         bias: u64,
     ) -> Result<(), CudaError> {
         let buffers = &self.buffers;
-        let kernel = self.kernels.act_mul.get(&intermediate_size).ok_or_else(|| {
-            CudaError::Unsupported(format!("no gate kernel for {intermediate_size} rows"))
-        })?;
+        let kernel = self.kernels.build(Entry::ActMulRows, Variant::Gate { intermediate_size })?;
         let dims = Dims { intermediate_size, ..self.dims };
         let activation = activation_kind(&self.spec);
         // SAFETY: as `layers`.
         unsafe {
             kernel.launch(
                 stream,
-                Launch::plane(rows, intermediate_size.div_ceil(2048), 256),
+                Launch::plane(rows, intermediate_size.div_ceil(GATE_COLUMNS), 256),
                 args![&dims, buffers.gate_up, bias, buffers.gated, activation],
             )
         }
@@ -382,14 +385,19 @@ impl Model {
     ) -> Result<(), CudaError> {
         let buffers = &self.buffers;
         let (experts, chosen) = (spec.num_experts, spec.experts_per_token);
-        let missing = || CudaError::Unsupported(format!("no kernels for {experts} experts"));
-        let moe = self.kernels.moe.get(&(experts, chosen)).ok_or_else(missing)?;
+        let variant = |gemm_n, gemm_k| Variant::Experts {
+            num_experts: experts,
+            experts_per_token: chosen,
+            gemm_n,
+            gemm_k,
+        };
         let dims = Dims { num_experts: experts, experts_per_token: chosen, ..self.dims };
         let entries = rows * chosen;
         let product = |n: u32, k: u32, x: u64, w: u64, out: u64, gather: u32| {
-            let kernel = self.kernels.moe_gemm.get(&(experts, chosen, n, k)).ok_or_else(missing)?;
+            let kernel = self.kernels.build(Entry::MoeGemm, variant(n, k))?;
             let dims = dims.gemm(n, k);
-            let launch = Launch::plane(n.div_ceil(64), entries.div_ceil(64) + experts, 128);
+            let launch =
+                Launch::plane(n.div_ceil(MOE_TILE), entries.div_ceil(MOE_TILE) + experts, 128);
             let (offsets, sorted) = (buffers.expert_offsets, buffers.expert_sorted);
             // SAFETY: as `layers`; x and out have `entries` rows of k and n columns.
             unsafe {
@@ -397,11 +405,12 @@ impl Model {
             }
         };
         let (hidden, inner) = (self.spec.hidden_size, spec.intermediate_size);
+        let entry = |entry| self.kernels.build(entry, variant(hidden, inner));
         // SAFETY: as `layers`.
         unsafe {
-            moe.route.launch(
+            entry(Entry::MoeRoute)?.launch(
                 stream,
-                Launch::linear(rows.div_ceil(4), 128),
+                Launch::linear(rows.div_ceil(MOE_ROUTE_TOKENS), 128),
                 args![
                     &dims,
                     buffers.router_logits,
@@ -412,7 +421,7 @@ impl Model {
                 ],
             )?;
             let (offsets, sorted) = (buffers.expert_offsets, buffers.expert_sorted);
-            moe.sort.launch(
+            entry(Entry::MoeSort)?.launch(
                 stream,
                 Launch::linear(experts, 256),
                 args![&dims, buffers.expert_ids, entries, offsets, sorted, buffers.expert_place],
@@ -421,7 +430,7 @@ impl Model {
             self.gate(stream, entries, inner, 0)?;
             product(hidden, inner, buffers.gated, down, buffers.expert_out, 0)?;
             let residual = self.branch();
-            moe.combine.launch(
+            entry(Entry::MoeCombine)?.launch(
                 stream,
                 Launch::linear(rows, 256),
                 args![

@@ -7,34 +7,10 @@ use std::sync::Arc;
 
 use crate::CudaError;
 use crate::context::Context;
+use crate::shapes::{GemmOut, GemmShape};
 use crate::stream::Stream;
 use crate::sys::cublaslt::*;
 use crate::sys::{LibraryPaths, open_cublaslt};
-
-/// A product apart from its row count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct GemmShape {
-    /// Rows of the weight, columns of the result.
-    pub(crate) n: u32,
-    /// Columns of the weight and of the input.
-    pub(crate) k: u32,
-    /// What becomes of the result.
-    pub(crate) out: GemmOut,
-}
-
-/// What becomes of a product.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum GemmOut {
-    /// Stored as the device type.
-    Device,
-    /// Stored as f32.
-    F32,
-    /// Added to f32 (the residual stream).
-    AddF32,
-    /// The weight holds gate rows, then up rows: `act(gate) * up` is stored as the device type,
-    /// `[m, n / 2]`. Own kernel only.
-    Gated,
-}
 
 /// Addresses of one product. All 16-byte aligned.
 #[derive(Clone, Copy, Debug)]

@@ -2,11 +2,14 @@
 //! capture thread while it records.
 
 use crate::CudaError;
-use crate::buffers::{OUT_BYTES, SAMPLE_CHUNK};
+use crate::buffers::OUT_BYTES;
+use crate::contract::SAMPLE_CHUNK;
 use crate::forward::NormArgs;
 use crate::gemm::GemmArgs;
-use crate::model::{Model, Shapes};
+use crate::model::Model;
 use crate::module::{Launch, args};
+use crate::registry::Entry;
+use crate::shapes::Shapes;
 use crate::stream::Stream;
 
 impl Model {
@@ -41,9 +44,8 @@ impl Model {
             let args =
                 GemmArgs { x: buffers.sampled, w: self.weights.lm_head, out: buffers.logits };
             self.gemms.run(stream, rows, Shapes::of(&self.spec).head, args)?;
-            if let (Some(kernel), Some(cap)) =
-                (&self.kernels.softcap_rows, self.spec.final_logit_softcap)
-            {
+            if let Some(cap) = self.spec.final_logit_softcap {
+                let kernel = self.kernels.only(Entry::SoftcapRows)?;
                 let launch = Launch::plane(self.spec.vocab_size.div_ceil(SAMPLE_CHUNK), rows, 256);
                 kernel.launch(stream, launch, args![&self.dims, buffers.logits, cap])?;
             }
@@ -67,7 +69,7 @@ impl Model {
         let chunks = self.sizes.vocab_chunks;
         // SAFETY: the caller's promises; sizes as laid out in `Buffers`.
         unsafe {
-            self.kernels.sample_scan.launch(
+            self.kernels.only(Entry::SampleScan)?.launch(
                 stream,
                 Launch::plane(chunks, samples, 256),
                 args![
@@ -83,9 +85,9 @@ impl Model {
                     buffers.sample_partials,
                 ],
             )?;
-            self.kernels.sample_finish.launch(
+            self.kernels.only(Entry::SampleFinish)?.launch(
                 stream,
-                Launch::linear(samples, self.kernels.sample_finish.max_block()),
+                Launch::linear(samples, self.kernels.only(Entry::SampleFinish)?.max_block()),
                 args![
                     &self.dims,
                     logits,
@@ -98,9 +100,9 @@ impl Model {
                     buffers.out,
                 ],
             )?;
-            self.kernels.log_probs_samples.launch(
+            self.kernels.only(Entry::LogProbsSamples)?.launch(
                 stream,
-                Launch::linear(samples, self.kernels.log_probs_samples.max_block()),
+                Launch::linear(samples, self.kernels.only(Entry::LogProbsSamples)?.max_block()),
                 args![&self.dims, logits, meta, buffers.slots, buffers.out],
             )
         }
@@ -121,9 +123,9 @@ impl Model {
         // SAFETY: the caller's promises.
         unsafe {
             self.logits(stream, rows, buffers.list_rows + start * 4)?;
-            self.kernels.log_probs_rows.launch(
+            self.kernels.only(Entry::LogProbsRows)?.launch(
                 stream,
-                Launch::linear(rows, self.kernels.log_probs_rows.max_block()),
+                Launch::linear(rows, self.kernels.only(Entry::LogProbsRows)?.max_block()),
                 args![
                     &self.dims,
                     buffers.logits,
@@ -149,12 +151,12 @@ impl Model {
         let (residual, scale) = (buffers.residual, buffers.pool_scale);
         // SAFETY: the caller's promises.
         unsafe {
-            self.kernels.pool_scale.launch(
+            self.kernels.only(Entry::PoolScale)?.launch(
                 stream,
                 Launch::linear(tokens, 256),
                 args![&self.dims, residual, scale, self.spec.norm.eps],
             )?;
-            self.kernels.pool_rows.launch(
+            self.kernels.only(Entry::PoolRows)?.launch(
                 stream,
                 Launch::plane(rows, self.spec.hidden_size.div_ceil(256), 256),
                 args![

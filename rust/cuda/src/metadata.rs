@@ -4,8 +4,12 @@
 
 use ingle_core::{OpenedSlot, PlanRow, Pooling, SampleMode, SlotId, StepPlan, TokenSource};
 
+use crate::contract::{
+    BlockUpdate, NONE, POOL_ENDS, POOL_LAST, POOL_MEAN, PROMPT_ROW, SAMPLE_LATE, SAMPLE_MASKED,
+    StepHeader, StepRow, StepSample, Words,
+};
 use crate::dims::EngineDims;
-use crate::prompt_attention::is_prompt;
+use crate::prompt_launch::is_prompt;
 
 /// What the host remembers of each slot to check plans and to decode results.
 #[derive(Clone, Debug, Default)]
@@ -110,7 +114,7 @@ pub(crate) fn pack(
             engine.max_rows, engine.max_tokens
         ));
     }
-    let tokens_at = HEADER_WORDS + num_rows * ROW_WORDS;
+    let tokens_at = StepHeader::COUNT + num_rows * StepRow::COUNT;
     let updates_at = tokens_at + num_tokens;
     let mut packed = PackedStep { num_tokens: num_tokens as u32, ..PackedStep::default() };
     let mut first_token = 0u32;
@@ -126,8 +130,8 @@ pub(crate) fn pack(
             if num_updates == limits.max_updates as usize {
                 return Err(format!("more than {} new blocks", limits.max_updates));
             }
-            let at = updates_at + 3 * num_updates;
-            words[at..at + 3].copy_from_slice(&[row.slot.0, record.num_blocks, block.0]);
+            let update = BlockUpdate { slot: row.slot.0, index: record.num_blocks, block: block.0 };
+            update.write(&mut words[updates_at + num_updates * BlockUpdate::COUNT..]);
             record.num_blocks += 1;
             num_updates += 1;
         }
@@ -139,35 +143,35 @@ pub(crate) fn pack(
             limits.prompt_group.is_some_and(|group| is_prompt(row.start, row.num_tokens, group));
         packed.has_prompts |= is_prompt;
         write_tokens(row, &mut words[tokens_at + first_token as usize..]);
-        let at = HEADER_WORDS + index * ROW_WORDS;
-        words[at..at + ROW_WORDS].copy_from_slice(&[
-            row.slot.0,
-            row.start,
-            row.num_tokens,
+        let step_row = StepRow {
+            slot: row.slot.0,
+            start: row.start,
+            num_tokens: row.num_tokens,
             first_token,
-            pooled_flags(row) | if is_prompt { PROMPT_ROW } else { 0 },
-            NONE,
-            0,
-            0,
-        ]);
+            flags: pooled_flags(row) | if is_prompt { PROMPT_ROW } else { 0 },
+            sample_index: NONE,
+            ..StepRow::default()
+        };
+        step_row.write(&mut words[row_at(index)..]);
         packed.add_row(row, record, first_token);
         first_token += row.num_tokens;
     }
-    let samples_at = updates_at + 3 * num_updates;
+    let samples_at = updates_at + num_updates * BlockUpdate::COUNT;
     let num_samples = write_samples(plan, &mut packed, words, samples_at);
-    words[..HEADER_WORDS].fill(0);
-    words[..9].copy_from_slice(&[
-        num_rows as u32,
-        num_tokens as u32,
+    let header = StepHeader {
+        num_rows: num_rows as u32,
+        num_tokens: num_tokens as u32,
         num_samples,
-        num_updates as u32,
-        HEADER_WORDS as u32,
-        tokens_at as u32,
-        updates_at as u32,
-        samples_at as u32,
-        plan.id.0 as u32,
-    ]);
-    packed.words = samples_at + num_samples as usize * SAMPLE_WORDS;
+        num_updates: num_updates as u32,
+        rows_at: StepHeader::COUNT as u32,
+        tokens_at: tokens_at as u32,
+        updates_at: updates_at as u32,
+        samples_at: samples_at as u32,
+        step_id: plan.id.0 as u32,
+        ..StepHeader::default()
+    };
+    header.write(words);
+    packed.words = samples_at + num_samples as usize * StepSample::COUNT;
     Ok(packed)
 }
 
@@ -210,14 +214,10 @@ fn write_samples(
                 continue;
             }
             let flags = if mode == SampleMode::Late { SAMPLE_LATE } else { 0 };
-            let at = samples_at + count as usize * SAMPLE_WORDS;
-            words[at..at + SAMPLE_WORDS].copy_from_slice(&[
-                index as u32,
-                token_row - 1,
-                row.slot.0,
-                flags,
-            ]);
-            words[HEADER_WORDS + index * ROW_WORDS + 5] = count;
+            let sample =
+                StepSample { row: index as u32, token_row: token_row - 1, slot: row.slot.0, flags };
+            sample.write(&mut words[samples_at + count as usize * StepSample::COUNT..]);
+            words[row_at(index) + SAMPLE_INDEX] = count;
             packed.rows[index].sample = Some(count);
             if mode == SampleMode::Late {
                 packed.late_slots.push(row.slot);
@@ -233,15 +233,27 @@ fn write_samples(
 
 /// Packs the metadata of the sampler that runs for late rows alone; returns the words used.
 pub(crate) fn pack_late(slots: &[SlotId], masked: &[bool], words: &mut [u32]) -> usize {
-    words[..HEADER_WORDS].fill(0);
-    words[2] = slots.len() as u32;
-    words[4..8].fill(HEADER_WORDS as u32);
+    let header = StepHeader { num_samples: slots.len() as u32, ..StepHeader::empty() };
+    header.write(words);
     for (index, slot) in slots.iter().enumerate() {
         let flags = if masked[index] { SAMPLE_MASKED } else { 0 };
-        let at = HEADER_WORDS + index * SAMPLE_WORDS;
-        words[at..at + SAMPLE_WORDS].copy_from_slice(&[index as u32, 0, slot.0, flags]);
+        let sample = StepSample { row: index as u32, token_row: 0, slot: slot.0, flags };
+        sample.write(&mut words[StepHeader::COUNT + index * StepSample::COUNT..]);
     }
-    HEADER_WORDS + slots.len() * SAMPLE_WORDS
+    StepHeader::COUNT + slots.len() * StepSample::COUNT
+}
+
+impl StepHeader {
+    /// Of a step with nothing in it.
+    pub(crate) fn empty() -> Self {
+        let at = Self::COUNT as u32;
+        Self { rows_at: at, tokens_at: at, updates_at: at, samples_at: at, ..Self::default() }
+    }
+}
+
+/// Where a row stands in the packed words.
+fn row_at(index: usize) -> usize {
+    StepHeader::COUNT + index * StepRow::COUNT
 }
 
 fn check_row(row: &PlanRow, limits: &PlanLimits) -> Result<(), String> {
@@ -281,24 +293,16 @@ fn pooled_flags(row: &PlanRow) -> u32 {
         None => 0,
         Some(pooled) => {
             let kind = match pooled.pooling {
-                Pooling::Mean => 1,
-                Pooling::Last => 2,
+                Pooling::Mean => POOL_MEAN,
+                Pooling::Last => POOL_LAST,
             };
-            kind | if pooled.is_last { 4 } else { 0 }
+            kind | if pooled.is_last { POOL_ENDS } else { 0 }
         }
     }
 }
 
-const HEADER_WORDS: usize = 16;
-const ROW_WORDS: usize = 8;
-const SAMPLE_WORDS: usize = 4;
-const NONE: u32 = u32::MAX;
-/// A row's flag: its attention is attention_prefill.cu's, see step_prepare.cu.
-const PROMPT_ROW: u32 = 8;
-/// The sample's slot has a mask although its request lists no allowed ids.
-const SAMPLE_MASKED: u32 = 2;
-/// The step's own sampler skips it.
-const SAMPLE_LATE: u32 = 4;
+/// Word of a row that says which sample is its own.
+const SAMPLE_INDEX: usize = std::mem::offset_of!(StepRow, sample_index) / 4;
 
 #[cfg(test)]
 mod tests {

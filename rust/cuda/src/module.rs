@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::CudaError;
 use crate::context::Context;
-use crate::dims::Dims;
+use crate::contract::Dims;
 use crate::stream::Stream;
 use crate::sys::driver::*;
 

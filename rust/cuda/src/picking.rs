@@ -9,13 +9,13 @@ use ingle_model::ModelSpec;
 
 use crate::CudaError;
 use crate::buffers::{BufferSizes, Buffers};
-use crate::dims::Dims;
-use crate::gemm::{Blas, GemmOut, GemmShape};
+use crate::contract::Dims;
+use crate::gemm::Blas;
 use crate::kernels::Kernels;
 use crate::memory::upload;
-use crate::model::{Shapes, activation_kind, gemm_shapes};
 use crate::product::Products;
 use crate::setup::{Memory, Setup};
+use crate::shapes::{GemmOut, GemmShape, Shapes, activation_kind, gemm_shapes};
 use crate::stream::Stream;
 use crate::stream_gemm::OwnProduct;
 use crate::tune::{Operands, Tuner};
@@ -57,7 +57,8 @@ impl Picking<'_> {
             }
         }
         let dims = Dims::of(&setup.spec, &setup.engine);
-        let (num_sms, activation) = (setup.context.info.num_sms, activation_kind(&setup.spec));
+        let (num_sms, activation) =
+            (setup.context.info.limits.num_sms, activation_kind(&setup.spec));
         let own = |rows, shape| {
             if setup.config.deterministic {
                 return Vec::new();

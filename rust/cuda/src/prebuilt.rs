@@ -7,9 +7,10 @@ use std::path::Path;
 use crate::CudaError;
 use crate::cache::key;
 use crate::compile::{Compiler, Unit};
-use crate::dims::Dims;
-use crate::kernels::{AttentionLaunch, HEADER, KernelSettings, Program, runtime_programs};
-use crate::prompt_attention::PROMPT_HEAD_DIMS;
+use crate::contract::Dims;
+use crate::limits::DeviceLimits;
+use crate::program::{KernelSettings, Program};
+use crate::registry::HEADERS;
 use crate::sys::LibraryPaths;
 
 /// Writes every kernel for every target to `folder`; returns how many files. Blocking, minutes.
@@ -20,12 +21,12 @@ pub fn write_prebuilt_kernels(libraries: &LibraryPaths, folder: &Path) -> Result
     let compiler = Compiler::open(libraries)?;
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
     let mut count = 0;
-    for (target, _) in TARGETS {
+    for target in &TARGETS {
         let builds = builds(target);
-        let units = builds.values().map(Build::unit).collect::<Result<Vec<_>, _>>()?;
-        let (codes, _) = compiler.build(&units, HEADER, target, None, threads)?;
+        let units: Vec<_> = builds.values().map(Build::unit).collect();
+        let (codes, _) = compiler.build(&units, &HEADERS, target.name, None, threads)?;
         for ((name, unit), code) in builds.keys().zip(&units).zip(&codes) {
-            write_kernel(&folder.join(name), unit, target, code)?;
+            write_kernel(&folder.join(name), unit, target.name, code)?;
             count += 1;
         }
     }
@@ -38,16 +39,16 @@ pub fn write_prebuilt_kernels(libraries: &LibraryPaths, folder: &Path) -> Result
 /// The first file that is missing, is damaged or was made from other sources than this build's.
 pub(crate) fn read_prebuilt(
     folder: &Path,
-    compute_capability: (u32, u32),
+    limits: &DeviceLimits,
     programs: &[Program],
     settings: &KernelSettings,
 ) -> Result<Vec<Vec<u8>>, CudaError> {
-    let target = target_for(compute_capability);
+    let target = target_for(limits.compute_capability);
     programs
         .iter()
         .map(|program| {
-            let build = Build::new(*program, settings.f16_device, settings.head_dim, target);
-            read_kernel(&folder.join(build.file_name()), &build.unit()?, target)
+            let build = Build::new(*program, settings.f16_device, target);
+            read_kernel(&folder.join(build.file_name()), &build.unit(), target.name)
         })
         .collect()
 }
@@ -57,47 +58,32 @@ pub(crate) fn read_prebuilt(
 struct Build {
     program: Program,
     settings: KernelSettings,
-    target: &'static str,
+    target: &'static Target,
 }
 
 impl Build {
-    fn new(program: Program, f16_device: bool, head_dim: u32, target: &'static str) -> Self {
-        // Programs that do not depend on a head's width are built once.
-        let head_dim = if program.has_head_dim() { head_dim } else { HEAD_DIMS[0] };
-        let capability = TARGETS.iter().find(|(name, _)| *name == target).map_or((8, 0), |t| t.1);
-        let attention = AttentionLaunch::on(capability, 1, head_dim);
-        let settings = KernelSettings {
-            dims: Dims::default(),
-            f16_device,
-            head_dim,
-            causal: true,
-            attention,
-            prompt_attention: None,
-        };
-        Self { program, settings, target }
+    fn new(program: Program, f16_device: bool, target: &'static Target) -> Self {
+        Self { program, settings: KernelSettings { dims: Dims::default(), f16_device }, target }
     }
 
-    fn unit(&self) -> Result<Unit, CudaError> {
+    fn unit(&self) -> Unit {
         self.program.runtime_unit(&self.settings)
     }
 
     fn file_name(&self) -> String {
-        let suffix = if self.target.starts_with("compute_") { "ptx" } else { "cubin" };
-        format!("{}.{}.{suffix}", self.program.runtime_name(&self.settings), self.target)
+        let target = self.target.name;
+        let suffix = if target.starts_with("compute_") { "ptx" } else { "cubin" };
+        format!("{}.{target}.{suffix}", self.program.runtime_name(&self.settings))
     }
 }
 
 /// Every file of a target, by name.
-fn builds(target: &'static str) -> BTreeMap<String, Build> {
+fn builds(target: &'static Target) -> BTreeMap<String, Build> {
     let mut builds = BTreeMap::new();
     for f16_device in [false, true] {
-        for head_dim in HEAD_DIMS {
-            let prompt = target == "sm_90a" && PROMPT_HEAD_DIMS.contains(&head_dim);
-            let prompt = prompt.then_some(Program::AttentionPrefill);
-            for program in runtime_programs().into_iter().chain(prompt) {
-                let build = Build::new(program, f16_device, head_dim, target);
-                builds.insert(build.file_name(), build);
-            }
+        for program in Program::of_any_model(&target.assumed) {
+            let build = Build::new(program, f16_device, target);
+            builds.insert(build.file_name(), build);
         }
     }
     builds
@@ -128,7 +114,8 @@ fn read_kernel(path: &Path, unit: &Unit, target: &str) -> Result<Vec<u8>, CudaEr
 /// Over what the code was made from and the code itself: a launch is right only for its own source.
 fn hash(unit: &Unit, target: &str, code: &[u8]) -> [u8; blake3::OUT_LEN] {
     let options = unit.options.join("\n");
-    let parts = [unit.source.as_bytes(), HEADER.as_bytes(), options.as_bytes(), target.as_bytes()];
+    let mut parts = vec![unit.source.as_bytes(), options.as_bytes(), target.as_bytes()];
+    parts.extend(HEADERS.iter().map(|(_, text)| text.as_bytes()));
     let made_from = key("prebuilt", &parts);
     *blake3::Hasher::new().update(made_from.as_bytes()).update(code).finalize().as_bytes()
 }
@@ -137,43 +124,56 @@ fn io(path: &Path, source: std::io::Error) -> CudaError {
     CudaError::Io { what: path.display().to_string(), source }
 }
 
-/// The build that runs on a card: its own, else that of the same generation, else the PTX that the
-/// driver compiles.
-fn target_for(compute_capability: (u32, u32)) -> &'static str {
-    match compute_capability {
-        (9, 0) => "sm_90a",
-        (8, 9) => "sm_89",
-        (8, 6 | 7) => "sm_86",
-        (8, _) => "sm_80",
-        _ => "compute_80",
-    }
+/// What kernels are built ahead for.
+#[derive(Debug)]
+struct Target {
+    /// As NVRTC names it.
+    name: &'static str,
+    /// The card that launch sizes in the code are chosen for. Its number of SMs decides no code.
+    assumed: DeviceLimits,
 }
 
-/// Targets and the capability that their launch sizes are chosen for.
-const TARGETS: [(&str, (u32, u32)); 5] = [
-    ("sm_80", (8, 0)),
-    ("sm_86", (8, 6)),
-    ("sm_89", (8, 9)),
-    ("sm_90a", (9, 0)),
-    ("compute_80", (8, 0)),
+/// All targets. What follows from limits alone (grids, which tile fits) is computed at load for the card that
+/// is there.
+static TARGETS: [Target; 5] = [
+    Target { name: "sm_80", assumed: DeviceLimits::assumed((8, 0), 108, 164) },
+    Target { name: "sm_86", assumed: DeviceLimits::assumed((8, 6), 84, 100) },
+    Target { name: "sm_89", assumed: DeviceLimits::assumed((8, 9), 142, 100) },
+    Target { name: "sm_90a", assumed: DeviceLimits::assumed((9, 0), 132, 228) },
+    Target { name: "compute_80", assumed: DeviceLimits::assumed((8, 0), 108, 164) },
 ];
-/// Widths of a head that attention is built for.
-const HEAD_DIMS: [u32; 6] = [16, 32, 64, 96, 128, 256];
+
+/// The build that runs on a card: its own, else that of the same generation, else the PTX that the
+/// driver compiles.
+fn target_for(compute_capability: (u32, u32)) -> &'static Target {
+    let [sm_80, sm_86, sm_89, sm_90a, compute_80] = &TARGETS;
+    match compute_capability {
+        (9, 0) => sm_90a,
+        (8, 9) => sm_89,
+        (8, 6 | 7) => sm_86,
+        (8, _) => sm_80,
+        _ => compute_80,
+    }
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prompt_attention::PromptLaunch;
+    use crate::attention_launch::stages;
+    use crate::builds::{HEAD_DIMS, Variant};
+    use crate::registry::Source;
+
+    const POOL: Program = Program { source: Source::Pool, variant: Variant::Plain };
 
     #[test]
     fn every_card_finds_a_target_that_is_built() {
         for capability in [(8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (12, 0)] {
             let target = target_for(capability);
-            assert!(TARGETS.iter().any(|(built, _)| *built == target), "{capability:?} {target}");
+            assert!(target.assumed.compute_capability <= capability, "{capability:?} {target:?}");
         }
-        let name = |target| Build::new(Program::Pool, false, 64, target).file_name();
-        assert_eq!(name("sm_80"), "pool-bf16.sm_80.cubin");
-        assert_eq!(name("compute_80"), "pool-bf16.compute_80.ptx");
+        let name = |capability| Build::new(POOL, false, target_for(capability)).file_name();
+        assert_eq!(name((8, 0)), "pool-bf16.sm_80.cubin");
+        assert_eq!(name((12, 0)), "pool-bf16.compute_80.ptx");
     }
 
     /// Whatever a model needs on a card is in the set that is built for the card's target.
@@ -187,19 +187,17 @@ mod tests {
             for (head_dim, causal) in HEAD_DIMS.into_iter().flat_map(|d| [(d, true), (d, false)]) {
                 spec.head_dim = head_dim;
                 spec.attention.causal = causal;
-                for capability in [(8, 0), (8, 6), (8, 9), (9, 0), (12, 0)] {
+                for (capability, kib) in
+                    [((8, 0), 164), ((8, 6), 100), ((8, 9), 100), ((9, 0), 228), ((12, 0), 100)]
+                {
                     let target = target_for(capability);
                     let built = builds(target);
-                    let prompt = PromptLaunch::on(capability, 132, head_dim, 64).is_some();
-                    for program in Program::of(&spec, capability, prompt) {
+                    let limits = DeviceLimits::assumed(capability, 1, kib);
+                    for program in Program::of(&spec, &limits) {
                         for f16_device in [false, true] {
-                            let build = Build::new(program, f16_device, head_dim, target);
+                            let build = Build::new(program, f16_device, target);
                             let found = built.get(&build.file_name()).expect("built");
-                            assert_eq!(
-                                found.unit().unwrap().options,
-                                build.unit().unwrap().options,
-                                "{build:?}"
-                            );
+                            assert_eq!(found.unit().options, build.unit().options, "{build:?}");
                         }
                     }
                 }
@@ -210,16 +208,16 @@ mod tests {
 
     #[test]
     fn every_target_has_the_same_kernels() {
-        let stems = |target: &'static str| -> Vec<String> {
+        let stems = |target: &'static Target| -> Vec<String> {
             let names = builds(target).into_keys();
             let stems = names.map(|name| name.split('.').next().unwrap().to_owned());
             // Hopper alone has the instructions.
             stems.filter(|stem| !stem.starts_with("attention_prefill")).collect()
         };
-        let first = stems(TARGETS[0].0);
+        let first = stems(&TARGETS[0]);
         assert!(first.len() > 50, "{}", first.len());
-        for (target, _) in TARGETS {
-            assert_eq!(stems(target), first, "{target}");
+        for target in &TARGETS {
+            assert_eq!(stems(target), first, "{target:?}");
         }
     }
 
@@ -227,12 +225,13 @@ mod tests {
     fn a_damaged_or_foreign_file_is_refused() {
         let folder = std::env::temp_dir().join(format!("ingle-prebuilt-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        let build = Build::new(Program::Pool, false, 64, "sm_80");
-        let unit = build.unit().unwrap();
+        let build = Build::new(POOL, false, &TARGETS[0]);
+        let limits = build.target.assumed;
+        let unit = build.unit();
         let path = folder.join(build.file_name());
         write_kernel(&path, &unit, "sm_80", b"some code").unwrap();
         let settings = build.settings.clone();
-        let read = || read_prebuilt(&folder, (8, 0), &[Program::Pool], &settings);
+        let read = || read_prebuilt(&folder, &limits, &[POOL], &settings);
         assert_eq!(read().unwrap(), [b"some code"]);
 
         let whole = std::fs::read(&path).unwrap();
@@ -258,10 +257,12 @@ mod tests {
     /// The PTX is built with the launch sizes of 8.0; a newer card must choose the same.
     #[test]
     fn ptx_and_launch_agree_on_stages() {
+        let built = &target_for((12, 0)).assumed;
         for head_dim in HEAD_DIMS {
-            let built = AttentionLaunch::on((8, 0), 1, head_dim);
-            assert_eq!(AttentionLaunch::on((10, 0), 1, head_dim).stages, built.stages);
-            assert_eq!(AttentionLaunch::on((12, 0), 1, head_dim).kv_tile, built.kv_tile);
+            for (capability, kib) in [((10, 0), 228), ((12, 0), 100)] {
+                let card = DeviceLimits::assumed(capability, 1, kib);
+                assert_eq!(stages(&card, head_dim), stages(built, head_dim));
+            }
         }
     }
 }

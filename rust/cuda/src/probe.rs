@@ -82,7 +82,7 @@ pub fn probe(device: u32, libraries: &LibraryPaths) -> DeviceProbe {
     };
     found.supported = info.check_capability().map_err(|error| error.to_string());
     found.name = Some(info.name);
-    found.compute_capability = Some(info.compute_capability);
+    found.compute_capability = Some(info.limits.compute_capability);
     found.total_bytes = Some(info.total_bytes);
     let context = match Context::retain(driver, device) {
         Ok(context) => context,

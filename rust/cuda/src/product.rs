@@ -5,7 +5,8 @@
 use std::collections::HashMap;
 
 use crate::CudaError;
-use crate::gemm::{GemmArgs, GemmShape, Problem};
+use crate::gemm::{GemmArgs, Problem};
+use crate::shapes::GemmShape;
 use crate::stream::Stream;
 use crate::stream_gemm::OwnProduct;
 use crate::sys::cublaslt::MatmulAlgo;

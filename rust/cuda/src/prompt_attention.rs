@@ -1,45 +1,10 @@
-//! What attention_prefill.cu needs beside its arguments: where it runs, its launch, its view of the KV pool.
-//! Load only.
+//! Prompt attention of a loaded model: its launch and its view of the KV pool. Load only.
 
 use crate::CudaError;
 use crate::context::Context;
 use crate::kv_pool::KvPool;
-use crate::module::Launch;
+use crate::prompt_launch::PromptLaunch;
 use crate::sys::driver::*;
-
-/// How prompt attention is launched on this device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PromptLaunch {
-    head_dim: u32,
-    /// Tokens a tile.
-    pub(crate) kv_tile: u32,
-    /// Blocks: one an SM.
-    grid: u32,
-}
-
-impl PromptLaunch {
-    /// `None` where attention.cu does it all: other cards, other head sizes, blocks below a swizzle's 8 rows.
-    pub(crate) fn on(
-        compute_capability: (u32, u32),
-        num_sms: u32,
-        head_dim: u32,
-        block_size: u32,
-    ) -> Option<Self> {
-        let fits =
-            compute_capability == (9, 0) && PROMPT_HEAD_DIMS.contains(&head_dim) && block_size >= 8;
-        let kv_tile = if head_dim == 256 { 64 } else { 128 };
-        fits.then_some(Self { head_dim, kv_tile, grid: num_sms })
-    }
-
-    /// Dynamic shared memory: q, two stages of K and of V in boxes of 128 bytes a row, barriers.
-    pub(crate) fn shared_bytes(&self) -> u32 {
-        1024 + (PROMPT_ROWS + 4 * self.kv_tile) * 128 * self.head_dim.div_ceil(64) + 256
-    }
-
-    pub(crate) fn launch(&self) -> Launch {
-        Launch::linear(self.grid, 384).shared(self.shared_bytes())
-    }
-}
 
 /// Prompt attention of a loaded model.
 #[derive(Debug)]
@@ -100,16 +65,3 @@ pub(crate) struct KvShape {
     pub(crate) num_layers: u64,
     pub(crate) f16: bool,
 }
-
-/// Whether a row of a step goes to prompt attention: it fills a tile, and its keys are few enough that
-/// one block going through them all takes no longer than attention.cu cutting them over the whole card
-/// (one H200, 32 heads of 128: 1.6 us a tile of 128 tokens against 200 TFLOP/s, equal at about 150 tokens).
-pub(crate) fn is_prompt(start: u32, num_tokens: u32, group: u32) -> bool {
-    let packed = num_tokens * group;
-    packed >= PROMPT_ROWS && (start + num_tokens <= 512 || packed >= 4 * PROMPT_ROWS)
-}
-
-/// Packed query rows of an entry.
-pub(crate) const PROMPT_ROWS: u32 = 128;
-/// Widths of a head that it is built for.
-pub(crate) const PROMPT_HEAD_DIMS: [u32; 4] = [64, 96, 128, 256];

@@ -2,9 +2,10 @@
 //! only, under `--deterministic`: the library promises it nowhere, so each pick has to show it.
 
 use crate::CudaError;
-use crate::gemm::{GemmArgs, GemmOut, GemmShape};
+use crate::gemm::GemmArgs;
 use crate::memory::{PinnedBuffer, copy_to_offset, fill, upload};
 use crate::product::Product;
+use crate::shapes::{GemmOut, GemmShape};
 use crate::stream::Stream;
 use crate::tune::Operands;
 

@@ -7,15 +7,18 @@ use ingle_model::{CopyPlan, FeedForwardSpec, ModelSpec, WeightSource, WeightType
 
 use crate::CudaError;
 use crate::arena::Region;
+use crate::attention_launch::AttentionLaunch;
 use crate::budget::{BudgetInputs, MemoryBudget};
 use crate::buffers::{BufferSizes, Buffers};
+use crate::builds::HEAD_DIMS;
 use crate::cache::Cache;
 use crate::compile::Compiler;
 use crate::config::{CudaConfig, DeviceType};
 use crate::context::Context;
-use crate::dims::{Buckets, Dims, EngineDims};
+use crate::contract::{Dims, MAX_EXPERTS, MAX_EXPERTS_PER_TOKEN, MAX_STEP_ROWS};
+use crate::dims::{Buckets, EngineDims};
 use crate::gemm::Blas;
-use crate::kernels::{AttentionLaunch, HEADER, KernelSettings, Kernels, Program};
+use crate::kernels::Kernels;
 use crate::kv_pool::KvPool;
 use crate::loader::load_weights;
 use crate::memory::fill;
@@ -23,7 +26,10 @@ use crate::model::Model;
 use crate::picking::Picking;
 use crate::prebuilt::read_prebuilt;
 use crate::product::Products;
-use crate::prompt_attention::{KvShape, PromptAttention, PromptLaunch, kv_maps};
+use crate::program::{KernelSettings, Program};
+use crate::prompt_attention::{KvShape, PromptAttention, kv_maps};
+use crate::prompt_launch::PromptLaunch;
+use crate::registry::HEADERS;
 use crate::start::Clock;
 use crate::stream::Stream;
 use crate::weights::WeightLayout;
@@ -75,14 +81,9 @@ impl Setup {
             max_tokens: config.max_num_batched_tokens.max(config.max_num_seqs),
             max_model_len: config.max_model_len + 1,
         };
-        let attention = AttentionLaunch::on(info.compute_capability, info.num_sms, spec.head_dim);
-        let prompt_attention = PromptLaunch::on(
-            info.compute_capability,
-            info.num_sms,
-            spec.head_dim,
-            engine.block_size,
-        )
-        .filter(|_| spec.attention.causal);
+        let attention = AttentionLaunch::on(&info.limits, spec.head_dim);
+        let prompt_attention = PromptLaunch::on(&info.limits, spec.head_dim, engine.block_size)
+            .filter(|_| spec.attention.causal);
         let f16_device = match config.dtype {
             DeviceType::Auto => spec.weight_type == WeightType::F16,
             DeviceType::Bf16 => false,
@@ -112,13 +113,13 @@ impl Setup {
     /// Name and capability of the card.
     pub(crate) fn device_line(&self) -> String {
         let info = &self.context.info;
-        let (major, minor) = info.compute_capability;
-        format!("{} (compute capability {major}.{minor}, {} SMs)", info.name, info.num_sms)
+        let (major, minor) = info.limits.compute_capability;
+        format!("{} (compute capability {major}.{minor}, {} SMs)", info.name, info.limits.num_sms)
     }
 
     /// What the operator should know.
     pub(crate) fn warnings(&self) -> Vec<String> {
-        let (major, minor) = self.context.info.compute_capability;
+        let (major, minor) = self.context.info.limits.compute_capability;
         let mut warnings = Vec::new();
         if (major, minor) != (9, 0) {
             warnings.push(format!("untested GPU: compute capability {major}.{minor}"));
@@ -230,18 +231,10 @@ impl Setup {
 
     fn build_kernels(&self) -> Result<(Kernels, usize, String), CudaError> {
         let settings = KernelSettings {
-            causal: self.spec.attention.causal,
             dims: Dims::of(&self.spec, &self.engine),
             f16_device: self.f16_device,
-            head_dim: self.spec.head_dim,
-            attention: self.attention,
-            prompt_attention: self.prompt_attention,
         };
-        let programs = Program::of(
-            &self.spec,
-            self.context.info.compute_capability,
-            self.prompt_attention.is_some(),
-        );
+        let programs = Program::of(&self.spec, &self.context.info.limits);
         let compiler = match (Compiler::open(&self.config.libraries), &self.config.prebuilt_kernels)
         {
             (Ok(compiler), _) => compiler,
@@ -252,21 +245,19 @@ impl Setup {
                 )));
             }
             (Err(missing), Some(folder)) => {
-                let capability = self.context.info.compute_capability;
-                let codes = read_prebuilt(folder, capability, &programs, &settings)?;
+                let limits = &self.context.info.limits;
+                let codes = read_prebuilt(folder, limits, &programs, &settings)?;
                 let kernels = Kernels::load(&self.context, &programs, &codes, &settings)?;
                 let found = format!("kernels built ahead, slower than exact ones: {missing}");
                 return Ok((kernels, 0, found));
             }
         };
         let cache = self.cache("kernels")?;
-        let units = programs
-            .iter()
-            .map(|program| program.unit(&settings))
-            .collect::<Result<Vec<_>, _>>()?;
+        let units: Vec<_> = programs.iter().map(|program| program.unit(&settings)).collect();
         let threads = std::thread::available_parallelism().map_or(4, usize::from);
         let arch = self.context.info.arch();
-        let (cubins, compiled) = compiler.build(&units, HEADER, &arch, cache.as_ref(), threads)?;
+        let (cubins, compiled) =
+            compiler.build(&units, &HEADERS, &arch, cache.as_ref(), threads)?;
         let kernels = Kernels::load(&self.context, &programs, &cubins, &settings)?;
         let (major, minor) = compiler.version;
         Ok((kernels, compiled, format!("NVRTC {major}.{minor} {}", compiler.path())))
@@ -343,7 +334,7 @@ fn joined<T>(
 /// Refuses what the kernels cannot do, before anything is opened.
 pub(crate) fn check_supported(spec: &ModelSpec, config: &CudaConfig) -> Result<(), CudaError> {
     let refuse = |text: String| Err(CudaError::Unsupported(text));
-    if !matches!(spec.head_dim, 16 | 32 | 64 | 96 | 128 | 256) {
+    if !HEAD_DIMS.contains(&spec.head_dim) {
         return refuse(format!("head_dim {}: want 16, 32, 64, 96, 128 or 256", spec.head_dim));
     }
     if !spec.hidden_size.is_multiple_of(8) || !spec.rope.rotary_dim.is_multiple_of(4) {
@@ -356,9 +347,13 @@ pub(crate) fn check_supported(spec: &ModelSpec, config: &CudaConfig) -> Result<(
         let width = match layer.feed_forward {
             FeedForwardSpec::Dense { intermediate_size, .. } => intermediate_size,
             FeedForwardSpec::Moe(moe) => {
-                if moe.num_experts > 512 || moe.experts_per_token > 16 || spec.post_norms {
+                if moe.num_experts > MAX_EXPERTS
+                    || moe.experts_per_token > MAX_EXPERTS_PER_TOKEN
+                    || spec.post_norms
+                {
                     return refuse(format!(
-                        "{} experts, {} a token, post norms {}: at most 512, 16, none",
+                        "{} experts, {} a token, post norms {}: at most {MAX_EXPERTS}, \
+                         {MAX_EXPERTS_PER_TOKEN}, none",
                         moe.num_experts, moe.experts_per_token, spec.post_norms
                     ));
                 }
@@ -373,8 +368,9 @@ pub(crate) fn check_supported(spec: &ModelSpec, config: &CudaConfig) -> Result<(
     if !block.is_power_of_two() || !(4..=256).contains(&block) {
         return refuse(format!("block_size {block}: want a power of two from 4 to 256"));
     }
-    if !(1..=1024).contains(&config.max_num_seqs) {
-        return refuse(format!("max_num_seqs {}: want 1 to 1024", config.max_num_seqs));
+    if !(1..=MAX_STEP_ROWS).contains(&config.max_num_seqs) {
+        let rows = config.max_num_seqs;
+        return refuse(format!("max_num_seqs {rows}: want 1 to {MAX_STEP_ROWS}"));
     }
     if !(1..=65536).contains(&config.max_num_batched_tokens) {
         let tokens = config.max_num_batched_tokens;

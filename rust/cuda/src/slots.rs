@@ -6,16 +6,21 @@ use std::collections::BTreeMap;
 use ingle_core::{OpenedSlot, SamplingParams};
 
 use crate::CudaError;
-use crate::buffers::{BufferSizes, MAX_BANNED, MAX_LOGIT_BIAS, SLOT_BYTES};
+use crate::buffers::{BufferSizes, SLOT_BYTES};
+use crate::contract::{
+    Bias, MAX_BANNED, MAX_BEST, MAX_LOGIT_BIAS, NONE, OpenJob, SLOT_HAS_MASK, SLOT_HAS_PENALTIES,
+    Slot, StepHeader, StepSample, Words,
+};
 use crate::dims::EngineDims;
 use crate::memory::{PinnedBuffer, copy_from_offset, copy_pageable};
 use crate::metadata::SlotRecord;
 use crate::model::Model;
 use crate::module::{Launch, args};
+use crate::registry::Entry;
 use crate::stream::Stream;
 
 /// Most alternatives that come back with a log-probability.
-pub const MAX_LOG_PROBS: u32 = 20;
+pub const MAX_LOG_PROBS: u32 = MAX_BEST;
 /// Most entries of `logit_bias`.
 pub const MAX_LOGIT_BIAS_ENTRIES: u32 = MAX_LOGIT_BIAS;
 /// Most ids that `min_tokens` can hold back.
@@ -75,12 +80,12 @@ pub(crate) fn staging_bytes(vocab_size: u32, engine: &EngineDims, sizes: &Buffer
     let opened = SLOT_BYTES
         + upload(u64::from(engine.max_blocks))
         + mask
-        + upload(u64::from(MAX_LOGIT_BIAS) * 2)
+        + upload(u64::from(MAX_LOGIT_BIAS) * Bias::COUNT as u64)
         + upload(u64::from(MAX_BANNED));
     // A row's part of the jobs of `sample_open`, and of the metadata of the late sampler.
-    let (job, sample) = (16, 16);
+    let (job, sample) = (size_of::<OpenJob>() as u64, size_of::<StepSample>() as u64);
     let rows = u64::from(engine.max_rows) * (opened + mask + job + sample);
-    let header = 64;
+    let header = size_of::<StepHeader>() as u64;
     let whole_step = header + 2 * upload(sizes.list_rows()) + upload(sizes.open_ids_words);
     (rows + whole_step).min(MOST_STAGING_BYTES)
 }
@@ -134,14 +139,16 @@ pub(crate) fn open_slots(
         let slot = u64::from(open.slot.0);
         let params = &open.sampling;
         let mask = &slots[open.slot.index()].allowed;
-        let mut words = slot_words(params, open.generated.len() as u32, mask.is_some());
+        let mut parameters = sampling_of(params, open.generated.len() as u32, mask.is_some());
         // The kernel wants distinct ids.
         let mut sums = BTreeMap::<u32, f32>::new();
         for (id, value) in &params.logit_bias {
             *sums.entry(id.0).or_default() += value;
         }
         let bias: Vec<u32> = sums.iter().flat_map(|(id, value)| [*id, value.to_bits()]).collect();
-        words[14] = sums.len() as u32;
+        parameters.bias_len = sums.len() as u32;
+        let mut words = [0; Slot::COUNT];
+        parameters.write(&mut words);
         staging.push(stream, buffers.slots + slot * SLOT_BYTES, &words)?;
         let blocks: Vec<u32> = open.cached_blocks.iter().map(|block| block.0).collect();
         let row_bytes = u64::from(model.engine.max_blocks) * 4;
@@ -149,7 +156,7 @@ pub(crate) fn open_slots(
         if let Some(mask) = mask {
             staging.push(stream, model.mask_address(open.slot), mask)?;
         }
-        let address = buffers.bias + slot * u64::from(MAX_LOGIT_BIAS) * 8;
+        let address = buffers.bias + slot * u64::from(MAX_LOGIT_BIAS) * size_of::<Bias>() as u64;
         staging.push(stream, address, &bias)?;
         let banned: Vec<u32> = params.min_tokens_banned.iter().map(|id| id.0).collect();
         let address = buffers.banned + slot * u64::from(MAX_BANNED) * 4;
@@ -189,7 +196,15 @@ impl PenaltyJobs {
             self.launch(model, stream, staging)?;
         }
         let (prompt, generated) = (open.prompt.len() as u32, open.generated.len() as u32);
-        self.jobs.extend([open.slot.0, self.ids.len() as u32, prompt, generated]);
+        let job = OpenJob {
+            slot: open.slot.0,
+            first_id: self.ids.len() as u32,
+            num_prompt: prompt,
+            num_generated: generated,
+        };
+        let at = self.jobs.len();
+        self.jobs.resize(at + OpenJob::COUNT, 0);
+        job.write(&mut self.jobs[at..]);
         self.ids.extend(open.prompt.iter().chain(&open.generated).map(|id| id.0));
         Ok(())
     }
@@ -206,11 +221,11 @@ impl PenaltyJobs {
         let buffers = &model.buffers;
         staging.push(stream, buffers.open_ids, &self.ids)?;
         staging.push(stream, buffers.open_jobs, &self.jobs)?;
-        let num_jobs = self.jobs.len() as u32 / 4;
+        let num_jobs = (self.jobs.len() / OpenJob::COUNT) as u32;
         // SAFETY: counts has a row a slot, and slots and ids were checked by `check_opened`; the ids
         // and jobs just queued fit their buffers (`add`; a step opens each slot at most once).
         unsafe {
-            model.kernels.sample_open.launch(
+            model.kernels.only(Entry::SampleOpen)?.launch(
                 stream,
                 Launch::linear(num_jobs, 1024),
                 args![&model.dims, buffers.counts, buffers.open_ids, buffers.open_jobs],
@@ -222,27 +237,28 @@ impl PenaltyJobs {
     }
 }
 
-/// SlotSampling as the sampler's contract lays it out.
-fn slot_words(params: &SamplingParams, num_generated: u32, has_mask: bool) -> [u32; 16] {
-    let flags = u32::from(has_mask) | u32::from(params.has_penalties()) << 1;
-    [
-        params.temperature.to_bits(),
-        params.top_k,
-        params.top_p.to_bits(),
-        params.min_p.to_bits(),
-        params.repetition_penalty.to_bits(),
-        params.presence_penalty.to_bits(),
-        params.frequency_penalty.to_bits(),
-        params.min_tokens,
-        params.seed as u32,
-        (params.seed >> 32) as u32,
-        params.choice_index,
-        num_generated,
-        params.log_probs.unwrap_or(u32::MAX),
-        flags,
-        params.logit_bias.len() as u32,
-        params.min_tokens_banned.len() as u32,
-    ]
+/// Sampling parameters as the kernels have them.
+fn sampling_of(params: &SamplingParams, num_generated: u32, has_mask: bool) -> Slot {
+    let mask = if has_mask { SLOT_HAS_MASK } else { 0 };
+    let penalties = if params.has_penalties() { SLOT_HAS_PENALTIES } else { 0 };
+    Slot {
+        temperature: params.temperature,
+        top_k: params.top_k,
+        top_p: params.top_p,
+        min_p: params.min_p,
+        repetition: params.repetition_penalty,
+        presence: params.presence_penalty,
+        frequency: params.frequency_penalty,
+        min_tokens: params.min_tokens,
+        seed_low: params.seed as u32,
+        seed_high: (params.seed >> 32) as u32,
+        choice: params.choice_index,
+        position: num_generated,
+        log_probs: params.log_probs.unwrap_or(NONE),
+        flags: mask | penalties,
+        bias_len: params.logit_bias.len() as u32,
+        banned_len: params.min_tokens_banned.len() as u32,
+    }
 }
 
 #[cfg(test)]
@@ -307,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn slot_words_follow_the_contract() {
+    fn every_parameter_reaches_its_word() {
         let params = SamplingParams {
             temperature: 0.5,
             top_k: 7,
@@ -317,10 +333,16 @@ mod tests {
             log_probs: Some(4),
             ..SamplingParams::default()
         };
-        let words = slot_words(&params, 9, true);
-        assert_eq!(words[0], 0.5f32.to_bits());
-        assert_eq!(words[1], 7);
-        assert_eq!(words[8..14], [2, 1, 3, 9, 4, 3]);
-        assert_eq!(slot_words(&SamplingParams::default(), 0, false)[12..14], [u32::MAX, 0]);
+        let words = |slot: Slot| {
+            let mut words = [0; Slot::COUNT];
+            slot.write(&mut words);
+            words
+        };
+        let given = words(sampling_of(&params, 9, true));
+        assert_eq!(given[0], 0.5f32.to_bits());
+        assert_eq!(given[1], 7);
+        assert_eq!(given[8..14], [2, 1, 3, 9, 4, 3]);
+        let none = words(sampling_of(&SamplingParams::default(), 0, false));
+        assert_eq!(none[12..14], [u32::MAX, 0]);
     }
 }

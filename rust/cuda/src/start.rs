@@ -10,9 +10,11 @@ use ingle_model::{CopyPlan, ModelSpec, WeightSource};
 
 use crate::CudaError;
 use crate::budget::MemoryBudget;
-use crate::buffers::{LIST_ROWS, OUT_BYTES};
+use crate::buffers::OUT_BYTES;
 use crate::config::CudaConfig;
 use crate::context::{Context, Driver};
+use crate::contract::{StepHeader, Words};
+use crate::dims::LIST_ROWS;
 use crate::executor::{BUFFER_SETS, CudaExecutor, STEPS_IN_FLIGHT};
 use crate::graphs::{Graphs, WarningSink};
 use crate::launches::LaunchCounters;
@@ -20,7 +22,8 @@ use crate::memory::{PinnedBuffer, upload};
 use crate::metadata::SlotRecord;
 use crate::model::{Model, StepShape};
 use crate::module::{Launch, args};
-use crate::prompt_attention::is_prompt;
+use crate::prompt_launch::is_prompt;
+use crate::registry::Entry;
 use crate::setup::{Setup, check_supported};
 use crate::slots::{Staging, staging_bytes};
 use crate::stream::{Event, Stream};
@@ -152,15 +155,15 @@ fn warm(model: &Arc<Model>, stream: &Stream) -> Result<(), CudaError> {
     let positions = model.engine.max_model_len;
     // SAFETY: the table was laid out for `positions` times `half` pairs, the frequencies are there.
     unsafe {
-        model.kernels.rope_table.launch(
+        model.kernels.only(Entry::RopeTable)?.launch(
             stream,
             Launch::linear((positions * half).div_ceil(256), 256),
             args![buffers.inv_freq, tables.attention_factor, buffers.rope_table, positions, half],
         )?;
     }
-    let mut header = [0u32; 16];
-    header[4..8].fill(16);
-    let bytes: Vec<u8> = header.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let mut words = [0; StepHeader::COUNT];
+    StepHeader::empty().write(&mut words);
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     upload(stream, buffers.meta, &bytes)?;
     let prompts = model.prompt_attention.is_some();
     for (tokens, has_prompts) in [(1, false), (model.buckets.largest(), prompts)] {

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use crate::CudaError;
 use crate::cache::{Cache, key};
 use crate::context::Context;
-use crate::gemm::{Blas, GemmArgs, GemmOut, GemmShape, WORKSPACE_BYTES};
+use crate::gemm::{Blas, GemmArgs, WORKSPACE_BYTES};
 use crate::product::Product;
 use crate::same_bits::RowBits;
+use crate::shapes::{GemmOut, GemmShape};
 use crate::stream::{Event, Stream};
 use crate::stream_gemm::OwnProduct;
 use crate::sys::cublaslt::MatmulAlgo;
@@ -374,7 +375,7 @@ impl Tuner<'_> {
             "6 {} {} {} {WORKSPACE_BYTES} {:?} {} {wanted:?}",
             self.blas.version()?,
             device.name,
-            device.num_sms,
+            device.limits.num_sms,
             self.blas.element(),
             self.deterministic,
         );

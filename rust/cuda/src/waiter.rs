@@ -10,8 +10,8 @@ use ingle_core::{
 };
 
 use crate::CudaError;
-use crate::buffers::OUT_WORDS;
 use crate::context::Context;
+use crate::contract::{MAX_BEST, STATUS_OK, SampleOut, Words};
 use crate::memory::PinnedBuffer;
 use crate::metadata::RowPlace;
 use crate::slots::Staging;
@@ -24,9 +24,9 @@ pub(crate) struct StepBuffers {
     pub(crate) meta: PinnedBuffer,
     /// Small uploads.
     pub(crate) staging: Staging,
-    /// `[samples, OUT_WORDS]`
+    /// `[samples]` SampleOut
     pub(crate) out: PinnedBuffer,
-    /// `[tokens, OUT_WORDS]`, prompt log-probs
+    /// `[tokens]` SampleOut, prompt log-probs
     pub(crate) list_out: PinnedBuffer,
     /// `[rows, hidden_size]` f32
     pub(crate) pooled: PinnedBuffer,
@@ -115,23 +115,23 @@ fn output(id: StepId, rows: &[RowPlace], returned: &Returned<'_>) -> StepOutput 
                 pooled: Vec::new(),
             };
             if let Some(sample) = place.sample {
-                let words = &out[sample as usize * OUT_WORDS..][..OUT_WORDS];
-                if words[1] == 0 {
+                let sampled = SampleOut::read(&out[sample as usize * SampleOut::COUNT..]);
+                if sampled.status == STATUS_OK {
                     row.num_tokens = 1;
-                    tokens.push(TokenId(words[0]));
+                    tokens.push(TokenId(sampled.token));
                     if place.wants_log_probs {
-                        row.log_probs.push(log_probs(words));
+                        row.log_probs.push(log_probs(&sampled));
                     }
                 } else {
                     row.status = RowStatus::NotFinite;
                 }
             }
             for index in place.list.clone() {
-                let words = &list[index as usize * OUT_WORDS..][..OUT_WORDS];
-                if words[1] != 0 {
+                let scored = SampleOut::read(&list[index as usize * SampleOut::COUNT..]);
+                if scored.status != STATUS_OK {
                     row.status = RowStatus::NotFinite;
                 }
-                let mut entry = log_probs(words);
+                let mut entry = log_probs(&scored);
                 entry.top.truncate(place.list_top as usize);
                 row.prompt_log_probs.push(entry);
             }
@@ -148,22 +148,15 @@ fn output(id: StepId, rows: &[RowPlace], returned: &Returned<'_>) -> StepOutput 
     StepOutput { id, rows, tokens }
 }
 
-/// One row of the sampler's output: token, status, log-prob, rank, count, then ids and log-probs of the
-/// most likely tokens.
-fn log_probs(words: &[u32]) -> TokenLogProbs {
-    let count = (words[4] as usize).min(20);
-    let ids = &words[8..28];
-    let values = &words[28..48];
+/// The log-probability of a row's token, its rank, and those of the best tokens.
+fn log_probs(row: &SampleOut) -> TokenLogProbs {
+    let count = row.num_best.min(MAX_BEST) as usize;
+    let best = row.best_ids.iter().zip(&row.best_log_probs).take(count);
     TokenLogProbs {
-        token: TokenId(words[0]),
-        log_prob: f32::from_bits(words[2]),
-        rank: words[3],
-        top: ids
-            .iter()
-            .zip(values)
-            .take(count)
-            .map(|(id, value)| (TokenId(*id), f32::from_bits(*value)))
-            .collect(),
+        token: TokenId(row.token),
+        log_prob: row.log_prob,
+        rank: row.rank,
+        top: best.map(|(id, value)| (TokenId(*id), *value)).collect(),
     }
 }
 
@@ -183,13 +176,15 @@ mod tests {
         }
     }
 
-    fn entry(token: u32, status: u32, top: &[(u32, f32)]) -> [u32; OUT_WORDS] {
-        let mut words = [0; OUT_WORDS];
-        words[..5].copy_from_slice(&[token, status, (-1.5f32).to_bits(), 3, top.len() as u32]);
+    fn entry(token: u32, status: u32, top: &[(u32, f32)]) -> [u32; SampleOut::COUNT] {
+        let num_best = top.len() as u32;
+        let mut row =
+            SampleOut { token, status, log_prob: -1.5, rank: 3, num_best, ..SampleOut::default() };
         for (index, (id, value)) in top.iter().enumerate() {
-            words[8 + index] = *id;
-            words[28 + index] = value.to_bits();
+            (row.best_ids[index], row.best_log_probs[index]) = (*id, *value);
         }
+        let mut words = [0; SampleOut::COUNT];
+        row.write(&mut words);
         words
     }
 

@@ -1,0 +1,204 @@
+//! Which builds of a kernel file there are: those that a model needs on a card, and those that the wheel carries.
+//! `registry.rs` names one of the policies below for each file. Load only.
+
+use ingle_model::{FeedForwardSpec, ModelSpec};
+
+use crate::attention_launch;
+use crate::contract::{Dims, GEMM_OUT_ACT, GEMM_OUT_ADD_F32, GEMM_OUT_F32, GEMM_OUT_GATED};
+use crate::limits::DeviceLimits;
+use crate::prompt_launch::{self, PROMPT_HEAD_DIMS, is_built};
+use crate::shapes::{GemmOut, GemmShape};
+use crate::stream_tile::{STREAM_TILES, StreamTile, own_shapes, stream_tiles};
+
+/// What one build of a file has that others have not, apart from dtypes and the sizes that all share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Variant {
+    Plain,
+    Head { head_dim: u32 },
+    Attention { head_dim: u32, stages: u32, causal: bool },
+    Prompt { head_dim: u32 },
+    Gate { intermediate_size: u32 },
+    Experts { num_experts: u32, experts_per_token: u32, gemm_n: u32, gemm_k: u32 },
+    Stream { shape: GemmShape, tile: StreamTile },
+}
+
+impl Variant {
+    /// The sizes of its launches.
+    pub(crate) fn dims(self, shared: Dims) -> Dims {
+        match self {
+            Self::Gate { intermediate_size } => Dims { intermediate_size, ..shared },
+            Self::Experts { num_experts, experts_per_token, gemm_n, gemm_k } => {
+                Dims { num_experts, experts_per_token, gemm_n, gemm_k, ..shared }
+            }
+            Self::Stream { shape, .. } => shared.gemm(shape.n, shape.k),
+            Self::Plain | Self::Head { .. } | Self::Attention { .. } | Self::Prompt { .. } => {
+                shared
+            }
+        }
+    }
+
+    /// Macros beside the dimensions.
+    pub(crate) fn macros(self) -> Vec<String> {
+        match self {
+            Self::Head { head_dim } | Self::Prompt { head_dim } => {
+                vec![format!("-DHEAD_DIM={head_dim}")]
+            }
+            Self::Attention { head_dim, stages, causal } => vec![
+                format!("-DHEAD_DIM={head_dim}"),
+                format!("-DATTN_STAGES={stages}"),
+                format!("-DCAUSAL={}", u32::from(causal)),
+            ],
+            Self::Stream { shape, tile } => {
+                let epilogue = match shape.out {
+                    GemmOut::Device => GEMM_OUT_ACT,
+                    GemmOut::AddF32 => GEMM_OUT_ADD_F32,
+                    GemmOut::Gated => GEMM_OUT_GATED,
+                    GemmOut::F32 => GEMM_OUT_F32,
+                };
+                vec![
+                    format!("-DGEMM_EPI={epilogue}"),
+                    format!("-DGEMM_ROWS={}", tile.rows),
+                    format!("-DGEMM_STAGES={}", tile.stages),
+                    format!("-DGEMM_STEPS={}", tile.steps),
+                    format!("-DGEMM_X_SHARED={}", u32::from(tile.x_shared)),
+                ]
+            }
+            Self::Plain | Self::Gate { .. } | Self::Experts { .. } => Vec::new(),
+        }
+    }
+
+    /// What the file name of its run-time build ends in; sizes of launches are not in it, nor what follows
+    /// from the target.
+    pub(crate) fn suffix(self) -> String {
+        match self {
+            Self::Head { head_dim } | Self::Prompt { head_dim } => format!("-hd{head_dim}"),
+            Self::Attention { head_dim, causal, .. } => {
+                format!("-hd{head_dim}{}", if causal { "" } else { "-bidirectional" })
+            }
+            Self::Stream { shape, tile } => {
+                let StreamTile { rows, stages, steps, x_shared } = tile;
+                let x = if x_shared { "-x" } else { "" };
+                format!("-{:?}-{rows}-{stages}x{steps}{x}", shape.out).to_lowercase()
+            }
+            Self::Plain | Self::Gate { .. } | Self::Experts { .. } => String::new(),
+        }
+    }
+
+    /// Dynamic shared memory of a block.
+    pub(crate) fn shared_bytes(self) -> u32 {
+        match self {
+            Self::Attention { head_dim, stages, .. } => {
+                attention_launch::shared_bytes(head_dim, stages)
+            }
+            Self::Prompt { head_dim } => prompt_launch::shared_bytes(head_dim),
+            Self::Stream { shape, tile } => tile.shared_bytes(shape),
+            _ => 0,
+        }
+    }
+}
+
+/// A rule for the builds of a file.
+#[derive(Debug)]
+pub(crate) struct Builds {
+    /// Those that a model needs on a card; the same one may be named twice.
+    pub(crate) of_model: fn(&ModelSpec, &DeviceLimits) -> Vec<Variant>,
+    /// Those that any model can need on a card; sizes that belong to a launch are 0.
+    pub(crate) of_any_model: fn(&DeviceLimits) -> Vec<Variant>,
+}
+
+/// One build for every model.
+pub(crate) const ONCE: Builds =
+    Builds { of_model: |_, _| vec![Variant::Plain], of_any_model: |_| vec![Variant::Plain] };
+
+/// One build for models that cap their logits.
+pub(crate) const SOFTCAP: Builds = Builds {
+    of_model: |spec, _| spec.final_logit_softcap.map(|_| Variant::Plain).into_iter().collect(),
+    of_any_model: |_| vec![Variant::Plain],
+};
+
+/// One build for the width of a model's heads.
+pub(crate) const HEADS: Builds = Builds {
+    of_model: |spec, _| vec![Variant::Head { head_dim: spec.head_dim }],
+    of_any_model: |_| HEAD_DIMS.map(|head_dim| Variant::Head { head_dim }).to_vec(),
+};
+
+/// The same with as many tiles in flight as the card takes, causal or not.
+pub(crate) const ATTENTION: Builds = Builds {
+    of_model: |spec, limits| vec![attention(spec.head_dim, spec.attention.causal, limits)],
+    of_any_model: |limits| {
+        let both = |head_dim| [true, false].map(|causal| attention(head_dim, causal, limits));
+        HEAD_DIMS.into_iter().flat_map(both).collect()
+    },
+};
+
+/// One build for causal models where the card and the width of heads have it.
+pub(crate) const PROMPTS: Builds = Builds {
+    of_model: |spec, limits| {
+        let is_built = spec.attention.causal && is_built(limits, spec.head_dim);
+        is_built.then_some(Variant::Prompt { head_dim: spec.head_dim }).into_iter().collect()
+    },
+    of_any_model: |limits| {
+        let built = PROMPT_HEAD_DIMS.into_iter().filter(|head_dim| is_built(limits, *head_dim));
+        built.map(|head_dim| Variant::Prompt { head_dim }).collect()
+    },
+};
+
+/// One build for each width of a feed-forward part.
+pub(crate) const GATES: Builds = Builds {
+    of_model: |spec, _| {
+        let width = |part| match part {
+            FeedForwardSpec::Dense { intermediate_size, .. } => intermediate_size,
+            FeedForwardSpec::Moe(moe) => moe.intermediate_size,
+        };
+        let widths = spec.layers.iter().map(|layer| width(layer.feed_forward));
+        widths.map(|intermediate_size| Variant::Gate { intermediate_size }).collect()
+    },
+    of_any_model: |_| vec![Variant::Gate { intermediate_size: 0 }],
+};
+
+/// Two builds for each kind of expert layer: into the experts and back.
+pub(crate) const EXPERTS: Builds = Builds {
+    of_model: |spec, _| {
+        spec.layers.iter().flat_map(|layer| experts(spec, layer.feed_forward)).collect()
+    },
+    of_any_model: |_| {
+        vec![Variant::Experts { num_experts: 0, experts_per_token: 0, gemm_n: 0, gemm_k: 0 }]
+    },
+};
+
+/// Every tile that fits the card, for each product of the model.
+pub(crate) const STREAMS: Builds = Builds {
+    of_model: |spec, limits| {
+        let tiles =
+            |shape| stream_tiles(limits, shape).map(move |tile| Variant::Stream { shape, tile });
+        own_shapes(spec).into_iter().flat_map(tiles).collect()
+    },
+    of_any_model: |_| {
+        let outs = [GemmOut::Device, GemmOut::F32, GemmOut::AddF32, GemmOut::Gated];
+        let shapes = outs.map(|out| GemmShape { n: 0, k: 0, out });
+        let tiles = |shape| STREAM_TILES.map(|tile| Variant::Stream { shape, tile });
+        shapes.into_iter().flat_map(tiles).collect()
+    },
+};
+
+fn attention(head_dim: u32, causal: bool, limits: &DeviceLimits) -> Variant {
+    let stages = attention_launch::stages(limits, head_dim);
+    Variant::Attention { head_dim, stages, causal }
+}
+
+/// The builds of moe.cu for one layer: of its first product, then of its second.
+fn experts(spec: &ModelSpec, part: FeedForwardSpec) -> Vec<Variant> {
+    let FeedForwardSpec::Moe(moe) = part else { return Vec::new() };
+    let (hidden, inner) = (spec.hidden_size, moe.intermediate_size);
+    [(2 * inner, hidden), (hidden, inner)]
+        .map(|(gemm_n, gemm_k)| Variant::Experts {
+            num_experts: moe.num_experts,
+            experts_per_token: moe.experts_per_token,
+            gemm_n,
+            gemm_k,
+        })
+        .to_vec()
+}
+
+/// Widths of a head that attention is built for.
+pub(crate) const HEAD_DIMS: [u32; 6] = [16, 32, 64, 96, 128, 256];

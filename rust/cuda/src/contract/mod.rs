@@ -1,0 +1,330 @@
+//! The contract between host and kernels, written once: everything that a kernel reads or writes and that is
+//! not an array of numbers. kernels/contract.cuh says the same in CUDA C++ and is written from here.
+
+mod define;
+
+pub(crate) use define::Words;
+use define::{Field, Item, contract, header_of};
+
+contract! {
+constants {
+    /// No slot, no token, no limit.
+    NONE = u32::MAX;
+    /// Most rows (requests) of a step.
+    MAX_STEP_ROWS = 1024;
+
+    /// What a StepRow's flags ask of its pooling: the mean of all tokens, or the last one; the prompt ends here.
+    POOL_MEAN = 1;
+    POOL_LAST = 2;
+    POOL_ENDS = 4;
+    /// Another flag of a StepRow: its attention is attention_prefill.cu's.
+    PROMPT_ROW = 8;
+    /// Flags of a StepSample: its slot's mask holds, whatever Slot::flags says; the step's own sampler skips it.
+    SAMPLE_MASKED = 2;
+    SAMPLE_LATE = 4;
+
+    /// Packed query rows of one attention entry; a row of queries is packed as token * group + head in its group.
+    QUERY_ROWS = 64;
+    /// An entry of at most so many packed rows is a decode: its warps share a tile's tokens.
+    DECODE_ROWS = 16;
+    /// KV tokens of one tile, and where a head is 256 wide.
+    KV_TILE = 64;
+    KV_TILE_256 = 32;
+    /// Flags of a plan: no pair is cut and no entry is a decode; there is so little work that short pairs are
+    /// not cut; a token sees all of its sequence, not only what comes before it.
+    PLAN_WHOLE = 1;
+    PLAN_FEW = 2;
+    PLAN_NOT_CAUSAL = 4;
+    /// Rows of prompts are not in the plan: attention_prefill.cu runs behind attention.cu and beside its end.
+    PLAN_PROMPT_FOLLOWS = 8;
+    /// The list of first entries behind a plan's header is padded to a multiple of this.
+    PLAN_GRID_STEP = 8;
+    /// Lengths on a plan's line: of a tile, and what a pair adds for its start and end. Times of one H200: a
+    /// decode tile 2.0 us, a prefill tile 2 to 4.
+    DECODE_TILE_LENGTH = 2;
+    DECODE_PAIR_LENGTH = 0;
+    PREFILL_TILE_LENGTH = 4;
+    PREFILL_PAIR_LENGTH = 4;
+    /// Threads of an attention block; elements that pad a row in its shared memory; rows of q copied ahead in
+    /// each stage; bytes behind all of them.
+    ATTENTION_THREADS = 128;
+    ATTENTION_ROW_PAD = 8;
+    ATTENTION_SMALL_ROWS = 8;
+    ATTENTION_TAIL_BYTES = 1024;
+    /// Of attention_prefill.cu: packed query rows of an entry; KV tokens of a tile, and where a head is 256 wide;
+    /// threads of a block.
+    PROMPT_ROWS = 128;
+    PROMPT_TILE = 128;
+    PROMPT_TILE_256 = 64;
+    PROMPT_THREADS = 384;
+    /// How rope_kv_paged rotates: i with i + rotary_dim / 2, or 2i with 2i + 1; heads of one of its blocks.
+    ROPE_HALF_SPLIT = 0;
+    ROPE_INTERLEAVED = 1;
+    ROPE_HEADS = 8;
+
+    /// The gate of a feed-forward part, and columns of one block of act_mul_rows.
+    GATE_SILU = 0;
+    GATE_GELU_TANH = 1;
+    GATE_COLUMNS = 2048;
+    /// What gemm_stream does with a product: GEMM_EPI.
+    GEMM_OUT_ACT = 0;
+    GEMM_OUT_ADD_F32 = 1;
+    GEMM_OUT_GATED = 2;
+    GEMM_OUT_F32 = 3;
+    /// Threads of a gemm_stream block; bytes of shared memory that one step of a stage takes, a tile of W; the
+    /// same of a row of x for the warps' sums; a row of x in shared memory is padded to ROUND and PAD bytes.
+    GEMM_THREADS = 256;
+    GEMM_STEP_BYTES = 8192;
+    GEMM_SUM_BYTES = 512;
+    GEMM_X_ROUND_BYTES = 128;
+    GEMM_X_PAD_BYTES = 64;
+
+    /// Most experts, most that a token takes; tokens of one block of moe_route; rows and columns of a tile of
+    /// moe_gemm.
+    MAX_EXPERTS = 512;
+    MAX_EXPERTS_PER_TOKEN = 16;
+    MOE_ROUTE_TOKENS = 4;
+    MOE_TILE = 64;
+
+    /// Vocabulary entries that one block of the sampler scans.
+    SAMPLE_CHUNK = 4096;
+    /// Entries of a slot's logit bias, and ids that its min_tokens can hold back.
+    MAX_LOGIT_BIAS = 1024;
+    MAX_BANNED = 128;
+    /// Most alternatives that come back with a log-probability.
+    MAX_BEST = 20;
+    /// Flags of a Slot: its mask holds; it has penalties, so its counts are kept.
+    SLOT_HAS_MASK = 1;
+    SLOT_HAS_PENALTIES = 2;
+    /// A count's bit that says the prompt holds the id; the bits below count the output.
+    COUNT_IN_PROMPT = 32768;
+    /// SampleOut::status; NONE for a padded row.
+    STATUS_OK = 0;
+    STATUS_NOT_FINITE = 1;
+}
+
+/// First argument of nearly every kernel, by value. Exact builds ignore it and read the same numbers from macros.
+struct Dims = 16 {
+    vocab_size: u32,
+    sample_vocab: u32,
+    hidden_size: u32,
+    num_heads: u32,
+    num_kv_heads: u32,
+    rotary_dim: u32,
+    block_size: u32,
+    max_blocks: u32,
+    num_slots: u32,
+    intermediate_size: u32,
+    num_experts: u32,
+    experts_per_token: u32,
+    gemm_n: u32,
+    gemm_k: u32,
+    reserved0: u32,
+    reserved1: u32,
+}
+
+/// Head of a step's metadata. The four lists stand behind it, each at this many words from its start.
+struct StepHeader = 16 {
+    num_rows: u32,
+    num_tokens: u32,
+    num_samples: u32,
+    num_updates: u32,
+    rows_at: u32,
+    tokens_at: u32,
+    updates_at: u32,
+    samples_at: u32,
+    step_id: u32,
+    reserved: [u32; 7],
+}
+
+/// One request's part of a step; rows are listed by rising first_token.
+struct StepRow = 8 {
+    slot: u32,
+    start: u32,
+    num_tokens: u32,
+    first_token: u32,
+    flags: u32,
+    sample_index: u32,
+    reserved: [u32; 2],
+}
+
+/// A block that joins a slot's table.
+struct BlockUpdate = 3 {
+    slot: u32,
+    index: u32,
+    block: u32,
+}
+
+/// A token to be sampled: of which row, from which token's residual.
+struct StepSample = 4 {
+    row: u32,
+    token_row: u32,
+    slot: u32,
+    flags: u32,
+}
+
+/// Head of an attention plan; the first entry of each CTA and then the entries stand behind it.
+struct PlanHeader = 16 {
+    num_entries: u32,
+    total_length: u32,
+    length_per_cta: u32,
+    flags: u32,
+    num_tokens: u32,
+    padded_tokens: u32,
+    grid: u32,
+    reserved: [u32; 9],
+}
+
+/// Up to QUERY_ROWS packed rows of one request and all KV heads, over KV tiles [tile_begin, tile_end).
+/// `before` is the length of all entries ahead.
+struct PlanEntry = 8 {
+    first_token: u32,
+    slot: u32,
+    start: u32,
+    packed_begin: u32,
+    packed_end: u32,
+    tile_begin: u32,
+    tile_end: u32,
+    before: u32,
+}
+
+/// Head of a plan for attention_prefill.cu; its entries stand behind it.
+struct PromptHeader = 16 {
+    num_entries: u32,
+    reserved: [u32; 15],
+}
+
+/// Up to PROMPT_ROWS packed rows of one prompt and all KV heads, over KV tiles [tile_begin, tile_end); the
+/// prompt has KV up to `kv_end`.
+struct PromptEntry = 8 {
+    first_token: u32,
+    slot: u32,
+    start: u32,
+    packed_begin: u32,
+    packed_end: u32,
+    tile_begin: u32,
+    tile_end: u32,
+    kv_end: u32,
+}
+
+/// Sampling parameters of one slot. `position` counts the tokens that the output holds.
+struct Slot = 16 {
+    temperature: f32,
+    top_k: u32,
+    top_p: f32,
+    min_p: f32,
+    repetition: f32,
+    presence: f32,
+    frequency: f32,
+    min_tokens: u32,
+    seed_low: u32,
+    seed_high: u32,
+    choice: u32,
+    position: u32,
+    log_probs: u32,
+    flags: u32,
+    bias_len: u32,
+    banned_len: u32,
+}
+
+/// One entry of a slot's logit bias.
+struct Bias = 2 {
+    id: u32,
+    value: f32,
+}
+
+/// What sample_open does for one slot: its prompt's ids from `first_id` on, then the generated ones.
+struct OpenJob = 4 {
+    slot: u32,
+    first_id: u32,
+    num_prompt: u32,
+    num_generated: u32,
+}
+
+/// What sample_scan finds in one chunk of the vocabulary: best score and its id, lowest logit left, 1 if a
+/// logit is not finite.
+struct SamplePartial = 8 {
+    best: f32,
+    best_id: u32,
+    lowest: f32,
+    not_finite: u32,
+    reserved: [u32; 4],
+}
+
+/// What comes back of one sampled or scored row; `num_best` of the best tokens are there.
+struct SampleOut = 48 {
+    token: u32,
+    status: u32,
+    log_prob: f32,
+    rank: u32,
+    num_best: u32,
+    reserved: [u32; 3],
+    best_ids: [u32; 20],
+    best_log_probs: [f32; 20],
+}
+}
+
+/// Floats of one partial result of attention: O `[QUERY_ROWS, head_dim]`, then m and l `[QUERY_ROWS]` each.
+pub(crate) const fn attention_partial_floats(head_dim: u32) -> u64 {
+    QUERY_ROWS as u64 * (head_dim as u64 + 2)
+}
+
+/// KV tokens of one tile of attention.
+pub(crate) const fn kv_tile(head_dim: u32) -> u32 {
+    if head_dim == 256 { KV_TILE_256 } else { KV_TILE }
+}
+
+/// The header as the tree has it; NVRTC gets it with every kernel.
+pub(crate) const HEADER: &str = include_str!("../../../../kernels/contract.cuh");
+
+/// The text of kernels/contract.cuh.
+#[must_use]
+pub fn contract_header() -> String {
+    header_of(&items())
+}
+
+impl Dims {
+    /// Names and values of all fields.
+    pub(crate) fn named(&self) -> impl Iterator<Item = (&'static str, u32)> {
+        let mut words = [0; Self::COUNT];
+        self.write(&mut words);
+        let fields = items().into_iter().find_map(|item| match item {
+            Item::Structure { name: "Dims", fields, .. } => Some(fields),
+            _ => None,
+        });
+        fields.unwrap_or_default().into_iter().map(move |field| (field.name, words[field.offset]))
+    }
+}
+
+const _: () = assert!(MAX_BEST as usize == 20 && DECODE_ROWS <= QUERY_ROWS);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_header_in_the_tree_is_current() {
+        assert!(
+            HEADER == contract_header(),
+            "kernels/contract.cuh: run `cargo run -p ingle-cuda --example write_contract`"
+        );
+    }
+
+    #[test]
+    fn words_go_out_and_come_back_as_they_were() {
+        let mut out = SampleOut { token: 7, log_prob: -0.5, num_best: 2, ..SampleOut::default() };
+        (out.best_ids[1], out.best_log_probs[19]) = (9, 2.5);
+        let mut words = [0; SampleOut::COUNT];
+        out.write(&mut words);
+        assert_eq!((words[0], words[2], words[9]), (7, (-0.5f32).to_bits(), 9));
+        assert_eq!(words[47], 2.5f32.to_bits());
+        assert_eq!(SampleOut::read(&words), out);
+    }
+
+    #[test]
+    fn every_dimension_is_named() {
+        let dims = Dims { gemm_k: 7, ..Dims::default() };
+        let named: Vec<_> = dims.named().collect();
+        assert_eq!((named.len(), named[0], named[13]), (16, ("vocab_size", 0), ("gemm_k", 7)));
+    }
+}

@@ -1,0 +1,153 @@
+//! Launches of rope_kv.cu and attention.cu.
+
+use super::Launcher;
+use crate::CudaError;
+use crate::attention_launch::AttentionLaunch;
+use crate::contract::{ATTENTION_THREADS, Dims, ROPE_HEADS, attention_partial_floats};
+use crate::device_slice::{Act, DevicePtr, DeviceSlice, Kv};
+use crate::module::{Launch, args};
+use crate::registry::Entry;
+
+/// The KV cache as one layer sees it: `[block][layer][K, V][kv_head][token][head_dim]`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KvLayer {
+    /// First block.
+    pub(crate) base: DevicePtr<Kv>,
+    /// Bytes from a block to the next, and to this layer in a block.
+    pub(crate) block_stride: u64,
+    pub(crate) layer_offset: u64,
+}
+
+/// Of rope_kv_paged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RopeKv {
+    /// `[rows, (num_heads + 2 * num_kv_heads) * head_dim]`
+    pub(crate) qkv: DeviceSlice<Act>,
+    /// The same width.
+    pub(crate) bias: Option<DeviceSlice<f32>>,
+    /// `[head_dim]`
+    pub(crate) q_norm: Option<DeviceSlice<f32>>,
+    pub(crate) k_norm: Option<DeviceSlice<f32>>,
+    /// `[max_model_len, rotary_dim / 2]`
+    pub(crate) table: DeviceSlice<[f32; 2]>,
+    /// `[rows]` each
+    pub(crate) positions: DeviceSlice<u32>,
+    pub(crate) kv_slot: DeviceSlice<u32>,
+    /// `[rows, num_heads * head_dim]`
+    pub(crate) q: DeviceSlice<Act>,
+    pub(crate) kv: KvLayer,
+    pub(crate) eps: f32,
+    /// ROPE_HALF_SPLIT or ROPE_INTERLEAVED.
+    pub(crate) style: u32,
+}
+
+/// Of attention_paged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attention {
+    /// `[rows, num_heads * head_dim]` each
+    pub(crate) q: DeviceSlice<Act>,
+    pub(crate) out: DeviceSlice<Act>,
+    /// One plan of step_prepare, words.
+    pub(crate) plan: DeviceSlice<u32>,
+    /// `[num_slots, max_blocks]`
+    pub(crate) block_table: DeviceSlice<u32>,
+    pub(crate) kv: KvLayer,
+    /// Two partial results a block of the grid.
+    pub(crate) partials: DeviceSlice<f32>,
+    /// `[grid]`, zero.
+    pub(crate) counters: DeviceSlice<u32>,
+    pub(crate) scale: f32,
+    /// 0 for none.
+    pub(crate) softcap: f32,
+    /// 0 for none.
+    pub(crate) window: u32,
+}
+
+impl Launcher<'_> {
+    /// Queues bias, head norms, rotation and the KV write of `rows` rows.
+    pub(crate) fn rope_kv(&self, rows: u32, head_dim: u32, a: &RopeKv) -> Result<(), CudaError> {
+        let Dims { num_heads, num_kv_heads, .. } = *self.dims;
+        let heads = num_heads + 2 * num_kv_heads;
+        let width = |heads: u32| u64::from(heads) * u64::from(head_dim);
+        holds!(a.qkv, u64::from(rows) * width(heads));
+        holds!(a.q, u64::from(rows) * width(num_heads));
+        holds!(a.positions, u64::from(rows));
+        holds!(a.kv_slot, u64::from(rows));
+        for (weight, elements) in
+            [(a.bias, width(heads)), (a.q_norm, width(1)), (a.k_norm, width(1))]
+        {
+            if let Some(weight) = weight {
+                holds!(weight, elements);
+            }
+        }
+        let kernel = self.kernels.only(Entry::RopeKvPaged)?;
+        let launch = Launch::plane(rows, heads.div_ceil(ROPE_HEADS), 256);
+        // SAFETY: these are the parameters of rope_kv_paged in its order; the slices were checked above, the table
+        // covers every position that `metadata::pack` lets through, and kv_slot names blocks of the pool.
+        unsafe {
+            kernel.launch(
+                self.stream,
+                launch,
+                args![
+                    self.dims,
+                    a.qkv,
+                    a.bias,
+                    a.q_norm,
+                    a.k_norm,
+                    a.table,
+                    a.positions,
+                    a.kv_slot,
+                    a.q,
+                    a.kv.base,
+                    a.kv.block_stride,
+                    a.kv.layer_offset,
+                    a.eps,
+                    a.style,
+                ],
+            )
+        }
+    }
+
+    /// Queues attention over the rows of the plan, `rows` with padding.
+    pub(crate) fn attention(
+        &self,
+        rows: u32,
+        head_dim: u32,
+        sizes: &AttentionLaunch,
+        a: &Attention,
+    ) -> Result<(), CudaError> {
+        let Dims { num_heads, num_slots, max_blocks, .. } = *self.dims;
+        let width = u64::from(num_heads) * u64::from(head_dim);
+        let grid = u64::from(sizes.grid);
+        holds!(a.q, u64::from(rows) * width);
+        holds!(a.out, u64::from(rows) * width);
+        holds!(a.block_table, u64::from(num_slots) * u64::from(max_blocks));
+        holds!(a.partials, 2 * grid * attention_partial_floats(head_dim));
+        holds!(a.counters, grid);
+        let kernel = self.kernels.only(Entry::AttentionPaged)?;
+        let launch = Launch::linear(sizes.grid, ATTENTION_THREADS).shared(sizes.shared_bytes);
+        // SAFETY: these are the parameters of attention_paged in its order; the slices were checked above, the plan
+        // is one that step_prepare wrote for this grid, and block tables name blocks of the pool.
+        unsafe {
+            kernel.launch(
+                self.stream,
+                launch,
+                args![
+                    self.dims,
+                    a.q,
+                    a.out,
+                    a.plan,
+                    a.block_table,
+                    a.kv.base,
+                    a.kv.block_stride,
+                    a.kv.layer_offset,
+                    a.partials,
+                    a.counters,
+                    a.scale,
+                    a.softcap,
+                    a.window,
+                ],
+            )
+        }
+    }
+}

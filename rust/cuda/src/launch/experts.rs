@@ -1,0 +1,142 @@
+//! Launches of moe.cu.
+
+use ingle_model::MoeSpec;
+
+use super::Launcher;
+use crate::CudaError;
+use crate::builds::Variant;
+use crate::contract::{MOE_ROUTE_TOKENS, MOE_TILE};
+use crate::device_slice::{Act, DeviceSlice, Weight};
+use crate::module::{Launch, args};
+use crate::registry::Entry;
+
+/// Which entries (a token and one of its experts) each expert has, and where; written by moe_sort.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ExpertPlaces {
+    /// `[rows, experts_per_token]` each, by token
+    pub(crate) ids: DeviceSlice<u32>,
+    pub(crate) weights: DeviceSlice<f32>,
+    /// `[num_experts + 1]`
+    pub(crate) offsets: DeviceSlice<u32>,
+    /// `[rows * experts_per_token]` each
+    pub(crate) sorted: DeviceSlice<u32>,
+    pub(crate) place: DeviceSlice<u32>,
+}
+
+/// Of moe_gemm: `out[i] = x[r] * w[e]^T`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MoeGemm {
+    pub(crate) n: u32,
+    pub(crate) k: u32,
+    /// `[*, k]`
+    pub(crate) x: DeviceSlice<Act>,
+    /// `[num_experts, n, k]`
+    pub(crate) w: DeviceSlice<Weight>,
+    /// `[entries, n]`
+    pub(crate) out: DeviceSlice<Act>,
+    /// x has a row for each token, not for each sorted entry.
+    pub(crate) gather: bool,
+}
+
+impl Launcher<'_> {
+    /// Queues the choice of experts for `rows` tokens, and their sorting.
+    pub(crate) fn route(
+        &self,
+        rows: u32,
+        spec: &MoeSpec,
+        logits: DeviceSlice<f32>,
+        to: &ExpertPlaces,
+    ) -> Result<(), CudaError> {
+        let (experts, entries) = (spec.num_experts, rows * spec.experts_per_token);
+        holds!(logits, u64::from(rows) * u64::from(experts));
+        holds!(to.ids, u64::from(entries));
+        holds!(to.weights, u64::from(entries));
+        holds!(to.offsets, u64::from(experts) + 1);
+        holds!(to.sorted, u64::from(entries));
+        holds!(to.place, u64::from(entries));
+        let variant = self.any_product(spec);
+        let dims = variant.dims(*self.dims);
+        let route = self.kernels.build(Entry::MoeRoute, variant)?;
+        let sort = self.kernels.build(Entry::MoeSort, variant)?;
+        let normalise = u32::from(spec.normalise_top_k);
+        // SAFETY: these are the parameters of moe_route and moe_sort in their order; the slices were checked above
+        // against the numbers of experts that the kernels were built for.
+        unsafe {
+            route.launch(
+                self.stream,
+                Launch::linear(rows.div_ceil(MOE_ROUTE_TOKENS), 32 * MOE_ROUTE_TOKENS),
+                args![&dims, logits, to.ids, to.weights, normalise, rows],
+            )?;
+            sort.launch(
+                self.stream,
+                Launch::linear(experts, 256),
+                args![&dims, to.ids, entries, to.offsets, to.sorted, to.place],
+            )
+        }
+    }
+
+    /// Queues one product of all experts with their entries, of which there are `entries`.
+    pub(crate) fn moe_gemm(
+        &self,
+        entries: u32,
+        spec: &MoeSpec,
+        places: &ExpertPlaces,
+        a: &MoeGemm,
+    ) -> Result<(), CudaError> {
+        let (n, k) = (u64::from(a.n), u64::from(a.k));
+        let rows = if a.gather { entries / spec.experts_per_token } else { entries };
+        holds!(a.x, u64::from(rows) * k);
+        holds!(a.w, u64::from(spec.num_experts) * n * k);
+        holds!(a.out, u64::from(entries) * n);
+        let variant = product(spec, a.n, a.k);
+        let dims = variant.dims(*self.dims);
+        let kernel = self.kernels.build(Entry::MoeGemm, variant)?;
+        let tiles = entries.div_ceil(MOE_TILE) + spec.num_experts;
+        let launch = Launch::plane(a.n.div_ceil(MOE_TILE), tiles, 128);
+        let gather = u32::from(a.gather);
+        // SAFETY: these are the parameters of moe_gemm in its order; the slices were checked above against the n
+        // and k that the kernel was built for, and moe_sort wrote the places.
+        unsafe {
+            kernel.launch(
+                self.stream,
+                launch,
+                args![&dims, a.x, a.w, a.out, places.offsets, places.sorted, gather],
+            )
+        }
+    }
+
+    /// Queues the weighted sum of each token's experts into the residual.
+    pub(crate) fn moe_combine(
+        &self,
+        rows: u32,
+        spec: &MoeSpec,
+        expert_out: DeviceSlice<Act>,
+        places: &ExpertPlaces,
+        residual: DeviceSlice<f32>,
+    ) -> Result<(), CudaError> {
+        holds!(expert_out, self.hidden(rows * spec.experts_per_token));
+        holds!(residual, self.hidden(rows));
+        let variant = self.any_product(spec);
+        let dims = variant.dims(*self.dims);
+        let kernel = self.kernels.build(Entry::MoeCombine, variant)?;
+        // SAFETY: these are the parameters of moe_combine in its order; the slices were checked above, and moe_sort
+        // wrote the places.
+        unsafe {
+            kernel.launch(
+                self.stream,
+                Launch::linear(rows, 256),
+                args![&dims, expert_out, places.place, places.weights, residual],
+            )
+        }
+    }
+
+    /// The build for entries that do not depend on a product: every build has them alike.
+    fn any_product(&self, spec: &MoeSpec) -> Variant {
+        product(spec, self.dims.hidden_size, spec.intermediate_size)
+    }
+}
+
+fn product(spec: &MoeSpec, gemm_n: u32, gemm_k: u32) -> Variant {
+    let MoeSpec { num_experts, experts_per_token, .. } = *spec;
+    Variant::Experts { num_experts, experts_per_token, gemm_n, gemm_k }
+}

@@ -1,0 +1,47 @@
+//! [5] The launches of kernels: one function an entry, the only place where its argument list is built. The engine
+//! thread queues, the capture thread records.
+//!
+//! Each function asserts in debug builds that its slices hold what the kernel reads and writes. They are safe to
+//! call: a kernel touches device memory alone, and the worst that wrong contents (an index) can do is a fault of
+//! the device, which `CudaError` reports.
+
+/// Asserts in debug builds that a slice has at least so many elements.
+macro_rules! holds {
+    ($slice:expr, $elements:expr) => {
+        debug_assert!(
+            $slice.len() >= $elements,
+            "{}: {:?}, want {}",
+            stringify!($slice),
+            $slice,
+            $elements
+        )
+    };
+}
+
+mod attention;
+mod experts;
+mod gemm_stream;
+mod pool;
+mod rows;
+mod sampler;
+mod step;
+
+pub(crate) use attention::{Attention, KvLayer, RopeKv};
+pub(crate) use experts::{ExpertPlaces, MoeGemm};
+pub(crate) use gemm_stream::GemmStream;
+pub(crate) use pool::PoolRows;
+pub(crate) use rows::{ActMul, EmbeddingGather, RmsNorm};
+pub(crate) use sampler::{SampleFinish, SampleScan, Scores};
+pub(crate) use step::{RopeTable, StepPrepare};
+
+use crate::contract::Dims;
+use crate::kernels::Kernels;
+use crate::stream::Stream;
+
+/// What every launch needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Launcher<'a> {
+    pub(crate) kernels: &'a Kernels,
+    pub(crate) stream: &'a Stream,
+    pub(crate) dims: &'a Dims,
+}

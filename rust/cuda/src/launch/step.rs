@@ -1,0 +1,136 @@
+//! Launches of step_prepare.cu, slot_state.cu and of rope_kv.cu's table.
+
+use super::Launcher;
+use crate::CudaError;
+use crate::attention_launch::AttentionLaunch;
+use crate::contract::{Dims, OpenJob, QUERY_ROWS, Words};
+use crate::device_slice::DeviceSlice;
+use crate::module::{Launch, args};
+use crate::registry::Entry;
+
+/// Of step_prepare_tokens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StepPrepare {
+    /// StepHeader and its lists, words.
+    pub(crate) step: DeviceSlice<u32>,
+    /// `[num_slots]`
+    pub(crate) last_token: DeviceSlice<u32>,
+    /// `[num_slots, max_blocks]`
+    pub(crate) block_table: DeviceSlice<u32>,
+    /// `[tokens]` each
+    pub(crate) token_ids: DeviceSlice<u32>,
+    pub(crate) positions: DeviceSlice<u32>,
+    pub(crate) slot_of_token: DeviceSlice<u32>,
+    pub(crate) kv_slot: DeviceSlice<u32>,
+    /// `[samples]`
+    pub(crate) sample_rows: DeviceSlice<u32>,
+    /// `[num_plans]`
+    pub(crate) windows: DeviceSlice<u32>,
+    /// `[num_plans, plan_words]`
+    pub(crate) plans: DeviceSlice<u32>,
+    pub(crate) plan_words: u32,
+    /// Entries that a plan has room for.
+    pub(crate) plan_entries: u32,
+    /// Padded token rows and sample rows.
+    pub(crate) tokens: u32,
+    pub(crate) samples: u32,
+    pub(crate) attention: AttentionLaunch,
+    /// PLAN_WHOLE, PLAN_NOT_CAUSAL.
+    pub(crate) flags: u32,
+}
+
+/// Of rope_table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RopeTable {
+    /// `[half]`
+    pub(crate) inv_freq: DeviceSlice<f32>,
+    /// `[positions, half]`
+    pub(crate) table: DeviceSlice<[f32; 2]>,
+    pub(crate) attention_factor: f32,
+    pub(crate) positions: u32,
+}
+
+impl Launcher<'_> {
+    /// Queues the unpacking of a step's metadata.
+    pub(crate) fn step_prepare(&self, a: &StepPrepare) -> Result<(), CudaError> {
+        let Dims { num_slots, max_blocks, .. } = *self.dims;
+        let (slots, tokens) = (u64::from(num_slots), u64::from(a.tokens));
+        holds!(a.last_token, slots);
+        holds!(a.block_table, slots * u64::from(max_blocks));
+        for per_token in [a.token_ids, a.positions, a.slot_of_token, a.kv_slot] {
+            holds!(per_token, tokens);
+        }
+        holds!(a.sample_rows, u64::from(a.samples));
+        holds!(a.plans, a.windows.len() * u64::from(a.plan_words));
+        let kernel = self.kernels.only(Entry::StepPrepareTokens)?;
+        let launch = Launch::linear(1 + a.windows.len() as u32, 1024);
+        // SAFETY: these are the parameters of step_prepare_tokens in its order; the slices were checked above,
+        // and the step's lists lie behind its header (`metadata::pack`).
+        unsafe {
+            kernel.launch(
+                self.stream,
+                launch,
+                args![
+                    self.dims,
+                    a.step,
+                    a.last_token,
+                    a.block_table,
+                    a.token_ids,
+                    a.positions,
+                    a.slot_of_token,
+                    a.kv_slot,
+                    a.sample_rows,
+                    a.windows,
+                    a.plans,
+                    a.plan_words,
+                    a.plan_entries,
+                    a.tokens,
+                    a.samples,
+                    a.attention.grid,
+                    QUERY_ROWS,
+                    a.attention.kv_tile,
+                    a.flags,
+                ],
+            )
+        }
+    }
+
+    /// Queues the table of rotations.
+    pub(crate) fn rope_table(&self, a: &RopeTable) -> Result<(), CudaError> {
+        let half = a.inv_freq.len() as u32;
+        let pairs = a.positions * half;
+        holds!(a.table, u64::from(pairs));
+        let kernel = self.kernels.only(Entry::RopeTable)?;
+        // SAFETY: these are the parameters of rope_table in its order, which has no Dims; the table holds a pair
+        // for each position and frequency (checked above).
+        unsafe {
+            kernel.launch(
+                self.stream,
+                Launch::linear(pairs.div_ceil(256), 256),
+                args![a.inv_freq, a.attention_factor, a.table, a.positions, half],
+            )
+        }
+    }
+
+    /// Queues the counts of slots that open with penalties; each slot is in one job.
+    pub(crate) fn sample_open(
+        &self,
+        counts: DeviceSlice<u16>,
+        ids: DeviceSlice<u32>,
+        jobs: DeviceSlice<u32>,
+    ) -> Result<(), CudaError> {
+        let Dims { num_slots, vocab_size, .. } = *self.dims;
+        holds!(counts, u64::from(num_slots) * u64::from(vocab_size));
+        let num_jobs = (jobs.len() / OpenJob::COUNT as u64) as u32;
+        let kernel = self.kernels.only(Entry::SampleOpen)?;
+        // SAFETY: these are the parameters of sample_open in its order; counts has a row for each slot (checked
+        // above), and `slots::check_opened` has checked the slots and ids of jobs.
+        unsafe {
+            kernel.launch(
+                self.stream,
+                Launch::linear(num_jobs, 1024),
+                args![self.dims, counts, ids, jobs],
+            )
+        }
+    }
+}

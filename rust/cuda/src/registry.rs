@@ -1,0 +1,98 @@
+//! The kernels: one line a file of kernels/, with the rule for its builds and its entries. A new kernel is its
+//! file, a line here and a function in `launch` that calls it.
+
+use crate::builds::{ATTENTION, Builds, EXPERTS, GATES, HEADS, ONCE, PROMPTS, SOFTCAP, STREAMS};
+use crate::contract;
+
+/// Declares `Source` and `Entry`. A line: name, file, rule for its builds, then `Entry: OP_layout dtype arch`.
+macro_rules! registry {
+    ($( $source:ident $file:literal $builds:ident {
+        $( $entry:ident: $op:ident $kind:ident $arch:ident ),+ $(,)?
+    } )*) => {
+        /// A file of kernels/.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub(crate) enum Source { $( $source, )* }
+
+        /// An entry point of such a file.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub(crate) enum Entry { $( $( $entry, )+ )* }
+
+        impl Source {
+            /// All files.
+            pub(crate) const ALL: &[Self] = &[$( Self::$source, )*];
+
+            /// The file's name.
+            pub(crate) fn file(self) -> &'static str {
+                match self { $( Self::$source => $file, )* }
+            }
+
+            /// CUDA C++.
+            pub(crate) fn text(self) -> &'static str {
+                match self {
+                    $( Self::$source => include_str!(concat!("../../../kernels/", $file)), )*
+                }
+            }
+
+            /// Which builds there are.
+            pub(crate) fn builds(self) -> &'static Builds {
+                match self { $( Self::$source => &$builds, )* }
+            }
+
+            /// Its entries.
+            pub(crate) fn entries(self) -> &'static [Entry] {
+                match self { $( Self::$source => &[$( Entry::$entry, )+], )* }
+            }
+        }
+
+        impl Entry {
+            /// All entries.
+            pub(crate) const ALL: &[Self] = &[$( $( Self::$entry, )+ )*];
+
+            /// Operation with layout, number format (`act`: that of activations), least architecture.
+            fn name(self) -> (&'static str, &'static str, &'static str) {
+                match self {
+                    $( $( Self::$entry => {
+                        (stringify!($op), stringify!($kind), stringify!($arch))
+                    } )+ )*
+                }
+            }
+        }
+    };
+}
+
+registry! {
+    Activation "activation.cu" GATES { ActMulRows: act_mul_rows act sm80 }
+    Attention "attention.cu" ATTENTION { AttentionPaged: attention_paged act sm80 }
+    AttentionPrefill "attention_prefill.cu" PROMPTS { AttentionPrefill: attention_prefill act sm90 }
+    Embedding "embedding.cu" ONCE { EmbeddingGather: embedding_gather act sm80 }
+    GemmStream "gemm_stream.cu" STREAMS { GemmStream: gemm_stream act sm80 }
+    LogProbs "log_probs.cu" ONCE {
+        LogProbsRows: log_probs_rows f32 sm80, LogProbsSamples: log_probs_samples f32 sm80
+    }
+    Moe "moe.cu" EXPERTS {
+        MoeRoute: moe_route f32 sm80, MoeSort: moe_sort u32 sm80,
+        MoeGemm: moe_gemm act sm80, MoeCombine: moe_combine act sm80
+    }
+    Pool "pool.cu" ONCE { PoolScale: pool_scale f32 sm80, PoolRows: pool_rows f32 sm80 }
+    RmsNorm "rms_norm.cu" ONCE {
+        RmsNormRows: rms_norm_rows act sm80, RmsNormAdd: rms_norm_add act sm80,
+        BiasAddRows: bias_add_rows f32 sm80
+    }
+    RopeKv "rope_kv.cu" HEADS { RopeTable: rope_table f32 sm80, RopeKvPaged: rope_kv_paged act sm80 }
+    Sampler "sampler.cu" ONCE { SampleScan: sample_scan f32 sm80, SampleFinish: sample_finish f32 sm80 }
+    SlotState "slot_state.cu" ONCE { SampleOpen: sample_open u32 sm80 }
+    Softcap "softcap.cu" SOFTCAP { SoftcapRows: softcap_rows f32 sm80 }
+    StepPrepare "step_prepare.cu" ONCE { StepPrepareTokens: step_prepare_tokens u32 sm80 }
+}
+
+/// The headers that every source includes, by name.
+pub(crate) const HEADERS: [(&str, &str); 2] =
+    [("ptx.cuh", include_str!("../../../kernels/ptx.cuh")), ("contract.cuh", contract::HEADER)];
+
+impl Entry {
+    /// The name in the cubin: `OP_layout_dtype_smXX`. `act` names the dtype of activations.
+    pub(crate) fn symbol(self, act: &str) -> String {
+        let (op, kind, arch) = self.name();
+        format!("{op}_{}_{arch}", if kind == "act" { act } else { kind })
+    }
+}

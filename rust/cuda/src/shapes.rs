@@ -1,0 +1,101 @@
+//! Shapes of a model's products. Plain data.
+
+use ingle_model::{Activation, FeedForwardSpec, ModelSpec};
+
+use crate::contract::{GATE_GELU_TANH, GATE_SILU};
+
+/// A product apart from its row count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct GemmShape {
+    /// Rows of the weight, columns of the result.
+    pub(crate) n: u32,
+    /// Columns of the weight and of the input.
+    pub(crate) k: u32,
+    /// What becomes of the result.
+    pub(crate) out: GemmOut,
+}
+
+/// What becomes of a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum GemmOut {
+    /// Stored as the device type.
+    Device,
+    /// Stored as f32.
+    F32,
+    /// Added to f32 (the residual stream).
+    AddF32,
+    /// The weight holds gate rows, then up rows: `act(gate) * up` is stored as the device type,
+    /// `[m, n / 2]`. Own kernel only.
+    Gated,
+}
+
+/// The products of the layers with the row counts of tokens, and the head's with those of samples.
+pub(crate) fn gemm_shapes(spec: &ModelSpec) -> (Vec<GemmShape>, GemmShape) {
+    let shapes = Shapes::of(spec);
+    let mut layers = vec![shapes.qkv, shapes.output];
+    for layer in &spec.layers {
+        match layer.feed_forward {
+            FeedForwardSpec::Dense { intermediate_size, bias } => {
+                layers.extend([shapes.gate_up(intermediate_size), shapes.down(intermediate_size)]);
+                if !bias {
+                    layers.push(shapes.gated(intermediate_size));
+                }
+            }
+            FeedForwardSpec::Moe(moe) => layers.push(shapes.router(moe.num_experts)),
+        }
+    }
+    layers.sort_unstable();
+    layers.dedup();
+    (layers, shapes.head)
+}
+
+/// The gate as kernels name it.
+pub(crate) fn activation_kind(spec: &ModelSpec) -> u32 {
+    match spec.activation {
+        Activation::Silu => GATE_SILU,
+        Activation::GeluTanh => GATE_GELU_TANH,
+    }
+}
+
+/// Shapes of a model's products.
+pub(crate) struct Shapes {
+    pub(crate) qkv: GemmShape,
+    pub(crate) output: GemmShape,
+    pub(crate) head: GemmShape,
+    hidden: u32,
+    /// Into the residual stream, or into `branch` where a norm comes between.
+    into_residual: GemmOut,
+}
+
+impl Shapes {
+    pub(crate) fn of(spec: &ModelSpec) -> Self {
+        let hidden = spec.hidden_size;
+        let q_width = spec.num_attention_heads * spec.head_dim;
+        let qkv_width = q_width + 2 * spec.num_kv_heads * spec.head_dim;
+        let into_residual = if spec.post_norms { GemmOut::F32 } else { GemmOut::AddF32 };
+        Self {
+            qkv: GemmShape { n: qkv_width, k: hidden, out: GemmOut::Device },
+            output: GemmShape { n: hidden, k: q_width, out: into_residual },
+            head: GemmShape { n: spec.vocab_size, k: hidden, out: GemmOut::F32 },
+            hidden,
+            into_residual,
+        }
+    }
+
+    pub(crate) fn gate_up(&self, intermediate_size: u32) -> GemmShape {
+        GemmShape { n: 2 * intermediate_size, k: self.hidden, out: GemmOut::Device }
+    }
+
+    /// The same with the gate applied.
+    pub(crate) fn gated(&self, intermediate_size: u32) -> GemmShape {
+        GemmShape { out: GemmOut::Gated, ..self.gate_up(intermediate_size) }
+    }
+
+    pub(crate) fn down(&self, intermediate_size: u32) -> GemmShape {
+        GemmShape { n: self.hidden, k: intermediate_size, out: self.into_residual }
+    }
+
+    pub(crate) fn router(&self, num_experts: u32) -> GemmShape {
+        GemmShape { n: num_experts, k: self.hidden, out: GemmOut::F32 }
+    }
+}

@@ -1,0 +1,32 @@
+"""kernels/contract.cuh says what rust/cuda/src/contract/mod.rs does, from which it is written.
+
+The Rust test `the_header_in_the_tree_is_current` compares every byte; this one needs no compiler.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "gpu"))
+
+from contract import CONSTANTS, FIELDS  # noqa: E402
+
+SOURCE = (ROOT / "rust" / "cuda" / "src" / "contract" / "mod.rs").read_text()
+REMEDY = "run `cargo run -p ingle-cuda --example write_contract`"
+
+
+def test_the_header_has_every_constant_with_its_value() -> None:
+    declared = re.findall(r"^    ([A-Z]\w+) = (u32::MAX|\d+);$", SOURCE, re.MULTILINE)
+    values = {name: 2**32 - 1 if value == "u32::MAX" else int(value) for name, value in declared}
+    assert len(values) > 40
+    assert values == CONSTANTS, REMEDY
+
+
+def test_the_header_has_every_structure_with_its_fields_in_order() -> None:
+    declared = re.findall(r"^struct (\w+) = \d+ \{\n(.*?)^\}", SOURCE, re.MULTILINE | re.DOTALL)
+    fields = {name: re.findall(r"^    (\w+):", body, re.MULTILINE) for name, body in declared}
+    assert len(fields["Dims"]) == 16
+    assert fields == {name: list(known) for name, known in FIELDS.items()}, REMEDY
