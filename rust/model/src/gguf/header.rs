@@ -59,7 +59,7 @@ pub(super) fn read_header(
         }
         catalogue.add(tensor, entry)?;
     }
-    check_overlap(name, ranges)?;
+    check_tiling(name, ranges, data_start, alignment, file_len)?;
     Ok(Header { metadata, catalogue })
 }
 
@@ -154,15 +154,33 @@ fn round_up(value: u64, alignment: u64) -> Option<u64> {
     if rest == 0 { Some(value) } else { value.checked_add(alignment.checked_sub(rest)?) }
 }
 
-fn check_overlap(name: &str, mut ranges: Vec<(u64, u64, String)>) -> Result<(), ModelError> {
+/// Tensors lie one behind the other, each padded to the alignment, and nothing lies behind the last: a
+/// file whose types, shapes or alignment are not the ones it was written with does not pass.
+fn check_tiling(
+    name: &str,
+    mut ranges: Vec<(u64, u64, String)>,
+    data_start: u64,
+    alignment: u64,
+    file_len: u64,
+) -> Result<(), ModelError> {
     ranges.sort();
-    let mut free_from = 0;
+    let mut expected = data_start;
     for (start, end, tensor) in ranges {
-        if start < free_from {
-            let reason = format!("overlap: begins at byte {start}, before {free_from}");
+        if start != expected {
+            let what = if start < expected { "overlap" } else { "gap" };
+            let reason = format!(
+                "{what}: begins at byte {start}; the data before it, padded to {alignment} bytes, ends \
+                 at {expected}"
+            );
             return Err(ModelError::tensor(name, &tensor, reason));
         }
-        free_from = end;
+        expected = round_up(end, alignment).ok_or_else(|| overflow(name))?;
+    }
+    if file_len > expected {
+        let reason = format!(
+            "the tensors end at byte {expected}, padded to {alignment} bytes, and the file at {file_len}"
+        );
+        return Err(ModelError::malformed(name, reason));
     }
     Ok(())
 }

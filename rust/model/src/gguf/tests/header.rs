@@ -154,6 +154,55 @@ fn test_l16_tensors_out_of_bounds_are_refused() {
     }
 }
 
+/// Each of these was read as other weights than those written, without a word.
+#[test]
+fn test_tensors_tile_the_file() {
+    let whole = Gguf::llama().bytes();
+    let end = whole.len();
+    let mut trailing = whole.clone();
+    trailing.extend([0; 32]);
+    let error = read(&trailing).unwrap_err();
+    let after = end + 32;
+    let reason =
+        format!("the tensors end at byte {end}, padded to 32 bytes, and the file at {after}");
+    assert!(error.contains(&reason), "{error}");
+
+    // Q8_0 read as Q4_0, in the middle; BF16 read as Q4_0, at the end.
+    let middle = with_other_type(Gguf::llama().bytes(), "token_embd.weight", 2, 2);
+    let error = read(&middle).unwrap_err();
+    assert!(error.contains("tensor output_norm.weight: gap: begins at byte "), "{error}");
+    let name = "blk.0.ffn_down.weight";
+    let last = Gguf::llama().with_tensor(name, &[96, 64], 30);
+    last.read();
+    let error = read(&with_other_type(last.bytes(), name, 2, 2)).unwrap_err();
+    assert!(error.contains("the tensors end at byte "), "{error}");
+
+    // Data at multiples of 32 under an alignment of 8 begins up to 24 bytes too early.
+    let mut num_refused = 0;
+    for length in 1..=32 {
+        let file = Gguf::llama().with("general.alignment", Kv::U32(8));
+        match read(&file.with(&"x".repeat(length), Kv::U32(0)).bytes()) {
+            // Both alignments mean the same place here.
+            Ok(described) => {
+                assert!(described.plan.tensors.values().all(|view| view.offset % 32 == 0));
+            }
+            Err(error) => {
+                assert!(error.contains("padded to 8 bytes"), "{error}");
+                num_refused += 1;
+            }
+        }
+    }
+    assert_eq!(num_refused, 24);
+}
+
+/// The file with another type number of a tensor of so many dimensions, the data left as they are.
+fn with_other_type(mut bytes: Vec<u8>, tensor: &str, dimensions: usize, kind: u32) -> Vec<u8> {
+    let place = bytes.windows(tensor.len()).position(|part| part == tensor.as_bytes()).unwrap();
+    let at = place + tensor.len() + 4 + 8 * dimensions;
+    bytes[at..at + 4].copy_from_slice(&kind.to_le_bytes());
+    bytes
+}
+
 #[test]
 fn test_types_that_we_lack_are_named() {
     for (number, name) in [(23, "IQ4_XS"), (10, "Q2_K"), (26, "I32"), (39, "MXFP4")] {
