@@ -209,6 +209,8 @@ class Settings:
             object.__setattr__(self, each.name, value)
         if self.seed is not None and self.seed >= 2**64:
             raise ConfigError(f"seed: must be {SEED}, not {self.seed}")
+        if not self.model:
+            raise ConfigError("model: is empty; give a folder, a .gguf file or demo")
         if self.sim_speed is not None:
             parse_sim_speed(self.sim_speed)
         if self.allowed_origins is not None:
@@ -246,7 +248,23 @@ class Settings:
         """The name that requests use."""
         if self.served_model_name is not None or self.model == DEMO:
             return self.served_model_name or DEMO
-        return Path(self.model).resolve().name or self.model
+        return name_of(Path(self.model)) or self.model
+
+
+def name_of(path: Path) -> str:
+    """The name that a model's path gives it.
+
+    A snapshot in a Hugging Face cache, `models--ORG--NAME/snapshots/HASH`, is `ORG/NAME`, also
+    behind a symbolic link. A file keeps its own name: in a cache it is a link to a numbered blob.
+    """
+    if path.is_file():
+        return path.name
+    folder = path.resolve()
+    if folder.parent.name == "snapshots":
+        kind, _, name = folder.parent.parent.name.partition("--")
+        if kind == "models" and name:
+            return name.replace("--", "/", 1)
+    return folder.name
 
 
 PREBUILT_KERNELS = Path(__file__).resolve().parent / "kernels"

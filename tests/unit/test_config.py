@@ -137,3 +137,36 @@ def test_messages_of_the_core_name_settings_as_flags():
     assert with_flags(given) == "--max-num-batched-tokens: 1 is less than --max-num-seqs: 32"
     for kept in ("/models/max_num_seqs/x: not there", "my_max_num_seqs", "model: m", "seed"):
         assert with_flags(kept) == kept
+
+
+def test_a_snapshot_of_a_cache_has_the_model_s_name(tmp_path):
+    cache = tmp_path / "models--org--name--v2"
+    snapshot = cache / "snapshots" / ("0123456789" * 4)
+    snapshot.mkdir(parents=True)
+    assert Settings(model=str(snapshot)).model_name() == "org/name--v2"
+    link = tmp_path / "current"
+    link.symlink_to(snapshot)
+    assert Settings(model=f"{link}/").model_name() == "org/name--v2"
+    assert Settings(model=str(snapshot), served_model_name="x").model_name() == "x"
+    for other in (tmp_path / "snapshots" / "v1", tmp_path / "datasets--a--b" / "snapshots" / "v2"):
+        other.mkdir(parents=True)
+        assert Settings(model=str(other)).model_name() == other.name
+    (tmp_path / "models--gpt" / "snapshots" / "1").mkdir(parents=True)
+    assert Settings(model=str(tmp_path / "models--gpt" / "snapshots" / "1")).model_name() == "gpt"
+
+
+def test_a_file_of_a_cache_is_not_named_after_its_blob(tmp_path):
+    blob = tmp_path / "blobs" / ("ab" * 32)
+    blob.parent.mkdir()
+    blob.touch()
+    file = tmp_path / "snapshots" / "0123" / "model-Q4_0.gguf"
+    file.parent.mkdir(parents=True)
+    file.symlink_to(blob)
+    assert Settings(model=str(file)).model_name() == "model-Q4_0.gguf"
+
+
+def test_an_empty_model_is_refused():
+    with pytest.raises(
+        ConfigError, match=r"^model: is empty; give a folder, a \.gguf file or demo$"
+    ):
+        Settings(model="")
