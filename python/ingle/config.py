@@ -209,8 +209,6 @@ class Settings:
             object.__setattr__(self, each.name, value)
         if self.seed is not None and self.seed >= 2**64:
             raise ConfigError(f"seed: must be {SEED}, not {self.seed}")
-        if not self.model:
-            raise ConfigError("model: is empty; give a folder, a .gguf file or demo")
         if self.sim_speed is not None:
             parse_sim_speed(self.sim_speed)
         if self.allowed_origins is not None:

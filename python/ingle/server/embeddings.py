@@ -1,7 +1,8 @@
 """[1] POST /v1/embeddings: its body, and the way to the core's document. Event loop, no I/O.
 
 An embedding is the model's own final hidden state, of the prompt's last token or the mean of all,
-scaled to length 1. The core writes the answer.
+scaled to length 1. Where the model has sentence-transformers files, these decide. The core
+writes the answer.
 """
 
 from typing import Annotated, Literal
@@ -28,7 +29,7 @@ class EmbeddingRequest(CommonFields, kw_only=True, forbid_unknown_fields=True):
     dimensions: Annotated[int, about("Only the model's own number.", ge=1, le=INT32)] | None = None
     pooling: Annotated[
         Literal["last", "mean"] | None,
-        about("Hidden state of the last token (default), or the mean of all."),
+        about("Hidden state of the last token or the mean of all; default: as the model says."),
     ] = None
     add_special_tokens: AddSpecialTokens | None = None
     truncate_prompt_tokens: TruncatePromptTokens | None = None

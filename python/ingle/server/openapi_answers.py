@@ -208,6 +208,7 @@ MODEL = record(
         "root": TEXT,
         "parent": NULL,
         "max_model_len": COUNT,
+        "tasks": several(one_of("generate", "embed")),
         "status": one_of("loaded", "stuck", "dead"),
         "default_sampling_params": record(
             {

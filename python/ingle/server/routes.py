@@ -310,6 +310,7 @@ class Routes:
             "root": self._model,
             "parent": None,
             "max_model_len": self._info["max_model_len"],
+            "tasks": ["embed"] if self._info.get("embeddings_only") else ["generate", "embed"],
             "status": "loaded" if health["status"] in ("ok", "draining") else health["status"],
             "default_sampling_params": self._info.get("sampling_defaults"),
         }

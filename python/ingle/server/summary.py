@@ -24,10 +24,18 @@ def summary(settings: Settings, info: Mapping[str, Any], address: str, needs_key
         *(("", with_flags(note)) for note in info["notes"]),
         ("defaults", f"{defaults} ({source})"),
         ("end of text", ", ".join(map(str, info["eos_token_ids"])) or "none"),
-        ("chat", "yes" if info["has_chat_template"] else "no: the model has no chat template"),
+        ("serves", serves(info)),
         ("address", f"{address}, {'with' if needs_key else 'without'} API keys"),
     ]  # fmt: skip
     return "\n".join(f"{name:12}{text}" for name, text in lines)
+
+
+def serves(info: Mapping[str, Any]) -> str:
+    """What the model can be asked for."""
+    if reason := info["embeddings_only"]:
+        return f"embeddings only, since {reason}"
+    chat = "chats" if info["has_chat_template"] else "no chats (the model has no chat template)"
+    return f"completions, {chat}, embeddings"
 
 
 def memory_sum(memory: Mapping[str, int]) -> str:

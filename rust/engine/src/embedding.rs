@@ -2,6 +2,7 @@
 //! on the caller's thread, the rest on the engine thread.
 
 use ingle_core::Pooling;
+use ingle_model::PoolingKind;
 
 use crate::error::EngineError;
 use crate::json::{integer_into, string_into};
@@ -14,18 +15,22 @@ use crate::wire::{GenerationRequest, OutputFormat, PoolingInput};
 pub(crate) struct Embeddings {
     model: String,
     base64: bool,
+    /// Vectors are scaled to length 1.
+    normalise: bool,
     /// By choice; empty until its prompt is computed.
     vectors: Vec<Vec<f32>>,
 }
 
 impl Embeddings {
-    pub(crate) fn new(model: &str, base64: bool) -> Self {
-        Self { model: model.to_owned(), base64, vectors: Vec::new() }
+    pub(crate) fn new(model: &str, base64: bool, normalise: bool) -> Self {
+        Self { model: model.to_owned(), base64, normalise, vectors: Vec::new() }
     }
 
-    /// Takes the pooled state of one choice, scaled to length 1.
+    /// Takes the pooled state of one choice.
     pub(crate) fn take(&mut self, choice: usize, mut values: Vec<f32>) {
-        normalise(&mut values);
+        if self.normalise {
+            normalise(&mut values);
+        }
         if self.vectors.len() <= choice {
             self.vectors.resize(choice + 1, Vec::new());
         }
@@ -93,7 +98,11 @@ pub(crate) fn pooling(
     }
     Ok(Some(match output.pooling {
         Some(PoolingInput::Mean) => Pooling::Mean,
-        Some(PoolingInput::Last) | None => Pooling::Last,
+        Some(PoolingInput::Last) => Pooling::Last,
+        None => match served.embedding.pooling {
+            PoolingKind::Last => Pooling::Last,
+            PoolingKind::Mean => Pooling::Mean,
+        },
     }))
 }
 

@@ -28,6 +28,7 @@ pub(crate) fn info(
     start_up: &StartUp,
 ) -> Vec<u8> {
     let spec = &checkpoint.spec;
+    let notes: Vec<&String> = checkpoint.notes.iter().chain(&sizes.notes).collect();
     let memory: serde_json::Map<String, serde_json::Value> =
         start_up.memory.iter().map(|(name, bytes)| (name.clone(), json!(bytes))).collect();
     json!({
@@ -58,7 +59,8 @@ pub(crate) fn info(
             "max_steps_in_flight": shape.max_steps_in_flight,
         },
         "memory": memory,
-        "notes": sizes.notes,
+        "notes": notes,
+        "embeddings_only": served.embeds_only.map(|reason| reason.to_string()),
         "start_up": {
             "open_s": start_up.open_s,
             "tokenizer_s": start_up.tokenizer_s,

@@ -139,6 +139,7 @@ fn served(
         eos_token_ids: text.eos_token_ids,
         defaults,
         embeds_only: checkpoint.spec.embeds_only,
+        embedding: checkpoint.embedding,
         max_model_len: config.max_model_len,
         vocab_size: text.vocab_size,
         limits: Limits::new(config),

@@ -365,7 +365,11 @@ fn form(
         OutputFormat::Delta => return Ok(Form::Deltas { log_probs }),
         OutputFormat::Embedding => {
             let model = output.model.as_deref().unwrap_or(&served.name);
-            return Ok(Form::Embeddings(Embeddings::new(model, output.base64)));
+            return Ok(Form::Embeddings(Embeddings::new(
+                model,
+                output.base64,
+                served.embedding.normalise,
+            )));
         }
         OutputFormat::Completion => FrameFormat::Completion,
         OutputFormat::Chat => FrameFormat::Chat,

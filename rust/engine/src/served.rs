@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ingle_core::{Limits, SamplingParams, TokenId};
-use ingle_model::EmbedsOnly;
+use ingle_model::{EmbeddingDefaults, EmbedsOnly};
 use ingle_text::{
     BadWordsFactory, ChatTemplate, GrammarFactory, ReasoningTags, Tokenizer, ToolFormat,
 };
@@ -25,6 +25,8 @@ pub(crate) struct Served {
     pub(crate) defaults: SamplingParams,
     /// Why the model makes embeddings only; `None` if it generates text.
     pub(crate) embeds_only: Option<EmbedsOnly>,
+    /// How embeddings are made where the request says nothing.
+    pub(crate) embedding: EmbeddingDefaults,
     pub(crate) max_model_len: u32,
     /// Ids that have both a row in the model and an entry in the tokenizer: 0 to this.
     pub(crate) vocab_size: u32,

@@ -57,6 +57,10 @@ impl Catalogue {
         self.entries.contains_key(name)
     }
 
+    pub(crate) fn entry(&self, name: &str) -> Option<&Entry> {
+        self.entries.get(name).map(|(entry, _)| entry)
+    }
+
     pub(crate) fn shape(&self, name: &str) -> Option<&[u64]> {
         self.entries.get(name).map(|(entry, _)| entry.shape.as_slice())
     }
@@ -147,7 +151,7 @@ impl Catalogue {
         totals.iter().max_by_key(|(_, total)| *total).map_or(WeightType::F32, |(kind, _)| *kind)
     }
 
-    fn file(&self, index: usize) -> &str {
+    pub(crate) fn file(&self, index: usize) -> &str {
         self.files.get(index).map_or("", String::as_str)
     }
 

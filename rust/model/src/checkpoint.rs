@@ -8,10 +8,14 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::config::{self, Fields};
-use crate::error::ModelError;
+use crate::error::{ModelError, shown};
 use crate::gguf::{GgufMetadata, open_gguf};
+use crate::safetensors::Head;
 use crate::source::{FileSource, OpenFile};
-use crate::{CopyPlan, GenerationDefaults, ModelSpec, WeightSource, generation, safetensors};
+use crate::{
+    CopyPlan, EmbeddingDefaults, EmbedsOnly, GenerationDefaults, ModelSpec, WeightSource,
+    generation, pooling, safetensors,
+};
 
 /// A checked checkpoint with its files open.
 pub struct Checkpoint {
@@ -25,6 +29,10 @@ pub struct Checkpoint {
     pub tokenizer: TokenizerFiles,
     /// End tokens and sampling defaults.
     pub generation: GenerationDefaults,
+    /// How embeddings are made.
+    pub embedding: EmbeddingDefaults,
+    /// What the operator should know of the files, one line each.
+    pub notes: Vec<String>,
     /// As given to `open`.
     pub path: PathBuf,
 }
@@ -66,9 +74,16 @@ pub enum TokenizerFiles {
 /// `ModelError`, one line that names file and field or tensor.
 pub fn open(path: &Path) -> Result<Checkpoint, ModelError> {
     let name = path.display().to_string();
+    if name.is_empty() {
+        let reason = "the path is empty: a folder or a .gguf file is needed".to_owned();
+        return Err(ModelError::Layout { path: "model".to_owned(), reason });
+    }
     let metadata = std::fs::metadata(path).map_err(|cause| ModelError::io(&name, "open", cause))?;
     if metadata.is_dir() {
-        return open_folder(path);
+        return match only_gguf(path)? {
+            Some(file) => open_gguf(&file),
+            None => open_folder(path),
+        };
     }
     if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf")) {
         return open_gguf(path);
@@ -77,25 +92,80 @@ pub fn open(path: &Path) -> Result<Checkpoint, ModelError> {
     Err(ModelError::Layout { path: name, reason })
 }
 
+/// The GGUF file of a folder that holds one and no other weights.
+fn only_gguf(folder: &Path) -> Result<Option<PathBuf>, ModelError> {
+    if safetensors::has_weights(folder)? {
+        return Ok(None);
+    }
+    let mut names = safetensors::names_with(folder, ".gguf")?;
+    match (names.pop(), names.pop()) {
+        (None, _) => Ok(None),
+        (Some(name), None) => Ok(Some(folder.join(name))),
+        (Some(b), Some(a)) => {
+            let count = names.len().saturating_add(2);
+            let (a, b) = (shown(&a), shown(&b));
+            let reason = format!("{count} .gguf files ({a}, {b}, ...): name one of them");
+            Err(ModelError::Layout { path: folder.display().to_string(), reason })
+        }
+    }
+}
+
 fn open_folder(folder: &Path) -> Result<Checkpoint, ModelError> {
     let config = Json::required(folder, "config.json", MAX_CONFIG_BYTES)?;
     let config = config.fields()?;
-    let (family, mut spec) = config::model_spec(&config)?;
+    let (family, class, mut spec) = config::model_spec(&config)?;
     let generation = Json::optional(folder, "generation_config.json", MAX_CONFIG_BYTES)?;
     let generation = generation.as_ref().map(Json::fields).transpose()?;
     let generation = generation::from_config(&config, generation.as_ref())?;
     let tokenizer = tokenizer_files(folder)?;
+    let embedding = pooling::read(folder, spec.hidden_size)?;
     let (files, mut catalogue) = safetensors::open_folder(folder)?;
-    safetensors::take_tensors(family, &spec, &mut catalogue)?;
+    let source = FileSource::new(files);
+    let found = safetensors::find(class, &spec, &catalogue, &source)?;
+    safetensors::take_tensors(family, &spec, found, &mut catalogue)?;
+    let mut notes = prompt_note(folder)?;
+    if found.head == Head::Own && spec.tie_word_embeddings {
+        notes.push(
+            "lm_head.weight: differs from the embedding, so that it is used, although config.json says \
+             tie_word_embeddings"
+                .to_owned(),
+        );
+    }
+    spec.tie_word_embeddings = found.head != Head::Own;
+    spec.embeds_only = match (spec.embeds_only, embedding, found.head) {
+        (Some(reason), _, _) => Some(reason),
+        (None, Some(_), _) => Some(EmbedsOnly::SentenceTransformers),
+        (None, None, Head::Absent) => Some(EmbedsOnly::NoOutputLayer),
+        (None, None, Head::Own | Head::Tied) => None,
+    };
     spec.weight_type = catalogue.main_type();
     Ok(Checkpoint {
         spec,
         plan: catalogue.finish(safetensors::is_harmless)?,
-        source: Arc::new(FileSource::new(files)),
+        source: Arc::new(source),
         tokenizer,
         generation,
+        embedding: embedding.unwrap_or_default(),
+        notes,
         path: folder.to_owned(),
     })
+}
+
+/// sentence-transformers puts a default prompt in front of every text; here the client does.
+fn prompt_note(folder: &Path) -> Result<Vec<String>, ModelError> {
+    let file = "config_sentence_transformers.json";
+    let Some(config) = Json::optional(folder, file, MAX_CONFIG_BYTES)? else {
+        return Ok(Vec::new());
+    };
+    let name = config.fields()?.string("default_prompt_name")?;
+    let note = name.map(|name| {
+        format!(
+            "{file}: default_prompt_name is {}; prompts are not added, clients send them as part of \
+             the input",
+            shown(name)
+        )
+    });
+    Ok(note.into_iter().collect())
 }
 
 fn tokenizer_files(folder: &Path) -> Result<TokenizerFiles, ModelError> {
@@ -135,17 +205,21 @@ fn template_of(config: &Fields<'_>) -> Result<Option<String>, ModelError> {
 }
 
 /// A parsed file with its name.
-struct Json {
-    name: String,
-    value: Value,
+pub(crate) struct Json {
+    pub(crate) name: String,
+    pub(crate) value: Value,
 }
 
 impl Json {
-    fn required(folder: &Path, file: &str, limit: u64) -> Result<Self, ModelError> {
+    pub(crate) fn required(folder: &Path, file: &str, limit: u64) -> Result<Self, ModelError> {
         Self::optional(folder, file, limit)?.ok_or_else(|| missing(folder, file))
     }
 
-    fn optional(folder: &Path, file: &str, limit: u64) -> Result<Option<Self>, ModelError> {
+    pub(crate) fn optional(
+        folder: &Path,
+        file: &str,
+        limit: u64,
+    ) -> Result<Option<Self>, ModelError> {
         match read(folder, file, limit)? {
             Some((name, bytes)) => Self::parse(name, &bytes).map(Some),
             None => Ok(None),
@@ -158,7 +232,7 @@ impl Json {
         Ok(Self { name, value })
     }
 
-    fn fields(&self) -> Result<Fields<'_>, ModelError> {
+    pub(crate) fn fields(&self) -> Result<Fields<'_>, ModelError> {
         Fields::of_file(&self.name, &self.value)
     }
 }

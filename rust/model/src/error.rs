@@ -1,5 +1,7 @@
 //! Everything that can be wrong with a checkpoint. One line each, naming file and field or tensor.
 
+use std::borrow::Cow;
+
 /// Why a checkpoint cannot be loaded. Always the checkpoint's (or its owner's) fault, found before
 /// any weight memory is allocated.
 #[derive(Debug, thiserror::Error)]
@@ -113,7 +115,7 @@ pub enum ModelError {
         /// What it asks for.
         value: String,
         /// What it may ask for.
-        supported: &'static str,
+        supported: Cow<'static, str>,
     },
 }
 
@@ -139,13 +141,13 @@ impl ModelError {
         file: &str,
         field: &str,
         value: impl AsRef<str>,
-        supported: &'static str,
+        supported: impl Into<Cow<'static, str>>,
     ) -> Self {
         Self::Unsupported {
             file: file.to_owned(),
             field: shown(field),
             value: shown(value.as_ref()),
-            supported,
+            supported: supported.into(),
         }
     }
 

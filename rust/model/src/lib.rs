@@ -11,6 +11,7 @@ mod dequantise;
 mod error;
 mod generation;
 mod gguf;
+mod pooling;
 mod rope;
 mod safetensors;
 mod source;
@@ -22,6 +23,7 @@ pub use dequantise::dequantise;
 pub use error::ModelError;
 pub use generation::GenerationDefaults;
 pub use gguf::GgufMetadata;
+pub use pooling::{EmbeddingDefaults, PoolingKind};
 pub use rope::RopeTables;
 pub use spec::{
     Activation, AttentionSpec, EmbedsOnly, FeedForwardSpec, LayerSpec, ModelSpec, MoeSpec,

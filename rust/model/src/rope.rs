@@ -3,6 +3,7 @@
 
 use std::f64::consts::PI;
 
+use crate::config::limits;
 use crate::{RopeKind, RopeSpec};
 
 /// Position p turns pair i by the angle `p * inv_freq[i]`; cos and sin are multiplied by
@@ -16,6 +17,22 @@ pub struct RopeTables {
 }
 
 impl RopeSpec {
+    /// The context of a model that declares `declared` positions. A YaRN entry stretches the length of
+    /// training, and published ones (Qwen2.5) leave the declared length at that.
+    pub(crate) fn context(&self, declared: u32) -> u32 {
+        let RopeKind::Yarn { factor, original_max_position_embeddings, .. } = self.kind else {
+            return declared;
+        };
+        let stretched = f64::from(original_max_position_embeddings) * f64::from(factor);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "positive, and the cast saturates"
+        )]
+        let stretched = stretched as u32;
+        declared.max(stretched.min(limits::POSITIONS))
+    }
+
     /// The numbers for serving up to `max_model_len` tokens. Dynamic and LongRoPE depend on it (see
     /// docs/decisions/0003-rope-fixed-at-load.md), the others do not.
     #[must_use]

@@ -80,6 +80,36 @@ impl FileSource {
     }
 }
 
+/// Whether two ranges of the same length, each a file's number and an offset, hold the same bytes.
+///
+/// # Errors
+/// The first failed read.
+pub(crate) fn same_bytes(
+    source: &FileSource,
+    (a, a_offset): (usize, u64),
+    (b, b_offset): (usize, u64),
+    byte_len: u64,
+) -> io::Result<bool> {
+    let mut left = vec![0; COMPARED_BYTES];
+    let mut right = vec![0; COMPARED_BYTES];
+    let mut done: u64 = 0;
+    while done < byte_len {
+        let rest = usize::try_from(byte_len.saturating_sub(done)).unwrap_or(COMPARED_BYTES);
+        let len = rest.min(COMPARED_BYTES);
+        let (Some(left), Some(right)) = (left.get_mut(..len), right.get_mut(..len)) else { break };
+        source.read_at(a, a_offset.saturating_add(done), left)?;
+        source.read_at(b, b_offset.saturating_add(done), right)?;
+        if left != right {
+            return Ok(false);
+        }
+        done = done.saturating_add(u64::try_from(len).unwrap_or(u64::MAX));
+    }
+    Ok(true)
+}
+
+/// Bytes that are compared at once.
+const COMPARED_BYTES: usize = 4 << 20;
+
 impl WeightSource for FileSource {
     fn read_at(&self, file: usize, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         match self.files.get(file) {

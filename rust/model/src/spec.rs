@@ -34,7 +34,7 @@ pub struct ModelSpec {
     pub embedding_scale: f32,
     /// Logits become `cap * tanh(logits / cap)`.
     pub final_logit_softcap: Option<f32>,
-    /// The head is the embedding.
+    /// The head is the embedding, or there is none.
     pub tie_word_embeddings: bool,
     /// The type most weights are stored in.
     pub weight_type: WeightType,
@@ -44,17 +44,23 @@ pub struct ModelSpec {
     pub layers: Vec<LayerSpec>,
 }
 
-/// Why a checkpoint makes embeddings only.
+/// Why a checkpoint makes embeddings only. Displays as a clause: `it has no output layer`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EmbedsOnly {
     /// A token sees the whole prompt, so there is no next one.
     Bidirectional,
+    /// It is published as a sentence-transformers model.
+    SentenceTransformers,
+    /// It was saved without its output layer.
+    NoOutputLayer,
 }
 
 impl std::fmt::Display for EmbedsOnly {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Bidirectional => "its attention is bidirectional",
+            Self::SentenceTransformers => "it is a sentence-transformers model",
+            Self::NoOutputLayer => "it has no output layer",
         })
     }
 }

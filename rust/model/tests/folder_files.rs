@@ -61,11 +61,20 @@ fn test_l03_stray_files_beside_an_index_are_not_read() {
 
 #[test]
 fn test_l03_several_candidates_without_an_index_are_refused() {
-    let folder = folder(&llama_config(), &llama_tensors());
+    let folder = bare(&llama_config());
     folder.write("consolidated.safetensors", safetensors(&llama_tensors()));
+    folder.write("weights.safetensors", safetensors(&llama_tensors()));
     let error = folder.refused();
-    assert!(error.contains("2 .safetensors files (consolidated.safetensors, model.safetensors"));
+    assert!(error.contains("2 .safetensors files (consolidated.safetensors, weights.safetensors"));
     assert!(error.contains("no model.safetensors.index.json"), "{error}");
+}
+
+#[test]
+fn test_other_forms_of_the_weights_beside_model_safetensors_are_left_alone() {
+    let folder = folder(&llama_config(), &llama_tensors());
+    folder.write("consolidated.safetensors", "not even a header");
+    let checkpoint = ingle_model::open(folder.path()).unwrap();
+    assert!(checkpoint.plan.files[0].ends_with("/model.safetensors"));
 }
 
 #[test]

@@ -15,6 +15,7 @@ INFO = {
     "sampling_defaults": {"temperature": 0.6000000238, "top_k": 0},
     "eos_token_ids": [1, 2],
     "has_chat_template": False,
+    "embeddings_only": None,
     "start_up": {"open_s": 0.011, "tokenizer_s": 0.025, "executor_s": 0.08, "total_s": 0.123},
 }
 
@@ -31,7 +32,16 @@ def test_summary_tells_what_a_person_needs():
         "KV pool: 4 blocks",
         "temperature 0.6, top_k 0 (the model's)",
         "1, 2",
-        "the model has no chat template",
+        "completions, no chats (the model has no chat template), embeddings",
         "http://127.0.0.1:8000, with API keys",
     ):
         assert part in text
+
+
+def test_summary_says_why_a_model_makes_embeddings_only():
+    info = INFO | {"embeddings_only": "its attention is bidirectional"}
+    text = summary(Settings(model="tiny"), info, "http://127.0.0.1:8000", needs_key=True)
+    assert "serves      embeddings only, since its attention is bidirectional\n" in text
+    info = INFO | {"has_chat_template": True}
+    text = summary(Settings(model="tiny"), info, "http://127.0.0.1:8000", needs_key=True)
+    assert "serves      completions, chats, embeddings\n" in text

@@ -1,6 +1,8 @@
 //! Typed access to a JSON object. Null equals absent; a value of the wrong type or outside its range
-//! is an error that names the field; unknown fields are nobody's business here.
+//! is an error that names the field; known.rs says which fields there may be.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
+
+use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
@@ -40,6 +42,12 @@ impl<'a> Fields<'a> {
 
     pub(crate) fn keys(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         self.map.iter().filter(|(_, value)| !value.is_null()).map(|(key, _)| key.as_str())
+    }
+
+    /// Names and values, except nulls.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&'a str, &'a Value)> + use<'a> {
+        let entries = self.map.iter().filter(|(_, value)| !value.is_null());
+        entries.map(|(key, value)| (key.as_str(), value))
     }
 
     /// The value, unless absent or null.
@@ -144,7 +152,7 @@ impl<'a> Fields<'a> {
         &self,
         key: &str,
         value: impl AsRef<str>,
-        supported: &'static str,
+        supported: impl Into<Cow<'static, str>>,
     ) -> ModelError {
         ModelError::unsupported(self.file, &self.path(key), value, supported)
     }

@@ -1,14 +1,14 @@
-//! config.json to `ModelSpec`. Families differ in defaults and in a few fields; whatever would change
-//! the text and is not known here is refused by name. `auto_map` and other pointers to code are never
-//! looked at.
+//! config.json to `ModelSpec`. What a family is and has stands in family.rs; a field that is not known to
+//! it (known.rs) is refused by name. `auto_map` and other pointers to code are never looked at.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 mod family;
 mod fields;
+mod known;
 mod rope;
 mod windows;
 
-pub(crate) use family::Family;
+pub(crate) use family::{Biases, Class, Family, gguf_architectures};
 pub(crate) use fields::{Fields, to_f32};
 pub(crate) use rope::yarn_attention_factor;
 
@@ -30,42 +30,47 @@ pub(crate) mod limits {
 }
 
 /// Reads the fields of a config.json.
-pub(crate) fn model_spec(config: &Fields<'_>) -> Result<(Family, ModelSpec), ModelError> {
-    let family = Family::of(config)?;
+pub(crate) fn model_spec(config: &Fields<'_>) -> Result<(Family, Class, ModelSpec), ModelError> {
+    let (family, class) = Family::of(config)?;
+    let facts = family.facts();
     refuse_what_we_lack(config)?;
+    known::refuse_unknown(config, family)?;
     let hidden_size = config.required("hidden_size", limits::WIDTH)?;
     let num_attention_heads = config.required("num_attention_heads", limits::HEADS)?;
-    let num_kv_heads = config.required("num_key_value_heads", limits::HEADS)?;
+    let key = "num_key_value_heads";
+    let num_kv_heads = config.positive(key, limits::HEADS)?.unwrap_or(num_attention_heads);
     if !num_attention_heads.is_multiple_of(num_kv_heads) {
         let reason = format!("{num_kv_heads} does not divide {num_attention_heads} query heads");
-        return Err(config.error("num_key_value_heads", reason));
+        return Err(config.error(key, reason));
     }
     let head_dim = head_dim(config, family, hidden_size, num_attention_heads)?;
-    let max_position_embeddings = config.required("max_position_embeddings", limits::POSITIONS)?;
+    let declared = config.required("max_position_embeddings", limits::POSITIONS)?;
+    let rope = rope::rope_spec(config, family, head_dim, declared)?;
     let gemma = family == Family::Gemma2;
     let causal = config.bool("is_causal")?.unwrap_or(true);
-    let bias = family.reads_attention_bias() && config.bool("attention_bias")?.unwrap_or(false);
+    let bias =
+        facts.biases == Biases::FromConfig && config.bool("attention_bias")?.unwrap_or(false);
     let spec = ModelSpec {
-        architecture: family.model_type().to_owned(),
+        architecture: facts.model_type.to_owned(),
         vocab_size: config.required("vocab_size", limits::VOCABULARY)?,
         hidden_size,
         num_attention_heads,
         num_kv_heads,
         head_dim,
-        max_position_embeddings,
+        max_position_embeddings: rope.context(declared),
         norm: NormSpec {
             eps: config
                 .positive_f32("rms_norm_eps")?
                 .ok_or_else(|| config.missing("rms_norm_eps"))?,
             plus_one: gemma,
         },
-        rope: rope::rope_spec(config, family, head_dim, max_position_embeddings)?,
+        rope,
         attention: AttentionSpec {
             causal,
             scale: attention_scale(config, family, head_dim)?,
             logit_softcap: softcap(config, family, "attn_logit_softcapping")?,
-            qk_norm: matches!(family, Family::Qwen3 | Family::Qwen3Moe),
-            qkv_bias: bias || family == Family::Qwen2,
+            qk_norm: facts.qk_norm,
+            qkv_bias: bias || facts.biases == Biases::QueryKeyValue,
             o_bias: bias,
         },
         activation: activation(config, family)?,
@@ -80,7 +85,7 @@ pub(crate) fn model_spec(config: &Fields<'_>) -> Result<(Family, ModelSpec), Mod
     if !causal && spec.layers.iter().any(|layer| layer.window.is_some()) {
         return Err(config.unsupported("is_causal", "false", "true beside a sliding window"));
     }
-    Ok((family, spec))
+    Ok((family, class, spec))
 }
 
 /// Fields that change what a model computes and that no family here has.
@@ -95,9 +100,6 @@ fn refuse_what_we_lack(config: &Fields<'_>) -> Result<(), ModelError> {
         if config.get(key).is_some() {
             return Err(config.unsupported(key, "a nested model", "text models with flat fields"));
         }
-    }
-    if config.bool("use_bidirectional_attention")? == Some(true) {
-        return Err(config.unsupported("use_bidirectional_attention", "true", "false"));
     }
     for key in ["dtype", "torch_dtype"] {
         if let Some(dtype) = config.string(key)? {
@@ -119,9 +121,7 @@ fn head_dim(
     let head_dim = match config.positive("head_dim", limits::HEAD_DIM)? {
         Some(explicit) => explicit,
         // Their classes default to a constant, not to the quotient.
-        None if matches!(family, Family::Gemma2 | Family::Qwen3) => {
-            return Err(config.missing("head_dim"));
-        }
+        None if !family.facts().derives_head_dim => return Err(config.missing("head_dim")),
         None if hidden_size.is_multiple_of(heads) => hidden_size.checked_div(heads).unwrap_or(0),
         None => {
             let reason = format!("absent, and {heads} heads do not divide {hidden_size}");
@@ -151,17 +151,11 @@ pub(crate) fn root(number: u32) -> f32 {
 }
 
 fn softcap(config: &Fields<'_>, family: Family, key: &str) -> Result<Option<f32>, ModelError> {
-    let cap = config.positive_f32(key)?;
-    match cap {
-        Some(cap) if family != Family::Gemma2 => {
-            Err(config.unsupported(key, cap.to_string(), "null outside gemma2"))
-        }
-        cap => Ok(cap),
-    }
+    if family.facts().reads.contains(&key) { config.positive_f32(key) } else { Ok(None) }
 }
 
 fn activation(config: &Fields<'_>, family: Family) -> Result<Activation, ModelError> {
-    let key = if family == Family::Gemma2 { "hidden_activation" } else { "hidden_act" };
+    let key = family.facts().activation;
     let name = config.string(key)?.ok_or_else(|| config.missing(key))?;
     match name {
         "silu" | "swish" => Ok(Activation::Silu),
@@ -173,7 +167,7 @@ fn activation(config: &Fields<'_>, family: Family) -> Result<Activation, ModelEr
 fn layers(config: &Fields<'_>, family: Family) -> Result<Vec<LayerSpec>, ModelError> {
     let count = config.required("num_hidden_layers", limits::LAYERS)?;
     let windows = windows::windows(config, family, count)?;
-    let moe = if family.is_moe() { Some(moe(config, family)?) } else { None };
+    let moe = if family.facts().is_moe { Some(moe(config, family)?) } else { None };
     let dense = if family == Family::Mixtral {
         None
     } else {
@@ -218,7 +212,7 @@ fn moe(config: &Fields<'_>, family: Family) -> Result<MoeSpec, ModelError> {
 /// Which layers are mixtures of experts.
 fn sparse_layers(config: &Fields<'_>, family: Family, count: u32) -> Result<Vec<bool>, ModelError> {
     if family != Family::Qwen3Moe {
-        return Ok((0..count).map(|_| family.is_moe()).collect());
+        return Ok((0..count).map(|_| family.facts().is_moe).collect());
     }
     let step = config.positive("decoder_sparse_step", limits::LAYERS)?.unwrap_or(1);
     let dense = match config.get("mlp_only_layers") {

@@ -25,7 +25,7 @@ pub(super) fn rope_spec(
     refuse_unknown_keys(&rope)?;
     let theta = match rope.positive_f32("rope_theta")? {
         Some(theta) => theta,
-        None => config.positive_f32("rope_theta")?.unwrap_or(family.default_theta()),
+        None => config.positive_f32("rope_theta")?.unwrap_or(family.facts().default_theta),
     };
     if theta <= 1.0 {
         return Err(config.error("rope_theta", format!("{theta} is not above 1")));
@@ -81,7 +81,8 @@ const KNOWN_KEYS: [&str; 17] = [
 fn refuse_unknown_keys(rope: &Fields<'_>) -> Result<(), ModelError> {
     match rope.keys().find(|key| !KNOWN_KEYS.contains(key)) {
         Some(key) => {
-            Err(rope.unsupported(key, "a rope field of this name", "the fields of transformers 5"))
+            let value = rope.get(key).map_or(String::new(), Value::to_string);
+            Err(rope.unsupported(key, value, "the rope fields of transformers 5"))
         }
         None => Ok(()),
     }

@@ -39,7 +39,7 @@ fn family(name: &str, class: &str, changes: Value) -> Value {
 
 fn read(config: &Value) -> Result<ModelSpec, String> {
     let fields = Fields::of_file("config.json", config).map_err(|e| e.to_string())?;
-    model_spec(&fields).map(|(_, spec)| spec).map_err(|error| error.to_string())
+    model_spec(&fields).map(|(_, _, spec)| spec).map_err(|error| error.to_string())
 }
 
 fn spec(config: &Value) -> ModelSpec {
@@ -312,7 +312,6 @@ fn test_l18_extras_are_ignored_and_required_fields_named() {
         "vocab_size",
         "hidden_size",
         "num_attention_heads",
-        "num_key_value_heads",
         "num_hidden_layers",
         "intermediate_size",
         "max_position_embeddings",
@@ -431,3 +430,5 @@ fn change(object: &mut Value, changes: Vec<(prop::sample::Index, Value)>) {
         map.insert(key, value);
     }
 }
+
+mod fields;

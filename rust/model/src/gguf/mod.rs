@@ -16,7 +16,7 @@ pub use metadata::GgufMetadata;
 use crate::checkpoint::{Checkpoint, TokenizerFiles};
 use crate::error::ModelError;
 use crate::source::{FileSource, OpenFile, ReadAt};
-use crate::{CopyPlan, ModelSpec, generation};
+use crate::{CopyPlan, EmbeddingDefaults, ModelSpec, generation};
 
 /// Opens a `.gguf` file.
 pub(crate) fn open_gguf(path: &Path) -> Result<Checkpoint, ModelError> {
@@ -30,6 +30,8 @@ pub(crate) fn open_gguf(path: &Path) -> Result<Checkpoint, ModelError> {
         source: Arc::new(FileSource::new(vec![file])),
         tokenizer: TokenizerFiles::Gguf { metadata, chat_template },
         generation,
+        embedding: EmbeddingDefaults::default(),
+        notes: Vec::new(),
         path: path.to_owned(),
     })
 }

@@ -1,11 +1,10 @@
-//! GGUF metadata to `ModelSpec`, for the architectures llama, qwen2, qwen3 and qwen3moe. Names of keys
-//! are those of ggml's gguf.md.
+//! GGUF metadata to `ModelSpec`. Names of keys are those of ggml's gguf.md.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 use super::GgufMetadata;
 use super::plan::{HEAD, ROPE_FACTORS};
 use crate::catalogue::{Catalogue, Stored};
-use crate::config::{limits, root, to_f32, yarn_attention_factor};
+use crate::config::{gguf_architectures, limits, root, to_f32, yarn_attention_factor};
 use crate::error::ModelError;
 use crate::source::ReadAt;
 use crate::{
@@ -22,8 +21,8 @@ pub(super) fn model_spec(
     let key = "general.architecture";
     let architecture =
         metadata.string(key)?.ok_or_else(|| ModelError::missing_field(metadata.file(), key))?;
-    if !ARCHITECTURES.contains(&architecture) {
-        let supported = "llama, qwen2, qwen3, qwen3moe";
+    if !gguf_architectures().any(|name| name == architecture) {
+        let supported = gguf_architectures().collect::<Vec<_>>().join(", ");
         return Err(ModelError::unsupported(metadata.file(), key, architecture, supported));
     }
     let keys = Keys { metadata, architecture };
@@ -38,7 +37,7 @@ pub(super) fn model_spec(
         return Err(keys.error("attention.head_count_kv", reason));
     }
     let head_dim = keys.head_dim(hidden_size, num_attention_heads)?;
-    let max_position_embeddings = keys.size("context_length", limits::POSITIONS)?;
+    let declared = keys.size("context_length", limits::POSITIONS)?;
     let has = |part: &str| catalogue.contains(&format!("blk.0.{part}"));
     let attention = AttentionSpec {
         causal: true,
@@ -50,30 +49,31 @@ pub(super) fn model_spec(
         o_bias: has("attn_output.bias"),
     };
     let feed_forward = keys.feed_forward(has("ffn_gate.bias"))?;
+    let tie_word_embeddings = !catalogue.contains(HEAD);
+    let vocab_size = keys.vocab_size(catalogue)?;
+    let rope = keys.rope(head_dim, declared, catalogue, source)?;
     let layers = keys.size("block_count", limits::LAYERS)?;
     Ok(ModelSpec {
         architecture: architecture.to_owned(),
-        vocab_size: keys.vocab_size(catalogue)?,
+        vocab_size,
         hidden_size,
         num_attention_heads,
         num_kv_heads,
         head_dim,
-        max_position_embeddings,
+        max_position_embeddings: rope.context(declared),
         norm: NormSpec { eps: keys.eps()?, plus_one: false },
         attention,
         activation: Activation::Silu,
         post_norms: false,
         embedding_scale: 1.0,
         final_logit_softcap: None,
-        tie_word_embeddings: !catalogue.contains(HEAD),
+        tie_word_embeddings,
         weight_type: WeightType::F32,
         embeds_only: None,
         layers: (0..layers).map(|_| LayerSpec { window: None, feed_forward }).collect(),
-        rope: keys.rope(head_dim, max_position_embeddings, catalogue, source)?,
+        rope,
     })
 }
-
-const ARCHITECTURES: [&str; 4] = ["llama", "qwen2", "qwen3", "qwen3moe"];
 
 /// Keys that change what is computed, which no architecture here has, and the value that changes
 /// nothing (0 never does).

@@ -12,6 +12,7 @@ use crate::error::{ModelError, shown};
 use crate::source::OpenFile;
 
 const INDEX: &str = "model.safetensors.index.json";
+const SINGLE: &str = "model.safetensors";
 /// An index of 100,000 tensors has about 10 MB.
 const MAX_INDEX_BYTES: u64 = 64 << 20;
 /// Most shards of a checkpoint.
@@ -24,7 +25,11 @@ pub(crate) fn open_folder(folder: &Path) -> Result<(Vec<OpenFile>, Catalogue), M
     if index.exists() {
         return open_sharded(folder, &index);
     }
-    let mut names = candidates(folder)?;
+    let mut names = names_with(folder, ".safetensors")?;
+    // Beside it lie other forms of the same weights (consolidated.safetensors).
+    if names.iter().any(|name| name == SINGLE) {
+        names = vec![SINGLE.to_owned()];
+    }
     let name = match (names.pop(), names.pop()) {
         (Some(name), None) => name,
         (Some(b), Some(a)) => {
@@ -50,14 +55,19 @@ pub(crate) fn open_folder(folder: &Path) -> Result<(Vec<OpenFile>, Catalogue), M
     Ok((vec![file], catalogue))
 }
 
-/// Names of the `.safetensors` files, sorted.
-fn candidates(folder: &Path) -> Result<Vec<String>, ModelError> {
+/// Whether the folder holds safetensors, or an index of them.
+pub(crate) fn has_weights(folder: &Path) -> Result<bool, ModelError> {
+    Ok(folder.join(INDEX).exists() || !names_with(folder, ".safetensors")?.is_empty())
+}
+
+/// Names of the folder's files that end so, sorted.
+pub(crate) fn names_with(folder: &Path, end: &str) -> Result<Vec<String>, ModelError> {
     let place = folder.display().to_string();
     let io = |cause| ModelError::io(&place, "list", cause);
     let mut names = Vec::new();
     for item in std::fs::read_dir(folder).map_err(io)? {
         let name = item.map_err(io)?.file_name().to_string_lossy().into_owned();
-        if name.ends_with(".safetensors") {
+        if name.ends_with(end) {
             names.push(name);
         }
     }

@@ -6,5 +6,5 @@ mod files;
 mod header;
 mod plan;
 
-pub(crate) use files::open_folder;
-pub(crate) use plan::{Widths, is_harmless, take_tensors};
+pub(crate) use files::{has_weights, names_with, open_folder};
+pub(crate) use plan::{Head, Widths, find, is_harmless, take_tensors};

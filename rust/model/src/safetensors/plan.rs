@@ -2,27 +2,96 @@
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 use crate::catalogue::{Catalogue, Entry, Stored};
-use crate::config::Family;
+use crate::config::{Class, Family};
 use crate::error::ModelError;
+use crate::source::{FileSource, same_bytes};
 use crate::{FeedForwardSpec, LayerWeight, ModelSpec, MoeSpec, WeightRole};
+
+/// How the tensors are named, and what of the config they overrule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// In front of all names but the head's; empty in checkpoints saved without the output layer.
+    prefix: &'static str,
+    /// The head that the file holds.
+    pub(crate) head: Head,
+}
+
+/// The output layer as the files hold it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Head {
+    /// A matrix of its own.
+    Own,
+    /// The embedding, whether the files hold it once or twice.
+    Tied,
+    /// There is none.
+    Absent,
+}
+
+/// Looks which tensors there are, and compares those that should be equal.
+pub(crate) fn find(
+    class: Class,
+    spec: &ModelSpec,
+    catalogue: &Catalogue,
+    source: &FileSource,
+) -> Result<Found, ModelError> {
+    let is_bare = catalogue.contains("norm.weight") && !catalogue.contains("model.norm.weight");
+    let prefix = if is_bare { "" } else { "model." };
+    let embedding = catalogue.entry(&format!("{prefix}{EMBEDDING}"));
+    let head = match catalogue.entry(HEAD) {
+        _ if class == Class::Base => Head::Absent,
+        None if spec.tie_word_embeddings && !is_bare => Head::Tied,
+        None if is_bare => Head::Absent,
+        None => Head::Own,
+        Some(_) if !spec.tie_word_embeddings => Head::Own,
+        Some(head) => match embedding {
+            // Some writers keep only the other name of the tied matrix.
+            None => Head::Tied,
+            Some(embedding) if is_equal(catalogue, source, head, embedding)? => Head::Tied,
+            // As transformers 5 does; its older versions dropped the head.
+            Some(_) => Head::Own,
+        },
+    };
+    Ok(Found { prefix, head })
+}
+
+fn is_equal(
+    catalogue: &Catalogue,
+    source: &FileSource,
+    a: &Entry,
+    b: &Entry,
+) -> Result<bool, ModelError> {
+    if (&a.stored, &a.shape, a.byte_len) != (&b.stored, &b.shape, b.byte_len) {
+        return Ok(false);
+    }
+    same_bytes(source, (a.file, a.offset), (b.file, b.offset), a.byte_len)
+        .map_err(|cause| ModelError::io(catalogue.file(a.file), "read", cause))
+}
 
 /// Takes every tensor that the model needs.
 pub(crate) fn take_tensors(
     family: Family,
     spec: &ModelSpec,
+    found: Found,
     catalogue: &mut Catalogue,
 ) -> Result<(), ModelError> {
     let (vocabulary, hidden) = (u64::from(spec.vocab_size), u64::from(spec.hidden_size));
-    catalogue.matrix(WeightRole::Embedding, EMBEDDING, vocabulary, hidden)?;
-    catalogue.vector(WeightRole::FinalNorm, "model.norm.weight", hidden)?;
-    if !spec.tie_word_embeddings {
+    let prefix = found.prefix;
+    let embedding = format!("{prefix}{EMBEDDING}");
+    let only_head = found.head == Head::Tied && !catalogue.contains(&embedding);
+    if only_head && catalogue.contains(HEAD) {
+        catalogue.matrix(WeightRole::Embedding, HEAD, vocabulary, hidden)?;
+    } else {
+        catalogue.matrix(WeightRole::Embedding, &embedding, vocabulary, hidden)?;
+    }
+    catalogue.vector(WeightRole::FinalNorm, &format!("{prefix}norm.weight"), hidden)?;
+    if found.head == Head::Own {
         catalogue.matrix(WeightRole::LmHead, HEAD, vocabulary, hidden)?;
-    } else if catalogue.contains(HEAD) {
-        // Some tied checkpoints carry the embedding twice; Hugging Face ties whatever it holds.
+    } else if catalogue.contains(HEAD) && !only_head {
+        // The embedding once more, or the head of a class that has none.
         catalogue.take(HEAD, &[vocabulary, hidden])?;
     }
     for (number, layer) in (0..).zip(&spec.layers) {
-        let mut layer_tensors = Layer { catalogue, spec, number };
+        let mut layer_tensors = Layer { catalogue, spec, prefix, number };
         layer_tensors.norms()?;
         layer_tensors.attention(family)?;
         layer_tensors.feed_forward(family, layer.feed_forward)?;
@@ -39,18 +108,19 @@ pub(crate) fn is_harmless(name: &str, entry: &Entry) -> bool {
         || (name.ends_with("attn.bias") && is_mask)
 }
 
-const EMBEDDING: &str = "model.embed_tokens.weight";
+const EMBEDDING: &str = "embed_tokens.weight";
 const HEAD: &str = "lm_head.weight";
 
 struct Layer<'a> {
     catalogue: &'a mut Catalogue,
     spec: &'a ModelSpec,
+    prefix: &'static str,
     number: u32,
 }
 
 impl Layer<'_> {
     fn name(&self, part: &str) -> String {
-        format!("model.layers.{}.{part}", self.number)
+        format!("{}layers.{}.{part}", self.prefix, self.number)
     }
 
     fn role(&self, weight: LayerWeight) -> WeightRole {
