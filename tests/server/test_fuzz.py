@@ -24,10 +24,12 @@ add_generation_prompt continue_final_message chat_template_kwargs tools response
 tool_choice parallel_tool_calls guided_json guided_regex guided_choice guided_grammar regex
 structured_outputs
 tokens return_token_strs zzz
+system stop_sequences thinking output_config metadata cache_control
 """.split()
 VALID = {
     "/v1/completions": {"prompt": "x", "max_tokens": 3},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 3},
+    "/v1/messages": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 3},
     "/tokenize": {"prompt": "x"},
     "/detokenize": {"tokens": [1]},
 }
@@ -52,7 +54,7 @@ def test_random_fields_never_fail_us(cpu, seed):
         assert reply.status in EXPECTED, f"seed {seed}: {path} {body} {reply.body}"
         statuses.append(reply.status)
         if reply.status != 200:
-            assert reply.error["message"], f"seed {seed}: {path} {body}"
+            assert reply.json["error"]["message"], f"seed {seed}: {path} {body}"
     assert statuses.count(200) > 5, f"seed {seed}: hardly anything was valid"
     assert whole(cpu.complete("steady", max_tokens=5)) == whole(reference)
 

@@ -17,6 +17,7 @@ from server.worker import LIMIT_S, http_request, wait_for
 MOST_BYTES = 8 << 20
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
+MESSAGES = "/v1/messages"
 
 
 def filled(start, entry, end, path=TEXT, separator=","):
@@ -32,6 +33,8 @@ def numbered(start, entry, end, path=TEXT, count=100_000):
 
 X = '{"prompt":"x",'
 MESSAGE = '{"messages":[{"role":"user","content":"x"}],'
+TURNS = '{"max_tokens":1,"messages":['
+BLOCKS = TURNS + '{"role":"%s","content":['
 DEEP = "[" * 60 + "]" * 60
 BODIES = {
     "lists in an unknown field": filled(X + '"a":[', "[]", "]}"),
@@ -96,6 +99,25 @@ BODIES = {
     "calls": numbered(
         '{"input":[', '{"type":"function_call","name":"f","call_id":"%d"}', "]}", "/v1/responses",
         10_000,
+    ),
+    "turns": numbered(TURNS, '{"role":"user","content":"message %d"}', "]}", MESSAGES, 16_000),
+    "turns to count": numbered(
+        '{"messages":[', '{"role":"user","content":"%d"}', "]}", MESSAGES + "/count_tokens", 16_000
+    ),
+    "blocks": numbered(
+        BLOCKS % "user", '{"type":"text","text":"%d"}', "]}]}", MESSAGES, 16_000
+    ),
+    "too many blocks": filled(BLOCKS % "user", '{"type":"text","text":""}', "]}]}", MESSAGES),
+    "results": numbered(
+        BLOCKS % "user", '{"type":"tool_result","tool_use_id":"%d"}', "]}]}", MESSAGES, 16_000
+    ),
+    "calls in a turn": numbered(
+        BLOCKS % "assistant", '{"type":"tool_use","id":"%d","name":"f","input":{}}', "]}]}",
+        MESSAGES, 16_000,
+    ),
+    "input of a call": filled(
+        BLOCKS % "assistant" + '{"type":"tool_use","id":"1","name":"f","input":{"a":[', "[]",
+        "]}}]}]}", MESSAGES,
     ),
     "inputs to embed": filled('{"input":[', '"x"', "]}", "/v1/embeddings"),
     "not JSON": filled("[", "[", "]"),

@@ -1,4 +1,4 @@
-"""[1] What we use of aiohttp beyond its public names, under names of our own. Event loop.
+"""[1] The private parts of aiohttp that we depend on, under public names. Event loop.
 
 No other file of the package may touch a private name of aiohttp. The test of this file names each
 one and checks that the installed version has it; pyproject.toml pins the minor version. Before the
@@ -12,7 +12,7 @@ from aiohttp.http_writer import StreamWriter
 
 
 class PrivateRequestHandler(web.RequestHandler):
-    """aiohttp's handler of one connection, opened where ours has to see or change what it does."""
+    """aiohttp's connection handler, with public access to what our subclass needs."""
 
     __slots__ = ()
 
@@ -33,28 +33,28 @@ class PrivateRequestHandler(web.RequestHandler):
 
     @property
     def is_reading_paused(self) -> bool:
-        """Whether a body holds as much as it may until somebody takes it."""
+        """Whether reading is paused because a body buffer is full."""
         return self._reading_paused
 
     @property
     def is_queue_paused(self) -> bool:
-        """Whether more requests wait behind the current one than aiohttp keeps."""
+        """Whether reading is paused because too many pipelined requests wait."""
         return self._buffer_paused
 
     def pause_transport(self) -> None:
-        """Reads no more from the client until `resume_transport`."""
+        """Stops reading from the client until `resume_transport`."""
         self._pause_transport_reading()
 
     def resume_transport(self) -> None:
-        """Reads from the client again. aiohttp calls it; may be overridden."""
+        """Starts reading again. aiohttp calls this; subclasses may override it."""
         super()._resume_transport_reading()
 
     def pause_for_queue(self) -> None:
-        """aiohttp's answer to too many waiting requests. aiohttp calls it; may be overridden."""
+        """Pauses reading because too many pipelined requests wait; as above."""
         super()._pause_reading_for_buffer()
 
     async def drained(self) -> None:
-        """Returns when the transport takes more. Errors: ConnectionError if it is closed."""
+        """Waits until the transport accepts more. Errors: ConnectionError if it is closed."""
         await self._drain_helper()
 
     def _resume_transport_reading(self) -> None:
@@ -65,7 +65,7 @@ class PrivateRequestHandler(web.RequestHandler):
 
 
 class PrivateStreamResponse(web.StreamResponse):
-    """A response whose head its owner can write itself, together with the first bytes."""
+    """A response whose head can be sent together with the first bytes of the body."""
 
     _send_headers_immediately = False
 

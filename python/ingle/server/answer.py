@@ -60,23 +60,23 @@ async def answer(
 
 
 def common_headers(request: web.BaseRequest, state: ServerState) -> dict[str, str]:
-    """What every answer carries, errors and streams included."""
+    """The headers of every response, errors and streams included."""
     name = request_id(request)
     headers = {HEADER: name}
     if is_anthropic(request):
-        headers["Request-Id"] = name  # Where Anthropic's clients look for it.
+        headers["Request-Id"] = name  # Anthropic's clients read this one.
     if state.cors is not None:
         headers |= state.cors.headers(request)
     return headers
 
 
 def is_anthropic(request: web.BaseRequest) -> bool:
-    """Whether the URL belongs to Anthropic's API, also where the application is mounted."""
+    """Whether the URL belongs to Anthropic's API, with or without a prefix."""
     return MESSAGES_PATH.search(request.path) is not None
 
 
 def log_failure(request: web.BaseRequest, error: IngleError) -> None:
-    """One line for a request that failed on our side, with the id that its client was told."""
+    """Logs a request that failed on our side, with the id that its client has."""
     if not isinstance(error, (RefusedError, OverloadedError)):
         log.error("request %s failed: %s", request_id(request), error)
 

@@ -1,4 +1,4 @@
-"""[1] API keys: who may ask, as which tenant, and who may see what concerns all tenants.
+"""[1] API keys: who may send requests, for which tenant, and who is an admin.
 
 Event loop; the file is read at start and again at SIGHUP. Default deny: the decision looks at the
 raw request line, before any normalisation, so no spelling of a path gets round it.
@@ -20,14 +20,14 @@ OPEN_PATHS = ("/health", "/ready")
 
 
 class Identity(NamedTuple):
-    """Whose request it is."""
+    """Whose key a request carries."""
 
     tenant: str
     """Empty without a key."""
     is_known: bool
-    """Whether it has a key, or none is needed."""
+    """Whether the key is valid, or no keys are configured."""
     is_admin: bool
-    """Whether it may see what concerns all tenants."""
+    """Whether the key may read what concerns all tenants."""
 
 
 class ApiKeys:
@@ -36,17 +36,20 @@ class ApiKeys:
     def __init__(
         self, tenants_by_key: dict[str, str], admin_keys: Collection[str] = frozenset()
     ) -> None:
-        # Only keyed digests are kept, and looked up in constant time each: neither memory nor the
-        # time of an answer says what a key is.
+        # Only keyed digests are kept, and they are compared in constant time: neither a memory
+        # dump nor response times reveal a key.
         self._secret = os.urandom(32)
-        self._identities = {
-            self._digest(key.encode()): Identity(tenant, True, key in admin_keys)
-            for key, tenant in tenants_by_key.items()
-        }
+        self._count = len(tenants_by_key)
+        self._buckets: dict[bytes, list[tuple[bytes, Identity]]] = {}
+        """By the first bytes of the digest, so that the cost does not grow with the keys."""
+        for key, tenant in tenants_by_key.items():
+            digest = self._digest(key.encode())
+            identity = Identity(tenant, True, key in admin_keys)
+            self._buckets.setdefault(digest[:BUCKET_BYTES], []).append((digest, identity))
 
     def __len__(self) -> int:
         """How many keys there are."""
-        return len(self._identities)
+        return self._count
 
     def identity(
         self,
@@ -57,11 +60,11 @@ class ApiKeys:
 
         Errors: RefusedError 401 unless the key is known or the path is open to all.
         """
-        if not self._identities:
+        if not self._count:
             return EVERYBODY
         for key in _keys_of(request):
             digest = self._digest(key.encode("utf-8", "surrogateescape"))
-            for known, identity in self._identities.items():
+            for known, identity in self._buckets.get(digest[:BUCKET_BYTES], ()):
                 if hmac.compare_digest(known, digest):
                     return identity
         if request.method in ("GET", "HEAD") and request.raw_path in open_paths():
@@ -76,6 +79,7 @@ class ApiKeys:
         return hashlib.blake2b(key, key=self._secret, digest_size=32).digest()
 
 
+BUCKET_BYTES: Final = 8
 EVERYBODY: Final = Identity("", is_known=True, is_admin=True)
 NOBODY: Final = Identity("", is_known=False, is_admin=False)
 
@@ -120,7 +124,7 @@ def read_key_file(path: Path) -> ApiKeys:
 
 
 def _read_secret(path: Path) -> str:
-    """The text of a file that is its owner's alone, or its group's to read."""
+    """The text of a file that only its owner may write and only owner and group may read."""
     try:
         with path.open("rb") as file:
             _check_owner(path, os.fstat(file.fileno()))
@@ -131,7 +135,7 @@ def _read_secret(path: Path) -> str:
 
 def _check_owner(path: Path, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
-        return  # A pipe has the modes of whoever made it.
+        return  # A pipe, as from process substitution, has no meaningful mode.
     mode = stat.S_IMODE(found.st_mode)
     if found.st_uid not in (0, os.geteuid()):
         raise ConfigError(

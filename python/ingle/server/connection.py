@@ -69,7 +69,7 @@ class Connection(PrivateRequestHandler):
         self._held = bytearray()
         """What has been read and waits for its turn."""
         self._is_discarding = False
-        """Whether what still comes is the body of a request that has its answer already."""
+        """Whether the incoming bytes belong to a request that has been answered already."""
         self._is_feeding = False
         self._most_bytes = FRAMED_BYTES_A_BYTE * max_body_bytes + HEAD_BYTES
         self._num_bytes = 0
@@ -122,9 +122,10 @@ class Connection(PrivateRequestHandler):
             super().resume_reading(resume_parser)
 
     def _discard(self) -> None:
-        """Throws away what still comes, unparsed, until the client or a deadline of aiohttp's ends.
+        """Drops incoming bytes unparsed until the client closes or aiohttp's deadline passes.
 
-        A client that is still sending would not see its answer if the connection were closed.
+        Closing at once would reset the connection, and a client that is still sending would not see
+        its answer.
         """
         self._is_discarding = True
         self._held.clear()
@@ -231,9 +232,9 @@ class Connection(PrivateRequestHandler):
 
 
 def has_much_to_come(request: web.BaseRequest) -> bool:
-    """Whether most of a body has not come yet: an answer to it is a refusal, by its head alone.
+    """Whether a request was answered while most of its body was still to come.
 
-    A small one is read to its end, so that the connection can be used again.
+    A small body is read to its end, so that the connection can be reused.
     """
     if request.content.is_eof():
         return False

@@ -1,4 +1,4 @@
-"""[1] Cross-origin requests: what a browser must read before a page of another origin may ask.
+"""[1] Cross-origin requests (CORS): which web pages may call the server from a browser.
 
 Event loop. Exists only where `--allowed-origins` is set. Credentials of browsers (cookies) are
 never allowed: keys travel in headers that the page sets itself.
@@ -15,16 +15,16 @@ from ingle.origins import checked_origins
 METHODS: Final = "GET, HEAD, POST"
 """All methods that any route has."""
 MAX_AGE_S: Final = 7200
-"""How long a browser may remember a preflight's answer; Chrome keeps none longer."""
+"""How long a browser may cache a preflight response. Chrome's own limit is the same."""
 EXPOSED: Final = "X-Request-Id, Request-Id, Retry-After"
-"""Headers of an answer that the page may read, besides those that are always readable."""
+"""Response headers that a page may read, in addition to those that every page may."""
 ALLOWED_HEADERS: Final = "Authorization, Content-Type, X-Api-Key, X-Request-Id"
-"""Where a preflight names no headers; else it gets back those that it asks for."""
+"""Used when a preflight names no headers. Otherwise the requested headers are allowed."""
 HEADER_NAMES: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, \t-]{1,2048}\Z")
 
 
 class Cors:
-    """The origins that may ask, and the headers that tell them so."""
+    """The allowed origins, and the response headers that say so."""
 
     def __init__(self, origins: Sequence[str]) -> None:
         """Errors: ConfigError names an entry that is neither an origin nor `*`."""
@@ -33,10 +33,10 @@ class Cors:
         self._origins = frozenset(checked)
 
     def headers(self, request: web.BaseRequest) -> dict[str, str]:
-        """What an answer carries, be it good or an error.
+        """The headers of every response, errors included.
 
-        With exact origins the answer differs by origin, which caches must know: `Vary` is there
-        also where the origin is absent or not allowed.
+        With exact origins the response depends on the origin, and caches must know that. So
+        `Vary` is set even when the origin is absent or not allowed.
         """
         if self._is_any:
             return EVERYBODY
@@ -50,7 +50,7 @@ class Cors:
         }
 
     def preflight(self, request: web.BaseRequest) -> web.Response | None:
-        """The answer to a browser that asks whether it may ask; None if this is no such request.
+        """The response to a preflight request; None if this is not one.
 
         The browser sends no key with it, so it is answered before keys are checked. The caller
         adds `headers`; without an Access-Control-Allow-Origin in them the browser gives up.

@@ -1,4 +1,4 @@
-"""[8] The events of a stream that Python translates, on their way into one write. Event loop."""
+"""[8] Collects the events of a translated stream into one write. Event loop."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class EventBuffer:
-    """Collects events until they are taken, with HTTP chunk framing where that is needed."""
+    """Events that have not been sent yet, with HTTP chunk framing if the client needs it."""
 
     def __init__(self, chunked: bool) -> None:
         self._chunked = chunked
@@ -19,11 +19,11 @@ class EventBuffer:
         )
 
     def add_raw(self, block: bytes) -> None:
-        """A block that is sent as it is, such as a comment."""
+        """A block that is sent unchanged, such as a comment."""
         self._out.append(block + b"\n\n")
 
     def take(self) -> bytes:
-        """All of it as bytes for the socket; empty if there is nothing."""
+        """Removes all events and returns their bytes; empty if there are none."""
         data = b"".join(self._out)
         self._out.clear()
         if not data or not self._chunked:

@@ -1,7 +1,7 @@
 """[1] [8] POST /v1/messages: the request becomes a chat, the chat's answer becomes a message.
 
-Event loop, no I/O. Anthropic's API in front of the core's chat completions, as responses.py is
-OpenAI's newer one: convenience, not the fast path. Agents speak it.
+Event loop, no I/O. This is Anthropic's API in front of the core's chat completions, as responses.py
+is OpenAI's newer one. It is a convenience for agents and other clients, not the fast path.
 """
 
 import re
@@ -42,19 +42,19 @@ RENAMED = {
     "tools": [("].function.parameters", "].input_schema"), ("].function.", "].")],
     "continue_final_message": [("continue_final_message", "messages")],
 }
-"""What is called otherwise in errors about a field, by that field."""
+"""Replacements in errors about a field, by the chat's name of that field."""
 WORD = re.compile(r"[.\[]")
 SAME_FIELDS = (*PLAIN, *"stream seed min_tokens ignore_eos priority cache_salt".split())
 
 
 def chat_request(request: MessagesRequest, max_tokens: int | None) -> ChatRequest:
-    """The chat that asks the same; `max_tokens` None means the rest of the context."""
+    """The equivalent chat request. A `max_tokens` of None means the rest of the context."""
     chat = prompt_request(request)
     chat.max_tokens = max_tokens
     if request.stop_sequences:
         chat.stop = Raw(msgspec.json.encode(request.stop_sequences))
     if request.stream:
-        # The first event tells how long the prompt is.
+        # message_start needs the prompt's token count, so the first chunk must carry usage.
         chat.stream_options = StreamOptions(include_usage=True, continuous_usage_stats=True)
     for name in SAME_FIELDS:
         setattr(chat, name, getattr(request, name))
@@ -62,7 +62,7 @@ def chat_request(request: MessagesRequest, max_tokens: int | None) -> ChatReques
 
 
 def prompt_request(request: PromptFields) -> ChatRequest:
-    """A chat with the same prompt, which tools and the form of the answer belong to."""
+    """A chat request with the same prompt, tools and output format."""
     turns = messages(request)
     goes_on = turns[-1].role == "assistant" and not turns[-1].tool_calls
     choice = request.tool_choice
@@ -105,9 +105,9 @@ def tool_choice(request: PromptFields) -> Any:
 
 
 def template_kwargs(request: PromptFields) -> Raw:
-    """The template's variables: what `thinking` and `effort` say, as published templates read it.
+    """Chat template variables for `thinking` and `effort`, named as published templates name them.
 
-    Those that the request sets itself win.
+    The request's own `chat_template_kwargs` take precedence.
     """
     variables: dict[str, Any] = {}
     if request.thinking is not None:
@@ -126,17 +126,17 @@ def template_kwargs(request: PromptFields) -> Raw:
 
 
 def is_beyond_context(error: RefusedError) -> bool:
-    """Whether only `max_tokens` is too large for the context: then what fits is the answer."""
+    """Whether the prompt fits and only `max_tokens` exceeds the context."""
     return error.code == "context_length_exceeded" and error.param == "max_tokens"
 
 
 def renamed(error: RefusedError) -> RefusedError:
-    """The error in the words of this endpoint: a chat's fields have other names here."""
+    """The error with this endpoint's field names instead of the chat's."""
     param, message = error.param or "", error.message
     for old, new in RENAMED.get(WORD.split(param, 1)[0], ()):
         param, message = param.replace(old, new), message.replace(old, new)
     if error.code == "context_length_exceeded" and param == "messages":
-        # Agents look for these words: they then shorten the conversation.
+        # Agents look for this phrase and then shorten the conversation.
         message = f"prompt is too long: {message}"
     return RefusedError(message, param or None, error.code, error.status)
 
@@ -157,19 +157,19 @@ class Chat(Struct):
 
 
 class Shape:
-    """What is known of a message before its content."""
+    """The parts of a message that are known before its content."""
 
     def __init__(self, caller: Caller) -> None:
         self.chunked = caller.chunked
         """Whether a stream's events need chunk framing."""
         self.fills_context = False
-        """Whether the answer may be as long as the context allows, and no longer."""
+        """Whether `max_tokens` was cut to the rest of the context."""
         self._id, self._model = caller.response_id, caller.model
 
     def message(
         self, content: list[dict[str, Any]], end: dict[str, Any], usage: dict[str, Any]
     ) -> dict[str, Any]:
-        """The message; `end` is from `stop`."""
+        """The whole message; `end` is the result of `stop`."""
         return {
             "id": self._id,
             "type": "message",
@@ -181,7 +181,7 @@ class Shape:
         }
 
     def stop(self, finish_reason: str | None, cause: str | int | None) -> dict[str, Any]:
-        """Why the answer ends; `cause` is the text or token id that ended it, if one did."""
+        """The stop reason; `cause` is the stop text or token id that ended the answer, if any."""
         is_sequence = finish_reason == "stop" and isinstance(cause, str)
         reason = "stop_sequence" if is_sequence else STOP_REASONS.get(finish_reason or "")
         if reason == "max_tokens" and self.fills_context:
@@ -198,10 +198,10 @@ STOP_REASONS = {
 
 
 def usage_of(usage: dict[str, Any], num_thinking: int) -> dict[str, Any]:
-    """A chat's usage in Anthropic's words: input tokens are those that no cache had.
+    """A chat's usage in Anthropic's format, whose input tokens exclude cached ones.
 
-    `num_thinking` is the caller's count of the thinking's text, which may have been fewer tokens
-    when the model wrote it.
+    `num_thinking` is the token count of the thinking text. Tokenizing that text again may give a
+    few tokens more than the model generated.
     """
     cached = usage["prompt_tokens_details"]["cached_tokens"]
     num_output = usage["completion_tokens"]
@@ -241,7 +241,7 @@ EMPTY_BLOCKS: dict[str, dict[str, Any]] = {
 
 
 def input_of(arguments: str) -> Any:
-    """A call's arguments as JSON; an empty object where the token limit cut them off."""
+    """A call's arguments as JSON; an empty object if the token limit cut them off."""
     try:
         return msgspec.json.decode(arguments, type=Raw) if arguments else {}
     except (msgspec.DecodeError, RecursionError):

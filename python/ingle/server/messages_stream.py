@@ -1,8 +1,8 @@
 """[8] The events of a streamed message, made from the core's chat chunks. Event loop.
 
-One object a stream, as in responses_stream.py. Order of events as Anthropic's: message_start, then
-per content block start, deltas and stop, last message_delta and message_stop; ping and error may
-come in between.
+There is one object per stream, as in responses_stream.py. The event order is Anthropic's:
+message_start; then start, deltas and stop of each content block; then message_delta and
+message_stop. ping and error may come in between.
 """
 
 from collections.abc import Callable
@@ -51,7 +51,7 @@ class MessageStream:
         self._count_tokens = count_tokens
         self._events = EventBuffer(shape.chunked)
         self._usage: dict[str, Any] | None = None
-        """As the core tells it; set from the message's start on."""
+        """The core's latest usage; None until message_start has been sent."""
         self._num_blocks = 0
         self._kind: str | None = None
         """Type of the open block, which is the last one."""
@@ -61,11 +61,11 @@ class MessageStream:
         self._has_failed = False
 
     def begin(self) -> bytes:
-        """Nothing: the message's start tells the prompt's tokens, which the first frame brings."""
+        """Nothing: message_start has the prompt's token count, which comes with the first frame."""
         return b""
 
     def translate(self, frame: bytes) -> bytes:
-        """The events that say what `frame` says; may be empty."""
+        """The events for one of the core's frames; may be empty."""
         for block in frame.split(b"\n\n"):
             if block == b"data: [DONE]":
                 if not self._has_failed:
@@ -100,8 +100,8 @@ class MessageStream:
 
     def _start(self, usage: dict[str, Any]) -> None:
         end = {"stop_reason": None, "stop_sequence": None}
-        told = usage_of(usage, 0)
-        self._event("message_start", message=self._shape.message([], end, told))
+        message = self._shape.message([], end, usage_of(usage, 0))
+        self._event("message_start", message=message)
         self._event("ping")
 
     def _text(self, kind: str, delta: str) -> None:
@@ -128,7 +128,7 @@ class MessageStream:
         if self._kind is None:
             return
         if self._kind == "thinking":
-            # Clients take thinking without one for unfinished, and do not send it back.
+            # Some clients drop a thinking block without a signature instead of sending it back.
             self._delta("signature_delta", "signature", "")
         self._event("content_block_stop", index=self._num_blocks - 1)
         self._kind = None
@@ -158,9 +158,9 @@ def failure(error: dict[str, Any]) -> dict[str, Any]:
 async def answer_message(
     request: web.Request, state: ServerState, asked: EncodedRequest, shape: Shape
 ) -> web.StreamResponse:
-    """Runs a chat and answers with the message of it.
+    """Runs a chat and responds with the message.
 
-    The core must not put chunk framing around a stream; that is done here.
+    The core must not add chunk framing to the stream; that happens here.
     """
 
     def count_tokens(text: str) -> int:
@@ -170,7 +170,7 @@ async def answer_message(
         return await stream(request, state, asked, MessageStream(shape, count_tokens))
     body = await whole_body(state, asked)
 
-    def told() -> bytes:
+    def message() -> bytes:
         chat = decode_chat(body)
         choice = chat.choices[0]
         thinking = choice.message.get("reasoning_content")
@@ -178,5 +178,5 @@ async def answer_message(
         end = shape.stop(choice.finish_reason, choice.stop_reason)
         return encode(shape.message(content_of(choice.message), end, usage))
 
-    whole = await off_loop(len(body), told)
+    whole = await off_loop(len(body), message)
     return web.Response(body=whole, content_type="application/json")

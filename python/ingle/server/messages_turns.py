@@ -38,22 +38,22 @@ UNSUPPORTED = {
     "search_result": "search results are not supported: send their text",
     "redacted_thinking": "encrypted thinking cannot be read here: leave the block out",
 }
-"""Why a block of this type is refused."""
+"""Block types that are refused, and why."""
 
 
 @dataclass
 class Draft:
-    """A message whose parts are joined once all are known: each joining copies what there is."""
+    """A message under construction. Its texts are joined once, at the end: joining copies them."""
 
     role: Literal["system", "user", "assistant", "tool"]
     texts: list[Raw] = field(default_factory=list)
     thoughts: list[Raw] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
     call_id: str | None = None
-    """Of a tool's message, which stays one of its own."""
+    """Set for a tool message, which is never merged with its neighbors."""
 
     def add(self, block: Any, place: str) -> None:
-        """Takes a block in. Errors: RefusedError names what is of another type than it must be."""
+        """Adds a block. Errors: RefusedError names a field of the wrong type."""
         match block:
             case TextBlock():
                 self.texts.append(must_be(block.text, f"{place}.text", "string"))
@@ -66,7 +66,7 @@ class Draft:
 
     def message(self) -> Message:
         """The whole message."""
-        # An assistant may have called or thought only.
+        # An assistant message may consist of calls or thinking alone.
         empty = ABSENT if self.role == "assistant" else as_raw("")
         return Message(
             role=self.role,
@@ -78,7 +78,7 @@ class Draft:
 
 
 def messages(request: PromptFields) -> list[Message]:
-    """The chat's messages; neighbours with one role are joined, as Anthropic does."""
+    """The chat's messages. Consecutive turns of one role are merged, as Anthropic does."""
     drafts: list[Draft] = []
     system = given(request.system)
     if system is not None:
@@ -89,7 +89,7 @@ def messages(request: PromptFields) -> list[Message]:
 
 
 def take(turn: Turn, place: str, drafts: list[Draft]) -> None:
-    """Adds a turn: results of calls become messages of their own, in their order."""
+    """Adds a turn. Tool results become messages of their own, in order."""
     content = must_be(turn.content, place, "string", "array")
     if kind(content) == "string":
         last_of(turn.role, drafts).texts.append(content)
@@ -103,8 +103,8 @@ def take(turn: Turn, place: str, drafts: list[Draft]) -> None:
             raise refused(f"{place}[{i}]", f"a message of role {turn.role} has no {tag} block")
         if isinstance(block, ToolResultBlock):
             result = given(block.content)
-            told = [] if result is None else [text(result, f"{place}[{i}].content")]
-            drafts.append(Draft("tool", told, call_id=block.tool_use_id))
+            texts = [] if result is None else [text(result, f"{place}[{i}].content")]
+            drafts.append(Draft("tool", texts, call_id=block.tool_use_id))
         else:
             last_of(turn.role, drafts).add(block, f"{place}[{i}]")
 
@@ -132,7 +132,7 @@ def text(content: Raw, place: str) -> Raw:
 
 
 def blocks_of(content: Raw, shape: Any, place: str) -> Any:
-    """Content as blocks. Errors: RefusedError calls a block that we do not take by its name."""
+    """Content as blocks. Errors: RefusedError names an unsupported block type."""
     try:
         return text_parts(content, shape, place)
     except RefusedError:
@@ -143,6 +143,6 @@ def blocks_of(content: Raw, shape: Any, place: str) -> Any:
 
 
 class Typed(Struct):
-    """Of a block nothing but its type."""
+    """A block of which only the type matters."""
 
     type: str = ""

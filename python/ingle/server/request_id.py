@@ -1,6 +1,6 @@
-"""[1] The id that every answer carries as X-Request-Id: the client's own, else one made up here.
+"""[1] The X-Request-Id of every response: the client's own id, or a generated one.
 
-Event loop. It is a label for logs and support, never a key: two requests may have the same.
+Event loop. The id is a label for logs and support, not a key: two requests may share one.
 """
 
 import os
@@ -11,9 +11,9 @@ from aiohttp import web
 
 HEADER: Final = "X-Request-Id"
 PRINTABLE: Final = re.compile(r"[\x21-\x7e]{1,256}\Z")
-"""Ids that are taken from a client; others could break a log line or a header."""
+"""Client ids that are accepted. Anything else could break a log line or a header."""
 REQUEST_ID: Final = web.RequestKey("REQUEST_ID", str)
-"""The request's id, once it is known."""
+"""The id of a request, once it has been determined."""
 
 
 def request_id(request: web.BaseRequest) -> str:
@@ -26,18 +26,18 @@ def request_id(request: web.BaseRequest) -> str:
 
 
 def adopt(request: web.BaseRequest, of_body: str | None) -> None:
-    """Takes the id that the body gives; the header's wins."""
+    """Uses the id given in the body, unless the header gives one."""
     found = _sane(request.headers.get(HEADER)) or _sane(of_body)
     if found is not None:
         request[REQUEST_ID] = found
 
 
 def new_id() -> str:
-    """An id that nobody else has and nobody can guess: 128 bits of the system's randomness.
+    """A unique id that nobody can guess: 128 bits of the system's randomness.
 
-    Not from `random`: whoever sees enough of its numbers can tell the next ones, and with them what
-    other tenants' answers are called. The system is asked once for many ids, since it takes longer
-    than the rest of this.
+    The `random` module would not do: a client that sees enough of its output can predict the rest,
+    and with it the ids of other tenants. The system call is the slow part, so one call serves many
+    ids.
     """
     if not _pool:
         fresh = os.urandom(ID_BYTES * POOLED_IDS).hex()

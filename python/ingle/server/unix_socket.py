@@ -14,10 +14,10 @@ from ingle.errors import ConfigError
 
 
 class UnixListener(socket.socket):
-    """A bound Unix socket, and the lock on its path for as long as it is open."""
+    """A bound Unix socket that holds the lock on its path until it is closed."""
 
     def __init__(self, path: Path) -> None:
-        """Binds for owner and group; a socket that nobody has any more is replaced.
+        """Binds, with access for owner and group; an abandoned socket is replaced.
 
         Errors: ConfigError or OSError says what is in the way.
         """
@@ -38,7 +38,7 @@ class UnixListener(socket.socket):
             raise OSError(f"cannot listen on {path}: {error.strerror or error}") from error
 
     def remove(self) -> None:
-        """Takes the socket's file away, if it is still the one that was made here."""
+        """Removes the socket file, unless another process has replaced it."""
         if self._lock_fd is None:
             return
         if place(self._path) == self._place:
@@ -46,7 +46,7 @@ class UnixListener(socket.socket):
         self._lock_path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Closes the socket and gives the path up."""
+        """Closes the socket and releases the lock."""
         super().close()
         if self._lock_fd is not None:
             os.close(self._lock_fd)
@@ -85,7 +85,8 @@ def lock(path: Path, lock_path: Path) -> int:
         made = os.fstat(fd)
         if place(lock_path) == (made.st_dev, made.st_ino):
             return fd
-        os.close(fd)  # Its holder has just ended and removed it: there may be a new one.
+        # The last holder removed the file after we had opened it: try again with the new one.
+        os.close(fd)
 
 
 TAKEN = "another process listens there, or is loading its model"
@@ -94,7 +95,7 @@ MOST_PATH_BYTES = 107
 
 
 def is_served(path: Path) -> bool:
-    """Whether somebody accepts connections on a Unix socket, be it a program without our lock."""
+    """Whether any process accepts connections on this socket, with or without our lock."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         return probe.connect_ex(str(path)) == 0
 

@@ -88,7 +88,7 @@ def test_bounds_of_other_lists_are_the_cores():
     for kind, field in (("CompletionRequest", "prompt"), ("EmbeddingRequest", "input")):
         prompts = fields.MOST_PROMPTS
         assert sorted(bounds(kind, field, "maxItems")) == [prompts, prompts, MOST_IDS, MOST_IDS]
-    assert core(PREPARE, "MAX_CHOICES") >= fields.MOST_PROMPTS
+    assert core("engine/src/submission.rs", "MAX_CHOICES") >= fields.MOST_PROMPTS
     assert fields.MOST_IDS == MOST_IDS
     assert (fields.MOST_STOPS, fields.MOST_STOP_IDS) == (MOST_STOPS, MOST_STOP_IDS)
 
