@@ -116,8 +116,12 @@ async def answered(
         return response_of_http(error, request.path)
     except (asyncio.CancelledError, ConnectionError, *LEAVING):
         raise  # The client has gone, or the process goes.
-    except BaseException:  # A panic of the core is no Exception.
+    except Exception:
         log.exception("request %s failed", request_id(request))
+        return error_response(500, "internal error")
+    except BaseException as panic:  # noqa: BLE001 # A panic of the core is no Exception.
+        # The core has logged its place; its own text could quote a prompt.
+        log.error("request %s failed: %s", request_id(request), type(panic).__name__)
         return error_response(500, "internal error")
     finally:
         state.leave(request)

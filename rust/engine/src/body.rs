@@ -14,7 +14,7 @@ use crate::error::EngineError;
 ///
 /// # Errors
 /// `Refused`, with a position or a bound, never with the client's text but for a doubled key.
-pub fn check_body(json: &[u8]) -> Result<(), EngineError> {
+pub(crate) fn check_body(json: &[u8]) -> Result<(), EngineError> {
     let mut counts = Counts::default();
     let mut reader = serde_json::Deserializer::from_slice(json);
     let walk = Walk { counts: &mut counts, depth: 0, in_list: false };
@@ -26,7 +26,7 @@ pub fn check_body(json: &[u8]) -> Result<(), EngineError> {
 ///
 /// # Errors
 /// `Refused` names the entry, as `field[3]`.
-pub fn check_ids(field: &str, json: &[u8], most: usize) -> Result<usize, EngineError> {
+pub(crate) fn check_ids(field: &str, json: &[u8], most: usize) -> Result<usize, EngineError> {
     let mut reader = serde_json::Deserializer::from_slice(json);
     let mut list = Ids { field, most, refusal: None };
     let read = reader.deserialize_any(&mut list);

@@ -55,7 +55,6 @@ mod tokenizer_files;
 mod warn;
 mod wire;
 
-pub use body::{check_body, check_ids};
 pub use doctor::doctor;
 pub use engine::Engine;
 pub use error::EngineError;
@@ -71,3 +70,19 @@ pub use wire::{
     ChatPrompt, FunctionInput, GenerationRequest, GrammarField, GrammarInput, OutputFormat,
     OutputInput, PoolingInput, PromptInput, ToolChoice, ToolInput,
 };
+
+/// Refuses JSON that is broken, has a key twice, or holds too many values. Any thread; not blocking.
+///
+/// # Errors
+/// `Refused`, or `Failed` for a mistake of ours.
+pub fn check_body(json: &[u8]) -> Result<(), EngineError> {
+    guard::guarded(|| body::check_body(json))
+}
+
+/// Refuses JSON that is not a list of token ids; gives their number. Any thread; not blocking.
+///
+/// # Errors
+/// `Refused`, or `Failed` for a mistake of ours.
+pub fn check_ids(field: &str, json: &[u8], most: usize) -> Result<usize, EngineError> {
+    guard::guarded(|| body::check_ids(field, json, most))
+}

@@ -196,6 +196,7 @@ async def test_panic_of_the_core_is_an_answer(core, client, caplog):
     assert reply.status == 500
     assert (await error_of(reply))["message"] == "internal error"
     assert "PanicException" in caplog.text
+    assert "out of bounds" not in caplog.text
 
 
 async def test_client_that_leaves_while_its_prompt_is_tokenised(core, engine, caplog):
