@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.test_structured import TOOLS
+from server.test_structured import TOOLS, WHOLE
 
 anthropic = pytest.importorskip("anthropic")
 pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("ignore")]
@@ -58,7 +58,7 @@ def test_stop_sequences(client):
 
 
 def test_tools_round_trip(client):
-    asked = fields(tools=CLIENT_TOOLS, max_tokens=400, temperature=1, seed=4)
+    asked = fields(tools=CLIENT_TOOLS, max_tokens=WHOLE, temperature=1, seed=4)
     choice = {"type": "any", "disable_parallel_tool_use": True}
     plain = client.messages.create(**asked, tool_choice=choice)
     with client.messages.stream(**asked, tool_choice=choice) as stream:
@@ -111,7 +111,7 @@ def test_structured_output(client):
         "properties": {"kind": {"enum": ["cat", "dog"]}},
     }
     form = {"format": {"type": "json_schema", "schema": schema}}
-    answer = client.messages.create(**fields(output_config=form, max_tokens=100))
+    answer = client.messages.create(**fields(output_config=form, max_tokens=WHOLE))
     assert answer.stop_reason == "end_turn"
     assert "kind" in answer.content[0].text
 

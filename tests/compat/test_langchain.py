@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.test_structured import SCHEMA, TOOLS
+from server.test_structured import SCHEMA, TOOLS, WHOLE
 
 langchain_openai = pytest.importorskip("langchain_openai")
 messages = pytest.importorskip("langchain_core.messages")
@@ -45,14 +45,14 @@ def test_logprobs(cpu):
 
 
 def test_structured_output(cpu):
-    model = chat(cpu, temperature=1, seed=2, max_tokens=300)
+    model = chat(cpu, temperature=1, seed=2, max_tokens=WHOLE)
     schema = {"title": "animal", "description": "An animal.", **SCHEMA}
     value = model.with_structured_output(schema, method="json_schema").invoke("An animal?")
     assert list(value) == ["name", "age", "kind", "tags"]
 
 
 def test_tools(hermes):
-    model = chat(hermes, max_tokens=400, seed=4, temperature=1)
+    model = chat(hermes, max_tokens=WHOLE, seed=4, temperature=1)
     bound = model.bind_tools(TOOLS, tool_choice="required", parallel_tool_calls=False)
     answer = bound.invoke("Weather?")
     [call] = answer.tool_calls
@@ -93,8 +93,11 @@ def test_responses(cpu):
 def test_answers_can_be_sent_back(hermes, is_response, version):
     fields = {"use_responses_api": is_response, "output_version": version, "temperature": 1}
     asked = messages.HumanMessage("Hello")
-    model = chat(hermes, max_tokens=300, **fields)
-    called = model.bind_tools(TOOLS, tool_choice="required").invoke([asked])
+    # One call, which no limit cuts; and answers that do not begin with their end.
+    fields["extra_body"] = {"seed": 3, "ignore_eos": True}
+    model = chat(hermes, max_tokens=WHOLE, **fields | {"extra_body": {"seed": 3}})
+    bound = model.bind_tools(TOOLS, tool_choice="required", parallel_tool_calls=False)
+    called = bound.invoke([asked])
     assert called.tool_calls
     results = [messages.ToolMessage("Rain.", tool_call_id=call["id"]) for call in called.tool_calls]
     model = chat(hermes, max_tokens=20, **fields)

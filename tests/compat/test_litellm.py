@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from server.test_structured import FORMAT, TOOLS, assert_call, assert_fits
+from server.test_structured import FORMAT, TOOLS, WHOLE, assert_call, assert_fits
 
 litellm = pytest.importorskip("litellm")
 pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("ignore")]
@@ -48,13 +48,13 @@ def test_logprobs(cpu):
 
 
 def test_json_schema(cpu):
-    fields = options(cpu, messages=MESSAGES, temperature=1, seed=2, max_tokens=300)
+    fields = options(cpu, messages=MESSAGES, temperature=1, seed=2, max_tokens=WHOLE)
     assert_fits(litellm.completion(**fields, response_format=FORMAT).choices[0].message.content)
 
 
 def test_tools(hermes):
     fields = options(hermes, messages=MESSAGES, tools=TOOLS, tool_choice="required", seed=4)
-    fields |= {"max_tokens": 400, "parallel_tool_calls": False}
+    fields |= {"max_tokens": WHOLE, "parallel_tool_calls": False}
     answer = litellm.completion(**fields).choices[0]
     assert answer.finish_reason == "tool_calls"
     assert_call(answer.message.tool_calls[0].model_dump())
@@ -67,6 +67,7 @@ def test_tools(hermes):
         {"role": "tool", "tool_call_id": answer.message.tool_calls[0].id, "content": "Rain."}
     )
     fields |= {"messages": history, "tool_choice": "none", "max_tokens": 3}
+    fields["temperature"] = 0
     assert litellm.completion(**fields).choices[0].message.content
 
 
@@ -112,7 +113,8 @@ async def test_async(cpu):
 
 
 def test_answers_can_be_sent_back(hermes):
-    fields = options(hermes, messages=MESSAGES, tools=TOOLS, max_tokens=300)
+    fields = options(hermes, messages=MESSAGES, tools=TOOLS, max_tokens=WHOLE, seed=3)
+    fields["parallel_tool_calls"] = False
     chunks = list(litellm.completion(**fields, tool_choice="required", stream=True))
     called = litellm.stream_chunk_builder(chunks, messages=MESSAGES).choices[0].message
     results = [
@@ -136,9 +138,10 @@ def test_messages(hermes):
     chunks = list(litellm.completion(**fields, stream=True))
     text = "".join(c.choices[0].delta.content or "" for c in chunks)
     assert text == plain.choices[0].message.content
-    fields |= {"tools": TOOLS, "tool_choice": "required", "max_tokens": 400, "temperature": 1}
+    fields |= {"tools": TOOLS, "tool_choice": "required", "max_tokens": WHOLE, "temperature": 1}
     called = litellm.completion(**fields, parallel_tool_calls=False).choices[0].message
     assert_call(called.tool_calls[0].model_dump())
     result = {"role": "tool", "tool_call_id": called.tool_calls[0].id, "content": "Rain."}
     fields |= {"messages": [*MESSAGES, called, result], "tool_choice": "none", "max_tokens": 3}
+    fields["temperature"] = 0
     assert litellm.completion(**fields).choices[0].message.content

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from server.test_structured import THINKING, TOOLS
+from server.test_structured import THINKING, TOOLS, WHOLE
 from server.worker import TINY, Worker, http_request, wait_for
 
 MODEL = "llama-tied-bf16"
@@ -239,7 +239,7 @@ def test_thinking_is_a_block_in_front(hermes):
 
 
 def test_tools_there_and_back(hermes):
-    fields = {"tools": CLIENT_TOOLS, "temperature": 1, "seed": 4, "max_tokens": 400}
+    fields = {"tools": CLIENT_TOOLS, "temperature": 1, "seed": 4, "max_tokens": WHOLE}
     message = both(hermes, **fields, tool_choice=ONE_CALL)
     assert (message["stop_reason"], message["stop_sequence"]) == ("tool_use", None)
     [block] = message["content"]
@@ -254,7 +254,7 @@ def test_tools_there_and_back(hermes):
 
 
 def test_tool_choice(hermes):
-    fields = {"tools": CLIENT_TOOLS, "temperature": 1, "seed": 1, "max_tokens": 400}
+    fields = {"tools": CLIENT_TOOLS, "temperature": 1, "seed": 1, "max_tokens": WHOLE}
     choice = {"type": "tool", "name": "news", "disable_parallel_tool_use": True}
     [block] = both(hermes, **fields, tool_choice=choice)["content"]
     assert block["name"] == "news"
@@ -288,7 +288,7 @@ def test_an_answer_that_fits_a_schema(cpu):
         "properties": {"kind": {"enum": ["cat", "dog"]}},
     }  # fmt: skip
     form = {"format": {"type": "json_schema", "schema": schema}, "effort": "high"}
-    message = both(cpu, output_config=form, max_tokens=100, temperature=1, seed=3)
+    message = both(cpu, output_config=form, max_tokens=WHOLE, temperature=1, seed=3)
     assert json.loads(message["content"][0]["text"])["kind"] in ("cat", "dog")
     assert message["stop_reason"] == "end_turn"
     form["format"]["schema"] = {"type": 5}

@@ -11,7 +11,7 @@ import openai
 import pydantic
 import pytest
 
-from server.test_structured import TOOLS, hermes
+from server.test_structured import TOOLS, WHOLE, hermes
 
 __all__ = ["hermes"]
 
@@ -75,7 +75,7 @@ def test_plain_answers(client, hermes):
 @pytest.mark.parametrize("tools", [TOOLS, STRICT], ids=["free", "strict"])
 def test_tool_calls_of_create_and_of_the_stream_helper(client, hermes, tools):
     fields = {"model": MODEL, "messages": [USER], "tools": tools, "tool_choice": "required"}
-    fields |= {"max_tokens": 300, "temperature": 1, "seed": 4, "parallel_tool_calls": False}
+    fields |= {"max_tokens": WHOLE, "temperature": 1, "seed": 4, "parallel_tool_calls": False}
     plain = client.chat.completions.create(**fields).choices[0].message
     with client.chat.completions.stream(**fields) as stream:
         streamed = stream.get_final_completion().choices[0].message
@@ -92,7 +92,7 @@ def test_tool_calls_of_create_and_of_the_stream_helper(client, hermes, tools):
 
 
 def test_parsed_answers(client, hermes):
-    fields = {"model": MODEL, "messages": [USER], "response_format": Weather, "max_tokens": 200}
+    fields = {"model": MODEL, "messages": [USER], "response_format": Weather, "max_tokens": WHOLE}
     fields |= {"temperature": 1, "seed": 2}
     plain = client.chat.completions.parse(**fields).choices[0].message
     with client.chat.completions.stream(**fields) as stream:
@@ -187,19 +187,17 @@ def response_forms(items):
 
 def test_items_of_responses(client, hermes):
     fields = {"model": MODEL, "input": [USER], "temperature": 1, "store": False}
-    fields |= {"include": ["reasoning.encrypted_content"]}
+    fields |= {"include": ["reasoning.encrypted_content"], "extra_body": {"seed": 3}}
     plain = client.responses.create(**fields, max_output_tokens=8)
-    with client.responses.stream(**fields, max_output_tokens=200, text_format=Weather) as stream:
+    with client.responses.stream(**fields, max_output_tokens=WHOLE, text_format=Weather) as stream:
         streamed = stream.until_done().get_final_response()
     parsed = client.responses.parse(
-        **fields, max_output_tokens=200, text_format=Weather, top_logprobs=0
+        **fields, max_output_tokens=WHOLE, text_format=Weather, top_logprobs=0
     )
-    called = client.responses.create(
-        **fields, tools=FUNCTIONS, tool_choice="required", max_output_tokens=300
-    )
-    helped = client.responses.parse(
-        **fields, tools=FUNCTIONS, tool_choice="required", max_output_tokens=300
-    )
+    # One call: of several the last one could be cut, however many tokens there are.
+    fields |= {"tools": FUNCTIONS, "tool_choice": "required", "parallel_tool_calls": False}
+    called = client.responses.create(**fields, max_output_tokens=WHOLE)
+    helped = client.responses.parse(**fields, max_output_tokens=WHOLE)
     assert isinstance(parsed.output_parsed, Weather)
     for response in (plain, streamed, parsed, called, helped):
         calls = [item for item in response.output if item.type == "function_call"]

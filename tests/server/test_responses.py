@@ -5,7 +5,7 @@ import json
 import openai
 import pytest
 
-from server.test_structured import FORMAT, THINKING, TOOLS, assert_call, assert_fits
+from server.test_structured import FORMAT, THINKING, TOOLS, WHOLE, assert_call, assert_fits
 from server.worker import TINY, Worker, wait_for
 
 MODEL = "llama-tied-bf16"
@@ -159,7 +159,7 @@ def test_logprobs(cpu):
 def test_json_schema(cpu):
     schema = FORMAT["json_schema"]
     form = {"type": "json_schema", "name": "animal", "schema": schema["schema"], "strict": True}
-    response = respond(cpu, text={"format": form}, max_output_tokens=300, temperature=1, seed=2)
+    response = respond(cpu, text={"format": form}, max_output_tokens=WHOLE, temperature=1, seed=2)
     assert_fits(response["output"][0]["content"][0]["text"])
     assert response["text"]["format"]["name"] == "animal"
     plain = respond(cpu, text={"format": {"type": "text"}, "verbosity": "medium"})
@@ -168,7 +168,7 @@ def test_json_schema(cpu):
 
 def test_calls_and_the_way_back_with_the_official_client(hermes):
     fields = {"model": MODEL, "tools": FUNCTIONS, "tool_choice": "required"}
-    fields |= {"parallel_tool_calls": False, "max_output_tokens": 400, "store": False}
+    fields |= {"parallel_tool_calls": False, "max_output_tokens": WHOLE, "store": False}
     fields |= {"extra_body": {"seed": 4}}
     with openai.OpenAI(base_url=hermes.url + "/v1", api_key="none", max_retries=0) as client:
         plain = client.responses.create(input="Weather?", **fields)

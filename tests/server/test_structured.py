@@ -21,6 +21,9 @@ SCHEMA = {
     "required": ["name", "age", "kind", "tags"],
     "additionalProperties": False,
 }
+WHOLE = 800
+"""Tokens that hold any answer to the schemas and tools here, were each character a token of its own
+and all white space as long as it may be: no test hangs on what a model draws."""
 FORMAT = {"type": "json_schema", "json_schema": {"name": "animal", "schema": SCHEMA}}
 
 
@@ -50,7 +53,7 @@ def refused(worker, path="/v1/chat/completions", **fields):
 def test_json_fits_the_schema_for_any_seed(request, worker):
     worker = request.getfixturevalue(worker)
     for seed in range(6):
-        fields = {"temperature": 1, "seed": seed, "n": 4, "max_tokens": 300}
+        fields = {"temperature": 1, "seed": seed, "n": 4, "max_tokens": WHOLE}
         answer = worker.chat(**fields, response_format=FORMAT)
         for choice in answer["choices"]:
             assert choice["finish_reason"] == "stop", choice
@@ -58,7 +61,7 @@ def test_json_fits_the_schema_for_any_seed(request, worker):
 
 
 def test_streamed_json_is_the_same_json(cpu):
-    fields = {"temperature": 1, "seed": 3, "max_tokens": 300, "response_format": FORMAT}
+    fields = {"temperature": 1, "seed": 3, "max_tokens": WHOLE, "response_format": FORMAT}
     plain = cpu.chat(**fields)
     assert joined(cpu.chat(**fields, stream=True)) == whole(plain)
     usage = cpu.chat(**fields, stream=True, stream_options={"include_usage": True})[-1]["usage"]
@@ -77,7 +80,7 @@ def test_guided_forms(cpu):
         terms = cpu.complete(**fields, guided_grammar=lark)["choices"][0]["text"].split("+")
         assert 2 <= len(terms) <= 3
         assert all(term.isdigit() for term in terms)
-        fields["max_tokens"] = 300
+        fields["max_tokens"] = WHOLE
         answer = cpu.complete(**fields, structured_outputs={"json": SCHEMA})
         assert_fits(answer["choices"][0]["text"])
 
@@ -105,6 +108,31 @@ def test_g05_json_object_ends_or_is_cut_but_never_fills_up_with_space(cpu):
 )
 def test_g01_what_cannot_be_enforced_is_refused(cpu, fields, param):
     assert refused(cpu, **fields)["param"] == param
+
+
+def test_g01_refusals_name_the_place_in_the_schema(cpu):
+    schema = {"type": "object", "properties": {"x": {"type": "array", "uniqueItems": True}}}
+    message = refused(cpu, guided_json=schema)["message"]
+    assert message.startswith("guided_json: properties.x.uniqueItems: true cannot be enforced")
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema, "strict": True}}
+    form = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
+    assert "properties.x.uniqueItems" in refused(cpu, response_format=form)["message"]
+    assert "tools" in refused(cpu, tools=[tool])["message"]
+    schema["properties"]["x"]["uniqueItems"] = False
+    schema |= {"propertyNames": {"type": "string"}, "unevaluatedProperties": False}
+    schema |= {"additionalProperties": False, "if": {}, "dependentRequired": {}}
+    cpu.complete(guided_json=schema, max_tokens=2)
+
+
+def test_an_answer_of_json_ends_with_its_last_brace(cpu):
+    for seed in range(4):
+        answer = cpu.complete(
+            temperature=1, seed=seed, guided_json=SCHEMA, max_tokens=WHOLE, return_token_ids=True
+        )
+        [choice] = answer["choices"]
+        assert choice["finish_reason"] == "stop"
+        assert choice["text"].endswith("}")
+        assert 1 not in choice["token_ids"], "no token for the end"
 
 
 @pytest.mark.parametrize(
@@ -138,7 +166,7 @@ def test_g07_rows_beyond_the_tokenizer_are_banned(cpu):
 
 
 def test_g08_positions_are_per_choice(cpu):
-    fields = {"response_format": FORMAT, "temperature": 1, "seed": 5, "max_tokens": 300}
+    fields = {"response_format": FORMAT, "temperature": 1, "seed": 5, "max_tokens": WHOLE}
     for prompt in (["one", "two"], "one"):
         answer = cpu.complete(prompt, **fields, n=2, logit_bias={"40": 1})
         assert len(answer["choices"]) == 2 * (2 if isinstance(prompt, list) else 1)
@@ -148,20 +176,20 @@ def test_g08_positions_are_per_choice(cpu):
 
 def test_g09_cut_by_max_tokens_stop_and_with_logprobs(cpu):
     fields = {"response_format": FORMAT, "temperature": 1, "seed": 5}
-    whole_text = cpu.complete(**fields, max_tokens=300)["choices"][0]["text"]
+    whole_text = cpu.complete(**fields, max_tokens=WHOLE)["choices"][0]["text"]
     cut = cpu.complete(**fields, max_tokens=3)["choices"][0]
     assert cut["finish_reason"] == "length"
     assert whole_text.startswith(cut["text"])
-    stopped = cpu.complete(**fields, max_tokens=300, stop=['"age'])["choices"][0]
+    stopped = cpu.complete(**fields, max_tokens=WHOLE, stop=['"age'])["choices"][0]
     assert stopped["finish_reason"] == "stop"
     assert stopped["text"] == whole_text[: whole_text.index('"age')]
-    logged = cpu.complete(**fields, max_tokens=300, logprobs=2)["choices"][0]
+    logged = cpu.complete(**fields, max_tokens=WHOLE, logprobs=2)["choices"][0]
     assert logged["text"] == whole_text
     assert len(logged["logprobs"]["tokens"]) == len(logged["logprobs"]["token_logprobs"]) > 9
 
 
 def test_alone_and_beside_others_the_same_json(cpu):
-    fields = {"response_format": FORMAT, "temperature": 1, "seed": 9, "max_tokens": 300}
+    fields = {"response_format": FORMAT, "temperature": 1, "seed": 9, "max_tokens": WHOLE}
     alone = whole(cpu.complete(**fields))
     results = []
 
@@ -217,7 +245,7 @@ def test_the_official_client_parses_a_model(cpu):
             model=MODEL,
             messages=[{"role": "user", "content": "x"}],
             response_format=FORMAT,
-            max_completion_tokens=300,
+            max_completion_tokens=WHOLE,
             seed=1,
         )
         assert_fits(answer.choices[0].message.content)
@@ -278,7 +306,7 @@ def assert_call(call, name=None):
 def test_forced_calls_are_valid_for_any_seed(hermes, choice):
     for seed in range(6):
         answer = hermes.chat(
-            tools=TOOLS, tool_choice=choice, temperature=1, seed=seed, max_tokens=400,
+            tools=TOOLS, tool_choice=choice, temperature=1, seed=seed, max_tokens=WHOLE,
             parallel_tool_calls=False,
         )  # fmt: skip
         choice_ = answer["choices"][0]
@@ -291,7 +319,7 @@ def test_forced_calls_are_valid_for_any_seed(hermes, choice):
 def test_streamed_calls_and_the_way_back_with_the_official_client(hermes):
     with openai.OpenAI(base_url=hermes.url + "/v1", api_key="none", max_retries=0) as client:
         messages = [{"role": "user", "content": "Weather?"}]
-        fields = {"model": MODEL, "tools": TOOLS, "seed": 4, "max_completion_tokens": 400}
+        fields = {"model": MODEL, "tools": TOOLS, "seed": 4, "max_completion_tokens": WHOLE}
         fields |= {"tool_choice": "required", "parallel_tool_calls": False}
         with client.chat.completions.stream(messages=messages, **fields) as stream:
             streamed = stream.get_final_completion().choices[0]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from server.test_structured import HERMES
+from server.test_structured import HERMES, WHOLE
 from server.worker import TINY, Worker
 
 # What the template of each format names; the tiny models know none of them.
@@ -107,7 +107,10 @@ def test_responses_of_a_forced_call_that_is_cut_have_no_text(worker):
 
 ANSWER = {
     "type": "object",
-    "properties": {"name": {"enum": ["now", "Ann"]}, "age": {"type": "integer", "maximum": 9}},
+    "properties": {
+        "name": {"enum": ["now", "Ann"]},
+        "age": {"type": "integer", "minimum": 0, "maximum": 9},
+    },
     "required": ["name", "age"],
     "additionalProperties": False,
 }
@@ -131,7 +134,7 @@ def assert_call_or_person(message, finish):
 @pytest.mark.parametrize("choice", [{}, {"tool_choice": "auto"}], ids=["absent", "auto"])
 def test_tools_beside_a_schema(worker, choice):
     fields = {"tools": [function(strict=True)], "response_format": FORMAT, **choice}
-    fields |= {"parallel_tool_calls": False, "max_tokens": 300}
+    fields |= {"parallel_tool_calls": False, "max_tokens": WHOLE}
     for seed in range(12):
         assert_call_or_person(*ask(worker, **fields, seed=seed))
 
@@ -146,7 +149,8 @@ def test_tools_beside_a_json_object(worker):
 
 def test_responses_with_tools_beside_a_schema(worker):
     tool = {"type": "function", "name": "now", "strict": True}
-    body = {"input": "Now?", "tools": [tool], "max_output_tokens": 300, "temperature": 1}
+    body = {"input": "Now?", "tools": [tool], "max_output_tokens": WHOLE, "temperature": 1}
+    body |= {"parallel_tool_calls": False}
     body |= {"text": {"format": {"type": "json_schema", "name": "person", "schema": ANSWER}}}
     for seed in range(6):
         answer = worker.post("/v1/responses", body | {"seed": seed}).json
