@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::CudaError;
 use crate::context::Context;
+use crate::device_slice::{DevicePtr, DeviceSlice};
 use crate::sys::driver::*;
 
 /// Smallest physical piece. 2 MiB pieces take 20 times as long to map (4 GiB: 109 to 131 ms against
@@ -44,20 +45,20 @@ impl Region {
     }
 
     /// Reserves and backs a region of `bytes` bytes.
-    pub(crate) fn mapped(context: &Arc<Context>, bytes: u64) -> Result<Self, CudaError> {
+    pub(crate) fn backed(context: &Arc<Context>, bytes: u64) -> Result<Self, CudaError> {
         let mut region = Self::reserve(context, bytes)?;
         region.grow_to(bytes)?;
         Ok(region)
     }
 
     /// First address.
-    pub(crate) fn base(&self) -> CuDevicePtr {
-        self.base
+    pub(crate) fn base(&self) -> DevicePtr<u8> {
+        DevicePtr::new(self.base)
     }
 
-    /// Bytes behind the addresses, a multiple of `PIECE_BYTES`.
-    pub(crate) fn mapped_bytes(&self) -> u64 {
-        self.mapped
+    /// All bytes that are backed, a multiple of `PIECE_BYTES`.
+    pub(crate) fn mapped(&self) -> DeviceSlice<u8> {
+        DeviceSlice::new(self.base(), self.mapped)
     }
 
     /// Bytes of addresses.
@@ -166,24 +167,32 @@ impl Drop for Region {
     }
 }
 
-/// Hands out addresses one behind the other from a base; with base 0 it tells how much is needed.
+/// Hands out slices one behind the other.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LayoutBuilder {
     base: CuDevicePtr,
     bytes: u64,
+    /// Bytes that there are.
+    limit: u64,
 }
 
 impl LayoutBuilder {
-    /// The first 256 bytes stay unused, so that offset 0 can mean "none".
-    pub(crate) fn new(base: CuDevicePtr) -> Self {
-        Self { base, bytes: 256 }
+    /// Over the backed part of a region.
+    pub(crate) fn over(region: &Region) -> Self {
+        Self { base: region.base, bytes: FIRST, limit: region.mapped }
     }
 
-    /// The address of the next `bytes` bytes, aligned to 256 as cuBLASLt and 16-byte loads like it.
-    pub(crate) fn take(&mut self, bytes: u64) -> CuDevicePtr {
+    /// Over nothing, to learn from `bytes` what a layout needs: its slices lie nowhere.
+    pub(crate) fn measuring() -> Self {
+        Self { base: 0, bytes: FIRST, limit: u64::MAX }
+    }
+
+    /// The next `len` elements, aligned to 256 bytes as cuBLASLt and 16-byte loads like it.
+    pub(crate) fn take<T>(&mut self, len: u64) -> DeviceSlice<T> {
         let offset = self.bytes.next_multiple_of(256);
-        self.bytes = offset + bytes;
-        self.base + offset
+        self.bytes = offset + len * size_of::<T>() as u64;
+        assert!(self.bytes <= self.limit, "{} bytes of a region of {}", self.bytes, self.limit);
+        DeviceSlice::new(DevicePtr::new(self.base + offset), len)
     }
 
     /// Bytes handed out so far.
@@ -191,3 +200,6 @@ impl LayoutBuilder {
         self.bytes
     }
 }
+
+/// The first bytes of a region stay unused, so that no slice of a measured layout is at address 0.
+const FIRST: u64 = 256;

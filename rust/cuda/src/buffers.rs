@@ -1,4 +1,4 @@
-//! Device addresses of everything that a step reads and writes apart from weights and KV. Laid out
+//! Where everything lies on the device that a step reads and writes apart from weights and KV. Laid out
 //! once, at load, from the configuration; sizes are the largest padded row counts.
 
 use ingle_model::{FeedForwardSpec, ModelSpec};
@@ -10,106 +10,107 @@ use crate::contract::{
     PlanHeader, PromptEntry, PromptHeader, QUERY_ROWS, SAMPLE_CHUNK, SampleOut, SamplePartial,
     Slot, StepHeader, StepRow, StepSample, Words, attention_partial_floats,
 };
+use crate::device_slice::{Act, DeviceSlice};
 use crate::dims::{Buckets, EngineDims, LIST_ROWS};
 use crate::gemm::WORKSPACE_BYTES;
 
-/// Addresses; 0 for what the model has no use for. Shapes are [rows, columns], T the largest padded token
+/// Slices; empty for what the model has no use for. Shapes are [rows, columns], T the largest padded token
 /// count, S the largest padded sample count.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Buffers {
     /// Step metadata, u32 words as `metadata.rs` packs them.
-    pub(crate) meta: u64,
+    pub(crate) meta: DeviceSlice<u32>,
     /// The same for the sampler of late rows.
-    pub(crate) late_meta: u64,
+    pub(crate) late_meta: DeviceSlice<u32>,
     /// `[num_slots]` u32
-    pub(crate) last_token: u64,
+    pub(crate) last_token: DeviceSlice<u32>,
     /// `[num_slots, max_blocks]` u32
-    pub(crate) block_table: u64,
+    pub(crate) block_table: DeviceSlice<u32>,
     /// `[num_slots]` Slot
-    pub(crate) slots: u64,
+    pub(crate) slots: DeviceSlice<Slot>,
     /// `[num_slots, vocab_size]` u16
-    pub(crate) counts: u64,
+    pub(crate) counts: DeviceSlice<u16>,
     /// `[num_slots, ceil(vocab_size / 32)]` u32
-    pub(crate) mask: u64,
+    pub(crate) mask: DeviceSlice<u32>,
     /// `[num_slots, 1024]` {u32, f32}
-    pub(crate) bias: u64,
+    pub(crate) bias: DeviceSlice<Bias>,
     /// `[num_slots, 128]` u32
-    pub(crate) banned: u64,
+    pub(crate) banned: DeviceSlice<u32>,
     /// Ids for `sample_open`, u32, `open_ids_words` of them.
-    pub(crate) open_ids: u64,
-    /// `[max_rows * 2, 4]` u32: jobs of `sample_open`
-    pub(crate) open_jobs: u64,
+    pub(crate) open_ids: DeviceSlice<u32>,
+    /// `[num_slots]` OpenJob, as words
+    pub(crate) open_jobs: DeviceSlice<u32>,
     /// `[T]` u32 each
-    pub(crate) token_ids: u64,
-    pub(crate) positions: u64,
-    pub(crate) slot_of_token: u64,
-    pub(crate) kv_slot: u64,
+    pub(crate) token_ids: DeviceSlice<u32>,
+    pub(crate) positions: DeviceSlice<u32>,
+    pub(crate) slot_of_token: DeviceSlice<u32>,
+    pub(crate) kv_slot: DeviceSlice<u32>,
     /// `[S]` u32
-    pub(crate) sample_rows: u64,
+    pub(crate) sample_rows: DeviceSlice<u32>,
     /// `[num_plans]` u32
-    pub(crate) windows: u64,
+    pub(crate) windows: DeviceSlice<u32>,
     /// `[num_plans, plan_words]` u32
-    pub(crate) plans: u64,
+    pub(crate) plans: DeviceSlice<u32>,
     /// `[num_plans, prompt_words]` u32, where prompt attention runs
-    pub(crate) prompt_plans: u64,
+    pub(crate) prompt_plans: DeviceSlice<u32>,
     /// `[num_layers]` u32: the next item of prompt attention
-    pub(crate) prompt_counters: u64,
+    pub(crate) prompt_counters: DeviceSlice<u32>,
     /// Partial sums of attention, f32.
-    pub(crate) partials: u64,
+    pub(crate) partials: DeviceSlice<f32>,
     /// `[grid]` u32, zero between launches.
-    pub(crate) counters: u64,
+    pub(crate) counters: DeviceSlice<u32>,
     /// `[max_model_len, rotary_dim / 2]` float2
-    pub(crate) rope_table: u64,
+    pub(crate) rope_table: DeviceSlice<[f32; 2]>,
     /// `[rotary_dim / 2]` f32
-    pub(crate) inv_freq: u64,
+    pub(crate) inv_freq: DeviceSlice<f32>,
     /// `[T, hidden_size]` f32
-    pub(crate) residual: u64,
+    pub(crate) residual: DeviceSlice<f32>,
     /// `[T, hidden_size]` f32, models with post norms only
-    pub(crate) branch: u64,
+    pub(crate) branch: DeviceSlice<f32>,
     /// `[T, hidden_size]` device type
-    pub(crate) normed: u64,
+    pub(crate) normed: DeviceSlice<Act>,
     /// `[T, (num_heads + 2 * num_kv_heads) * head_dim]` device type
-    pub(crate) qkv: u64,
+    pub(crate) qkv: DeviceSlice<Act>,
     /// `[T, num_heads * head_dim]` device type
-    pub(crate) q: u64,
+    pub(crate) q: DeviceSlice<Act>,
     /// `[T, num_heads * head_dim]` device type
-    pub(crate) attended: u64,
+    pub(crate) attended: DeviceSlice<Act>,
     /// `[T * experts_per_token, 2 * intermediate_size]` device type
-    pub(crate) gate_up: u64,
+    pub(crate) gate_up: DeviceSlice<Act>,
     /// `[T * experts_per_token, intermediate_size]` device type
-    pub(crate) gated: u64,
+    pub(crate) gated: DeviceSlice<Act>,
     /// `[S, hidden_size]` device type
-    pub(crate) sampled: u64,
+    pub(crate) sampled: DeviceSlice<Act>,
     /// `[S, vocab_size]` f32
-    pub(crate) logits: u64,
+    pub(crate) logits: DeviceSlice<f32>,
     /// `[S, vocab_size]` f32
-    pub(crate) work: u64,
+    pub(crate) work: DeviceSlice<f32>,
     /// `[S, chunks, 8]` u32
-    pub(crate) sample_partials: u64,
+    pub(crate) sample_partials: DeviceSlice<SamplePartial>,
     /// `[S, 48]` u32
-    pub(crate) out: u64,
+    pub(crate) out: DeviceSlice<SampleOut>,
     /// `[T to whole slices]` u32: rows and targets of prompt log-probs
-    pub(crate) list_rows: u64,
-    pub(crate) list_targets: u64,
+    pub(crate) list_rows: DeviceSlice<u32>,
+    pub(crate) list_targets: DeviceSlice<u32>,
     /// `[T to whole slices, 48]` u32
-    pub(crate) list_out: u64,
+    pub(crate) list_out: DeviceSlice<SampleOut>,
     /// `[T]` f32
-    pub(crate) pool_scale: u64,
+    pub(crate) pool_scale: DeviceSlice<f32>,
     /// `[num_slots, hidden_size]` f32
-    pub(crate) pool_sums: u64,
+    pub(crate) pool_sums: DeviceSlice<f32>,
     /// `[max_rows, hidden_size]` f32
-    pub(crate) pooled: u64,
+    pub(crate) pooled: DeviceSlice<f32>,
     /// Mixture of experts: `[T, num_experts]` f32, then per (token, choice).
-    pub(crate) router_logits: u64,
-    pub(crate) expert_ids: u64,
-    pub(crate) expert_weights: u64,
-    pub(crate) expert_offsets: u64,
-    pub(crate) expert_sorted: u64,
-    pub(crate) expert_place: u64,
+    pub(crate) router_logits: DeviceSlice<f32>,
+    pub(crate) expert_ids: DeviceSlice<u32>,
+    pub(crate) expert_weights: DeviceSlice<f32>,
+    pub(crate) expert_offsets: DeviceSlice<u32>,
+    pub(crate) expert_sorted: DeviceSlice<u32>,
+    pub(crate) expert_place: DeviceSlice<u32>,
     /// `[T * experts_per_token, hidden_size]` device type
-    pub(crate) expert_out: u64,
+    pub(crate) expert_out: DeviceSlice<Act>,
     /// `WORKSPACE_BYTES`
-    pub(crate) gemm_workspace: u64,
+    pub(crate) gemm_workspace: DeviceSlice<u8>,
 }
 
 /// Sizes that the layout is computed from, and others that follow from them.
@@ -171,16 +172,15 @@ impl BufferSizes {
 }
 
 impl Buffers {
-    /// Addresses of all buffers from `base` on, and the bytes they take together.
+    /// All buffers, taken from `layout`, and the bytes they take together.
     pub(crate) fn layout(
-        base: u64,
+        mut layout: LayoutBuilder,
         spec: &ModelSpec,
         engine: &EngineDims,
         launch: &AttentionLaunch,
         num_plans: u64,
     ) -> (Self, u64) {
         let sizes = BufferSizes::new(spec, engine, launch);
-        let mut layout = LayoutBuilder::new(base);
         let mut buffers = Self::default();
         buffers.lay_out_slots(spec, engine, &mut layout, &sizes);
         buffers.lay_out_step(spec, launch, &mut layout, &sizes, num_plans);
@@ -199,15 +199,15 @@ impl Buffers {
     ) {
         let slots = u64::from(engine.num_slots);
         let vocab = u64::from(spec.vocab_size);
-        self.last_token = layout.take(slots * 4);
-        self.block_table = layout.take(slots * u64::from(engine.max_blocks) * 4);
-        self.slots = layout.take(slots * SLOT_BYTES);
-        self.counts = layout.take(slots * vocab * 2);
-        self.mask = layout.take(slots * vocab.div_ceil(32) * 4);
-        self.bias = layout.take(slots * u64::from(MAX_LOGIT_BIAS) * size_of::<Bias>() as u64);
-        self.banned = layout.take(slots * u64::from(MAX_BANNED) * 4);
-        self.open_ids = layout.take(sizes.open_ids_words * 4);
-        self.open_jobs = layout.take(slots * size_of::<OpenJob>() as u64);
+        self.last_token = layout.take(slots);
+        self.block_table = layout.take(slots * u64::from(engine.max_blocks));
+        self.slots = layout.take(slots);
+        self.counts = layout.take(slots * vocab);
+        self.mask = layout.take(slots * vocab.div_ceil(32));
+        self.bias = layout.take(slots * u64::from(MAX_LOGIT_BIAS));
+        self.banned = layout.take(slots * u64::from(MAX_BANNED));
+        self.open_ids = layout.take(sizes.open_ids_words);
+        self.open_jobs = layout.take(slots * OpenJob::COUNT as u64);
     }
 
     fn lay_out_step(
@@ -218,23 +218,23 @@ impl Buffers {
         sizes: &BufferSizes,
         num_plans: u64,
     ) {
-        self.meta = layout.take(sizes.meta_words * 4);
-        self.late_meta = layout.take(sizes.meta_words * 4);
+        self.meta = layout.take(sizes.meta_words);
+        self.late_meta = layout.take(sizes.meta_words);
         for buffer in
             [&mut self.token_ids, &mut self.positions, &mut self.slot_of_token, &mut self.kv_slot]
         {
-            *buffer = layout.take(sizes.tokens * 4);
+            *buffer = layout.take(sizes.tokens);
         }
-        self.list_rows = layout.take(sizes.list_rows() * 4);
-        self.list_targets = layout.take(sizes.list_rows() * 4);
-        self.sample_rows = layout.take(sizes.samples * 4);
-        self.windows = layout.take(num_plans * 4);
-        self.plans = layout.take(num_plans * u64::from(sizes.plan_words) * 4);
-        self.prompt_plans = layout.take(num_plans * u64::from(sizes.prompt_words) * 4);
-        self.prompt_counters = layout.take(spec.layers.len() as u64 * 4);
+        self.list_rows = layout.take(sizes.list_rows());
+        self.list_targets = layout.take(sizes.list_rows());
+        self.sample_rows = layout.take(sizes.samples);
+        self.windows = layout.take(num_plans);
+        self.plans = layout.take(num_plans * u64::from(sizes.plan_words));
+        self.prompt_plans = layout.take(num_plans * u64::from(sizes.prompt_words));
+        self.prompt_counters = layout.take(spec.layers.len() as u64);
         let grid = u64::from(launch.grid);
-        self.partials = layout.take(2 * grid * attention_partial_floats(spec.head_dim) * 4);
-        self.counters = layout.take(grid * 4);
+        self.partials = layout.take(2 * grid * attention_partial_floats(spec.head_dim));
+        self.counters = layout.take(grid);
     }
 
     fn lay_out_forward(
@@ -250,16 +250,16 @@ impl Buffers {
         let q_width = u64::from(spec.num_attention_heads) * head_dim;
         let kv_width = u64::from(spec.num_kv_heads) * head_dim;
         let half = u64::from(spec.rope.rotary_dim / 2);
-        self.inv_freq = layout.take(half * 4);
-        self.rope_table = layout.take(u64::from(engine.max_model_len) * half * 8);
-        self.residual = layout.take(tokens * hidden * 4);
+        self.inv_freq = layout.take(half);
+        self.rope_table = layout.take(u64::from(engine.max_model_len) * half);
+        self.residual = layout.take(tokens * hidden);
         if spec.post_norms {
-            self.branch = layout.take(tokens * hidden * 4);
+            self.branch = layout.take(tokens * hidden);
         }
-        self.normed = layout.take(tokens * hidden * 2);
-        self.qkv = layout.take(tokens * (q_width + 2 * kv_width) * 2);
-        self.q = layout.take(tokens * q_width * 2);
-        self.attended = layout.take(tokens * q_width * 2);
+        self.normed = layout.take(tokens * hidden);
+        self.qkv = layout.take(tokens * (q_width + 2 * kv_width));
+        self.q = layout.take(tokens * q_width);
+        self.attended = layout.take(tokens * q_width);
         let mut gate_width = 0;
         let (mut experts, mut choices) = (0, 0);
         for layer in &spec.layers {
@@ -275,16 +275,16 @@ impl Buffers {
                 }
             }
         }
-        self.gate_up = layout.take(tokens * gate_width * 4);
-        self.gated = layout.take(tokens * gate_width * 2);
+        self.gate_up = layout.take(tokens * 2 * gate_width);
+        self.gated = layout.take(tokens * gate_width);
         if experts > 0 {
-            self.router_logits = layout.take(tokens * experts * 4);
-            self.expert_ids = layout.take(tokens * choices * 4);
-            self.expert_weights = layout.take(tokens * choices * 4);
-            self.expert_offsets = layout.take((experts + 1) * 4);
-            self.expert_sorted = layout.take(tokens * choices * 4);
-            self.expert_place = layout.take(tokens * choices * 4);
-            self.expert_out = layout.take(tokens * choices * hidden * 2);
+            self.router_logits = layout.take(tokens * experts);
+            self.expert_ids = layout.take(tokens * choices);
+            self.expert_weights = layout.take(tokens * choices);
+            self.expert_offsets = layout.take(experts + 1);
+            self.expert_sorted = layout.take(tokens * choices);
+            self.expert_place = layout.take(tokens * choices);
+            self.expert_out = layout.take(tokens * choices * hidden);
         }
     }
 
@@ -297,16 +297,15 @@ impl Buffers {
     ) {
         let hidden = u64::from(spec.hidden_size);
         let vocab = u64::from(spec.vocab_size);
-        self.sampled = layout.take(sizes.samples * hidden * 2);
-        self.logits = layout.take(sizes.samples * vocab * 4);
-        self.work = layout.take(sizes.samples * vocab * 4);
-        self.sample_partials =
-            layout.take(sizes.samples * u64::from(sizes.vocab_chunks) * PARTIAL_BYTES);
-        self.out = layout.take(sizes.samples * OUT_BYTES);
-        self.list_out = layout.take(sizes.list_rows() * OUT_BYTES);
-        self.pool_scale = layout.take(sizes.tokens * 4);
-        self.pool_sums = layout.take(u64::from(engine.num_slots) * hidden * 4);
-        self.pooled = layout.take(u64::from(engine.max_rows) * hidden * 4);
+        self.sampled = layout.take(sizes.samples * hidden);
+        self.logits = layout.take(sizes.samples * vocab);
+        self.work = layout.take(sizes.samples * vocab);
+        self.sample_partials = layout.take(sizes.samples * u64::from(sizes.vocab_chunks));
+        self.out = layout.take(sizes.samples);
+        self.list_out = layout.take(sizes.list_rows());
+        self.pool_scale = layout.take(sizes.tokens);
+        self.pool_sums = layout.take(u64::from(engine.num_slots) * hidden);
+        self.pooled = layout.take(u64::from(engine.max_rows) * hidden);
     }
 }
 
@@ -314,5 +313,3 @@ impl Buffers {
 pub(crate) const SLOT_BYTES: u64 = size_of::<Slot>() as u64;
 /// Bytes the sampler writes for one row.
 pub(crate) const OUT_BYTES: u64 = size_of::<SampleOut>() as u64;
-/// Bytes of what the sampler finds in one chunk of a row.
-const PARTIAL_BYTES: u64 = size_of::<SamplePartial>() as u64;

@@ -47,17 +47,17 @@ impl<T> DevicePtr<T> {
     pub(crate) fn address(self) -> CuDevicePtr {
         self.address
     }
+
+    /// The same place as one of another type.
+    pub(crate) fn cast<U>(self) -> DevicePtr<U> {
+        DevicePtr::new(self.address)
+    }
 }
 
 impl<T> DeviceSlice<T> {
     /// `len` elements from `start` on.
     pub(crate) fn new(start: DevicePtr<T>, len: u64) -> Self {
         Self { start, len }
-    }
-
-    /// Its first element.
-    pub(crate) fn start(self) -> DevicePtr<T> {
-        self.start
     }
 
     /// The bare address, for the driver and for kernels.

@@ -230,14 +230,11 @@ impl CudaExecutor {
             Some(graphs) if !has_extras => graphs.ready(shape),
             _ => None,
         };
-        // SAFETY: the metadata of this step is queued ahead on the same stream, `shape` holds it, and
-        // all steps share this stream.
-        unsafe {
-            match &graph {
-                Some(graph) => graph.launch(stream)?,
-                None if has_extras => self.queue_with_extras(shape, packed, buffers)?,
-                None => model.step(stream, shape)?,
-            }
+        // The metadata of this step is queued ahead on the same stream, which all steps share.
+        match &graph {
+            Some(graph) => graph.launch(stream)?,
+            None if has_extras => self.queue_with_extras(shape, packed, buffers)?,
+            None => model.step(stream, shape)?,
         }
         self.launches.launched(graph.is_some());
         let bytes = packed.num_now as usize * OUT_BYTES as usize;
@@ -255,42 +252,34 @@ impl CudaExecutor {
     }
 
     /// A step with prompt log-probs or pooling: plain launches, the head in slices.
-    ///
-    /// # Safety
-    /// As `Model::step`.
-    unsafe fn queue_with_extras(
+    fn queue_with_extras(
         &self,
         shape: StepShape,
         packed: &PackedStep,
         buffers: &mut StepBuffers,
     ) -> Result<(), CudaError> {
         let (model, stream) = (&self.model, &self.stream);
-        // SAFETY: the caller's promises; the lists are padded with row 0 to whole slices, for which
-        // their buffers were laid out.
-        unsafe {
-            model.layers(stream, shape)?;
-            self.queue_prompt_log_probs(packed, buffers)?;
-            if packed.has_pooled {
-                model.pool(stream, shape.tokens, packed.rows.len() as u32)?;
-                let bytes = model.spec.hidden_size as usize * 4;
-                for row in packed.rows.iter().filter_map(|row| row.pooled) {
-                    let offset = row as usize * bytes;
-                    let source = model.buffers.pooled + offset as u64;
-                    copy_to_offset(stream, &buffers.pooled, offset, source, bytes)?;
-                }
+        model.layers(stream, shape)?;
+        self.queue_prompt_log_probs(packed, buffers)?;
+        if packed.has_pooled {
+            model.pool(stream, shape.tokens, packed.rows.len() as u32)?;
+            let width = u64::from(model.spec.hidden_size);
+            for row in packed.rows.iter().filter_map(|row| row.pooled) {
+                let source = model.buffers.pooled.row(u64::from(row), width);
+                let bytes = source.bytes() as usize;
+                copy_to_offset(stream, &buffers.pooled, row as usize * bytes, source, bytes)?;
             }
-            if shape.samples > 0 {
-                model.sample_logits(stream, shape.samples)?;
-                let (meta, logits) = (model.buffers.meta, model.buffers.logits);
-                model.sample(stream, shape.samples, meta, logits)?;
-            }
+        }
+        if shape.samples > 0 {
+            model.sample_logits(stream, shape.samples)?;
+            let (meta, logits) = (model.buffers.meta, model.buffers.logits);
+            model.sample(stream, shape.samples, meta, logits)?;
         }
         Ok(())
     }
 
-    /// # Safety
-    /// As `queue_with_extras`, behind the layers.
-    unsafe fn queue_prompt_log_probs(
+    /// Behind the layers. The lists are padded with row 0 to whole slices, for which their buffers are laid out.
+    fn queue_prompt_log_probs(
         &self,
         packed: &PackedStep,
         buffers: &mut StepBuffers,
@@ -298,18 +287,17 @@ impl CudaExecutor {
         let (model, stream) = (&self.model, &self.stream);
         let count = packed.list_rows.len();
         let padded = count.next_multiple_of(LIST_ROWS as usize);
-        for (list, address) in [
+        for (list, place) in [
             (&packed.list_rows, model.buffers.list_rows),
             (&packed.list_targets, model.buffers.list_targets),
         ] {
             let mut words = list.clone();
             words.resize(padded, 0);
-            buffers.staging.push(stream, address, &words)?;
+            buffers.staging.push(stream, place, &words)?;
         }
         for start in (0..count).step_by(LIST_ROWS as usize) {
             let rows = self.padded((count - start).min(LIST_ROWS as usize) as u32)?;
-            // SAFETY: rows `start` to `start + rows` lie inside the padded lists just queued.
-            unsafe { model.list_log_probs(stream, start as u64, rows, packed.list_top)? };
+            model.list_log_probs(stream, start as u64, rows, packed.list_top)?;
         }
         let bytes = count * OUT_BYTES as usize;
         if bytes > 0 {
@@ -346,26 +334,24 @@ impl CudaExecutor {
                 ))
             })?;
             masked[index] = true;
-            let address = model.mask_address(mask.slot);
+            let row = model.mask_of(mask.slot);
             match &self.slots[mask.slot.index()].allowed {
-                None => buffers.staging.push(stream, address, &mask.allowed)?,
+                None => buffers.staging.push(stream, row, &mask.allowed)?,
                 Some(allowed) => {
                     let both: Vec<u32> =
                         allowed.iter().zip(mask.allowed.iter()).map(|(a, b)| a & b).collect();
-                    buffers.staging.push(stream, address, &both)?;
+                    buffers.staging.push(stream, row, &both)?;
                 }
             }
         }
         let mut meta = vec![0; StepHeader::COUNT + StepSample::COUNT * packed.late_slots.len()];
         pack_late(&packed.late_slots, &masked, &mut meta);
         buffers.staging.push(stream, model.buffers.late_meta, &meta)?;
-        let row_bytes = u64::from(model.spec.vocab_size) * 4;
-        let logits = model.buffers.logits + u64::from(packed.num_now) * row_bytes;
-        // SAFETY: the step's forward pass is the last work queued on this stream, so the logits of its
-        // late rows, which stand behind those of the others, are still there.
-        unsafe {
-            model.sample(stream, packed.num_late, model.buffers.late_meta, logits)?;
-        }
+        // The step's forward pass is the last work queued on this stream, so the logits of its late rows, which
+        // stand behind those of the others, are still there.
+        let vocab_size = u64::from(model.spec.vocab_size);
+        let logits = model.buffers.logits.from(u64::from(packed.num_now) * vocab_size);
+        model.sample(stream, packed.num_late, model.buffers.late_meta, logits)?;
         let bytes = packed.num_late as usize * OUT_BYTES as usize;
         let offset = packed.num_now as usize * OUT_BYTES as usize;
         copy_to_offset(stream, &buffers.out, offset, model.buffers.out, bytes)

@@ -7,20 +7,55 @@ use std::sync::Arc;
 
 use crate::CudaError;
 use crate::context::Context;
+use crate::device_slice::{Act, DeviceSlice, Weight};
 use crate::shapes::{GemmOut, GemmShape};
 use crate::stream::Stream;
 use crate::sys::cublaslt::*;
 use crate::sys::{LibraryPaths, open_cublaslt};
 
-/// Addresses of one product. All 16-byte aligned.
+/// What one product of `m` rows reads and writes. All 16-byte aligned.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GemmArgs {
-    /// `[m, k]` device type
-    pub(crate) x: u64,
-    /// `[n, k]` device type
-    pub(crate) w: u64,
+    /// `[m, k]`
+    pub(crate) x: DeviceSlice<Act>,
+    /// `[n, k]`
+    pub(crate) w: DeviceSlice<Weight>,
+    pub(crate) out: GemmResult,
+}
+
+/// Where a product goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum GemmResult {
+    /// `[m, n]`, or `[m, n / 2]` behind a gate.
+    Act(DeviceSlice<Act>),
     /// `[m, n]`
-    pub(crate) out: u64,
+    F32(DeviceSlice<f32>),
+}
+
+impl GemmArgs {
+    /// Asserts in debug builds that the slices hold a product of `m` rows and this shape.
+    pub(crate) fn check(&self, m: u32, shape: GemmShape) {
+        let (m, n, k) = (u64::from(m), u64::from(shape.n), u64::from(shape.k));
+        debug_assert!(self.x.len() >= m * k, "{m} rows of {shape:?}: x is {:?}", self.x);
+        debug_assert!(self.w.len() >= n * k, "{shape:?}: w is {:?}", self.w);
+        let room = match (shape.out, self.out) {
+            (GemmOut::Device, GemmResult::Act(out)) => out.len() >= m * n,
+            (GemmOut::Gated, GemmResult::Act(out)) => out.len() >= m * n / 2,
+            (GemmOut::F32 | GemmOut::AddF32, GemmResult::F32(out)) => out.len() >= m * n,
+            _ => false,
+        };
+        debug_assert!(room, "{m} rows of {shape:?}: out is {:?}", self.out);
+    }
+}
+
+impl GemmResult {
+    /// The bytes of it.
+    pub(crate) fn as_bytes(self) -> DeviceSlice<u8> {
+        match self {
+            Self::Act(out) => out.as_bytes(),
+            Self::F32(out) => out.as_bytes(),
+        }
+    }
 }
 
 /// The opened library with its handle.
@@ -237,40 +272,40 @@ impl Problem {
         matches!(code, Ok(0)) && result.workspace_size as u64 <= WORKSPACE_BYTES
     }
 
-    /// Queues the product with the given algorithm and a workspace of `WORKSPACE_BYTES`.
-    ///
-    /// # Safety
-    /// The addresses hold what `GemmArgs` says for this problem's sizes, and nothing else uses the
-    /// workspace until the stream has passed this.
-    pub(crate) unsafe fn run(
+    /// Queues the product with the given algorithm and a workspace of `WORKSPACE_BYTES`, which nothing else uses
+    /// until the stream has passed this.
+    pub(crate) fn run(
         &self,
         stream: &Stream,
         algo: &MatmulAlgo,
-        args: GemmArgs,
-        workspace: u64,
+        args: &GemmArgs,
+        workspace: DeviceSlice<u8>,
     ) -> Result<(), CudaError> {
+        args.check(self.m, self.shape);
+        debug_assert!(workspace.len() >= WORKSPACE_BYTES, "{workspace:?}");
         let alpha = 1f32;
         let beta = if self.shape.out == GemmOut::AddF32 { 1f32 } else { 0f32 };
         let [w, x, out] = self.layouts;
         let pointer = |address: u64| std::ptr::without_provenance_mut::<c_void>(address as usize);
+        let result = pointer(args.out.as_bytes().address());
         // SAFETY: descriptors are live; alpha and beta are read before the call returns (host pointer
-        // mode is the default); the caller vouches for the addresses.
+        // mode is the default); the addresses are the device's and were checked above for this problem's sizes.
         let code = unsafe {
             self.blas.api.cublasLtMatmul(
                 self.blas.handle,
                 self.desc,
                 (&raw const alpha).cast(),
-                pointer(args.w),
+                pointer(args.w.address()),
                 w,
-                pointer(args.x),
+                pointer(args.x.address()),
                 x,
                 (&raw const beta).cast(),
-                pointer(args.out),
+                result,
                 out,
-                pointer(args.out),
+                result,
                 out,
                 std::ptr::from_ref(algo),
-                pointer(workspace),
+                pointer(workspace.address()),
                 WORKSPACE_BYTES as usize,
                 stream.handle,
             )?

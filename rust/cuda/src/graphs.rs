@@ -123,9 +123,8 @@ fn record_steps(model: &Arc<Model>, shared: &Shared) {
     shared.record_wanted(|shape| {
         let keeps: Arc<Model> = Arc::clone(model);
         GraphExec::capture(&stream, keeps, || {
-            // SAFETY: the stream is being captured; replays run on the one stream of all steps, each
-            // behind a step whose padded sizes are `shape`.
-            unsafe { model.step(&stream, shape) }
+            // Replays run on the one stream of all steps, each behind metadata of a step of this shape.
+            model.step(&stream, shape)
         })
     });
 }

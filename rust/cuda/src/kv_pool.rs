@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::CudaError;
 use crate::arena::Region;
 use crate::context::Context;
+use crate::device_slice::{DevicePtr, Kv};
 use crate::memory::fill;
 use crate::stream::Stream;
 
@@ -13,13 +14,30 @@ use crate::stream::Stream;
 #[derive(Debug)]
 pub(crate) struct KvPool {
     /// First block.
-    pub(crate) base: u64,
+    base: DevicePtr<Kv>,
     /// Bytes from a block to the next.
-    pub(crate) block_stride: u64,
+    block_stride: u64,
     /// Bytes from a layer to the next in a block.
-    pub(crate) layer_stride: u64,
+    layer_stride: u64,
     /// Touched at load and by `resize` only.
     backing: Mutex<Backing>,
+}
+
+/// The cache as one layer sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KvLayer {
+    /// First block.
+    pub(crate) base: DevicePtr<Kv>,
+    /// Bytes from a block to the next, and to this layer in a block.
+    pub(crate) block_stride: u64,
+    pub(crate) layer_offset: u64,
+}
+
+impl KvLayer {
+    /// The layer's part of the first block.
+    pub(crate) fn start(self) -> DevicePtr<Kv> {
+        DevicePtr::new(self.base.address() + self.layer_offset)
+    }
 }
 
 /// ```text
@@ -43,9 +61,15 @@ impl KvPool {
     ) -> Result<Self, CudaError> {
         let mut region = Region::reserve(context, most_bytes.max(bytes))?;
         region.grow_to(bytes)?;
-        let (base, layer_stride) = (region.base(), block_stride / num_layers);
+        let (base, layer_stride) = (region.base().cast(), block_stride / num_layers);
         let backing = Mutex::new(Backing { region, cleared: 0 });
         Ok(Self { base, block_stride, layer_stride, backing })
+    }
+
+    /// The pool as layer `index` sees it.
+    pub(crate) fn layer(&self, index: usize) -> KvLayer {
+        let layer_offset = index as u64 * self.layer_stride;
+        KvLayer { base: self.base, block_stride: self.block_stride, layer_offset }
     }
 
     /// Queues a fill with zeros of what was not filled yet: fresh memory may hold NaN, which survives a
@@ -64,7 +88,7 @@ impl KvPool {
         let resized = backing.region.shrink_to(bytes).and_then(|()| backing.region.grow_to(bytes));
         // Pieces that went may come back with anything in them; pieces that came before a failure are
         // there to be used.
-        backing.cleared = backing.cleared.min(backing.region.mapped_bytes());
+        backing.cleared = backing.cleared.min(backing.region.mapped().len());
         let cleared = backing.clear(stream);
         resized.and(cleared)
     }
@@ -86,9 +110,9 @@ impl KvPool {
 
 impl Backing {
     fn clear(&mut self, stream: &Stream) -> Result<(), CudaError> {
-        let mapped = self.region.mapped_bytes();
-        fill(stream, self.region.base() + self.cleared, 0, (mapped - self.cleared) as usize)?;
-        self.cleared = mapped;
+        let mapped = self.region.mapped();
+        fill(stream, mapped.from(self.cleared), 0)?;
+        self.cleared = mapped.len();
         Ok(())
     }
 }
@@ -131,7 +155,7 @@ mod tests {
         pool.resize(&stream, 5 * piece).unwrap();
         let fills: Vec<_> = fake::calls("cuMemsetD8Async")
             .into_iter()
-            .map(|(_, address, bytes)| ((address - pool.base) / piece, bytes / piece))
+            .map(|(_, address, bytes)| ((address - pool.base.address()) / piece, bytes / piece))
             .collect();
         assert_eq!(fills, [(0, 2), (2, 1), (3, 1), (3, 2), (4, 1)]);
     }

@@ -147,7 +147,7 @@ impl Lane {
                 convert(&self.values, conversion, device_type, buffer.as_mut_slice())
             }
         };
-        let destination = job.address + chunk.start * element_bytes;
+        let destination = job.destination.from(chunk.start * element_bytes);
         copy_to_device(&self.stream, destination, buffer, used)?;
         copied.record(&self.stream)
     }
@@ -186,6 +186,7 @@ const CHUNK_ELEMENTS: u64 = 2 << 20;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device_slice::DeviceSlice;
     use ingle_model::TensorView;
 
     fn job(rows: u32, cols: u32, offset: u64, conversion: Conversion) -> CopyJob {
@@ -198,7 +199,7 @@ mod tests {
             rows,
             cols,
         };
-        CopyJob { view, conversion, address: 0 }
+        CopyJob { view, conversion, destination: DeviceSlice::default() }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::CudaError;
 use crate::context::Context;
+use crate::device_slice::DeviceSlice;
 use crate::stream::Stream;
 use crate::sys::driver::*;
 
@@ -74,123 +75,143 @@ impl Drop for PinnedBuffer {
 /// Queues a copy of the first `bytes` bytes of `source` to the device.
 ///
 /// The caller keeps `source` unchanged until the stream has passed the copy.
-pub(crate) fn copy_to_device(
+pub(crate) fn copy_to_device<T>(
     stream: &Stream,
-    destination: CuDevicePtr,
+    destination: DeviceSlice<T>,
     source: &PinnedBuffer,
     bytes: usize,
 ) -> Result<(), CudaError> {
-    assert!(bytes <= source.bytes, "copy of {bytes} bytes from {} pinned ones", source.bytes);
-    let api = &stream.context.driver.api;
-    // SAFETY: `source` has that many bytes (asserted) and lives as the caller promises; `destination`
-    // comes from a region whose size the layouts were computed from.
-    let code = unsafe {
-        api.cuMemcpyHtoDAsync_v2(destination, source.pointer.cast(), bytes, stream.handle)?
-    };
-    stream.context.check("cuMemcpyHtoDAsync", code)
+    copy_from_offset(stream, destination, source, 0, bytes)
 }
 
-/// Queues a copy of `bytes` bytes from the device to `offset` of `destination`.
+/// Queues a copy of `bytes` bytes from the device to `destination`.
 ///
 /// The caller reads `destination` only after the stream has passed the copy.
-pub(crate) fn copy_to_host(
+pub(crate) fn copy_to_host<T>(
     stream: &Stream,
     destination: &PinnedBuffer,
-    source: CuDevicePtr,
+    source: DeviceSlice<T>,
     bytes: usize,
 ) -> Result<(), CudaError> {
-    assert!(bytes <= destination.bytes, "copy of {bytes} bytes to {} ones", destination.bytes);
-    let api = &stream.context.driver.api;
-    // SAFETY: as `copy_to_device`, the other way.
-    let code = unsafe {
-        api.cuMemcpyDtoHAsync_v2(destination.pointer.cast(), source, bytes, stream.handle)?
-    };
-    stream.context.check("cuMemcpyDtoHAsync", code)
+    copy_to_offset(stream, destination, 0, source, bytes)
 }
 
 /// Copies ordinary host memory to the device and waits. For load only.
-pub(crate) fn upload(
+pub(crate) fn upload<T>(
     stream: &Stream,
-    destination: CuDevicePtr,
+    destination: DeviceSlice<T>,
     source: &[u8],
 ) -> Result<(), CudaError> {
     if source.is_empty() {
         return Ok(());
     }
+    check_room("upload", destination, source.len());
     let api = &stream.context.driver.api;
-    // SAFETY: `source` outlives the copy, since the stream is synchronised before returning.
+    // SAFETY: `source` outlives the copy, since the stream is synchronised before returning; the destination has
+    // room for it (checked) in a region that its owner keeps mapped.
     let code = unsafe {
-        api.cuMemcpyHtoDAsync_v2(destination, source.as_ptr().cast(), source.len(), stream.handle)?
+        let (address, pointer) = (destination.address(), source.as_ptr().cast());
+        api.cuMemcpyHtoDAsync_v2(address, pointer, source.len(), stream.handle)?
     };
     stream.context.check("cuMemcpyHtoDAsync", code)?;
     stream.synchronise()
 }
 
-/// Queues a fill of `bytes` bytes.
-pub(crate) fn fill(
+/// Queues a fill of every byte.
+pub(crate) fn fill<T>(
     stream: &Stream,
-    destination: CuDevicePtr,
+    destination: DeviceSlice<T>,
     value: u8,
-    bytes: usize,
 ) -> Result<(), CudaError> {
+    let bytes = destination.bytes() as usize;
     if bytes == 0 {
         return Ok(());
     }
     let api = &stream.context.driver.api;
-    // SAFETY: the range lies in a region of the arena, as the layouts computed it.
-    let code = unsafe { api.cuMemsetD8Async(destination, value, bytes, stream.handle)? };
+    // SAFETY: takes no host pointer; the slice lies in a region that its owner keeps mapped.
+    let code = unsafe { api.cuMemsetD8Async(destination.address(), value, bytes, stream.handle)? };
     stream.context.check("cuMemsetD8Async", code)
 }
 
 /// As `copy_to_device`, from `offset` of `source`.
-pub(crate) fn copy_from_offset(
+pub(crate) fn copy_from_offset<T>(
     stream: &Stream,
-    destination: CuDevicePtr,
+    destination: DeviceSlice<T>,
     source: &PinnedBuffer,
     offset: usize,
     bytes: usize,
 ) -> Result<(), CudaError> {
     assert!(offset + bytes <= source.bytes, "copy of {offset} + {bytes} of {}", source.bytes);
+    check_room("copy", destination, bytes);
     let api = &stream.context.driver.api;
-    // SAFETY: as `copy_to_device`; the offset stays inside the buffer (asserted).
+    // SAFETY: `source` has that many bytes behind the offset (asserted) and lives as the caller promises; the
+    // destination has room for them (checked) in a region that its owner keeps mapped.
     let code = unsafe {
         let pointer = source.pointer.add(offset).cast();
-        api.cuMemcpyHtoDAsync_v2(destination, pointer, bytes, stream.handle)?
+        api.cuMemcpyHtoDAsync_v2(destination.address(), pointer, bytes, stream.handle)?
     };
     stream.context.check("cuMemcpyHtoDAsync", code)
 }
 
 /// As `copy_to_host`, to `offset` of `destination`.
-pub(crate) fn copy_to_offset(
+pub(crate) fn copy_to_offset<T>(
     stream: &Stream,
     destination: &PinnedBuffer,
     offset: usize,
-    source: CuDevicePtr,
+    source: DeviceSlice<T>,
     bytes: usize,
 ) -> Result<(), CudaError> {
     assert!(offset + bytes <= destination.bytes, "{offset} + {bytes} of {}", destination.bytes);
+    check_room("copy", source, bytes);
     let api = &stream.context.driver.api;
-    // SAFETY: as `copy_to_host`; the offset stays inside the buffer (asserted).
+    // SAFETY: the destination has that many bytes behind the offset (asserted), and nobody reads them before the
+    // stream has passed the copy (the caller's promise, kept by the step's event); the source holds as many
+    // (checked).
     let code = unsafe {
         let pointer = destination.pointer.add(offset).cast();
-        api.cuMemcpyDtoHAsync_v2(pointer, source, bytes, stream.handle)?
+        api.cuMemcpyDtoHAsync_v2(pointer, source.address(), bytes, stream.handle)?
     };
     stream.context.check("cuMemcpyDtoHAsync", code)
 }
 
 /// Copies ordinary host memory: the driver takes its own copy before the call returns, waiting for the
 /// stream first. Too slow for every step.
-pub(crate) fn copy_pageable(
+pub(crate) fn copy_pageable<T>(
     stream: &Stream,
-    destination: CuDevicePtr,
+    destination: DeviceSlice<T>,
     words: &[u32],
 ) -> Result<(), CudaError> {
     let api = &stream.context.driver.api;
     let bytes = size_of_val(words);
+    check_room("copy", destination, bytes);
     // SAFETY: pageable memory is staged before the call returns (driver API, "API synchronization
-    // behavior"), so `words` need not outlive it; the destination is a buffer laid out for it.
+    // behavior"), so `words` need not outlive it; the destination has room for it (checked).
     let code = unsafe {
-        api.cuMemcpyHtoDAsync_v2(destination, words.as_ptr().cast(), bytes, stream.handle)?
+        let (address, pointer) = (destination.address(), words.as_ptr().cast());
+        api.cuMemcpyHtoDAsync_v2(address, pointer, bytes, stream.handle)?
     };
     stream.context.check("cuMemcpyHtoDAsync", code)
+}
+
+fn check_room<T>(what: &str, slice: DeviceSlice<T>, bytes: usize) {
+    assert!(bytes as u64 <= slice.bytes(), "{what} of {bytes} bytes, device side {slice:?}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device_slice::DevicePtr;
+    use crate::fake;
+
+    #[test]
+    #[should_panic(expected = "copy of 44 bytes, device side 10 u32 at 0x1000")]
+    fn a_copy_stays_in_its_slice() {
+        let context = fake::context();
+        let stream = Stream::new(&context).unwrap();
+        let buffer = PinnedBuffer::new(&context, 100).unwrap();
+        let slice = DeviceSlice::<u32>::new(DevicePtr::new(4096), 10);
+        copy_to_device(&stream, slice, &buffer, 40).unwrap();
+        assert_eq!(fake::calls("cuMemcpyHtoDAsync"), [("cuMemcpyHtoDAsync", 4096, 40)]);
+        let _ = copy_to_device(&stream, slice, &buffer, 44);
+    }
 }

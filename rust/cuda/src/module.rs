@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::CudaError;
 use crate::context::Context;
 use crate::contract::Dims;
+use crate::device_slice::{DevicePtr, DeviceSlice};
 use crate::stream::Stream;
 use crate::sys::driver::*;
 
@@ -207,6 +208,25 @@ pub(crate) enum Arg<'a> {
     Dims(&'a Dims),
     /// A tensor map, by value.
     Map(&'a TensorMap),
+}
+
+impl<T> From<DevicePtr<T>> for Arg<'_> {
+    fn from(pointer: DevicePtr<T>) -> Self {
+        Self::Bits(pointer.address())
+    }
+}
+
+impl<T> From<DeviceSlice<T>> for Arg<'_> {
+    fn from(slice: DeviceSlice<T>) -> Self {
+        Self::Bits(slice.address())
+    }
+}
+
+/// `None` is a null pointer.
+impl<T> From<Option<DeviceSlice<T>>> for Arg<'_> {
+    fn from(slice: Option<DeviceSlice<T>>) -> Self {
+        Self::Bits(slice.map_or(0, DeviceSlice::address))
+    }
 }
 
 impl From<u64> for Arg<'_> {

@@ -2,24 +2,21 @@
 //! `tune.rs` does the measuring.
 
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use ingle_model::ModelSpec;
-
 use crate::CudaError;
-use crate::buffers::{BufferSizes, Buffers};
+use crate::buffers::BufferSizes;
 use crate::contract::Dims;
 use crate::gemm::Blas;
 use crate::kernels::Kernels;
 use crate::memory::upload;
+use crate::operands::operands_of;
 use crate::product::Products;
 use crate::setup::{Memory, Setup};
-use crate::shapes::{GemmOut, GemmShape, Shapes, activation_kind, gemm_shapes};
+use crate::shapes::{GemmOut, GemmShape, activation_kind, gemm_shapes};
 use crate::stream::Stream;
 use crate::stream_gemm::OwnProduct;
-use crate::tune::{Operands, Tuner};
-use crate::weights::{FeedForwardWeights, Weights};
+use crate::tune::Tuner;
 
 /// What algorithms are picked with.
 pub(crate) struct Picking<'a> {
@@ -43,16 +40,17 @@ impl Picking<'_> {
         let cache = setup.cache("products")?;
         let sizes = BufferSizes::new(&setup.spec, &setup.engine, &setup.attention);
         let (layer_shapes, head) = gemm_shapes(&setup.spec);
-        let operands = operands(&setup.spec, &self.memory.weight_layout.weights, buffers);
+        let operands = operands_of(&setup.spec, &self.memory.weight_layout.weights, buffers);
         if measure {
             // As varied as activations are: constants draw less power, and so flatter the clock.
             let noise = noise(setup.f16());
             for (shape, operand) in &operands {
                 let rows = if *shape == head { sizes.samples } else { sizes.tokens };
-                let bytes = rows * u64::from(shape.k) * 2;
+                let x = operand.x.slice(0, rows * u64::from(shape.k)).as_bytes();
+                let bytes = x.len();
                 for start in (0..bytes).step_by(noise.len()) {
                     let part = &noise[..noise.len().min((bytes - start) as usize)];
-                    upload(self.stream, operand.x + start, part)?;
+                    upload(self.stream, x.from(start), part)?;
                 }
             }
         }
@@ -109,36 +107,4 @@ fn noise(f16: bool) -> Vec<u8> {
         bytes.extend_from_slice(&bits.to_le_bytes());
     }
     bytes
-}
-
-/// Buffers and weights that each product is measured on: those that steps use.
-fn operands(
-    spec: &ModelSpec,
-    weights: &Weights,
-    buffers: &Buffers,
-) -> HashMap<GemmShape, Operands> {
-    let mut operands: HashMap<GemmShape, Operands> = HashMap::new();
-    let mut add = |shape: GemmShape, weight: u64, x: u64, out: u64| {
-        let entry = operands.entry(shape);
-        entry.or_insert_with(|| Operands { weights: Vec::new(), x, out }).weights.push(weight);
-    };
-    let branch = if spec.post_norms { buffers.branch } else { buffers.residual };
-    let shapes = Shapes::of(spec);
-    for layer in &weights.layers {
-        add(shapes.qkv, layer.qkv, buffers.normed, buffers.qkv);
-        add(shapes.output, layer.output, buffers.attended, branch);
-        match layer.feed_forward {
-            FeedForwardWeights::Dense { gate_up, down, intermediate_size, .. } => {
-                add(shapes.gate_up(intermediate_size), gate_up, buffers.normed, buffers.gate_up);
-                add(shapes.gated(intermediate_size), gate_up, buffers.normed, buffers.gated);
-                add(shapes.down(intermediate_size), down, buffers.gated, branch);
-            }
-            FeedForwardWeights::Moe { router, spec, .. } => {
-                let shape = shapes.router(spec.num_experts);
-                add(shape, router, buffers.normed, buffers.router_logits);
-            }
-        }
-    }
-    add(shapes.head, weights.lm_head, buffers.sampled, buffers.logits);
-    operands
 }

@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 
 use crate::CudaError;
+use crate::device_slice::DeviceSlice;
 use crate::gemm::{GemmArgs, Problem};
 use crate::shapes::GemmShape;
 use crate::stream::Stream;
@@ -27,21 +28,15 @@ pub(crate) enum Product {
 
 impl Product {
     /// Queues the product; `workspace` has `WORKSPACE_BYTES`.
-    ///
-    /// # Safety
-    /// As `Problem::run`.
-    pub(crate) unsafe fn run(
+    pub(crate) fn run(
         &self,
         stream: &Stream,
-        args: GemmArgs,
-        workspace: u64,
+        args: &GemmArgs,
+        workspace: DeviceSlice<u8>,
     ) -> Result<(), CudaError> {
-        // SAFETY: the caller's promise.
-        unsafe {
-            match self {
-                Self::Library { problem, algo } => problem.run(stream, algo, args, workspace),
-                Self::Own(own) => own.run(stream, args),
-            }
+        match self {
+            Self::Library { problem, algo } => problem.run(stream, algo, args, workspace),
+            Self::Own(own) => own.run(stream, args),
         }
     }
 }
@@ -50,12 +45,15 @@ impl Product {
 #[derive(Debug)]
 pub(crate) struct Products {
     products: HashMap<(u32, GemmShape), Product>,
-    workspace: u64,
+    workspace: DeviceSlice<u8>,
 }
 
 impl Products {
     /// Products that share one workspace of `WORKSPACE_BYTES`; they run one after another.
-    pub(crate) fn new(products: HashMap<(u32, GemmShape), Product>, workspace: u64) -> Self {
+    pub(crate) fn new(
+        products: HashMap<(u32, GemmShape), Product>,
+        workspace: DeviceSlice<u8>,
+    ) -> Self {
         Self { products, workspace }
     }
 
@@ -64,11 +62,8 @@ impl Products {
         self.products.contains_key(&(m, shape))
     }
 
-    /// Queues a product.
-    ///
-    /// # Safety
-    /// As `Problem::run`; the stream is the one that all steps share, or is being captured.
-    pub(crate) unsafe fn run(
+    /// Queues a product on the stream that all steps share, or on one that is being captured.
+    pub(crate) fn run(
         &self,
         stream: &Stream,
         m: u32,
@@ -78,7 +73,6 @@ impl Products {
         let product = self.products.get(&(m, shape)).ok_or_else(|| {
             CudaError::Unsupported(format!("no plan for a product of {m} rows, {shape:?}"))
         })?;
-        // SAFETY: the caller's promise.
-        unsafe { product.run(stream, args, self.workspace) }
+        product.run(stream, &args, self.workspace)
     }
 }

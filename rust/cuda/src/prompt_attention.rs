@@ -25,7 +25,8 @@ pub(crate) fn kv_maps(
     let head = row * u64::from(shape.block_size);
     let dims = [shape.head_dim, shape.block_size, shape.num_kv_heads, 2].map(u64::from);
     let dims = [dims[0], dims[1], dims[2], dims[3], kv.most_blocks()];
-    let strides = [row, head, head * u64::from(shape.num_kv_heads), kv.block_stride];
+    let stride = kv.layer(0).block_stride;
+    let strides = [row, head, head * u64::from(shape.num_kv_heads), stride];
     let box_dims = [64, shape.block_size.min(launch.kv_tile), 1, 1, 1];
     let data_type =
         if shape.f16 { TENSOR_MAP_DATA_TYPE_FLOAT16 } else { TENSOR_MAP_DATA_TYPE_BFLOAT16 };
@@ -39,7 +40,7 @@ pub(crate) fn kv_maps(
                     &raw mut map,
                     data_type,
                     5,
-                    kv.base + layer * kv.layer_stride,
+                    kv.layer(layer).start().address(),
                     dims.as_ptr(),
                     strides.as_ptr(),
                     box_dims.as_ptr(),
@@ -62,6 +63,6 @@ pub(crate) struct KvShape {
     pub(crate) head_dim: u32,
     pub(crate) block_size: u32,
     pub(crate) num_kv_heads: u32,
-    pub(crate) num_layers: u64,
+    pub(crate) num_layers: usize,
     pub(crate) f16: bool,
 }

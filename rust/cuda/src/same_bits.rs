@@ -2,12 +2,13 @@
 //! only, under `--deterministic`: the library promises it nowhere, so each pick has to show it.
 
 use crate::CudaError;
+use crate::device_slice::DeviceSlice;
 use crate::gemm::GemmArgs;
 use crate::memory::{PinnedBuffer, copy_to_offset, fill, upload};
+use crate::operands::Operands;
 use crate::product::Product;
 use crate::shapes::{GemmOut, GemmShape};
 use crate::stream::Stream;
-use crate::tune::Operands;
 
 /// One shape to be checked.
 pub(crate) struct RowBits<'a> {
@@ -15,7 +16,7 @@ pub(crate) struct RowBits<'a> {
     pub(crate) operands: &'a Operands,
     pub(crate) shape: GemmShape,
     /// Of `WORKSPACE_BYTES`.
-    pub(crate) workspace: u64,
+    pub(crate) workspace: DeviceSlice<u8>,
 }
 
 impl RowBits<'_> {
@@ -36,13 +37,13 @@ impl RowBits<'_> {
         let mut host = PinnedBuffer::new(&self.stream.context, 2 * SHOWN * row_bytes)?;
         for (m, product) in products {
             let (m, out) = (*m as usize, self.operands.out);
-            fill(self.stream, out, 0, m * row_bytes)?;
+            let result = out.as_bytes();
+            fill(self.stream, result.slice(0, (m * row_bytes) as u64), 0)?;
             let args = GemmArgs { x: self.operands.x, w: self.operands.weights[0], out };
-            // SAFETY: as `Tuner::run`.
-            unsafe { product.run(self.stream, args, self.workspace)? };
+            product.run(self.stream, &args, self.workspace)?;
             let rows = shown(m);
             for (place, row) in rows.iter().enumerate() {
-                let source = out + (row * row_bytes) as u64;
+                let source = result.row(*row as u64, row_bytes as u64);
                 copy_to_offset(self.stream, &host, place * row_bytes, source, row_bytes)?;
             }
             self.stream.synchronise()?;

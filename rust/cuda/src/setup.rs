@@ -1,37 +1,28 @@
-//! The steps of loading: what is decided first, memory, then weights, kernels and cuBLASLt beside each
-//! other, then algorithms. The loading thread and its helpers; `start.rs` calls them in order.
+//! What is decided before anything is loaded: sizes, launches, the division of memory; and the model put together
+//! in the end. The loading thread; `start.rs` calls it in order.
 
 use std::sync::Arc;
 
-use ingle_model::{CopyPlan, FeedForwardSpec, ModelSpec, WeightSource, WeightType};
+use ingle_model::{CopyPlan, FeedForwardSpec, ModelSpec, WeightType};
 
 use crate::CudaError;
-use crate::arena::Region;
+use crate::arena::{LayoutBuilder, Region};
 use crate::attention_launch::AttentionLaunch;
 use crate::budget::{BudgetInputs, MemoryBudget};
 use crate::buffers::{BufferSizes, Buffers};
 use crate::builds::HEAD_DIMS;
 use crate::cache::Cache;
-use crate::compile::Compiler;
+use crate::clock::Clock;
 use crate::config::{CudaConfig, DeviceType};
 use crate::context::Context;
 use crate::contract::{Dims, MAX_EXPERTS, MAX_EXPERTS_PER_TOKEN, MAX_STEP_ROWS};
 use crate::dims::{Buckets, EngineDims};
-use crate::gemm::Blas;
 use crate::kernels::Kernels;
 use crate::kv_pool::KvPool;
-use crate::loader::load_weights;
-use crate::memory::fill;
 use crate::model::Model;
-use crate::picking::Picking;
-use crate::prebuilt::read_prebuilt;
 use crate::product::Products;
-use crate::program::{KernelSettings, Program};
 use crate::prompt_attention::{KvShape, PromptAttention, kv_maps};
 use crate::prompt_launch::PromptLaunch;
-use crate::registry::HEADERS;
-use crate::start::Clock;
-use crate::stream::Stream;
 use crate::weights::WeightLayout;
 
 /// What is fixed before memory is taken.
@@ -42,7 +33,7 @@ pub(crate) struct Setup {
     pub(crate) engine: EngineDims,
     pub(crate) attention: AttentionLaunch,
     prompt_attention: Option<PromptLaunch>,
-    f16_device: bool,
+    pub(crate) f16_device: bool,
     windows: Vec<u32>,
 }
 
@@ -52,18 +43,8 @@ pub(crate) struct Memory {
     pub(crate) weight_layout: WeightLayout,
     pub(crate) buffers: Buffers,
     weights: Region,
-    state: Region,
-    kv: KvPool,
-}
-
-/// What loading brings.
-pub(crate) struct Parts {
-    pub(crate) kernels: Kernels,
-    pub(crate) kernels_compiled: usize,
-    pub(crate) products: Products,
-    pub(crate) products_measured: usize,
-    pub(crate) bytes_read: u64,
-    pub(crate) libraries: Vec<String>,
+    pub(crate) state: Region,
+    pub(crate) kv: KvPool,
 }
 
 impl Setup {
@@ -137,12 +118,13 @@ impl Setup {
         let context = &self.context;
         let (free_bytes, total_bytes) = context.memory_info()?;
         let num_plans = self.windows.len() as u64;
+        let measuring = LayoutBuilder::measuring();
         let buffer_bytes =
-            Buffers::layout(0, &self.spec, &self.engine, &self.attention, num_plans).1;
+            Buffers::layout(measuring, &self.spec, &self.engine, &self.attention, num_plans).1;
         let head_bytes = u64::from(self.engine.block_size) * u64::from(self.spec.head_dim) * 2;
         let layer_bytes = 2 * u64::from(self.spec.num_kv_heads) * head_bytes;
         let block_stride = layer_bytes * self.spec.layers.len() as u64;
-        let weight_bytes = WeightLayout::new(0, &self.spec, plan)?.bytes;
+        let weight_bytes = WeightLayout::new(measuring, &self.spec, plan)?.bytes;
         let budget = MemoryBudget::new(&BudgetInputs {
             total_bytes,
             free_bytes,
@@ -159,15 +141,16 @@ impl Setup {
             },
         })?;
         clock.time("memory mapped", || {
-            let weights = Region::mapped(context, weight_bytes)?;
-            let state = Region::mapped(context, buffer_bytes)?;
+            let weights = Region::backed(context, weight_bytes)?;
+            let state = Region::backed(context, buffer_bytes)?;
             // The whole card's worth of addresses, so that the pool can grow where it stands.
             let (kv_bytes, num_layers) = (budget.kv_cache_bytes, self.spec.layers.len() as u64);
             let kv = KvPool::new(context, kv_bytes, total_bytes, block_stride, num_layers)?;
+            let layout = LayoutBuilder::over(&state);
             let (buffers, _) =
-                Buffers::layout(state.base(), &self.spec, &self.engine, &self.attention, num_plans);
+                Buffers::layout(layout, &self.spec, &self.engine, &self.attention, num_plans);
             Ok(Memory {
-                weight_layout: WeightLayout::new(weights.base(), &self.spec, plan)?,
+                weight_layout: WeightLayout::new(LayoutBuilder::over(&weights), &self.spec, plan)?,
                 buffers,
                 weights,
                 state,
@@ -175,92 +158,6 @@ impl Setup {
                 budget,
             })
         })
-    }
-
-    /// Weights, kernels and cuBLASLt beside each other. Stored algorithms are made ready while weights
-    /// still come; new ones are measured on the weights, when the machine is quiet.
-    pub(crate) fn load_parts(
-        &self,
-        memory: &Memory,
-        source: &Arc<dyn WeightSource>,
-        stream: &Stream,
-        clock: &Clock,
-    ) -> Result<Parts, CudaError> {
-        let context = &self.context;
-        fill(stream, memory.state.base(), 0, memory.state.mapped_bytes() as usize)?;
-        memory.kv.clear(stream)?;
-        std::thread::scope(|scope| {
-            let weights = scope.spawn(|| {
-                clock.time("weights", || {
-                    let threads = self.config.load_threads.max(1) as usize;
-                    let jobs = &memory.weight_layout.jobs;
-                    load_weights(context, source.as_ref(), jobs, self.f16_device, threads)
-                })
-            });
-            let kernels = scope.spawn(|| {
-                clock.time("kernels", || {
-                    context.make_current()?;
-                    self.build_kernels()
-                })
-            });
-            let blas = clock.time("cuBLASLt", || {
-                Blas::open(context, &self.config.libraries, self.f16_device).map(Arc::new)
-            })?;
-            let (kernels, kernels_compiled, nvrtc) = joined(kernels)?;
-            let picking = Picking { setup: self, memory, blas: &blas, kernels: &kernels, stream };
-            let stored = clock.time("stored algorithms", || picking.products(false))?;
-            let bytes_read = joined(weights)?;
-            let (products, products_measured) = match stored {
-                Some(stored) => stored,
-                None => clock.time("algorithms measured", || picking.measured())?,
-            };
-            stream.synchronise()?;
-            let cublaslt = format!("cuBLASLt {} {}", blas.version()?, blas.path());
-            let driver = format!("driver CUDA {}", context.driver.version()?);
-            let libraries = vec![driver, nvrtc, cublaslt];
-            Ok(Parts {
-                kernels,
-                kernels_compiled,
-                products,
-                products_measured,
-                bytes_read,
-                libraries,
-            })
-        })
-    }
-
-    fn build_kernels(&self) -> Result<(Kernels, usize, String), CudaError> {
-        let settings = KernelSettings {
-            dims: Dims::of(&self.spec, &self.engine),
-            f16_device: self.f16_device,
-        };
-        let programs = Program::of(&self.spec, &self.context.info.limits);
-        let compiler = match (Compiler::open(&self.config.libraries), &self.config.prebuilt_kernels)
-        {
-            (Ok(compiler), _) => compiler,
-            (Err(missing), None) => {
-                return Err(CudaError::Unsupported(format!(
-                    "no kernels: this build carries none that are built ahead, and NVRTC, which would \
-                     compile them, is missing ({missing}); install the extra cuda13"
-                )));
-            }
-            (Err(missing), Some(folder)) => {
-                let limits = &self.context.info.limits;
-                let codes = read_prebuilt(folder, limits, &programs, &settings)?;
-                let kernels = Kernels::load(&self.context, &programs, &codes, &settings)?;
-                let found = format!("kernels built ahead, slower than exact ones: {missing}");
-                return Ok((kernels, 0, found));
-            }
-        };
-        let cache = self.cache("kernels")?;
-        let units: Vec<_> = programs.iter().map(|program| program.unit(&settings)).collect();
-        let threads = std::thread::available_parallelism().map_or(4, usize::from);
-        let arch = self.context.info.arch();
-        let (cubins, compiled) =
-            compiler.build(&units, &HEADERS, &arch, cache.as_ref(), threads)?;
-        let kernels = Kernels::load(&self.context, &programs, &cubins, &settings)?;
-        let (major, minor) = compiler.version;
-        Ok((kernels, compiled, format!("NVRTC {major}.{minor} {}", compiler.path())))
     }
 
     /// The cache's folder of this name, if anything is kept.
@@ -292,7 +189,7 @@ impl Setup {
                     head_dim: self.spec.head_dim,
                     block_size: self.engine.block_size,
                     num_kv_heads: self.spec.num_kv_heads,
-                    num_layers: self.spec.layers.len() as u64,
+                    num_layers: self.spec.layers.len(),
                     f16: self.f16_device,
                 };
                 let kv_maps = kv_maps(&self.context, &memory.kv, &launch, &shape)?;
@@ -318,16 +215,6 @@ impl Setup {
             deterministic: self.config.deterministic,
             _regions: vec![memory.weights, memory.state],
         })
-    }
-}
-
-fn joined<T>(
-    thread: std::thread::ScopedJoinHandle<'_, Result<T, CudaError>>,
-) -> Result<T, CudaError> {
-    match thread.join() {
-        Ok(result) => result,
-        // Our own mistake: it goes on as the panic it was.
-        Err(panic) => std::panic::resume_unwind(panic),
     }
 }
 

@@ -11,12 +11,11 @@ use crate::contract::{
     Bias, MAX_BANNED, MAX_BEST, MAX_LOGIT_BIAS, NONE, OpenJob, SLOT_HAS_MASK, SLOT_HAS_PENALTIES,
     Slot, StepHeader, StepSample, Words,
 };
+use crate::device_slice::DeviceSlice;
 use crate::dims::EngineDims;
 use crate::memory::{PinnedBuffer, copy_from_offset, copy_pageable};
 use crate::metadata::SlotRecord;
 use crate::model::Model;
-use crate::module::{Launch, args};
-use crate::registry::Entry;
 use crate::stream::Stream;
 
 /// Most alternatives that come back with a log-probability.
@@ -46,10 +45,10 @@ impl Staging {
 
     /// Queues a copy of the words to the device. Words that do not fit (`staging_bytes` says which step
     /// has such) go as pageable memory, for which the driver may wait for the stream.
-    pub(crate) fn push(
+    pub(crate) fn push<T>(
         &mut self,
         stream: &Stream,
-        destination: u64,
+        destination: DeviceSlice<T>,
         words: &[u32],
     ) -> Result<(), CudaError> {
         if words.is_empty() {
@@ -149,18 +148,16 @@ pub(crate) fn open_slots(
         parameters.bias_len = sums.len() as u32;
         let mut words = [0; Slot::COUNT];
         parameters.write(&mut words);
-        staging.push(stream, buffers.slots + slot * SLOT_BYTES, &words)?;
+        staging.push(stream, buffers.slots.row(slot, 1), &words)?;
         let blocks: Vec<u32> = open.cached_blocks.iter().map(|block| block.0).collect();
-        let row_bytes = u64::from(model.engine.max_blocks) * 4;
-        staging.push(stream, buffers.block_table + slot * row_bytes, &blocks)?;
+        let row = buffers.block_table.row(slot, u64::from(model.engine.max_blocks));
+        staging.push(stream, row, &blocks)?;
         if let Some(mask) = mask {
-            staging.push(stream, model.mask_address(open.slot), mask)?;
+            staging.push(stream, model.mask_of(open.slot), mask)?;
         }
-        let address = buffers.bias + slot * u64::from(MAX_LOGIT_BIAS) * size_of::<Bias>() as u64;
-        staging.push(stream, address, &bias)?;
+        staging.push(stream, buffers.bias.row(slot, u64::from(MAX_LOGIT_BIAS)), &bias)?;
         let banned: Vec<u32> = params.min_tokens_banned.iter().map(|id| id.0).collect();
-        let address = buffers.banned + slot * u64::from(MAX_BANNED) * 4;
-        staging.push(stream, address, &banned)?;
+        staging.push(stream, buffers.banned.row(slot, u64::from(MAX_BANNED)), &banned)?;
         if params.has_penalties() {
             penalties.add(model, stream, staging, open)?;
         }
@@ -170,9 +167,9 @@ pub(crate) fn open_slots(
 
 impl Model {
     /// Where a slot's mask lies.
-    pub(crate) fn mask_address(&self, slot: ingle_core::SlotId) -> u64 {
-        let bytes = u64::from(self.spec.vocab_size.div_ceil(32)) * 4;
-        self.buffers.mask + u64::from(slot.0) * bytes
+    pub(crate) fn mask_of(&self, slot: ingle_core::SlotId) -> DeviceSlice<u32> {
+        let words = u64::from(self.spec.vocab_size.div_ceil(32));
+        self.buffers.mask.row(u64::from(slot.0), words)
     }
 }
 
@@ -221,16 +218,8 @@ impl PenaltyJobs {
         let buffers = &model.buffers;
         staging.push(stream, buffers.open_ids, &self.ids)?;
         staging.push(stream, buffers.open_jobs, &self.jobs)?;
-        let num_jobs = (self.jobs.len() / OpenJob::COUNT) as u32;
-        // SAFETY: counts has a row a slot, and slots and ids were checked by `check_opened`; the ids
-        // and jobs just queued fit their buffers (`add`; a step opens each slot at most once).
-        unsafe {
-            model.kernels.only(Entry::SampleOpen)?.launch(
-                stream,
-                Launch::linear(num_jobs, 1024),
-                args![&model.dims, buffers.counts, buffers.open_ids, buffers.open_jobs],
-            )?;
-        }
+        let jobs = buffers.open_jobs.slice(0, self.jobs.len() as u64);
+        model.launcher(stream).sample_open(buffers.counts, buffers.open_ids, jobs)?;
         self.ids.clear();
         self.jobs.clear();
         Ok(())
@@ -264,6 +253,7 @@ fn sampling_of(params: &SamplingParams, num_generated: u32, has_mask: bool) -> S
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device_slice::DevicePtr;
     use crate::fake;
 
     const ENGINE: EngineDims = EngineDims {
@@ -296,7 +286,8 @@ mod tests {
         let bytes = staging_bytes(128_256, &ENGINE, &SIZES);
         assert_eq!(bytes >> 20, 13);
         let mut staging = Staging::new(PinnedBuffer::new(&context, bytes as usize).unwrap());
-        let mut push = |words: u64| staging.push(&stream, 0, &vec![0; words as usize]).unwrap();
+        let room = DeviceSlice::<u32>::new(DevicePtr::new(1 << 20), 1 << 20);
+        let mut push = |words: u64| staging.push(&stream, room, &vec![0; words as usize]).unwrap();
         for _ in 0..ENGINE.max_rows {
             push(SLOT_BYTES / 4);
             push(u64::from(ENGINE.max_blocks));

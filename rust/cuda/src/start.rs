@@ -2,8 +2,8 @@
 //! once as can be. The loading thread; blocking.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use ingle_core::{CompletionSink, ExecutorShape};
 use ingle_model::{CopyPlan, ModelSpec, WeightSource};
@@ -11,19 +11,20 @@ use ingle_model::{CopyPlan, ModelSpec, WeightSource};
 use crate::CudaError;
 use crate::budget::MemoryBudget;
 use crate::buffers::OUT_BYTES;
+use crate::clock::Clock;
 use crate::config::CudaConfig;
 use crate::context::{Context, Driver};
 use crate::contract::{StepHeader, Words};
 use crate::dims::LIST_ROWS;
 use crate::executor::{BUFFER_SETS, CudaExecutor, STEPS_IN_FLIGHT};
 use crate::graphs::{Graphs, WarningSink};
+use crate::launch::RopeTable;
 use crate::launches::LaunchCounters;
 use crate::memory::{PinnedBuffer, upload};
 use crate::metadata::SlotRecord;
 use crate::model::{Model, StepShape};
-use crate::module::{Launch, args};
+use crate::parts::load_parts;
 use crate::prompt_launch::is_prompt;
-use crate::registry::Entry;
 use crate::setup::{Setup, check_supported};
 use crate::slots::{Staging, staging_bytes};
 use crate::stream::{Event, Stream};
@@ -93,7 +94,7 @@ impl CudaExecutor {
         let setup = Setup::new(spec, config, &context);
         let memory = setup.map_memory(plan, &clock)?;
         let stream = Stream::new(&context)?;
-        let parts = setup.load_parts(&memory, source, &stream, &clock)?;
+        let parts = load_parts(&setup, &memory, source, &stream, &clock)?;
         let budget = memory.budget.clone();
         let model = Arc::new(setup.model(memory, parts.kernels, parts.products)?);
         clock.time("tables and warm pass", || warm(&model, &stream))?;
@@ -121,46 +122,20 @@ impl CudaExecutor {
     }
 }
 
-/// Times phases from several threads.
-#[derive(Default)]
-pub(crate) struct Clock(Mutex<Vec<(&'static str, Duration)>>);
-
-impl Clock {
-    /// Runs the work and keeps its time under the name.
-    pub(crate) fn time<T>(
-        &self,
-        name: &'static str,
-        work: impl FnOnce() -> Result<T, CudaError>,
-    ) -> Result<T, CudaError> {
-        let start = Instant::now();
-        let result = work();
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((name, start.elapsed()));
-        result
-    }
-
-    fn into_phases(self) -> Vec<(&'static str, Duration)> {
-        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Fills the constant tables and runs each kernel once on a step without rows.
 fn warm(model: &Arc<Model>, stream: &Stream) -> Result<(), CudaError> {
     let buffers = &model.buffers;
     let tables = model.spec.rope.tables(model.engine.max_model_len - 1);
-    let half = tables.inv_freq.len() as u32;
     let bytes: Vec<u8> = tables.inv_freq.iter().flat_map(|f| f.to_le_bytes()).collect();
     upload(stream, buffers.inv_freq, &bytes)?;
     let bytes: Vec<u8> = model.windows.iter().flat_map(|w| w.to_le_bytes()).collect();
     upload(stream, buffers.windows, &bytes)?;
-    let positions = model.engine.max_model_len;
-    // SAFETY: the table was laid out for `positions` times `half` pairs, the frequencies are there.
-    unsafe {
-        model.kernels.only(Entry::RopeTable)?.launch(
-            stream,
-            Launch::linear((positions * half).div_ceil(256), 256),
-            args![buffers.inv_freq, tables.attention_factor, buffers.rope_table, positions, half],
-        )?;
-    }
+    model.launcher(stream).rope_table(&RopeTable {
+        inv_freq: buffers.inv_freq.slice(0, tables.inv_freq.len() as u64),
+        table: buffers.rope_table,
+        attention_factor: tables.attention_factor,
+        positions: model.engine.max_model_len,
+    })?;
     let mut words = [0; StepHeader::COUNT];
     StepHeader::empty().write(&mut words);
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -168,8 +143,8 @@ fn warm(model: &Arc<Model>, stream: &Stream) -> Result<(), CudaError> {
     let prompts = model.prompt_attention.is_some();
     for (tokens, has_prompts) in [(1, false), (model.buckets.largest(), prompts)] {
         let samples = tokens.min(LIST_ROWS);
-        // SAFETY: the metadata says that the step has no rows, so every row is padding.
-        unsafe { model.step(stream, StepShape { tokens, samples, has_prompts })? };
+        // The metadata says that the step has no rows: every row is padding.
+        model.step(stream, StepShape { tokens, samples, has_prompts })?;
     }
     stream.synchronise()
 }

@@ -3,10 +3,10 @@
 
 use crate::CudaError;
 use crate::builds::Variant;
-use crate::contract::{Dims, GEMM_THREADS};
+use crate::contract::Dims;
 use crate::gemm::GemmArgs;
 use crate::kernels::Kernels;
-use crate::module::{Kernel, Launch, args};
+use crate::launch::GemmStream;
 use crate::registry::Entry;
 use crate::shapes::GemmShape;
 use crate::stream::Stream;
@@ -15,21 +15,18 @@ use crate::stream_tile::rows_a_group;
 /// A product by gemm_stream.cu.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnProduct {
-    kernel: Kernel,
-    dims: Dims,
-    launch: Launch,
-    rows: u32,
-    activation: u32,
+    shape: GemmShape,
+    launch: GemmStream,
 }
 
 impl OwnProduct {
-    /// The builds for at least `rows` rows, fewest rows first. `activation`: 0 SiLU, 1 GELU.
+    /// The builds for at least `rows` rows, fewest rows first. `gate`: GATE_SILU or GATE_GELU_TANH.
     pub(crate) fn all(
         kernels: &Kernels,
         dims: Dims,
         num_sms: u32,
         (rows, shape): (u32, GemmShape),
-        activation: u32,
+        gate: u32,
     ) -> Vec<Self> {
         let built = || {
             kernels.builds(Entry::GemmStream).filter_map(|(variant, kernel)| match variant {
@@ -43,21 +40,18 @@ impl OwnProduct {
             .filter(|(tile, _)| tile.rows == most)
             .map(|(tile, kernel)| {
                 let grid = num_sms.min(shape.n / rows_a_group(shape));
-                let launch = Launch::linear(grid, GEMM_THREADS).shared(tile.shared_bytes(shape));
                 let dims = dims.gemm(shape.n, shape.k);
-                Self { kernel: kernel.clone(), dims, launch, rows, activation }
+                let shared_bytes = tile.shared_bytes(shape);
+                let kernel = kernel.clone();
+                let launch = GemmStream { kernel, dims, grid, shared_bytes, rows, gate };
+                Self { shape, launch }
             })
             .collect()
     }
 
     /// Queues the product.
-    ///
-    /// # Safety
-    /// The addresses hold what `GemmArgs` says for this product's sizes.
-    pub(crate) unsafe fn run(&self, stream: &Stream, args: GemmArgs) -> Result<(), CudaError> {
-        let GemmArgs { x, w, out } = args;
-        let args = args![&self.dims, x, w, out, self.rows, self.activation];
-        // SAFETY: the caller's promise; the kernel was built for this n, k and at least `rows` rows.
-        unsafe { self.kernel.launch(stream, self.launch, args) }
+    pub(crate) fn run(&self, stream: &Stream, args: &GemmArgs) -> Result<(), CudaError> {
+        args.check(self.launch.rows, self.shape);
+        self.launch.launch(stream, args)
     }
 }

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use crate::CudaError;
 use crate::cache::{Cache, key};
 use crate::context::Context;
+use crate::device_slice::DeviceSlice;
 use crate::gemm::{Blas, GemmArgs, WORKSPACE_BYTES};
+use crate::operands::Operands;
 use crate::product::Product;
 use crate::same_bits::RowBits;
 use crate::shapes::{GemmOut, GemmShape};
@@ -17,22 +19,13 @@ use crate::stream::{Event, Stream};
 use crate::stream_gemm::OwnProduct;
 use crate::sys::cublaslt::MatmulAlgo;
 
-/// Buffers to measure a shape on.
-#[derive(Clone, Debug)]
-pub(crate) struct Operands {
-    /// Weights of that shape, several where the model has them, so that the L2 cache does not help.
-    pub(crate) weights: Vec<u64>,
-    pub(crate) x: u64,
-    pub(crate) out: u64,
-}
-
 /// What is needed to pick algorithms.
 pub(crate) struct Tuner<'a> {
     pub(crate) context: &'a Arc<Context>,
     pub(crate) blas: &'a Arc<Blas>,
     pub(crate) stream: &'a Stream,
     pub(crate) cache: Option<&'a Cache>,
-    pub(crate) workspace: u64,
+    pub(crate) workspace: DeviceSlice<u8>,
     /// One algorithm for all row counts of a shape, so that a row's bits do not depend on how many there
     /// are; `own` must offer none then.
     pub(crate) deterministic: bool,
@@ -357,9 +350,7 @@ impl Tuner<'_> {
             let run = self.runs.replace(self.runs.get() + 1);
             let weight = operands.weights[run % operands.weights.len()];
             let args = GemmArgs { x: operands.x, w: weight, out: operands.out };
-            // SAFETY: the operands are weights of this shape and step buffers laid out for the largest
-            // row count; no step runs during load, and the workspace has `WORKSPACE_BYTES`.
-            unsafe { product.run(self.stream, args, self.workspace)? };
+            product.run(self.stream, &args, self.workspace)?;
         }
         Ok(())
     }

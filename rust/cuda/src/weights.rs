@@ -9,47 +9,53 @@ use ingle_model::{
 
 use crate::CudaError;
 use crate::arena::LayoutBuilder;
+use crate::device_slice::{DeviceSlice, Weight};
 
-/// Device addresses of all weights; 0 where the model has none.
+/// Where all weights lie.
 #[derive(Clone, Debug)]
 pub(crate) struct Weights {
-    pub(crate) embedding: u64,
-    pub(crate) final_norm: u64,
-    pub(crate) lm_head: u64,
+    pub(crate) embedding: DeviceSlice<Weight>,
+    pub(crate) final_norm: DeviceSlice<f32>,
+    pub(crate) lm_head: DeviceSlice<Weight>,
     pub(crate) layers: Vec<LayerWeights>,
 }
 
-/// Device addresses of one layer.
+/// Those of one layer.
 #[derive(Clone, Debug)]
 pub(crate) struct LayerWeights {
-    pub(crate) input_norm: u64,
+    pub(crate) input_norm: DeviceSlice<f32>,
     /// `[(num_heads + 2 * num_kv_heads) * head_dim, hidden_size]`, q rows first, then k, then v.
-    pub(crate) qkv: u64,
-    pub(crate) qkv_bias: u64,
-    pub(crate) q_norm: u64,
-    pub(crate) k_norm: u64,
-    pub(crate) output: u64,
-    pub(crate) output_bias: u64,
-    pub(crate) post_attention_norm: u64,
-    pub(crate) feed_forward_norm: u64,
-    pub(crate) post_feed_forward_norm: u64,
+    pub(crate) qkv: DeviceSlice<Weight>,
+    pub(crate) qkv_bias: Option<DeviceSlice<f32>>,
+    pub(crate) q_norm: Option<DeviceSlice<f32>>,
+    pub(crate) k_norm: Option<DeviceSlice<f32>>,
+    pub(crate) output: DeviceSlice<Weight>,
+    pub(crate) output_bias: Option<DeviceSlice<f32>>,
+    pub(crate) post_attention_norm: Option<DeviceSlice<f32>>,
+    pub(crate) feed_forward_norm: DeviceSlice<f32>,
+    pub(crate) post_feed_forward_norm: Option<DeviceSlice<f32>>,
     pub(crate) feed_forward: FeedForwardWeights,
 }
 
-/// Device addresses of a layer's second part.
+/// Those of a layer's second part.
 #[derive(Clone, Debug)]
 pub(crate) enum FeedForwardWeights {
     /// One network.
     Dense {
         /// `[2 * intermediate_size, hidden_size]`, gate rows first.
-        gate_up: u64,
-        gate_up_bias: u64,
-        down: u64,
-        down_bias: u64,
+        gate_up: DeviceSlice<Weight>,
+        gate_up_bias: Option<DeviceSlice<f32>>,
+        down: DeviceSlice<Weight>,
+        down_bias: Option<DeviceSlice<f32>>,
         intermediate_size: u32,
     },
     /// Experts, each as `Dense`, one behind the other.
-    Moe { router: u64, gate_up: u64, down: u64, spec: MoeSpec },
+    Moe {
+        router: DeviceSlice<Weight>,
+        gate_up: DeviceSlice<Weight>,
+        down: DeviceSlice<Weight>,
+        spec: MoeSpec,
+    },
 }
 
 /// What becomes of a tensor on its way.
@@ -66,11 +72,10 @@ pub(crate) enum Conversion {
 pub(crate) struct CopyJob {
     pub(crate) view: TensorView,
     pub(crate) conversion: Conversion,
-    /// Device address.
-    pub(crate) address: u64,
+    pub(crate) destination: DeviceSlice<u8>,
 }
 
-/// Addresses of all weights, the copies that fill them, and the bytes they take.
+/// All weights, the copies that fill them, and the bytes they take.
 #[derive(Debug)]
 pub(crate) struct WeightLayout {
     pub(crate) weights: Weights,
@@ -79,12 +84,15 @@ pub(crate) struct WeightLayout {
 }
 
 impl WeightLayout {
-    /// Lays out a model from `base` on.
+    /// Takes a model's weights from `layout`.
     ///
     /// # Errors
     /// A tensor that the spec calls for and the plan lacks.
-    pub(crate) fn new(base: u64, spec: &ModelSpec, plan: &CopyPlan) -> Result<Self, CudaError> {
-        let layout = LayoutBuilder::new(base);
+    pub(crate) fn new(
+        layout: LayoutBuilder,
+        spec: &ModelSpec,
+        plan: &CopyPlan,
+    ) -> Result<Self, CudaError> {
         let mut builder = Builder { spec, plan, layout, jobs: Vec::new() };
         let embedding = builder.matrix(&[WeightRole::Embedding])?;
         let final_norm = builder.norm(WeightRole::FinalNorm)?;
@@ -161,29 +169,37 @@ impl Builder<'_> {
     }
 
     /// The tensors one behind the other, as the device type.
-    fn matrix(&mut self, roles: &[WeightRole]) -> Result<u64, CudaError> {
-        self.place(roles, Conversion::Matrix, DEVICE_TYPE_BYTES)
+    fn matrix(&mut self, roles: &[WeightRole]) -> Result<DeviceSlice<Weight>, CudaError> {
+        self.place(roles, Conversion::Matrix)
     }
 
-    fn norm(&mut self, role: WeightRole) -> Result<u64, CudaError> {
+    fn norm(&mut self, role: WeightRole) -> Result<DeviceSlice<f32>, CudaError> {
         let add_one = self.spec.norm.plus_one;
-        self.place(&[role], Conversion::Vector { add_one }, 4)
+        self.place(&[role], Conversion::Vector { add_one })
     }
 
-    fn norm_if(&mut self, wanted: bool, role: WeightRole) -> Result<u64, CudaError> {
-        if wanted { self.norm(role) } else { Ok(0) }
+    fn norm_if(
+        &mut self,
+        wanted: bool,
+        role: WeightRole,
+    ) -> Result<Option<DeviceSlice<f32>>, CudaError> {
+        wanted.then(|| self.norm(role)).transpose()
     }
 
-    fn vectors_if(&mut self, wanted: bool, roles: &[WeightRole]) -> Result<u64, CudaError> {
-        if wanted { self.place(roles, Conversion::Vector { add_one: false }, 4) } else { Ok(0) }
+    fn vectors_if(
+        &mut self,
+        wanted: bool,
+        roles: &[WeightRole],
+    ) -> Result<Option<DeviceSlice<f32>>, CudaError> {
+        let conversion = Conversion::Vector { add_one: false };
+        wanted.then(|| self.place(roles, conversion)).transpose()
     }
 
-    fn place(
+    fn place<T>(
         &mut self,
         roles: &[WeightRole],
         conversion: Conversion,
-        element_bytes: u64,
-    ) -> Result<u64, CudaError> {
+    ) -> Result<DeviceSlice<T>, CudaError> {
         let mut views = Vec::with_capacity(roles.len());
         for role in roles {
             let view = self.plan.tensors.get(role).ok_or_else(|| {
@@ -193,18 +209,19 @@ impl Builder<'_> {
         }
         let elements = |view: &TensorView| u64::from(view.rows) * u64::from(view.cols);
         let total: u64 = views.iter().map(|view| elements(view)).sum();
-        let start = self.layout.take(total * element_bytes);
-        let mut address = start;
+        let all = self.layout.take(total);
+        let mut start = 0;
         for view in views {
-            self.jobs.push(CopyJob { view: view.clone(), conversion, address });
-            address += elements(view) * element_bytes;
+            let destination = all.slice(start, elements(view)).as_bytes();
+            self.jobs.push(CopyJob { view: view.clone(), conversion, destination });
+            start += elements(view);
         }
-        Ok(start)
+        Ok(all)
     }
 }
 
 /// Bytes of a bf16 or f16 element.
-pub(crate) const DEVICE_TYPE_BYTES: u64 = 2;
+pub(crate) const DEVICE_TYPE_BYTES: u64 = size_of::<Weight>() as u64;
 
 #[cfg(test)]
 mod tests {
@@ -218,7 +235,7 @@ mod tests {
         for entry in std::fs::read_dir(models).unwrap() {
             let checkpoint = ingle_model::open(&entry.unwrap().path()).unwrap();
             let (spec, plan) = (&checkpoint.spec, &checkpoint.plan);
-            let layout = WeightLayout::new(1 << 20, spec, plan).unwrap();
+            let layout = WeightLayout::new(LayoutBuilder::measuring(), spec, plan).unwrap();
             assert_eq!(layout.jobs.len(), plan.tensors.len(), "{checkpoint:?}");
             let mut spans: Vec<(u64, u64)> = layout
                 .jobs
@@ -226,20 +243,22 @@ mod tests {
                 .map(|job| {
                     let elements = u64::from(job.view.rows) * u64::from(job.view.cols);
                     let bytes = if job.conversion == Conversion::Matrix { 2 } else { 4 };
-                    (job.address, job.address + elements * bytes)
+                    let start = job.destination.address();
+                    assert_eq!(job.destination.len(), elements * bytes, "{:?}", job.view);
+                    (start, start + elements * bytes)
                 })
                 .collect();
             spans.sort_unstable();
             assert!(spans.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{checkpoint:?}");
             let last = spans.last().unwrap().1;
-            assert!(spans[0].0 >= 256 + (1 << 20) && last <= layout.bytes + (1 << 20));
+            assert!(spans[0].0 >= 256 && last <= layout.bytes);
             let q_bytes =
                 u64::from(spec.num_attention_heads * spec.head_dim * spec.hidden_size) * 2;
             let address = |part| {
                 let view = &plan.tensors[&WeightRole::Layer(0, part)];
-                layout.jobs.iter().find(|job| job.view == *view).unwrap().address
+                layout.jobs.iter().find(|job| job.view == *view).unwrap().destination.address()
             };
-            assert_eq!(address(LayerWeight::Key), layout.weights.layers[0].qkv + q_bytes);
+            assert_eq!(address(LayerWeight::Key), layout.weights.layers[0].qkv.address() + q_bytes);
             seen += 1;
         }
         assert_eq!(seen, 15);

@@ -4,19 +4,12 @@ use super::Launcher;
 use crate::CudaError;
 use crate::attention_launch::AttentionLaunch;
 use crate::contract::{ATTENTION_THREADS, Dims, ROPE_HEADS, attention_partial_floats};
-use crate::device_slice::{Act, DevicePtr, DeviceSlice, Kv};
+use crate::device_slice::{Act, DeviceSlice};
+use crate::kv_pool::KvLayer;
 use crate::module::{Launch, args};
+use crate::prompt_launch::PromptLaunch;
 use crate::registry::Entry;
-
-/// The KV cache as one layer sees it: `[block][layer][K, V][kv_head][token][head_dim]`.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct KvLayer {
-    /// First block.
-    pub(crate) base: DevicePtr<Kv>,
-    /// Bytes from a block to the next, and to this layer in a block.
-    pub(crate) block_stride: u64,
-    pub(crate) layer_offset: u64,
-}
+use crate::sys::driver::TensorMap;
 
 /// Of rope_kv_paged.
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +54,17 @@ pub(crate) struct Attention {
     pub(crate) softcap: f32,
     /// 0 for none.
     pub(crate) window: u32,
+}
+
+/// Of attention_prefill, beside what `Attention` has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AttentionPrefill<'a> {
+    /// One prompt plan of step_prepare, words.
+    pub(crate) plan: DeviceSlice<u32>,
+    /// The layer's view of the KV pool.
+    pub(crate) kv_map: &'a TensorMap,
+    /// One, zero.
+    pub(crate) counter: DeviceSlice<u32>,
 }
 
 impl Launcher<'_> {
@@ -143,6 +147,39 @@ impl Launcher<'_> {
                     a.kv.layer_offset,
                     a.partials,
                     a.counters,
+                    a.scale,
+                    a.softcap,
+                    a.window,
+                ],
+            )
+        }
+    }
+
+    /// Queues attention over the prompts of a step, behind `attention`, whose plan leaves them out; `a` is what
+    /// that took.
+    pub(crate) fn attention_prefill(
+        &self,
+        sizes: &PromptLaunch,
+        a: &Attention,
+        prompts: &AttentionPrefill<'_>,
+    ) -> Result<(), CudaError> {
+        holds!(prompts.counter, 1);
+        let kernel = self.kernels.only(Entry::AttentionPrefill)?;
+        // SAFETY: these are the parameters of attention_prefill in its order; `attention` has checked those that
+        // both take, the plan is one that step_prepare wrote, and the map covers the pool's reserved addresses, of
+        // which a plan names only blocks that are backed.
+        unsafe {
+            kernel.launch(
+                self.stream,
+                sizes.launch(),
+                args![
+                    self.dims,
+                    a.q,
+                    a.out,
+                    prompts.plan,
+                    a.block_table,
+                    prompts.kv_map,
+                    prompts.counter,
                     a.scale,
                     a.softcap,
                     a.window,

@@ -51,7 +51,7 @@ impl Launcher<'_> {
         holds!(logits, u64::from(rows) * u64::from(experts));
         holds!(to.ids, u64::from(entries));
         holds!(to.weights, u64::from(entries));
-        holds!(to.offsets, u64::from(experts) + 1);
+        holds!(to.offsets, u64::from(experts + 1));
         holds!(to.sorted, u64::from(entries));
         holds!(to.place, u64::from(entries));
         let variant = self.any_product(spec);

@@ -26,13 +26,13 @@ mod rows;
 mod sampler;
 mod step;
 
-pub(crate) use attention::{Attention, KvLayer, RopeKv};
+pub(crate) use attention::{Attention, AttentionPrefill, RopeKv};
 pub(crate) use experts::{ExpertPlaces, MoeGemm};
 pub(crate) use gemm_stream::GemmStream;
 pub(crate) use pool::PoolRows;
 pub(crate) use rows::{ActMul, EmbeddingGather, RmsNorm};
 pub(crate) use sampler::{SampleFinish, SampleScan, Scores};
-pub(crate) use step::{RopeTable, StepPrepare};
+pub(crate) use step::{PromptPlans, RopeTable, StepPrepare};
 
 use crate::contract::Dims;
 use crate::kernels::Kernels;

@@ -77,7 +77,12 @@ impl Launcher<'_> {
     }
 
     /// Queues the norm of `rows` rows, `block` threads each.
-    pub(crate) fn rms_norm_rows(&self, rows: u32, block: u32, a: &RmsNorm) -> Result<(), CudaError> {
+    pub(crate) fn rms_norm_rows(
+        &self,
+        rows: u32,
+        block: u32,
+        a: &RmsNorm,
+    ) -> Result<(), CudaError> {
         match a.row_index {
             Some(row_index) => holds!(row_index, u64::from(rows)),
             None => holds!(a.x, self.hidden(rows)),
@@ -131,7 +136,11 @@ impl Launcher<'_> {
         let kernel = self.kernels.only(Entry::BiasAddRows)?;
         // SAFETY: these are the parameters of bias_add_rows in its order; the slices were checked above.
         unsafe {
-            kernel.launch(self.stream, Launch::linear(rows, block), args![self.dims, residual, bias])
+            kernel.launch(
+                self.stream,
+                Launch::linear(rows, block),
+                args![self.dims, residual, bias],
+            )
         }
     }
 
@@ -149,7 +158,9 @@ impl Launcher<'_> {
         let launch = Launch::plane(rows, a.intermediate_size.div_ceil(GATE_COLUMNS), 256);
         // SAFETY: these are the parameters of act_mul_rows in its order; the slices were checked above against
         // the width that the kernel was built for.
-        unsafe { kernel.launch(self.stream, launch, args![&dims, a.gate_up, a.bias, a.out, a.kind]) }
+        unsafe {
+            kernel.launch(self.stream, launch, args![&dims, a.gate_up, a.bias, a.out, a.kind])
+        }
     }
 
     /// Queues the cap of `rows` rows of logits.

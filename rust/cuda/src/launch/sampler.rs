@@ -66,16 +66,8 @@ impl Launcher<'_> {
                 self.stream,
                 Launch::plane(s.chunks, samples, 256),
                 args![
-                    self.dims,
-                    s.logits,
-                    s.work,
-                    s.step,
-                    s.slots,
-                    s.counts,
-                    a.mask,
-                    a.bias,
-                    a.banned,
-                    s.partials,
+                    self.dims, s.logits, s.work, s.step, s.slots, s.counts, a.mask, a.bias,
+                    a.banned, s.partials,
                 ],
             )
         }

@@ -3,7 +3,7 @@
 use super::Launcher;
 use crate::CudaError;
 use crate::attention_launch::AttentionLaunch;
-use crate::contract::{Dims, OpenJob, QUERY_ROWS, Words};
+use crate::contract::{Dims, OpenJob, PROMPT_ROWS, QUERY_ROWS, Words};
 use crate::device_slice::DeviceSlice;
 use crate::module::{Launch, args};
 use crate::registry::Entry;
@@ -37,6 +37,21 @@ pub(crate) struct StepPrepare {
     pub(crate) attention: AttentionLaunch,
     /// PLAN_WHOLE, PLAN_NOT_CAUSAL.
     pub(crate) flags: u32,
+    pub(crate) prompts: PromptPlans,
+}
+
+/// The part of step_prepare_tokens that is for attention_prefill.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PromptPlans {
+    /// Whether rows of prompts get plans of their own.
+    pub(crate) split: bool,
+    /// `[num_plans, prompt_words]`
+    pub(crate) plans: DeviceSlice<u32>,
+    pub(crate) words: u32,
+    /// `[num_layers]`
+    pub(crate) counters: DeviceSlice<u32>,
+    /// KV tokens of a tile.
+    pub(crate) kv_tile: u32,
 }
 
 /// Of rope_table.
@@ -62,8 +77,10 @@ impl Launcher<'_> {
         }
         holds!(a.sample_rows, u64::from(a.samples));
         holds!(a.plans, a.windows.len() * u64::from(a.plan_words));
+        holds!(a.prompts.plans, a.windows.len() * u64::from(a.prompts.words));
         let kernel = self.kernels.only(Entry::StepPrepareTokens)?;
-        let launch = Launch::linear(1 + a.windows.len() as u32, 1024);
+        let (num_plans, split) = (a.windows.len() as u32, u32::from(a.prompts.split));
+        let launch = Launch::linear(1 + num_plans * (1 + split), 1024);
         // SAFETY: these are the parameters of step_prepare_tokens in its order; the slices were checked above,
         // and the step's lists lie behind its header (`metadata::pack`).
         unsafe {
@@ -90,6 +107,14 @@ impl Launcher<'_> {
                     QUERY_ROWS,
                     a.attention.kv_tile,
                     a.flags,
+                    num_plans,
+                    a.prompts.plans,
+                    a.prompts.words,
+                    a.prompts.counters,
+                    a.prompts.counters.len() as u32,
+                    PROMPT_ROWS,
+                    a.prompts.kv_tile,
+                    split,
                 ],
             )
         }

@@ -1,0 +1,117 @@
+//! What loading brings onto the card: weights, kernels and cuBLASLt beside each other, then algorithms. The
+//! loading thread and its helpers.
+
+use std::sync::Arc;
+
+use ingle_model::WeightSource;
+
+use crate::CudaError;
+use crate::clock::Clock;
+use crate::compile::Compiler;
+use crate::contract::Dims;
+use crate::gemm::Blas;
+use crate::kernels::Kernels;
+use crate::loader::load_weights;
+use crate::memory::fill;
+use crate::picking::Picking;
+use crate::prebuilt::read_prebuilt;
+use crate::product::Products;
+use crate::program::{KernelSettings, Program};
+use crate::registry::HEADERS;
+use crate::setup::{Memory, Setup};
+use crate::stream::Stream;
+
+/// What loading brings.
+pub(crate) struct Parts {
+    pub(crate) kernels: Kernels,
+    pub(crate) kernels_compiled: usize,
+    pub(crate) products: Products,
+    pub(crate) products_measured: usize,
+    pub(crate) bytes_read: u64,
+    pub(crate) libraries: Vec<String>,
+}
+
+/// Weights, kernels and cuBLASLt beside each other. Stored algorithms are made ready while weights
+/// still come; new ones are measured on the weights, when the machine is quiet.
+pub(crate) fn load_parts(
+    setup: &Setup,
+    memory: &Memory,
+    source: &Arc<dyn WeightSource>,
+    stream: &Stream,
+    clock: &Clock,
+) -> Result<Parts, CudaError> {
+    let context = &setup.context;
+    fill(stream, memory.state.mapped(), 0)?;
+    memory.kv.clear(stream)?;
+    std::thread::scope(|scope| {
+        let weights = scope.spawn(|| {
+            clock.time("weights", || {
+                let threads = setup.config.load_threads.max(1) as usize;
+                let jobs = &memory.weight_layout.jobs;
+                load_weights(context, source.as_ref(), jobs, setup.f16_device, threads)
+            })
+        });
+        let kernels = scope.spawn(|| {
+            clock.time("kernels", || {
+                context.make_current()?;
+                build_kernels(setup)
+            })
+        });
+        let blas = clock.time("cuBLASLt", || {
+            Blas::open(context, &setup.config.libraries, setup.f16_device).map(Arc::new)
+        })?;
+        let (kernels, kernels_compiled, nvrtc) = joined(kernels)?;
+        let picking = Picking { setup, memory, blas: &blas, kernels: &kernels, stream };
+        let stored = clock.time("stored algorithms", || picking.products(false))?;
+        let bytes_read = joined(weights)?;
+        let (products, products_measured) = match stored {
+            Some(stored) => stored,
+            None => clock.time("algorithms measured", || picking.measured())?,
+        };
+        stream.synchronise()?;
+        let cublaslt = format!("cuBLASLt {} {}", blas.version()?, blas.path());
+        let driver = format!("driver CUDA {}", context.driver.version()?);
+        let libraries = vec![driver, nvrtc, cublaslt];
+        Ok(Parts { kernels, kernels_compiled, products, products_measured, bytes_read, libraries })
+    })
+}
+
+fn build_kernels(setup: &Setup) -> Result<(Kernels, usize, String), CudaError> {
+    let settings =
+        KernelSettings { dims: Dims::of(&setup.spec, &setup.engine), f16_device: setup.f16_device };
+    let programs = Program::of(&setup.spec, &setup.context.info.limits);
+    let compiler = match (Compiler::open(&setup.config.libraries), &setup.config.prebuilt_kernels) {
+        (Ok(compiler), _) => compiler,
+        (Err(missing), None) => {
+            return Err(CudaError::Unsupported(format!(
+                "no kernels: this build carries none that are built ahead, and NVRTC, which would \
+                 compile them, is missing ({missing}); install the extra cuda13"
+            )));
+        }
+        (Err(missing), Some(folder)) => {
+            let limits = &setup.context.info.limits;
+            let codes = read_prebuilt(folder, limits, &programs, &settings)?;
+            let kernels = Kernels::load(&setup.context, &programs, &codes, &settings)?;
+            let found = format!("kernels built ahead, slower than exact ones: {missing}");
+            return Ok((kernels, 0, found));
+        }
+    };
+    let cache = setup.cache("kernels")?;
+    let units: Vec<_> = programs.iter().map(|program| program.unit(&settings)).collect();
+    let threads = std::thread::available_parallelism().map_or(4, usize::from);
+    let arch = setup.context.info.arch();
+    let (cubins, compiled) = compiler.build(&units, &HEADERS, &arch, cache.as_ref(), threads)?;
+    let kernels = Kernels::load(&setup.context, &programs, &cubins, &settings)?;
+    let (major, minor) = compiler.version;
+    Ok((kernels, compiled, format!("NVRTC {major}.{minor} {}", compiler.path())))
+}
+
+fn joined<T>(
+    thread: std::thread::ScopedJoinHandle<'_, Result<T, CudaError>>,
+) -> Result<T, CudaError> {
+    match thread.join() {
+        Ok(result) => result,
+        // Our own mistake: it goes on as the panic it was.
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
