@@ -47,7 +47,9 @@ def test_requests_right_behind_the_end_of_the_last_are_answered(worker):
             answer = b"".join(ask(connection, max_tokens=1 + number % 3))
             head, _, body = answer.partition(b"\r\n\r\n")
             assert head.count(b"HTTP/1.1 200") == 1, answer
-            assert body.count(b"data: {") == 1 + number % 3, answer
+            # Two tokens that share a character come in one event.
+            assert 1 <= body.count(b"data: {") <= 1 + number % 3, answer
+            assert body.count(b'"finish_reason":"length"') == 1, answer
 
 
 def test_a_request_sent_before_the_end_of_the_last_waits_for_it(worker):
@@ -64,7 +66,8 @@ def test_a_request_sent_before_the_end_of_the_last_waits_for_it(worker):
         assert rest == b""
         for answer in (first, second):
             assert answer.startswith(b"HTTP/1.1 200"), answer
-            assert answer.count(b"data: {") == 5
+            assert 1 <= answer.count(b"data: {") <= 5
+            assert answer.count(b'"finish_reason":"length"') == 1
 
 
 def test_clients_that_close_behind_the_end_leave_nothing(worker):

@@ -169,13 +169,13 @@ def responses(
     answer: dict[str, Any], errors: tuple[str, ...], is_anthropic: bool = False
 ) -> dict[str, Any]:
     """A 200 and the listed errors."""
-    told = {}
+    described = {}
     for code in sorted(errors):
         has_shape = is_anthropic and code not in BEFORE_ROUTES
         shape = ref("MessageError" if has_shape else "Error")
         name = "529" if is_anthropic and code == "503" else code
-        told[name] = {
+        described[name] = {
             "description": ERRORS[name],
             "content": {"application/json": {"schema": shape}},
         }
-    return {"200": {"description": "Done.", "content": answer}, **told}
+    return {"200": {"description": "Done.", "content": answer}, **described}

@@ -174,3 +174,31 @@ def test_a_last_assistant_message_is_gone_on_with_unless_it_calls():
             ]
         },
     )
+
+
+@pytest.mark.parametrize(
+    ("finish_reason", "cause", "reason", "sequence"),
+    [
+        ("stop", None, "end_turn", None),
+        ("stop", 5, "end_turn", None),
+        ("stop", "###", "stop_sequence", "###"),
+        ("length", None, "max_tokens", None),
+        ("tool_calls", None, "tool_use", None),
+        ("content_filter", None, "refusal", None),
+    ],
+)
+def test_stop_reasons(finish_reason, cause, reason, sequence):
+    shape = messages.Shape(convert.Caller("", "msg_1", 0, True, "m"))
+    expected = {"stop_reason": reason, "stop_sequence": sequence}
+    assert shape.stop(finish_reason, cause) == expected
+    shape.fills_context = True
+    if reason == "max_tokens":
+        expected["stop_reason"] = "model_context_window_exceeded"
+    assert shape.stop(finish_reason, cause) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value"), [('{"a": 1}', {"a": 1}), ("", {}), ('{"a": ', {}), ("[1]", [1])]
+)
+def test_input_of_a_call(arguments, value):
+    assert json.loads(encode(messages.input_of(arguments))) == value
