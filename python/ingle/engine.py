@@ -6,7 +6,7 @@ Any thread. Results come through `dispatch`; nothing here touches the device.
 import asyncio
 import queue
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -241,7 +241,7 @@ async def submit_async(
     document: bytes,
     sink: Any,
     is_slow: bool = False,
-    in_thread: Callable[..., Awaitable[int]] | None = None,
+    in_thread: Callable[..., "asyncio.Future[int]"] | None = None,
 ) -> int:
     """`Dispatcher.submit` for a running loop: what is slow or long happens on another thread.
 
@@ -254,7 +254,7 @@ async def submit_async(
         loop = asyncio.get_running_loop()
         work = loop.run_in_executor(None, dispatcher.submit, document, sink)
     else:
-        work = asyncio.ensure_future(in_thread(dispatcher.submit, document, sink))
+        work = in_thread(dispatcher.submit, document, sink)
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:

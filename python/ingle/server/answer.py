@@ -83,7 +83,10 @@ def log_failure(request: web.BaseRequest, error: IngleError) -> None:
 
 async def submit(state: ServerState, asked: EncodedRequest, sink: Any) -> int:
     """Hands a request to the core; what takes long there happens on another thread, in turns."""
-    in_thread = functools.partial(state.turns.run, asked.tenant)
+    if asked.is_slow:
+        # A client that leaves here has asked for nothing.
+        await state.turns.take(asked.tenant)
+    in_thread = functools.partial(state.turns.call, asked.tenant)
     dispatcher = state.engine.dispatcher
     return await submit_async(dispatcher, asked.document, sink, asked.is_slow, in_thread)
 

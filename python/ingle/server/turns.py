@@ -41,6 +41,11 @@ class Turns:
         A caller that is cancelled leaves the queue; work that has begun goes on without it.
         Errors: those of `work`; OverloadedError 503 if there is no thread.
         """
+        await self.take(tenant)
+        return await asyncio.shield(self.call(tenant, work, *arguments))
+
+    async def take(self, tenant: str) -> None:
+        """Waits for the tenant's turn; `call` must follow. A cancelled caller leaves the queue."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(tenant, deque()).append(turn)
         self._next()
@@ -49,13 +54,19 @@ class Turns:
         except asyncio.CancelledError:
             self._leave(tenant, turn)
             raise
+
+    def call(self, tenant: str, work: Callable[..., T], *arguments: Any) -> "asyncio.Future[T]":
+        """Calls `work` on a thread, in a turn that has been taken; its end gives the turn back.
+
+        Errors: OverloadedError 503 if there is no thread.
+        """
         try:
             done = in_thread(self._threads, work, *arguments)
         except OverloadedError:
             self._end(tenant)
             raise
         done.add_done_callback(lambda _: self._end(tenant))
-        return await asyncio.shield(done)
+        return done
 
     def _next(self) -> None:
         """Gives free places to those whose turn it is."""

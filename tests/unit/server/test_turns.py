@@ -11,6 +11,7 @@ from ingle.engine import Engine
 from ingle.errors import ConfigError, OverloadedError
 from ingle.server import lifecycle, off_loop
 from ingle.server.app import create_app
+from ingle.server.state import STATE
 from ingle.server.turns import Turns, start_threads
 
 LIMIT_S = 10
@@ -67,6 +68,43 @@ async def test_a_caller_that_leaves_gives_its_turn_to_the_next():
     assert not turns._running
     assert not turns._waiting
     turns.close()
+
+
+async def test_a_slow_request_whose_client_leaves_in_the_queue_is_never_submitted(
+    core, monkeypatch
+):
+    monkeypatch.setattr("ingle.engine._core.Engine", lambda options: core)
+    began, go_on, submitted = asyncio.Event(), threading.Event(), []
+    loop = asyncio.get_running_loop()
+
+    def submit(key, request):
+        submitted.append(request["grammar"]["regex"])
+        loop.call_soon_threadsafe(began.set)
+        assert go_on.wait(LIMIT_S)
+        core.push(key, _core.END, b"{}")
+
+    core.on_submit = submit
+    with Engine("m") as engine:
+        app = create_app(engine)
+        app[STATE].turns = Turns(1)
+        server = TestServer(app, handler_cancellation=True)
+        async with TestClient(server) as client:
+            body = {"prompt": "x", "guided_regex": "a"}
+            first = asyncio.create_task(client.post("/v1/completions", json=body))
+            async with asyncio.timeout(LIMIT_S):
+                await began.wait()
+            leaving = asyncio.create_task(
+                client.post("/v1/completions", json=body | {"guided_regex": "b"})
+            )
+            async with asyncio.timeout(LIMIT_S):
+                while not app[STATE].turns._waiting:  # noqa: ASYNC110 # Nobody is told of it.
+                    await asyncio.sleep(0)
+                leaving.cancel()
+                while app[STATE].turns._waiting:  # noqa: ASYNC110 # As above.
+                    await asyncio.sleep(0)
+            go_on.set()
+            assert (await first).status == 200
+    assert submitted == ["a"]
 
 
 async def test_errors_of_the_work_are_the_callers():
