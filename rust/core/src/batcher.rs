@@ -8,7 +8,9 @@
 
 use crate::draft::{Chunk, Draft};
 use crate::live_request::LiveRequest;
+use crate::row_budget::row_budget;
 use crate::scheduler::Scheduler;
+use crate::ticket::OVERDUE_AFTER;
 use crate::{Micros, PlanRow, PooledRow, RequestKind, SampleMode, StepPlan, TokenSource, Wants};
 
 impl Scheduler {
@@ -40,6 +42,7 @@ impl Scheduler {
             draft.prefills.clear();
             self.plan_decodes(&mut draft);
         }
+        self.bound_rows(&mut draft);
         self.plan_prefills(&mut draft);
         self.start_waiting(&mut draft);
         // The last chunk may be cut: not that of a tenant that holds little.
@@ -101,6 +104,18 @@ impl Scheduler {
             tenants.in_step_mut(request.ticket.tenant).num_decodes += 1;
             draft.num_tokens += 1;
         }
+    }
+
+    /// Keeps the step short for the requests that decode. Between several tenants their shares do that.
+    fn bound_rows(&self, draft: &mut Draft) {
+        if !draft.cuts_prompts() || self.fairness.share().is_some() {
+            return;
+        }
+        let running = draft.prefills.iter().map(|&index| self.requests[index].ticket.overdue_at);
+        let overdue_at = running.chain(self.queue.first_overdue_at()).min();
+        let since = overdue_at.map_or(self.now.0, |at| at.0.saturating_sub(OVERDUE_AFTER.0));
+        let waited = Micros(self.now.0.saturating_sub(since));
+        draft.bound(row_budget(&self.shape, draft.num_tokens, waited));
     }
 
     /// Chunks of running requests, best rank first.

@@ -62,6 +62,16 @@ impl Draft {
         self.rows.is_empty() && self.chunks.is_empty()
     }
 
+    /// From now on the step has at most `max_tokens` token rows.
+    pub(crate) fn bound(&mut self, max_tokens: u32) {
+        self.max_tokens = self.max_tokens.min(max_tokens);
+    }
+
+    /// Whether part of a prompt may be computed without the rest.
+    pub(crate) fn cuts_prompts(&self) -> bool {
+        self.cuts_prompts
+    }
+
     pub(crate) fn has_room(&self) -> bool {
         self.num_tokens < self.max_tokens
     }

@@ -21,6 +21,11 @@ pub struct ExecutorShape {
     pub max_steps_in_flight: u32,
     /// The batcher keeps the token rows of a step just under a multiple of this; 1 for no preference.
     pub row_tile: u32,
+    /// Token rows of a step beside requests that decode, up to which a prompt token costs least;
+    /// at least `max_num_batched_tokens` for no preference.
+    pub steady_rows: u32,
+    /// Most token rows of a step beside requests that decode, however late prompts are.
+    pub busy_rows: u32,
     /// Ids of a vocabulary of this size come back; masks have one bit for each.
     pub vocab_size: u32,
 }

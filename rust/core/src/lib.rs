@@ -20,6 +20,7 @@ mod preemption;
 mod recount;
 mod request;
 mod request_table;
+mod row_budget;
 mod running;
 mod sampling;
 mod scheduler;

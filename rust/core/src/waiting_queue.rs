@@ -129,6 +129,17 @@ impl WaitingQueue {
         }
     }
 
+    /// When the request that has waited longest is overdue, of each tenant.
+    pub(crate) fn first_overdue_at(&self) -> impl Iterator<Item = Micros> {
+        let mut from = Some(TenantIndex(0));
+        std::iter::from_fn(move || {
+            let first = (from?, Micros(0), 0, i32::MIN);
+            let &(tenant, overdue_at, ..) = self.by_deadline.range(first..).next()?;
+            from = tenant.0.checked_add(1).map(TenantIndex);
+            Some(overdue_at)
+        })
+    }
+
     /// The next request of each tenant that waits.
     pub(crate) fn first_of_tenants(&self) -> impl Iterator<Item = (RequestIndex, Ticket)> {
         let mut from = Some(TenantIndex(0));

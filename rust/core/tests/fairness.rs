@@ -89,6 +89,8 @@ impl Load {
             max_num_batched_tokens: 2048,
             max_steps_in_flight: 2,
             row_tile: 128,
+            steady_rows: u32::MAX,
+            busy_rows: u32::MAX,
             vocab_size: VOCAB_SIZE,
         };
         let config = SchedulerConfig {

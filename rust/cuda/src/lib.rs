@@ -49,6 +49,7 @@ mod program;
 mod prompt_attention;
 mod prompt_launch;
 mod registry;
+mod row_costs;
 mod same_bits;
 mod setup;
 mod shapes;

@@ -18,6 +18,7 @@ use crate::prebuilt::read_prebuilt;
 use crate::product::Products;
 use crate::program::{KernelSettings, Program};
 use crate::registry::HEADERS;
+use crate::row_costs::RowCosts;
 use crate::setup::{Memory, Setup};
 use crate::stream::Stream;
 
@@ -27,6 +28,7 @@ pub(crate) struct Parts {
     pub(crate) kernels_compiled: usize,
     pub(crate) products: Products,
     pub(crate) products_measured: usize,
+    pub(crate) row_costs: Option<RowCosts>,
     pub(crate) bytes_read: u64,
     pub(crate) libraries: Vec<String>,
 }
@@ -64,7 +66,7 @@ pub(crate) fn load_parts(
         let picking = Picking { setup, memory, blas: &blas, kernels: &kernels, stream };
         let stored = clock.time("stored algorithms", || picking.products(false))?;
         let bytes_read = joined(weights)?;
-        let (products, products_measured) = match stored {
+        let picked = match stored {
             Some(stored) => stored,
             None => clock.time("algorithms measured", || picking.measured())?,
         };
@@ -72,7 +74,15 @@ pub(crate) fn load_parts(
         let cublaslt = format!("cuBLASLt {} {}", blas.version()?, blas.path());
         let driver = format!("driver CUDA {}", context.driver.version()?);
         let libraries = vec![driver, nvrtc, cublaslt];
-        Ok(Parts { kernels, kernels_compiled, products, products_measured, bytes_read, libraries })
+        Ok(Parts {
+            kernels,
+            kernels_compiled,
+            products: picked.products,
+            products_measured: picked.num_measured,
+            row_costs: picked.row_costs,
+            bytes_read,
+            libraries,
+        })
     })
 }
 

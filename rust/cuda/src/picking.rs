@@ -2,7 +2,10 @@
 //! `tune.rs` does the measuring.
 
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::sync::Arc;
+
+use ingle_model::{FeedForwardSpec, LayerSpec};
 
 use crate::CudaError;
 use crate::buffers::BufferSizes;
@@ -10,13 +13,14 @@ use crate::contract::Dims;
 use crate::gemm::Blas;
 use crate::kernels::Kernels;
 use crate::memory::upload;
-use crate::operands::operands_of;
+use crate::operands::{Operands, operands_of};
 use crate::product::Products;
+use crate::row_costs::RowCosts;
 use crate::setup::{Memory, Setup};
 use crate::shapes::{GemmOut, GemmShape, activation_kind, gemm_shapes};
 use crate::stream::Stream;
 use crate::stream_gemm::OwnProduct;
-use crate::tune::Tuner;
+use crate::tune::{Picked, Tuner};
 
 /// What algorithms are picked with.
 pub(crate) struct Picking<'a> {
@@ -29,13 +33,13 @@ pub(crate) struct Picking<'a> {
 
 impl Picking<'_> {
     /// All products, measured where no pick is stored.
-    pub(crate) fn measured(&self) -> Result<(Products, usize), CudaError> {
+    pub(crate) fn measured(&self) -> Result<PickedProducts, CudaError> {
         let picked = self.products(true)?;
         picked.ok_or_else(|| CudaError::Unsupported("no algorithm was measured".to_owned()))
     }
 
     /// All products; `None` if one has no stored algorithm and none may be measured.
-    pub(crate) fn products(&self, measure: bool) -> Result<Option<(Products, usize)>, CudaError> {
+    pub(crate) fn products(&self, measure: bool) -> Result<Option<PickedProducts>, CudaError> {
         let (setup, buffers) = (self.setup, &self.memory.buffers);
         let cache = setup.cache("products")?;
         let sizes = BufferSizes::new(&setup.spec, &setup.engine, &setup.attention);
@@ -84,8 +88,13 @@ impl Picking<'_> {
             own: &own,
             runs: Cell::new(0),
         };
-        let picked = tuner.products(&wanted, measure)?;
-        Ok(picked.map(|(map, measured)| (Products::new(map, buffers.gemm_workspace), measured)))
+        let Some(picked) = tuner.products(&wanted, measure)? else { return Ok(None) };
+        let row_costs = row_costs(setup, &tuner.operands, &picked);
+        Ok(Some(PickedProducts {
+            products: Products::new(picked.products, buffers.gemm_workspace),
+            num_measured: picked.num_measured,
+            row_costs,
+        }))
     }
 }
 
@@ -107,4 +116,38 @@ fn noise(f16: bool) -> Vec<u8> {
         bytes.extend_from_slice(&bits.to_le_bytes());
     }
     bytes
+}
+
+/// All products of a model.
+pub(crate) struct PickedProducts {
+    pub(crate) products: Products,
+    /// How many had to be measured.
+    pub(crate) num_measured: usize,
+    /// `None` where products are not most of a step: experts have kernels of their own.
+    pub(crate) row_costs: Option<RowCosts>,
+}
+
+/// What the products of all layers take together, by rows.
+fn row_costs(
+    setup: &Setup,
+    operands: &HashMap<GemmShape, Operands>,
+    picked: &Picked,
+) -> Option<RowCosts> {
+    let is_dense = |layer: &LayerSpec| matches!(layer.feed_forward, FeedForwardSpec::Dense { .. });
+    if !setup.spec.layers.iter().all(is_dense) {
+        return None;
+    }
+    let (shapes, _) = gemm_shapes(&setup.spec);
+    let buckets = setup.buckets();
+    let costs = buckets.sizes().iter().map(|&rows| {
+        let time = |&shape: &GemmShape| {
+            let gated = GemmShape { out: GemmOut::Gated, ..shape };
+            // Where the gated product was picked, its plain one does not run.
+            let runs = if picked.products.contains_key(&(rows, gated)) { gated } else { shape };
+            let layers = operands.get(&shape).map_or(0, |operands| operands.weights.len());
+            picked.times.get(&(rows, runs)).copied().unwrap_or(0.0) * layers as f32
+        };
+        (rows, shapes.iter().filter(|shape| shape.out != GemmOut::Gated).map(time).sum())
+    });
+    Some(RowCosts::new(costs.collect()))
 }

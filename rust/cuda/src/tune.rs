@@ -46,8 +46,21 @@ enum Pick {
     Neither,
 }
 
-/// All products, and how many had to be measured.
-pub(crate) type Picked = (HashMap<(u32, GemmShape), Product>, usize);
+/// A pick and what the product then takes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Measured {
+    pick: Pick,
+    milliseconds: f32,
+}
+
+/// All products.
+pub(crate) struct Picked {
+    pub(crate) products: HashMap<(u32, GemmShape), Product>,
+    /// Milliseconds of each, those of the plain product and the gate for a gated shape that does not pay.
+    pub(crate) times: HashMap<(u32, GemmShape), f32>,
+    /// How many had to be measured.
+    pub(crate) num_measured: usize,
+}
 
 /// Something that can compute a product, and its time.
 struct Candidate {
@@ -84,22 +97,21 @@ impl Tuner<'_> {
             .and_then(|cache| cache.read(&name))
             .and_then(|bytes| decode(&bytes, wanted.len()));
         let timer = (Event::timing(self.context)?, Event::timing(self.context)?);
-        let mut products = HashMap::new();
+        let (mut products, mut times) = (HashMap::new(), HashMap::new());
         let mut common = HashMap::new();
         let mut picks = Vec::with_capacity(wanted.len());
-        let mut measured = 0;
-        let mut last_time = 0.0;
+        let mut num_measured = 0;
         if measure {
             self.warm_up(wanted)?;
         }
         for (index, &(m, shape)) in wanted.iter().enumerate() {
             let stored = stored.as_ref().map(|stored| stored[index]);
-            let known = stored.and_then(|pick| Some((pick, self.realise(pick, m, shape)?)));
+            let known = stored.and_then(|known| Some((known, self.realise(known.pick, m, shape)?)));
             let (pick, product) = match known {
                 Some(known) => known,
                 None if !measure => return Ok(None),
                 None if self.deterministic => {
-                    measured += 1;
+                    num_measured += 1;
                     let algo = match common.get(&shape) {
                         Some(&algo) => algo,
                         None => {
@@ -111,15 +123,19 @@ impl Tuner<'_> {
                         }
                     };
                     let problem = self.blas.problem(m, shape)?;
-                    (Pick::Library(algo), Some(Product::Library { problem, algo }))
+                    let product = Product::Library { problem, algo };
+                    self.run(&product, shape, 1)?;
+                    let milliseconds = self.time(&product, shape, 1, &timer)?;
+                    (Measured { pick: Pick::Library(algo), milliseconds }, Some(product))
                 }
                 None => {
-                    measured += 1;
-                    let (pick, product, time) = self.measure(m, shape, last_time, &timer)?;
-                    last_time = time;
-                    (pick, product)
+                    num_measured += 1;
+                    let plain_time =
+                        picks.last().map_or(0.0, |plain: &Measured| plain.milliseconds);
+                    self.measure(m, shape, plain_time, &timer)?
                 }
             };
+            times.insert((m, shape), pick.milliseconds);
             picks.push(pick);
             if let Some(product) = product {
                 // Loads its code, which must not happen for the first time in a capture.
@@ -128,12 +144,12 @@ impl Tuner<'_> {
             }
         }
         self.stream.synchronise()?;
-        if measured > 0
+        if num_measured > 0
             && let Some(cache) = self.cache
         {
             cache.write(&name, &encode(&picks));
         }
-        Ok(Some((products, measured)))
+        Ok(Some(Picked { products, times, num_measured }))
     }
 
     /// The product of a stored pick, if it still can be made; `Some(None)` for `Neither`.
@@ -150,7 +166,7 @@ impl Tuner<'_> {
         }
     }
 
-    /// The fastest of our own kernel and the library's proposals, and its time.
+    /// The fastest of our own kernel and the library's proposals.
     ///
     /// `plain_time` is the time of the product without the gate, for a gated shape.
     fn measure(
@@ -159,7 +175,7 @@ impl Tuner<'_> {
         shape: GemmShape,
         plain_time: f32,
         timer: &(Event, Event),
-    ) -> Result<(Pick, Option<Product>, f32), CudaError> {
+    ) -> Result<(Measured, Option<Product>), CudaError> {
         let mut candidates = self.candidates(m, shape)?;
         self.drop_slow(&mut candidates, shape, timer)?;
         self.time_in_turns(&mut candidates, shape, timer)?;
@@ -167,10 +183,12 @@ impl Tuner<'_> {
         let best = candidates.into_iter().min_by(|a, b| a.weighed().total_cmp(&b.weighed()));
         match best {
             Some(best) if shape.out != GemmOut::Gated || best.weighed() < limit => {
-                let time = best.weighed();
-                Ok((best.pick, Some(best.product), time))
+                let measured = Measured { pick: best.pick, milliseconds: best.weighed() };
+                Ok((measured, Some(best.product)))
             }
-            _ if shape.out == GemmOut::Gated => Ok((Pick::Neither, None, limit)),
+            _ if shape.out == GemmOut::Gated => {
+                Ok((Measured { pick: Pick::Neither, milliseconds: limit }, None))
+            }
             _ => Err(CudaError::Unsupported(format!(
                 "cuBLASLt has no algorithm for {m} rows, {shape:?}"
             ))),
@@ -363,7 +381,7 @@ impl Tuner<'_> {
     fn cache_key(&self, wanted: &[(u32, GemmShape)]) -> Result<String, CudaError> {
         let device = &self.context.info;
         let text = format!(
-            "6 {} {} {} {WORKSPACE_BYTES} {:?} {} {wanted:?}",
+            "7 {} {} {} {WORKSPACE_BYTES} {:?} {} {wanted:?}",
             self.blas.version()?,
             device.name,
             device.limits.num_sms,
@@ -374,31 +392,38 @@ impl Tuner<'_> {
     }
 }
 
-fn encode(picks: &[Pick]) -> Vec<u8> {
-    let words = picks.iter().flat_map(|pick| match pick {
-        Pick::Neither => [0; 9],
-        Pick::Own(build) => [1, *build as u64, 0, 0, 0, 0, 0, 0, 0],
-        Pick::Library(MatmulAlgo { data: [a, b, c, d, e, f, g, h] }) => {
-            [2, *a, *b, *c, *d, *e, *f, *g, *h]
-        }
+/// Ten words each: the kind, its data, the bits of the time.
+fn encode(picks: &[Measured]) -> Vec<u8> {
+    let words = picks.iter().flat_map(|Measured { pick, milliseconds }| {
+        let (kind, [a, b, c, d, e, f, g, h]) = match pick {
+            Pick::Neither => (0, [0; 8]),
+            Pick::Own(build) => (1, [*build as u64, 0, 0, 0, 0, 0, 0, 0]),
+            Pick::Library(MatmulAlgo { data }) => (2, *data),
+        };
+        [kind, a, b, c, d, e, f, g, h, u64::from(milliseconds.to_bits())]
     });
     words.flat_map(u64::to_le_bytes).collect()
 }
 
-fn decode(bytes: &[u8], count: usize) -> Option<Vec<Pick>> {
+fn decode(bytes: &[u8], count: usize) -> Option<Vec<Measured>> {
     let (words, rest) = bytes.as_chunks::<8>();
     let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
-    let (picks, more) = words.as_chunks::<9>();
+    let (picks, more) = words.as_chunks::<10>();
     if !rest.is_empty() || !more.is_empty() || picks.len() != count {
         return None;
     }
     picks
         .iter()
-        .map(|[kind, data @ ..]| match kind {
-            0 => Some(Pick::Neither),
-            1 => Some(Pick::Own(usize::try_from(data[0]).ok()?)),
-            2 => Some(Pick::Library(MatmulAlgo { data: *data })),
-            _ => None,
+        .map(|[kind, data @ .., time]| {
+            let pick = match kind {
+                0 => Pick::Neither,
+                1 => Pick::Own(usize::try_from(data[0]).ok()?),
+                2 => Pick::Library(MatmulAlgo { data: *data }),
+                _ => return None,
+            };
+            let milliseconds = f32::from_bits(u32::try_from(*time).ok()?);
+            (milliseconds.is_finite() && milliseconds >= 0.0)
+                .then_some(Measured { pick, milliseconds })
         })
         .collect()
 }
@@ -430,13 +455,17 @@ mod tests {
     #[test]
     fn picks_survive_the_way_to_disk() {
         let algo = MatmulAlgo { data: [1, 2, 3, 4, 5, 6, 7, 8] };
-        let picks = [Pick::Library(algo), Pick::Own(2), Pick::Neither];
+        let picks = [Pick::Library(algo), Pick::Own(2), Pick::Neither]
+            .map(|pick| Measured { pick, milliseconds: 0.25 });
         let bytes = encode(&picks);
         assert_eq!(decode(&bytes, 3).unwrap(), picks);
         assert!(decode(&bytes, 2).is_none());
         assert!(decode(&bytes[1..], 3).is_none());
-        let mut unknown = bytes;
+        let mut unknown = bytes.clone();
         unknown[0] = 9;
         assert!(decode(&unknown, 3).is_none());
+        let mut timeless = bytes;
+        timeless[9 * 8..10 * 8].copy_from_slice(&u64::from(f32::NAN.to_bits()).to_le_bytes());
+        assert!(decode(&timeless, 3).is_none());
     }
 }

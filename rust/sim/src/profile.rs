@@ -41,6 +41,10 @@ pub struct Profile {
     pub hidden_size: u32,
     /// GEMM tile that the batcher aims at.
     pub row_tile: u32,
+    /// As `ExecutorShape` has them.
+    pub steady_rows: u32,
+    /// As `ExecutorShape` has them.
+    pub busy_rows: u32,
 }
 
 impl Default for Profile {
@@ -60,6 +64,8 @@ impl Default for Profile {
             kv_pool_tokens: 896_912,
             hidden_size: 4096,
             row_tile: 128,
+            steady_rows: 384,
+            busy_rows: 1408,
         }
     }
 }
@@ -93,6 +99,8 @@ impl Profile {
             ("kv_pool_tokens", f64::from(self.kv_pool_tokens)),
             ("hidden_size", f64::from(self.hidden_size)),
             ("row_tile", f64::from(self.row_tile)),
+            ("steady_rows", f64::from(self.steady_rows)),
+            ("busy_rows", f64::from(self.busy_rows)),
         ] {
             if !(value.is_finite() && value > 0.0) {
                 return bad(field, value, "above 0");
@@ -137,6 +145,8 @@ impl Profile {
             max_num_batched_tokens,
             max_steps_in_flight: 2,
             row_tile: self.row_tile,
+            steady_rows: self.steady_rows,
+            busy_rows: self.busy_rows,
             vocab_size,
         }
     }

@@ -39,6 +39,8 @@ pub(super) const SHAPE: ExecutorShape = ExecutorShape {
     max_num_batched_tokens: 64,
     max_steps_in_flight: 2,
     row_tile: 1,
+    steady_rows: u32::MAX,
+    busy_rows: u32::MAX,
     vocab_size: 512,
 };
 pub(super) const MAX_MODEL_LEN: u32 = 200;

@@ -1,0 +1,99 @@
+//! [4] How many token rows a step may have while requests decode. Pure.
+//!
+//! Every row of a step delays the next token of all requests that decode in it. Up to some number of rows a
+//! prompt token costs little beside them, because the weights are read anyway; a step of that many rows is
+//! the steady one. When prompts have waited for some time, or few requests decode, steps grow towards the
+//! busy number, which bounds the pause that a decoding request sees.
+
+use crate::{ExecutorShape, Micros};
+
+/// Most token rows of a step with `num_decodes` rows that decode, where the prompt that has waited longest
+/// for its first token has waited for `waited`.
+pub(crate) fn row_budget(shape: &ExecutorShape, num_decodes: u32, waited: Micros) -> u32 {
+    let most = shape.max_num_batched_tokens;
+    if num_decodes == 0 {
+        return most;
+    }
+    // However many decode, prompts go on.
+    let steady = shape.steady_rows.max(num_decodes.saturating_add(PROMPT_ROWS_LEAST)).min(most);
+    let busy = shape.busy_rows.clamp(steady, most);
+    let late = waited.0.saturating_sub(PATIENCE.0).min(LATE_RANGE.0) * ONE / LATE_RANGE.0;
+    let few = u64::from(FEW_DECODES.saturating_sub(num_decodes)) * ONE / u64::from(FEW_DECODES);
+    let growth = u64::from(busy - steady) * late.max(few) / ONE;
+    // To the nearest whole tile: what lies between costs as much as the next one.
+    let rows = u64::from(steady) + growth;
+    let tile = u64::from(shape.row_tile);
+    let nearest = (rows + tile / 2) / tile * tile;
+    u32::try_from(nearest).unwrap_or(most).clamp(steady, most)
+}
+
+/// Prompt rows of a step, at least, that the number of decoding requests leaves.
+const PROMPT_ROWS_LEAST: u32 = 128;
+/// A prompt that has waited no longer than this gets what is cheap. A step or two of an 8B model.
+const PATIENCE: Micros = Micros(40_000);
+/// After so much longer steps have their busy size.
+const LATE_RANGE: Micros = Micros(160_000);
+/// From so many decoding requests on their pauses count fully.
+const FEW_DECODES: u32 = 64;
+/// Fixed point of the growth.
+const ONE: u64 = 1 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape() -> ExecutorShape {
+        ExecutorShape {
+            num_blocks: 1000,
+            block_size: 64,
+            num_slots: 512,
+            max_num_seqs: 256,
+            max_num_batched_tokens: 2048,
+            max_steps_in_flight: 2,
+            row_tile: 128,
+            steady_rows: 384,
+            busy_rows: 1408,
+            vocab_size: 1000,
+        }
+    }
+
+    #[test]
+    fn alone_a_prompt_gets_the_whole_step() {
+        assert_eq!(row_budget(&shape(), 0, Micros(0)), 2048);
+    }
+
+    #[test]
+    fn beside_many_decodes_steps_stay_short_until_prompts_are_late() {
+        let budget = |ms: u64| row_budget(&shape(), 200, Micros(ms * 1000));
+        assert_eq!([0, 40, 80, 120, 200, 5000].map(budget), [384, 384, 640, 896, 1408, 1408]);
+    }
+
+    #[test]
+    fn few_decodes_hold_prompts_up_less() {
+        let budget = |decodes| row_budget(&shape(), decodes, Micros(0));
+        assert_eq!([1, 16, 48, 64].map(budget), [1408, 1152, 640, 384]);
+    }
+
+    #[test]
+    fn prompts_go_on_however_many_requests_decode() {
+        for decodes in 1..=1024 {
+            let mut shape = shape();
+            shape.max_num_seqs = 1024;
+            let budget = row_budget(&shape, decodes, Micros(0));
+            assert!(budget >= decodes + 128 && budget <= 2048, "{decodes}: {budget}");
+            // Where a step holds no more than its decodes, it holds those.
+            shape.max_num_batched_tokens = decodes;
+            assert_eq!(row_budget(&shape, decodes, Micros(0)), decodes);
+        }
+    }
+
+    /// An executor without a preference has the step's own limit in both fields.
+    #[test]
+    fn without_a_preference_the_step_is_the_limit() {
+        let (steady_rows, busy_rows) = (2048, 2048);
+        let shape = ExecutorShape { steady_rows, busy_rows, row_tile: 1, ..shape() };
+        for (decodes, waited) in [(1, 0), (200, 0), (200, 1_000_000)] {
+            assert_eq!(row_budget(&shape, decodes, Micros(waited)), 2048);
+        }
+    }
+}
