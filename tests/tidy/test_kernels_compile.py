@@ -46,8 +46,7 @@ Build = tuple[str, str, dict[str, object]]
 def variants(name: str, arch: str) -> list[dict[str, object]]:
     """What the engine builds a file with on a card, dimensions and number format aside."""
     if name == "attention":
-        stages = {d: {"HEAD_DIM": d, "ATTN_STAGES": attention_stages(arch, d)} for d in HEAD_DIMS}
-        return [*stages.values(), *({**macros, "CAUSAL": 0} for macros in stages.values())]
+        return [{"HEAD_DIM": d, "ATTN_STAGES": attention_stages(arch, d)} for d in HEAD_DIMS]
     if name == "attention_prefill":
         return [{"HEAD_DIM": d} for d in PROMPT_HEAD_DIMS] if arch == "sm_90a" else []
     if name == "rope_kv":
@@ -66,6 +65,8 @@ def builds(arch: str) -> Iterator[Build]:
             yield name, arch, variant
             if has_formats and arch in F16_ARCHS:
                 yield name, arch, {"DTYPE_F16": 1, **variant}
+            if name == "attention" and arch in F16_ARCHS:
+                yield name, arch, {"CAUSAL": 0, **variant}
             if arch == "sm_90a" and (name != "rope_kv" or variant["HEAD_DIM"] >= 128):
                 yield name, arch, {**EXACT, **variant}
 

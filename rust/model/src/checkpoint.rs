@@ -111,7 +111,9 @@ fn only_gguf(folder: &Path) -> Result<Option<PathBuf>, ModelError> {
 }
 
 fn open_folder(folder: &Path) -> Result<Checkpoint, ModelError> {
-    let config = Json::required(folder, "config.json", MAX_CONFIG_BYTES)?;
+    let Some(config) = Json::optional(folder, "config.json", MAX_CONFIG_BYTES)? else {
+        return Err(without_config(folder));
+    };
     let config = config.fields()?;
     let (family, class, mut spec) = config::model_spec(&config)?;
     let generation = Json::optional(folder, "generation_config.json", MAX_CONFIG_BYTES)?;
@@ -249,6 +251,21 @@ fn read(folder: &Path, file: &str, limit: u64) -> Result<Option<(String, Vec<u8>
         return Err(ModelError::LfsPointer { file: file.name });
     }
     Ok(Some((file.name, bytes)))
+}
+
+/// What a folder without config.json is, if that can be seen.
+fn without_config(folder: &Path) -> ModelError {
+    let path = folder.display().to_string();
+    let reason = if folder.join("adapter_config.json").exists() {
+        "is a LoRA adapter, not a model: merge it into its base model first"
+    } else if folder.join("snapshots").is_dir() {
+        "is a model's folder in a Hugging Face cache: give the one below snapshots/"
+    } else if folder.join("params.json").exists() {
+        "config.json is missing; params.json is of Meta's or Mistral's own format, which is not read"
+    } else {
+        return missing(folder, "config.json");
+    };
+    ModelError::Layout { path, reason: reason.to_owned() }
 }
 
 fn missing(folder: &Path, file: &str) -> ModelError {

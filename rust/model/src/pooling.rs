@@ -43,6 +43,7 @@ pub(crate) fn read(
     let Some(modules) = Json::optional(folder, "modules.json", MAX_BYTES)? else {
         return Ok(None);
     };
+    refuse_lower_case(folder)?;
     let list = modules
         .value
         .as_array()
@@ -74,6 +75,18 @@ pub(crate) fn read(
             let found = names.join(", ");
             Err(ModelError::unsupported(&modules.name, "the order of modules", found, SUPPORTED))
         }
+    }
+}
+
+/// The tokenizer takes texts as they are.
+fn refuse_lower_case(folder: &Path) -> Result<(), ModelError> {
+    let Some(config) = Json::optional(folder, "sentence_bert_config.json", MAX_BYTES)? else {
+        return Ok(());
+    };
+    let (config, key) = (config.fields()?, "do_lower_case");
+    match config.bool(key)? {
+        Some(true) => Err(config.unsupported(key, "true", "false")),
+        Some(false) | None => Ok(()),
     }
 }
 

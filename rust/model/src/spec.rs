@@ -51,6 +51,8 @@ pub enum EmbedsOnly {
     Bidirectional,
     /// It is published as a sentence-transformers model.
     SentenceTransformers,
+    /// Its GGUF file says how its states are pooled.
+    Pooled,
     /// It was saved without its output layer.
     NoOutputLayer,
 }
@@ -60,6 +62,7 @@ impl std::fmt::Display for EmbedsOnly {
         f.write_str(match self {
             Self::Bidirectional => "its attention is bidirectional",
             Self::SentenceTransformers => "it is a sentence-transformers model",
+            Self::Pooled => "its file says how to pool",
             Self::NoOutputLayer => "it has no output layer",
         })
     }

@@ -155,6 +155,34 @@ fn test_sentence_transformers_files_decide_the_pooling() {
 }
 
 #[test]
+fn test_lower_case_is_refused() {
+    let pooling = json!({"pooling_mode": "lasttoken"});
+    let folder = sentence_transformer(&["Transformer", "Pooling"], &pooling);
+    folder.write("sentence_bert_config.json", r#"{"max_seq_length": 8, "do_lower_case": false}"#);
+    assert!(open(folder.path()).is_ok());
+    folder.write("sentence_bert_config.json", r#"{"do_lower_case": true}"#);
+    let error = folder.refused();
+    assert!(error.contains("do_lower_case: true is not supported"), "{error}");
+}
+
+#[test]
+fn test_folders_that_are_no_checkpoint_are_named_as_what_they_are() {
+    for (file, reason) in [
+        ("README.md", ": config.json is missing"),
+        ("adapter_config.json", ": is a LoRA adapter, not a model: merge it"),
+        ("params.json", "own format, which is not read"),
+    ] {
+        let folder = Folder::new();
+        folder.write(file, "{}");
+        let error = folder.refused();
+        assert!(error.contains(reason), "{error}");
+    }
+    let cache = Folder::new();
+    std::fs::create_dir(cache.path().join("snapshots")).unwrap();
+    assert!(cache.refused().ends_with("give the one below snapshots/"));
+}
+
+#[test]
 fn test_a_default_prompt_is_named() {
     let folder = folder(&llama_config(), &llama_tensors());
     folder.write("config_sentence_transformers.json", r#"{"default_prompt_name": null}"#);

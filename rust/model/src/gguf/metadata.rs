@@ -110,13 +110,26 @@ impl GgufMetadata {
         }
     }
 
-    /// An integer or a float.
-    pub(super) fn number(&self, key: &str) -> Option<f64> {
+    /// An integer, a float, or 1 for true.
+    pub(super) fn number_or_bool(&self, key: &str) -> Option<f64> {
         match self.values.get(key)? {
             Value::Float(value) => Some(*value),
+            Value::Bool(value) => Some(f64::from(u8::from(*value))),
             // Sizes and flags: what a double cannot hold is not compared with anything.
             Value::Integer(value) => i32::try_from(*value).ok().map(f64::from),
             _ => None,
+        }
+    }
+
+    /// The value for a message; of arrays only what they are.
+    pub(super) fn shown_value(&self, key: &str) -> String {
+        match self.values.get(key) {
+            Some(Value::Integer(value)) => value.to_string(),
+            Some(Value::Float(value)) => value.to_string(),
+            Some(Value::Bool(value)) => value.to_string(),
+            Some(Value::String(text)) => text.clone(),
+            Some(array) => array.kind().to_owned(),
+            None => "nothing".to_owned(),
         }
     }
 

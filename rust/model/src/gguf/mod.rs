@@ -3,6 +3,7 @@
 
 mod cursor;
 mod header;
+mod known;
 mod metadata;
 mod plan;
 mod spec;
@@ -23,6 +24,9 @@ pub(crate) fn open_gguf(path: &Path) -> Result<Checkpoint, ModelError> {
     let file = OpenFile::open(path)?;
     let Described { spec, plan, metadata } = describe(&file, &file.name, file.len)?;
     let generation = generation::from_gguf(&metadata)?;
+    let (_, pooling) = known::embeddings(&metadata, &spec.architecture)?;
+    let plain = EmbeddingDefaults::default();
+    let embedding = EmbeddingDefaults { pooling: pooling.unwrap_or(plain.pooling), ..plain };
     let chat_template = metadata.string("tokenizer.chat_template")?.map(str::to_owned);
     Ok(Checkpoint {
         spec,
@@ -30,7 +34,7 @@ pub(crate) fn open_gguf(path: &Path) -> Result<Checkpoint, ModelError> {
         source: Arc::new(FileSource::new(vec![file])),
         tokenizer: TokenizerFiles::Gguf { metadata, chat_template },
         generation,
-        embedding: EmbeddingDefaults::default(),
+        embedding,
         notes: Vec::new(),
         path: path.to_owned(),
     })

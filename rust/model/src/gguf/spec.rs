@@ -1,15 +1,15 @@
 //! GGUF metadata to `ModelSpec`. Names of keys are those of ggml's gguf.md.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
-use super::GgufMetadata;
 use super::plan::{HEAD, ROPE_FACTORS};
+use super::{GgufMetadata, known};
 use crate::catalogue::{Catalogue, Stored};
 use crate::config::{gguf_architectures, limits, root, to_f32, yarn_attention_factor};
 use crate::error::ModelError;
 use crate::source::ReadAt;
 use crate::{
-    Activation, AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec, MoeSpec, NormSpec, RopeKind,
-    RopeSpec, RopeStyle, WeightType,
+    Activation, AttentionSpec, EmbedsOnly, FeedForwardSpec, LayerSpec, ModelSpec, MoeSpec,
+    NormSpec, RopeKind, RopeSpec, RopeStyle, WeightType,
 };
 
 /// Describes the model; reads `rope_freqs.weight` if the file has it.
@@ -26,7 +26,8 @@ pub(super) fn model_spec(
         return Err(ModelError::unsupported(metadata.file(), key, architecture, supported));
     }
     let keys = Keys { metadata, architecture };
-    keys.refuse_what_we_lack()?;
+    known::refuse_unknown(metadata, architecture)?;
+    let (embeds_only, _) = known::embeddings(metadata, architecture)?;
     let hidden_size = keys.size("embedding_length", limits::WIDTH)?;
     let num_attention_heads = keys.size("attention.head_count", limits::HEADS)?;
     let num_kv_heads = keys
@@ -40,7 +41,7 @@ pub(super) fn model_spec(
     let declared = keys.size("context_length", limits::POSITIONS)?;
     let has = |part: &str| catalogue.contains(&format!("blk.0.{part}"));
     let attention = AttentionSpec {
-        causal: true,
+        causal: embeds_only != Some(EmbedsOnly::Bidirectional),
         scale: 1.0 / root(head_dim),
         logit_softcap: None,
         qk_norm: architecture.starts_with("qwen3"),
@@ -69,32 +70,11 @@ pub(super) fn model_spec(
         final_logit_softcap: None,
         tie_word_embeddings,
         weight_type: WeightType::F32,
-        embeds_only: None,
+        embeds_only,
         layers: (0..layers).map(|_| LayerSpec { window: None, feed_forward }).collect(),
         rope,
     })
 }
-
-/// Keys that change what is computed, which no architecture here has, and the value that changes
-/// nothing (0 never does).
-const REFUSED: [(&str, f64); 15] = [
-    ("attention.sliding_window", 0.0),
-    ("attention.scale", 0.0),
-    ("attention.max_alibi_bias", 0.0),
-    ("attention.clamp_kqv", 0.0),
-    ("attn_logit_softcapping", 0.0),
-    ("final_logit_softcapping", 0.0),
-    ("logit_scale", 1.0),
-    ("residual_scale", 1.0),
-    ("embedding_scale", 1.0),
-    ("expert_shared_count", 0.0),
-    ("expert_weights_scale", 1.0),
-    // Softmax.
-    ("expert_gating_func", 1.0),
-    ("leading_dense_block_count", 0.0),
-    ("rope.dimension_sections", 0.0),
-    ("rope.scaling.yarn_log_multiplier", 0.0),
-];
 
 struct Keys<'a> {
     metadata: &'a GgufMetadata,
@@ -138,19 +118,6 @@ impl Keys<'_> {
         let name = "attention.layer_norm_rms_epsilon";
         self.positive(name)?
             .ok_or_else(|| ModelError::missing_field(self.metadata.file(), &self.key(name)))
-    }
-
-    fn refuse_what_we_lack(&self) -> Result<(), ModelError> {
-        for (name, neutral) in REFUSED {
-            let key = self.key(name);
-            let value = self.metadata.number(&key);
-            if self.metadata.contains(&key) && value != Some(0.0) && value != Some(neutral) {
-                let value = value.map_or("a list".to_owned(), |value| value.to_string());
-                let supported = "files without it";
-                return Err(ModelError::unsupported(self.metadata.file(), &key, value, supported));
-            }
-        }
-        Ok(())
     }
 
     fn head_dim(&self, hidden_size: u32, heads: u32) -> Result<u32, ModelError> {

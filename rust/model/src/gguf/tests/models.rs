@@ -1,8 +1,12 @@
 //! What a whole GGUF file describes, and descriptions that are refused.
 
+use super::super::known;
 use super::builder::{Gguf, Kv};
 use crate::generation;
-use crate::{FeedForwardSpec, LayerWeight, RopeKind, RopeStyle, WeightRole, WeightType};
+use crate::{
+    EmbedsOnly, FeedForwardSpec, LayerWeight, PoolingKind, RopeKind, RopeStyle, WeightRole,
+    WeightType,
+};
 
 #[test]
 fn test_l17_llama_without_output_is_tied() {
@@ -94,13 +98,58 @@ fn test_what_we_lack_is_refused_by_name() {
         let error = Gguf::llama().with(key, value).refused();
         assert!(error.contains(key) && error.contains("is not supported"), "{error}");
     }
+    for (key, value, shown) in [
+        ("llama.frobnication_depth", Kv::U32(7), "7"),
+        ("llama.attention.frobnicated", Kv::Bool(1), "true"),
+        ("llama.frobnication", Kv::Texts(vec![]), "an array of strings"),
+        ("general.type", Kv::Text("adapter".to_owned()), "adapter"),
+    ] {
+        let error = Gguf::llama().with(key, value).refused();
+        assert!(error.contains(&format!("{key}: {shown} is not supported")), "{error}");
+    }
     for (key, value) in [
         ("llama.attention.sliding_window", Kv::U32(0)),
         ("llama.logit_scale", Kv::F32(1.0)),
         ("llama.expert_gating_func", Kv::U32(1)),
+        ("llama.expert_weights_norm", Kv::Bool(1)),
+        ("llama.use_parallel_residual", Kv::Bool(0)),
+        ("llama.tensor_data_layout", Kv::Text("Meta AI original pth".to_owned())),
+        ("llama.attention.causal", Kv::Bool(1)),
+        ("llama.pooling_type", Kv::U32(0)),
+        ("general.type", Kv::Text("model".to_owned())),
+        ("general.frobnication", Kv::U32(7)),
+        ("qwen2.frobnication", Kv::U32(7)),
     ] {
         assert_eq!(Gguf::llama().with(key, value).read().spec, Gguf::llama().read().spec);
     }
+}
+
+#[test]
+fn test_pooling_and_causality_of_embedding_models() {
+    let described = Gguf::llama().with("llama.attention.causal", Kv::Bool(0)).read();
+    assert!(!described.spec.attention.causal);
+    assert_eq!(described.spec.embeds_only, Some(EmbedsOnly::Bidirectional));
+    for (number, pooling) in [(1, PoolingKind::Mean), (3, PoolingKind::Last)] {
+        let described = Gguf::llama().with("llama.pooling_type", Kv::U32(number)).read();
+        assert!(described.spec.attention.causal);
+        assert_eq!(described.spec.embeds_only, Some(EmbedsOnly::Pooled));
+        let found = known::embeddings(&described.metadata, "llama").expect("read");
+        assert_eq!(found.1, Some(pooling));
+    }
+    for number in [2, 4] {
+        let error = Gguf::llama().with("llama.pooling_type", Kv::U32(number)).refused();
+        assert!(error.contains(&format!("pooling_type: {number} is not supported")), "{error}");
+    }
+}
+
+#[test]
+fn test_yarn_extends_the_context() {
+    let yarn = Gguf::llama()
+        .with("llama.rope.scaling.type", Kv::Text("yarn".to_owned()))
+        .with("llama.rope.scaling.factor", Kv::F32(4.0));
+    assert_eq!(yarn.read().spec.max_position_embeddings, 8192);
+    let declared = yarn.with("llama.rope.scaling.original_context_length", Kv::U32(512));
+    assert_eq!(declared.read().spec.max_position_embeddings, 2048);
 }
 
 #[test]
