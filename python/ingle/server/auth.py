@@ -40,6 +40,7 @@ class ApiKeys:
         # dump nor response times reveal a key.
         self._secret = os.urandom(32)
         self._count = len(tenants_by_key)
+        self._num_admins = sum(key in admin_keys for key in tenants_by_key)
         self._buckets: dict[bytes, list[tuple[bytes, Identity]]] = {}
         """By the first bytes of the digest, so that the cost does not grow with the keys."""
         for key, tenant in tenants_by_key.items():
@@ -47,9 +48,13 @@ class ApiKeys:
             identity = Identity(tenant, True, key in admin_keys)
             self._buckets.setdefault(digest[:BUCKET_BYTES], []).append((digest, identity))
 
-    def __len__(self) -> int:
-        """How many keys there are."""
-        return self._count
+    def __str__(self) -> str:
+        """How many keys there are, for people."""
+        if not self._count:
+            return "without API keys"
+        keys = f"{self._count} API key{'s' if self._count > 1 else ''}"
+        admins = f"{self._num_admins} for admins" if self._num_admins else "none for admins"
+        return f"with {keys}, {admins}" + ("" if self._num_admins else ": /metrics is closed")
 
     def identity(
         self,

@@ -56,7 +56,7 @@ def serve(settings: Settings, say: Callable[[str], None]) -> ExitCode:
             # The file is read again once the model is loaded.
             signal.signal(signal.SIGHUP, lambda number, frame: hangups.append(number))
         with Engine(settings.model, **settings.engine_values()) as engine:
-            text = summary(settings, engine.info, address(listener), keys is not None)
+            text = summary(settings, engine.info, address(listener), str(keys or ApiKeys({})))
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 server = Server(settings, engine, keys)
 
@@ -161,7 +161,7 @@ class Server:
         except ConfigError as error:
             log.error("the keys stay as they were: %s", with_flags(str(error)))
         else:
-            log.info("read %s again: %d keys", self._key_file, len(self.state.keys))
+            log.info("read %s again: serving %s", self._key_file, self.state.keys)
 
     def _on_signal(self) -> None:
         if self._stop.is_set():

@@ -6,7 +6,7 @@ from typing import Any
 from ingle.config import Settings, with_flags
 
 
-def summary(settings: Settings, info: Mapping[str, Any], address: str, needs_key: bool) -> str:
+def summary(settings: Settings, info: Mapping[str, Any], address: str, keys: str) -> str:
     """Model, device, limits, memory, sampling defaults, end-of-text ids and address, in lines."""
     limits, memory, times = info["limits"], info["memory"], info["start_up"]
     defaults = ", ".join(f"{k} {round(v, 4):g}" for k, v in info["sampling_defaults"].items())
@@ -25,7 +25,7 @@ def summary(settings: Settings, info: Mapping[str, Any], address: str, needs_key
         ("defaults", f"{defaults} ({source})"),
         ("end of text", ", ".join(map(str, info["eos_token_ids"])) or "none"),
         ("serves", serves(info)),
-        ("address", f"{address}, {'with' if needs_key else 'without'} API keys"),
+        ("address", f"{address}, {keys}"),
     ]  # fmt: skip
     return "\n".join(f"{name:12}{text}" for name, text in lines)
 

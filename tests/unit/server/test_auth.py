@@ -69,7 +69,7 @@ def test_key_file(tmp_path):
     file.write_text("# people\n\nalice: a:b:c \nbob:k2\nops:k3 admin\n")
     file.chmod(0o600)
     keys = read_key_file(file)
-    assert len(keys) == 3
+    assert str(keys) == "with 3 API keys, 1 for admins"
     assert keys.identity(request(Authorization="Bearer a:b:c")).tenant == "alice"
     assert keys.identity(request(Authorization="Bearer k2")).tenant == "bob"
 
@@ -141,7 +141,7 @@ def test_a_key_file_of_another_user_is_refused(tmp_path, monkeypatch):
     owner = file.stat().st_uid
     monkeypatch.setattr("os.geteuid", lambda: owner + 1)
     if owner == 0:
-        assert len(read_key_file(file)) == 1  # Root may change it whatever we say.
+        assert "1 API key" in str(read_key_file(file))  # Root may change it whatever we say.
         return
     with pytest.raises(ConfigError, match=f"belongs to user {owner}"):
         read_key_file(file)
@@ -171,3 +171,9 @@ def test_many_keys_cost_no_more_than_few():
         assert keys.identity(asked).tenant == "tenant-4999"
     # Compared with each of 5,000 digests a request would take milliseconds.
     assert time.process_time() - before < 0.5
+
+
+def test_the_start_says_how_many_keys_there_are_and_that_metrics_are_closed():
+    assert str(ApiKeys({})) == "without API keys"
+    assert str(ApiKeys({"a": "t"})) == "with 1 API key, none for admins: /metrics is closed"
+    assert str(ApiKeys({"a": "t", "b": "u"}, {"b"})) == "with 2 API keys, 1 for admins"

@@ -21,7 +21,7 @@ INFO = {
 
 
 def test_summary_tells_what_a_person_needs():
-    text = summary(Settings(model="tiny"), INFO, "http://127.0.0.1:8000", needs_key=True)
+    text = summary(Settings(model="tiny"), INFO, "http://127.0.0.1:8000", "without API keys")
     for part in (
         "tiny (llama, bf16, 2 layers) from /models/tiny",
         "cpu (avx512, 2 threads); ready after 0.12 s "
@@ -33,15 +33,15 @@ def test_summary_tells_what_a_person_needs():
         "temperature 0.6, top_k 0 (the model's)",
         "1, 2",
         "completions, no chats (the model has no chat template), embeddings",
-        "http://127.0.0.1:8000, with API keys",
+        "http://127.0.0.1:8000, without API keys",
     ):
         assert part in text
 
 
 def test_summary_says_why_a_model_makes_embeddings_only():
     info = INFO | {"embeddings_only": "its attention is bidirectional"}
-    text = summary(Settings(model="tiny"), info, "http://127.0.0.1:8000", needs_key=True)
+    text = summary(Settings(model="tiny"), info, "http://127.0.0.1:8000", "without API keys")
     assert "serves      embeddings only, since its attention is bidirectional\n" in text
     info = INFO | {"has_chat_template": True}
-    text = summary(Settings(model="tiny"), info, "http://127.0.0.1:8000", needs_key=True)
+    text = summary(Settings(model="tiny"), info, "http://127.0.0.1:8000", "without API keys")
     assert "serves      completions, chats, embeddings\n" in text
