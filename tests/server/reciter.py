@@ -5,6 +5,7 @@ cut as LZ78 cuts them: each piece is the shortest that was not there before, so 
 alone says what follows. Such cuts run through the middle of characters and words.
 """
 
+import itertools
 import json
 from pathlib import Path
 
@@ -20,6 +21,17 @@ SURE = 40.0
 """Logit of the token that follows; all others have 0 and share a chance of 1e-14."""
 ECHO = "{% for m in messages %}{{ m.content }}{% endfor %}"
 """A template that adds nothing: a chat's last character decides what is recited, as a prompt's."""
+
+
+def shown_text(data):
+    """The text of an answer of these bytes: invalid ones are U+FFFD, a character cut off is dropped."""
+    for size in range(1, min(4, len(data) + 1)):
+        tail = data[-size:]
+        for fill, count in itertools.product(b"\x80\xbf", range(1, 4)):
+            whole = (tail + bytes([fill] * count)).decode(errors="ignore")
+            if len(whole) == 1 and len(whole.encode()) == size + count:
+                return data[:-size].decode(errors="replace")
+    return data.decode(errors="replace")
 
 
 class Recital:

@@ -8,7 +8,8 @@ import json
 import pytest
 import tokenizers
 
-from server.reciter import Recital
+import ingle
+from server.reciter import Recital, shown_text
 from server.twice import PATHS, both, refused_twice, text_of
 from server.worker import TINY, Worker
 
@@ -40,9 +41,13 @@ def recital():
 
 
 @pytest.fixture(scope="module")
-def worker(recital, tmp_path_factory):
-    folder = recital.save(tmp_path_factory.mktemp("recital"), eos_token_id=[1, END_OF_TURN])
-    with Worker("--device", "cpu", model=folder) as worker:
+def recital_folder(recital, tmp_path_factory):
+    return recital.save(tmp_path_factory.mktemp("recital"), eos_token_id=[1, END_OF_TURN])
+
+
+@pytest.fixture(scope="module")
+def worker(recital_folder):
+    with Worker("--device", "cpu", model=recital_folder) as worker:
         yield worker
         worker.wait_until_idle()
         assert worker.stop() == 0, worker.errors()
@@ -69,7 +74,38 @@ def test_s01_s03_s04_cut_anywhere_it_is_the_text_of_the_bytes(worker, recital, c
     data = b""
     for count, piece in enumerate(recital.pieces[cue], 1):
         data += piece
-        assert text_of(worker.complete, cue, max_tokens=count) == data.decode(errors="replace")
+        text = shown_text(data)
+        assert text_of(worker.complete, cue, max_tokens=count) == text
+        assert text_of(worker.chat, "x" + cue, max_tokens=count) == text
+
+
+def test_s03_log_probs_have_the_bytes_of_a_character_that_was_cut(worker, recital):
+    cuts = 0
+    for count in range(1, 40):
+        data = b"".join(recital.pieces["\1"][:count])
+        text = shown_text(data)
+        cuts += text != data.decode(errors="replace")
+        [chat] = both(worker.chat, "x\1", max_tokens=count, logprobs=True)["choices"]
+        entries = chat["logprobs"]["content"]
+        assert bytes(b for entry in entries for b in entry["bytes"]) == data
+        assert (chat["message"]["content"] or "") == text
+        [choice] = both(worker.complete, "x\1", max_tokens=count, logprobs=1)["choices"]
+        assert choice["logprobs"]["text_offset"][0] == 0
+        assert max(choice["logprobs"]["text_offset"]) <= len(choice["text"])
+    assert cuts, "the point of it"
+
+
+def test_s03_responses_and_the_python_api_drop_it_too(worker, recital, recital_folder):
+    limits = range(1, 24)
+    texts = [shown_text(b"".join(recital.pieces["\1"][:count])) for count in limits]
+    for count, text in zip(limits, texts, strict=True):
+        reply = worker.post("/v1/responses", {"input": "x\1", "max_output_tokens": count})
+        assert "".join(p["text"] for item in reply.json["output"] for p in item["content"]) == text
+    with ingle.Engine(str(recital_folder), device="cpu") as engine:
+        for count, text in zip(limits, texts, strict=True):
+            params = ingle.SamplingParams(max_tokens=count, temperature=0)
+            [answer] = engine.generate(["x\1"], params)
+            assert answer.outputs[0].text == text
 
 
 def test_s03_bad_bytes_do_not_mute_what_follows(ask):

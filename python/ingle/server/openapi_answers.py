@@ -71,12 +71,16 @@ CHAT_LOG_PROBS = record(
         "refusal": NULL,
     }
 )
+OFFSETS = (
+    "Characters of this choice's text before each token. Without echo the text is the answer alone, "
+    "so offsets begin at 0; with echo they count from the start of the prompt."
+)
 TEXT_LOG_PROBS = record(
     {
         "tokens": several(TEXT),
         "token_logprobs": several(LOG_PROB_OR_NULL),
         "top_logprobs": several(or_null({"type": "object", "additionalProperties": LOG_PROB})),
-        "text_offset": several(COUNT),
+        "text_offset": several(COUNT) | {"description": OFFSETS},
     }
 )
 USAGE = record(

@@ -138,19 +138,15 @@ impl Choice {
         false
     }
 
-    /// The core ended the request; `last` is its last token if that was taken by `push`. What is
-    /// held back comes out.
-    pub(crate) fn end(&mut self, reason: &'static str, last: Option<u32>, scratch: &mut String) {
+    /// The core ended the request; `last` is its last token if that was taken by `push`. Text that
+    /// the stop matcher holds back comes out. The first bytes of a character whose end never came are
+    /// dropped: they are no text, and log-probs show them.
+    pub(crate) fn end(&mut self, reason: &'static str, last: Option<u32>) {
         if self.finish.is_some() {
             return;
         }
         if self.rules.prompt_only {
             return self.finish_with("length", StopCause::None);
-        }
-        scratch.clear();
-        self.detokenizer.finish(scratch);
-        if self.take_text(scratch) {
-            return;
         }
         if let Some(matcher) = &mut self.matcher {
             matcher.finish(&mut self.text);

@@ -197,7 +197,7 @@ impl Committer {
         let stream = self.streams.get_mut(&key)?;
         let choice = &mut stream.choices[at];
         choice.is_over = true;
-        choice.end(word, stop_token.map(|id| id.0), &mut self.scratch);
+        choice.end(word, stop_token.map(|id| id.0));
         observe_end(&self.shared, choice, stream.submitted_at, now);
         stream.num_open -= 1;
         if stream.mark(at) {

@@ -55,7 +55,7 @@ impl Committer {
                     return;
                 }
                 if goes_on == GoesOn::Stuck {
-                    choice.end(STUCK, None, &mut self.scratch);
+                    choice.end(STUCK, None);
                 }
                 if goes_on != GoesOn::Tokens {
                     scheduler.finish(result.id, FinishReason::Stop, core_events);

@@ -1,5 +1,5 @@
 //! [7] Turns token ids into text, one at a time. Engine thread only. Never emits half a character,
-//! never loses one: the joined pieces equal `Tokenizer::decode` of all ids.
+//! never loses one: the joined pieces, `finish` included, equal `Tokenizer::decode` of all ids.
 
 use std::sync::Arc;
 
@@ -57,7 +57,8 @@ impl Detokenizer {
         self.utf8.push(bytes, out);
     }
 
-    /// Appends what was held back; bytes that did not become a character are written as U+FFFD.
+    /// Appends what was held back as U+FFFD: for a text that is shown whole, such as an echoed prompt.
+    /// An answer that ends inside a character drops these bytes instead.
     pub fn finish(&mut self, out: &mut String) {
         self.utf8.finish(out);
     }
