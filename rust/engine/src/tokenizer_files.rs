@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ingle_core::TokenId;
 use ingle_model::{Checkpoint, GgufMetadata, TokenizerFiles};
-use ingle_text::{ChatTemplate, GgufVocab, Tokenizer};
+use ingle_text::{ChatTemplate, GgufVocab, Tokenizer, turn_ends};
 
 use crate::error::EngineError;
 use crate::served::AnswerFormat;
@@ -53,11 +53,11 @@ pub(crate) fn text_parts(
             rows.saturating_sub(1)
         )));
     }
-    let eos = eos_union(checkpoint, &tokenizer);
+    let source = template_text.or(own_template.as_deref());
+    let eos = eos_union(checkpoint, &tokenizer, source.unwrap_or_default());
     if let Some(id) = eos.iter().find(|id| id.0 >= rows) {
         return Err(fail(&format!("end token id {id} is beyond the model's {rows} rows")));
     }
-    let source = template_text.or(own_template.as_deref());
     let answer_format = AnswerFormat::detect(source);
     let template = source
         .map(|source| ChatTemplate::for_tokenizer(source, &tokenizer))
@@ -78,11 +78,16 @@ pub(crate) fn text_parts(
     })
 }
 
-/// Ids that end a text, whichever file says so, without doubles.
-fn eos_union(checkpoint: &Checkpoint, tokenizer: &Tokenizer) -> Vec<TokenId> {
+/// Ids that end an answer, whichever file says so, without doubles: those of the end of a text, and those
+/// by which the template ends a turn.
+fn eos_union(checkpoint: &Checkpoint, tokenizer: &Tokenizer, template: &str) -> Vec<TokenId> {
     let files = checkpoint.generation.eos_token_ids.iter();
-    let mut ids: Vec<TokenId> =
-        files.chain(tokenizer.eos_token_ids()).copied().map(TokenId).collect();
+    let mut ids: Vec<TokenId> = files
+        .chain(tokenizer.eos_token_ids())
+        .chain(&turn_ends(tokenizer, template))
+        .copied()
+        .map(TokenId)
+        .collect();
     ids.sort_unstable();
     ids.dedup();
     ids

@@ -60,6 +60,17 @@ impl AddedMatcher {
         self.tokens.is_empty()
     }
 
+    /// Whether a token of this text is looked for.
+    pub(crate) fn contains(&self, content: &str) -> bool {
+        self.tokens.iter().any(|token| token.content == content)
+    }
+
+    /// The longest token at the beginning of a text: its id and its length.
+    pub(crate) fn token_at_start(&self, text: &str) -> Option<(u32, usize)> {
+        let (index, end) = self.longest_at(text, 0, &|_, _| true)?;
+        Some((self.tokens[index].id, end))
+    }
+
     fn insert(&mut self, token: AddedToken) {
         let mut at = 0;
         for &byte in token.pattern.as_bytes() {
@@ -142,6 +153,19 @@ impl AddedMatcher {
 }
 
 impl AddedToken {
+    /// A special token that is looked for as it is.
+    pub(crate) fn special(id: u32, text: &str) -> Self {
+        Self {
+            id,
+            content: text.to_owned(),
+            pattern: text.to_owned(),
+            special: true,
+            lstrip: false,
+            rstrip: false,
+            normalized: false,
+        }
+    }
+
     /// Widens the match `[start, end)` over white space where the token asks for it.
     fn with_stripped_space(
         &self,

@@ -57,7 +57,7 @@ pub enum TextError {
 
 impl TextError {
     pub(crate) fn load(file: &'static str, message: impl Into<String>) -> Self {
-        Self::Load { file, message: message.into() }
+        Self::Load { file, message: bounded(message.into()) }
     }
 
     pub(crate) fn unsupported(
@@ -65,10 +65,30 @@ impl TextError {
         what: &'static str,
         value: impl Into<String>,
     ) -> Self {
-        Self::Unsupported { file, what, value: value.into() }
+        Self::Unsupported { file, what, value: excerpt(&value.into()) }
     }
 
     pub(crate) fn input(field: &'static str, message: impl Into<String>) -> Self {
         Self::Input { field, message: message.into() }
     }
 }
+
+/// The beginning of a text of a file, for an error.
+pub(crate) fn excerpt(text: &str) -> String {
+    first_chars(text, EXCERPT_CHARS)
+}
+
+/// Errors of the JSON parser quote the file, which may be all of it.
+fn bounded(message: String) -> String {
+    first_chars(&message, MAX_MESSAGE_CHARS)
+}
+
+fn first_chars(text: &str, count: usize) -> String {
+    match text.char_indices().nth(count) {
+        None => text.to_owned(),
+        Some((end, _)) => format!("{}...", &text[..end]),
+    }
+}
+
+const EXCERPT_CHARS: usize = 80;
+const MAX_MESSAGE_CHARS: usize = 1000;

@@ -1,5 +1,5 @@
-//! Everything between text and token ids: tokenizers from tokenizer.json and GGUF, the incremental
-//! detokeniser, chat templates and the stop matcher. Knows no other ingle crate.
+//! Everything between text and token ids: tokenizers from tokenizer.json and GGUF,
+//! the incremental detokeniser, chat templates and the stop matcher. Knows no other ingle crate.
 //!
 //! Steps [2] (tokenise) and [7] (detokenise, stop rules) of the request path. All types here are
 //! plain data that any thread may use; nothing blocks, reads a file or asks for the time.
@@ -9,16 +9,19 @@
 mod added;
 mod answer;
 mod bad_words;
+mod base64;
 mod byte_level;
 mod chat;
-mod crate_encoder;
 mod detokenizer;
+mod ends;
 mod error;
 mod gguf;
 mod grammar;
 mod hf;
 mod marker;
 mod merge;
+mod pattern;
+mod pipeline;
 mod reasoning;
 mod rendered;
 mod sentencepiece;
@@ -32,6 +35,7 @@ pub use answer::{AnswerParser, AnswerPiece, AnswerRules, CallPlace, ToolRules};
 pub use bad_words::{AnswerText, BadWords, BadWordsFactory, BadWordsState};
 pub use chat::{ChatInput, ChatTemplate};
 pub use detokenizer::Detokenizer;
+pub use ends::turn_ends;
 pub use error::TextError;
 pub use gguf::GgufVocab;
 pub use grammar::{

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 use crate::TextError;
-use crate::hf::{Model, fallback_byte};
+use crate::hf::{Model, TOKENIZER_JSON, fallback_byte};
 use crate::merge::{Merge, MergeTable};
 use crate::words::{CachePool, WordCache};
 
@@ -50,7 +50,7 @@ enum Unknown {
     TokenAfterMerging(u32),
 }
 
-/// A GGUF vocabulary, reduced to what encoding needs.
+/// A vocabulary with scores, reduced to what encoding needs.
 #[derive(Debug, Default)]
 pub(crate) struct Pieces<'v> {
     /// Ordinary tokens: text, id, score.
@@ -127,7 +127,7 @@ impl SentencePieceEncoder {
     /// # Errors
     /// `TextError::Load` for a merge of tokens that the vocabulary lacks.
     pub(crate) fn from_merges(prefix: Prefix, model: &Model) -> Result<Self, TextError> {
-        let no_bytes = || TextError::load(TOKENS, "not the 256 byte tokens");
+        let no_bytes = || TextError::load(TOKENIZER_JSON, "not the 256 byte tokens");
         let bytes = bytes_of(model).ok_or_else(no_bytes)?;
         let mut cut = true;
         let merges = model.merge_table(|joined| cut &= !has_space_inside(joined))?;
@@ -142,21 +142,22 @@ impl SentencePieceEncoder {
         })
     }
 
-    /// Builds the encoder from a GGUF vocabulary.
+    /// Builds the encoder from a vocabulary with scores, of a GGUF file or a SentencePiece model. `file`:
+    /// what errors name.
     ///
     /// # Errors
     /// `TextError::Load` for a token that is listed twice, a score that is not a number, or a
     /// vocabulary without an answer to unknown characters.
-    pub(crate) fn from_scores(pieces: &Pieces<'_>) -> Result<Self, TextError> {
+    pub(crate) fn from_scores(pieces: &Pieces<'_>, file: &'static str) -> Result<Self, TextError> {
         let mut symbols: HashMap<&str, u32> = HashMap::with_capacity(pieces.ordinary.len());
         for &(text, id, score) in &pieces.ordinary {
             if score.is_nan() {
                 let message = format!("the score of token {id} is not a number");
-                return Err(TextError::load(SCORES, message));
+                return Err(TextError::load(file, message));
             }
             if symbols.insert(text, id).is_some() {
                 let message = format!("token {text:?} is listed twice, the second time as {id}");
-                return Err(TextError::load(TOKENS, message));
+                return Err(TextError::load(file, message));
             }
         }
         let mut scores: Vec<f32> = pieces.ordinary.iter().map(|(_, _, score)| *score).collect();
@@ -178,7 +179,7 @@ impl SentencePieceEncoder {
         Ok(Self {
             chars: chars.collect(),
             merges,
-            unknown: Unknown::of(pieces)?,
+            unknown: Unknown::of(pieces, file)?,
             prefix: if pieces.add_space_prefix { Prefix::Always } else { Prefix::Never },
             cut: !pieces.ordinary.iter().any(|(text, _, _)| has_space_inside(text)),
             caches: CachePool::default(),
@@ -260,13 +261,13 @@ impl std::fmt::Debug for SentencePieceEncoder {
 }
 
 impl Unknown {
-    fn of(pieces: &Pieces<'_>) -> Result<Self, TextError> {
+    fn of(pieces: &Pieces<'_>, file: &'static str) -> Result<Self, TextError> {
         match (all_bytes(pieces.bytes.iter().copied()), pieces.unknown) {
             (Some(ids), _) => Ok(Self::BytesAfterMerging(ids)),
             (None, Some(unknown)) => Ok(Self::TokenAfterMerging(unknown)),
             (None, None) => {
                 let message = "neither the 256 byte tokens nor an unknown token";
-                Err(TextError::load(TOKENS, message))
+                Err(TextError::load(file, message))
             }
         }
     }
@@ -286,7 +287,7 @@ fn bytes_of(model: &Model) -> Option<Box<[u32; 256]>> {
     all_bytes(model.vocab.iter().filter_map(upper))
 }
 
-fn all_bytes(tokens: impl Iterator<Item = (u8, u32)>) -> Option<Box<[u32; 256]>> {
+pub(crate) fn all_bytes(tokens: impl Iterator<Item = (u8, u32)>) -> Option<Box<[u32; 256]>> {
     let mut ids: [Option<u32>; 256] = [None; 256];
     for (byte, id) in tokens {
         ids[usize::from(byte)] = Some(id);
@@ -314,5 +315,3 @@ fn single(text: &str) -> Option<char> {
 
 /// Characters that are no token have symbols from here on, above every token id.
 const NO_TOKEN: u32 = 1 << 31;
-const TOKENS: &str = "tokenizer.ggml.tokens";
-const SCORES: &str = "tokenizer.ggml.scores";

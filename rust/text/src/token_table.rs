@@ -39,7 +39,8 @@ impl TokenTable {
                 None => Flag::Absent,
                 Some(entry) => {
                     table.bytes.extend_from_slice(&entry.bytes);
-                    table.ids.insert(entry.name.into_boxed_str(), id);
+                    // Of two tokens with one name the first counts: special ones come first.
+                    table.ids.entry(entry.name.into_boxed_str()).or_insert(id);
                     if entry.special { Flag::Special } else { Flag::Ordinary }
                 }
             };

@@ -1,7 +1,7 @@
 //! [2] Text to token ids and back. Any thread; one tokenizer is shared by all requests.
 
 use crate::added::{AddedMatcher, AddedToken, Part};
-use crate::crate_encoder::CrateEncoder;
+use crate::pipeline::Pipeline;
 use crate::sentencepiece::SentencePieceEncoder;
 use crate::token_table::TokenTable;
 use crate::words::WordEncoder;
@@ -29,7 +29,7 @@ pub(crate) enum Encoder {
     /// Byte-level BPE with a known way to cut text into words.
     Words(Box<WordEncoder>),
     /// Everything that has no encoder of its own.
-    Crate(Box<CrateEncoder>),
+    Pipeline(Box<Pipeline>),
     /// SentencePiece-style BPE with bytes for unknown characters.
     SentencePiece(Box<SentencePieceEncoder>),
 }
@@ -94,7 +94,7 @@ impl Tokenizer {
     /// Blocking: linear in the text, about 0.1 us a token once warm.
     ///
     /// # Errors
-    /// `TextError::Encode` if the tokenizers crate fails.
+    /// `TextError::Encode` if a pattern or a normaliser of the file is too costly for this text.
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TextError> {
         let mut ids = Vec::with_capacity(text.len() / 3 + 2);
         if add_special_tokens {
@@ -154,7 +154,7 @@ impl Tokenizer {
                 Part::Token(id) => ids.push(id),
                 Part::Text(text) => match &self.encoder {
                     Encoder::Words(encoder) => encoder.encode(text, ids)?,
-                    Encoder::Crate(encoder) => encoder.encode(text, first, ids)?,
+                    Encoder::Pipeline(encoder) => encoder.encode(text, first, ids)?,
                     Encoder::SentencePiece(encoder) => encoder.encode(text, first, ids),
                 },
             }
@@ -182,6 +182,12 @@ impl Tokenizer {
     /// The id of a token as the vocabulary spells it.
     pub fn token_to_id(&self, token: &str) -> Option<u32> {
         self.table.id(token)
+    }
+
+    /// The id of a token that a chat template writes by this name: special or added.
+    pub(crate) fn marker_id(&self, name: &str) -> Option<u32> {
+        let id = self.table.id(name)?;
+        (self.is_special(id) || self.added.contains(name)).then_some(id)
     }
 
     /// The ids that end a text, as far as the tokenizer's files say.

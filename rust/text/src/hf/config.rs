@@ -29,6 +29,8 @@ pub(crate) struct TokenizerConfig {
     additional_special_tokens: Vec<String>,
     add_bos_token: Option<bool>,
     add_eos_token: Option<bool>,
+    /// For tokenizer.model alone: false if only the first text gets a space before it.
+    pub(crate) legacy: Option<bool>,
     #[serde(default, deserialize_with = "by_id")]
     pub(crate) added_tokens_decoder: BTreeMap<u32, TokenFlags>,
 }

@@ -37,7 +37,7 @@ impl TokenDecoder {
             "Replace" => match (section["pattern"]["String"].as_str(), section["content"].as_str())
             {
                 (Some(pattern), Some(content)) if !pattern.is_empty() => {
-                    self.replace.push((pattern.into(), content.into()));
+                    self.push_replace(pattern, content)?;
                 }
                 _ => {
                     let pattern = section["pattern"].to_string();
@@ -55,7 +55,11 @@ impl TokenDecoder {
             }
             "Metaspace" => {
                 let replacement = section["replacement"].as_str().unwrap_or("▁");
-                self.replace.push((replacement.into(), " ".into()));
+                if replacement.is_empty() {
+                    let what = "decoder replacement";
+                    return Err(TextError::unsupported(TOKENIZER_JSON, what, replacement));
+                }
+                self.push_replace(replacement, " ")?;
                 self.strip_leading_space = section["prepend_scheme"] != "never"
                     && section["add_prefix_space"] != Value::Bool(false);
             }
@@ -65,6 +69,23 @@ impl TokenDecoder {
                 }
             }
             other => return Err(TextError::unsupported(TOKENIZER_JSON, "decoder type", other)),
+        }
+        Ok(())
+    }
+
+    /// Each replacement is done for each token, so there may not be many, nor may they multiply.
+    fn push_replace(&mut self, pattern: &str, content: &str) -> Result<(), TextError> {
+        self.replace.push((pattern.into(), content.into()));
+        let growth =
+            |(pattern, content): &(String, String)| content.len().div_ceil(pattern.len()).max(1);
+        let growth = self.replace.iter().map(growth).fold(1, usize::saturating_mul);
+        if self.replace.len() > MAX_REPLACEMENTS || growth > MAX_GROWTH {
+            let message = format!(
+                "decoder: {} replacements that can make a token {growth} times as long; at most \
+                 {MAX_REPLACEMENTS} and {MAX_GROWTH} times are allowed",
+                self.replace.len()
+            );
+            return Err(TextError::load(TOKENIZER_JSON, message));
         }
         Ok(())
     }
@@ -98,6 +119,10 @@ impl TokenDecoder {
         if self.byte_level { token.as_bytes().to_vec() } else { self.bytes(token) }
     }
 }
+
+const MAX_REPLACEMENTS: usize = 16;
+/// How many times as long replacements may make a token.
+const MAX_GROWTH: usize = 16;
 
 /// The byte that a token such as `<0x0A>` stands for.
 pub(crate) fn fallback_byte(token: &str) -> Option<u8> {

@@ -9,28 +9,33 @@ mod post_processor;
 use std::collections::HashMap;
 
 use serde_json::Value;
-use tokenizers::normalizers::NormalizerWrapper;
-use tokenizers::{NormalizedString, Normalizer as _};
 
 use crate::TextError;
 use crate::added::AddedToken;
-use crate::crate_encoder::CrateEncoder;
+use crate::error::excerpt;
+use crate::pipeline::{Normalizer, Pipeline};
 use crate::sentencepiece::{Prefix, SentencePieceEncoder};
 use crate::token_table::{TokenEntry, TokenTable};
 use crate::tokenizer::{Encoder, Tokenizer, TokenizerParts};
 use crate::words::{Recipe, WordEncoder};
-use config::TokenizerConfig;
+pub(crate) use config::TokenizerConfig;
 use decoder::TokenDecoder;
 pub(crate) use decoder::fallback_byte;
 pub(crate) use parts::Model;
 use parts::TokenizerJson;
-use post_processor::Framing;
+pub(crate) use post_processor::Framing;
 
 pub(crate) const TOKENIZER_JSON: &str = "tokenizer.json";
 pub(crate) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
 /// Ids above this are refused: a table of this size is the largest that a broken file can ask for.
 pub(crate) const MAX_VOCAB: u32 = 4 << 20;
+/// How many ids may be without a token, beyond as many as there are tokens.
+const FREE_HOLES: u32 = 1 << 16;
+/// Published added tokens have at most some 60 bytes.
+pub(crate) const MAX_ADDED_BYTES: usize = 256;
+/// What all tokens together may add to a text. Published vocabularies have some 2 MB.
+const MAX_TABLE_BYTES: usize = 64 << 20;
 
 /// Builds a tokenizer from the two files of a Hugging Face folder.
 pub(crate) fn tokenizer(json: &[u8], config: Option<&[u8]>) -> Result<Tokenizer, TextError> {
@@ -39,14 +44,16 @@ pub(crate) fn tokenizer(json: &[u8], config: Option<&[u8]>) -> Result<Tokenizer,
     json.model.check()?;
 
     let mut added = added_tokens(&json, &config)?;
-    normalize_patterns(json.normalizer.as_ref(), &mut added)?;
+    let normalizer = Normalizer::parse(json.normalizer.as_ref())?;
+    normalize_patterns(&normalizer, &mut added)?;
     let decoder = TokenDecoder::parse(json.decoder.as_ref())?;
     let table = token_table(&json.model, &added, &decoder)?;
     let mut framing = Framing::parse(json.post_processor.as_ref(), &table)?;
     config.apply_flags(&mut framing, &table)?;
 
     let (raw, normalized) = added.into_iter().partition(|token| token.special || !token.normalized);
-    let encoder = encoder(json.normalizer, json.pre_tokenizer, json.model, normalized)?;
+    let sections = (json.normalizer.as_ref(), json.pre_tokenizer.as_ref());
+    let encoder = encoder(sections, normalizer, json.model, normalized)?;
     let id = |token: &Option<String>| token.as_ref().and_then(|token| table.id(token));
     let (bos, eos) = (id(&config.bos_token), id(&config.eos_token));
     Ok(Tokenizer::from_parts(TokenizerParts {
@@ -63,24 +70,27 @@ pub(crate) fn tokenizer(json: &[u8], config: Option<&[u8]>) -> Result<Tokenizer,
 }
 
 /// The fastest encoder that is known to do what the file says.
+///
+/// `sections`: the normaliser and the pre-tokeniser as the file has them.
 fn encoder(
-    normalizer: Option<Value>,
-    pre_tokenizer: Option<Value>,
+    sections: (Option<&Value>, Option<&Value>),
+    normalizer: Normalizer,
     model: Model,
     normalized: Vec<AddedToken>,
 ) -> Result<Encoder, TextError> {
-    let recipe = Recipe::of(normalizer.as_ref(), pre_tokenizer.as_ref());
-    if let Some(recipe) = recipe.filter(|_| WordEncoder::fits(&model)) {
+    if WordEncoder::fits(&model)
+        && let Some(recipe) = Recipe::of(sections.0, sections.1)?
+    {
         return Ok(Encoder::Words(Box::new(WordEncoder::new(recipe, &model, normalized)?)));
     }
-    let prefix = Prefix::of(normalizer.as_ref(), pre_tokenizer.as_ref());
+    let prefix = Prefix::of(sections.0, sections.1);
     let fits = || normalized.is_empty() && SentencePieceEncoder::fits(&model);
     if let Some(prefix) = prefix.filter(|_| fits()) {
         let encoder = SentencePieceEncoder::from_merges(prefix, &model)?;
         return Ok(Encoder::SentencePiece(Box::new(encoder)));
     }
-    let encoder = CrateEncoder::new(normalizer, pre_tokenizer, model, normalized)?;
-    Ok(Encoder::Crate(Box::new(encoder)))
+    let encoder = Pipeline::new(normalizer, sections.1, model, normalized)?;
+    Ok(Encoder::Pipeline(Box::new(encoder)))
 }
 
 /// The added tokens of both files; tokenizer_config.json wins, as in transformers.
@@ -97,6 +107,7 @@ fn added_tokens(
             let what = "added token with single_word";
             return Err(TextError::unsupported(TOKENIZER_JSON, what, &token.content));
         }
+        check_length(&token.content)?;
         // A token that the model knows keeps the model's id, as in the tokenizers library.
         let id = json.model.vocab.get(&token.content).copied().unwrap_or(id);
         let token = AddedToken {
@@ -139,22 +150,30 @@ fn added_tokens(
     Ok(tokens)
 }
 
+/// Every place of a text is compared with the added tokens, so they must be short.
+fn check_length(content: &str) -> Result<(), TextError> {
+    if content.len() > MAX_ADDED_BYTES {
+        let message = format!(
+            "added_tokens: {:?} has {} bytes; at most {MAX_ADDED_BYTES} are allowed",
+            excerpt(content),
+            content.len()
+        );
+        return Err(TextError::load(TOKENIZER_JSON, message));
+    }
+    Ok(())
+}
+
 /// Tokens that are looked for in normalised text are spelled as the normaliser leaves them.
 ///
 /// Special tokens are looked for in the text as given, whatever `normalized` says: their place in
 /// it decides whether they count.
-fn normalize_patterns(
-    normalizer: Option<&Value>,
-    added: &mut [AddedToken],
-) -> Result<(), TextError> {
-    let Some(section) = normalizer.filter(|section| !section.is_null()) else { return Ok(()) };
-    let broken = |error: String| TextError::load(TOKENIZER_JSON, error);
-    let normalizer: NormalizerWrapper =
-        serde_json::from_value(section.clone()).map_err(|error| broken(error.to_string()))?;
+fn normalize_patterns(normalizer: &Normalizer, added: &mut [AddedToken]) -> Result<(), TextError> {
     for token in added.iter_mut().filter(|token| token.normalized && !token.special) {
-        let mut content = NormalizedString::from(token.content.as_str());
-        normalizer.normalize(&mut content).map_err(|error| broken(error.to_string()))?;
-        token.pattern = content.get().to_string();
+        let pattern = normalizer.apply(&token.content).map_err(|error| {
+            TextError::load(TOKENIZER_JSON, format!("added_tokens: {:?}: {error}", token.content))
+        })?;
+        check_length(&pattern)?;
+        token.pattern = pattern.into_owned();
     }
     Ok(())
 }
@@ -166,18 +185,28 @@ fn token_table(
 ) -> Result<TokenTable, TextError> {
     let ids = model.vocab.values().chain(added.iter().map(|token| &token.id));
     let size = ids.max().map_or(0, |id| id.saturating_add(1));
-    if size > MAX_VOCAB {
-        let message = format!("token id {} is beyond the limit of {MAX_VOCAB}", size - 1);
+    // Holes take memory too: a small file must not ask for a large table.
+    let count = u32::try_from(model.vocab.len() + added.len()).unwrap_or(u32::MAX);
+    let limit = count.saturating_mul(2).saturating_add(FREE_HOLES).min(MAX_VOCAB);
+    if size > limit {
+        let message =
+            format!("token id {} is beyond the limit of {limit} for {count} tokens", size - 1);
         return Err(TextError::load(TOKENIZER_JSON, message));
     }
     let mut entries: Vec<Option<TokenEntry>> = Vec::new();
     entries.resize_with(size as usize, || None);
+    let mut total = 0usize;
     for (name, &id) in &model.vocab {
         if let Some(other) = &entries[id as usize] {
             let message = format!("tokens {:?} and {name:?} share id {id}", other.name);
             return Err(TextError::load(TOKENIZER_JSON, message));
         }
         let bytes = decoder.bytes(name);
+        total += bytes.len();
+        if total > MAX_TABLE_BYTES {
+            let message = format!("decoder: the tokens have more than {MAX_TABLE_BYTES} bytes");
+            return Err(TextError::load(TOKENIZER_JSON, message));
+        }
         entries[id as usize] = Some(TokenEntry { name: name.clone(), bytes, special: false });
     }
     for token in added {

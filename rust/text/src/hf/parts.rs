@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::TOKENIZER_JSON;
 use crate::TextError;
+use crate::error::excerpt;
 use crate::merge::{Merge, MergeTable};
 
 /// tokenizer.json.
@@ -110,15 +111,24 @@ impl Model {
     /// `TextError::Load` for a merge of tokens that the vocabulary lacks, as the library has it.
     pub(crate) fn merge_table(&self, mut each: impl FnMut(&str)) -> Result<MergeTable, TextError> {
         let mut table = MergeTable::with_capacity(self.merges.len());
+        let prefix = self.continuing_subword_prefix.as_ref().map_or(0, String::len);
         let mut joined = String::new();
         for (rank, merge) in (0u32..).zip(&self.merges) {
             let (left, right) = merge.split()?;
+            // Inside a word, tokens are spelled with the prefix.
+            let tail = right.get(prefix..).ok_or_else(|| {
+                let message = format!(
+                    "merge {rank}: {:?} is shorter than continuing_subword_prefix",
+                    excerpt(right)
+                );
+                TextError::load(TOKENIZER_JSON, message)
+            })?;
             joined.clear();
             joined.push_str(left);
-            joined.push_str(right);
+            joined.push_str(tail);
             let id = |token: &str| {
                 self.vocab.get(token).copied().ok_or_else(|| {
-                    let message = format!("merge {rank} needs the token {token:?}");
+                    let message = format!("merge {rank} needs the token {:?}", excerpt(token));
                     TextError::load(TOKENIZER_JSON, message)
                 })
             };
@@ -160,7 +170,7 @@ impl MergeText {
                 match (parts.next(), parts.next(), parts.next()) {
                     (Some(left), Some(right), None) => Ok((left, right)),
                     _ => {
-                        let message = format!("merge {joined:?} is not two tokens");
+                        let message = format!("merge {:?} is not two tokens", excerpt(joined));
                         Err(TextError::load(TOKENIZER_JSON, message))
                     }
                 }

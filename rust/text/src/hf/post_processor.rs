@@ -35,6 +35,10 @@ impl Framing {
         }
     }
 
+    fn len(&self) -> usize {
+        self.prefix.len() + self.suffix.len()
+    }
+
     fn add_template(&mut self, section: &Value, table: &TokenTable) -> Result<(), TextError> {
         let broken = |message: String| TextError::load(TOKENIZER_JSON, message);
         let pieces = section["single"].as_array();
@@ -53,7 +57,15 @@ impl Framing {
                 let id = id.as_u64().and_then(|id| u32::try_from(id).ok());
                 let id = id.filter(|id| table.bytes(*id).is_some());
                 let id = id.ok_or_else(|| broken(format!("bad id of template token {name:?}")))?;
-                if texts == 0 { before.push(id) } else { after.push(id) }
+                if texts == 0 {
+                    before.push(id)
+                } else {
+                    after.push(id)
+                }
+                if before.len() + after.len() + self.len() > MAX_TOKENS {
+                    let message = format!("post_processor: more than {MAX_TOKENS} tokens");
+                    return Err(broken(message));
+                }
             }
         }
         if texts != 1 {
@@ -65,3 +77,6 @@ impl Framing {
         Ok(())
     }
 }
+
+/// Published models put one or two tokens around a text.
+const MAX_TOKENS: usize = 64;

@@ -3,8 +3,7 @@
 use std::collections::HashMap;
 
 use serde_json::Value;
-use tokenizers::normalizers::NFC;
-use tokenizers::{NormalizedString, Normalizer as _};
+use unicode_normalization_alignments::UnicodeNormalization;
 
 use super::cache::CachePool;
 use super::splitter::Splitter;
@@ -29,8 +28,18 @@ pub(crate) struct WordEncoder {
     caches: CachePool,
 }
 
+/// The parts of an encoder that come ready.
+pub(crate) struct WordParts {
+    pub(crate) splitter: Splitter,
+    /// The token of each byte.
+    pub(crate) byte_ids: [u32; 256],
+    pub(crate) merges: MergeTable,
+    /// Every token by its bytes: a word that is a token is that token.
+    pub(crate) whole_words: HashMap<Box<[u8]>, u32>,
+}
+
 /// What a tokenizer must be for this encoder.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Recipe {
     pub(crate) splitter: Splitter,
     pub(crate) nfc: bool,
@@ -38,34 +47,55 @@ pub(crate) struct Recipe {
 
 impl Recipe {
     /// Recognises a normaliser and a pre-tokeniser; anything unknown is `None`.
-    pub(crate) fn of(normalizer: Option<&Value>, pre_tokenizer: Option<&Value>) -> Option<Self> {
+    ///
+    /// # Errors
+    /// `TextError` for a pattern that no encoder supports.
+    pub(crate) fn of(
+        normalizer: Option<&Value>,
+        pre_tokenizer: Option<&Value>,
+    ) -> Result<Option<Self>, TextError> {
         let nfc = match normalizer {
             None | Some(Value::Null) => false,
             Some(section) if section["type"] == "NFC" => true,
-            Some(_) => return None,
+            Some(_) => return Ok(None),
         };
-        let section = pre_tokenizer?;
-        let splitter = match section["pretokenizers"].as_array().map(Vec::as_slice) {
-            None if is_byte_level(section, true) => Splitter::Gpt2,
-            Some([digits, byte_level])
-                if digits["type"] == "Digits"
-                    && digits["individual_digits"] == true
-                    && is_byte_level(byte_level, true) =>
-            {
-                Splitter::Gpt2Digits
-            }
-            Some([split, byte_level])
-                if split["type"] == "Split"
-                    && split["behavior"] == "Isolated"
-                    && split["invert"] == false
-                    && is_byte_level(byte_level, false) =>
-            {
-                Splitter::of_pattern(split["pattern"]["Regex"].as_str()?)?
-            }
-            _ => return None,
-        };
-        Some(Self { splitter, nfc })
+        let splitter = pre_tokenizer.map_or(Ok(None), splitter)?;
+        Ok(splitter.map(|splitter| Self { splitter, nfc }))
     }
+}
+
+fn splitter(section: &Value) -> Result<Option<Splitter>, TextError> {
+    Ok(match section["pretokenizers"].as_array().map(Vec::as_slice) {
+        None if is_byte_level(section, true) => Some(Splitter::Gpt2),
+        Some([digits, byte_level])
+            if digits["type"] == "Digits"
+                && digits["individual_digits"] == true
+                && is_byte_level(byte_level, true) =>
+        {
+            Some(Splitter::Gpt2Digits)
+        }
+        Some([splits @ .., byte_level])
+            if !splits.is_empty()
+                && splits.len() <= MAX_PATTERNS
+                && is_byte_level(byte_level, false) =>
+        {
+            match splits.iter().map(isolating_pattern).collect::<Option<Vec<&str>>>() {
+                None => None,
+                Some(patterns) => {
+                    Some(Splitter::of_patterns(TOKENIZER_JSON, "pre_tokenizer", &patterns)?)
+                }
+            }
+        }
+        _ => None,
+    })
+}
+
+/// The pattern of a section that cuts out what it matches.
+fn isolating_pattern(section: &Value) -> Option<&str> {
+    let isolates = section["type"] == "Split"
+        && section["behavior"] == "Isolated"
+        && section["invert"] == false;
+    section["pattern"]["Regex"].as_str().filter(|_| isolates)
 }
 
 /// Whether a section is the byte-level pre-tokeniser that adds no space.
@@ -108,36 +138,42 @@ impl WordEncoder {
         })
     }
 
+    /// Builds the encoder of a vocabulary whose merges follow from its tokens.
+    pub(crate) fn from_parts(parts: WordParts) -> Self {
+        Self {
+            splitter: parts.splitter,
+            nfc: false,
+            normalized: AddedMatcher::new(Vec::new()),
+            byte_ids: parts.byte_ids,
+            merges: parts.merges,
+            whole_words: Some(parts.whole_words),
+            caches: CachePool::default(),
+        }
+    }
+
     /// Appends the ids of `text`.
     pub(crate) fn encode(&self, text: &str, out: &mut Vec<u32>) -> Result<(), TextError> {
         if self.nfc && !is_surely_nfc(text) {
-            let mut normalized = NormalizedString::from(text);
-            let done = NFC.normalize(&mut normalized);
-            done.map_err(|error| TextError::Encode(error.to_string()))?;
-            self.encode_normalized(normalized.get(), out);
-        } else {
-            self.encode_normalized(text, out);
+            let normalized: String = text.nfc().map(|(c, _)| c).collect();
+            return self.encode_normalized(&normalized, out);
         }
-        Ok(())
+        self.encode_normalized(text, out)
     }
 
-    fn encode_normalized(&self, text: &str, out: &mut Vec<u32>) {
+    fn encode_normalized(&self, text: &str, out: &mut Vec<u32>) -> Result<(), TextError> {
         let mut cache = self.caches.take();
         let done = self.normalized.split(text, &|_, _| false, &mut |part| {
             match part {
                 Part::Token(id) => out.push(id),
                 Part::Text(text) => {
                     let ids = |word| self.merge_word(word);
-                    self.splitter.split(text, |word| cache.ids(word, out, || ids(word)));
+                    self.splitter.split(text, |word| cache.ids(word, out, || ids(word)))?;
                 }
             }
-            Ok::<(), std::convert::Infallible>(())
+            Ok(())
         });
         self.caches.give_back(cache);
-        match done {
-            Ok(()) => {}
-            Err(never) => match never {},
-        }
+        done
     }
 
     fn merge_word(&self, word: &str) -> Vec<u32> {
@@ -191,6 +227,8 @@ fn never_changes_in_nfc(c: char) -> bool {
         | '\u{1F900}'..='\u{1F9FF}')
 }
 
+/// Published tokenizers cut by up to five patterns.
+const MAX_PATTERNS: usize = 8;
 /// Never an id: `MAX_VOCAB` is below.
 const NO_TOKEN: u32 = u32::MAX;
 #[cfg(test)]
@@ -198,15 +236,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_characters_that_need_no_normalising_are_left_alone_by_the_library() {
+    fn test_characters_that_need_no_normalising_are_left_alone() {
         let chars = || ('\0'..=char::MAX).filter(|c| never_changes_in_nfc(*c));
         assert!(chars().count() > 20_000);
         // Each beside letters and marks that compose with what they can.
         for (before, after) in [("", ""), ("e", ""), ("\u{AC00}", "\u{4E00}")] {
             let text: String = chars().map(|c| format!("{before}{c}{after}")).collect();
-            let mut normalized = NormalizedString::from(text.as_str());
-            NFC.normalize(&mut normalized).unwrap();
-            assert!(normalized.get() == text, "changed beside {before:?} and {after:?}");
+            let normalized: String = text.nfc().map(|(c, _)| c).collect();
+            assert!(normalized == text, "changed beside {before:?} and {after:?}");
         }
         assert!(!is_surely_nfc("e\u{301}"));
     }

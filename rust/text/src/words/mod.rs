@@ -1,13 +1,15 @@
 //! [2] The fast encoder of byte-level BPE: own splitters, own merger and a cache of words. Any
-//! thread. Ids are those of the tokenizers crate; whatever is not recognised exactly goes there.
+//! thread. Ids are those of the tokenizers library; what is not recognised exactly goes to `pipeline`.
 
 mod cache;
 mod encoder;
+pub(crate) mod patterns;
 pub(crate) mod splitter;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod unicode;
 mod unicode_tables;
 
 pub(crate) use cache::{CachePool, WordCache};
-pub(crate) use encoder::{Recipe, WordEncoder};
+pub(crate) use encoder::{Recipe, WordEncoder, WordParts};
+pub(crate) use unicode::is_punctuation;

@@ -1,13 +1,16 @@
-//! Cuts text into words as the splitting patterns of known models do, without a regex engine: one
-//! look at each character, linear in the text.
+//! Cuts text into words as the splitting patterns of known models do. The most common ones need no regex
+//! engine: one look at each character, linear in the text.
 //!
 //! Each function below is one pattern, alternative by alternative; the patterns stand beside them.
 //! Property tests and a test over all characters hold them to the regex library.
 
+use super::patterns;
 use super::unicode::{Class, class_at};
+use crate::TextError;
+use crate::pattern::Pattern;
 
 /// A known way to cut text into words.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Splitter {
     /// GPT-2 and byte-level pre-tokenisers with `use_regex`.
     Gpt2,
@@ -18,33 +21,52 @@ pub(crate) enum Splitter {
         /// How many digits are one word.
         max_digits: usize,
     },
+    /// Patterns that cut one after the other, each what the ones before it left whole.
+    Patterns(Vec<Pattern>),
 }
 
-/// The pattern of `Splitter::Gpt2`.
-#[cfg(test)]
-const GPT2_PATTERN: &str =
-    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
-/// The pattern of `Splitter::Llama3` with three digits.
-const LLAMA3_PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// The pattern of `Splitter::Llama3` with one digit.
-const QWEN2_PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-
 impl Splitter {
-    /// The splitter of a pattern, if it is known to the letter.
+    /// The splitter of a pattern that has a function of its own.
     pub(crate) fn of_pattern(pattern: &str) -> Option<Self> {
         match pattern {
-            LLAMA3_PATTERN => Some(Self::Llama3 { max_digits: 3 }),
-            QWEN2_PATTERN => Some(Self::Llama3 { max_digits: 1 }),
+            patterns::GPT2 => Some(Self::Gpt2),
+            patterns::LLAMA3 => Some(Self::Llama3 { max_digits: 3 }),
+            patterns::QWEN2 => Some(Self::Llama3 { max_digits: 1 }),
             _ => None,
         }
     }
 
+    /// The splitter of patterns that cut one after the other. `file` and `field`: where they stand.
+    ///
+    /// # Errors
+    /// `TextError` for a pattern that is not supported.
+    pub(crate) fn of_patterns(
+        file: &'static str,
+        field: &'static str,
+        patterns: &[&str],
+    ) -> Result<Self, TextError> {
+        if let [pattern] = patterns
+            && let Some(splitter) = Self::of_pattern(pattern)
+        {
+            return Ok(splitter);
+        }
+        let compile = |pattern: &&str| Pattern::new(file, field, pattern);
+        Ok(Self::Patterns(patterns.iter().map(compile).collect::<Result<_, _>>()?))
+    }
+
     /// Calls `word` for every word of `text` in order; together they are the text.
-    pub(crate) fn split<'t>(self, text: &'t str, mut word: impl FnMut(&'t str)) {
+    ///
+    /// # Errors
+    /// `TextError::Encode` if a pattern is too costly for this text.
+    pub(crate) fn split<'t>(
+        &self,
+        text: &'t str,
+        mut word: impl FnMut(&'t str),
+    ) -> Result<(), TextError> {
         match self {
             Self::Gpt2 => each(text, gpt2, &mut word),
             Self::Llama3 { max_digits } => {
-                each(text, |text, at| llama3(text, at, max_digits), &mut word)
+                each(text, |text, at| llama3(text, at, *max_digits), &mut word);
             }
             Self::Gpt2Digits => {
                 let mut rest = text;
@@ -57,8 +79,23 @@ impl Splitter {
                 }
                 each(rest, gpt2, &mut word);
             }
+            Self::Patterns(patterns) => return cut(patterns, text, &mut word),
         }
+        Ok(())
     }
+}
+
+/// Cuts by the first pattern, and the pieces by the later ones.
+fn cut<'t>(
+    patterns: &[Pattern],
+    text: &'t str,
+    word: &mut dyn FnMut(&'t str),
+) -> Result<(), TextError> {
+    match patterns.split_first() {
+        None => word(text),
+        Some((pattern, later)) => pattern.pieces(text, &mut |piece, _| cut(later, piece, word))?,
+    }
+    Ok(())
 }
 
 #[inline]
@@ -205,18 +242,16 @@ mod tests {
         words
     }
 
-    fn ours(splitter: Splitter, text: &str) -> Vec<String> {
+    fn ours(splitter: &Splitter, text: &str) -> Vec<String> {
         let mut words = Vec::new();
-        splitter.split(text, |word| words.push(word.to_string()));
+        splitter.split(text, |word| words.push(word.to_string())).unwrap();
         words
     }
 
     fn known() -> Vec<(Splitter, SysRegex)> {
-        let mut known = vec![(Splitter::Gpt2, SysRegex::new(GPT2_PATTERN).unwrap())];
-        for pattern in [LLAMA3_PATTERN, QWEN2_PATTERN] {
-            known.push((Splitter::of_pattern(pattern).unwrap(), SysRegex::new(pattern).unwrap()));
-        }
-        known
+        [patterns::GPT2, patterns::LLAMA3, patterns::QWEN2]
+            .map(|text| (Splitter::of_pattern(text).unwrap(), SysRegex::new(text).unwrap()))
+            .into()
     }
 
     proptest! {
@@ -224,7 +259,7 @@ mod tests {
         #[test]
         fn test_words_are_those_of_the_regex_library(text in text()) {
             for (splitter, regex) in known() {
-                prop_assert_eq!(ours(splitter, &text), by_regex(&regex, &text), "{:?}", splitter);
+                prop_assert_eq!(ours(&splitter, &text), by_regex(&regex, &text), "{:?}", splitter);
             }
         }
     }
@@ -236,7 +271,7 @@ mod tests {
                 let chars = (block << 12..(block + 1) << 12).filter_map(char::from_u32);
                 let text: String =
                     chars.map(|c| format!("a{c}'{c}e {c}{c}\n{c} 7{c}{c}{c}{c}")).collect();
-                let (ours, wanted) = (ours(splitter, &text), by_regex(&regex, &text));
+                let (ours, wanted) = (ours(&splitter, &text), by_regex(&regex, &text));
                 let differs = ours.iter().zip(&wanted).find(|(a, b)| a != b);
                 assert_eq!(differs, None, "{splitter:?} in block {block:#x}");
                 assert_eq!(ours.len(), wanted.len());

@@ -1,9 +1,10 @@
 //! The character classes of the splitting patterns, as the regex library of the tokenizers crate
-//! (Oniguruma) has them: `\p{L}`, `\p{N}`, `\s`. Rust's own tables follow a newer Unicode.
+//! (Oniguruma) has them: `\p{L}`, `\p{N}`, `\s` of Unicode 16, as in `crate::pattern`. The standard
+//! library's tables follow a newer Unicode.
 
 use std::sync::LazyLock;
 
-use super::unicode_tables::{LETTERS, NUMBERS};
+use super::unicode_tables::{LETTERS, NUMBERS, PUNCTUATION};
 
 /// What a splitting pattern distinguishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +60,13 @@ fn is_space(c: char) -> bool {
         '\u{85}' | '\u{A0}' | '\u{1680}' | '\u{2000}'
             ..='\u{200A}' | '\u{2028}' | '\u{2029}' | '\u{202F}' | '\u{205F}' | '\u{3000}'
     )
+}
+
+/// Punctuation as pre-tokenisers named after it have it.
+pub(crate) fn is_punctuation(c: char) -> bool {
+    let code = u32::from(c);
+    let next = PUNCTUATION.partition_point(|(first, _)| *first <= code);
+    next.checked_sub(1).is_some_and(|at| PUNCTUATION[at].1 >= code)
 }
 
 const ASCII: [Class; 128] = ascii();
@@ -137,7 +145,24 @@ mod tests {
         assert!(of(&[Class::Space, Class::Newline]) == matched(r"\s"), "spaces differ");
     }
 
-    /// Prints unicode_tables.rs.
+    #[test]
+    fn test_punctuation_is_that_of_the_library() {
+        use tokenizers::pre_tokenizers::punctuation::Punctuation;
+        use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _};
+        let text: String = all_chars().flat_map(|c| ['a', c]).collect();
+        let mut pieces = PreTokenizedString::from(text.as_str());
+        Punctuation::default().pre_tokenize(&mut pieces).unwrap();
+        let pieces = pieces.get_splits(OffsetReferential::Normalized, OffsetType::None);
+        let single = |(piece, _, _): &(&str, _, _)| {
+            piece.chars().next().filter(|_| piece.chars().count() == 1)
+        };
+        // A letter between two kinds of punctuation is a piece too.
+        let theirs: Vec<char> = pieces.iter().filter_map(single).filter(|c| *c != 'a').collect();
+        let ours: Vec<char> = all_chars().filter(|c| is_punctuation(*c)).collect();
+        assert!(ours == theirs, "{} and {}", ours.len(), theirs.len());
+    }
+
+    /// Prints unicode_tables.rs but its last table.
     #[test]
     #[ignore = "makes a source file"]
     fn print_tables() {

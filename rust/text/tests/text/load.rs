@@ -179,15 +179,20 @@ fn test_broken_gguf_vocabularies_are_refused_by_key() {
             model: "gpt2".into(),
             pre: pre.map(String::from),
             tokens: tokens.chain(["a".into(), "b".into()]).collect(),
-            merges: vec![merge.into()],
+            merges: Some(merge)
+                .filter(|merge| !merge.is_empty())
+                .map(String::from)
+                .into_iter()
+                .collect(),
             ..GgufVocab::default()
         };
         Tokenizer::from_gguf(vocab).unwrap_err().to_string()
     };
-    assert!(
-        gpt2(Some("tekken"), "a b").starts_with("tokenizer.ggml.pre: pre-tokeniser \"tekken\"")
-    );
-    assert!(gpt2(None, "a b").starts_with("tokenizer.ggml.merges: merge 0 needs the token \"ab\""));
+    assert!(gpt2(Some("odd"), "a b").starts_with("tokenizer.ggml.pre: pre-tokeniser \"odd\""));
+    assert!(gpt2(None, "a b").starts_with("tokenizer.ggml.pre: missing"));
+    let merge = "tokenizer.ggml.merges: merge 0 needs the token \"ab\"";
+    assert!(gpt2(Some("gpt-2"), "a b").starts_with(merge));
+    assert!(gpt2(Some("gpt-2"), "").starts_with("tokenizer.ggml.merges: missing"));
 }
 
 #[test]

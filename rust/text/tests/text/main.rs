@@ -6,9 +6,14 @@
 mod chat;
 mod common;
 mod golden;
+mod hostile;
 mod load;
 mod oracle;
+#[allow(dead_code, reason = "the tests name a part of them")]
+#[path = "../../src/words/patterns.rs"]
+mod patterns;
 mod scaling;
+mod steps;
 #[path = "../../src/words/testing.rs"]
 mod testing;
 mod vocabularies;

@@ -116,7 +116,7 @@ fn test_ids_and_text_are_those_of_the_library() {
 #[test]
 fn test_gguf_ids_are_those_of_the_matching_tokenizer() {
     let pairs = gguf_with_its_oracle();
-    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(300));
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(100));
     let run = runner.run(&text(), |text| {
         for (name, ours, theirs) in &pairs {
             let wanted = theirs.plain(&text, false);

@@ -14,7 +14,7 @@ use ingle_text::{ChatInput, ChatTemplate, Detokenizer, StopMatcher, Tokenizer};
 use serde_json::{Value, json};
 
 /// The CPU time of this thread, so that others on the machine do not count.
-fn cpu_time() -> Duration {
+pub(crate) fn cpu_time() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
 }

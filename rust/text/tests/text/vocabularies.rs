@@ -8,10 +8,9 @@ use tokenizers::TokenizerBuilder;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
 
-use crate::common;
+use crate::{common, patterns};
 
-pub(crate) const LLAMA3_PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-pub(crate) const QWEN2_PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+pub(crate) use crate::patterns::{LLAMA3 as LLAMA3_PATTERN, QWEN2 as QWEN2_PATTERN};
 
 /// The tokenizers library, with special tokens as text and with special tokens honoured.
 pub(crate) struct Library {
@@ -48,9 +47,18 @@ pub(crate) fn byte_level(use_regex: bool) -> Value {
 
 /// A pattern, then the byte-level alphabet.
 pub(crate) fn split_by(pattern: &str) -> Value {
-    json!({"type": "Sequence", "pretokenizers": [
-        {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false},
-        byte_level(false)]})
+    split_by_all(&[pattern])
+}
+
+/// Patterns one after the other, then the byte-level alphabet.
+pub(crate) fn split_by_all(patterns: &[&str]) -> Value {
+    let split = |pattern: &&str| {
+        json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated",
+        "invert": false})
+    };
+    let mut steps: Vec<Value> = patterns.iter().map(split).collect();
+    steps.push(byte_level(false));
+    json!({"type": "Sequence", "pretokenizers": steps})
 }
 
 /// The tokenizer.json of the tiny models with another normaliser and pre-tokeniser.
@@ -166,7 +174,22 @@ pub(crate) fn sentencepiece_over_words() -> Value {
 pub(crate) fn gguf_with_its_oracle() -> Vec<(String, Tokenizer, Library)> {
     let mut pairs = vec![gguf_llama()];
     if let Some((vocab, _)) = common::smollm2_vocab() {
-        for pre in ["smollm", "gpt-2", "default", "llama-bpe", "qwen2"] {
+        for pre in [
+            "smollm",
+            "gpt-2",
+            "default",
+            "llama-bpe",
+            "qwen2",
+            "qwen35",
+            "tekken",
+            "gpt-4o",
+            "deepseek-v3",
+            "deepseek-llm",
+            "deepseek-coder",
+            "falcon",
+            "viking",
+            "bailingmoe",
+        ] {
             pairs.push(gguf_gpt2(&vocab, pre));
         }
     }
@@ -217,10 +240,20 @@ fn gguf_gpt2(vocab: &GgufVocab, pre: &str) -> (String, Tokenizer, Library) {
             {"type": "Digits", "individual_digits": true}, byte_level(true)]}),
         "llama-bpe" => split_by(LLAMA3_PATTERN),
         "qwen2" => split_by(QWEN2_PATTERN),
+        "qwen35" => split_by(patterns::QWEN35),
+        "tekken" => split_by(patterns::TEKKEN),
+        "gpt-4o" => split_by(patterns::O200K),
+        "bailingmoe" => split_by(patterns::BAILING),
+        "default" => split_by_all(&patterns::LLAMA_CPP_DEFAULT),
+        "deepseek-v3" => split_by_all(&patterns::DEEPSEEK_V3),
+        "deepseek-llm" => split_by_all(&patterns::DEEPSEEK_LLM),
+        "deepseek-coder" => split_by_all(&patterns::DEEPSEEK_CODER),
+        "falcon" => split_by_all(&patterns::FALCON),
+        "viking" => split_by_all(&[patterns::BLOOM, r"\p{N}"]),
         _ => byte_level(true),
     };
     let mut file = tiny_with(Value::Null, pre_tokenizer);
-    if pre == "qwen2" {
+    if pre.starts_with("qwen") {
         file["normalizer"] = json!({"type": "NFC"});
     }
     let merges: Vec<Vec<&str>> =
@@ -230,7 +263,7 @@ fn gguf_gpt2(vocab: &GgufVocab, pre: &str) -> (String, Tokenizer, Library) {
     file["model"]["vocab"] =
         with_id().map(|(id, token)| (token.clone(), Value::from(id))).collect();
     file["model"]["merges"] = json!(merges);
-    file["model"]["ignore_merges"] = (pre == "llama-bpe").into();
+    file["model"]["ignore_merges"] = ["llama-bpe", "tekken"].contains(&pre).into();
     file["added_tokens"] = with_id()
         .filter(|(id, _)| special(*id))
         .map(|(id, token)| {

@@ -1,5 +1,7 @@
 //! Reads the vocabulary of a GGUF file. At model load only. Hostile input.
 
+mod pre;
+
 use std::collections::HashMap;
 
 use crate::TextError;
@@ -9,8 +11,8 @@ use crate::hf::{MAX_VOCAB, Model, fallback_byte};
 use crate::sentencepiece::{Pieces, SentencePieceEncoder};
 use crate::token_table::{TokenEntry, TokenTable};
 use crate::tokenizer::{Encoder, Tokenizer, TokenizerParts};
-use crate::words::splitter::Splitter;
 use crate::words::{Recipe, WordEncoder};
+use pre::Cut;
 
 /// The `tokenizer.ggml.*` keys of a GGUF file.
 #[derive(Debug, Clone, Default)]
@@ -67,11 +69,9 @@ pub(crate) fn tokenizer(vocab: &GgufVocab) -> Result<Tokenizer, TextError> {
     let types = vocab.types()?;
     let (encoder, defaults) = match vocab.model.as_str() {
         "gpt2" => {
-            let splitter = splitter(vocab.pre.as_deref())?;
-            // As llama.cpp: models of this kind begin with a token and prefer whole words.
-            let llama3 = splitter == Splitter::Llama3 { max_digits: 3 };
-            let encoder = Encoder::Words(Box::new(vocab.byte_level(&types, splitter, llama3)?));
-            (encoder, Defaults { add_bos: llama3, add_space_prefix: false })
+            let cut = Cut::of(vocab.pre.as_deref(), &vocab.tokens)?;
+            let defaults = Defaults { add_bos: cut.add_bos, add_space_prefix: false };
+            (Encoder::Words(Box::new(vocab.byte_level(&types, cut)?)), defaults)
         }
         "llama" => {
             let encoder = Encoder::SentencePiece(Box::new(vocab.sentencepiece(&types)?));
@@ -132,12 +132,10 @@ impl GgufVocab {
         (0u32..).zip(&self.tokens).zip(types).map(|((id, token), kind)| (id, token.as_str(), *kind))
     }
 
-    fn byte_level(
-        &self,
-        types: &[TokenType],
-        splitter: Splitter,
-        ignore_merges: bool,
-    ) -> Result<WordEncoder, TextError> {
+    fn byte_level(&self, types: &[TokenType], cut: Cut) -> Result<WordEncoder, TextError> {
+        if self.merges.is_empty() {
+            return Err(TextError::load(MERGES, "missing; a gpt2 vocabulary needs them"));
+        }
         let mut ids = HashMap::with_capacity(self.tokens.len());
         for (id, token, kind) in self.with_types(types) {
             if kind == TokenType::Normal && ids.insert(token.to_string(), id).is_some() {
@@ -145,17 +143,12 @@ impl GgufVocab {
                 return Err(TextError::load(TOKENS, message));
             }
         }
-        let model = Model::byte_level(ids, self.merges.clone(), ignore_merges);
-        // GGUF has no key for it, but the tokenizer that Qwen published normalises to form C.
-        let nfc = splitter == Splitter::Llama3 { max_digits: 1 };
-        WordEncoder::new(Recipe { splitter, nfc }, &model, Vec::new()).map_err(
-            |error| match error {
-                TextError::Load { message, .. } => {
-                    TextError::load("tokenizer.ggml.merges", message)
-                }
-                other => other,
-            },
-        )
+        let model = Model::byte_level(ids, self.merges.clone(), cut.whole_words);
+        let recipe = Recipe { splitter: cut.splitter, nfc: cut.nfc };
+        WordEncoder::new(recipe, &model, Vec::new()).map_err(|error| match error {
+            TextError::Load { message, .. } => TextError::load(MERGES, message),
+            other => other,
+        })
     }
 
     fn sentencepiece(&self, types: &[TokenType]) -> Result<SentencePieceEncoder, TextError> {
@@ -180,7 +173,7 @@ impl GgufVocab {
                 _ => {}
             }
         }
-        SentencePieceEncoder::from_scores(&pieces)
+        SentencePieceEncoder::from_scores(&pieces, TOKENS)
     }
 
     /// Tokens that are found in the text before the model sees it.
@@ -277,15 +270,5 @@ impl TokenType {
     }
 }
 
-/// How a gpt2 model cuts text into words, by the name in `tokenizer.ggml.pre`.
-fn splitter(pre: Option<&str>) -> Result<Splitter, TextError> {
-    match pre {
-        None | Some("default" | "gpt-2") => Ok(Splitter::Gpt2),
-        Some("smollm") => Ok(Splitter::Gpt2Digits),
-        Some("llama-bpe" | "llama3") => Ok(Splitter::Llama3 { max_digits: 3 }),
-        Some("qwen2") => Ok(Splitter::Llama3 { max_digits: 1 }),
-        Some(other) => Err(TextError::unsupported("tokenizer.ggml.pre", "pre-tokeniser", other)),
-    }
-}
-
 const TOKENS: &str = "tokenizer.ggml.tokens";
+const MERGES: &str = "tokenizer.ggml.merges";
