@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use ingle_core::TokenId;
-use ingle_model::{Checkpoint, GgufMetadata, TokenizerFiles};
+use ingle_model::{Checkpoint, GgufMetadata, TokenizerFiles, VocabularyFile};
 use ingle_text::{ChatTemplate, GgufVocab, Tokenizer, turn_ends};
 
 use crate::error::EngineError;
@@ -35,8 +35,15 @@ pub(crate) fn text_parts(
     let path = checkpoint.path.display();
     let fail = |error: &dyn std::fmt::Display| EngineError::Model(format!("{path}: {error}"));
     let (tokenizer, own_template) = match &checkpoint.tokenizer {
-        TokenizerFiles::HuggingFace { tokenizer_json, tokenizer_config, chat_template } => {
-            let tokenizer = Tokenizer::from_json(tokenizer_json, tokenizer_config.as_deref());
+        TokenizerFiles::HuggingFace { vocabulary, tokenizer_config, chat_template } => {
+            let config = tokenizer_config.as_deref();
+            let tokenizer = match vocabulary {
+                VocabularyFile::TokenizerJson(bytes) => Tokenizer::from_json(bytes, config),
+                VocabularyFile::SentencePiece(bytes) => {
+                    Tokenizer::from_sentencepiece(bytes, config)
+                }
+                VocabularyFile::Tekken(bytes) => Tokenizer::from_tekken(bytes),
+            };
             (tokenizer.map_err(|error| fail(&error))?, chat_template)
         }
         TokenizerFiles::Gguf { metadata, chat_template } => {

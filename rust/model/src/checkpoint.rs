@@ -52,8 +52,8 @@ impl std::fmt::Debug for Checkpoint {
 pub enum TokenizerFiles {
     /// Files of a Hugging Face folder, unparsed.
     HuggingFace {
-        /// tokenizer.json
-        tokenizer_json: Vec<u8>,
+        /// The file that holds the vocabulary.
+        vocabulary: VocabularyFile,
         /// tokenizer_config.json
         tokenizer_config: Option<Vec<u8>>,
         /// chat_template.jinja, else the `chat_template` of tokenizer_config.json.
@@ -66,6 +66,17 @@ pub enum TokenizerFiles {
         /// tokenizer.chat_template
         chat_template: Option<String>,
     },
+}
+
+/// The vocabulary of a folder: the first of these files that is there.
+#[derive(Clone, Debug)]
+pub enum VocabularyFile {
+    /// tokenizer.json
+    TokenizerJson(Vec<u8>),
+    /// tekken.json, as Mistral publishes it.
+    Tekken(Vec<u8>),
+    /// tokenizer.model, a SentencePiece model.
+    SentencePiece(Vec<u8>),
 }
 
 /// Opens a Hugging Face folder or a `.gguf` file and checks all of it but the weights' values.
@@ -171,8 +182,7 @@ fn prompt_note(folder: &Path) -> Result<Vec<String>, ModelError> {
 }
 
 fn tokenizer_files(folder: &Path) -> Result<TokenizerFiles, ModelError> {
-    let (_, tokenizer_json) = read(folder, "tokenizer.json", MAX_TOKENIZER_BYTES)?
-        .ok_or_else(|| missing(folder, "tokenizer.json"))?;
+    let vocabulary = vocabulary(folder)?;
     let tokenizer_config = read(folder, "tokenizer_config.json", MAX_TOKENIZER_BYTES)?;
     let file = read(folder, "chat_template.jinja", MAX_TEMPLATE_BYTES)?;
     let chat_template = match (file, &tokenizer_config) {
@@ -186,7 +196,23 @@ fn tokenizer_files(folder: &Path) -> Result<TokenizerFiles, ModelError> {
         (None, None) => None,
     };
     let tokenizer_config = tokenizer_config.map(|(_, bytes)| bytes);
-    Ok(TokenizerFiles::HuggingFace { tokenizer_json, tokenizer_config, chat_template })
+    Ok(TokenizerFiles::HuggingFace { vocabulary, tokenizer_config, chat_template })
+}
+
+fn vocabulary(folder: &Path) -> Result<VocabularyFile, ModelError> {
+    let bytes = |file| Ok(read(folder, file, MAX_TOKENIZER_BYTES)?.map(|(_, bytes)| bytes));
+    if let Some(bytes) = bytes("tokenizer.json")? {
+        return Ok(VocabularyFile::TokenizerJson(bytes));
+    }
+    if let Some(bytes) = bytes("tekken.json")? {
+        return Ok(VocabularyFile::Tekken(bytes));
+    }
+    if let Some(bytes) = bytes("tokenizer.model")? {
+        return Ok(VocabularyFile::SentencePiece(bytes));
+    }
+    let path = folder.display().to_string();
+    let reason = "tokenizer.json is missing, and so are tekken.json and tokenizer.model";
+    Err(ModelError::Layout { path, reason: reason.to_owned() })
 }
 
 /// A template, or the one called "default" of a list of named ones.

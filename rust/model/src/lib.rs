@@ -18,7 +18,7 @@ mod source;
 mod spec;
 mod weights;
 
-pub use checkpoint::{Checkpoint, TokenizerFiles, open};
+pub use checkpoint::{Checkpoint, TokenizerFiles, VocabularyFile, open};
 pub use dequantise::dequantise;
 pub use error::ModelError;
 pub use generation::GenerationDefaults;

@@ -1,5 +1,5 @@
-//! Everything between text and token ids: tokenizers from tokenizer.json and GGUF,
-//! the incremental detokeniser, chat templates and the stop matcher. Knows no other ingle crate.
+//! Everything between text and token ids: tokenizers from tokenizer.json, tokenizer.model, tekken.json and
+//! GGUF, the incremental detokeniser, chat templates and the stop matcher. Knows no other ingle crate.
 //!
 //! Steps [2] (tokenise) and [7] (detokenise, stop rules) of the request path. All types here are
 //! plain data that any thread may use; nothing blocks, reads a file or asks for the time.
@@ -25,7 +25,9 @@ mod pipeline;
 mod reasoning;
 mod rendered;
 mod sentencepiece;
+mod spm;
 mod stop;
+mod tekken;
 mod token_table;
 mod tokenizer;
 mod tools;

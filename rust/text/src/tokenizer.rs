@@ -3,9 +3,10 @@
 use crate::added::{AddedMatcher, AddedToken, Part};
 use crate::pipeline::Pipeline;
 use crate::sentencepiece::SentencePieceEncoder;
+use crate::spm::SpmEncoder;
 use crate::token_table::TokenTable;
 use crate::words::WordEncoder;
-use crate::{GgufVocab, RenderedPrompt, TextError, gguf, hf};
+use crate::{GgufVocab, RenderedPrompt, TextError, gguf, hf, spm, tekken};
 
 /// The tokenizer of one model.
 #[derive(Debug)]
@@ -32,6 +33,8 @@ pub(crate) enum Encoder {
     Pipeline(Box<Pipeline>),
     /// SentencePiece-style BPE with bytes for unknown characters.
     SentencePiece(Box<SentencePieceEncoder>),
+    /// A SentencePiece model as its own library runs it.
+    Spm(Box<SpmEncoder>),
 }
 
 /// What the loaders make.
@@ -56,6 +59,22 @@ impl Tokenizer {
     /// A model, decoder or post-processor that is not supported is named; broken files say where.
     pub fn from_json(tokenizer_json: &[u8], config_json: Option<&[u8]>) -> Result<Self, TextError> {
         hf::tokenizer(tokenizer_json, config_json)
+    }
+
+    /// Loads tokenizer.model, a SentencePiece model, with tokenizer_config.json where the folder has one.
+    ///
+    /// # Errors
+    /// What is not supported is named; broken files say where.
+    pub fn from_sentencepiece(model: &[u8], config_json: Option<&[u8]>) -> Result<Self, TextError> {
+        spm::tokenizer(model, config_json)
+    }
+
+    /// Loads tekken.json, as Mistral publishes it.
+    ///
+    /// # Errors
+    /// What is not supported is named; broken files say where.
+    pub fn from_tekken(tekken_json: &[u8]) -> Result<Self, TextError> {
+        tekken::tokenizer(tekken_json)
     }
 
     /// Loads the vocabulary of a GGUF file.
@@ -156,6 +175,7 @@ impl Tokenizer {
                     Encoder::Words(encoder) => encoder.encode(text, ids)?,
                     Encoder::Pipeline(encoder) => encoder.encode(text, first, ids)?,
                     Encoder::SentencePiece(encoder) => encoder.encode(text, first, ids),
+                    Encoder::Spm(encoder) => encoder.encode(text, first, ids)?,
                 },
             }
             first = false;

@@ -12,6 +12,7 @@ mod oracle;
 #[allow(dead_code, reason = "the tests name a part of them")]
 #[path = "../../src/words/patterns.rs"]
 mod patterns;
+mod published;
 mod scaling;
 mod steps;
 #[path = "../../src/words/testing.rs"]
