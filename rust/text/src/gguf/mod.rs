@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use crate::TextError;
 use crate::added::AddedToken;
 use crate::byte_level::bytes_of_token;
-use crate::hf::{MAX_VOCAB, Model, fallback_byte};
+use crate::hf::{MAX_ADDED_BYTES, MAX_VOCAB, Model, fallback_byte};
 use crate::sentencepiece::{Pieces, SentencePieceEncoder};
 use crate::token_table::{TokenEntry, TokenTable};
 use crate::tokenizer::{Encoder, Tokenizer, TokenizerParts};
@@ -67,6 +67,7 @@ struct Defaults {
 /// Builds a tokenizer from the keys of a GGUF file.
 pub(crate) fn tokenizer(vocab: &GgufVocab) -> Result<Tokenizer, TextError> {
     let types = vocab.types()?;
+    vocab.check_lengths(&types)?;
     let (encoder, defaults) = match vocab.model.as_str() {
         "gpt2" => {
             let cut = Cut::of(vocab.pre.as_deref(), &vocab.tokens)?;
@@ -123,6 +124,24 @@ impl GgufVocab {
             return Ok(vec![TokenType::Normal; count]);
         }
         self.token_types.iter().zip(0u32..).map(|(kind, id)| TokenType::new(*kind, id)).collect()
+    }
+
+    /// Every place of a text is compared with the tokens that are looked for in it, and a token of a llama
+    /// vocabulary is cut everywhere to find its merges: both must be short.
+    fn check_lengths(&self, types: &[TokenType]) -> Result<(), TextError> {
+        for (id, token, kind) in self.with_types(types) {
+            let limit = match kind {
+                kind if kind.is_special_or_user_defined() => MAX_ADDED_BYTES,
+                TokenType::Normal if self.model == "llama" => MAX_PIECE_BYTES,
+                _ => continue,
+            };
+            if token.len() > limit {
+                let message =
+                    format!("token {id} has {} bytes; at most {limit} are allowed", token.len());
+                return Err(TextError::load(TOKENS, message));
+            }
+        }
+        Ok(())
     }
 
     fn with_types<'v>(
@@ -270,5 +289,7 @@ impl TokenType {
     }
 }
 
+/// Published pieces have at most some 100 bytes.
+const MAX_PIECE_BYTES: usize = 1024;
 const TOKENS: &str = "tokenizer.ggml.tokens";
 const MERGES: &str = "tokenizer.ggml.merges";

@@ -145,7 +145,7 @@ fn test_broken_gguf_vocabularies_are_refused_by_key() {
         change(&mut vocab);
         Tokenizer::from_gguf(vocab).unwrap_err().to_string()
     };
-    let cases: [Change<'_, GgufVocab>; 12] = [
+    let cases: [Change<'_, GgufVocab>; 14] = [
         (&|vocab| vocab.model = "bert".into(), "tokenizer.ggml.model: model \"bert\""),
         (&|vocab| vocab.tokens.clear(), "tokenizer.ggml.tokens: 0 tokens"),
         (&|vocab| vocab.scores.truncate(269), "tokenizer.ggml.scores: 269 entries for 270 tokens"),
@@ -155,6 +155,8 @@ fn test_broken_gguf_vocabularies_are_refused_by_key() {
         (&|vocab| vocab.token_types[5] = 9, "token 5 has type 9"),
         (&|vocab| vocab.tokens[6] = "a".into(), "\"a\" is listed twice, the second time as 6"),
         (&|vocab| vocab.tokens[20] = "<0xG0>".into(), "byte token 20"),
+        (&|vocab| vocab.tokens[3] = "t".repeat(257), "token 3 has 257 bytes; at most 256"),
+        (&|vocab| vocab.tokens[5] = "t".repeat(200_000), "at most 1024 are allowed"),
         (&|vocab| vocab.eos_token_id = Some(270), "tokenizer.ggml.eos_token_id: 270"),
         (
             &|vocab| (vocab.add_bos, vocab.bos_token_id) = (Some(true), None),
