@@ -150,7 +150,9 @@ def test_logprobs(cpu):
     plain = respond(cpu, include=include, top_logprobs=2)["output"][0]["content"][0]
     assert len(plain["logprobs"]) == 8
     assert all(len(entry["top_logprobs"]) == 2 for entry in plain["logprobs"])
-    assert "".join(entry["token"] for entry in plain["logprobs"]) == plain["text"]
+    # An answer drops the character that it was cut in.
+    joined = "".join(entry["token"] for entry in plain["logprobs"])
+    assert joined.rstrip("\ufffd") == plain["text"].rstrip("\ufffd")
     events = respond(cpu, include=include, top_logprobs=2, stream=True)
     deltas = [event for event in events if event["type"] == "response.output_text.delta"]
     assert [entry for event in deltas for entry in event["logprobs"]] == plain["logprobs"]

@@ -245,7 +245,8 @@ def test_return_token_ids(worker):
     assert ids == plain["choices"][0]["token_ids"]
     assert len(ids) == 5
     detokenized = worker.post("/detokenize", {"tokens": ids}).json["prompt"]
-    assert detokenized == plain["choices"][0]["text"]
+    # An answer drops the character that it was cut in.
+    assert detokenized.rstrip("\ufffd") == plain["choices"][0]["text"].rstrip("\ufffd")
 
 
 def test_frames_stay_whole_when_many_streams_run_at_once(worker):

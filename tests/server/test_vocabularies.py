@@ -26,7 +26,7 @@ def test_a_folder_without_tokenizer_json_is_served_by_what_it_has(tmp_path, name
     source = FILES / (file if name == "tekken" else f"{name}.model")
     shutil.copyfile(source, folder / file)
     with Worker("--device", "cpu", model=folder) as worker:
-        for case in CASES[name][:12]:
+        for case in [case for case in CASES[name] if case["text"]][:12]:
             fields = {"prompt": case["text"], "add_special_tokens": False}
             reply = worker.post("/tokenize", fields)
             assert reply.json["tokens"] == case["ids"], case["text"]
