@@ -24,7 +24,7 @@ ECHO = "{% for m in messages %}{{ m.content }}{% endfor %}"
 
 
 def shown_text(data):
-    """The text of an answer of these bytes: invalid ones are U+FFFD, a character cut off is dropped."""
+    """The text of an answer of these bytes: U+FFFD for invalid ones, no character that was cut."""
     for size in range(1, min(4, len(data) + 1)):
         tail = data[-size:]
         for fill, count in itertools.product(b"\x80\xbf", range(1, 4)):

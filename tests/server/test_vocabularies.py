@@ -1,4 +1,4 @@
-"""Folders whose vocabulary is tokenizer.model or tekken.json, and turns that end by the template's marker."""
+"""Folders with tokenizer.model or tekken.json alone; turns that the template's marker ends."""
 
 import json
 import shutil

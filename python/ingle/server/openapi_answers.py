@@ -72,8 +72,8 @@ CHAT_LOG_PROBS = record(
     }
 )
 OFFSETS = (
-    "Characters of this choice's text before each token. Without echo the text is the answer alone, "
-    "so offsets begin at 0; with echo they count from the start of the prompt."
+    "Characters of this choice's text before each token. Without echo the text is the answer "
+    "alone, so offsets begin at 0; with echo they count from the start of the prompt."
 )
 TEXT_LOG_PROBS = record(
     {
