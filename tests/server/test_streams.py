@@ -187,7 +187,7 @@ def test_s16_leading_space_is_kept(cpu):
 
 
 def test_s19_s22_n_choices_keep_their_index(ask):
-    plain, events = both(ask, n=3, temperature=1, seed=7, max_tokens=10)
+    plain, events = both(ask, n=3, temperature=1, seed=7, max_tokens=10, ignore_eos=True)
     assert [choice["index"] for choice in plain["choices"]] == [0, 1, 2]
     assert sorted({c["index"] for e in events for c in e["choices"]}) == [0, 1, 2]
     single = ask(n=1, temperature=1, seed=7, max_tokens=10)
@@ -209,7 +209,7 @@ def test_s21_usage_has_its_own_event(ask):
 
 def test_continuous_usage(ask):
     options = {"include_usage": True, "continuous_usage_stats": True}
-    events = ask(stream=True, stream_options=options, max_tokens=20)
+    events = ask(stream=True, stream_options=options, max_tokens=20, ignore_eos=True)
     counts = [event["usage"]["completion_tokens"] for event in events]
     assert counts == sorted(counts)
     assert counts[-1] == 20
