@@ -126,7 +126,7 @@ fn open_folder(folder: &Path) -> Result<Checkpoint, ModelError> {
         return Err(without_config(folder));
     };
     let config = config.fields()?;
-    let (family, class, mut spec) = config::model_spec(&config)?;
+    let (facts, class, mut spec) = config::model_spec(&config)?;
     let generation = Json::optional(folder, "generation_config.json", MAX_CONFIG_BYTES)?;
     let generation = generation.as_ref().map(Json::fields).transpose()?;
     let generation = generation::from_config(&config, generation.as_ref())?;
@@ -135,7 +135,7 @@ fn open_folder(folder: &Path) -> Result<Checkpoint, ModelError> {
     let (files, mut catalogue) = safetensors::open_folder(folder)?;
     let source = FileSource::new(files);
     let found = safetensors::find(class, &spec, &catalogue, &source)?;
-    safetensors::take_tensors(family, &spec, found, &mut catalogue)?;
+    safetensors::take_tensors(facts, &spec, found, &mut catalogue)?;
     let mut notes = prompt_note(folder)?;
     if found.head == Head::Own && spec.tie_word_embeddings {
         notes.push(

@@ -5,19 +5,6 @@
 use super::Fields;
 use crate::error::ModelError;
 
-/// A value of `model_type`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Family {
-    Llama,
-    Mistral,
-    Qwen2,
-    Qwen3,
-    Phi3,
-    Gemma2,
-    Mixtral,
-    Qwen3Moe,
-}
-
 /// Which biases the attention's projections have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Biases {
@@ -28,10 +15,35 @@ pub(crate) enum Biases {
     None,
 }
 
+/// Which layers see only a window of the tokens before them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Windows {
+    /// None; a file that asks for one is refused.
+    None,
+    /// All, where `sliding_window` is not null. `by_default`: what an absent one means.
+    All { by_default: Option<u32> },
+    /// Where `use_sliding_window` is on; `from_layer`: only from layer `max_window_layers` on.
+    Switched { from_layer: bool },
+    /// All but every `sliding_window_pattern`-th.
+    Pattern,
+}
+
+/// What follows attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FeedForward {
+    Dense,
+    /// A mixture of experts in every layer, or where `decoder_sparse_step` and `mlp_only_layers` say. The
+    /// fields that name an expert's width and whether the chosen weights are scaled to sum to 1; without
+    /// such a field they are.
+    Experts {
+        width: &'static str,
+        normalises: Option<&'static str>,
+    },
+}
+
 /// A row of the table.
 #[derive(Debug)]
 pub(crate) struct Facts {
-    pub(crate) family: Family,
     /// `model_type` of config.json.
     pub(crate) model_type: &'static str,
     /// `general.architecture` of GGUF files that are read, where the family has one of its own.
@@ -48,15 +60,21 @@ pub(crate) struct Facts {
     pub(crate) derives_head_dim: bool,
     /// A norm over each head of q and k.
     pub(crate) qk_norm: bool,
-    /// The feed-forward part is a mixture of experts, at least in some layers.
-    pub(crate) is_moe: bool,
+    pub(crate) windows: Windows,
+    pub(crate) feed_forward: FeedForward,
+    /// Norms multiply by 1 + weight, norms follow both parts of a layer, embeddings are scaled by the root
+    /// of the width, and the head is the embedding unless the file says otherwise.
+    pub(crate) is_gemma: bool,
+    /// One tensor holds q, k and v, another one gate and up.
+    pub(crate) is_fused: bool,
+    /// Older names of the rope type `longrope`.
+    pub(crate) long_rope_names: &'static [&'static str],
     /// Fields that change what the family computes, beside those that all families read.
     pub(crate) reads: &'static [&'static str],
 }
 
-const TABLE: [Facts; 8] = [
+static TABLE: [Facts; 8] = [
     Facts {
-        family: Family::Llama,
         model_type: "llama",
         gguf: Some("llama"),
         class: "Llama",
@@ -65,11 +83,14 @@ const TABLE: [Facts; 8] = [
         activation: "hidden_act",
         derives_head_dim: true,
         qk_norm: false,
-        is_moe: false,
+        windows: Windows::None,
+        feed_forward: FeedForward::Dense,
+        is_gemma: false,
+        is_fused: false,
+        long_rope_names: &[],
         reads: &["attention_bias", "mlp_bias"],
     },
     Facts {
-        family: Family::Mistral,
         model_type: "mistral",
         gguf: None,
         class: "Mistral",
@@ -78,11 +99,14 @@ const TABLE: [Facts; 8] = [
         activation: "hidden_act",
         derives_head_dim: true,
         qk_norm: false,
-        is_moe: false,
+        windows: Windows::All { by_default: Some(4096) },
+        feed_forward: FeedForward::Dense,
+        is_gemma: false,
+        is_fused: false,
+        long_rope_names: &[],
         reads: &[],
     },
     Facts {
-        family: Family::Qwen2,
         model_type: "qwen2",
         gguf: Some("qwen2"),
         class: "Qwen2",
@@ -91,11 +115,14 @@ const TABLE: [Facts; 8] = [
         activation: "hidden_act",
         derives_head_dim: true,
         qk_norm: false,
-        is_moe: false,
+        windows: Windows::Switched { from_layer: true },
+        feed_forward: FeedForward::Dense,
+        is_gemma: false,
+        is_fused: false,
+        long_rope_names: &[],
         reads: &["use_sliding_window", "max_window_layers"],
     },
     Facts {
-        family: Family::Qwen3,
         model_type: "qwen3",
         gguf: Some("qwen3"),
         class: "Qwen3",
@@ -104,11 +131,14 @@ const TABLE: [Facts; 8] = [
         activation: "hidden_act",
         derives_head_dim: false,
         qk_norm: true,
-        is_moe: false,
+        windows: Windows::Switched { from_layer: true },
+        feed_forward: FeedForward::Dense,
+        is_gemma: false,
+        is_fused: false,
+        long_rope_names: &[],
         reads: &["attention_bias", "use_sliding_window", "max_window_layers"],
     },
     Facts {
-        family: Family::Phi3,
         model_type: "phi3",
         gguf: None,
         class: "Phi3",
@@ -117,11 +147,14 @@ const TABLE: [Facts; 8] = [
         activation: "hidden_act",
         derives_head_dim: true,
         qk_norm: false,
-        is_moe: false,
+        windows: Windows::All { by_default: None },
+        feed_forward: FeedForward::Dense,
+        is_gemma: false,
+        is_fused: true,
+        long_rope_names: &["su", "yarn"],
         reads: &[],
     },
     Facts {
-        family: Family::Gemma2,
         model_type: "gemma2",
         gguf: None,
         class: "Gemma2",
@@ -130,7 +163,11 @@ const TABLE: [Facts; 8] = [
         activation: "hidden_activation",
         derives_head_dim: false,
         qk_norm: false,
-        is_moe: false,
+        windows: Windows::Pattern,
+        feed_forward: FeedForward::Dense,
+        is_gemma: true,
+        is_fused: false,
+        long_rope_names: &[],
         reads: &[
             "attention_bias",
             "query_pre_attn_scalar",
@@ -140,7 +177,6 @@ const TABLE: [Facts; 8] = [
         ],
     },
     Facts {
-        family: Family::Mixtral,
         model_type: "mixtral",
         gguf: None,
         class: "Mixtral",
@@ -149,11 +185,14 @@ const TABLE: [Facts; 8] = [
         activation: "hidden_act",
         derives_head_dim: true,
         qk_norm: false,
-        is_moe: true,
+        windows: Windows::All { by_default: None },
+        feed_forward: FeedForward::Experts { width: "intermediate_size", normalises: None },
+        is_gemma: false,
+        is_fused: false,
+        long_rope_names: &[],
         reads: &["num_local_experts", "num_experts", "num_experts_per_tok"],
     },
     Facts {
-        family: Family::Qwen3Moe,
         model_type: "qwen3_moe",
         gguf: Some("qwen3moe"),
         class: "Qwen3Moe",
@@ -162,7 +201,14 @@ const TABLE: [Facts; 8] = [
         activation: "hidden_act",
         derives_head_dim: true,
         qk_norm: true,
-        is_moe: true,
+        windows: Windows::Switched { from_layer: false },
+        feed_forward: FeedForward::Experts {
+            width: "moe_intermediate_size",
+            normalises: Some("norm_topk_prob"),
+        },
+        is_gemma: false,
+        is_fused: false,
+        long_rope_names: &[],
         reads: &[
             "attention_bias",
             "use_sliding_window",
@@ -186,15 +232,22 @@ pub(crate) enum Class {
     Base,
 }
 
-impl Family {
+impl Facts {
+    /// Whether the family's class reads the field.
+    pub(crate) fn has(&self, field: &str) -> bool {
+        self.reads.contains(&field)
+    }
+}
+
+impl Facts {
     /// The family of a config.json, and the class. `architectures`, where it is not empty, must agree.
-    pub(crate) fn of(config: &Fields<'_>) -> Result<(Self, Class), ModelError> {
+    pub(crate) fn of(config: &Fields<'_>) -> Result<(&'static Self, Class), ModelError> {
         let name = config.string("model_type")?.ok_or_else(|| config.missing("model_type"))?;
         let Some(facts) = TABLE.iter().find(|facts| facts.model_type == name) else {
             return Err(config.unsupported("model_type", name, model_types()));
         };
         let classes = match config.get("architectures") {
-            None => return Ok((facts.family, Class::CausalLm)),
+            None => return Ok((facts, Class::CausalLm)),
             Some(value) => value
                 .as_array()
                 .ok_or_else(|| config.wrong("architectures", value, "a list of names"))?,
@@ -203,41 +256,22 @@ impl Family {
         let base = format!("{}Model", facts.class);
         let has = |class: &str| classes.iter().any(|value| value.as_str() == Some(class));
         if classes.is_empty() || has(&causal_lm) {
-            return Ok((facts.family, Class::CausalLm));
+            return Ok((facts, Class::CausalLm));
         }
         if has(&base) {
-            return Ok((facts.family, Class::Base));
+            return Ok((facts, Class::Base));
         }
         let found = classes.iter().find_map(serde_json::Value::as_str).unwrap_or("not a name");
         Err(config.unsupported("architectures", found, format!("{causal_lm}, {base}")))
-    }
-
-    /// Its row of the table.
-    pub(crate) fn facts(self) -> &'static Facts {
-        // The table has each family once, in the order of the enum; a test holds it.
-        TABLE.iter().find(|facts| facts.family == self).unwrap_or(&TABLE[0])
     }
 }
 
 /// The supported values of `model_type`.
 pub(crate) fn model_types() -> String {
-    TABLE.map(|facts| facts.model_type).join(", ")
+    TABLE.iter().map(|facts| facts.model_type).collect::<Vec<_>>().join(", ")
 }
 
 /// The architectures of GGUF files that are read.
 pub(crate) fn gguf_architectures() -> impl Iterator<Item = &'static str> {
     TABLE.iter().filter_map(|facts| facts.gguf)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn test_every_family_has_one_row() {
-        use Family::{Gemma2, Llama, Mistral, Mixtral, Phi3, Qwen2, Qwen3, Qwen3Moe};
-        let families = [Llama, Mistral, Qwen2, Qwen3, Phi3, Gemma2, Mixtral, Qwen3Moe];
-        assert_eq!(TABLE.map(|facts| facts.family), families);
-        assert!(families.iter().all(|family| family.facts().family == *family));
-    }
 }

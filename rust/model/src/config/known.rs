@@ -8,15 +8,13 @@
 
 use serde_json::Value;
 
-use super::family::Facts;
-use super::{Biases, Family, Fields};
+use super::{Biases, Facts, Fields};
 use crate::error::{ModelError, shown};
 
 /// Errors: a field that is not known, or has a value that would change the result.
-pub(super) fn refuse_unknown(config: &Fields<'_>, family: Family) -> Result<(), ModelError> {
-    let facts = family.facts();
+pub(super) fn refuse_unknown(config: &Fields<'_>, facts: &Facts) -> Result<(), ModelError> {
     for (key, value) in config.entries() {
-        let is_read = READ.contains(&key) || facts.activation == key || facts.reads.contains(&key);
+        let is_read = READ.contains(&key) || facts.activation == key || facts.has(key);
         if is_read || is_without_effect(key) {
             continue;
         }

@@ -8,7 +8,8 @@ mod known;
 mod rope;
 mod windows;
 
-pub(crate) use family::{Biases, Class, Family, gguf_architectures};
+use family::FeedForward;
+pub(crate) use family::{Biases, Class, Facts, gguf_architectures};
 pub(crate) use fields::{Fields, to_f32};
 pub(crate) use rope::yarn_attention_factor;
 
@@ -30,11 +31,12 @@ pub(crate) mod limits {
 }
 
 /// Reads the fields of a config.json.
-pub(crate) fn model_spec(config: &Fields<'_>) -> Result<(Family, Class, ModelSpec), ModelError> {
-    let (family, class) = Family::of(config)?;
-    let facts = family.facts();
+pub(crate) fn model_spec(
+    config: &Fields<'_>,
+) -> Result<(&'static Facts, Class, ModelSpec), ModelError> {
+    let (facts, class) = Facts::of(config)?;
     refuse_what_we_lack(config)?;
-    known::refuse_unknown(config, family)?;
+    known::refuse_unknown(config, facts)?;
     let hidden_size = config.required("hidden_size", limits::WIDTH)?;
     let num_attention_heads = config.required("num_attention_heads", limits::HEADS)?;
     let key = "num_key_value_heads";
@@ -43,10 +45,10 @@ pub(crate) fn model_spec(config: &Fields<'_>) -> Result<(Family, Class, ModelSpe
         let reason = format!("{num_kv_heads} does not divide {num_attention_heads} query heads");
         return Err(config.error(key, reason));
     }
-    let head_dim = head_dim(config, family, hidden_size, num_attention_heads)?;
+    let head_dim = head_dim(config, facts, hidden_size, num_attention_heads)?;
     let declared = config.required("max_position_embeddings", limits::POSITIONS)?;
-    let rope = rope::rope_spec(config, family, head_dim, declared)?;
-    let gemma = family == Family::Gemma2;
+    let rope = rope::rope_spec(config, facts, head_dim, declared)?;
+    let gemma = facts.is_gemma;
     let causal = config.bool("is_causal")?.unwrap_or(true);
     let bias =
         facts.biases == Biases::FromConfig && config.bool("attention_bias")?.unwrap_or(false);
@@ -67,25 +69,25 @@ pub(crate) fn model_spec(config: &Fields<'_>) -> Result<(Family, Class, ModelSpe
         rope,
         attention: AttentionSpec {
             causal,
-            scale: attention_scale(config, family, head_dim)?,
-            logit_softcap: softcap(config, family, "attn_logit_softcapping")?,
+            scale: attention_scale(config, facts, head_dim)?,
+            logit_softcap: softcap(config, facts, "attn_logit_softcapping")?,
             qk_norm: facts.qk_norm,
             qkv_bias: bias || facts.biases == Biases::QueryKeyValue,
             o_bias: bias,
         },
-        activation: activation(config, family)?,
+        activation: activation(config, facts)?,
         post_norms: gemma,
         embedding_scale: if gemma { root(hidden_size) } else { 1.0 },
-        final_logit_softcap: softcap(config, family, "final_logit_softcapping")?,
+        final_logit_softcap: softcap(config, facts, "final_logit_softcapping")?,
         tie_word_embeddings: config.bool("tie_word_embeddings")?.unwrap_or(gemma),
         weight_type: WeightType::F32,
         embeds_only: if causal { None } else { Some(EmbedsOnly::Bidirectional) },
-        layers: layers(config, family)?,
+        layers: layers(config, facts)?,
     };
     if !causal && spec.layers.iter().any(|layer| layer.window.is_some()) {
         return Err(config.unsupported("is_causal", "false", "true beside a sliding window"));
     }
-    Ok((family, class, spec))
+    Ok((facts, class, spec))
 }
 
 /// Fields that change what a model computes and that no family here has.
@@ -114,14 +116,14 @@ fn refuse_what_we_lack(config: &Fields<'_>) -> Result<(), ModelError> {
 
 fn head_dim(
     config: &Fields<'_>,
-    family: Family,
+    facts: &Facts,
     hidden_size: u32,
     heads: u32,
 ) -> Result<u32, ModelError> {
     let head_dim = match config.positive("head_dim", limits::HEAD_DIM)? {
         Some(explicit) => explicit,
         // Their classes default to a constant, not to the quotient.
-        None if !family.facts().derives_head_dim => return Err(config.missing("head_dim")),
+        None if !facts.derives_head_dim => return Err(config.missing("head_dim")),
         None if hidden_size.is_multiple_of(heads) => hidden_size.checked_div(heads).unwrap_or(0),
         None => {
             let reason = format!("absent, and {heads} heads do not divide {hidden_size}");
@@ -136,11 +138,11 @@ fn head_dim(
     }
 }
 
-fn attention_scale(config: &Fields<'_>, family: Family, head_dim: u32) -> Result<f32, ModelError> {
-    if family != Family::Gemma2 {
+fn attention_scale(config: &Fields<'_>, facts: &Facts, head_dim: u32) -> Result<f32, ModelError> {
+    let key = "query_pre_attn_scalar";
+    if !facts.has(key) {
         return Ok(1.0 / root(head_dim));
     }
-    let key = "query_pre_attn_scalar";
     let scalar = config.positive_f32(key)?.ok_or_else(|| config.missing(key))?;
     Ok(to_f32(1.0 / f64::from(scalar).sqrt()).unwrap_or(1.0))
 }
@@ -150,12 +152,12 @@ pub(crate) fn root(number: u32) -> f32 {
     to_f32(f64::from(number).sqrt()).unwrap_or(1.0)
 }
 
-fn softcap(config: &Fields<'_>, family: Family, key: &str) -> Result<Option<f32>, ModelError> {
-    if family.facts().reads.contains(&key) { config.positive_f32(key) } else { Ok(None) }
+fn softcap(config: &Fields<'_>, facts: &Facts, key: &str) -> Result<Option<f32>, ModelError> {
+    if facts.has(key) { config.positive_f32(key) } else { Ok(None) }
 }
 
-fn activation(config: &Fields<'_>, family: Family) -> Result<Activation, ModelError> {
-    let key = family.facts().activation;
+fn activation(config: &Fields<'_>, facts: &Facts) -> Result<Activation, ModelError> {
+    let key = facts.activation;
     let name = config.string(key)?.ok_or_else(|| config.missing(key))?;
     match name {
         "silu" | "swish" => Ok(Activation::Silu),
@@ -164,30 +166,26 @@ fn activation(config: &Fields<'_>, family: Family) -> Result<Activation, ModelEr
     }
 }
 
-fn layers(config: &Fields<'_>, family: Family) -> Result<Vec<LayerSpec>, ModelError> {
+fn layers(config: &Fields<'_>, facts: &Facts) -> Result<Vec<LayerSpec>, ModelError> {
     let count = config.required("num_hidden_layers", limits::LAYERS)?;
-    let windows = windows::windows(config, family, count)?;
-    let moe = if family.facts().is_moe { Some(moe(config, family)?) } else { None };
-    let dense = if family == Family::Mixtral {
-        None
-    } else {
-        let bias = family == Family::Llama && config.bool("mlp_bias")?.unwrap_or(false);
-        let intermediate_size = config.required("intermediate_size", limits::WIDTH)?;
-        Some(FeedForwardSpec::Dense { intermediate_size, bias })
+    let windows = windows::windows(config, facts, count)?;
+    let dense = FeedForwardSpec::Dense {
+        intermediate_size: config.required("intermediate_size", limits::WIDTH)?,
+        bias: facts.has("mlp_bias") && config.bool("mlp_bias")?.unwrap_or(false),
     };
-    let sparse = sparse_layers(config, family, count)?;
-    windows
-        .into_iter()
-        .zip(sparse)
-        .map(|(window, sparse)| {
-            let feed_forward = if sparse { moe.map(FeedForwardSpec::Moe) } else { dense };
-            let feed_forward = feed_forward.ok_or_else(|| config.missing("intermediate_size"))?;
-            Ok(LayerSpec { window, feed_forward })
-        })
-        .collect()
+    let feed_forward = match facts.feed_forward {
+        FeedForward::Dense => (0..count).map(|_| dense).collect(),
+        FeedForward::Experts { width, normalises } => {
+            let moe = FeedForwardSpec::Moe(moe(config, width, normalises)?);
+            let sparse = sparse_layers(config, facts, count)?;
+            sparse.into_iter().map(|sparse| if sparse { moe } else { dense }).collect::<Vec<_>>()
+        }
+    };
+    let layers = windows.into_iter().zip(feed_forward);
+    Ok(layers.map(|(window, feed_forward)| LayerSpec { window, feed_forward }).collect())
 }
 
-fn moe(config: &Fields<'_>, family: Family) -> Result<MoeSpec, ModelError> {
+fn moe(config: &Fields<'_>, width: &str, normalises: Option<&str>) -> Result<MoeSpec, ModelError> {
     let (old, new) = ("num_experts", "num_local_experts");
     let experts = config.positive(old, limits::EXPERTS)?;
     let local = config.positive(new, limits::EXPERTS)?;
@@ -198,21 +196,18 @@ fn moe(config: &Fields<'_>, family: Family) -> Result<MoeSpec, ModelError> {
     }
     let num_experts = local.or(experts).ok_or_else(|| config.missing(new))?;
     let experts_per_token = config.required("num_experts_per_tok", num_experts)?;
-    let (size, normalise_top_k) = match family {
-        Family::Mixtral => ("intermediate_size", true),
-        _ => (
-            "moe_intermediate_size",
-            config.bool("norm_topk_prob")?.ok_or_else(|| config.missing("norm_topk_prob"))?,
-        ),
+    let normalise_top_k = match normalises {
+        Some(key) => config.bool(key)?.ok_or_else(|| config.missing(key))?,
+        None => true,
     };
-    let intermediate_size = config.required(size, limits::WIDTH)?;
+    let intermediate_size = config.required(width, limits::WIDTH)?;
     Ok(MoeSpec { num_experts, experts_per_token, intermediate_size, normalise_top_k })
 }
 
 /// Which layers are mixtures of experts.
-fn sparse_layers(config: &Fields<'_>, family: Family, count: u32) -> Result<Vec<bool>, ModelError> {
-    if family != Family::Qwen3Moe {
-        return Ok((0..count).map(|_| family.facts().is_moe).collect());
+fn sparse_layers(config: &Fields<'_>, facts: &Facts, count: u32) -> Result<Vec<bool>, ModelError> {
+    if !facts.has("decoder_sparse_step") {
+        return Ok((0..count).map(|_| true).collect());
     }
     let step = config.positive("decoder_sparse_step", limits::LAYERS)?.unwrap_or(1);
     let dense = match config.get("mlp_only_layers") {

@@ -5,14 +5,14 @@
 
 use serde_json::{Map, Value};
 
-use super::{Family, Fields, limits, to_f32};
+use super::{Facts, Fields, limits, to_f32};
 use crate::error::{ModelError, shown};
 use crate::{RopeKind, RopeSpec, RopeStyle};
 
 /// Reads the rope fields.
 pub(super) fn rope_spec(
     config: &Fields<'_>,
-    family: Family,
+    facts: &Facts,
     head_dim: u32,
     max_position_embeddings: u32,
 ) -> Result<RopeSpec, ModelError> {
@@ -25,14 +25,14 @@ pub(super) fn rope_spec(
     refuse_unknown_keys(&rope)?;
     let theta = match rope.positive_f32("rope_theta")? {
         Some(theta) => theta,
-        None => config.positive_f32("rope_theta")?.unwrap_or(family.facts().default_theta),
+        None => config.positive_f32("rope_theta")?.unwrap_or(facts.default_theta),
     };
     if theta <= 1.0 {
         return Err(config.error("rope_theta", format!("{theta} is not above 1")));
     }
     let rotary_dim = rotary_dim(config, &rope, head_dim)?;
     let reader = Reader { config, rope, max_position_embeddings };
-    let kind = reader.kind(family, rotary_dim)?;
+    let kind = reader.kind(facts, rotary_dim)?;
     Ok(RopeSpec { style: RopeStyle::HalfSplit, rotary_dim, theta, kind })
 }
 
@@ -118,7 +118,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn kind(&self, family: Family, rotary_dim: u32) -> Result<RopeKind, ModelError> {
+    fn kind(&self, facts: &Facts, rotary_dim: u32) -> Result<RopeKind, ModelError> {
         let old = self.rope.string("type")?;
         let new = self.rope.string("rope_type")?;
         if let (Some(old), Some(new)) = (old, new)
@@ -135,10 +135,7 @@ impl Reader<'_> {
             None => return Err(self.rope.missing("rope_type")),
         };
         // The first Phi-3 files name LongRoPE by other names.
-        let name = match (family, name) {
-            (Family::Phi3, "su" | "yarn") => "longrope",
-            (_, name) => name,
-        };
+        let name = if facts.long_rope_names.contains(&name) { "longrope" } else { name };
         match name {
             "default" => Ok(RopeKind::Default),
             "linear" => Ok(RopeKind::Linear { factor: self.factor()? }),

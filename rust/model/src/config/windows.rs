@@ -3,7 +3,8 @@
 
 use serde_json::Value;
 
-use super::{Family, Fields, limits};
+use super::family::Windows;
+use super::{Facts, Fields, limits};
 use crate::error::ModelError;
 
 const KEY: &str = "sliding_window";
@@ -11,22 +12,20 @@ const KEY: &str = "sliding_window";
 /// One entry per layer.
 pub(super) fn windows(
     config: &Fields<'_>,
-    family: Family,
+    facts: &Facts,
     layers: u32,
 ) -> Result<Vec<Option<u32>>, ModelError> {
     let window = config.positive(KEY, u32::MAX)?.map(|window| window.min(limits::POSITIONS));
     let types = layer_types(config, layers)?;
-    match family {
-        Family::Llama => {
+    match facts.windows {
+        Windows::None => {
             if let Some(window) = window {
-                return Err(config.unsupported(KEY, window.to_string(), "null in llama"));
+                return Err(config.unsupported(KEY, window.to_string(), "null in this family"));
             }
             by_type(config, types, None, layers)
         }
-        Family::Mistral | Family::Mixtral | Family::Phi3 => {
-            // The Mistral class has a window of 4096 unless the file says null.
-            let by_default = family == Family::Mistral && !config.is_written(KEY);
-            let window = if by_default { Some(4096) } else { window };
+        Windows::All { by_default } => {
+            let window = if config.is_written(KEY) { window } else { by_default };
             match types {
                 None => Ok(all(window, layers)),
                 // Hugging Face does not read layer_types here; only agreement is safe.
@@ -38,21 +37,21 @@ pub(super) fn windows(
                 }
             }
         }
-        Family::Qwen2 | Family::Qwen3 | Family::Qwen3Moe => {
+        Windows::Switched { from_layer } => {
             let window = qwen_window(config, window)?;
             if types.is_some() {
                 return by_type(config, types, window, layers);
             }
-            let first = match (family, window) {
-                (Family::Qwen3Moe, _) | (_, None) => 0,
-                _ => {
+            let first = match window {
+                Some(_) if from_layer => {
                     let key = "max_window_layers";
                     config.u32(key, u32::MAX)?.ok_or_else(|| config.missing(key))?
                 }
+                _ => 0,
             };
             Ok((0..layers).map(|layer| window.filter(|_| layer >= first)).collect())
         }
-        Family::Gemma2 => {
+        Windows::Pattern => {
             let window = Some(window.ok_or_else(|| config.missing(KEY))?);
             if types.is_some() {
                 return by_type(config, types, window, layers);

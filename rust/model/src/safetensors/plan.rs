@@ -2,7 +2,7 @@
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 use crate::catalogue::{Catalogue, Entry, Stored};
-use crate::config::{Class, Family};
+use crate::config::{Class, Facts};
 use crate::error::ModelError;
 use crate::source::{FileSource, same_bytes};
 use crate::{FeedForwardSpec, LayerWeight, ModelSpec, MoeSpec, WeightRole};
@@ -69,7 +69,7 @@ fn is_equal(
 
 /// Takes every tensor that the model needs.
 pub(crate) fn take_tensors(
-    family: Family,
+    facts: &Facts,
     spec: &ModelSpec,
     found: Found,
     catalogue: &mut Catalogue,
@@ -93,8 +93,8 @@ pub(crate) fn take_tensors(
     for (number, layer) in (0..).zip(&spec.layers) {
         let mut layer_tensors = Layer { catalogue, spec, prefix, number };
         layer_tensors.norms()?;
-        layer_tensors.attention(family)?;
-        layer_tensors.feed_forward(family, layer.feed_forward)?;
+        layer_tensors.attention(facts)?;
+        layer_tensors.feed_forward(facts, layer.feed_forward)?;
     }
     Ok(())
 }
@@ -174,9 +174,9 @@ impl Layer<'_> {
         Ok(())
     }
 
-    fn attention(&mut self, family: Family) -> Result<(), ModelError> {
+    fn attention(&mut self, facts: &Facts) -> Result<(), ModelError> {
         let Widths { hidden, query, kv } = Widths::of(self.spec);
-        if family == Family::Phi3 {
+        if facts.is_fused {
             let parts =
                 [(LayerWeight::Query, query), (LayerWeight::Key, kv), (LayerWeight::Value, kv)];
             self.fused("self_attn.qkv_proj.weight", &parts, hidden)?;
@@ -202,7 +202,7 @@ impl Layer<'_> {
         Ok(())
     }
 
-    fn feed_forward(&mut self, family: Family, part: FeedForwardSpec) -> Result<(), ModelError> {
+    fn feed_forward(&mut self, facts: &Facts, part: FeedForwardSpec) -> Result<(), ModelError> {
         let hidden = u64::from(self.spec.hidden_size);
         let (size, bias) = match part {
             FeedForwardSpec::Moe(moe) => return self.experts(moe),
@@ -210,7 +210,7 @@ impl Layer<'_> {
                 (u64::from(intermediate_size), bias)
             }
         };
-        if family == Family::Phi3 {
+        if facts.is_fused {
             let parts = [(LayerWeight::Gate, size), (LayerWeight::Up, size)];
             self.fused("mlp.gate_up_proj.weight", &parts, hidden)?;
         } else {
