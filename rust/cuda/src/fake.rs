@@ -4,7 +4,7 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
 
 use crate::context::{Context, DeviceInfo};
@@ -25,6 +25,10 @@ struct Script {
     host_memory: HashMap<usize, Layout>,
     /// Values of attributes that a test has set.
     attributes: HashMap<c_int, c_int>,
+    /// Names of kernels by the number of their handle.
+    kernels: Vec<String>,
+    /// Kernels that were launched, and with how many arguments.
+    launches: Vec<(String, usize)>,
 }
 
 thread_local! {
@@ -62,6 +66,13 @@ pub(crate) fn context() -> Arc<Context> {
     api.cuGraphDestroy = Some(graph_destroy);
     api.cuGraphExecDestroy = Some(exec_destroy);
     api.cuGraphUpload = Some(graph_upload);
+    api.cuLibraryLoadData = Some(library_load);
+    api.cuLibraryUnload = Some(library_unload);
+    api.cuLibraryGetKernel = Some(get_kernel);
+    api.cuKernelGetFunction = Some(get_function);
+    api.cuFuncSetAttribute = Some(set_function_attribute);
+    api.cuFuncGetAttribute = Some(function_attribute);
+    api.cuLaunchKernelEx = Some(launch);
     Context::scripted(api, device((9, 0)))
 }
 
@@ -86,6 +97,11 @@ pub(crate) fn fail(name: &'static str, index: usize, code: CuResult) {
 /// The calls of `name` until now.
 pub(crate) fn calls(name: &str) -> Vec<Call> {
     SCRIPT.with_borrow(|script| script.calls.iter().filter(|c| c.0 == name).copied().collect())
+}
+
+/// The kernels that were launched until now, and with how many arguments.
+pub(crate) fn launches() -> Vec<(String, usize)> {
+    SCRIPT.with_borrow(|script| script.launches.clone())
 }
 
 fn called(name: &'static str, address: u64, bytes: u64) -> CuResult {
@@ -279,4 +295,62 @@ extern "C" fn exec_destroy(_: CuGraphExec) -> CuResult {
 
 extern "C" fn graph_upload(_: CuGraphExec, _: CuStream) -> CuResult {
     called("cuGraphUpload", 0, 0)
+}
+
+extern "C" fn library_load(
+    library: *mut CuLibrary,
+    _: *const c_void,
+    _: *mut c_int,
+    _: *mut *mut c_void,
+    _: c_uint,
+    _: *mut c_int,
+    _: *mut *mut c_void,
+    _: c_uint,
+) -> CuResult {
+    give(library, handle(5), called("cuLibraryLoadData", 0, 0))
+}
+
+extern "C" fn library_unload(_: CuLibrary) -> CuResult {
+    called("cuLibraryUnload", 0, 0)
+}
+
+extern "C" fn get_kernel(kernel: *mut CuKernel, _: CuLibrary, name: *const c_char) -> CuResult {
+    // SAFETY: the caller's name is zero-terminated, as the header asks.
+    let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+    let number = SCRIPT.with_borrow_mut(|script| {
+        script.kernels.push(name);
+        script.kernels.len()
+    });
+    give(kernel, handle(number), called("cuLibraryGetKernel", 0, 0))
+}
+
+extern "C" fn get_function(function: *mut CuFunction, kernel: CuKernel) -> CuResult {
+    give(function, kernel, called("cuKernelGetFunction", 0, 0))
+}
+
+extern "C" fn set_function_attribute(_: CuFunction, _: c_int, _: c_int) -> CuResult {
+    called("cuFuncSetAttribute", 0, 0)
+}
+
+extern "C" fn function_attribute(value: *mut c_int, _: c_int, _: CuFunction) -> CuResult {
+    give(value, 512, called("cuFuncGetAttribute", 0, 0))
+}
+
+/// Counts the arguments: `Kernel::launch` leaves the rest of its array null.
+extern "C" fn launch(
+    _: *const LaunchConfigRaw,
+    function: CuFunction,
+    arguments: *mut *mut c_void,
+    _: *mut *mut c_void,
+) -> CuResult {
+    let count = (0..).take_while(|&index| {
+        // SAFETY: the array ends in nulls, at the first of which this stops.
+        !unsafe { *arguments.add(index) }.is_null()
+    });
+    let count = count.count();
+    SCRIPT.with_borrow_mut(|script| {
+        let name = script.kernels[function.addr() - 1].clone();
+        script.launches.push((name, count));
+    });
+    called("cuLaunchKernelEx", 0, 0)
 }

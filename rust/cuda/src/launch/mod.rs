@@ -45,3 +45,6 @@ pub(crate) struct Launcher<'a> {
     pub(crate) stream: &'a Stream,
     pub(crate) dims: &'a Dims,
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,264 @@
+//! The launches on a scripted driver: every kernel, its arguments counted against its file.
+
+use std::collections::BTreeMap;
+
+use ingle_model::MoeSpec;
+
+use super::*;
+use crate::CudaError;
+use crate::attention_launch::AttentionLaunch;
+use crate::builds::Variant;
+use crate::contract::{GATE_SILU, QUERY_ROWS, ROPE_HALF_SPLIT};
+use crate::device_slice::{DevicePtr, DeviceSlice};
+use crate::dtypes::{Dtypes, ScaleMode, WeightDtype};
+use crate::fake;
+use crate::gemm::{GemmArgs, GemmResult};
+use crate::kv_pool::KvLayer;
+use crate::limits::DeviceLimits;
+use crate::program::{KernelSettings, Program};
+use crate::prompt_launch::PromptLaunch;
+use crate::registry::{Entry, Source};
+use crate::shapes::{GemmOut, GemmShape};
+use crate::stream_gemm::OwnProduct;
+use crate::stream_tile::STREAM_TILES;
+use crate::sys::driver::TensorMap;
+
+const DIMS: Dims = Dims {
+    vocab_size: 100,
+    sample_vocab: 100,
+    hidden_size: 32,
+    num_heads: 4,
+    num_kv_heads: 2,
+    rotary_dim: 64,
+    block_size: 16,
+    max_blocks: 8,
+    num_slots: 4,
+    intermediate_size: 0,
+    num_experts: 0,
+    experts_per_token: 0,
+    gemm_n: 0,
+    gemm_k: 0,
+    reserved0: 0,
+    reserved1: 0,
+};
+const HEAD: u32 = 64;
+const H200: DeviceLimits = DeviceLimits::assumed((9, 0), 132, 228);
+const SHAPE: GemmShape = GemmShape {
+    n: 32,
+    k: 32,
+    out: GemmOut::Device,
+    weight: WeightDtype::Bf16,
+    scale: ScaleMode::None,
+};
+const MOE: MoeSpec =
+    MoeSpec { num_experts: 4, experts_per_token: 2, intermediate_size: 16, normalise_top_k: true };
+
+/// One build of every file.
+fn kernels() -> Kernels {
+    let experts = |gemm_n, gemm_k| {
+        let MoeSpec { num_experts, experts_per_token, .. } = MOE;
+        Variant::Experts { num_experts, experts_per_token, gemm_n, gemm_k }
+    };
+    let variants = |source| match source {
+        Source::Activation => vec![Variant::Gate { intermediate_size: 16 }],
+        Source::Attention => vec![Variant::Attention { head_dim: HEAD, stages: 3, causal: true }],
+        Source::AttentionPrefill => vec![Variant::Prompt { head_dim: HEAD }],
+        Source::RopeKv => vec![Variant::Head { head_dim: HEAD }],
+        Source::Moe => vec![experts(32, 32), experts(32, 16)],
+        Source::GemmStream => vec![Variant::Stream { shape: SHAPE, tile: STREAM_TILES[0] }],
+        _ => vec![Variant::Plain],
+    };
+    let programs: Vec<Program> = Source::ALL
+        .iter()
+        .flat_map(|&source| {
+            variants(source).into_iter().map(move |variant| Program { source, variant })
+        })
+        .collect();
+    let codes = vec![Vec::new(); programs.len()];
+    let settings = KernelSettings { dims: DIMS, dtypes: Dtypes::ALL[0] };
+    Kernels::load(&fake::context(), &programs, &codes, &settings).unwrap()
+}
+
+fn some<T>(len: u32) -> DeviceSlice<T> {
+    DeviceSlice::new(DevicePtr::new(1 << 20), u64::from(len))
+}
+
+fn attention_sizes() -> (AttentionLaunch, Attention) {
+    let sizes = AttentionLaunch::on(&H200, HEAD);
+    let partials = 2 * sizes.grid * QUERY_ROWS * (HEAD + 2);
+    let attention = Attention {
+        q: some(8 * 4 * HEAD),
+        out: some(8 * 4 * HEAD),
+        plan: some(100),
+        block_table: some(32),
+        kv: KvLayer { base: DevicePtr::new(1 << 30), block_stride: 1 << 16, layer_offset: 0 },
+        partials: some(partials),
+        counters: some(sizes.grid),
+        scale: 1.0,
+        softcap: 0.0,
+        window: 0,
+    };
+    (sizes, attention)
+}
+
+fn launch_step_and_attention(launcher: &Launcher<'_>) -> Result<(), CudaError> {
+    let (sizes, attention) = attention_sizes();
+    launcher.step_prepare(&StepPrepare {
+        step: some(100),
+        last_token: some(4),
+        block_table: some(32),
+        token_ids: some(8),
+        positions: some(8),
+        slot_of_token: some(8),
+        kv_slot: some(8),
+        sample_rows: some(4),
+        windows: some(1),
+        plans: some(100),
+        plan_words: 100,
+        plan_entries: 4,
+        tokens: 8,
+        samples: 4,
+        attention: sizes,
+        flags: 0,
+        prompts: PromptPlans {
+            split: true,
+            plans: some(100),
+            words: 100,
+            counters: some(2),
+            kv_tile: 128,
+        },
+    })?;
+    launcher.rope_table(&RopeTable {
+        inv_freq: some(32),
+        table: some(32 * 128),
+        attention_factor: 1.0,
+        positions: 128,
+    })?;
+    launcher.sample_open(some(400), some(10), some(4))?;
+    launcher.rope_kv(
+        8,
+        HEAD,
+        &RopeKv {
+            qkv: some(8 * 8 * HEAD),
+            bias: None,
+            q_norm: Some(some(HEAD)),
+            k_norm: Some(some(HEAD)),
+            table: some(32 * 128),
+            positions: some(8),
+            kv_slot: some(8),
+            q: some(8 * 4 * HEAD),
+            kv: attention.kv,
+            eps: 1e-5,
+            style: ROPE_HALF_SPLIT,
+        },
+    )?;
+    launcher.attention(8, HEAD, &sizes, &attention)?;
+    let map = TensorMap { opaque: [0; 16] };
+    let prompts = AttentionPrefill { plan: some(100), kv_map: &map, counter: some(1) };
+    launcher.attention_prefill(&PromptLaunch::on(&H200, HEAD, 16).unwrap(), &attention, &prompts)
+}
+
+fn launch_rows(launcher: &Launcher<'_>) -> Result<(), CudaError> {
+    let (token_ids, table, residual) = (some(8), some(3200), some(256));
+    launcher.embedding_gather(8, &EmbeddingGather { token_ids, table, residual, scale: 1.0 })?;
+    let (row_index, weight) = (Some(some(4)), some(32));
+    launcher.rms_norm_rows(
+        4,
+        32,
+        &RmsNorm { x: residual, row_index, weight, out: some(128), eps: 1e-5 },
+    )?;
+    launcher.rms_norm_add((8, 32), residual, weight, residual, 1e-5)?;
+    launcher.bias_add_rows((8, 32), residual, weight)?;
+    let (gate_up, bias, out) = (some(8 * 32), Some(some(32)), some(8 * 16));
+    let gate = ActMul { intermediate_size: 16, gate_up, bias, out, kind: GATE_SILU };
+    launcher.act_mul_rows(8, &gate)?;
+    launcher.softcap_rows(4, some(400), 30.0)?;
+    let args = GemmArgs { x: some(256), w: some(1024), out: GemmResult::Act(some(256)) };
+    let own = OwnProduct::all(launcher.kernels, DIMS, 132, (8, SHAPE), GATE_SILU);
+    own.iter().try_for_each(|own| own.run(launcher.stream, &args))?;
+    let places = ExpertPlaces {
+        ids: some(16),
+        weights: some(16),
+        offsets: some(5),
+        sorted: some(16),
+        place: some(16),
+    };
+    let (w, out) = (some(4 * 32 * 32), some(16 * 32));
+    launcher.route(8, &MOE, some(32), &places)?;
+    let into = MoeGemm { n: 32, k: 32, x: some(256), w, out, gather: true };
+    launcher.moe_gemm(16, &MOE, &places, &into)?;
+    launcher.moe_combine(8, &MOE, out, &places, residual)
+}
+
+fn launch_sampler(launcher: &Launcher<'_>) -> Result<(), CudaError> {
+    let scores = Scores {
+        logits: some(400),
+        work: some(400),
+        step: some(100),
+        slots: some(4),
+        counts: some(400),
+        partials: some(4),
+        chunks: 1,
+    };
+    let scan = SampleScan { mask: some(16), bias: some(4096), banned: some(512) };
+    launcher.sample_scan(4, &scores, &scan)?;
+    launcher.sample_finish(4, &scores, &SampleFinish { last_token: some(4), out: some(4) })?;
+    launcher.log_probs_samples(4, &scores, some(4))?;
+    launcher.log_probs_rows(4, some(400), some(4), 2, some(4))?;
+    let (step, sums, out) = (some(100), some(128), some(128));
+    let (residual, scale, weight) = (some(256), some(8), some(32));
+    launcher.pool(8, 4, &PoolRows { step, residual, scale, weight, sums, out, eps: 1e-5 })
+}
+
+/// How many parameters each entry of a file declares, by operation.
+fn declared(text: &str) -> BTreeMap<String, usize> {
+    let mut found = BTreeMap::new();
+    for head in ["\nENTRY(", "\nENTRY_F32(", "\nENTRY_U32(", "\nPASTE("] {
+        for part in text.split(head).skip(1) {
+            let (name, rest) = part.split_once(')').unwrap();
+            let operation = name.split(',').next().unwrap().to_owned();
+            let parameters =
+                rest.trim_start().strip_prefix('(').unwrap().split_once(") {").unwrap().0;
+            found.insert(operation, parameters.split(',').count());
+        }
+    }
+    found
+}
+
+/// Every entry of every file is launched, with as many arguments as it has parameters.
+#[test]
+fn every_launch_has_the_parameters_of_its_kernel() {
+    let context = fake::context();
+    let stream = Stream::new(&context).unwrap();
+    let kernels = kernels();
+    let launcher = Launcher { kernels: &kernels, stream: &stream, dims: &DIMS };
+    launch_step_and_attention(&launcher).unwrap();
+    launch_rows(&launcher).unwrap();
+    launch_sampler(&launcher).unwrap();
+    let launched: BTreeMap<String, usize> = fake::launches().into_iter().collect();
+    let mut want = BTreeMap::new();
+    for source in Source::ALL {
+        let of_file = declared(source.text());
+        for entry in source.entries() {
+            let symbol = entry.symbol("bf16");
+            let operation =
+                of_file.keys().find(|op| symbol.starts_with(&format!("{op}_"))).unwrap();
+            want.insert(symbol, of_file[operation]);
+        }
+        assert_eq!(of_file.len(), source.entries().len(), "{}: {of_file:?}", source.file());
+    }
+    assert_eq!(launched, want);
+    assert_eq!(launched.len(), Entry::ALL.len());
+}
+
+/// A buffer that a kernel would overrun is found where it is launched.
+#[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "a.counters: 5 u32")]
+fn a_short_buffer_is_found_before_the_launch() {
+    let stream = Stream::new(&fake::context()).unwrap();
+    let kernels = kernels();
+    let launcher = Launcher { kernels: &kernels, stream: &stream, dims: &DIMS };
+    let (sizes, attention) = attention_sizes();
+    let _ = launcher.attention(8, HEAD, &sizes, &Attention { counters: some(5), ..attention });
+}
