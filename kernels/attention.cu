@@ -1,7 +1,7 @@
 // Paged attention of prefill chunks and decode rows in one launch.
 //
 // Shapes: q, out [T_pad, num_heads, HEAD_DIM] act; KV pages in bytes at kv_base + block * block_stride
-//   + layer_offset: [K, V][num_kv_heads][block_size][HEAD_DIM] act; block_table [num_slots, max_blocks]
+//   + layer_offset: [K, V][num_kv_heads][block_size][HEAD_DIM] kv; block_table [num_slots, max_blocks]
 //   u32; plan as step_prepare.cu writes it; partials [2 * G][QUERY_ROWS * (HEAD_DIM + 2)] f32 workspace;
 //   counters [G] u32, zero before and after. out rows of padded tokens become zero.
 // A token at position p sees positions (p - window, p], all of [0, p] if window is 0. Built with -DCAUSAL=0
@@ -135,7 +135,7 @@ DEV void seek(Cursor& c, const Problem& p, u32 begin) {
 DEV void load_tile(const Cursor& c, const Problem& p, u32 stage) {
     u32 kv_end = last_seen(c, p, c.packed_end - 1) + 1;
     const u32* table = p.block_table + (u64)c.slot * p.max_blocks;
-    u64 v_offset = (u64)p.num_kv_heads * p.block_size * D * 2;
+    u64 v_offset = (u64)p.num_kv_heads * p.block_size * D * sizeof(kv);
     u32 first = c.tile * KT;
     bool one_block = p.block_size >= KT;
     u32 block = one_block ? table[first / p.block_size] : 0;
@@ -147,7 +147,7 @@ DEV void load_tile(const Cursor& c, const Problem& p, u32 stage) {
         if (!valid) token = first;
         if (!one_block) block = table[token / p.block_size];
         u64 address = p.kv_base + block * p.block_stride +
-                      ((u64)(c.head * p.block_size + token % p.block_size) * D + chunk * 8) * 2;
+                      ((u64)(c.head * p.block_size + token % p.block_size) * D + chunk * 8) * sizeof(kv);
         u32 target = stage + (row * LD + chunk * 8) * 2;
         cp_async_16(target, (const void*)address, valid ? 16 : 0);
         cp_async_16(target + KT * LD * 2, (const void*)(address + v_offset), valid ? 16 : 0);

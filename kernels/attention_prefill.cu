@@ -76,7 +76,7 @@ DEV void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memo
 
 // ---- wgmma --------------------------------------------------------------------------------------
 
-#if DTYPE_F16
+#if ACT_DTYPE == DTYPE_F16
 #define WGMMA_TYPES "f32.f16.f16"
 #else
 #define WGMMA_TYPES "f32.bf16.bf16"

@@ -6,6 +6,10 @@
 // offsetof as cuda's own headers write it; NVRTC has no other name for it.
 #define FIELD_AT(type, field, bytes) static_assert(__INTADDR__(&((type*)0)->field) == bytes, #type "::" #field)
 
+// Number formats: WEIGHT_DTYPE, ACT_DTYPE, KV_DTYPE.
+#define DTYPE_BF16 0u
+#define DTYPE_F16 1u
+
 // No slot, no token, no limit.
 #define NONE 0xffffffffu
 

@@ -21,11 +21,21 @@ typedef long long i64;
 #define DIM(name) (dims.name)
 #endif
 
-#ifndef DTYPE_F16
-#define DTYPE_F16 0
+// Number formats of activations, weights and the KV cache (DTYPE_*). Kernels exist where all three are the same.
+#ifndef ACT_DTYPE
+#define ACT_DTYPE DTYPE_BF16
+#endif
+#ifndef WEIGHT_DTYPE
+#define WEIGHT_DTYPE ACT_DTYPE
+#endif
+#ifndef KV_DTYPE
+#define KV_DTYPE ACT_DTYPE
+#endif
+#if WEIGHT_DTYPE != ACT_DTYPE || KV_DTYPE != ACT_DTYPE
+#error "weights, activations and KV cache of different formats"
 #endif
 
-#if DTYPE_F16
+#if ACT_DTYPE == DTYPE_F16
 #define DT f16
 #else
 #define DT bf16
@@ -61,9 +71,11 @@ DEV u32 plan_grid(u32 grid) { return (grid + PLAN_GRID_STEP - 1) / PLAN_GRID_STE
 struct act {
     u16 bits;
 };
+// Storage of one number of a key or a value.
+typedef act kv;
 
 DEV float act_to_f32(act value) {
-#if DTYPE_F16
+#if ACT_DTYPE == DTYPE_F16
     float result;
     asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(value.bits));
     return result;
@@ -74,7 +86,7 @@ DEV float act_to_f32(act value) {
 
 DEV act f32_to_act(float value) {
     act result;
-#if DTYPE_F16
+#if ACT_DTYPE == DTYPE_F16
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result.bits) : "f"(value));
 #else
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result.bits) : "f"(value));
@@ -85,7 +97,7 @@ DEV act f32_to_act(float value) {
 // Two values in one register; `low` is the one at the lower address.
 DEV u32 pack2(float low, float high) {
     u32 result;
-#if DTYPE_F16
+#if ACT_DTYPE == DTYPE_F16
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
 #else
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
@@ -298,7 +310,7 @@ DEV void ldmatrix_x4_trans(u32 (&r)[4], u32 address) {
 
 // d[16 x 8] += a[16 x 16] * b[16 x 8], f32 accumulate.
 DEV void mma_16816(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-#if DTYPE_F16
+#if ACT_DTYPE == DTYPE_F16
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
                  "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
 #else

@@ -119,7 +119,7 @@ ENTRY(rope_kv_paged)
         u32 slot = kv_slot[token];
         if (slot == NONE) return;
         u32 block = slot / DIM(block_size), offset = slot % DIM(block_size);
-        target = (act*)(kv_base + block * block_stride + layer_offset) +
+        target = (kv*)(kv_base + block * block_stride + layer_offset) +
                  ((u64)(head - num_heads) * DIM(block_size) + offset) * HEAD_DIM;
     }
     const float2* angles = table + (u64)positions[token] * (DIM(rotary_dim) / 2);

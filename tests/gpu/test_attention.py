@@ -103,7 +103,7 @@ def run_attention(
     counters = torch.zeros(grid, dtype=torch.int32, device="cuda")
     scale = head_dim**-0.5
     defines = {
-        "DTYPE_F16": flag,
+        "ACT_DTYPE": flag,
         "HEAD_DIM": head_dim,
         "ATTN_STAGES": stages,
         "CAUSAL": int(causal),
@@ -111,7 +111,7 @@ def run_attention(
     kernels = Kernels("attention", dims, exact, **defines)
     arguments = (q, out, plan, table, *kv.arguments, partials, counters, scale, softcap, window)
     smem = shared_bytes(head_dim, stages)
-    prompt_kernels = Kernels("attention_prefill", dims, exact, DTYPE_F16=flag, HEAD_DIM=head_dim)
+    prompt_kernels = Kernels("attention_prefill", dims, exact, ACT_DTYPE=flag, HEAD_DIM=head_dim)
     prompt_smem = 1024 + (128 + 4 * prompt_tile) * 128 * -(-head_dim // 64) + 256
     kv_map = kv.map(prompt_tile) if prompts else None
 
@@ -350,7 +350,7 @@ def test_rope_kv(name, head_dim, rotary, style, extras):
         "rotary_dim": rotary,
         "block_size": block_size,
     }
-    kernels = Kernels("rope_kv", dims, extras, DTYPE_F16=DTYPES[name][1], HEAD_DIM=head_dim)
+    kernels = Kernels("rope_kv", dims, extras, ACT_DTYPE=DTYPES[name][1], HEAD_DIM=head_dim)
     half = rotary // 2
     inv = torch.tensor([500000 ** (-2 * i / rotary) for i in range(half)], device="cuda")
     table = poison(length, half, 2, dtype=torch.float32)

@@ -34,7 +34,7 @@ def gated(y, kind):
 def kernels_of(name, tile, epilogue, shape, exact):
     """One build, for these dimensions alone or for any."""
     dims, flag = dict(zip(("gemm_n", "gemm_k"), shape, strict=True)), DTYPES[name][1]
-    return Kernels("gemm_stream", dims, exact, DTYPE_F16=flag, **tile.defines(epilogue))
+    return Kernels("gemm_stream", dims, exact, ACT_DTYPE=flag, **tile.defines(epilogue))
 
 
 def launch_gemm(name, tile, epilogue, x, w, out, kind, exact=True, grid=1):
@@ -196,12 +196,12 @@ def test_moe(name, tokens, E, k, hidden, width, exact):
     ids[:, 0] = torch.where(torch.arange(tokens, device="cuda") % 2 == 0, ids[:, 0], ids[0, 0])
     weights = torch.rand(tokens, k, device="cuda")
     offset, sorted_, place = (poison(size, dtype=torch.int32) for size in (E + 1, n, n))
-    kernels = Kernels("moe", dims, exact, DTYPE_F16=flag)
+    kernels = Kernels("moe", dims, exact, ACT_DTYPE=flag)
     kernels.launch("moe_sort_u32_sm80", E, 256, u32(ids.flatten().cpu()), n, offset, sorted_, place)
     hidden_out, gate, y = (poison(n, size, dtype=dtype) for size in (2 * width, width, hidden))
     for weight, source, target, gather in ((up, x, hidden_out, 1), (down, gate, y, 0)):
         shape = {"gemm_n": weight.shape[1], "gemm_k": weight.shape[2]}
-        gemm = Kernels("moe", dims | shape, exact, DTYPE_F16=flag)
+        gemm = Kernels("moe", dims | shape, exact, ACT_DTYPE=flag)
         if not gather:
             gate.copy_(gated(hidden_out.double(), 0))
         grid = (-(-weight.shape[1] // 64), -(-n // 64) + E)

@@ -14,7 +14,7 @@ def test_embedding_is_exact(name, hidden, exact):
     dtype, flag, _ = DTYPES[name]
     table = torch.randn(300, hidden, device="cuda").to(dtype)
     kernels = Kernels(
-        "embedding", {"vocab_size": 300, "hidden_size": hidden}, exact, DTYPE_F16=flag
+        "embedding", {"vocab_size": 300, "hidden_size": hidden}, exact, ACT_DTYPE=flag
     )
     for rows in (1, 17, 512):
         ids = torch.randint(0, 300, (rows,)).tolist()
@@ -42,7 +42,7 @@ def test_rms_norm(name, rows, hidden, exact):
     x = torch.randn(rows, hidden, device="cuda") * (torch.rand(rows, 1, device="cuda") + 0.1) * 30
     weight, eps = torch.rand(hidden, device="cuda") + 0.5, 1e-5
     index = torch.randint(0, rows, (rows,))
-    kernels = Kernels("rms_norm", {"hidden_size": hidden}, exact, DTYPE_F16=flag)
+    kernels = Kernels("rms_norm", {"hidden_size": hidden}, exact, ACT_DTYPE=flag)
     reference = (
         x.double() * (x.double().square().mean(1, keepdim=True) + eps).rsqrt() * weight.double()
     )
@@ -80,7 +80,7 @@ def test_gate(name, rows, width, kind, bias, exact):
         else torch.nn.functional.gelu(gate, approximate="tanh")
     )
     out = poison(rows, width, dtype=dtype)
-    kernels = Kernels("activation", {"intermediate_size": width}, exact, DTYPE_F16=flag)
+    kernels = Kernels("activation", {"intermediate_size": width}, exact, ACT_DTYPE=flag)
     grid = (rows, (width + 2047) // 2048)
     kernels.launch(f"act_mul_rows_{name}_sm80", grid, 256, x, b, out, kind)
     assert relative_error(out, gated * up) < tolerance

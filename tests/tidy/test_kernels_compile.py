@@ -64,7 +64,7 @@ def builds(arch: str) -> Iterator[Build]:
         for variant in variants(name, arch):
             yield name, arch, variant
             if has_formats and arch in F16_ARCHS:
-                yield name, arch, {"DTYPE_F16": 1, **variant}
+                yield name, arch, {"ACT_DTYPE": 1, **variant}
             if name == "attention" and arch in F16_ARCHS:
                 yield name, arch, {"CAUSAL": 0, **variant}
             if arch == "sm_90a" and (name != "rope_kv" or variant["HEAD_DIM"] >= 128):

@@ -5,6 +5,7 @@ use ingle_model::{FeedForwardSpec, ModelSpec};
 
 use crate::attention_launch;
 use crate::contract::{Dims, GEMM_OUT_ACT, GEMM_OUT_ADD_F32, GEMM_OUT_F32, GEMM_OUT_GATED};
+use crate::dtypes::Dtypes;
 use crate::limits::DeviceLimits;
 use crate::prompt_launch::{self, PROMPT_HEAD_DIMS, is_built};
 use crate::shapes::{GemmOut, GemmShape};
@@ -101,31 +102,43 @@ impl Variant {
 #[derive(Debug)]
 pub(crate) struct Builds {
     /// Those that a model needs on a card; the same one may be named twice.
-    pub(crate) of_model: fn(&ModelSpec, &DeviceLimits) -> Vec<Variant>,
+    pub(crate) of_model: fn(&Wanted<'_>) -> Vec<Variant>,
     /// Those that any model can need on a card; sizes that belong to a launch are 0.
-    pub(crate) of_any_model: fn(&DeviceLimits) -> Vec<Variant>,
+    pub(crate) of_any_model: fn(&DeviceLimits, Dtypes) -> Vec<Variant>,
+}
+
+/// What decides which builds a model needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) spec: &'a ModelSpec,
+    pub(crate) limits: &'a DeviceLimits,
+    pub(crate) dtypes: Dtypes,
 }
 
 /// One build for every model.
 pub(crate) const ONCE: Builds =
-    Builds { of_model: |_, _| vec![Variant::Plain], of_any_model: |_| vec![Variant::Plain] };
+    Builds { of_model: |_| vec![Variant::Plain], of_any_model: |_, _| vec![Variant::Plain] };
 
 /// One build for models that cap their logits.
 pub(crate) const SOFTCAP: Builds = Builds {
-    of_model: |spec, _| spec.final_logit_softcap.map(|_| Variant::Plain).into_iter().collect(),
-    of_any_model: |_| vec![Variant::Plain],
+    of_model: |wanted| {
+        wanted.spec.final_logit_softcap.map(|_| Variant::Plain).into_iter().collect()
+    },
+    of_any_model: |_, _| vec![Variant::Plain],
 };
 
 /// One build for the width of a model's heads.
 pub(crate) const HEADS: Builds = Builds {
-    of_model: |spec, _| vec![Variant::Head { head_dim: spec.head_dim }],
-    of_any_model: |_| HEAD_DIMS.map(|head_dim| Variant::Head { head_dim }).to_vec(),
+    of_model: |wanted| vec![Variant::Head { head_dim: wanted.spec.head_dim }],
+    of_any_model: |_, _| HEAD_DIMS.map(|head_dim| Variant::Head { head_dim }).to_vec(),
 };
 
 /// The same with as many tiles in flight as the card takes, causal or not.
 pub(crate) const ATTENTION: Builds = Builds {
-    of_model: |spec, limits| vec![attention(spec.head_dim, spec.attention.causal, limits)],
-    of_any_model: |limits| {
+    of_model: |&Wanted { spec, limits, .. }| {
+        vec![attention(spec.head_dim, spec.attention.causal, limits)]
+    },
+    of_any_model: |limits, _| {
         let both = |head_dim| [true, false].map(|causal| attention(head_dim, causal, limits));
         HEAD_DIMS.into_iter().flat_map(both).collect()
     },
@@ -133,11 +146,11 @@ pub(crate) const ATTENTION: Builds = Builds {
 
 /// One build for causal models where the card and the width of heads have it.
 pub(crate) const PROMPTS: Builds = Builds {
-    of_model: |spec, limits| {
+    of_model: |&Wanted { spec, limits, .. }| {
         let is_built = spec.attention.causal && is_built(limits, spec.head_dim);
         is_built.then_some(Variant::Prompt { head_dim: spec.head_dim }).into_iter().collect()
     },
-    of_any_model: |limits| {
+    of_any_model: |limits, _| {
         let built = PROMPT_HEAD_DIMS.into_iter().filter(|head_dim| is_built(limits, *head_dim));
         built.map(|head_dim| Variant::Prompt { head_dim }).collect()
     },
@@ -145,7 +158,7 @@ pub(crate) const PROMPTS: Builds = Builds {
 
 /// One build for each width of a feed-forward part.
 pub(crate) const GATES: Builds = Builds {
-    of_model: |spec, _| {
+    of_model: |&Wanted { spec, .. }| {
         let width = |part| match part {
             FeedForwardSpec::Dense { intermediate_size, .. } => intermediate_size,
             FeedForwardSpec::Moe(moe) => moe.intermediate_size,
@@ -153,29 +166,29 @@ pub(crate) const GATES: Builds = Builds {
         let widths = spec.layers.iter().map(|layer| width(layer.feed_forward));
         widths.map(|intermediate_size| Variant::Gate { intermediate_size }).collect()
     },
-    of_any_model: |_| vec![Variant::Gate { intermediate_size: 0 }],
+    of_any_model: |_, _| vec![Variant::Gate { intermediate_size: 0 }],
 };
 
 /// Two builds for each kind of expert layer: into the experts and back.
 pub(crate) const EXPERTS: Builds = Builds {
-    of_model: |spec, _| {
+    of_model: |&Wanted { spec, .. }| {
         spec.layers.iter().flat_map(|layer| experts(spec, layer.feed_forward)).collect()
     },
-    of_any_model: |_| {
+    of_any_model: |_, _| {
         vec![Variant::Experts { num_experts: 0, experts_per_token: 0, gemm_n: 0, gemm_k: 0 }]
     },
 };
 
 /// Every tile that fits the card, for each product of the model.
 pub(crate) const STREAMS: Builds = Builds {
-    of_model: |spec, limits| {
+    of_model: |&Wanted { spec, limits, dtypes }| {
         let tiles =
             |shape| stream_tiles(limits, shape).map(move |tile| Variant::Stream { shape, tile });
-        own_shapes(spec).into_iter().flat_map(tiles).collect()
+        own_shapes(spec, dtypes.weight()).into_iter().flat_map(tiles).collect()
     },
-    of_any_model: |_| {
+    of_any_model: |_, dtypes| {
         let outs = [GemmOut::Device, GemmOut::F32, GemmOut::AddF32, GemmOut::Gated];
-        let shapes = outs.map(|out| GemmShape { n: 0, k: 0, out });
+        let shapes = outs.map(|out| GemmShape::plain(0, 0, out, dtypes.weight()));
         let tiles = |shape| STREAM_TILES.map(|tile| Variant::Stream { shape, tile });
         shapes.into_iter().flat_map(tiles).collect()
     },

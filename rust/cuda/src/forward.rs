@@ -96,7 +96,7 @@ impl Model {
     ) -> Result<(), CudaError> {
         let (buffers, spec) = (&self.buffers, &self.spec);
         let rows = shape.tokens;
-        let shapes = Shapes::of(spec);
+        let shapes = Shapes::of(spec, self.dtypes.weight());
         let window = spec.layers[index].window.unwrap_or(0);
         let plan = self.windows.iter().position(|&w| w == window).unwrap_or(0) as u64;
         let kv = self.kv.layer(index);
@@ -174,7 +174,7 @@ impl Model {
         layer: &LayerWeights,
     ) -> Result<(), CudaError> {
         let buffers = &self.buffers;
-        let shapes = Shapes::of(&self.spec);
+        let shapes = Shapes::of(&self.spec, self.dtypes.weight());
         let x = buffers.normed;
         self.norm(stream, rows, self.layer_norm(layer.feed_forward_norm))?;
         match layer.feed_forward {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::CudaError;
 use crate::context::Context;
 use crate::device_slice::{Act, DeviceSlice, Weight};
+use crate::dtypes::{ActDtype, ScaleMode, WeightDtype};
 use crate::shapes::{GemmOut, GemmShape};
 use crate::stream::Stream;
 use crate::sys::cublaslt::*;
@@ -65,7 +66,7 @@ pub(crate) struct Blas {
     _context: Arc<Context>,
     api: CublasLtApi,
     handle: Handle,
-    element: i32,
+    act: ActDtype,
 }
 
 // SAFETY: a cublasLt handle may be used by several threads at once (cuBLAS manual, "Thread Safety").
@@ -78,15 +79,14 @@ impl Blas {
     pub(crate) fn open(
         context: &Arc<Context>,
         paths: &LibraryPaths,
-        f16_device: bool,
+        act: ActDtype,
     ) -> Result<Self, CudaError> {
         let api = CublasLtApi::new(open_cublaslt(paths)?);
         let mut handle = std::ptr::null_mut();
         // SAFETY: writes one handle, destroyed in `Drop`.
         let code = unsafe { api.cublasLtCreate(&raw mut handle)? };
         check("cublasLtCreate", code, || "the context".to_owned())?;
-        let element = if f16_device { R_16F } else { R_16BF };
-        Ok(Self { _context: Arc::clone(context), api, handle, element })
+        Ok(Self { _context: Arc::clone(context), api, handle, act })
     }
 
     /// The library's version: 130002 for 13.0.2.
@@ -100,9 +100,12 @@ impl Blas {
         self.api.path()
     }
 
-    /// The device type as cuBLAS names it.
-    pub(crate) fn element(&self) -> i32 {
-        self.element
+    /// Activations as cuBLAS names their format.
+    pub(crate) fn act_element(&self) -> i32 {
+        match self.act {
+            ActDtype::Bf16 => R_16BF,
+            ActDtype::F16 => R_16F,
+        }
     }
 
     /// Descriptors of a product of `m` rows, without an algorithm yet.
@@ -119,8 +122,13 @@ impl Blas {
             layouts: [std::ptr::null_mut(); 3],
         };
         let out = match shape.out {
-            GemmOut::Device | GemmOut::Gated => self.element,
+            GemmOut::Device | GemmOut::Gated => self.act_element(),
             GemmOut::F32 | GemmOut::AddF32 => R_32F,
+        };
+        let ScaleMode::None = shape.scale;
+        let weight = match shape.weight {
+            WeightDtype::Bf16 => R_16BF,
+            WeightDtype::F16 => R_16F,
         };
         let (m, n, k) = (u64::from(m), u64::from(shape.n), u64::from(shape.k));
         let transposed = OP_T;
@@ -138,7 +146,7 @@ impl Blas {
                 size_of::<i32>(),
             )?;
             check("cublasLtMatmulDescSetAttribute", code, || problem.label())?;
-            let kinds = [(self.element, k, n), (self.element, k, m), (out, n, m)];
+            let kinds = [(weight, k, n), (self.act_element(), k, m), (out, n, m)];
             for (index, (kind, rows, cols)) in kinds.into_iter().enumerate() {
                 let layout = &raw mut problem.layouts[index];
                 let code = api.cublasLtMatrixLayoutCreate(layout, kind, rows, cols, rows as i64)?;

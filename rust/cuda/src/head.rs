@@ -33,7 +33,7 @@ impl Model {
         self.norm(stream, rows, norm)?;
         let out = GemmResult::F32(buffers.logits);
         let args = GemmArgs { x: buffers.sampled, w: self.weights.lm_head, out };
-        self.gemms.run(stream, rows, Shapes::of(&self.spec).head, args)?;
+        self.gemms.run(stream, rows, Shapes::of(&self.spec, self.dtypes.weight()).head, args)?;
         match self.spec.final_logit_softcap {
             Some(cap) => self.launcher(stream).softcap_rows(rows, buffers.logits, cap),
             None => Ok(()),

@@ -31,7 +31,7 @@ impl Kernels {
             let Program { source, variant } = *program;
             let module = Module::load(context, source.file(), cubin)?;
             for &entry in source.entries() {
-                let symbol = entry.symbol(settings.act_name());
+                let symbol = entry.symbol(settings.dtypes.act().name());
                 let kernel = Kernel::new(&module, &symbol, variant.shared_bytes())?;
                 by_build.insert((entry, variant), kernel);
             }

@@ -20,6 +20,7 @@ mod context;
 mod contract;
 mod device_slice;
 mod dims;
+mod dtypes;
 mod error;
 mod executor;
 #[cfg(test)]

@@ -10,6 +10,7 @@ use ingle_model::{WeightSource, WeightType, dequantise};
 
 use crate::CudaError;
 use crate::context::Context;
+use crate::dtypes::WeightDtype;
 use crate::memory::{PinnedBuffer, copy_to_device};
 use crate::stream::{Event, Stream};
 use crate::weights::{Conversion, CopyJob, DEVICE_TYPE_BYTES};
@@ -26,15 +27,15 @@ struct Chunk {
 
 /// Copies every job to its address; returns the bytes read. Blocking.
 ///
-/// `f16_device`: the device type is f16 rather than bf16.
+/// `dtype`: how matrices are kept on the device.
 pub(crate) fn load_weights(
     context: &Arc<Context>,
     source: &dyn WeightSource,
     jobs: &[CopyJob],
-    f16_device: bool,
+    dtype: WeightDtype,
     num_threads: usize,
 ) -> Result<u64, CudaError> {
-    let device_type = if f16_device { WeightType::F16 } else { WeightType::Bf16 };
+    let device_type = dtype.stored();
     let chunks = split(jobs);
     let next = AtomicUsize::new(0);
     let failed = AtomicBool::new(false);

@@ -11,6 +11,7 @@ use crate::buffers::{BufferSizes, Buffers};
 use crate::context::Context;
 use crate::contract::Dims;
 use crate::dims::{Buckets, EngineDims};
+use crate::dtypes::Dtypes;
 use crate::kernels::Kernels;
 use crate::kv_pool::KvPool;
 use crate::product::Products;
@@ -22,6 +23,7 @@ use crate::weights::Weights;
 pub(crate) struct Model {
     pub(crate) context: Arc<Context>,
     pub(crate) spec: ModelSpec,
+    pub(crate) dtypes: Dtypes,
     pub(crate) dims: Dims,
     pub(crate) engine: EngineDims,
     pub(crate) attention: AttentionLaunch,

@@ -6,6 +6,7 @@ use ingle_model::ModelSpec;
 
 use crate::buffers::Buffers;
 use crate::device_slice::{Act, DeviceSlice, Weight};
+use crate::dtypes::WeightDtype;
 use crate::gemm::GemmResult;
 use crate::shapes::{GemmShape, Shapes};
 use crate::weights::{FeedForwardWeights, Weights};
@@ -22,6 +23,7 @@ pub(crate) struct Operands {
 /// Buffers and weights that each product is measured on: those that steps use.
 pub(crate) fn operands_of(
     spec: &ModelSpec,
+    weight: WeightDtype,
     weights: &Weights,
     buffers: &Buffers,
 ) -> HashMap<GemmShape, Operands> {
@@ -33,7 +35,7 @@ pub(crate) fn operands_of(
     let act = GemmResult::Act;
     let f32 = GemmResult::F32;
     let branch = f32(if spec.post_norms { buffers.branch } else { buffers.residual });
-    let shapes = Shapes::of(spec);
+    let shapes = Shapes::of(spec, weight);
     for layer in &weights.layers {
         add(shapes.qkv, layer.qkv, buffers.normed, act(buffers.qkv));
         add(shapes.output, layer.output, buffers.attended, branch);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ingle_model::WeightSource;
 
 use crate::CudaError;
+use crate::builds::Wanted;
 use crate::clock::Clock;
 use crate::compile::Compiler;
 use crate::contract::Dims;
@@ -50,7 +51,7 @@ pub(crate) fn load_parts(
             clock.time("weights", || {
                 let threads = setup.config.load_threads.max(1) as usize;
                 let jobs = &memory.weight_layout.jobs;
-                load_weights(context, source.as_ref(), jobs, setup.f16_device, threads)
+                load_weights(context, source.as_ref(), jobs, setup.dtypes.weight(), threads)
             })
         });
         let kernels = scope.spawn(|| {
@@ -60,7 +61,7 @@ pub(crate) fn load_parts(
             })
         });
         let blas = clock.time("cuBLASLt", || {
-            Blas::open(context, &setup.config.libraries, setup.f16_device).map(Arc::new)
+            Blas::open(context, &setup.config.libraries, setup.dtypes.act()).map(Arc::new)
         })?;
         let (kernels, kernels_compiled, nvrtc) = joined(kernels)?;
         let picking = Picking { setup, memory, blas: &blas, kernels: &kernels, stream };
@@ -88,8 +89,9 @@ pub(crate) fn load_parts(
 
 fn build_kernels(setup: &Setup) -> Result<(Kernels, usize, String), CudaError> {
     let settings =
-        KernelSettings { dims: Dims::of(&setup.spec, &setup.engine), f16_device: setup.f16_device };
-    let programs = Program::of(&setup.spec, &setup.context.info.limits);
+        KernelSettings { dims: Dims::of(&setup.spec, &setup.engine), dtypes: setup.dtypes };
+    let (spec, limits) = (&setup.spec, &setup.context.info.limits);
+    let programs = Program::of(&Wanted { spec, limits, dtypes: setup.dtypes });
     let compiler = match (Compiler::open(&setup.config.libraries), &setup.config.prebuilt_kernels) {
         (Ok(compiler), _) => compiler,
         (Err(missing), None) => {
@@ -99,7 +101,6 @@ fn build_kernels(setup: &Setup) -> Result<(Kernels, usize, String), CudaError> {
             )));
         }
         (Err(missing), Some(folder)) => {
-            let limits = &setup.context.info.limits;
             let codes = read_prebuilt(folder, limits, &programs, &settings)?;
             let kernels = Kernels::load(&setup.context, &programs, &codes, &settings)?;
             let found = format!("kernels built ahead, slower than exact ones: {missing}");

@@ -10,6 +10,7 @@ use ingle_model::{FeedForwardSpec, LayerSpec};
 use crate::CudaError;
 use crate::buffers::BufferSizes;
 use crate::contract::Dims;
+use crate::dtypes::ActDtype;
 use crate::gemm::Blas;
 use crate::kernels::Kernels;
 use crate::memory::upload;
@@ -43,11 +44,13 @@ impl Picking<'_> {
         let (setup, buffers) = (self.setup, &self.memory.buffers);
         let cache = setup.cache("products")?;
         let sizes = BufferSizes::new(&setup.spec, &setup.engine, &setup.attention);
-        let (layer_shapes, head) = gemm_shapes(&setup.spec);
-        let operands = operands_of(&setup.spec, &self.memory.weight_layout.weights, buffers);
+        let weight = setup.dtypes.weight();
+        let (layer_shapes, head) = gemm_shapes(&setup.spec, weight);
+        let operands =
+            operands_of(&setup.spec, weight, &self.memory.weight_layout.weights, buffers);
         if measure {
             // As varied as activations are: constants draw less power, and so flatter the clock.
-            let noise = noise(setup.f16());
+            let noise = noise(setup.dtypes.act());
             for (shape, operand) in &operands {
                 let rows = if *shape == head { sizes.samples } else { sizes.tokens };
                 let x = operand.x.slice(0, rows * u64::from(shape.k)).as_bytes();
@@ -98,8 +101,8 @@ impl Picking<'_> {
     }
 }
 
-/// 4 MiB of numbers between 1/8 and 2 with both signs, as the device type has them.
-fn noise(f16: bool) -> Vec<u8> {
+/// 4 MiB of numbers between 1/8 and 2 with both signs, as activations have them.
+fn noise(act: ActDtype) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut bytes = Vec::with_capacity(4 << 20);
     while bytes.len() < 4 << 20 {
@@ -108,10 +111,9 @@ fn noise(f16: bool) -> Vec<u8> {
         state ^= state >> 7;
         state ^= state << 17;
         let (random, exponent) = ((state >> 32) as u16, (state & 3) as u16);
-        let bits = if f16 {
-            random & 0x83ff | (12 + exponent) << 10
-        } else {
-            random & 0x807f | (124 + exponent) << 7
+        let bits = match act {
+            ActDtype::F16 => random & 0x83ff | (12 + exponent) << 10,
+            ActDtype::Bf16 => random & 0x807f | (124 + exponent) << 7,
         };
         bytes.extend_from_slice(&bits.to_le_bytes());
     }
@@ -137,7 +139,7 @@ fn row_costs(
     if !setup.spec.layers.iter().all(is_dense) {
         return None;
     }
-    let (shapes, _) = gemm_shapes(&setup.spec);
+    let (shapes, _) = gemm_shapes(&setup.spec, setup.dtypes.weight());
     let buckets = setup.buckets();
     let costs = buckets.sizes().iter().map(|&rows| {
         let time = |&shape: &GemmShape| {

@@ -8,6 +8,7 @@ use crate::CudaError;
 use crate::cache::key;
 use crate::compile::{Compiler, Unit};
 use crate::contract::Dims;
+use crate::dtypes::Dtypes;
 use crate::limits::DeviceLimits;
 use crate::program::{KernelSettings, Program};
 use crate::registry::HEADERS;
@@ -47,7 +48,7 @@ pub(crate) fn read_prebuilt(
     programs
         .iter()
         .map(|program| {
-            let build = Build::new(*program, settings.f16_device, target);
+            let build = Build::new(*program, settings.dtypes, target);
             read_kernel(&folder.join(build.file_name()), &build.unit(), target.name)
         })
         .collect()
@@ -62,8 +63,8 @@ struct Build {
 }
 
 impl Build {
-    fn new(program: Program, f16_device: bool, target: &'static Target) -> Self {
-        Self { program, settings: KernelSettings { dims: Dims::default(), f16_device }, target }
+    fn new(program: Program, dtypes: Dtypes, target: &'static Target) -> Self {
+        Self { program, settings: KernelSettings { dims: Dims::default(), dtypes }, target }
     }
 
     fn unit(&self) -> Unit {
@@ -80,9 +81,9 @@ impl Build {
 /// Every file of a target, by name.
 fn builds(target: &'static Target) -> BTreeMap<String, Build> {
     let mut builds = BTreeMap::new();
-    for f16_device in [false, true] {
-        for program in Program::of_any_model(&target.assumed) {
-            let build = Build::new(program, f16_device, target);
+    for dtypes in Dtypes::ALL {
+        for program in Program::of_any_model(&target.assumed, dtypes) {
+            let build = Build::new(program, dtypes, target);
             builds.insert(build.file_name(), build);
         }
     }
@@ -160,7 +161,7 @@ fn target_for(compute_capability: (u32, u32)) -> &'static Target {
 mod tests {
     use super::*;
     use crate::attention_launch::stages;
-    use crate::builds::{HEAD_DIMS, Variant};
+    use crate::builds::{HEAD_DIMS, Variant, Wanted};
     use crate::registry::Source;
 
     const POOL: Program = Program { source: Source::Pool, variant: Variant::Plain };
@@ -171,7 +172,8 @@ mod tests {
             let target = target_for(capability);
             assert!(target.assumed.compute_capability <= capability, "{capability:?} {target:?}");
         }
-        let name = |capability| Build::new(POOL, false, target_for(capability)).file_name();
+        let name =
+            |capability| Build::new(POOL, Dtypes::ALL[0], target_for(capability)).file_name();
         assert_eq!(name((8, 0)), "pool-bf16.sm_80.cubin");
         assert_eq!(name((12, 0)), "pool-bf16.compute_80.ptx");
     }
@@ -193,9 +195,10 @@ mod tests {
                     let target = target_for(capability);
                     let built = builds(target);
                     let limits = DeviceLimits::assumed(capability, 1, kib);
-                    for program in Program::of(&spec, &limits) {
-                        for f16_device in [false, true] {
-                            let build = Build::new(program, f16_device, target);
+                    for dtypes in Dtypes::ALL {
+                        let wanted = Wanted { spec: &spec, limits: &limits, dtypes };
+                        for program in Program::of(&wanted) {
+                            let build = Build::new(program, dtypes, target);
                             let found = built.get(&build.file_name()).expect("built");
                             assert_eq!(found.unit().options, build.unit().options, "{build:?}");
                         }
@@ -225,7 +228,7 @@ mod tests {
     fn a_damaged_or_foreign_file_is_refused() {
         let folder = std::env::temp_dir().join(format!("ingle-prebuilt-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        let build = Build::new(POOL, false, &TARGETS[0]);
+        let build = Build::new(POOL, Dtypes::ALL[0], &TARGETS[0]);
         let limits = build.target.assumed;
         let unit = build.unit();
         let path = folder.join(build.file_name());

@@ -4,6 +4,7 @@
 use crate::CudaError;
 use crate::compile::Compiler;
 use crate::context::{Context, Driver};
+use crate::dtypes::ActDtype;
 use crate::gemm::Blas;
 use crate::sys::LibraryPaths;
 
@@ -92,7 +93,7 @@ pub fn probe(device: u32, libraries: &LibraryPaths) -> DeviceProbe {
         }
     };
     found.free_bytes = context.memory_info().ok().map(|(free, _)| free);
-    found.cublaslt = Blas::open(&context, libraries, false)
+    found.cublaslt = Blas::open(&context, libraries, ActDtype::Bf16)
         .and_then(|blas| Ok(format!("{} {}", blas.version()?, blas.path())))
         .map_err(|error| error.to_string());
     found

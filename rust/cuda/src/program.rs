@@ -1,10 +1,9 @@
 //! One build of a kernel file and what NVRTC gets for it. Load only.
 
-use ingle_model::ModelSpec;
-
-use crate::builds::Variant;
+use crate::builds::{Variant, Wanted};
 use crate::compile::Unit;
 use crate::contract::Dims;
+use crate::dtypes::Dtypes;
 use crate::limits::DeviceLimits;
 use crate::registry::Source;
 
@@ -12,14 +11,7 @@ use crate::registry::Source;
 #[derive(Clone, Debug)]
 pub(crate) struct KernelSettings {
     pub(crate) dims: Dims,
-    pub(crate) f16_device: bool,
-}
-
-impl KernelSettings {
-    /// The dtype of activations, as entries are named by it.
-    pub(crate) fn act_name(&self) -> &'static str {
-        if self.f16_device { "f16" } else { "bf16" }
-    }
+    pub(crate) dtypes: Dtypes,
 }
 
 /// A file in one of its builds.
@@ -31,13 +23,13 @@ pub(crate) struct Program {
 
 impl Program {
     /// Every program that the model needs on a card, once.
-    pub(crate) fn of(spec: &ModelSpec, limits: &DeviceLimits) -> Vec<Self> {
-        Self::collect(|source| (source.builds().of_model)(spec, limits))
+    pub(crate) fn of(wanted: &Wanted<'_>) -> Vec<Self> {
+        Self::collect(|source| (source.builds().of_model)(wanted))
     }
 
     /// Every program that any model can need on a card, once.
-    pub(crate) fn of_any_model(limits: &DeviceLimits) -> Vec<Self> {
-        Self::collect(|source| (source.builds().of_any_model)(limits))
+    pub(crate) fn of_any_model(limits: &DeviceLimits, dtypes: Dtypes) -> Vec<Self> {
+        Self::collect(|source| (source.builds().of_any_model)(limits, dtypes))
     }
 
     fn collect(variants: impl Fn(Source) -> Vec<Variant>) -> Vec<Self> {
@@ -53,7 +45,7 @@ impl Program {
     /// The name, without suffix, of its run-time build among the prebuilt kernels.
     pub(crate) fn runtime_name(self, settings: &KernelSettings) -> String {
         let stem = self.source.file().trim_end_matches(".cu");
-        format!("{stem}-{}{}", settings.act_name(), self.variant.suffix())
+        format!("{stem}-{}{}", settings.dtypes.act().name(), self.variant.suffix())
     }
 
     /// What NVRTC gets for a build with these very dimensions.
@@ -66,7 +58,7 @@ impl Program {
     /// What NVRTC gets for a build that reads its dimensions at run time.
     pub(crate) fn runtime_unit(self, settings: &KernelSettings) -> Unit {
         let mut options = self.variant.macros();
-        options.push(format!("-DDTYPE_F16={}", u32::from(settings.f16_device)));
+        options.extend(settings.dtypes.macros());
         Unit { name: self.source.file(), source: self.source.text(), options }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use ingle_model::{CopyPlan, FeedForwardSpec, ModelSpec, WeightType};
+use ingle_model::{CopyPlan, FeedForwardSpec, ModelSpec};
 
 use crate::CudaError;
 use crate::arena::{LayoutBuilder, Region};
@@ -13,10 +13,11 @@ use crate::buffers::{BufferSizes, Buffers};
 use crate::builds::HEAD_DIMS;
 use crate::cache::Cache;
 use crate::clock::Clock;
-use crate::config::{CudaConfig, DeviceType};
+use crate::config::CudaConfig;
 use crate::context::Context;
 use crate::contract::{Dims, MAX_EXPERTS, MAX_EXPERTS_PER_TOKEN, MAX_STEP_ROWS};
 use crate::dims::{Buckets, EngineDims};
+use crate::dtypes::Dtypes;
 use crate::kernels::Kernels;
 use crate::kv_pool::KvPool;
 use crate::model::Model;
@@ -33,7 +34,7 @@ pub(crate) struct Setup {
     pub(crate) engine: EngineDims,
     pub(crate) attention: AttentionLaunch,
     prompt_attention: Option<PromptLaunch>,
-    pub(crate) f16_device: bool,
+    pub(crate) dtypes: Dtypes,
     windows: Vec<u32>,
 }
 
@@ -49,7 +50,14 @@ pub(crate) struct Memory {
 
 impl Setup {
     /// Derives the sizes; `check_supported` has passed.
-    pub(crate) fn new(spec: ModelSpec, config: &CudaConfig, context: &Arc<Context>) -> Self {
+    ///
+    /// # Errors
+    /// Number formats that no kernel has together.
+    pub(crate) fn new(
+        spec: ModelSpec,
+        config: &CudaConfig,
+        context: &Arc<Context>,
+    ) -> Result<Self, CudaError> {
         let info = &context.info;
         let engine = EngineDims {
             sample_vocab_size: config.sample_vocab_size,
@@ -65,30 +73,21 @@ impl Setup {
         let attention = AttentionLaunch::on(&info.limits, spec.head_dim);
         let prompt_attention = PromptLaunch::on(&info.limits, spec.head_dim, engine.block_size)
             .filter(|_| spec.attention.causal);
-        let f16_device = match config.dtype {
-            DeviceType::Auto => spec.weight_type == WeightType::F16,
-            DeviceType::Bf16 => false,
-            DeviceType::F16 => true,
-        };
+        let dtypes = Dtypes::of(config.dtype, spec.weight_type)?;
         let mut windows: Vec<u32> =
             spec.layers.iter().map(|layer| layer.window.unwrap_or(0)).collect();
         windows.sort_unstable();
         windows.dedup();
-        Self {
+        Ok(Self {
             context: Arc::clone(context),
             spec,
             config: config.clone(),
             engine,
             attention,
             prompt_attention,
-            f16_device,
+            dtypes,
             windows,
-        }
-    }
-
-    /// Whether the device type is f16 rather than bf16.
-    pub(crate) fn f16(&self) -> bool {
-        self.f16_device
+        })
     }
 
     /// Name and capability of the card.
@@ -105,7 +104,7 @@ impl Setup {
         if (major, minor) != (9, 0) {
             warnings.push(format!("untested GPU: compute capability {major}.{minor}"));
         }
-        let device = if self.f16_device { WeightType::F16 } else { WeightType::Bf16 };
+        let device = self.dtypes.weight().stored();
         if self.spec.weight_type != device {
             warnings
                 .push(format!("weights stored as {:?} run as {device:?}", self.spec.weight_type));
@@ -121,7 +120,9 @@ impl Setup {
         let measuring = LayoutBuilder::measuring();
         let buffer_bytes =
             Buffers::layout(measuring, &self.spec, &self.engine, &self.attention, num_plans).1;
-        let head_bytes = u64::from(self.engine.block_size) * u64::from(self.spec.head_dim) * 2;
+        let head_bytes = u64::from(self.engine.block_size)
+            * u64::from(self.spec.head_dim)
+            * self.dtypes.kv().bytes();
         let layer_bytes = 2 * u64::from(self.spec.num_kv_heads) * head_bytes;
         let block_stride = layer_bytes * self.spec.layers.len() as u64;
         let weight_bytes = WeightLayout::new(measuring, &self.spec, plan)?.bytes;
@@ -190,7 +191,7 @@ impl Setup {
                     block_size: self.engine.block_size,
                     num_kv_heads: self.spec.num_kv_heads,
                     num_layers: self.spec.layers.len(),
-                    f16: self.f16_device,
+                    dtype: self.dtypes.kv(),
                 };
                 let kv_maps = kv_maps(&self.context, &memory.kv, &launch, &shape)?;
                 Some(PromptAttention { launch, kv_maps })
@@ -200,6 +201,7 @@ impl Setup {
         Ok(Model {
             context: Arc::clone(&self.context),
             spec: self.spec.clone(),
+            dtypes: self.dtypes,
             dims: Dims::of(&self.spec, &self.engine),
             engine: self.engine,
             attention: self.attention,

@@ -3,6 +3,7 @@
 use ingle_model::{Activation, FeedForwardSpec, ModelSpec};
 
 use crate::contract::{GATE_GELU_TANH, GATE_SILU};
+use crate::dtypes::{ScaleMode, WeightDtype};
 
 /// A product apart from its row count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -13,6 +14,16 @@ pub(crate) struct GemmShape {
     pub(crate) k: u32,
     /// What becomes of the result.
     pub(crate) out: GemmOut,
+    /// How the weight is stored.
+    pub(crate) weight: WeightDtype,
+    pub(crate) scale: ScaleMode,
+}
+
+impl GemmShape {
+    /// A product whose weight is not scaled.
+    pub(crate) fn plain(n: u32, k: u32, out: GemmOut, weight: WeightDtype) -> Self {
+        Self { n, k, out, weight, scale: ScaleMode::None }
+    }
 }
 
 /// What becomes of a product.
@@ -30,8 +41,8 @@ pub(crate) enum GemmOut {
 }
 
 /// The products of the layers with the row counts of tokens, and the head's with those of samples.
-pub(crate) fn gemm_shapes(spec: &ModelSpec) -> (Vec<GemmShape>, GemmShape) {
-    let shapes = Shapes::of(spec);
+pub(crate) fn gemm_shapes(spec: &ModelSpec, weight: WeightDtype) -> (Vec<GemmShape>, GemmShape) {
+    let shapes = Shapes::of(spec, weight);
     let mut layers = vec![shapes.qkv, shapes.output];
     for layer in &spec.layers {
         match layer.feed_forward {
@@ -63,27 +74,31 @@ pub(crate) struct Shapes {
     pub(crate) output: GemmShape,
     pub(crate) head: GemmShape,
     hidden: u32,
+    weight: WeightDtype,
     /// Into the residual stream, or into `branch` where a norm comes between.
     into_residual: GemmOut,
 }
 
 impl Shapes {
-    pub(crate) fn of(spec: &ModelSpec) -> Self {
+    /// Of a model whose matrices are stored as `weight`.
+    pub(crate) fn of(spec: &ModelSpec, weight: WeightDtype) -> Self {
+        let shape = |n, k, out| GemmShape::plain(n, k, out, weight);
         let hidden = spec.hidden_size;
         let q_width = spec.num_attention_heads * spec.head_dim;
         let qkv_width = q_width + 2 * spec.num_kv_heads * spec.head_dim;
         let into_residual = if spec.post_norms { GemmOut::F32 } else { GemmOut::AddF32 };
         Self {
-            qkv: GemmShape { n: qkv_width, k: hidden, out: GemmOut::Device },
-            output: GemmShape { n: hidden, k: q_width, out: into_residual },
-            head: GemmShape { n: spec.vocab_size, k: hidden, out: GemmOut::F32 },
+            qkv: shape(qkv_width, hidden, GemmOut::Device),
+            output: shape(hidden, q_width, into_residual),
+            head: shape(spec.vocab_size, hidden, GemmOut::F32),
             hidden,
+            weight,
             into_residual,
         }
     }
 
     pub(crate) fn gate_up(&self, intermediate_size: u32) -> GemmShape {
-        GemmShape { n: 2 * intermediate_size, k: self.hidden, out: GemmOut::Device }
+        GemmShape::plain(2 * intermediate_size, self.hidden, GemmOut::Device, self.weight)
     }
 
     /// The same with the gate applied.
@@ -92,10 +107,10 @@ impl Shapes {
     }
 
     pub(crate) fn down(&self, intermediate_size: u32) -> GemmShape {
-        GemmShape { n: self.hidden, k: intermediate_size, out: self.into_residual }
+        GemmShape::plain(self.hidden, intermediate_size, self.into_residual, self.weight)
     }
 
     pub(crate) fn router(&self, num_experts: u32) -> GemmShape {
-        GemmShape { n: num_experts, k: self.hidden, out: GemmOut::F32 }
+        GemmShape::plain(num_experts, self.hidden, GemmOut::F32, self.weight)
     }
 }

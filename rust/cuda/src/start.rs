@@ -92,7 +92,7 @@ impl CudaExecutor {
         let context =
             clock.time("driver and context", || Context::retain(Driver::open()?, config.device))?;
         context.info.check_capability()?;
-        let setup = Setup::new(spec, config, &context);
+        let setup = Setup::new(spec, config, &context)?;
         let memory = setup.map_memory(plan, &clock)?;
         let stream = Stream::new(&context)?;
         let parts = load_parts(&setup, &memory, source, &stream, &clock)?;

@@ -4,6 +4,7 @@
 use ingle_model::ModelSpec;
 
 use crate::contract::{GEMM_STEP_BYTES, GEMM_SUM_BYTES, GEMM_X_PAD_BYTES, GEMM_X_ROUND_BYTES};
+use crate::dtypes::WeightDtype;
 use crate::limits::DeviceLimits;
 use crate::shapes::{GemmOut, GemmShape, gemm_shapes};
 
@@ -59,8 +60,8 @@ pub(crate) fn stream_tiles(
 }
 
 /// Products that gemm_stream.cu can do.
-pub(crate) fn own_shapes(spec: &ModelSpec) -> Vec<GemmShape> {
-    let (mut shapes, head) = gemm_shapes(spec);
+pub(crate) fn own_shapes(spec: &ModelSpec, weight: WeightDtype) -> Vec<GemmShape> {
+    let (mut shapes, head) = gemm_shapes(spec, weight);
     shapes.push(head);
     shapes.retain(|shape| shape.n.is_multiple_of(rows_a_group(*shape)) && shape.k % 8 == 0);
     shapes
@@ -77,11 +78,11 @@ mod tests {
 
     #[test]
     fn builds_fit_and_small_ones_serve_where_none_else_does() {
-        let down = GemmShape { n: 4096, k: 14336, out: GemmOut::AddF32 };
+        let down = GemmShape::plain(4096, 14336, GemmOut::AddF32, WeightDtype::Bf16);
         let h200 = DeviceLimits::assumed((9, 0), 132, 228);
         let on_h200: Vec<_> = stream_tiles(&h200, down).collect();
         assert_eq!(on_h200, [STREAM_TILES[0], STREAM_TILES[5]]);
-        let gated = GemmShape { n: 28672, k: 4096, out: GemmOut::Gated };
+        let gated = GemmShape::plain(28672, 4096, GemmOut::Gated, WeightDtype::Bf16);
         assert_eq!(stream_tiles(&h200, gated).next(), Some(STREAM_TILES[2]));
         for kib in [100, 164, 228] {
             let card = DeviceLimits::assumed((8, 0), 108, kib);

@@ -385,7 +385,7 @@ impl Tuner<'_> {
             self.blas.version()?,
             device.name,
             device.limits.num_sms,
-            self.blas.element(),
+            self.blas.act_element(),
             self.deterministic,
         );
         Ok(key("gemm", &[text.as_bytes()]))

@@ -8,6 +8,10 @@ use define::{Field, Item, contract, header_of};
 
 contract! {
 constants {
+    /// Number formats: WEIGHT_DTYPE, ACT_DTYPE, KV_DTYPE.
+    DTYPE_BF16 = 0;
+    DTYPE_F16 = 1;
+
     /// No slot, no token, no limit.
     NONE = u32::MAX;
     /// Most rows (requests) of a step.
