@@ -65,7 +65,7 @@ class Connection(PrivateRequestHandler):
         }
         super().__init__(server, loop=loop, **options)
         self.catch_up: Callable[[], None] | None = None
-        """Brings the news that lie ready, before bytes or the end of this client are looked at."""
+        """Drains the pending events, before this client's next bytes or its end are looked at."""
         self._held = bytearray()
         """What has been read and waits for its turn."""
         self._is_discarding = False
