@@ -1,7 +1,8 @@
 //! All requests that are not over, or whose blocks a submitted step still names. Engine thread only.
 
-use std::collections::HashMap;
 use std::ops::{Index, IndexMut};
+
+use rustc_hash::FxHashMap;
 
 use crate::RequestId;
 use crate::ids::RequestIndex;
@@ -13,7 +14,8 @@ pub(crate) struct RequestTable {
     places: Vec<Option<LiveRequest>>,
     free: Vec<RequestIndex>,
     /// Requests that have not ended; an ended one may still be leaving.
-    by_id: HashMap<RequestId, RequestIndex>,
+    /// The engine counts the ids up: no client can choose ones that collide.
+    by_id: FxHashMap<RequestId, RequestIndex>,
 }
 
 impl RequestTable {

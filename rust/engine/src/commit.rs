@@ -2,13 +2,13 @@
 //! that knows all running client requests. Every one of them ends exactly once.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use ingle_core::{
     CoreEvent, FinishReason, Micros, RequestFault, RequestId, Scheduler, TenantId, TokenId,
     TokenLogProbs,
 };
+use rustc_hash::FxHashMap;
 
 use crate::choice::Choice;
 use crate::histogram::add;
@@ -22,7 +22,8 @@ use crate::tenant_load::TenantLoad;
 /// The running client requests and the events about to be published for them.
 pub(crate) struct Committer {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) streams: HashMap<u64, Stream, BuildHasherDefault<KeyHasher>>,
+    /// By keys that we count up ourselves: nobody can choose ones that collide.
+    pub(crate) streams: FxHashMap<u64, Stream>,
     /// All tenants that ever had a request.
     pub(crate) tenants: HashMap<TenantId, Arc<TenantLoad>>,
     /// Streams with something to show, each once.
@@ -47,7 +48,7 @@ impl Committer {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         Self {
             shared,
-            streams: HashMap::default(),
+            streams: FxHashMap::default(),
             tenants: HashMap::new(),
             touched: Vec::new(),
             events: Vec::new(),
@@ -324,27 +325,5 @@ fn observe_end(shared: &Shared, choice: &Choice, submitted_at: Micros, now: Micr
     shared.observe_service(inference);
     if choice.num_output_tokens > 1 {
         metrics.time_per_output_token.observe(decode / u64::from(choice.num_output_tokens - 1));
-    }
-}
-
-/// Keys are counted up by us, no one can choose them: one multiplication spreads them enough.
-#[derive(Debug, Default)]
-pub(crate) struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(u64::from(byte));
-        }
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        // 2^64 / golden ratio (Knuth, TAOCP 6.4), the high half folded in for hashbrown's low bits.
-        let product = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = product ^ (product >> 32);
     }
 }

@@ -2,28 +2,37 @@
 //! that may still turn out to belong to a stop.
 //!
 //! The match that ends first wins; of several that end at the same place the longest (it begins
-//! first). One Knuth-Morris-Pratt automaton per stop: constant work per byte and stop, whatever the
-//! overlaps and however the text is cut.
+//! first). All stops are one Aho-Corasick automaton: constant work per byte, whatever the overlaps and
+//! however the text is cut.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use aho_corasick::Anchored;
+use aho_corasick::automaton::{Automaton as _, StateID};
+use aho_corasick::nfa::noncontiguous::NFA;
 
 use crate::TextError;
 
 /// The stop state of one choice of one request.
 #[derive(Debug, Clone)]
 pub struct StopMatcher {
-    stops: Vec<Automaton>,
+    /// Absent without stops.
+    stops: Option<Arc<Stops>>,
     include_stop: bool,
+    state: StateID,
     /// Text that is not out yet: the beginning of a possible stop.
     held: String,
     matched: bool,
 }
 
-#[derive(Debug, Clone)]
-struct Automaton {
-    pattern: Vec<u8>,
-    /// `failure[n]`: the longest proper prefix of the first n + 1 bytes that is also their suffix.
-    failure: Vec<usize>,
-    /// How many bytes of the pattern the text ends with.
-    state: usize,
+/// Compiled stops; all choices of a request share them.
+#[derive(Debug)]
+struct Stops {
+    automaton: NFA,
+    start: StateID,
+    /// How many bytes of a stop the text ends with, by state; 0 where the state is missing.
+    depths: HashMap<StateID, usize>,
 }
 
 impl StopMatcher {
@@ -31,13 +40,16 @@ impl StopMatcher {
     /// instead of before it.
     ///
     /// # Errors
-    /// `TextError::Input` naming `stop` if one of the strings is empty.
+    /// `TextError::Input` naming `stop` if one of the strings is empty, or if they are too long for an
+    /// automaton.
     pub fn new(stops: &[String], include_stop: bool) -> Result<Self, TextError> {
         if let Some(index) = stops.iter().position(String::is_empty) {
             return Err(TextError::input("stop", format!("string {index} is empty")));
         }
-        let stops = stops.iter().map(|stop| Automaton::new(stop)).collect();
-        Ok(Self { stops, include_stop, held: String::new(), matched: false })
+        let stops = (!stops.is_empty()).then(|| Stops::new(stops)).transpose()?;
+        let state = stops.as_ref().map_or(StateID::default(), |stops| stops.start);
+        let stops = stops.map(Arc::new);
+        Ok(Self { stops, include_stop, state, held: String::new(), matched: false })
     }
 
     /// Takes the next text, appends to `out` what is safe to send, and returns the index of the stop
@@ -46,23 +58,23 @@ impl StopMatcher {
         if self.matched {
             return None;
         }
-        if self.stops.is_empty() {
+        let Some(stops) = &self.stops else {
             out.push_str(text);
             return None;
-        }
+        };
         let held_before = self.held.len();
         self.held.push_str(text);
         for (offset, &byte) in text.as_bytes().iter().enumerate() {
-            if let Some(index) = self.advance(byte) {
+            self.state = stops.automaton.next_state(Anchored::No, self.state, byte);
+            if let Some((index, len)) = stops.longest_match(self.state) {
                 let end = held_before + offset + 1;
-                let begin = end - self.stops[index].pattern.len();
-                out.push_str(&self.held[..if self.include_stop { end } else { begin }]);
+                out.push_str(&self.held[..if self.include_stop { end } else { end - len }]);
                 self.held.clear();
                 self.matched = true;
                 return Some(index);
             }
         }
-        let hold = self.stops.iter().map(|stop| stop.state).max().unwrap_or(0);
+        let hold = stops.depths.get(&self.state).copied().unwrap_or(0);
         let safe = self.held.len() - hold;
         out.extend(self.held.drain(..safe));
         None
@@ -73,50 +85,37 @@ impl StopMatcher {
         out.push_str(&self.held);
         self.held.clear();
     }
-
-    /// Feeds one byte to every automaton; the longest stop that it completed.
-    fn advance(&mut self, byte: u8) -> Option<usize> {
-        let mut found: Option<usize> = None;
-        for index in 0..self.stops.len() {
-            if self.stops[index].advance(byte) {
-                let longer = |other: usize| {
-                    self.stops[index].pattern.len() > self.stops[other].pattern.len()
-                };
-                if found.is_none_or(longer) {
-                    found = Some(index);
-                }
-            }
-        }
-        found
-    }
 }
 
-impl Automaton {
-    fn new(pattern: &str) -> Self {
-        let pattern = pattern.as_bytes().to_vec();
-        let mut failure = vec![0; pattern.len()];
-        let mut length = 0;
-        for at in 1..pattern.len() {
-            while length > 0 && pattern[length] != pattern[at] {
-                length = failure[length - 1];
+impl Stops {
+    fn new(stops: &[String]) -> Result<Self, TextError> {
+        let refused = |error: String| TextError::input("stop", error);
+        let automaton = NFA::builder().prefilter(false).build(stops);
+        let automaton = automaton.map_err(|error| refused(error.to_string()))?;
+        let start = automaton.start_state(Anchored::No);
+        let start = start.map_err(|error| refused(error.to_string()))?;
+        let mut depths = HashMap::new();
+        for stop in stops {
+            let mut state = start;
+            for (depth, &byte) in (1..).zip(stop.as_bytes()) {
+                state = automaton.next_state(Anchored::No, state, byte);
+                depths.insert(state, depth);
             }
-            if pattern[length] == pattern[at] {
-                length += 1;
-            }
-            failure[at] = length;
         }
-        Self { pattern, failure, state: 0 }
+        Ok(Self { automaton, start, depths })
     }
 
-    /// Whether `byte` completes the pattern.
-    fn advance(&mut self, byte: u8) -> bool {
-        while self.state > 0 && self.pattern[self.state] != byte {
-            self.state = self.failure[self.state - 1];
-        }
-        if self.pattern[self.state] == byte {
-            self.state += 1;
-        }
-        self.state == self.pattern.len()
+    /// The longest stop that ends in this state, and its length; the first of equals.
+    fn longest_match(&self, state: StateID) -> Option<(usize, usize)> {
+        let num_found = match self.automaton.is_match(state) {
+            true => self.automaton.match_len(state),
+            false => 0,
+        };
+        let found = (0..num_found).map(|index| {
+            let stop = self.automaton.match_pattern(state, index);
+            (stop.as_usize(), self.automaton.pattern_len(stop))
+        });
+        found.min_by_key(|&(index, len)| (std::cmp::Reverse(len), index))
     }
 }
 
