@@ -10,38 +10,93 @@ use ingle_cuda::{LaunchCounters, LaunchStats};
 
 use crate::histogram::Histogram;
 
-/// Everything that `/metrics` shows of the engine.
-#[derive(Debug)]
-pub(crate) struct Metrics {
-    pub(crate) prompt_tokens: AtomicU64,
-    pub(crate) generation_tokens: AtomicU64,
-    pub(crate) finished_stop: AtomicU64,
-    pub(crate) finished_length: AtomicU64,
-    pub(crate) finished_abort: AtomicU64,
-    pub(crate) finished_error: AtomicU64,
-    pub(crate) rejections: AtomicU64,
-    pub(crate) steps: AtomicU64,
-    /// Frames that this process's own thread sent on a client's socket.
-    pub(crate) frames_sent: AtomicU64,
-    /// Frames handed to the event loop.
-    pub(crate) frames_queued: AtomicU64,
-    pub(crate) slow_readers: AtomicU64,
-    pub(crate) gauges: Gauges,
-    /// Written by the device's own threads.
-    launches: Option<Arc<LaunchCounters>>,
-    pub(crate) time_to_first_token: Histogram,
-    pub(crate) inter_token_latency: Histogram,
-    pub(crate) e2e_latency: Histogram,
-    pub(crate) queue_time: Histogram,
-    pub(crate) prefill_time: Histogram,
-    pub(crate) decode_time: Histogram,
-    pub(crate) inference_time: Histogram,
-    pub(crate) time_per_output_token: Histogram,
-    pub(crate) request_prompt_tokens: Histogram,
-    pub(crate) request_generation_tokens: Histogram,
-    pub(crate) request_params_n: Histogram,
-    pub(crate) request_params_max_tokens: Histogram,
-    pub(crate) iteration_tokens: Histogram,
+/// Declares `Metrics`. Each counter and each histogram is declared once, in the list below: its field,
+/// its name and help in Prometheus, and a histogram's buckets.
+macro_rules! metrics {
+    (
+        counters { $($counter:ident, $counter_name:literal, $counter_help:literal;)* }
+        histograms { $($histogram:ident, $buckets:expr, $name:literal, $help:literal;)* }
+    ) => {
+        /// Everything that `/metrics` shows of the engine.
+        #[derive(Debug)]
+        pub(crate) struct Metrics {
+            $(#[doc = $counter_help] pub(crate) $counter: AtomicU64,)*
+            $(#[doc = $help] pub(crate) $histogram: Histogram,)*
+            pub(crate) finished_stop: AtomicU64,
+            pub(crate) finished_length: AtomicU64,
+            pub(crate) finished_abort: AtomicU64,
+            pub(crate) finished_error: AtomicU64,
+            pub(crate) gauges: Gauges,
+            /// Written by the device's own threads.
+            launches: Option<Arc<LaunchCounters>>,
+        }
+
+        impl Metrics {
+            /// `launches`: of a device that has them.
+            pub(crate) fn new(launches: Option<Arc<LaunchCounters>>) -> Self {
+                Self {
+                    $($counter: AtomicU64::new(0),)*
+                    $($histogram: $buckets,)*
+                    finished_stop: AtomicU64::new(0),
+                    finished_length: AtomicU64::new(0),
+                    finished_abort: AtomicU64::new(0),
+                    finished_error: AtomicU64::new(0),
+                    gauges: Gauges::default(),
+                    launches,
+                }
+            }
+
+            /// Name, help and value of every counter.
+            fn counters(&self) -> impl Iterator<Item = (&'static str, &'static str, &AtomicU64)> {
+                [$(($counter_name, $counter_help, &self.$counter),)*].into_iter()
+            }
+
+            /// Name, help and value of every histogram.
+            fn histograms(&self) -> impl Iterator<Item = (&'static str, &'static str, &Histogram)> {
+                [$(($name, $help, &self.$histogram),)*].into_iter()
+            }
+        }
+    };
+}
+
+metrics! {
+    counters {
+        prompt_tokens, "vllm:prompt_tokens_total", "Prompt tokens computed or cached.";
+        generation_tokens, "vllm:generation_tokens_total", "Tokens generated.";
+        rejections, "vllm:admission_rejections_total", "Refused: the queue was full.";
+        steps, "ingle:steps_total", "Steps that ended.";
+        frames_sent, "ingle:frames_sent_total", "Writes by the engine to a socket.";
+        frames_queued, "ingle:frames_queued_total", "Writes left to the event loop.";
+        slow_readers, "ingle:slow_readers_total", "Streams ended: reader too slow.";
+    }
+    histograms {
+        time_to_first_token, Histogram::seconds(TTFT_SECONDS),
+            "vllm:time_to_first_token_seconds", "From arrival.";
+        inter_token_latency, Histogram::seconds(ITL_SECONDS),
+            "vllm:inter_token_latency_seconds", "Between tokens.";
+        e2e_latency, Histogram::seconds(REQUEST_SECONDS),
+            "vllm:e2e_request_latency_seconds", "From arrival to end.";
+        queue_time, Histogram::seconds(REQUEST_SECONDS),
+            "vllm:request_queue_time_seconds", "Before the first step.";
+        prefill_time, Histogram::seconds(REQUEST_SECONDS),
+            "vllm:request_prefill_time_seconds", "First step to token.";
+        decode_time, Histogram::seconds(REQUEST_SECONDS),
+            "vllm:request_decode_time_seconds", "First token to end.";
+        inference_time, Histogram::seconds(REQUEST_SECONDS),
+            "vllm:request_inference_time_seconds", "First step to end.";
+        time_per_output_token, Histogram::seconds(ITL_SECONDS),
+            "vllm:request_time_per_output_token_seconds", "Mean of a request.";
+        request_prompt_tokens, Histogram::numbers(TOKENS),
+            "vllm:request_prompt_tokens", "Prompt lengths.";
+        request_generation_tokens, Histogram::numbers(TOKENS),
+            "vllm:request_generation_tokens", "Output lengths.";
+        request_params_n, Histogram::numbers(&[1, 2, 5, 10, 20]),
+            "vllm:request_params_n", "n asked for.";
+        request_params_max_tokens, Histogram::numbers(TOKENS),
+            "vllm:request_params_max_tokens", "max_tokens in force.";
+        iteration_tokens, Histogram::numbers(ITERATION_TOKENS),
+            "vllm:iteration_tokens_total", "Tokens generated by a step.";
+    }
 }
 
 /// Copies of the scheduler's own numbers, refreshed with each step.
@@ -75,39 +130,6 @@ impl Gauges {
 }
 
 impl Metrics {
-    /// `launches`: of a device that has them.
-    pub(crate) fn new(launches: Option<Arc<LaunchCounters>>) -> Self {
-        let request = || Histogram::seconds(REQUEST_SECONDS);
-        Self {
-            prompt_tokens: AtomicU64::new(0),
-            generation_tokens: AtomicU64::new(0),
-            finished_stop: AtomicU64::new(0),
-            finished_length: AtomicU64::new(0),
-            finished_abort: AtomicU64::new(0),
-            finished_error: AtomicU64::new(0),
-            rejections: AtomicU64::new(0),
-            steps: AtomicU64::new(0),
-            frames_sent: AtomicU64::new(0),
-            frames_queued: AtomicU64::new(0),
-            slow_readers: AtomicU64::new(0),
-            gauges: Gauges::default(),
-            launches,
-            time_to_first_token: Histogram::seconds(TTFT_SECONDS),
-            inter_token_latency: Histogram::seconds(ITL_SECONDS),
-            e2e_latency: request(),
-            queue_time: request(),
-            prefill_time: request(),
-            decode_time: request(),
-            inference_time: request(),
-            time_per_output_token: Histogram::seconds(ITL_SECONDS),
-            request_prompt_tokens: Histogram::numbers(TOKENS),
-            request_generation_tokens: Histogram::numbers(TOKENS),
-            request_params_n: Histogram::numbers(&[1, 2, 5, 10, 20]),
-            request_params_max_tokens: Histogram::numbers(TOKENS),
-            iteration_tokens: Histogram::numbers(ITERATION_TOKENS),
-        }
-    }
-
     /// Prometheus text. `block_size` and `num_blocks` go into `cache_config_info`.
     pub(crate) fn render(&self, model_name: &str, block_size: u32, num_blocks: u32) -> String {
         let mut out = String::with_capacity(24 * 1024);
@@ -144,19 +166,12 @@ impl Metrics {
     }
 
     fn render_counters(&self, out: &mut String, labels: &str) {
-        let gauges = &self.gauges;
-        for (name, help, value) in [
-            ("vllm:prompt_tokens_total", "Prompt tokens computed or cached.", &self.prompt_tokens),
-            ("vllm:generation_tokens_total", "Tokens generated.", &self.generation_tokens),
-            ("vllm:prefix_cache_queries_total", "Tokens looked up.", &gauges.prefix_queries),
-            ("vllm:prefix_cache_hits_total", "Tokens found.", &gauges.prefix_hits),
-            ("vllm:num_preemptions_total", "Preemptions.", &gauges.preemptions),
-            ("vllm:admission_rejections_total", "Refused: the queue was full.", &self.rejections),
-            ("ingle:steps_total", "Steps that ended.", &self.steps),
-            ("ingle:frames_sent_total", "Writes by the engine to a socket.", &self.frames_sent),
-            ("ingle:frames_queued_total", "Writes left to the event loop.", &self.frames_queued),
-            ("ingle:slow_readers_total", "Streams ended: reader too slow.", &self.slow_readers),
-        ] {
+        let of_scheduler = [
+            ("vllm:prefix_cache_queries_total", "Tokens looked up.", &self.gauges.prefix_queries),
+            ("vllm:prefix_cache_hits_total", "Tokens found.", &self.gauges.prefix_hits),
+            ("vllm:num_preemptions_total", "Preemptions.", &self.gauges.preemptions),
+        ];
+        for (name, help, value) in self.counters().chain(of_scheduler) {
             let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} counter");
             let _ = writeln!(out, "{name}{{{labels}}} {}", value.load(Ordering::Relaxed));
         }
@@ -174,29 +189,7 @@ impl Metrics {
     }
 
     fn render_histograms(&self, out: &mut String, labels: &str) {
-        for (name, help, histogram) in [
-            ("vllm:time_to_first_token_seconds", "From arrival.", &self.time_to_first_token),
-            ("vllm:inter_token_latency_seconds", "Between tokens.", &self.inter_token_latency),
-            ("vllm:e2e_request_latency_seconds", "From arrival to end.", &self.e2e_latency),
-            ("vllm:request_queue_time_seconds", "Before the first step.", &self.queue_time),
-            ("vllm:request_prefill_time_seconds", "First step to token.", &self.prefill_time),
-            ("vllm:request_decode_time_seconds", "First token to end.", &self.decode_time),
-            ("vllm:request_inference_time_seconds", "First step to end.", &self.inference_time),
-            (
-                "vllm:request_time_per_output_token_seconds",
-                "Mean of a request.",
-                &self.time_per_output_token,
-            ),
-            ("vllm:request_prompt_tokens", "Prompt lengths.", &self.request_prompt_tokens),
-            ("vllm:request_generation_tokens", "Output lengths.", &self.request_generation_tokens),
-            ("vllm:request_params_n", "n asked for.", &self.request_params_n),
-            (
-                "vllm:request_params_max_tokens",
-                "max_tokens in force.",
-                &self.request_params_max_tokens,
-            ),
-            ("vllm:iteration_tokens_total", "Tokens generated by a step.", &self.iteration_tokens),
-        ] {
+        for (name, help, histogram) in self.histograms() {
             let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} histogram");
             histogram.render(out, name, labels);
         }
