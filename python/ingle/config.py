@@ -367,8 +367,10 @@ def read_text(name: str, path: Path) -> str:
     """The text of a file that the setting `name` gives."""
     try:
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{name}: cannot read {path}: {error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{name}: cannot read {path}: it is not UTF-8") from error
+    except OSError as error:
+        raise ConfigError(f"{name}: cannot read {path}: {error.strerror}") from error
 
 
 def read_file(path: Path) -> dict[str, tuple[str, Any]]:

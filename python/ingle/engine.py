@@ -15,6 +15,7 @@ import msgspec
 
 from ingle import _core
 from ingle.config import Settings
+from ingle.content import joined_text
 from ingle.demo import missing_model
 from ingle.dispatch import ABORTED, DELTA, END, ERROR, Dispatcher
 from ingle.errors import (
@@ -369,15 +370,15 @@ def params_of_each(
 
 
 def document_of(request: Prompt | GenerationRequest) -> bytes:
-    """What the core reads. Errors: RefusedError for a text that UTF-8 cannot carry."""
+    """What the core reads. Errors: RefusedError for what JSON cannot carry."""
     try:
         return encode(request)
     except UnicodeEncodeError:
         # As from `os.fsdecode` and from JSON with lone escapes.
         raise RefusedError("a text has half of a surrogate pair, which is no character") from None
-    except (TypeError, RecursionError) as error:
-        # What a mapping of the caller holds: a schema, or a message.
-        raise RefusedError(f"a value that JSON does not have: {error}") from None
+    except RecursionError:
+        # In what a mapping of the caller holds: a schema, or a message.
+        raise RefusedError("a value is nested too deeply, or holds itself") from None
 
 
 def as_prompt(prompt: PromptLike, add_special_tokens: bool = True) -> Prompt:
@@ -386,10 +387,18 @@ def as_prompt(prompt: PromptLike, add_special_tokens: bool = True) -> Prompt:
         return TextPrompt(prompt, add_special_tokens)
     items: list[Any] = list(prompt)
     if items and all(isinstance(item, Mapping) for item in items):
-        return ChatPrompt(Chat(messages=[dict(item) for item in items]))
+        return ChatPrompt(Chat(messages=[message(item, i) for i, item in enumerate(items)]))
     if all(type(item) is int for item in items):
         return TokenPrompt(items)
     raise RefusedError("prompt: must be text, token ids or chat messages", param="prompt")
+
+
+def message(given: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """A message as chat templates know it: its content is one text."""
+    content = given.get("content")
+    if not isinstance(content, list):
+        return dict(given)
+    return {**given, "content": joined_text(content, f"messages[{number}].content")}
 
 
 def _delta(key: int, payload: Any) -> Delta:

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ingle import _core
+from ingle.errors import RefusedError
 from ingle.fields import plain_struct
 
 
@@ -163,7 +164,12 @@ check_body = _core.check_body
 check_ids = _core.check_ids
 """Refuses JSON that is not a list of token ids."""
 
-encode = msgspec.json.Encoder().encode
+
+def _refuse(value: object) -> Any:
+    raise RefusedError(f"a value of type {type(value).__name__} has no form in JSON")
+
+
+encode = msgspec.json.Encoder(enc_hook=_refuse).encode
 """Writes a document of this module as JSON bytes."""
 
 

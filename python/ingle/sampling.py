@@ -143,8 +143,9 @@ def json_grammar(schema: dict[str, Any] | str) -> Grammar:
     if isinstance(schema, str):
         try:
             schema = msgspec.json.decode(schema, type=dict[str, Any])
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise RefusedError(f"guided_json: no schema: {error}", param="guided_json") from None
+        except (msgspec.DecodeError, RecursionError):
+            message = "guided_json: the text is not a schema: it must be a JSON object"
+            raise RefusedError(message, param="guided_json") from None
     return Grammar(kind="json_schema", field="guided_json", schema=schema)
 
 

@@ -195,6 +195,54 @@ def test_numbers_that_json_cannot_carry_are_refused(fake, value):
         fake.generate("p", SamplingParams(logit_bias={1: value}))
 
 
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (1j, "a value of type complex has no form in JSON"),
+        ({(1, 2): 3}, "a value of type tuple has no form in JSON"),
+    ],
+)
+def test_what_json_cannot_carry_is_refused_in_our_words(core, fake, value, message):
+    with pytest.raises(RefusedError) as caught:
+        fake.generate([{"role": "user", "content": "x", "extra": value}])
+    assert str(caught.value) == message
+    nested = []
+    nested.append(nested)
+    with pytest.raises(RefusedError, match="nested too deeply, or holds itself"):
+        fake.generate([{"role": "user", "content": "x", "extra": nested}])
+    assert core.requests == {}
+
+
+def test_text_parts_of_a_message_are_joined(core, fake):
+    core.on_submit = lambda key, request: core.answer(key)
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    fake.generate([{"role": "user", "content": parts, "name": "n"}])
+    [request] = core.requests.values()
+    told = request["prompts"][0]["chat"]["messages"]
+    assert told == [{"role": "user", "content": "a\nb", "name": "n"}]
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        (
+            {"type": "image_url", "image_url": {"url": "x"}},
+            "this model takes text only; messages[0].content[1] is an image",
+        ),
+        (
+            {"type": "text", "text": 5},
+            'messages[0].content[1]: must be a text part, as {"type": "text", "text": "x"}',
+        ),
+        ("x", 'messages[0].content[1]: must be a text part, as {"type": "text", "text": "x"}'),
+    ],
+)
+def test_parts_that_are_no_text_are_refused(core, fake, part, message):
+    with pytest.raises(RefusedError) as caught:
+        fake.generate([{"role": "user", "content": [{"type": "text", "text": "a"}, part]}])
+    assert caught.value.message == message
+    assert core.requests == {}
+
+
 @pytest.mark.parametrize("prompts", [5, None, {"role": "user", "content": "x"}])
 def test_what_is_no_prompt_is_named(fake, prompts):
     with pytest.raises(RefusedError, match=r"^prompts: "):

@@ -45,12 +45,10 @@ class BodyParser(Generic[T]):
                 raise fault.refusal() from None
             check_body(body)
             return self._parse_slowly(body)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, RecursionError):
             check_body(body)
-            # What the core's reader takes and msgspec's does not, such as half a character.
-            text = str(error).splitlines()[0][:200]
-            message = f"the body is not valid JSON: {text}"
-            raise RefusedError(message, None, "invalid_json") from None
+            # What the core's reader takes and msgspec's does not.
+            raise RefusedError("the body is not valid JSON", None, "invalid_json") from None
         if len(body) <= FIRST_TYPES_BYTES:
             check_body(body)
         return request

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
+from ingle.content import check_media
 from ingle.errors import RefusedError
 from ingle.faults import described, fault_of
 from ingle.generation import check_body, check_ids
@@ -71,11 +72,7 @@ def refuse_media(value: Raw, place: str) -> None:
     except (msgspec.DecodeError, RecursionError):
         return
     for i, part in enumerate(found):
-        name = MEDIA.get(part.type or "")
-        if name is not None:
-            where = f"{place}[{i}]"
-            message = f"this model takes text only; {where} is {name}"
-            raise RefusedError(message, where, "invalid_value")
+        check_media(part.type, f"{place}[{i}]")
 
 
 class _Typed(Struct):
@@ -144,21 +141,6 @@ def refused(field: str, reason: str) -> RefusedError:
     return RefusedError(f"{field}: {reason}", field, "invalid_value")
 
 
-MEDIA = {
-    "image": "an image",
-    "image_url": "an image",
-    "input_image": "an image",
-    "audio": "audio",
-    "audio_url": "audio",
-    "input_audio": "audio",
-    "video": "a video",
-    "video_url": "a video",
-    "input_video": "a video",
-    "document": "a document",
-    "file": "a file",
-    "input_file": "a file",
-}
-"""Types of parts that clients send and that are no text."""
 WORDS = {"string": "a string", "object": "an object", "array": "a list"}
 KINDS = {
     b'"': "string",

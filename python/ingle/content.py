@@ -1,0 +1,45 @@
+"""[1] What a message may hold: texts. Names what it holds instead. Any thread; plain data."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ingle.errors import RefusedError
+
+MEDIA = {
+    "image": "an image",
+    "image_url": "an image",
+    "input_image": "an image",
+    "audio": "audio",
+    "audio_url": "audio",
+    "input_audio": "audio",
+    "video": "a video",
+    "video_url": "a video",
+    "input_video": "a video",
+    "document": "a document",
+    "file": "a file",
+    "input_file": "a file",
+}
+"""Types of content parts that clients send and that are no text."""
+
+
+def check_media(kind: Any, place: str) -> None:
+    """Errors: RefusedError where a part of this type is an image, audio or the like."""
+    name = MEDIA.get(kind) if isinstance(kind, str) else None
+    if name is not None:
+        message = f"this model takes text only; {place} is {name}"
+        raise RefusedError(message, place, "invalid_value")
+
+
+def joined_text(parts: list[Any], place: str) -> str:
+    """The text parts of a message's content, with line feeds in between."""
+    texts = []
+    for i, part in enumerate(parts):
+        where = f"{place}[{i}]"
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        check_media(kind, where)
+        text = part.get("text") if isinstance(part, Mapping) else None
+        if kind != "text" or not isinstance(text, str):
+            message = f'{where}: must be a text part, as {{"type": "text", "text": "x"}}'
+            raise RefusedError(message, where, "invalid_value")
+        texts.append(text)
+    return "\n".join(texts)
