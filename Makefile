@@ -110,6 +110,7 @@ gpu-bench: ## start-up and speed on a GPU; TOKENIZER=tokenizer.json of Llama 3
 	$(PYTHON) tools/gpu_bench.py $(if $(TOKENIZER),--tokenizer $(TOKENIZER))
 
 fields: $(VENV)/dev.stamp $(VENV)/ingle.stamp ## write what is made from the definitions of request fields
+	cargo run -q --locked -p ingle-cuda --example write_contract
 	$(BIN)/python tools/write_fields.py
 
 lock: $(VENV)/dev.stamp ## write requirements/*.txt anew from pyproject.toml

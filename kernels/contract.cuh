@@ -302,15 +302,16 @@ FIELD_AT(PromptEntry, tile_begin, 20);
 FIELD_AT(PromptEntry, tile_end, 24);
 FIELD_AT(PromptEntry, kv_end, 28);
 
-// Sampling parameters of one slot. `position` counts the tokens that the output holds.
+// Sampling parameters of one slot, the fields of `plain_fields!` in rust/core/src/sampling.rs first. `position`
+// counts the tokens that the output holds.
 struct Slot {
     float temperature;
     u32 top_k;
     float top_p;
     float min_p;
-    float repetition;
-    float presence;
-    float frequency;
+    float repetition_penalty;
+    float presence_penalty;
+    float frequency_penalty;
     u32 min_tokens;
     u32 seed_low;
     u32 seed_high;
@@ -326,9 +327,9 @@ FIELD_AT(Slot, temperature, 0);
 FIELD_AT(Slot, top_k, 4);
 FIELD_AT(Slot, top_p, 8);
 FIELD_AT(Slot, min_p, 12);
-FIELD_AT(Slot, repetition, 16);
-FIELD_AT(Slot, presence, 20);
-FIELD_AT(Slot, frequency, 24);
+FIELD_AT(Slot, repetition_penalty, 16);
+FIELD_AT(Slot, presence_penalty, 20);
+FIELD_AT(Slot, frequency_penalty, 24);
 FIELD_AT(Slot, min_tokens, 28);
 FIELD_AT(Slot, seed_low, 32);
 FIELD_AT(Slot, seed_high, 36);

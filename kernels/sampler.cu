@@ -71,8 +71,8 @@ constexpr float MOST_GUMBEL = 16.64f;  // -ln(-ln(1 - 2^-24)) is 16.636
 DEV float penalised(float x, u32 count, const Slot& slot) {
     if (count == 0) return x;
     u32 times = count & (COUNT_IN_PROMPT - 1);
-    x = x > 0.0f ? x / slot.repetition : x * slot.repetition;
-    if (times) x = __fsub_rn(__fsub_rn(x, __fmul_rn(slot.frequency, (float)times)), slot.presence);
+    x = x > 0.0f ? x / slot.repetition_penalty : x * slot.repetition_penalty;
+    if (times) x = __fsub_rn(__fsub_rn(x, __fmul_rn(slot.frequency_penalty, (float)times)), slot.presence_penalty);
     return fminf(fmaxf(x, -1e30f), 1e30f);  // a tiny repetition penalty overflows
 }
 

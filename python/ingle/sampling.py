@@ -33,12 +33,12 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
     temperature: float | None = None
     """How flat the distribution is before a token is drawn; 0 takes the most likely token. A number
     from 0 to 2."""
-    top_p: float | None = None
-    """Draws from the smallest set of tokens whose probability reaches this; 1 keeps all. A number
-    above 0 and at most 1."""
     top_k: int | None = None
     """Draws from so many of the most likely tokens; 0 and -1 keep all. A whole number from -1 to
     2147483647."""
+    top_p: float | None = None
+    """Draws from the smallest set of tokens whose probability reaches this; 1 keeps all. A number
+    above 0 and at most 1."""
     min_p: float | None = None
     """Drops tokens less likely than this times the most likely one; 0 keeps all. A number from 0 to
     1."""

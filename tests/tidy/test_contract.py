@@ -15,6 +15,7 @@ sys.path.insert(0, str(ROOT / "tests" / "gpu"))
 from contract import CONSTANTS, FIELDS  # noqa: E402
 
 SOURCE = (ROOT / "rust" / "cuda" / "src" / "contract" / "mod.rs").read_text()
+SAMPLING = (ROOT / "rust" / "core" / "src" / "sampling.rs").read_text()
 REMEDY = "run `cargo run -p ingle-cuda --example write_contract`"
 
 
@@ -26,7 +27,13 @@ def test_the_header_has_every_constant_with_its_value() -> None:
 
 
 def test_the_header_has_every_structure_with_its_fields_in_order() -> None:
-    declared = re.findall(r"^struct (\w+) = \d+ \{\n(.*?)^\}", SOURCE, re.MULTILINE | re.DOTALL)
+    declared = re.findall(
+        r"^struct (\w+) = (?:\d+|\(.*?\)) \{\n(.*?)^\}", SOURCE, re.MULTILINE | re.DOTALL
+    )
     fields = {name: re.findall(r"^    (\w+):", body, re.MULTILINE) for name, body in declared}
+    # The core's table of plain sampling fields stands for the first of a slot.
+    assert fields["Slot"][0] == "plain"
+    plain = re.findall(r"^    (\w+): [uf]32 = ", SAMPLING, re.MULTILINE)
+    fields["Slot"][:1] = plain
     assert len(fields["Dims"]) == 16
     assert fields == {name: list(known) for name, known in FIELDS.items()}, REMEDY

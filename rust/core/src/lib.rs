@@ -42,7 +42,9 @@ pub use flight::LateRow;
 pub use ids::{BlockId, Micros, RequestId, SlotId, StepId, TenantId, TokenId};
 pub use limits::{AdmitError, Limits};
 pub use request::{FinishReason, NewRequest, RequestFault, RequestKind, StopRules};
-pub use sampling::{NumberRange, SAMPLING_FIELDS, SamplingField, SamplingParams};
+pub use sampling::{
+    NUM_SAMPLING_FIELDS, NumberRange, SAMPLING_FIELDS, SamplingField, SamplingParams,
+};
 pub use scheduler::Scheduler;
 pub use step_output::{RowOutput, RowStatus, StepOutput, TokenLogProbs};
 pub use step_plan::{

@@ -56,7 +56,11 @@ macro_rules! plain_fields {
             }
         }
 
-        /// The plain sampling fields: one number each. In the order of the documentation.
+        /// How many plain sampling fields there are.
+        pub const NUM_SAMPLING_FIELDS: usize = [$(stringify!($name)),+].len();
+
+        /// The plain sampling fields: one number each. In the order of the documentation and of the
+        /// words that the kernels read.
         pub static SAMPLING_FIELDS: &[SamplingField] = &[$(SamplingField {
             name: stringify!($name),
             about: concat!($($about),+),
@@ -74,10 +78,10 @@ macro_rules! plain_fields {
 plain_fields! {
     /// How flat the distribution is before a token is drawn; 0 takes the most likely token.
     temperature: f32 = 1.0, from(0.0, 2.0), off [], from_model true;
-    /// Draws from the smallest set of tokens whose probability reaches this; 1 keeps all.
-    top_p: f32 = 1.0, above(0.0, 1.0), off [1.0], from_model true;
     /// Draws from so many of the most likely tokens; 0 and -1 keep all.
     top_k: u32 = 0, from(-1.0, 2_147_483_647.0), off [0.0, -1.0], from_model true;
+    /// Draws from the smallest set of tokens whose probability reaches this; 1 keeps all.
+    top_p: f32 = 1.0, above(0.0, 1.0), off [1.0], from_model true;
     /// Drops tokens less likely than this times the most likely one; 0 keeps all.
     min_p: f32 = 0.0, from(0.0, 1.0), off [0.0], from_model true;
     /// Above 1 makes tokens of prompt and answer less likely; 1 is off.

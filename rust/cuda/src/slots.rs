@@ -8,8 +8,8 @@ use ingle_core::{OpenedSlot, SamplingParams};
 use crate::CudaError;
 use crate::buffers::{BufferSizes, SLOT_BYTES};
 use crate::contract::{
-    Bias, MAX_BANNED, MAX_BEST, MAX_LOGIT_BIAS, NONE, OpenJob, SLOT_HAS_MASK, SLOT_HAS_PENALTIES,
-    Slot, StepHeader, StepSample, Words,
+    Bias, MAX_BANNED, MAX_BEST, MAX_LOGIT_BIAS, NONE, OpenJob, PlainSampling, SLOT_HAS_MASK,
+    SLOT_HAS_PENALTIES, Slot, StepHeader, StepSample, Words,
 };
 use crate::device_slice::DeviceSlice;
 use crate::dims::EngineDims;
@@ -231,13 +231,7 @@ fn sampling_of(params: &SamplingParams, num_generated: u32, has_mask: bool) -> S
     let mask = if has_mask { SLOT_HAS_MASK } else { 0 };
     let penalties = if params.has_penalties() { SLOT_HAS_PENALTIES } else { 0 };
     Slot {
-        temperature: params.temperature,
-        top_k: params.top_k,
-        top_p: params.top_p,
-        min_p: params.min_p,
-        repetition: params.repetition_penalty,
-        presence: params.presence_penalty,
-        frequency: params.frequency_penalty,
+        plain: PlainSampling::of(params),
         min_tokens: params.min_tokens,
         seed_low: params.seed as u32,
         seed_high: (params.seed >> 32) as u32,

@@ -145,7 +145,7 @@ macro_rules! contract {
     (
         $(constants { $( $(#[doc = $cdoc:literal])* $cname:ident = $value:expr; )* })?
         $( $(#[doc = $sdoc:literal])*
-           struct $name:ident = $words:literal {
+           struct $name:ident = $words:tt {
                $( $(#[doc = $fdoc:literal])* $field:ident: $ty:tt, )*
            } )*
     ) => {

@@ -5,6 +5,7 @@ mod define;
 
 pub(crate) use define::Words;
 use define::{Field, Item, contract, header_of};
+use ingle_core::{NUM_SAMPLING_FIELDS, SAMPLING_FIELDS, SamplingParams};
 
 contract! {
 constants {
@@ -211,15 +212,10 @@ struct PromptEntry = 8 {
     kv_end: u32,
 }
 
-/// Sampling parameters of one slot. `position` counts the tokens that the output holds.
-struct Slot = 16 {
-    temperature: f32,
-    top_k: u32,
-    top_p: f32,
-    min_p: f32,
-    repetition: f32,
-    presence: f32,
-    frequency: f32,
+/// Sampling parameters of one slot, the fields of `plain_fields!` in rust/core/src/sampling.rs first. `position`
+/// counts the tokens that the output holds.
+struct Slot = (NUM_SAMPLING_FIELDS + 9) {
+    plain: PlainSampling,
     min_tokens: u32,
     seed_low: u32,
     seed_high: u32,
@@ -284,7 +280,52 @@ pub(crate) const HEADER: &str = include_str!("../../../../kernels/contract.cuh")
 /// The text of kernels/contract.cuh.
 #[must_use]
 pub fn contract_header() -> String {
-    header_of(&items())
+    let mut items = items();
+    for item in &mut items {
+        if let Item::Structure { name: "Slot", fields, .. } = item {
+            fields.splice(..1, PlainSampling::fields());
+        }
+    }
+    header_of(&items)
+}
+
+/// The plain sampling fields of a request, a word each, in the order of the core's table.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct PlainSampling([u32; NUM_SAMPLING_FIELDS]);
+
+impl PlainSampling {
+    /// The fields of these parameters.
+    pub(crate) fn of(params: &SamplingParams) -> Self {
+        Self(std::array::from_fn(|index| {
+            let field = &SAMPLING_FIELDS[index];
+            let value = field.get(params);
+            if field.is_whole { value as u32 } else { (value as f32).to_bits() }
+        }))
+    }
+
+    /// As the header declares them: fields of `Slot` like its others.
+    fn fields() -> impl Iterator<Item = Field> {
+        SAMPLING_FIELDS.iter().enumerate().map(|(offset, field)| Field {
+            name: field.name,
+            c_type: if field.is_whole { u32::C_TYPE } else { f32::C_TYPE },
+            offset,
+            count: 1,
+        })
+    }
+}
+
+impl Words for PlainSampling {
+    const COUNT: usize = NUM_SAMPLING_FIELDS;
+    const C_TYPE: &'static str = "PlainSampling";
+
+    fn write(&self, words: &mut [u32]) {
+        self.0.write(words);
+    }
+
+    fn read(words: &[u32]) -> Self {
+        Self(Words::read(words))
+    }
 }
 
 impl Dims {
