@@ -127,6 +127,18 @@ def test_links_in_documents_lead_somewhere():
     assert not broken
 
 
+def test_a_decode_step_is_read_in_one_sitting():
+    """The list of docs/ARCHITECTURE.md, from the step loop to the socket."""
+    text = (ROOT / "docs/ARCHITECTURE.md").read_text()
+    section = text.split("## One decode step, in reading order")[1].split("\n## ")[0]
+    files = re.findall(r"^\d+\. \[[^\]]+\]\(\.\./(\S+)\)", section, re.M)
+    assert files[0].endswith("engine_thread.rs")
+    assert files[-1].endswith("deliver.rs")
+    num_lines = sum(len((ROOT / name).read_text().splitlines()) for name in files)
+    assert len(set(files)) == len(files) <= 15
+    assert num_lines <= 3500
+
+
 def test_request_path_is_marked():
     """Each step [1] to [9] of the request path stands in the first lines of some file."""
     heads = "\n".join(
