@@ -1,4 +1,4 @@
-"""API keys on every route and every odd spelling of one: X-03 of the bug log."""
+"""API keys on every route and every odd spelling of one."""
 
 import signal
 
@@ -72,7 +72,7 @@ def test_list_of_routes_is_complete(keyed):
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_x03_every_route_needs_a_key(keyed, method, path):
+def test_every_route_needs_a_key(keyed, method, path):
     body = b'{"prompt":"x","tokens":[1],"messages":[]}' if method == "POST" else None
     reply = keyed.request(method, path, body)
     assert reply.status == 401
@@ -85,7 +85,7 @@ def test_x03_every_route_needs_a_key(keyed, method, path):
 
 @pytest.mark.parametrize("path", ODD_PATHS)
 @pytest.mark.parametrize("host", ["test", "127.0.0.1/health", "/health", ""])
-def test_x03_no_spelling_gets_round_it(keyed, path, host):
+def test_no_spelling_of_a_path_gets_round_the_key(keyed, path, host):
     request = http_request("GET", path, Connection="close").replace(
         b"Host: test", b"Host: " + host.encode()
     )

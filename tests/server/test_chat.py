@@ -1,4 +1,4 @@
-"""Messages and templates: section C of the bug log. The tiny model's template is ChatML."""
+"""Messages and templates. The tiny model's template is ChatML."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ def test_template_is_the_models(cpu):
 
 
 @pytest.mark.parametrize("content", [{"content": ""}, {}, {"content": None}, {"content": []}])
-def test_c03_assistant_content_may_be_missing(cpu, content):
+def test_an_assistants_content_may_be_empty_or_missing(cpu, content):
     assistant = {"role": "assistant"} | content
     text = prompt_of(cpu, USER, assistant, USER)
     assert "<|im_start|>assistant\n<|im_end|>\n" in text
@@ -42,7 +42,7 @@ def test_c03_assistant_content_may_be_missing(cpu, content):
     assert refused(cpu, {"role": "user"})["param"] == "messages[0].content"
 
 
-def test_c04_text_parts(cpu):
+def test_text_parts_are_joined_and_an_image_is_refused(cpu):
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
     assert "user\none\ntwo<|im_end|>" in prompt_of(cpu, {"role": "user", "content": parts})
     part = {"type": "image_url", "image_url": {"url": "http://localhost/x.png"}}
@@ -62,30 +62,30 @@ def test_control_tokens_in_user_text_stay_text(cpu):
 
 
 @pytest.mark.parametrize("role", ["robot", None, 5, ""])
-def test_c08_unknown_role(cpu, role):
+def test_an_unknown_role_is_refused_by_name(cpu, role):
     assert refused(cpu, {"role": role, "content": "x"})["param"] == "messages[0].role"
 
 
-def test_c08_known_roles(cpu):
+def test_every_known_role_is_accepted(cpu):
     for role in ("developer", "tool", "assistant", "system"):
         cpu.chat([{"role": role, "content": "x"}, USER])
 
 
 @pytest.mark.parametrize("messages", [[], {}, None, "x", [None], [5]])
-def test_c08_messages_of_the_wrong_type(cpu, messages):
+def test_messages_of_the_wrong_type_are_refused_by_name(cpu, messages):
     reply = cpu.post("/v1/chat/completions", {"messages": messages})
     assert reply.status == 400
     assert reply.error["param"].startswith("messages")
 
 
-def test_c09_bos_once(cpu):
+def test_a_text_gets_one_start_token_and_a_chat_what_its_template_prints(cpu):
     # This template prints no start token, so a chat has none; text gets exactly one.
     assert cpu.post("/tokenize", {"messages": [USER]}).json["tokens"][0] != 0
     assert cpu.post("/tokenize", {"prompt": "x"}).json["tokens"].count(0) == 1
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_c10_continuing_leaves_the_turn_open(cpu, times):
+def test_continuing_leaves_the_turn_open(cpu, times):
     half = {"role": "assistant", "content": "The answer is"}
     fields = {"continue_final_message": True, "add_generation_prompt": False}
     assert prompt_of(cpu, USER, half, **fields).endswith("<|im_start|>assistant\nThe answer is")
@@ -96,20 +96,20 @@ def test_c10_continuing_leaves_the_turn_open(cpu, times):
     assert refused(cpu, USER, half, **both)["param"] == "continue_final_message"
 
 
-def test_c11_reserved_template_names(cpu):
+def test_chat_template_kwargs_cannot_take_reserved_names(cpu):
     cpu.chat([USER], chat_template_kwargs={"enable_thinking": False})
     for name in ("tokenize", "messages", "chat_template"):
         error = refused(cpu, USER, chat_template_kwargs={name: 1})
         assert error["param"] == f"chat_template_kwargs.{name}"
 
 
-def test_c12_template_in_the_request_is_refused(cpu):
+def test_a_template_in_the_request_is_refused(cpu):
     template = "{% for i in range(10**9) %}x{% endfor %}"
     body = {"messages": [USER], "chat_template": template}
     assert refused_twice(cpu, "/v1/chat/completions", **body)["param"] == "chat_template"
 
 
-def test_c14_tool_message_without_a_call(cpu):
+def test_a_tool_message_without_a_call_is_accepted(cpu):
     cpu.chat([{"role": "tool", "content": "42", "tool_call_id": "1"}, USER])
 
 
@@ -142,14 +142,14 @@ def strict(tmp_path_factory):
         yield worker
 
 
-def test_c07_the_templates_own_refusal_is_400(strict):
+def test_a_templates_own_refusal_is_400(strict):
     error = refused(strict, {"role": "system", "content": "x"}, USER)
     assert "System role not supported" in error["message"]
     assert "Roles must alternate" in refused(strict, USER, USER)["message"]
     strict.chat([USER])
 
 
-def test_c05_arguments_reach_the_template_as_a_mapping(strict):
+def test_arguments_reach_the_template_as_a_mapping(strict):
     for given in ('{"city": "Oslo"}', {"city": "Oslo"}):
         call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": given}}
         assistant = {"role": "assistant", "content": "", "tool_calls": [call]}
@@ -157,11 +157,11 @@ def test_c05_arguments_reach_the_template_as_a_mapping(strict):
         assert text.endswith('[city=Oslo]{"city": "Oslo"}')
 
 
-def test_c09_template_that_prints_bos_gives_one(strict):
+def test_a_template_that_prints_the_start_token_gives_one(strict):
     assert strict.post("/tokenize", {"messages": [USER]}).json["tokens"].count(0) == 1
 
 
-def test_c13_model_without_a_template(tmp_path):
+def test_a_model_without_a_template_has_no_chats(tmp_path):
     folder = tmp_path / "base"
     shutil.copytree(TINY, folder)
     config = folder / "tokenizer_config.json"

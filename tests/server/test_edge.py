@@ -1,4 +1,4 @@
-"""The edge of HTTP: section X of the bug log, protocol versions, methods, broken bytes."""
+"""The edge of HTTP: limits, protocol versions, methods, broken bytes."""
 
 import contextlib
 import http.client
@@ -53,7 +53,7 @@ def error_of(data):
     ],
 )
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize"])
-def test_x01_broken_bodies(cpu, path, body):
+def test_broken_json_is_refused_on_every_endpoint(cpu, path, body):
     if "chat" in path:
         # Nothing but what is broken must be wrong.
         chat = rb'"messages":[{"role":"user","content":\1}]'
@@ -66,22 +66,22 @@ def test_x01_broken_bodies(cpu, path, body):
 
 
 @pytest.mark.parametrize("name", PATHS)
-def test_x01_nul_and_every_other_character_is_text(cpu, name):
+def test_nul_and_every_other_character_is_text(cpu, name):
     both(getattr(cpu, name), "a\0b\u2028\ufeff\U0010ffff")
 
 
-def test_x02_header_too_long(cpu):
+def test_a_header_that_is_too_long_is_431(cpu):
     request = b"GET /health HTTP/1.1\r\nHost: x\r\nX-Long: " + b"a" * 100_000 + b"\r\n\r\n"
     data = cpu.raw(request)
     assert status_of(data) == 431
     error_of(data)
 
 
-def test_x02_request_line_too_long(cpu):
+def test_a_request_line_that_is_too_long_is_431(cpu):
     assert status_of(cpu.raw(b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n")) == 431
 
 
-def test_x02_too_many_headers(cpu):
+def test_too_many_headers_are_refused(cpu):
     lines = b"".join(b"X-%d: 1\r\n" % i for i in range(5000))
     data = cpu.raw(b"GET /health HTTP/1.1\r\nHost: x\r\n" + lines + b"\r\n")
     assert status_of(data) in (400, 431)
@@ -89,7 +89,7 @@ def test_x02_too_many_headers(cpu):
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_x02_body_too_large(cpu, chunked):
+def test_a_body_that_is_too_large_is_413(cpu, chunked):
     def parts():
         yield b'{"prompt":"'
         for _ in range(9):
@@ -134,14 +134,14 @@ def test_bytes_that_are_no_request(cpu, garbage):
 
 @pytest.mark.parametrize("name", ["x", "", "llama-tied-bf16 ", "../x", "x" * 1024])
 @pytest.mark.parametrize("path", ASKED)
-def test_x06_unknown_model(cpu, path, name):
+def test_an_unknown_model_is_404(cpu, path, name):
     error = refused_twice(cpu, path, 404, **ASKED[path], model=name)
     assert (error["code"], error["param"]) == ("model_not_found", "model")
 
 
 @pytest.mark.parametrize("fields", [{}, {"model": None}, {"model": "llama-tied-bf16"}])
 @pytest.mark.parametrize("name", PATHS)
-def test_x06_missing_model_is_the_served_one(cpu, name, fields):
+def test_a_request_without_a_model_gets_the_served_one(cpu, name, fields):
     ask = getattr(cpu, name)
     assert both(ask, **fields)["model"] == "llama-tied-bf16"
     assert {event["model"] for event in ask(**fields, stream=True)} == {"llama-tied-bf16"}
@@ -268,7 +268,7 @@ def test_connection_is_kept_and_reused_after_everything(cpu):
     connection.close()
 
 
-def test_x05_keep_alive_outlasts_a_proxy():
+def test_keep_alive_outlasts_a_proxy():
     from ingle.server.connection import KEEPALIVE_S
 
     assert KEEPALIVE_S > 75

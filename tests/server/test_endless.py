@@ -1,4 +1,4 @@
-"""What is too large, never ends or takes long to read: cases X-02, X-05 and X-07 of the bug log."""
+"""What is too large, never ends or takes long to read."""
 
 import contextlib
 import http.client
@@ -81,7 +81,7 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize(("head", "part", "status"), ENDLESS.values(), ids=ENDLESS)
-def test_x02_what_never_ends_is_refused_soon(worker, head, part, status):
+def test_a_request_that_never_ends_is_refused_soon(worker, head, part, status):
     before = resident_bytes(worker)
     answer, sent = flood(worker, head, part, MOST_SENT_BYTES)
     assert answer, f"{sent} bytes and no answer"
@@ -92,7 +92,7 @@ def test_x02_what_never_ends_is_refused_soon(worker, head, part, status):
 
 
 @pytest.mark.parametrize(("start", "part"), [(b"", b"0"), (b"1;", b"x")], ids=["size", "extension"])
-def test_x02_chunks_without_contents_are_cut_off(worker, start, part):
+def test_chunks_without_contents_are_cut_off(worker, start, part):
     """The parser counts none of these bytes: there is no answer, but there is an end."""
     before = resident_bytes(worker)
     answer, sent = flood(worker, CHUNKED + start, part)
@@ -103,7 +103,7 @@ def test_x02_chunks_without_contents_are_cut_off(worker, start, part):
 
 
 @pytest.mark.parametrize("name", ["body", "chunks", "headers"])
-def test_x02_a_client_that_does_not_listen_fills_no_memory(worker, name):
+def test_a_client_that_does_not_listen_fills_no_memory(worker, name):
     head, part, _ = ENDLESS[name]
     before = resident_bytes(worker)
     flood(worker, head, part, reads=False)
@@ -184,7 +184,7 @@ def measured(worker, unit):
 
 
 @pytest.mark.parametrize("unit", LONG_RUNS.values(), ids=LONG_RUNS)
-def test_x07_a_long_run_is_linear_and_stalls_nobody(paced, unit):
+def test_a_long_run_is_linear_and_stalls_nobody(paced, unit):
     """Measured: up to 15 times what text costs, alone; quadratic is 10^5 times."""
     for _ in range(3):
         text_s, text_gap = measured(paced, WORDS)
@@ -196,7 +196,7 @@ def test_x07_a_long_run_is_linear_and_stalls_nobody(paced, unit):
 
 
 @pytest.mark.long
-def test_x05_connections_are_used_again_after_waiting(sim):
+def test_connections_are_reused_after_a_pause(sim):
     """After an answer, after a stream and after an error; 70 s at most, less than nginx waits."""
     asked = [
         ({"prompt": "x", "max_tokens": 1}, 200),
@@ -230,7 +230,7 @@ def use(connection, name, body, status):
     response.read()
 
 
-def test_x05_what_is_kept_is_kept_for_longer_than_any_proxy_waits(sim):
+def test_idle_connections_are_kept_longer_than_any_proxy_waits(sim):
     """The wait itself is in a long test."""
     request = http_request("POST", "/v1/completions", b'{"prompt":"x","max_tokens":1}')
     with sim.connect() as connection:

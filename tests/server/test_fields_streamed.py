@@ -1,4 +1,4 @@
-"""Prompts, limits and log-probabilities, plain and streamed: sections P and LP of the bug log."""
+"""Prompts, limits and log-probabilities, plain and streamed."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def ask(request, cpu):
     return getattr(cpu, request.param)
 
 
-def test_p02_each_form_of_prompt(cpu):
+def test_every_form_of_a_prompt_gives_the_same_answer(cpu):
     ids = cpu.post("/tokenize", {"prompt": "The quick"}).json["tokens"]
     fields = {"max_tokens": 6, "return_token_ids": True}
     one = both(cpu.complete, "The quick", **fields)["choices"]
@@ -50,7 +50,7 @@ def test_p02_each_form_of_prompt(cpu):
     assert both(cpu.complete, ["x", "The quick"], **fields)["choices"][1] == one[0] | {"index": 1}
 
 
-def test_p02_p03_choices_follow_the_order_of_prompts(cpu):
+def test_choices_follow_the_order_of_prompts(cpu):
     fields = {"n": 3, "temperature": 1, "seed": 5, "max_tokens": 6}
     prompts = [[5, 6, 7], [8, 9], [10]]
     answer = both(cpu.complete, prompts, **fields)
@@ -62,13 +62,13 @@ def test_p02_p03_choices_follow_the_order_of_prompts(cpu):
 
 
 @pytest.mark.parametrize("prompt", [[], [[]], [[1], []], [""], ["x", ""]])
-def test_p01_p02_prompts_of_nothing(cpu, prompt):
+def test_a_prompt_without_tokens_is_refused(cpu, prompt):
     body = {"prompt": prompt, "add_special_tokens": False}
     assert refused_twice(cpu, "/v1/completions", **body)["param"].startswith("prompt")
 
 
 @pytest.mark.parametrize("limit", [1, 3, 6])
-def test_p09_limit_within_the_reasoning_is_no_empty_success(thinker, limit):
+def test_a_limit_within_the_reasoning_ends_with_length(thinker, limit):
     answer = both(thinker.chat, max_tokens=None, max_completion_tokens=limit)
     [choice] = answer["choices"]
     assert choice["finish_reason"] == "length"
@@ -79,14 +79,14 @@ def test_p09_limit_within_the_reasoning_is_no_empty_success(thinker, limit):
     assert answer["usage"]["completion_tokens"] == limit
 
 
-def test_p09_with_room_for_it_the_answer_comes(thinker):
+def test_the_answer_follows_the_reasoning(thinker):
     [choice] = both(thinker.chat, max_tokens=None, max_completion_tokens=200)["choices"]
     message = choice["message"]
     assert (message["reasoning_content"], message["content"]) == ("let me see, why not", "Yes.")
     assert choice["finish_reason"] == "stop"
 
 
-def test_c15_both_names_of_reasoning_are_read(thinker):
+def test_reasoning_and_reasoning_content_are_both_read(thinker):
     """Our answers say `reasoning_content`; some clients send it back as `reasoning`."""
 
     def prompt_tokens(**thought):
@@ -102,7 +102,7 @@ def test_c15_both_names_of_reasoning_are_read(thinker):
     assert prompt_tokens(reasoning="", reasoning_content="") == without
 
 
-def test_p11_max_completion_tokens_wins(cpu):
+def test_max_completion_tokens_wins(cpu):
     for max_tokens in (None, 3, 9):
         fields = {"max_tokens": max_tokens, "max_completion_tokens": 5, "ignore_eos": True}
         answer = both(cpu.chat, **fields)
@@ -134,12 +134,12 @@ def test_p11_max_completion_tokens_wins(cpu):
         ("/v1/chat/completions", {"no_such_field": 1}),
     ],
 )
-def test_p12_what_is_not_honoured_is_refused_by_name(cpu, path, fields):
+def test_a_field_that_is_not_honoured_is_refused_by_name(cpu, path, fields):
     error = refused_twice(cpu, path, **ASKED[path] | fields)
     assert error["param"] == next(iter(fields))
 
 
-def test_p12_what_is_honoured_does_something(cpu):
+def test_echo_n_and_best_of_have_their_effect(cpu):
     text = text_of(cpu.complete, "The quick")
     assert text_of(cpu.complete, "The quick", echo=True) == "The quick" + text
     assert len(both(cpu.complete, n=3)["choices"]) == 3
@@ -151,16 +151,16 @@ def test_p12_what_is_honoured_does_something(cpu):
 
 @pytest.mark.parametrize("path", ASKED)
 @pytest.mark.parametrize("n", [0, -1, 129, 1_000_000, 2**63, 1.5, "2", True])
-def test_p13_n_out_of_range(cpu, path, n):
+def test_n_out_of_range_is_refused(cpu, path, n):
     assert refused_twice(cpu, path, **ASKED[path], n=n)["param"] == "n"
 
 
-def test_p13_prompts_times_choices_are_bounded(cpu):
+def test_prompts_times_choices_are_bounded(cpu):
     error = refused_twice(cpu, "/v1/completions", prompt=["x"] * 1000, n=128)
     assert error["param"] in ("n", "prompt")
 
 
-def test_lp02_zero_alternatives_are_not_none(cpu):
+def test_logprobs_zero_is_the_token_alone_and_not_off(cpu):
     found = both(cpu.complete, logprobs=0, max_tokens=4)["choices"][0]["logprobs"]
     one = both(cpu.complete, logprobs=1, max_tokens=4)["choices"][0]["logprobs"]
     assert found["token_logprobs"] == one["token_logprobs"]
@@ -192,7 +192,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_lp09_values_are_the_models_own(cpu, ask, change):
+def test_log_probs_are_the_models_own_whatever_the_sampling(cpu, ask, change):
     logged = {"logprobs": True, "top_logprobs": 3} if ask == cpu.chat else {"logprobs": 3}
     fields = {"allowed_token_ids": [298], "max_tokens": 3} | logged
     reference = values_of(both(ask, **fields))
@@ -200,7 +200,7 @@ def test_lp09_values_are_the_models_own(cpu, ask, change):
     assert values_of(both(ask, **fields | change)) == reference
 
 
-def test_s20_s21_a_stream_that_is_not_asked_tells_no_usage(thinker):
+def test_a_stream_has_no_usage_unless_asked(thinker):
     """Also where the parsers of reasoning stand between."""
     events = thinker.chat(stream=True, max_tokens=200)
     assert all(event["choices"] for event in events)

@@ -1,4 +1,4 @@
-"""Clients that leave, queues that are full, slow readers, signals: section E of the bug log."""
+"""Clients that leave, queues that are full, slow readers, signals."""
 
 import concurrent.futures
 import contextlib
@@ -54,7 +54,7 @@ def blocks_in_use(worker):
     return worker.metric("vllm:kv_cache_usage_perc")
 
 
-def test_e03_disconnect_frees_everything_at_once(slow):
+def test_a_disconnect_frees_everything_at_once(slow):
     connections = [send(slow, stream=bool(i % 2)) for i in range(6)]
     wait_for(lambda: slow.health()["in_system"] == 6, 5, lambda: str(slow.health()))
     assert blocks_in_use(slow) > 0
@@ -67,7 +67,7 @@ def test_e03_disconnect_frees_everything_at_once(slow):
 
 
 @pytest.mark.parametrize("reset", [False, True])
-def test_e03_disconnect_in_the_middle_of_a_stream(slow, reset):
+def test_a_disconnect_in_the_middle_of_a_stream_aborts_it(slow, reset):
     connection = slow.open_stream(**LONG)
     if reset:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -76,7 +76,7 @@ def test_e03_disconnect_in_the_middle_of_a_stream(slow, reset):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_e03_client_that_pipelines_without_end_is_noticed_when_it_leaves(slow, stream):
+def test_a_client_that_pipelines_without_end_is_noticed_when_it_leaves(slow, stream):
     connection = send(slow, stream=stream)
     wait_for(lambda: slow.health()["in_system"] == 1, 5, lambda: str(slow.health()))
     with contextlib.suppress(ConnectionError):
@@ -86,7 +86,7 @@ def test_e03_client_that_pipelines_without_end_is_noticed_when_it_leaves(slow, s
     wait_for(lambda: slow.health()["in_system"] == 0, 1, lambda: str(slow.health()))
 
 
-def test_e04_abort_while_queued(slow):
+def test_a_queued_request_can_be_aborted(slow):
     running = [send(slow) for _ in range(2)]
     wait_for(lambda: slow.health()["running"] == 2, 5, lambda: str(slow.health()))
     waiting = send(slow)
@@ -98,7 +98,7 @@ def test_e04_abort_while_queued(slow):
     slow.wait_until_idle()
 
 
-def test_e01_e02_equal_and_similar_request_ids(slow):
+def test_equal_and_similar_request_ids_stay_apart(slow):
     headers = {"X-Request-Id": "a"}
 
     def ask(**fields):
@@ -137,7 +137,7 @@ def test_full_queue_is_429_with_retry_after(slow):
         connection.close()
 
 
-def test_e16_lower_priority_numbers_run_first(slow):
+def test_lower_priority_numbers_run_first(slow):
     running = [send(slow) for _ in range(2)]
     wait_for(lambda: slow.health()["running"] == 2, 5, lambda: str(slow.health()))
     later = [send(slow, priority=5, max_tokens=200) for _ in range(2)]
@@ -154,7 +154,7 @@ def test_e16_lower_priority_numbers_run_first(slow):
         connection.close()
 
 
-def test_e07_neighbours_do_not_change_an_answer(cpu):
+def test_neighbours_do_not_change_an_answer(cpu):
     alone = cpu.complete(prompt="The quick brown fox", max_tokens=30)
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         others = [
@@ -168,7 +168,7 @@ def test_e07_neighbours_do_not_change_an_answer(cpu):
 
 
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 31, 32, 33, 100])
-def test_e06_cold_and_warm_answers_are_equal(cpu, length):
+def test_cold_and_warm_answers_are_equal(cpu, length):
     fields = {"prompt": [7 + i % 300 for i in range(length)], "max_tokens": 12, "logprobs": 2}
     cold, *warm = [cpu.complete(**fields) for _ in range(3)]
     for answer in warm:
@@ -177,7 +177,7 @@ def test_e06_cold_and_warm_answers_are_equal(cpu, length):
         assert cached == (length - 1) // 16 * 16, "the last token is always computed"
 
 
-def test_e08_a_salt_separates_cached_prefixes(cpu):
+def test_a_salt_separates_cached_prefixes(cpu):
     def cached(**fields):
         answer = cpu.complete(prompt=[9] * 64, max_tokens=1, **fields)
         return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
@@ -185,7 +185,7 @@ def test_e08_a_salt_separates_cached_prefixes(cpu):
     assert [cached(cache_salt="s1"), cached(cache_salt="s1"), cached(cache_salt="s2")] == [0, 48, 0]
 
 
-def test_e10_disconnect_keeps_the_cached_prefix(cpu):
+def test_a_disconnect_keeps_the_cached_prefix(cpu):
     prompt = [11 + i % 300 for i in range(200)]
     connection = cpu.open_stream(prompt=prompt, max_tokens=1500)
     connection.close()
@@ -194,7 +194,7 @@ def test_e10_disconnect_keeps_the_cached_prefix(cpu):
     assert usage["prompt_tokens_details"]["cached_tokens"] >= 192
 
 
-def test_e11_slow_reader_stalls_nobody_and_is_cut(sim):
+def test_a_slow_reader_stalls_nobody_and_is_cut(sim):
     # Nothing is read: the kernel's buffers fill, then ours to its bound, then the request ends.
     before = sim.metric("vllm:request_success_total")
     options = {"continuous_usage_stats": True, "include_usage": True}
@@ -251,7 +251,7 @@ def dechunk(data):
 
 
 @pytest.mark.parametrize("device", ["cpu", "sim"])
-def test_e13_idle_costs_nothing(device, request):
+def test_idle_costs_nothing(device, request):
     worker = request.getfixturevalue(device)
     worker.complete()
     worker.wait_until_idle()
@@ -263,7 +263,7 @@ def test_e13_idle_costs_nothing(device, request):
     assert voluntary_switches(pid) - switches <= 6
 
 
-def test_e09_health_is_false_while_a_step_hangs():
+def test_health_is_false_while_a_step_hangs():
     # A decode step of this profile takes seconds; after one of them work waits and nothing moves.
     with Worker("--device", "sim", "--sim-speed", "0.001", "--health-stall-s", "1") as worker:
         assert worker.get("/health").status == 200
@@ -302,7 +302,7 @@ def read_to_end(connection):
     return data
 
 
-def test_e12_sigterm_lets_running_requests_end():
+def test_sigterm_lets_running_requests_end():
     with Worker("--device", "sim") as worker:
         stream = worker.open_stream(**LONG | {"max_tokens": 200})
         plain = send(worker, max_tokens=200)
@@ -325,7 +325,7 @@ def test_e12_sigterm_lets_running_requests_end():
 
 
 @pytest.mark.parametrize("how", ["deadline", "second signal", "interrupt"])
-def test_e12_what_runs_at_the_deadline_is_told(how):
+def test_a_request_that_runs_at_the_shutdown_deadline_gets_an_error(how):
     timeout = "0.2" if how == "deadline" else "60"
     with Worker("--device", "sim", "--shutdown-timeout", timeout) as worker:
         stream = worker.open_stream(**LONG)

@@ -1,4 +1,4 @@
-"""Log-probabilities: section LP of the bug log."""
+"""Log-probabilities: their shapes, their values and what they belong to."""
 
 import math
 
@@ -20,7 +20,7 @@ def test_off_is_null(cpu):
     assert cpu.chat()["choices"][0].get("logprobs") is None
 
 
-def test_lp02_zero_is_the_token_alone(cpu):
+def test_logprobs_zero_is_the_token_alone(cpu):
     found = completion_logprobs(cpu, logprobs=0, max_tokens=4)
     assert len(found["token_logprobs"]) == 4
     assert all(value < 0 for value in found["token_logprobs"])
@@ -32,7 +32,7 @@ def test_lp02_zero_is_the_token_alone(cpu):
     assert reply.error["param"] == "top_logprobs"
 
 
-def test_lp08_legacy_shape(cpu):
+def test_completion_logprobs_have_the_legacy_shape(cpu):
     answer = cpu.complete(logprobs=3, max_tokens=6)
     found = answer["choices"][0]["logprobs"]
     assert set(found) == {"tokens", "token_logprobs", "top_logprobs", "text_offset"}
@@ -59,7 +59,7 @@ def test_chat_shape_and_true_bytes(cpu):
         assert sum(map(math.exp, values)) <= 1.0001
 
 
-def test_lp10_split_characters_stay_apart(cpu):
+def test_alternatives_that_are_parts_of_characters_stay_apart(cpu):
     # 85, 179, 343: byte tokens of broken characters, among whatever comes next.
     answer = cpu.complete(temperature=2, seed=3, logprobs=20, max_tokens=50)
     for top in answer["choices"][0]["logprobs"]["top_logprobs"]:
@@ -67,7 +67,7 @@ def test_lp10_split_characters_stay_apart(cpu):
 
 
 @pytest.mark.parametrize("stop", [None, "zzz never"])
-def test_lp07_streams_have_the_same_entries(cpu, stop):
+def test_streamed_log_probs_equal_the_plain_ones(cpu, stop):
     fields = {"logprobs": True, "top_logprobs": 3, "max_tokens": 15, "stop": stop}
     plain = cpu.chat(**fields)["choices"][0]["logprobs"]["content"]
     events = cpu.chat(**fields, stream=True)
@@ -84,7 +84,7 @@ def test_lp07_streams_have_the_same_entries(cpu, stop):
         assert [v for part in parts if part for v in part[name]] == values
 
 
-def test_lp09_they_are_the_models_own_whatever_the_sampling(cpu):
+def test_log_probs_are_the_models_own_whatever_the_sampling(cpu):
     fields = {"allowed_token_ids": [298], "logprobs": 0, "max_tokens": 3}
     reference = completion_logprobs(cpu, **fields)["token_logprobs"]
     for changed in ({"temperature": 0.1}, {"temperature": 1.5}, {"presence_penalty": 2}):
@@ -93,7 +93,7 @@ def test_lp09_they_are_the_models_own_whatever_the_sampling(cpu):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_lp04_echo_has_null_first(cpu, stream):
+def test_the_first_echoed_token_has_no_log_prob(cpu, stream):
     fields = {"prompt": "The quick brown", "echo": True, "logprobs": 1, "max_tokens": 2}
     ids = cpu.post("/tokenize", {"prompt": "The quick brown"}).json["tokens"]
     answer = cpu.complete(**fields, stream=stream)
@@ -120,7 +120,7 @@ def test_lm_eval_form(cpu):
             assert {len(v) for v in found.values()} == {len(prompt) + max_tokens}
 
 
-def test_lp06_each_entry_is_its_own_token(cpu):
+def test_each_log_prob_entry_is_its_own_token(cpu):
     prompt = "\n1 2 3 🙂 abc"
     answer = cpu.complete(prompt=prompt, echo=True, logprobs=1, max_tokens=0)
     found = answer["choices"][0]["logprobs"]

@@ -1,4 +1,4 @@
-"""Behind an nginx that buffers, as it does by default: case X-04 of the bug log.
+"""Behind an nginx that buffers, as it does by default.
 
 security/nginx.conf turns buffering off; here only our header says so. Needs nginx on the machine.
 """
@@ -61,7 +61,7 @@ def most_at_once(proxy, path, body):
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/responses"])
-def test_x04_streams_come_as_they_are_made(proxy, path):
+def test_streams_pass_nginx_as_they_are_made(proxy, path):
     body = {"max_tokens": 1500, "ignore_eos": True, "stream": True}
     if path == "/v1/responses":
         body = {"input": "x", "max_output_tokens": 1500, "stream": True, "seed": 2}
@@ -72,7 +72,7 @@ def test_x04_streams_come_as_they_are_made(proxy, path):
     assert most_at_once(proxy, path, body) < A_BUFFER, "no buffer was filled first"
 
 
-def test_x04_the_headers_are_there_and_the_stream_is_whole(proxy):
+def test_streams_behind_nginx_are_whole_and_have_their_headers(proxy):
     fields = {"prompt": "x", "max_tokens": 9, "temperature": 0}
     reply = proxy.worker.post("/v1/completions", fields | {"stream": True})
     assert reply.headers["X-Accel-Buffering"] == "no", "nginx takes it out of the answer"
@@ -83,7 +83,7 @@ def test_x04_the_headers_are_there_and_the_stream_is_whole(proxy):
     )
 
 
-def test_x04_without_the_header_nginx_does_hold_streams_back(tmp_path):
+def test_without_the_header_nginx_does_hold_streams_back(tmp_path):
     """So that the tests above can fail: the same proxy, told not to look at the header."""
     with Worker(*PACE) as worker:
         more = {"proxy_ignore_headers": "X-Accel-Buffering"}
@@ -94,7 +94,7 @@ def test_x04_without_the_header_nginx_does_hold_streams_back(tmp_path):
 
 
 @pytest.mark.long
-def test_x04_pings_pass_during_a_long_prefill(tmp_path):
+def test_pings_pass_during_a_long_prefill(tmp_path):
     with Worker("--device", "sim", "--sim-speed", "0.0001") as worker:
         proxy = buffering(worker, tmp_path)
         with proxy.connect() as connection:

@@ -1,4 +1,4 @@
-"""Forms and lengths of prompts, and limits: section P of the bug log."""
+"""Forms and lengths of prompts, and limits."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def refused(worker, path="/v1/completions", status=400, **body):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_p01_empty_text_starts_from_bos(cpu, stream):
+def test_an_empty_prompt_starts_from_the_begin_token(cpu, stream):
     assert text_of(cpu.complete(prompt="")) == text_of(cpu.complete(prompt=[0]))
     assert text_of(cpu.complete(prompt=[""])) == text_of(cpu.complete(prompt=""))
     cpu.complete(prompt="", stream=stream)
@@ -27,15 +27,15 @@ def test_p01_empty_text_starts_from_bos(cpu, stream):
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("prompt", [[], [[]], [[], [1]], [[1], []]])
-def test_p01_no_tokens_at_all_are_refused(cpu, prompt, stream):
+def test_a_prompt_without_tokens_is_refused(cpu, prompt, stream):
     assert refused(cpu, prompt=prompt, stream=stream)["param"].startswith("prompt")
 
 
-def test_p01_empty_text_without_bos_is_refused(cpu):
+def test_an_empty_prompt_without_a_begin_token_is_refused(cpu):
     assert refused(cpu, prompt="", add_special_tokens=False)["param"].startswith("prompt")
 
 
-def test_p02_ids_are_used_as_they_are(cpu):
+def test_token_ids_are_used_as_they_are(cpu):
     ids = cpu.post("/tokenize", {"prompt": "The quick brown"}).json["tokens"]
     assert ids[0] == 0
     texts = text_of(cpu.complete(prompt="The quick brown"))
@@ -46,14 +46,14 @@ def test_p02_ids_are_used_as_they_are(cpu):
     assert cpu.complete(prompt=ids[1:])["usage"]["prompt_tokens"] == len(ids) - 1
 
 
-def test_p02_choices_come_in_the_order_of_prompts(cpu):
+def test_choices_come_in_the_order_of_prompts(cpu):
     alone = [text_of(cpu.complete(prompt=p)) for p in ("one", "two", [5, 6])]
     assert [c["text"] for c in cpu.complete(prompt=["one", "two"])["choices"]] == alone[:2]
     assert cpu.complete(prompt=[[5, 6], [5, 6]])["choices"][1]["text"] == alone[2]
 
 
 @pytest.mark.parametrize("token", [388, 400, 511, 512, 2**31 - 1])
-def test_s18_ids_beyond_the_tokenizer_are_refused(cpu, token):
+def test_token_ids_beyond_the_tokenizer_are_refused(cpu, token):
     assert refused(cpu, prompt=[1, token])["param"].startswith("prompt")
     assert refused(cpu, prompt="x", allowed_token_ids=[token])["param"] == "allowed_token_ids[0]"
     assert refused(cpu, prompt="x", logit_bias={str(token): 1})["param"] == "logit_bias"
@@ -61,14 +61,14 @@ def test_s18_ids_beyond_the_tokenizer_are_refused(cpu, token):
     assert refused(cpu, "/detokenize", tokens=[token])["param"] == "tokens[0]"
 
 
-def test_s18_padded_rows_are_never_sampled(cpu):
+def test_rows_without_a_token_are_never_sampled(cpu):
     # 124 of the model's 512 rows have no token; a flat distribution would hit them soon.
     answer = cpu.complete(temperature=2, n=8, max_tokens=100, return_token_ids=True, seed=1)
     assert max(i for choice in answer["choices"] for i in choice["token_ids"]) < 388
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_p05_max_tokens_zero_does_the_prompt_only(cpu, stream):
+def test_max_tokens_zero_computes_the_prompt_only(cpu, stream):
     answer = cpu.complete(max_tokens=0, stream=stream)
     if stream:
         [choice] = [choice for event in answer for choice in event["choices"]]
@@ -82,7 +82,7 @@ def test_p05_max_tokens_zero_does_the_prompt_only(cpu, stream):
     )
 
 
-def test_p06_max_tokens_null_is_absent(cpu):
+def test_max_tokens_null_equals_absent(cpu):
     answer = both(cpu.complete, max_tokens=None, ignore_eos=True)
     assert answer["usage"]["completion_tokens"] == 16
 
@@ -90,7 +90,7 @@ def test_p06_max_tokens_null_is_absent(cpu):
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
 @pytest.mark.parametrize("max_tokens", [None, 1, 100])
-def test_p07_p08_p09_too_long_is_400_with_the_numbers(cpu, path, max_tokens, stream):
+def test_a_prompt_beyond_the_context_is_400_with_the_numbers(cpu, path, max_tokens, stream):
     body = {"stream": stream}
     if max_tokens is not None:
         body["max_tokens"] = max_tokens
@@ -105,7 +105,7 @@ def test_p07_p08_p09_too_long_is_400_with_the_numbers(cpu, path, max_tokens, str
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_p08_at_the_edge_of_the_context(cpu, stream):
+def test_prompt_and_answer_may_just_fill_the_context(cpu, stream):
     assert refused(cpu, prompt=[5] * CONTEXT, stream=stream)["code"] == "context_length_exceeded"
     one_left = {"prompt": [5] * (CONTEXT - 1), "ignore_eos": True, "stream": stream}
     assert refused(cpu, **one_left, max_tokens=2)["code"] == "context_length_exceeded"
@@ -115,13 +115,13 @@ def test_p08_at_the_edge_of_the_context(cpu, stream):
         assert answer["choices"][0]["finish_reason"] == "length"
 
 
-def test_p06_chat_without_max_tokens_takes_the_rest_of_the_context(sim):
+def test_chat_without_max_tokens_takes_the_rest_of_the_context(sim):
     answer = both(sim.chat, "x", max_tokens=None, ignore_eos=True)
     assert answer["usage"]["total_tokens"] == CONTEXT
     assert answer["choices"][0]["finish_reason"] == "length"
 
 
-def test_p10_nothing_is_cut_unless_asked(cpu):
+def test_no_prompt_is_cut_unless_asked(cpu):
     path, long = "/v1/completions", [5] * CONTEXT + [6, 7]
     error = refused_twice(cpu, path, prompt=long, max_tokens=4)
     assert error["code"] == "context_length_exceeded"
@@ -134,7 +134,7 @@ def test_p10_nothing_is_cut_unless_asked(cpu):
     assert error["param"] == "truncate_prompt_tokens"
 
 
-def test_p10_no_message_is_dropped_unless_asked(cpu):
+def test_no_message_is_dropped_unless_asked(cpu):
     question = {"role": "user", "content": "Why?"}
     messages = [{"role": "user", "content": "x " * CONTEXT}, question]
     error = refused_twice(cpu, "/v1/chat/completions", messages=messages, max_tokens=4)
@@ -146,7 +146,7 @@ def test_p10_no_message_is_dropped_unless_asked(cpu):
     assert text_of(cut) == text_of(alone)
 
 
-def test_p11_max_completion_tokens(cpu):
+def test_max_completion_tokens_wins_over_max_tokens(cpu):
     fields = {"max_tokens": None, "ignore_eos": True}
     assert cpu.chat(**fields, max_completion_tokens=5)["usage"]["completion_tokens"] == 5
     fields["max_tokens"] = 9
@@ -163,16 +163,16 @@ def test_p11_max_completion_tokens(cpu):
         {"no_such_field": 1},
     ],
 )
-def test_p12_what_is_not_honoured_is_refused_by_name(cpu, fields):
+def test_a_field_that_is_not_honoured_is_refused_by_name(cpu, fields):
     assert refused(cpu, prompt="x", **fields)["param"] == next(iter(fields))
 
 
 @pytest.mark.parametrize("n", [0, -1, 129, 1_000_000])
-def test_p13_n_out_of_range(cpu, n):
+def test_n_out_of_range_is_refused(cpu, n):
     assert refused(cpu, prompt="x", n=n)["param"] == "n"
 
 
-def test_p13_many_prompts_times_many_choices(cpu):
+def test_prompts_times_choices_are_bounded(cpu):
     assert refused(cpu, prompt=["x"] * 1000, n=128)["param"] in ("n", "prompt")
 
 
@@ -212,7 +212,7 @@ def test_tokenize_errors(cpu):
 
 
 @pytest.mark.parametrize("filler", ["a", " ", "\u0301", "🙂"])
-def test_x07_a_long_run_of_one_character_is_linear(cpu, filler):
+def test_tokenising_a_long_run_of_one_character_is_linear(cpu, filler):
     text = filler * (1_000_000 // len(filler.encode()))
     reply = cpu.post("/v1/completions", {"prompt": text})
     assert reply.status == 400

@@ -1,5 +1,5 @@
 """A model that recites: texts and tokens are known, so that nothing can be wrong in the same way
-twice. Sections S and LP of the bug log; each request is made plain and streamed.
+twice. Each request is made plain and streamed.
 """
 
 import itertools
@@ -59,7 +59,7 @@ def ask(request, worker):
     return getattr(worker, request.param)
 
 
-def test_s01_s03_characters_over_several_tokens_come_whole(ask, recital):
+def test_characters_over_several_tokens_are_sent_whole(ask, recital):
     pieces = recital.pieces["\1"]
     assert b"\x9f" in pieces, "characters are cut"
     answer = both(ask, "x\1", max_tokens=200)
@@ -70,7 +70,7 @@ def test_s01_s03_characters_over_several_tokens_come_whole(ask, recital):
 
 
 @pytest.mark.parametrize("cue", ["\1", "\3"])
-def test_s01_s03_s04_cut_anywhere_it_is_the_text_of_the_bytes(worker, recital, cue):
+def test_an_answer_cut_anywhere_is_the_text_of_its_bytes(worker, recital, cue):
     data = b""
     for count, piece in enumerate(recital.pieces[cue], 1):
         data += piece
@@ -79,7 +79,7 @@ def test_s01_s03_s04_cut_anywhere_it_is_the_text_of_the_bytes(worker, recital, c
         assert text_of(worker.chat, "x" + cue, max_tokens=count) == text
 
 
-def test_s03_log_probs_have_the_bytes_of_a_character_that_was_cut(worker, recital):
+def test_log_probs_keep_the_bytes_of_a_character_that_was_cut(worker, recital):
     cuts = 0
     for count in range(1, 40):
         data = b"".join(recital.pieces["\1"][:count])
@@ -95,7 +95,9 @@ def test_s03_log_probs_have_the_bytes_of_a_character_that_was_cut(worker, recita
     assert cuts, "the point of it"
 
 
-def test_s03_responses_and_the_python_api_drop_it_too(worker, recital, recital_folder):
+def test_responses_and_the_python_api_drop_a_character_that_was_cut(
+    worker, recital, recital_folder
+):
     limits = range(1, 24)
     texts = [shown_text(b"".join(recital.pieces["\1"][:count])) for count in limits]
     for count, text in zip(limits, texts, strict=True):
@@ -108,13 +110,13 @@ def test_s03_responses_and_the_python_api_drop_it_too(worker, recital, recital_f
             assert answer.outputs[0].text == text
 
 
-def test_s03_bad_bytes_do_not_mute_what_follows(ask):
+def test_invalid_bytes_do_not_mute_what_follows(ask):
     assert text_of(ask, "x\3", max_tokens=200) == BROKEN.decode(errors="replace")
 
 
 @pytest.mark.parametrize("cue", ["\1", "\2"])
 @pytest.mark.parametrize("length", [1, 2, 3, 7])
-def test_s07_s09_stops_are_left_out_or_kept_as_asked(ask, cue, length):
+def test_stops_are_left_out_or_kept_as_asked(ask, cue, length):
     text = {"\1": GERMAN, "\2": COUNT}[cue]
     for start in range(0, len(text) - length, 5):
         stop = text[start : start + length]
@@ -128,7 +130,7 @@ def test_s07_s09_stops_are_left_out_or_kept_as_asked(ask, cue, length):
         assert kept == text[: place + length], stop
 
 
-def test_s11_text_before_the_end_marker_is_all_there_is(ask):
+def test_an_answer_is_the_text_before_the_end_marker(ask):
     for cue, text in {"\6": "My turn.", "\2": COUNT, "\4": LOOKALIKE}.items():
         answer = both(ask, cue, max_tokens=100)
         assert answer["choices"][0]["finish_reason"] == "stop"
@@ -137,14 +139,14 @@ def test_s11_text_before_the_end_marker_is_all_there_is(ask):
     assert text_of(ask, "\4", max_tokens=100, stop=["<|im_end|>", "ten!"]) == LOOKALIKE
 
 
-def test_s13_users_stops_do_not_replace_the_models(ask):
+def test_a_users_stops_do_not_replace_the_models(ask):
     answer = both(ask, "\6", max_tokens=100, stop=["ZZZ"], stop_token_ids=[300])
     assert answer["choices"][0]["finish_reason"] == "stop"
     assert text_of(ask, "\6", max_tokens=100, stop=["ZZZ"]) == "My turn."
 
 
 @pytest.mark.parametrize("fields", [{}, {"temperature": 2, "seed": 1}, {"top_k": 1, "n": 3}])
-def test_s18_rows_without_a_token_are_never_chosen(ask, recital, fields):
+def test_rows_without_a_token_are_never_chosen(ask, recital, fields):
     fields = {"max_tokens": 30, "return_token_ids": True} | fields
     answer = both(ask, "\5", **fields)
     expected = [recital.id(piece) for piece in recital.pieces["\5"]] + [1]
@@ -154,7 +156,7 @@ def test_s18_rows_without_a_token_are_never_chosen(ask, recital, fields):
 
 @pytest.mark.parametrize("path", PATHS.values())
 @pytest.mark.parametrize("token", [1000, 1023, 1024, 2**31 - 1])
-def test_s18_ids_without_a_token_are_refused(worker, path, token):
+def test_token_ids_without_a_token_are_refused(worker, path, token):
     asked = {"prompt": "x", "messages": [{"role": "user", "content": "x"}]}
     key = "messages" if "chat" in path else "prompt"
     body = {key: asked[key]}
@@ -177,7 +179,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_s17_ids_are_those_of_hugging_face(cpu, text):
+def test_token_ids_are_those_of_hugging_face(cpu, text):
     """Behind a control token of the template too, and as a prompt; and the way back."""
     theirs = tokenizers.Tokenizer.from_file(str(TINY / "tokenizer.json"))
     ours = cpu.post("/tokenize", {"prompt": text}).json["tokens"]
@@ -198,7 +200,7 @@ def test_s17_ids_are_those_of_hugging_face(cpu, text):
     assert plain["usage"]["prompt_tokens"] == len(expected)
 
 
-def test_lp10_pieces_of_a_character_have_their_own_bytes(worker, recital):
+def test_log_prob_entries_of_parts_of_a_character_have_their_own_bytes(worker, recital):
     fields = {"logprobs": True, "top_logprobs": 3, "max_tokens": 200, "skip_special_tokens": True}
     entries = both(worker.chat, "\1", **fields)["choices"][0]["logprobs"]["content"]
     pieces = recital.pieces["\1"]
@@ -211,7 +213,7 @@ def test_lp10_pieces_of_a_character_have_their_own_bytes(worker, recital):
         assert tops[0] == bytes(entry["bytes"])
 
 
-def test_lp10_likely_pieces_are_told_apart(worker):
+def test_alternatives_that_are_parts_of_characters_are_told_apart(worker):
     fields = {"max_tokens": 1, "ignore_eos": True}
     top = both(worker.chat, "\7", **fields, logprobs=True, top_logprobs=4)
     [entry] = top["choices"][0]["logprobs"]["content"]
@@ -226,7 +228,7 @@ def test_lp10_likely_pieces_are_told_apart(worker):
         assert higher - lower == pytest.approx(1, abs=1e-4), "one apart, as their logits are"
 
 
-def test_lp08_legacy_arrays_belong_to_the_text(worker, recital):
+def test_legacy_logprobs_arrays_belong_to_the_text(worker, recital):
     answer = both(worker.complete, "\2", logprobs=2, max_tokens=100)
     found = answer["choices"][0]["logprobs"]
     pieces = [piece.decode() for piece in recital.pieces["\2"]]
@@ -238,11 +240,11 @@ def test_lp08_legacy_arrays_belong_to_the_text(worker, recital):
 
 
 @pytest.mark.parametrize("cue", ["\1", "\2"])
-def test_lp08_entries_of_a_text_that_a_stop_cut(worker, recital, cue):
+def test_a_stop_cuts_the_log_prob_entries_with_the_text(worker, recital, cue):
     stop = {"\1": "Straße", "\2": "five"}[cue]
     answer = both(worker.complete, cue, logprobs=1, max_tokens=100, stop=stop)
     [choice] = answer["choices"]
     assert len(choice["logprobs"]["tokens"]) == answer["usage"]["completion_tokens"]
     pieces = recital.pieces[cue][: answer["usage"]["completion_tokens"]]
     assert stop in b"".join(pieces).decode(errors="ignore")
-    assert stop not in b"".join(pieces[:-1]).decode(errors="ignore"), "S-08: up to the last of it"
+    assert stop not in b"".join(pieces[:-1]).decode(errors="ignore"), "no piece follows the stop"

@@ -1,4 +1,4 @@
-"""Sampling numbers: section N of the bug log."""
+"""Sampling numbers."""
 
 import concurrent.futures
 import json
@@ -23,7 +23,7 @@ def refused(worker, **body):
     return reply.error["param"].split("[")[0].split(".")[0]
 
 
-def test_n02_n03_logit_bias(cpu):
+def test_logit_bias_forces_and_bans_tokens(cpu):
     ids = {"return_token_ids": True}
     for temperature in (0, 1):
         biased = cpu.complete(**ids, logit_bias={"298": 100}, n=2, temperature=temperature)
@@ -36,7 +36,7 @@ def test_n02_n03_logit_bias(cpu):
 @pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e999"])
 @pytest.mark.parametrize("field", ["temperature", "top_p", "presence_penalty", "min_p"])
 @pytest.mark.parametrize("path", ASKED)
-def test_n04_not_a_finite_number(cpu, path, field, number):
+def test_numbers_that_are_not_finite_are_refused(cpu, path, field, number):
     body = json.dumps(ASKED[path] | {field: "here"}).encode()
     error = refused_bytes_twice(cpu, path, body.replace(b'"here"', number))
     if number == b"1e999":
@@ -45,13 +45,13 @@ def test_n04_not_a_finite_number(cpu, path, field, number):
         assert error["code"] == "invalid_json"
 
 
-def test_n05_zero_is_a_value(cpu):
+def test_zero_is_a_value_and_not_absent(cpu):
     zeros = {"temperature": 0, "top_k": 0, "seed": 0, "presence_penalty": 0, "min_p": 0}
     assert text_of(cpu.complete(**zeros)) == text_of(cpu.complete(**zeros))
     assert text_of(cpu.complete(**zeros)) == text_of(cpu.complete())
 
 
-def test_n06_top_k(cpu):
+def test_top_k_limits_and_its_off_values_are_off(cpu):
     fields = {"temperature": 1, "seed": 5}
     free = text_of(cpu.complete(**fields))
     for off in (-1, 0, 388, 100_000):
@@ -61,7 +61,7 @@ def test_n06_top_k(cpu):
 
 
 @pytest.mark.parametrize("seed", [0, -1, 7, 2**63 - 1, -(2**63)])
-def test_n07_same_seed_same_text_five_times_and_in_company(cpu, seed):
+def test_same_seed_same_text_five_times_and_in_company(cpu, seed):
     fields = {"temperature": 1, "seed": seed, "max_tokens": 12}
     alone = [text_of(cpu.complete(**fields)) for _ in range(5)]
     assert len(set(alone)) == 1
@@ -77,18 +77,18 @@ def test_n07_same_seed_same_text_five_times_and_in_company(cpu, seed):
     assert text_of(mine) == alone[0]
 
 
-def test_n07_seeds_beyond_64_bit_are_refused(cpu):
+def test_seeds_beyond_64_bit_are_refused(cpu):
     assert refused(cpu, seed=2**64) == "seed"
     assert refused(cpu, seed=-(2**63) - 1) == "seed"
 
 
-def test_n07_different_seeds_differ_and_greedy_ignores_them(cpu):
+def test_different_seeds_differ_and_greedy_ignores_them(cpu):
     sampled = {text_of(cpu.complete(temperature=1, seed=s, max_tokens=12)) for s in range(4)}
     assert len(sampled) == 4
     assert len({text_of(cpu.complete(seed=s)) for s in range(4)}) == 1
 
 
-def test_n08_choices_of_one_seed_differ_and_repeat(cpu):
+def test_choices_of_one_seed_differ_and_repeat(cpu):
     fields = {"temperature": 1, "seed": 7, "n": 3, "max_tokens": 12}
     texts = texts_of(cpu.complete(**fields))
     assert len(set(texts)) == 3
@@ -99,13 +99,13 @@ def test_unseeded_requests_differ(cpu):
     assert len({text_of(cpu.complete(temperature=1, max_tokens=12)) for _ in range(3)}) == 3
 
 
-def test_n10_defaults_are_shown(cpu):
+def test_sampling_defaults_are_shown(cpu):
     [card] = cpu.get("/v1/models").json["data"]
     assert card["default_sampling_params"]["temperature"] == 1.0
     assert "temperature 1" in cpu.summary
 
 
-def test_n11_penalties_change_greedy_text(cpu):
+def test_penalties_change_greedy_text(cpu):
     fields = {"max_tokens": 60, "ignore_eos": True}
     plain = text_of(cpu.complete(**fields))
     for penalty in (
@@ -120,7 +120,7 @@ def test_n11_penalties_change_greedy_text(cpu):
     assert refused(cpu, repetition_penalty=-1) == "repetition_penalty"
 
 
-def test_n13_allowed_token_ids(cpu):
+def test_allowed_token_ids_are_checked_and_honoured(cpu):
     assert refused(cpu, allowed_token_ids=[]) == "allowed_token_ids"
     assert refused(cpu, allowed_token_ids=[388]) == "allowed_token_ids"
     before = text_of(cpu.complete(max_tokens=30))
@@ -133,7 +133,7 @@ def test_n13_allowed_token_ids(cpu):
         assert text_of(neighbour.result()) == before
 
 
-def test_n14_at_least_one_token_is_left(cpu):
+def test_top_p_and_min_p_always_leave_one_token(cpu):
     assert refused(cpu, top_p=0) == "top_p"
     greedy = text_of(cpu.complete())
     assert text_of(cpu.complete(temperature=2, min_p=1, seed=1)) == greedy

@@ -1,4 +1,4 @@
-"""Sampling numbers on both endpoints, plain and streamed: section N of the bug log."""
+"""Sampling numbers on both endpoints, plain and streamed."""
 
 import concurrent.futures
 
@@ -34,7 +34,7 @@ def refused(ask, cpu):
     return refuse
 
 
-def test_n02_n03_bias_holds_for_every_choice(ask):
+def test_logit_bias_holds_for_every_choice(ask):
     for temperature in (0, 1):
         fields = {"temperature": temperature, "seed": 3}
         liked = ids_of(ask, **fields, logit_bias={"298": 100}, n=3)
@@ -47,7 +47,7 @@ def test_n02_n03_bias_holds_for_every_choice(ask):
         assert not banned & {token for ids in held for token in ids}
 
 
-def test_n05_zero_is_a_value(ask):
+def test_zero_is_a_value_and_not_absent(ask):
     greedy = ids_of(ask, max_tokens=12)
     zeros = {"temperature": 0, "top_k": 0, "seed": 0, "presence_penalty": 0, "min_p": 0}
     assert ids_of(ask, max_tokens=12, **zeros) == greedy
@@ -58,7 +58,7 @@ def test_n05_zero_is_a_value(ask):
     assert sampled != greedy
 
 
-def test_n06_top_k(ask, refused):
+def test_top_k_limits_and_its_off_values_are_off(ask, refused):
     fields = {"temperature": 1, "seed": 5}
     free = ids_of(ask, **fields)
     for off in (-1, 0, 388, 100_000, None):
@@ -69,7 +69,7 @@ def test_n06_top_k(ask, refused):
 
 
 @pytest.mark.parametrize("seed", [0, -1, 7, 2**63 - 1, -(2**63)])
-def test_n07_same_seed_same_text_alone_and_in_company(ask, cpu, seed):
+def test_same_seed_same_text_alone_and_in_company(ask, cpu, seed):
     fields = {"temperature": 1, "seed": seed, "max_tokens": 12}
     alone = both(ask, **fields)
     assert all(both(ask, **fields)["choices"] == alone["choices"] for _ in range(4))
@@ -84,18 +84,18 @@ def test_n07_same_seed_same_text_alone_and_in_company(ask, cpu, seed):
             other.result()
 
 
-def test_n07_seeds_beyond_64_bit(refused):
+def test_seeds_beyond_64_bit_are_refused(refused):
     assert refused(seed=2**64) == refused(seed=2**63) == refused(seed=-(2**63) - 1) == "seed"
     assert refused(seed=1.5) == refused(seed="7") == "seed"
 
 
-def test_n07_seeds_change_samples_and_nothing_greedy(ask):
+def test_seeds_change_samples_and_nothing_greedy(ask):
     sampled = {tuple(ids_of(ask, temperature=1, seed=s, max_tokens=12)[0]) for s in (0, 1, -1)}
     assert len(sampled) == 3
     assert len({tuple(ids_of(ask, seed=seed)[0]) for seed in (0, 1, -1)}) == 1
 
 
-def test_n08_choices_of_one_seed_differ_and_repeat(ask):
+def test_choices_of_one_seed_differ_and_repeat(ask):
     fields = {"temperature": 1, "seed": 7, "max_tokens": 12}
     three = ids_of(ask, **fields, n=3)
     assert len(set(map(tuple, three))) == 3
@@ -104,7 +104,7 @@ def test_n08_choices_of_one_seed_differ_and_repeat(ask):
     assert ids_of(ask, **fields) == three[:1]
 
 
-def test_n11_penalties_change_what_is_greedy(ask, refused):
+def test_penalties_change_greedy_text(ask, refused):
     fields = {"max_tokens": 60, "ignore_eos": True}
     plain = ids_of(ask, **fields)
     for penalty in ("repetition_penalty", "presence_penalty", "frequency_penalty"):
@@ -144,7 +144,7 @@ def two_letters(tmp_path_factory):
         ({"presence_penalty": -2, "frequency_penalty": -2}, "AAAAAA"),
     ],
 )
-def test_n11_penalties_count_what_was_said_not_the_prompt(
+def test_presence_and_frequency_penalties_count_the_answer_not_the_prompt(
     two_letters, name, cue, penalty, expected
 ):
     answer = both(getattr(two_letters, name), cue + "A", max_tokens=6, **penalty)
@@ -152,7 +152,7 @@ def test_n11_penalties_count_what_was_said_not_the_prompt(
 
 
 @pytest.mark.parametrize("name", PATHS)
-def test_n11_repetition_counts_the_prompt_too(two_letters, name):
+def test_repetition_penalty_counts_the_prompt_too(two_letters, name):
     # 10 / 1.2 = 8.3 is less than 9; with both in the prompt the larger stays the larger.
     for prompt, expected in {LIKES_A: "AB", "A": "BA", "B": "AA", "AB": "AA"}.items():
         answer = both(getattr(two_letters, name), prompt, max_tokens=2, repetition_penalty=1.2)
@@ -179,7 +179,7 @@ def penalised(*arguments):
     return [answer["choices"] for answer in answers], count
 
 
-def test_n12_preemption_forgets_no_penalty():
+def test_preemption_forgets_no_penalty():
     undisturbed, none = penalised()
     # 16 blocks of 16 tokens for four answers of 12 blocks each.
     disturbed, some = penalised("--kv-cache-memory-bytes", 262144)
@@ -188,7 +188,7 @@ def test_n12_preemption_forgets_no_penalty():
     assert disturbed == undisturbed
 
 
-def test_n13_allowed_ids_and_bad_words_at_the_edge(cpu, ask, refused):
+def test_allowed_token_ids_and_bad_words_are_checked_and_honoured(cpu, ask, refused):
     steady = {"max_tokens": 40, "ignore_eos": True}
     before = both(cpu.complete, "steady", **steady)
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
@@ -208,7 +208,7 @@ def test_n13_allowed_ids_and_bad_words_at_the_edge(cpu, ask, refused):
         assert whole(plain.result()) == joined(streamed.result()) == whole(before)
 
 
-def test_n14_one_token_is_always_left(ask, refused):
+def test_top_p_and_min_p_always_leave_one_token(ask, refused):
     assert refused(top_p=0) == refused(top_p=-0.1) == refused(top_p=1.01) == "top_p"
     assert refused(min_p=1.01) == refused(min_p=-0.1) == "min_p"
     greedy = ids_of(ask)
@@ -222,7 +222,7 @@ def test_n14_one_token_is_always_left(ask, refused):
         assert ids_of(ask, temperature=2, seed=1, **fields) == greedy
 
 
-def test_n14_any_top_p_above_zero_is_served(ask):
+def test_any_top_p_above_zero_is_served(ask):
     assert ids_of(ask, temperature=2, seed=1, top_p=1e-300) == ids_of(ask)
 
 
@@ -246,7 +246,7 @@ OURS = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_
     [((), THEIRS, OURS), (("--generation-config", "none"), OURS, THEIRS)],
     ids=["auto", "none"],
 )
-def test_n10_defaults_are_those_that_are_shown(folder, arguments, defaults, others):
+def test_sampling_defaults_are_those_that_are_shown(folder, arguments, defaults, others):
     with Worker("--device", "cpu", *arguments, model=folder) as worker:
         [card] = worker.get("/v1/models").json["data"]
         assert card["default_sampling_params"] == pytest.approx(defaults)
@@ -257,7 +257,7 @@ def test_n10_defaults_are_those_that_are_shown(folder, arguments, defaults, othe
             unsaid = ids_of(ask, "x", **fields, temperature=None)
             assert unsaid == ids_of(ask, "x", **fields, **defaults)
             assert unsaid != ids_of(ask, "x", **fields, **others)
-            # Each field alone is the default's, unless it is said; zero is said (N-05, N-06).
+            # Each field alone is the default's, unless it is said; zero is said.
             for name, value in others.items():
                 said = ids_of(ask, "x", **fields, **{"temperature": None, name: value})
                 assert said == ids_of(ask, "x", **fields, **defaults | {name: value})
@@ -268,7 +268,7 @@ def test_n10_defaults_are_those_that_are_shown(folder, arguments, defaults, othe
 
 
 @pytest.mark.parametrize("default", [0, 1])
-def test_n05_n06_n10_zero_is_off_whoever_says_it(tmp_path, default):
+def test_top_k_zero_is_off_in_requests_and_in_defaults(tmp_path, default):
     recital = Recital()
     recital.prefer(b"x", b"A", 5)
     model = recital.save(tmp_path / "model", top_k=default, temperature=1.0, top_p=1.0)

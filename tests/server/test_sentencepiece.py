@@ -1,5 +1,5 @@
 """A SentencePiece tokenizer over HTTP: spaces inside tokens, a space before the text, bytes for
-what has no token. Sections S and LP of the bug log; each request is made plain and streamed.
+what has no token. Each request is made plain and streamed.
 """
 
 import itertools
@@ -121,7 +121,7 @@ def reference(folder):
     return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
-def test_s15_s16_an_answer_goes_on_exactly_where_the_prompt_ends(worker, reference):
+def test_an_answer_goes_on_exactly_where_the_prompt_ends(worker, reference):
     for cue, pieces in zip("\1\2\3\4", TEXTS, strict=False):
         prompt = f"Say{cue}"
         answer = both(worker.complete, prompt, max_tokens=30, return_token_ids=True)
@@ -138,7 +138,7 @@ def test_s15_s16_an_answer_goes_on_exactly_where_the_prompt_ends(worker, referen
     assert text_of(worker.complete, "x\3", max_tokens=30) == "no leading"
 
 
-def test_s15_each_event_adds_whole_characters(worker):
+def test_each_event_adds_whole_characters(worker):
     events = worker.complete("x\4", max_tokens=30, stream=True)
     texts = [event["choices"][0]["text"] for event in events]
     assert texts == ["🙂", " ok", ""]
@@ -157,7 +157,7 @@ def test_bad_words_see_spaces_inside_tokens(worker):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_s04_broken_utf8_at_high_temperature(worker, seed):
+def test_invalid_utf8_streams_as_the_plain_text(worker, seed):
     # Nothing is likelier than anything else after this, until a text's own token comes.
     fields = {"max_tokens": 400, "temperature": 2, "seed": seed, "ignore_eos": True}
     fields |= {"logit_bias": {str(token): -100 for token in range(len(SPECIAL))}}
@@ -190,7 +190,7 @@ ARGUMENTS = '{"city": "Bonn"}'
         ("</tool_call>", "stop", REASONED, ARGUMENTS),
     ],
 )
-def test_s14_stops_come_before_the_parsers(worker, stop, reason, message, arguments):
+def test_stops_come_before_the_parsers(worker, stop, reason, message, arguments):
     answer = both(worker.chat, "Go\5", max_tokens=100, tools=[TOOL], stop=[stop])
     [choice] = answer["choices"]
     assert choice["finish_reason"] == reason
@@ -200,7 +200,7 @@ def test_s14_stops_come_before_the_parsers(worker, stop, reason, message, argume
     assert {name: choice["message"].get(name) for name in message} == message
 
 
-def test_s14_a_limit_comes_before_the_parsers_too(worker):
+def test_a_limit_comes_before_the_parsers(worker):
     fields = {"tools": [TOOL], "stop": ["never comes"]}
     cut = set()
     for limit in range(1, len(CALLED) + 2):
@@ -215,7 +215,7 @@ def test_s14_a_limit_comes_before_the_parsers_too(worker):
 
 
 @pytest.mark.parametrize("prompt", [DIGITS, "\n\n7", "1 2\n", " 5", "5", "é\n1"])
-def test_lp06_each_entry_is_its_own_token(worker, reference, prompt):
+def test_each_log_prob_entry_is_its_own_token(worker, reference, prompt):
     encoded = reference.encode(prompt)
     for form in (prompt, encoded.ids):
         answer = both(worker.complete, form, max_tokens=0, echo=True, logprobs=1)

@@ -1,4 +1,4 @@
-"""Streams say exactly what plain answers say: section S of the bug log, sent over real HTTP.
+"""Streams say exactly what plain answers say, over real HTTP.
 
 The sim device recites English, the tiny model on the CPU utters broken UTF-8: both matter here.
 """
@@ -39,12 +39,12 @@ def text_of(plain):
 
 
 @pytest.mark.parametrize("max_tokens", [1, 2, 60])
-def test_s01_s03_joined_deltas_equal_the_plain_text(ask, max_tokens):
+def test_joined_deltas_equal_the_plain_text(ask, max_tokens):
     both(ask, max_tokens=max_tokens)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_s04_invalid_utf8_at_high_temperature(ask, seed):
+def test_invalid_utf8_streams_as_the_plain_text(ask, seed):
     plain, _ = both(ask, max_tokens=300, temperature=2, seed=seed)
     text_of(plain).encode()
 
@@ -53,7 +53,7 @@ def test_events_have_one_form(ask):
     events = ask(stream=True, max_tokens=20)
     assert len({(e["id"], e["object"], e["created"], e["model"]) for e in events}) == 1
     choices = [choice for event in events for choice in event["choices"]]
-    assert all(len(event["choices"]) == 1 for event in events), "S-20: no usage event unasked"
+    assert all(len(event["choices"]) == 1 for event in events), "no usage event unasked"
     assert all("usage" not in event or event["usage"] is None for event in events)
     assert [c["finish_reason"] for c in choices[:-1]] == [None] * (len(choices) - 1)
     assert choices[-1]["finish_reason"] == "length"
@@ -69,7 +69,7 @@ def test_role_rides_on_the_first_text(worker):
     assert not any("role" in delta for delta in deltas[1:])
 
 
-def test_s07_s10_stop_is_never_sent_wherever_it_falls(ask, worker):
+def test_a_stop_is_never_sent_wherever_it_falls(ask, worker):
     text = text_of(ask(max_tokens=60))
     # Every place and several lengths: within tokens, over two tokens, over many.
     for start in range(1, len(text) - 9, 4):
@@ -82,7 +82,7 @@ def test_s07_s10_stop_is_never_sent_wherever_it_falls(ask, worker):
             assert whole(plain) == {0: (expected, ["stop"])}, repr(stop)
 
 
-def test_s08_s09_nothing_after_the_stop_and_usage_up_to_it(sim):
+def test_nothing_follows_the_stop_and_usage_ends_with_it(sim):
     text = text_of(sim.complete(max_tokens=60))
     stop = text[20:24]
     plain, _ = both(sim.complete, max_tokens=60, stop=stop)
@@ -109,17 +109,17 @@ def test_first_of_several_overlapping_stops_wins(sim):
 
 @pytest.mark.parametrize("stop", ["", [""], ["a", ""]])
 @pytest.mark.parametrize("path", ASKED)
-def test_s12_empty_stop_is_refused(worker, path, stop):
+def test_an_empty_stop_is_refused(worker, path, stop):
     assert refused_twice(worker, path, **ASKED[path], stop=stop)["param"].startswith("stop")
 
 
 @pytest.mark.parametrize("stop", [None, []])
-def test_s12_no_stop_is_none(ask, stop):
+def test_stop_null_and_an_empty_list_are_no_stop(ask, stop):
     plain, _ = both(ask, stop=stop)
     assert text_of(plain) == text_of(ask())
 
 
-def test_s11_s13_user_stops_are_added_to_the_end_of_text(cpu):
+def test_user_stops_are_added_to_the_end_of_text(cpu):
     # Only the end-of-text id can be sampled: without the user's stop or with it, the answer ends.
     for stop in (None, ["ZZZ"]):
         plain, events = both(cpu.chat, allowed_token_ids=[1], max_tokens=5, stop=stop)
@@ -181,12 +181,12 @@ def test_token_ids_in_stop_are_checked(cpu, path, stream):
         assert (reply.status, reply.error["param"]) == (400, name), stop
 
 
-def test_s16_leading_space_is_kept(cpu):
+def test_a_leading_space_is_kept(cpu):
     plain, _ = both(cpu.complete, allowed_token_ids=[298], max_tokens=2)
     assert text_of(plain) == " b b"
 
 
-def test_s19_s22_n_choices_keep_their_index(ask):
+def test_n_choices_keep_their_index(ask):
     plain, events = both(ask, n=3, temperature=1, seed=7, max_tokens=10, ignore_eos=True)
     assert [choice["index"] for choice in plain["choices"]] == [0, 1, 2]
     assert sorted({c["index"] for e in events for c in e["choices"]}) == [0, 1, 2]
@@ -195,12 +195,12 @@ def test_s19_s22_n_choices_keep_their_index(ask):
     assert plain["usage"]["completion_tokens"] == 30
 
 
-def test_s22_usage_with_n_and_stop(sim):
+def test_usage_with_n_and_stop_is_the_plain_answers(sim):
     stop = text_of(sim.complete(max_tokens=60))[15:18]
     both(sim.complete, n=3, max_tokens=60, stop=stop)
 
 
-def test_s21_usage_has_its_own_event(ask):
+def test_usage_has_its_own_event(ask):
     events = ask(stream=True, stream_options={"include_usage": True}, max_tokens=3)
     assert [bool(event["choices"]) for event in events] == [True] * (len(events) - 1) + [False]
     assert all(event["usage"] is None for event in events[:-1])
@@ -216,7 +216,7 @@ def test_continuous_usage(ask):
 
 
 @pytest.mark.parametrize("fields", [{"n": 0}, {"max_tokens": 5000}, {"prompt": [999]}])
-def test_s25_s26_errors_come_before_the_stream(worker, fields):
+def test_errors_come_before_the_stream(worker, fields):
     body = {"prompt": "x", "stream": True} | fields
     reply = worker.post("/v1/completions", body)
     assert reply.status == 400
@@ -233,7 +233,7 @@ def test_stream_headers(worker):
     assert parse_events(reply.body)
 
 
-def test_p03_prompts_times_n(worker):
+def test_prompts_times_n_choices_are_indexed_in_order(worker):
     plain, _ = both(worker.complete, prompt=["a", "b"], n=2, temperature=1, seed=3)
     assert [choice["index"] for choice in plain["choices"]] == [0, 1, 2, 3]
 

@@ -1,4 +1,4 @@
-"""Structured output: section G of the bug log, on models whose random weights know no JSON."""
+"""Structured output on models whose random weights know no JSON."""
 
 import json
 import threading
@@ -85,7 +85,7 @@ def test_guided_forms(cpu):
         assert_fits(answer["choices"][0]["text"])
 
 
-def test_g05_json_object_ends_or_is_cut_but_never_fills_up_with_space(cpu):
+def test_json_object_never_fills_up_with_white_space(cpu):
     for seed in range(4):
         answer = cpu.chat(
             temperature=1, seed=seed, max_tokens=200, response_format={"type": "json_object"}
@@ -106,11 +106,11 @@ def test_g05_json_object_ends_or_is_cut_but_never_fills_up_with_space(cpu):
         ({"guided_json": {"$ref": "http://127.0.0.1:1/x"}}, "guided_json"),
     ],
 )
-def test_g01_what_cannot_be_enforced_is_refused(cpu, fields, param):
+def test_schemas_that_cannot_be_enforced_are_refused(cpu, fields, param):
     assert refused(cpu, **fields)["param"] == param
 
 
-def test_g01_refusals_name_the_place_in_the_schema(cpu):
+def test_refusals_of_schemas_name_the_place(cpu):
     schema = {"type": "object", "properties": {"x": {"type": "array", "uniqueItems": True}}}
     message = refused(cpu, guided_json=schema)["message"]
     assert message.startswith("guided_json: properties.x.uniqueItems: true cannot be enforced")
@@ -138,24 +138,24 @@ def test_an_answer_of_json_ends_with_its_last_brace(cpu):
 @pytest.mark.parametrize(
     "regex", ["a**b(", "(", "a)", "(?<=a)b", "(?=a)", "[", "a{3,1}", r"(a)\1", "", "a" * 20_000]
 )
-def test_g02_bad_regexes(cpu, regex):
+def test_bad_regexes_are_refused(cpu, regex):
     assert refused(cpu, guided_regex=regex)["param"] == "guided_regex"
     assert refused(cpu, guided_json={"type": "string", "pattern": regex or 5})["param"]
 
 
-def test_g02_nested_quantifiers_cost_nothing(cpu):
+def test_nested_quantifiers_cost_nothing(cpu):
     for regex in ("(a*)*b", "((a{1,50}){1,50}){1,50}", "(.*a){40}"):
         cpu.complete(guided_regex=regex, max_tokens=3)
 
 
-def test_g06_escapes_are_possible(cpu):
+def test_json_strings_may_have_escapes(cpu):
     schema = {"type": "object", "properties": {"a": {"const": 'q"\\/\n'}}, "required": ["a"]}
     schema["additionalProperties"] = False
     text = cpu.complete(guided_json=schema, max_tokens=100)["choices"][0]["text"]
     assert json.loads(text) == {"a": 'q"\\/\n'}
 
 
-def test_g07_rows_beyond_the_tokenizer_are_banned(cpu):
+def test_rows_without_a_token_are_banned_under_a_grammar(cpu):
     # The model has 512 rows, the tokenizer 388 entries.
     for seed in range(4):
         answer = cpu.complete(
@@ -165,7 +165,7 @@ def test_g07_rows_beyond_the_tokenizer_are_banned(cpu):
         assert max(answer["choices"][0]["token_ids"]) < 388
 
 
-def test_g08_positions_are_per_choice(cpu):
+def test_each_choice_has_its_own_place_in_the_grammar(cpu):
     fields = {"response_format": FORMAT, "temperature": 1, "seed": 5, "max_tokens": WHOLE}
     for prompt in (["one", "two"], "one"):
         answer = cpu.complete(prompt, **fields, n=2, logit_bias={"40": 1})
@@ -174,7 +174,7 @@ def test_g08_positions_are_per_choice(cpu):
             assert_fits(choice["text"])
 
 
-def test_g09_cut_by_max_tokens_stop_and_with_logprobs(cpu):
+def test_limits_stops_and_logprobs_work_under_a_grammar(cpu):
     fields = {"response_format": FORMAT, "temperature": 1, "seed": 5}
     whole_text = cpu.complete(**fields, max_tokens=WHOLE)["choices"][0]["text"]
     cut = cpu.complete(**fields, max_tokens=3)["choices"][0]
@@ -358,7 +358,7 @@ def test_none_keeps_the_tools_out_of_the_prompt(hermes):
         ({"type": "object", "not": {}}, "required"),
     ],
 )
-def test_g04_bad_tool_schemas(hermes, parameters, choice):
+def test_bad_tool_schemas_are_refused(hermes, parameters, choice):
     tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
     error = refused(hermes, tools=[tool], tool_choice=choice)
     assert error["param"] == "tools"

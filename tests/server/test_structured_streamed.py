@@ -1,4 +1,4 @@
-"""Structured output on both endpoints, plain and streamed: section G of the bug log."""
+"""Structured output on both endpoints, plain and streamed."""
 
 import concurrent.futures
 import json
@@ -38,7 +38,7 @@ def texts(answer):
     return [text for text, _ in whole(answer).values()]
 
 
-def test_g01_what_cannot_be_enforced_is_refused(refused):
+def test_schemas_that_cannot_be_enforced_are_refused(refused):
     for schema in (
         {"type": "string", "not": {"const": "x"}},
         {"type": "array", "uniqueItems": True},
@@ -58,7 +58,7 @@ BAD_REGEXES = ["a**b(", "(", "a)", "(?<=a)b", "(?=a)", "[", "a{3,1}", r"(a)\1", 
 
 
 @pytest.mark.parametrize("regex", BAD_REGEXES)
-def test_g02_bad_regexes(cpu, refused, regex):
+def test_bad_regexes_are_refused(cpu, refused, regex):
     stream = cpu.open_stream(max_tokens=2000)
     with stream:
         assert refused(guided_regex=regex)["param"] == "guided_regex"
@@ -70,7 +70,7 @@ def test_g02_bad_regexes(cpu, refused, regex):
 
 
 @pytest.mark.parametrize("regex", ["(a*)*b", "((a{1,50}){1,50}){1,50}", "(.*a){40}", "(a|aa)+$"])
-def test_g02_nested_quantifiers_cost_nothing(ask, regex):
+def test_nested_quantifiers_cost_nothing(ask, regex):
     began = time.monotonic()
     both(ask, guided_regex=regex, max_tokens=3)
     assert time.monotonic() - began < 10
@@ -91,13 +91,13 @@ def nested(depth):
         {"type": "object", "properties": {f"p{i}": {} for i in range(2000)}},
     ],
 )
-def test_g03_bad_schemas(refused, schema):
+def test_bad_schemas_are_refused(refused, schema):
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
     assert refused(response_format=form)["param"] == "response_format"
     assert refused(guided_json=schema)["param"] == "guided_json"
 
 
-def test_g03_deep_schemas_up_to_a_bound(ask):
+def test_deep_schemas_are_served_up_to_a_bound(ask):
     schema = json.loads(nested(40))
     [text] = texts(both(ask, guided_json=schema, max_tokens=20, temperature=1, seed=1))
     assert text.startswith("[")
@@ -105,7 +105,7 @@ def test_g03_deep_schemas_up_to_a_bound(ask):
 
 @pytest.mark.parametrize("depth", [120, 2000, 100_000])
 @pytest.mark.parametrize("path", ASKED)
-def test_g03_deep_schemas(cpu, path, depth):
+def test_schemas_that_are_too_deep_are_refused(cpu, path, depth):
     asked = json.dumps(ASKED[path] | {"guided_json": "here"}).encode()
     for schema in (nested(depth), json.dumps(nested(depth))):
         body = asked.replace(b'"here"', schema.encode())
@@ -115,12 +115,12 @@ def test_g03_deep_schemas(cpu, path, depth):
 @pytest.mark.parametrize(
     "lark", ["start: missing", 'begin: "x"', "", "start: " + "(" * 5000, "start: @x", "%json {"]
 )
-def test_g03_bad_grammars(refused, lark):
+def test_bad_grammars_are_refused(refused, lark):
     assert refused(guided_grammar=lark)["param"] == "guided_grammar"
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_g03_other_requests_go_on(ask, cpu, refused, stream):
+def test_refused_schemas_disturb_no_other_request(ask, cpu, refused, stream):
     steady = {"max_tokens": 300, "ignore_eos": True}
     reference = whole(both(ask, **steady))
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
@@ -132,7 +132,7 @@ def test_g03_other_requests_go_on(ask, cpu, refused, stream):
         assert (joined if stream else whole)(other.result()) == reference
 
 
-def test_g03_large_schemas_are_served(ask):
+def test_large_schemas_are_served(ask):
     schema = {"type": "object", "properties": {f"p{i}": {"type": "boolean"} for i in range(1000)}}
     for closed in (True, False):
         schema["additionalProperties"] = not closed
@@ -162,7 +162,7 @@ def hermes(tmp_path_factory):
         ({"type": "object", "not": {}}, "required"),
     ],
 )
-def test_g04_bad_tool_schemas(hermes, parameters, choice):
+def test_bad_tool_schemas_are_refused(hermes, parameters, choice):
     tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
     error = refused_twice(
         hermes,
@@ -177,7 +177,7 @@ def test_g04_bad_tool_schemas(hermes, parameters, choice):
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "news"}}])
 @pytest.mark.parametrize("seed", range(3))
-def test_g04_forced_calls_are_streamed_as_they_are_told(hermes, choice, seed):
+def test_forced_calls_are_streamed_as_in_the_plain_answer(hermes, choice, seed):
     fields = {"tools": TOOLS, "tool_choice": choice, "seed": seed, "n": 2}
     for parallel in (False, True):
         answer = both(hermes.chat, **SAMPLED, **fields, parallel_tool_calls=parallel)
@@ -219,7 +219,7 @@ def spacious(tmp_path_factory):
     ],
     ids=["object", "any schema", "schema"],
 )
-def test_g05_white_space_is_bounded_however_much_it_is_liked(spacious, name, form):
+def test_white_space_in_json_is_bounded(spacious, name, form):
     answer = both(getattr(spacious, name), "x\1", response_format=form, max_tokens=400)
     [text] = texts(answer)
     assert text.startswith("{")
@@ -229,7 +229,7 @@ def test_g05_white_space_is_bounded_however_much_it_is_liked(spacious, name, for
 
 
 @pytest.mark.parametrize("name", PATHS)
-def test_g06_at_the_grammars_end_only_the_end_follows(spacious, name):
+def test_only_the_end_follows_the_end_of_a_grammar(spacious, name):
     fields = {"guided_regex": r'\{"a":"b"\}', "max_tokens": 50, "return_token_ids": True}
     [choice] = both(getattr(spacious, name), "x\1", **fields)["choices"]
     assert choice["finish_reason"] == "stop"
@@ -248,7 +248,7 @@ def test_g06_at_the_grammars_end_only_the_end_follows(spacious, name):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_g07_rows_beyond_the_tokenizer_are_banned(ask, seed):
+def test_rows_without_a_token_are_banned_under_a_grammar(ask, seed):
     # The model has 512 rows, the tokenizer 388 entries.
     for form in ({"response_format": {"type": "json_object"}}, {"guided_regex": "(?s:.){1,60}"}):
         fields = {"temperature": 2, "seed": seed, "max_tokens": 60, "return_token_ids": True}
@@ -256,7 +256,7 @@ def test_g07_rows_beyond_the_tokenizer_are_banned(ask, seed):
         assert max(choice["token_ids"]) < 388
 
 
-def test_g08_positions_are_per_prompt_and_choice(ask, cpu):
+def test_each_prompt_and_choice_has_its_own_place_in_the_grammar(ask, cpu):
     fields = SAMPLED | {"response_format": FORMAT, "seed": 5, "n": 2, "logit_bias": {"40": 1}}
     one = both(ask, **fields)
     assert len(texts(one)) == 2
@@ -272,7 +272,7 @@ def test_g08_positions_are_per_prompt_and_choice(ask, cpu):
     assert texts(both(ask, ["The quick", "two"], **objects))[:2] == texts(both(ask, **objects))
 
 
-def test_g09_cut_stopped_and_logged_it_is_the_same_text(ask):
+def test_limits_stops_and_logprobs_leave_structured_text_as_it_is(ask):
     fields = SAMPLED | {"response_format": FORMAT, "seed": 5}
     [text] = texts(both(ask, **fields))
     assert_fits(text)

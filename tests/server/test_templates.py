@@ -1,4 +1,4 @@
-"""Messages and templates, plain and streamed: section C of the bug log.
+"""Messages and templates, plain and streamed.
 
 The tiny model's template is ChatML; others stand here, each as strict as one of those in the wild.
 """
@@ -60,14 +60,14 @@ NOTHING = [{"content": ""}, {}, {"content": None}, {"content": []}]
 
 
 @pytest.mark.parametrize("content", NOTHING)
-def test_c03_assistants_content_may_be_missing(cpu, content):
+def test_an_assistants_content_may_be_empty_or_missing(cpu, content):
     text = prompt_of(cpu, USER, {"role": "assistant"} | content, USER)
     turns = [TURN.format("user", "Hi"), TURN.format("assistant", ""), TURN.format("user", "Hi")]
     assert text == "".join(turns) + OPEN
 
 
 @pytest.mark.parametrize("role", ["user", "system", "tool", "developer"])
-def test_c03_others_may_be_empty_but_not_missing(cpu, role):
+def test_content_of_other_roles_may_be_empty_but_not_missing(cpu, role):
     name = "system" if role == "developer" else role
     for content in ({"content": ""}, {"content": []}):
         assert prompt_of(cpu, {"role": role} | content) == TURN.format(name, "") + OPEN
@@ -76,7 +76,7 @@ def test_c03_others_may_be_empty_but_not_missing(cpu, role):
 
 
 @pytest.mark.parametrize("role", ["user", "system", "assistant", "tool"])
-def test_c04_text_parts_are_joined_by_line_feeds(cpu, role):
+def test_text_parts_are_joined_by_line_feeds(cpu, role):
     parts = [{"type": "text", "text": text} for text in ("one", "zwö", "", "three")]
     text = prompt_of(cpu, {"role": role, "content": parts}, USER)
     assert text == TURN.format(role, "one\nzwö\n\nthree") + TURN.format("user", "Hi") + OPEN
@@ -125,20 +125,20 @@ MAPPING = {"city": "Oslo", "days": 2, "deep": {"a": ["ö", None, True]}}
 
 
 @pytest.mark.parametrize("given", [MAPPING, json.dumps(MAPPING), json.dumps(MAPPING, indent=2)])
-def test_c05_arguments_are_a_mapping_that_is_decoded_once(calls, given):
+def test_tool_arguments_are_a_mapping_that_is_decoded_once(calls, given):
     for how in ("dumps", "asks"):
         assert json.loads(written(calls, how, given)) == MAPPING
     assert written(calls, "iterates", given).startswith("[city=Oslo][days=2][deep=")
 
 
 @pytest.mark.parametrize("given", [MAPPING, json.dumps(MAPPING)], ids=["object", "text"])
-def test_c05_a_mapping_is_printed_as_transformers_prints_it(calls, given):
+def test_tool_arguments_are_printed_as_transformers_prints_them(calls, given):
     """A template that wants JSON says `tojson`; without it Jinja2 prints a dict as Python does."""
     assert written(calls, "prints", given) == str(MAPPING)
 
 
 @pytest.mark.parametrize("given", [MAPPING, json.dumps(MAPPING)], ids=["object", "text"])
-def test_c05_a_template_that_adds_them_to_text(calls, given):
+def test_a_template_may_add_tool_arguments_to_text(calls, given):
     """Either JSON comes out or the template's mistake is told; never a 500."""
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": given}}
     messages = [USER, {"role": "assistant", "content": "", "tool_calls": [call]}]
@@ -151,7 +151,7 @@ def test_c05_a_template_that_adds_them_to_text(calls, given):
 
 
 @pytest.mark.parametrize("given", ['{"city": "Os', "not JSON", '"text"', "[1]", "", "{}{}"])
-def test_c05_what_is_no_mapping_stays_the_text_it_is(calls, given):
+def test_tool_arguments_that_are_no_mapping_stay_text(calls, given):
     assert json.loads(written(calls, "dumps", given)) == given
     for how in ("prints", "asks"):
         assert written(calls, how, given) == given
@@ -159,7 +159,7 @@ def test_c05_what_is_no_mapping_stays_the_text_it_is(calls, given):
 
 
 @pytest.mark.parametrize("given", [5, [1], True])
-def test_c05_arguments_of_another_type(calls, given):
+def test_tool_arguments_of_another_type_are_refused(calls, given):
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": given}}
     error = refused(calls, USER, {"role": "assistant", "tool_calls": [call]})
     assert error["param"] == "messages[1].tool_calls[0].function.arguments"
@@ -197,7 +197,7 @@ def caller(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("cue", "city"), CITIES.items(), ids=["object", "text", "escapes"])
-def test_c06_arguments_decode_in_one_step(caller, cue, city):
+def test_arguments_of_called_tools_decode_in_one_step(caller, cue, city):
     answer = both(caller.chat, cue, tools=TOOLS, max_tokens=200)
     [choice] = answer["choices"]
     assert choice["finish_reason"] == "tool_calls"
@@ -224,7 +224,7 @@ def strict(templated):
     return templated(STRICT)
 
 
-def test_c07_c14_the_templates_own_refusal_is_400(strict):
+def test_a_templates_own_refusal_is_400(strict):
     system = {"role": "system", "content": "x"}
     tool = {"role": "tool", "content": "42", "tool_call_id": "1"}
     for messages, told in {
@@ -242,19 +242,19 @@ def test_c07_c14_the_templates_own_refusal_is_400(strict):
     assert prompt_of(strict, USER).endswith("userHi")
 
 
-def test_c14_a_template_that_takes_any_order(cpu):
+def test_a_template_that_takes_any_order_gets_it(cpu):
     tool = {"role": "tool", "content": "42", "tool_call_id": "1"}
     text = TURN.format("tool", "42") + TURN.format("user", "Hi") + OPEN
     assert prompt_of(cpu, tool, USER) == text
 
 
 @pytest.mark.parametrize("role", ["robot", None, 5, "", "User", ["user"], {}])
-def test_c08_unknown_roles(cpu, role):
+def test_unknown_roles_are_refused_by_name(cpu, role):
     assert refused(cpu, {"role": role, "content": "x"})["param"] == "messages[0].role"
     assert refused(cpu, USER, {"role": role, "content": "x"})["param"] == "messages[1].role"
 
 
-def test_c08_known_roles(cpu):
+def test_every_known_role_reaches_the_template(cpu):
     for role in ("system", "developer", "user", "assistant", "tool"):
         told = "system" if role == "developer" else role
         text = prompt_of(cpu, {"role": role, "content": "x"}, USER)
@@ -263,11 +263,11 @@ def test_c08_known_roles(cpu):
 
 
 @pytest.mark.parametrize("messages", [[], {}, None, "x", [None], [5], [[]], ["x"]])
-def test_c08_messages_of_the_wrong_type(cpu, messages):
+def test_messages_of_the_wrong_type_are_refused_by_name(cpu, messages):
     assert refused_twice(cpu, CHAT, messages=messages)["param"].startswith("messages")
 
 
-def test_c09_one_start_token(cpu, strict):
+def test_a_prompt_has_one_start_token_whoever_adds_it(cpu, strict):
     """Whether the tokenizer, the template or the text itself has it."""
     bos = 0
 
@@ -291,7 +291,7 @@ def test_c09_one_start_token(cpu, strict):
 
 
 @pytest.mark.parametrize("add", [True, False, None])
-def test_c09_text_that_begins_with_the_start_token_gets_no_second(cpu, add):
+def test_text_that_begins_with_the_start_token_gets_no_second(cpu, add):
     """A template pasted into a completion: its markers are the tokens that they name."""
     hi = cpu.post("/tokenize", {"prompt": "Hi", "add_special_tokens": False}).json["tokens"]
     body = {"prompt": "<|bos|>Hi", "add_special_tokens": add}
@@ -321,7 +321,7 @@ HALF = {"role": "assistant", "content": "The answer is"}
         ({"continue_final_message": True}, "The answer is"),
     ],
 )
-def test_c10_flags_end_the_prompt_where_they_say(cpu, flags, end):
+def test_add_generation_prompt_and_continue_final_message_end_the_prompt(cpu, flags, end):
     text = prompt_of(cpu, USER, HALF, **flags)
     assert text == TURN.format("user", "Hi") + OPEN + end
     # What the model is asked is what a completion of that text is asked; twice, from the cache too.
@@ -331,7 +331,7 @@ def test_c10_flags_end_the_prompt_where_they_say(cpu, flags, end):
         assert whole(both(cpu.chat, [USER, HALF], **flags)) == expected
 
 
-def test_c10_both_flags_or_nothing_to_continue(cpu):
+def test_add_generation_prompt_and_continue_final_message_exclude_each_other(cpu):
     flags = {"continue_final_message": True, "add_generation_prompt": True}
     assert refused(cpu, USER, HALF, **flags)["param"] == "continue_final_message"
     assert refused(cpu, USER, HALF, echo=True, continue_final_message=True)["param"] == "echo"
@@ -345,7 +345,7 @@ KWARGS = (
 )
 
 
-def test_c11_template_variables_reach_the_template_alone(templated, cpu):
+def test_template_variables_reach_the_template_alone(templated, cpu):
     worker = templated(KWARGS)
     text = prompt_of(worker, USER, chat_template_kwargs={"enable_thinking": False, "what": "w"})
     assert text.lower() == "w|hi|false"
@@ -383,7 +383,7 @@ def base(tmp_path_factory):
         assert worker.stop() == 0, worker.errors()
 
 
-def test_c13_model_without_a_template(base):
+def test_a_model_without_a_template_refuses_chats(base):
     error = refused(base, USER)
     assert "--chat-template" in error["message"]
     assert error["type"] == "invalid_request_error"

@@ -1,4 +1,4 @@
-"""Many requests at once: section E of the bug log. None changes an answer, none stays behind."""
+"""Many requests at once. None changes an answer, none stays behind."""
 
 import concurrent.futures
 import contextlib
@@ -51,7 +51,7 @@ def company(worker, count, **fields):
 
 @pytest.mark.parametrize("temperature", [0, 1])
 @pytest.mark.parametrize("neighbours", [1, 7, 31])
-def test_e07_neighbours_do_not_change_an_answer(wide, neighbours, temperature):
+def test_neighbours_do_not_change_an_answer(wide, neighbours, temperature):
     fields = MAIN | {"logprobs": 2}
     greedy = both(wide.complete, "The quick brown fox", **fields)
     sampled = both(wide.complete, "The quick", **fields, temperature=1, seed=3)
@@ -74,7 +74,7 @@ FEATURES = {
 }
 
 
-def test_e14_features_alternate_at_equal_batch_size(wide):
+def test_features_alternate_at_equal_batch_size_without_effect(wide):
     """Each step has four rows, of one kind, then of another, then of all at once."""
     prompts = ["one", "two", "three", "four"]
 
@@ -94,7 +94,7 @@ def test_e14_features_alternate_at_equal_batch_size(wide):
             assert {name: each.result() for name, each in mixed.items()} == alone
 
 
-def test_e14_log_probs_do_not_depend_on_the_features_before(wide):
+def test_log_probs_do_not_depend_on_the_features_before(wide):
     fields = MAIN | FEATURES["log-probs"]
     reference = both(wide.complete, "one", **fields)["choices"]
     for name in FEATURES:
@@ -102,7 +102,7 @@ def test_e14_log_probs_do_not_depend_on_the_features_before(wide):
         assert both(wide.complete, "one", **fields)["choices"] == reference, name
 
 
-def test_e08_contents_decide_what_is_cached_not_ids(wide):
+def test_contents_decide_what_is_cached_and_not_ids(wide):
     """Equal request ids and salts, different prompts: also those that differ in the first token."""
     headers = {"X-Request-Id": "same"}
     prompts = [[9] * 64, [10] * 64, [10] + [9] * 63, [9] * 63 + [10]]
@@ -145,7 +145,7 @@ def queue():
 
 
 @pytest.mark.parametrize("how", ["plain", "streamed", "both"])
-def test_e03_32_clients_that_leave_leave_nothing(queue, how):
+def test_32_clients_that_leave_leave_nothing_behind(queue, how):
     body = {"prompt": "x " * 200, "max_tokens": 1500, "ignore_eos": True}
     made = queue.metric("vllm:generation_tokens_total")
     connections = []
@@ -165,7 +165,7 @@ def test_e03_32_clients_that_leave_leave_nothing(queue, how):
     queue.complete(max_tokens=1)
 
 
-def test_e11_63_streams_beside_one_that_reads_byte_by_byte():
+def test_a_client_that_reads_byte_by_byte_slows_no_other_stream():
     """The slow client takes one byte whenever another stream has ended; then it is cut off."""
     with Worker("--device", "sim", "--sim-speed", "inf", "--max-num-seqs", "96") as worker:
         fields = {"max_tokens": 60, "ignore_eos": True}

@@ -52,7 +52,7 @@ fn test_shards_open_by_their_index() {
 }
 
 #[test]
-fn test_l03_stray_files_beside_an_index_are_not_read() {
+fn test_stray_files_beside_an_index_are_not_read() {
     let folder = sharded(|_| ());
     folder.write("consolidated.safetensors", "stray");
     folder.write("model.safetensors", "stray");
@@ -60,7 +60,7 @@ fn test_l03_stray_files_beside_an_index_are_not_read() {
 }
 
 #[test]
-fn test_l03_several_candidates_without_an_index_are_refused() {
+fn test_several_candidates_without_an_index_are_refused() {
     let folder = bare(&llama_config());
     folder.write("consolidated.safetensors", safetensors(&llama_tensors()));
     folder.write("weights.safetensors", safetensors(&llama_tensors()));
@@ -78,7 +78,7 @@ fn test_other_forms_of_the_weights_beside_model_safetensors_are_left_alone() {
 }
 
 #[test]
-fn test_l04_stale_indices_are_refused() {
+fn test_stale_indices_are_refused() {
     let missing_file = sharded(|index| {
         index["weight_map"]["model.norm.weight"] = json!("model-00003-of-00003.safetensors");
     });
@@ -119,7 +119,7 @@ fn test_an_index_does_not_reach_outside_its_folder() {
 }
 
 #[test]
-fn test_l07_pointers_are_named_as_such() {
+fn test_git_lfs_pointers_are_named_as_such() {
     for name in ["model.safetensors", "config.json", "tokenizer.json"] {
         let folder = folder(&llama_config(), &llama_tensors());
         folder.write(name, POINTER);
@@ -212,7 +212,7 @@ fn test_chat_templates_from_each_place() {
 }
 
 #[test]
-fn test_l08_end_tokens_are_the_union_of_both_files() {
+fn test_end_tokens_are_the_union_of_both_files() {
     let folder = folder(&llama_config(), &llama_tensors());
     assert_eq!(open(folder.path()).unwrap().generation.eos_token_ids, [7]);
     let generation = json!({"eos_token_id": [9, 7, 3], "bos_token_id": 1, "temperature": 0.6,

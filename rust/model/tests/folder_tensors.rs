@@ -51,13 +51,13 @@ fn test_every_wrong_shape_is_named() {
 }
 
 #[test]
-fn test_l18_vocabulary_must_equal_the_rows() {
+fn test_vocabulary_must_equal_the_rows() {
     let error = folder(&config(json!({"vocab_size": 33})), &llama_tensors()).refused();
     assert!(error.contains("embed_tokens.weight: shape is [32, 8], the model needs [33, 8]"));
 }
 
 #[test]
-fn test_l12_a_tensor_that_nobody_uses_is_refused() {
+fn test_a_tensor_that_nothing_uses_is_refused() {
     let mut tensors = changed("model.layers.0.self_attn.q_proj.bias", "BF16", &[8]);
     let error = folder(&llama_config(), &tensors).refused();
     assert!(error.contains("q_proj.bias is not used by this model (1 such"), "{error}");
@@ -82,7 +82,7 @@ fn test_a_layer_too_many_is_refused() {
 }
 
 #[test]
-fn test_l15_known_extras_are_ignored() {
+fn test_known_extra_tensors_are_ignored() {
     let mut tensors = changed("model.layers.0.self_attn.rotary_emb.inv_freq", "F64", &[2]);
     tensors.insert("rope_freqs.weight".to_owned(), ("F32", vec![2]));
     tensors.insert("model.layers.0.self_attn.masked_bias".to_owned(), ("F32", vec![]));
@@ -109,7 +109,7 @@ fn test_tied_models_need_no_head_and_may_carry_one() {
 }
 
 #[test]
-fn test_l14_types_may_be_mixed_and_unknown_ones_are_named() {
+fn test_tensor_types_may_be_mixed_and_unknown_ones_are_named() {
     let mut tensors = changed("model.norm.weight", "F32", &[8]);
     tensors.insert("lm_head.weight".to_owned(), ("F16", vec![32, 8]));
     let checkpoint = open(folder(&llama_config(), &tensors).path()).unwrap();

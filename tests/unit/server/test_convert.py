@@ -86,17 +86,17 @@ def test_every_other_field_arrives():
     assert document["output"]["return_token_ids"]
 
 
-def test_n06_top_k_minus_one_and_zero_are_off():
+def test_top_k_minus_one_and_zero_are_off():
     for value in (-1, 0, 1):  # Which of them mean "off", the core's table says.
         assert completion(top_k=value)["sampling"]["top_k"] == value
 
 
-def test_n05_zero_is_a_value():
+def test_zero_is_a_value_and_not_absent():
     sampling = completion(temperature=0, seed=0, top_k=0, presence_penalty=0)["sampling"]
     assert sampling == {"temperature": 0.0, "seed": 0, "top_k": 0, "presence_penalty": 0.0}
 
 
-def test_p02_four_forms_of_a_prompt():
+def test_each_form_of_a_prompt_is_converted():
     assert completion(prompt="a")["prompts"] == [{"text": "a"}]
     assert completion(prompt=["a", "b"])["prompts"] == [{"text": "a"}, {"text": "b"}]
     assert completion(prompt=[1, 15043])["prompts"] == [{"token_ids": [1, 15043]}]
@@ -114,19 +114,19 @@ def test_prompt_lists_that_are_none(prompt):
     assert refused(completion, prompt=prompt).split("[")[0] == "prompt"
 
 
-def test_p06_max_tokens_null_is_absent():
+def test_max_tokens_null_equals_absent():
     assert completion(max_tokens=None)["max_tokens"] == 16
     assert "max_tokens" not in chat(max_tokens=None)
     assert completion(max_tokens=0)["max_tokens"] == 0
 
 
-def test_p11_max_completion_tokens_wins():
+def test_max_completion_tokens_wins_over_max_tokens():
     assert chat(max_completion_tokens=5)["max_tokens"] == 5
     assert chat(max_completion_tokens=5, max_tokens=9)["max_tokens"] == 5
     assert chat(max_tokens=9)["max_tokens"] == 9
 
 
-def test_lp02_logprobs_zero_and_top_logprobs_alone():
+def test_logprobs_zero_is_a_value_and_top_logprobs_needs_logprobs():
     assert completion(logprobs=0)["sampling"]["logprobs"] == 0
     assert chat(logprobs=True, top_logprobs=0)["sampling"]["logprobs"] == 0
     assert chat(logprobs=True)["sampling"]["logprobs"] == 0
@@ -178,7 +178,7 @@ def test_an_id_in_stop_is_one_of_the_vocabulary():
     assert caught.value.message == "stop[2]: token id 400 is outside the vocabulary of 400"
 
 
-def test_c03_content_of_assistants_may_be_empty_or_missing():
+def test_an_assistants_content_may_be_empty_or_missing():
     for message in (
         {"role": "assistant", "content": ""},
         {"role": "assistant"},
@@ -191,7 +191,7 @@ def test_c03_content_of_assistants_may_be_empty_or_missing():
     assert refused(chat, {"role": "system", "content": None}) == "messages[0].content"
 
 
-def test_c04_text_parts_are_joined_by_line_feeds():
+def test_text_parts_are_joined_by_line_feeds():
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     for role in ("user", "system", "tool", "assistant"):
         assert messages(chat({"role": role, "content": parts}))[0]["content"] == "a\nb"
@@ -210,7 +210,7 @@ def test_c04_text_parts_are_joined_by_line_feeds():
         ("[" * 10_000, "[" * 10_000),
     ],
 )
-def test_c05_tool_arguments_reach_the_template_as_a_mapping(given, expected):
+def test_tool_arguments_reach_the_template_as_a_mapping(given, expected):
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": given}}
     message = {"role": "assistant", "content": None, "tool_calls": [call]}
     made = messages(chat(message))[0]
@@ -218,11 +218,11 @@ def test_c05_tool_arguments_reach_the_template_as_a_mapping(given, expected):
     assert made["tool_calls"][0]["function"] == {"name": "f", "arguments": expected}
 
 
-def test_c08_developer_is_system():
+def test_the_developer_role_is_system():
     assert messages(chat({"role": "developer", "content": "x"}))[0]["role"] == "system"
 
 
-def test_c10_generation_prompt_and_continuation():
+def test_add_generation_prompt_and_continue_final_message_are_converted():
     def flags(**fields):
         made = chat(**fields)["prompts"][0]["chat"]
         return made.get("add_generation_prompt", True), made.get("continue_final_message", False)
@@ -235,7 +235,7 @@ def test_c10_generation_prompt_and_continuation():
     assert refused(chat, **both) == "continue_final_message"
 
 
-def test_c11_template_kwargs_cannot_take_reserved_names():
+def test_chat_template_kwargs_cannot_take_reserved_names():
     made = chat(chat_template_kwargs={"enable_thinking": False})["prompts"][0]["chat"]
     assert made["template_kwargs"] == {"enable_thinking": False}
     for name in ("tokenize", "messages", "chat_template", "add_generation_prompt", "tools"):
@@ -254,7 +254,7 @@ def test_reasoning_effort_none_turns_reasoning_off():
         assert refused(chat, **fields) == f"chat_template_kwargs.{name}"
 
 
-def test_c15_both_names_of_reasoning_are_read():
+def test_reasoning_and_reasoning_content_are_both_read():
     for name in ("reasoning_content", "reasoning"):
         made = messages(chat({"role": "assistant", "content": "x", name: "because"}))
         assert made[0]["reasoning_content"] == "because"

@@ -92,7 +92,7 @@ def test_an_entry_of_a_dictionary_is_named_by_the_field(completion, bias):
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "nan", "+1", "01"])
-def test_n04_numbers_that_json_does_not_have(completion, number):
+def test_numbers_that_json_does_not_have_are_refused(completion, number):
     assert refusal(completion, f'{{"prompt":"x","temperature":{number}}}').code == "invalid_json"
 
 
@@ -115,7 +115,7 @@ def test_n04_numbers_that_json_does_not_have(completion, number):
         b"[" * 10_000 + b"]" * 10_000,
     ],
 )
-def test_x01_broken_json(completion, body):
+def test_broken_json_is_refused(completion, body):
     assert refusal(completion, body).code in ("invalid_json", "invalid_value")
 
 
@@ -181,7 +181,7 @@ def test_off_values_equal_absent(completion, field):
         ("chat_template", '"chat_template":"{{ x }}"'),
     ],
 )
-def test_p12_what_is_not_honoured_is_refused(completion, name, field):
+def test_a_field_that_is_not_honoured_is_refused_by_name(completion, name, field):
     assert refusal(completion, f'{{"prompt":"x",{field}}}').param == name
 
 
@@ -225,17 +225,17 @@ def test_the_same_fields_with_an_effect_are_refused(chat, name, field):
 
 
 @pytest.mark.parametrize("messages", ["[]", "{}", "null", '"x"', "[5]"])
-def test_c08_messages_of_the_wrong_type(chat, messages):
+def test_messages_of_the_wrong_type_are_refused_by_name(chat, messages):
     assert refusal(chat, f'{{"messages":{messages}}}').param.startswith("messages")
 
 
 @pytest.mark.parametrize("role", ['"robot"', "null", "5", '""'])
-def test_c08_role_of_the_wrong_type(chat, role):
+def test_roles_of_the_wrong_type_are_refused_by_name(chat, role):
     error = refusal(chat, f'{{"messages":[{{"role":{role},"content":"x"}}]}}')
     assert error.param == "messages[0].role"
 
 
-def test_c04_unknown_part_type(chat):
+def test_an_image_part_is_refused_as_an_image(chat):
     part = '{"type":"image_url","image_url":{"url":"http://x"}}'
     error = refusal(chat, f'{{"messages":[{{"role":"user","content":[{part}]}}]}}')
     assert error.param == "messages[0].content[0]"
@@ -265,7 +265,7 @@ def test_what_is_no_text_is_refused_as_what_it_is(chat, part, what):
     assert error.message == f"this model takes text only; input[0].content[1] is {what}"
 
 
-def test_p05_chat_has_no_zero_max_tokens(chat):
+def test_a_chat_has_no_max_tokens_of_zero(chat):
     body = '{"messages":[{"role":"user","content":"x"}],"max_tokens":0}'
     assert refusal(chat, body).param == "max_tokens"
 
@@ -361,7 +361,7 @@ def test_message_never_holds_the_text(completion, chat):
         '"prompt":"x","user":-Infinity',
     ],
 )
-def test_x01_what_pythons_decoder_takes_is_refused_too(completion, field):
+def test_json_that_only_pythons_decoder_takes_is_refused(completion, field):
     # The unknown field in front sends the body the slow way.
     assert refusal(completion, f'{{"suffix":"",{field}}}').code == "invalid_json"
     assert refusal(completion, f"{{{field}}}").code in ("invalid_json", "invalid_value")

@@ -94,7 +94,7 @@ async def test_nothing_is_written_to_a_closing_transport(stream, transport):
     assert transport.written == []
 
 
-async def test_e11_slow_reader_is_cut_at_the_bound(stream, transport):
+async def test_a_slow_reader_is_cut_at_the_bound(stream, transport):
     stream.start(KEY, transport)
     transport.unread = sse.MOST_BUFFERED_BYTES
     stream(_core.FRAME, b"1")
@@ -106,7 +106,7 @@ async def test_e11_slow_reader_is_cut_at_the_bound(stream, transport):
     assert stream.done.done()
 
 
-async def test_e11_slow_reader_is_cut_after_a_while(stream, transport):
+async def test_a_slow_reader_is_cut_after_a_while(stream, transport):
     stream.start(KEY, transport)
     transport.unread = sse.SLOW_BUFFERED_BYTES + 1
     stream(_core.FRAME, b"1")
@@ -175,7 +175,7 @@ async def test_core_is_offered_no_other_socket(core, stream, transport):
     assert core.attached == []
 
 
-async def test_e11_reader_too_slow_for_the_core_is_cut(stream, transport):
+async def test_a_reader_too_slow_for_the_core_is_cut(stream, transport):
     stream.start(KEY, transport)
     stream(_core.ERROR, b'{"error":{"message":"m","code":"slow_reader"},"status":500}')
     assert transport.aborted

@@ -68,7 +68,7 @@ fn test_greedy_tokens_are_the_reference_ones() {
 
 #[test]
 fn test_neighbours_and_chunks_change_nothing() {
-    // Bug log E-07: alone, then with 1, 7 and 31 others, greedy and sampled, of other lengths.
+    // Alone, then with 1, 7 and 31 others, greedy and sampled, of other lengths.
     let expected = [alone(&prompt(23), greedy()), alone(&prompt(23), warm(7))];
     for others in [1, 7, 30] {
         for (block_size, chunk) in [(16, 1000), (4, 5)] {
@@ -102,7 +102,7 @@ fn test_a_preempted_request_goes_on_as_if_nothing_had_happened() {
 
 #[test]
 fn test_cached_blocks_give_the_same_as_cold_ones() {
-    // Bug log E-06: lengths around whole blocks.
+    // Lengths around whole blocks.
     for len in [15, 16, 17, 32, 33] {
         let expected = alone(&prompt(len), greedy());
         let mut harness = Harness::new(MODEL, &config(16));

@@ -33,7 +33,7 @@ const POISON: u32 = 499;
 
 #[test]
 fn test_a_row_that_is_not_finite_ends_alone() {
-    // Bug log L-14: no token, no endless "!"; and nothing of it reaches other requests.
+    // No token, no endless "!"; and nothing of it reaches other requests.
     let mut checkpoint = model(MODEL);
     let view = checkpoint.plan.tensors[&WeightRole::Embedding].clone();
     let row_bytes = u64::from(view.cols) * 2;

@@ -64,7 +64,7 @@ const LLAMA3: RopeKind = RopeKind::Llama3 {
 };
 
 #[test]
-fn test_l09_both_spellings_of_the_rope_type() {
+fn test_both_spellings_of_the_rope_type_are_read() {
     for spelling in ["type", "rope_type"] {
         let fields = json!({spelling: "llama3", "factor": 8, "low_freq_factor": 1,
             "high_freq_factor": 4, "original_max_position_embeddings": 2048});
@@ -85,7 +85,7 @@ fn test_l09_both_spellings_of_the_rope_type() {
 }
 
 #[test]
-fn test_l09_theta_from_either_place_or_the_class() {
+fn test_rope_theta_comes_from_either_place_or_the_class() {
     let theta = |changes| spec(&with(llama(), changes)).rope.theta;
     assert_eq!(theta(json!({})), 10_000.0);
     assert_eq!(theta(json!({"rope_theta": 500_000})), 500_000.0);
@@ -114,7 +114,7 @@ fn test_rope_by_layer_type_is_refused_unless_equal() {
 }
 
 #[test]
-fn test_l10_yarn_dynamic_linear_and_their_numbers() {
+fn test_yarn_dynamic_and_linear_rope_are_read_with_their_numbers() {
     let yarn = rope(json!({"rope_scaling": {"type": "yarn", "factor": 4}}));
     let RopeKind::Yarn {
         factor,
@@ -197,7 +197,7 @@ fn test_longrope_of_phi3() {
 }
 
 #[test]
-fn test_l11_head_dim_explicit_wins_null_is_absent() {
+fn test_an_explicit_head_dim_wins_and_null_is_absent() {
     assert_eq!(spec(&llama()).head_dim, 16);
     let explicit = with(llama(), json!({"head_dim": 32, "num_key_value_heads": 1}));
     assert_eq!((spec(&explicit).head_dim, spec(&explicit).num_kv_heads), (32, 1));
@@ -214,7 +214,7 @@ fn test_l11_head_dim_explicit_wins_null_is_absent() {
 }
 
 #[test]
-fn test_l12_biases() {
+fn test_biases_are_those_of_the_family_and_the_config() {
     let spec = spec(&with(llama(), json!({"attention_bias": true, "mlp_bias": true})));
     assert!(spec.attention.qkv_bias && spec.attention.o_bias);
     let dense = FeedForwardSpec::Dense { intermediate_size: 128, bias: true };
@@ -222,7 +222,7 @@ fn test_l12_biases() {
 }
 
 #[test]
-fn test_l13_sliding_windows() {
+fn test_sliding_windows_are_read_by_layer() {
     let windows = |config: &Value| -> Vec<Option<u32>> {
         spec(config).layers.iter().map(|layer| layer.window).collect()
     };
@@ -303,7 +303,7 @@ fn test_qwen3_moe_chooses_layers_and_names_of_counts() {
 }
 
 #[test]
-fn test_l18_extras_are_ignored_and_required_fields_named() {
+fn test_extra_config_fields_are_ignored_and_missing_ones_named() {
     let extras = json!({"architectures": [], "task_specific_params": {"a": {"b": [1, null]}},
         "torch_dtype": "bfloat16", "dtype": "float32", "tie_word_embeddings": null});
     assert_eq!(spec(&with(llama(), extras)), spec(&llama()));
@@ -351,7 +351,7 @@ fn test_what_we_lack_is_refused_by_name() {
 }
 
 #[test]
-fn test_l19_remote_code_is_not_looked_at() {
+fn test_remote_code_is_not_looked_at() {
     let remote = json!({"auto_map": {"AutoModelForCausalLM": "evil.py--Model"},
         "trust_remote_code": true});
     assert_eq!(spec(&with(llama(), remote)), spec(&llama()));

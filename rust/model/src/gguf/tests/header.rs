@@ -45,7 +45,7 @@ fn test_every_cut_is_an_error() {
 }
 
 #[test]
-fn test_l16_counts_and_lengths_are_limited_before_they_are_used() {
+fn test_gguf_counts_and_lengths_are_limited_before_they_are_used() {
     let with = |key: &str, value: Kv| Gguf::llama().with(key, value);
     let mut long_key = Gguf::llama();
     long_key.keys.push(("k".repeat(1025), Kv::U32(1)));
@@ -101,7 +101,7 @@ fn test_strings_must_be_utf8() {
 }
 
 #[test]
-fn test_l16_duplicate_keys_and_tensors_are_refused() {
+fn test_duplicate_gguf_keys_and_tensors_are_refused() {
     let mut file = Gguf::llama();
     file.keys.push(("llama.block_count".to_owned(), Kv::U32(2)));
     assert!(file.refused().contains("llama.block_count: duplicate key"));
@@ -112,7 +112,7 @@ fn test_l16_duplicate_keys_and_tensors_are_refused() {
 }
 
 #[test]
-fn test_l16_alignment_is_a_power_of_two() {
+fn test_gguf_alignment_is_a_power_of_two() {
     for alignment in [0, 1, 4, 24, 33, 131_072, u32::MAX] {
         let error = Gguf::llama().with("general.alignment", Kv::U32(alignment)).refused();
         let reason = format!("general.alignment: {alignment} is not a power of two");
@@ -126,7 +126,7 @@ fn test_l16_alignment_is_a_power_of_two() {
 }
 
 #[test]
-fn test_l16_tensors_out_of_bounds_are_refused() {
+fn test_gguf_tensors_out_of_bounds_are_refused() {
     let file = |change: &dyn Fn(&mut super::builder::Tensor)| {
         let mut file = Gguf::llama();
         change(&mut file.tensors[4]);

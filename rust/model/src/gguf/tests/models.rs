@@ -9,7 +9,7 @@ use crate::{
 };
 
 #[test]
-fn test_l17_llama_without_output_is_tied() {
+fn test_a_gguf_llama_without_an_output_tensor_is_tied() {
     let described = Gguf::llama().read();
     let spec = &described.spec;
     assert!(spec.tie_word_embeddings);
@@ -283,7 +283,7 @@ fn test_biases_follow_the_tensors_and_must_be_whole() {
 }
 
 #[test]
-fn test_l08_end_tokens_of_a_gguf_file() {
+fn test_end_tokens_of_a_gguf_file_are_read() {
     let metadata = Gguf::llama()
         .with("tokenizer.ggml.eos_token_id", Kv::U32(9))
         .with("tokenizer.ggml.eot_token_id", Kv::U32(4))
