@@ -13,7 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # Crate -> the ingle crates it may depend on (docs/ARCHITECTURE.md draws this).
 CRATE_DEPENDENCIES = {
     "ingle-core": set(),
-    "ingle-text": set(),
+    "ingle-jinja": set(),
+    "ingle-text": {"ingle-jinja"},
     "ingle-model": set(),
     "ingle-cpu": {"ingle-core", "ingle-model"},
     "ingle-cuda": {"ingle-core", "ingle-model"},
@@ -28,7 +29,7 @@ CRATE_DEPENDENCIES = {
     },
     "ingle-python": {"ingle-engine"},
 }
-FORBID_UNSAFE = ["core", "text", "model", "sim", "engine"]
+FORBID_UNSAFE = ["core", "jinja", "text", "model", "sim", "engine"]
 # What the worker may not import: slow to load, or a way to run what it is fed.
 BANNED_IMPORTS = {"torch", "transformers", "pickle", "marshal", "subprocess", "numpy", "requests"}
 MAX_LINES = 600

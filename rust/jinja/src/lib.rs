@@ -1,0 +1,48 @@
+//! [2] Jinja2 templates for prompts: parsed once at load, rendered for each request. Any thread.
+//!
+//! A template comes with a model and its input with a request: neither is trusted. Every step, item
+//! and byte is paid for before it is made, nesting is bounded in source, values and calls, and no
+//! value can hold itself. Semantics are those of Jinja2 3.1.6 set up as Hugging Face sets it up:
+//! `trim_blocks`, `lstrip_blocks`, loop controls, the `generation` tag, the immutable sandbox.
+//! Each piece of the output knows whether the template or the request wrote it.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod args;
+mod ast;
+mod attributes;
+mod budget;
+mod calls;
+mod checks;
+mod error;
+mod eval;
+mod filters;
+mod floats;
+mod format_spec;
+mod formatting;
+mod functions;
+mod interp;
+mod json;
+mod lexer;
+mod list_filters;
+mod loops;
+mod methods;
+mod names;
+mod ops;
+mod parse_expr;
+mod parser;
+mod print;
+mod scope;
+mod select_filters;
+mod slices;
+mod sorting;
+mod str_cases;
+mod str_methods;
+mod template;
+mod text;
+mod text_filters;
+mod value;
+
+pub use error::{CompileError, RenderError};
+pub use template::{Context, Rendered, Template};
+pub use text::Source;
