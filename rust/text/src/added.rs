@@ -1,8 +1,8 @@
 //! [2] Finds added tokens in text: the special ones and the ordinary additions to the vocabulary.
 //! Any thread. Leftmost match first, the longest at that place, as the tokenizers library does.
 //!
-//! One deliberate difference: a special token that may not be honoured here (it stands in user text)
-//! is treated as if it did not exist, so a shorter or later token can still match.
+//! One deliberate difference: a special token or marker that may not be honoured here (it stands in user
+//! text) is treated as if it did not exist, so a shorter or later token can still match.
 
 /// One entry of the added vocabulary.
 #[derive(Debug, Clone)]
@@ -20,6 +20,87 @@ pub(crate) struct AddedToken {
     pub(crate) normalized: bool,
 }
 
+/// What an added token is, which decides where it counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TokenKind {
+    /// The vocabulary calls it special.
+    Special,
+    /// Not special, but written to say what text is: `</think>`, `<tool_call>`, `[TOOL]`.
+    Marker,
+    /// Ordinary text that has a token of its own: words, runs of spaces, HTML tags.
+    Word,
+}
+
+impl AddedToken {
+    pub(crate) fn kind(&self) -> TokenKind {
+        match self.special {
+            true => TokenKind::Special,
+            false if is_marker(&self.content) => TokenKind::Marker,
+            false => TokenKind::Word,
+        }
+    }
+}
+
+/// Whether a token that is not special reads like a marker: a word in brackets that is no HTML tag.
+/// Gemma's vocabulary has the usual HTML tags as tokens of ordinary text.
+fn is_marker(content: &str) -> bool {
+    let inside = |open: char, close: char| content.strip_prefix(open)?.strip_suffix(close);
+    if content.contains(char::is_whitespace) {
+        return false;
+    }
+    if let Some(name) = inside('<', '>') {
+        let name = name.strip_prefix('/').unwrap_or(name).to_ascii_lowercase();
+        return !name.is_empty() && !HTML.contains(&name.as_str());
+    }
+    inside('[', ']').or_else(|| inside('{', '}')).is_some_and(|name| !name.is_empty())
+}
+
+/// The elements of HTML that vocabularies have tokens for.
+const HTML: [&str; 42] = [
+    "a",
+    "b",
+    "big",
+    "blockquote",
+    "body",
+    "br",
+    "caption",
+    "center",
+    "code",
+    "dd",
+    "div",
+    "dl",
+    "dt",
+    "em",
+    "h1",
+    "h2",
+    "h3",
+    "h4",
+    "h5",
+    "h6",
+    "hr",
+    "html",
+    "i",
+    "img",
+    "li",
+    "ol",
+    "p",
+    "pre",
+    "s",
+    "span",
+    "strong",
+    "sub",
+    "sup",
+    "table",
+    "tbody",
+    "td",
+    "tfoot",
+    "th",
+    "thead",
+    "tr",
+    "u",
+    "ul",
+];
+
 /// A part of the text: an added token, or text between two of them.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Part<'t> {
@@ -33,6 +114,8 @@ pub(crate) enum Part<'t> {
 #[derive(Debug, Default)]
 pub(crate) struct AddedMatcher {
     tokens: Vec<AddedToken>,
+    /// What each of them is.
+    kinds: Vec<TokenKind>,
     nodes: Vec<Node>,
     /// Whether some token begins with this byte; keeps the common case to one look-up a byte.
     first: Vec<bool>,
@@ -48,7 +131,7 @@ impl AddedMatcher {
     /// Builds the matcher; of two tokens with the same text the first one counts.
     pub(crate) fn new(tokens: Vec<AddedToken>) -> Self {
         let mut matcher =
-            Self { tokens: Vec::new(), nodes: vec![Node::default()], first: vec![false; 256] };
+            Self { nodes: vec![Node::default()], first: vec![false; 256], ..Self::default() };
         for token in tokens {
             matcher.insert(token);
         }
@@ -67,7 +150,7 @@ impl AddedMatcher {
 
     /// The longest token at the beginning of a text: its id and its length.
     pub(crate) fn token_at_start(&self, text: &str) -> Option<(u32, usize)> {
-        let (index, end) = self.longest_at(text, 0, &|_, _| true)?;
+        let (index, end) = self.longest_at(text, 0, &|_, _, _| true)?;
         Some((self.tokens[index].id, end))
     }
 
@@ -87,6 +170,7 @@ impl AddedMatcher {
         if at != 0 && self.nodes[at].token.is_none() {
             self.first[usize::from(token.pattern.as_bytes()[0])] = true;
             self.nodes[at].token = Some(self.tokens.len());
+            self.kinds.push(token.kind());
             self.tokens.push(token);
         }
     }
@@ -100,7 +184,7 @@ impl AddedMatcher {
         &self,
         text: &str,
         start: usize,
-        honoured: &impl Fn(usize, usize) -> bool,
+        honoured: &impl Fn(TokenKind, usize, usize) -> bool,
     ) -> Option<(usize, usize)> {
         let (mut at, mut found) = (0, None);
         for (offset, &byte) in text.as_bytes()[start..].iter().enumerate() {
@@ -110,7 +194,8 @@ impl AddedMatcher {
             };
             if let Some(token) = self.nodes[at].token {
                 let end = start + offset + 1;
-                if !self.tokens[token].special || honoured(start, end) {
+                let kind = self.kinds[token];
+                if kind == TokenKind::Word || honoured(kind, start, end) {
                     found = Some((token, end));
                 }
             }
@@ -118,12 +203,12 @@ impl AddedMatcher {
         found
     }
 
-    /// Splits `text` and calls `part` for every piece in order. `honoured(start, end)` says whether
-    /// a special token may be read from these bytes of `text`.
+    /// Splits `text` and calls `part` for every piece in order. `honoured(kind, start, end)`
+    /// says whether a special token or marker may be read from these bytes of `text`.
     pub(crate) fn split<'t, E>(
         &self,
         text: &'t str,
-        honoured: &impl Fn(usize, usize) -> bool,
+        honoured: &impl Fn(TokenKind, usize, usize) -> bool,
         part: &mut impl FnMut(Part<'t>) -> Result<(), E>,
     ) -> Result<(), E> {
         let bytes = text.as_bytes();
@@ -204,7 +289,7 @@ mod tests {
     fn split(matcher: &AddedMatcher, text: &str, honoured: bool) -> Vec<String> {
         let mut parts = Vec::new();
         matcher
-            .split(text, &|_, _| honoured, &mut |part| {
+            .split(text, &|_, _, _| honoured, &mut |part| {
                 parts.push(match part {
                     Part::Text(text) => text.to_string(),
                     Part::Token(id) => format!("#{id}"),
@@ -232,6 +317,18 @@ mod tests {
         let matcher = AddedMatcher::new(vec![token(1, "<s>", true), token(2, "s", false)]);
         assert_eq!(split(&matcher, "a<s>", true), ["a", "#1"]);
         assert_eq!(split(&matcher, "a<s>", false), ["a<", "#2", ">"]);
+    }
+
+    #[test]
+    fn test_words_in_brackets_are_markers_and_html_is_not() {
+        for content in ["</think>", "<tool_call>", "<|fim|>", "<｜call▁begin｜>", "[TOOL]", "{end}"]
+        {
+            assert_eq!(token(1, content, false).kind(), TokenKind::Marker, "{content}");
+        }
+        for content in ["<table>", "</h1>", "    ", "word", "<", "<>", "< a>", "[]", "\n\n"] {
+            assert_eq!(token(1, content, false).kind(), TokenKind::Word, "{content}");
+        }
+        assert_eq!(token(1, "word", true).kind(), TokenKind::Special);
     }
 
     #[test]

@@ -1,30 +1,47 @@
-//! [2] The text of a prompt together with where it came from. Any thread.
+//! [2] The text of a prompt together with who wrote it. Any thread.
 //!
-//! Special tokens count only where the template wrote them. The template engine cannot say which
-//! characters came from the request, so `chat::provenance` marks characters of the request before
-//! rendering and this type remembers where the marked ones ended up.
+//! Special tokens count only where the template wrote them. Markers that the vocabulary does not call
+//! special, as `</think>` of some models, count there and in earlier answers of the model, which wrote
+//! them as tokens. In other text of the request they are text.
 
-use crate::TextError;
+use ingle_jinja::Source;
 
-/// A prompt, and which of its characters may not take part in a special token.
+use crate::added::TokenKind;
+
+/// A prompt, and who wrote which of its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RenderedPrompt {
     text: String,
-    /// Byte offsets of characters that came from the request, ascending; only characters of
-    /// `guarded` are listed.
-    foreign: Vec<usize>,
-    /// The characters that were marked; `None`: all of the text is trusted.
-    guarded: Option<Vec<char>>,
+    /// Ends of the runs of bytes that have one author, ascending; the last one is the text's.
+    runs: Vec<(usize, Source)>,
 }
 
 impl RenderedPrompt {
     /// A prompt in which every special token counts, wherever it stands. Not for text of a request.
     pub fn trusted(text: String) -> Self {
-        Self { text, foreign: Vec::new(), guarded: None }
+        let runs = vec![(text.len(), Source::Template)];
+        Self { text, runs }
     }
 
-    pub(crate) fn guarded(text: String, foreign: Vec<usize>, guarded: Vec<char>) -> Self {
-        Self { text, foreign, guarded: Some(guarded) }
+    /// A prompt of pieces, each a length in bytes and an author.
+    pub(crate) fn mixed(text: String, pieces: Vec<(usize, Source)>) -> Self {
+        let mut end = 0;
+        let ends = pieces.into_iter().map(|(length, source)| {
+            end += length;
+            (end, source)
+        });
+        let runs = ends.collect();
+        Self { text, runs }
+    }
+
+    /// Cuts the text; `end` is on a character boundary.
+    pub(crate) fn truncate(&mut self, end: usize) {
+        self.text.truncate(end);
+        let last = self.runs.partition_point(|(run_end, _)| *run_end < end);
+        self.runs.truncate(last + 1);
+        if let Some((run_end, _)) = self.runs.last_mut() {
+            *run_end = end;
+        }
     }
 
     /// The text that Hugging Face would have rendered.
@@ -37,23 +54,28 @@ impl RenderedPrompt {
         &self.text
     }
 
-    /// Whether a special token may be read from the bytes `[start, end)`.
-    pub(crate) fn is_trusted(&self, start: usize, end: usize) -> bool {
-        let next = self.foreign.partition_point(|&offset| offset < start);
-        self.foreign.get(next).is_none_or(|&offset| offset >= end)
-    }
-
-    /// Checks that the marks protect special tokens that begin with one of `first_chars`.
+    /// Whether an added token of a kind may be read from the bytes `[start, end)`.
     ///
-    /// # Errors
-    /// `TextError::Encode` otherwise, since then user text could pass as a special token.
-    pub(crate) fn check_guards(&self, first_chars: &[char]) -> Result<(), TextError> {
-        let Some(guarded) = &self.guarded else { return Ok(()) };
-        match first_chars.iter().find(|c| !guarded.contains(c)) {
-            None => Ok(()),
-            Some(c) => Err(TextError::Encode(format!(
-                "the chat template was not told that special tokens begin with {c:?}"
-            ))),
+    /// It may if nobody else wrote one of `ends`, the characters that begin or end such tokens: a
+    /// template may put a marker together from its own brackets and a role of the request.
+    pub(crate) fn honours(&self, kind: TokenKind, start: usize, end: usize, ends: &[char]) -> bool {
+        let first = self.runs.partition_point(|(run_end, _)| *run_end <= start);
+        let mut at = start;
+        for (run_end, source) in self.runs.iter().skip(first) {
+            if at >= end {
+                break;
+            }
+            let stop = end.min(*run_end);
+            let foreign = match kind {
+                TokenKind::Word => false,
+                TokenKind::Marker => *source == Source::Request,
+                TokenKind::Special => *source != Source::Template,
+            };
+            if foreign && self.text.get(at..stop).is_none_or(|part| part.contains(ends)) {
+                return false;
+            }
+            at = stop;
         }
+        true
     }
 }

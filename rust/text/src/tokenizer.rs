@@ -1,6 +1,6 @@
 //! [2] Text to token ids and back. Any thread; one tokenizer is shared by all requests.
 
-use crate::added::{AddedMatcher, AddedToken, Part};
+use crate::added::{AddedMatcher, AddedToken, Part, TokenKind};
 use crate::pipeline::Pipeline;
 use crate::sentencepiece::SentencePieceEncoder;
 use crate::spm::SpmEncoder;
@@ -21,7 +21,8 @@ pub struct Tokenizer {
     eos: Vec<u32>,
     named: Vec<(String, String)>,
     special: Vec<String>,
-    special_first_chars: Vec<char>,
+    /// The characters that special tokens and markers begin or end with.
+    marker_ends: Vec<char>,
 }
 
 /// Encodes text that holds no added token.
@@ -88,10 +89,14 @@ impl Tokenizer {
     pub(crate) fn from_parts(parts: TokenizerParts) -> Self {
         let special = parts.added.iter().filter(|token| token.special);
         let special: Vec<String> = special.map(|token| token.content.clone()).collect();
-        let mut special_first_chars: Vec<char> =
-            special.iter().filter_map(|token| token.chars().next()).collect();
-        special_first_chars.sort_unstable();
-        special_first_chars.dedup();
+        let markers = parts.added.iter().filter(|token| token.kind() != TokenKind::Word);
+        let ends = markers.flat_map(|token| {
+            let content = token.content.as_str();
+            [content.chars().next(), content.chars().next_back()].into_iter().flatten()
+        });
+        let mut marker_ends: Vec<char> = ends.collect();
+        marker_ends.sort_unstable();
+        marker_ends.dedup();
         Self {
             encoder: parts.encoder,
             added: AddedMatcher::new(parts.added),
@@ -103,7 +108,7 @@ impl Tokenizer {
             eos: parts.eos,
             named: parts.named,
             special,
-            special_first_chars,
+            marker_ends,
         }
     }
 
@@ -119,7 +124,7 @@ impl Tokenizer {
         if add_special_tokens {
             ids.extend_from_slice(&self.prefix);
         }
-        self.encode_parts(text, &|_, _| false, &mut ids)?;
+        self.encode_parts(text, &|kind, _, _| kind == TokenKind::Marker, &mut ids)?;
         if add_special_tokens {
             ids.extend_from_slice(&self.suffix);
         }
@@ -138,7 +143,7 @@ impl Tokenizer {
         add_special_tokens: bool,
     ) -> Result<Vec<u32>, TextError> {
         let mut ids = Vec::with_capacity(text.len() / 3 + 2);
-        self.encode_parts(text, &|_, _| true, &mut ids)?;
+        self.encode_parts(text, &|_, _, _| true, &mut ids)?;
         if add_special_tokens {
             if !ids.starts_with(&self.prefix) {
                 ids.splice(..0, self.prefix.iter().copied());
@@ -148,23 +153,26 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// The ids of a rendered prompt: special tokens that the template wrote are honoured, those in
-    /// text of the request are not. Nothing is put around it: a template writes its own begin token.
+    /// The ids of a rendered prompt: special tokens and markers that the template wrote are honoured,
+    /// those in text of the request are not. Nothing is put around it: a template writes its own begin
+    /// token.
     ///
     /// # Errors
-    /// `TextError::Encode` if the template was not prepared for this tokenizer's special tokens.
+    /// As `encode`.
     pub fn encode_rendered(&self, rendered: &RenderedPrompt) -> Result<Vec<u32>, TextError> {
-        rendered.check_guards(&self.special_first_chars)?;
         let text = rendered.as_str();
         let mut ids = Vec::with_capacity(text.len() / 3 + 2);
-        self.encode_parts(text, &|start, end| rendered.is_trusted(start, end), &mut ids)?;
+        let honoured = |kind: TokenKind, start: usize, end: usize| {
+            rendered.honours(kind, start, end, &self.marker_ends)
+        };
+        self.encode_parts(text, &honoured, &mut ids)?;
         Ok(ids)
     }
 
     fn encode_parts(
         &self,
         text: &str,
-        honoured: &impl Fn(usize, usize) -> bool,
+        honoured: &impl Fn(TokenKind, usize, usize) -> bool,
         ids: &mut Vec<u32>,
     ) -> Result<(), TextError> {
         let mut first = true;

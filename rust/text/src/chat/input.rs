@@ -1,5 +1,6 @@
 //! What a chat request gives to the template, and the parts of it that Hugging Face changes first.
 
+use ingle_jinja::{Context, RenderError, Source};
 use serde_json::{Map, Value};
 
 use crate::TextError;
@@ -37,10 +38,7 @@ impl ChatInput {
     }
 
     /// The variables of the template.
-    pub(crate) fn context(
-        &self,
-        named: &[(String, String)],
-    ) -> Result<Map<String, Value>, TextError> {
+    pub(crate) fn context(&self, named: &[(String, String)]) -> Result<Context, TextError> {
         if self.add_generation_prompt && self.continue_final_message {
             let message = "cannot be combined with add_generation_prompt";
             return Err(TextError::input("continue_final_message", message));
@@ -61,9 +59,9 @@ impl ChatInput {
             let text = final_text_mut(last);
             text.ok_or_else(no_text_to_continue)?.push_str(CONTINUE_TAG);
         }
-        let mut context: Map<String, Value> = Map::new();
+        let mut context = Context::default();
         for (key, token) in named {
-            context.insert(key.clone(), token.clone().into());
+            context.set(key, token.clone().into(), Source::Template).map_err(too_deep)?;
         }
         for (key, value) in &self.kwargs {
             let named = named.iter().any(|(name, _)| name == key);
@@ -71,12 +69,19 @@ impl ChatInput {
                 let message = format!("{key:?} cannot be set here");
                 return Err(TextError::input("chat_template_kwargs", message));
             }
-            context.insert(key.clone(), value.clone());
+            context.set(key, value.clone(), Source::Request).map_err(too_deep)?;
         }
-        context.insert("messages".into(), messages);
-        context.insert("tools".into(), self.tools.clone().unwrap_or(Value::Null));
-        context.insert("documents".into(), Value::Null);
-        context.insert("add_generation_prompt".into(), self.add_generation_prompt.into());
+        let from = |message: Value| {
+            let source = super::source_of(&message);
+            (message, source)
+        };
+        let list = std::mem::take(list).into_iter().map(from).collect();
+        context.set_list("messages", list).map_err(too_deep)?;
+        let tools = self.tools.clone().unwrap_or(Value::Null);
+        context.set("tools", tools, Source::Request).map_err(too_deep)?;
+        context.set("documents", Value::Null, Source::Request).map_err(too_deep)?;
+        let add = self.add_generation_prompt.into();
+        context.set("add_generation_prompt", add, Source::Template).map_err(too_deep)?;
         Ok(context)
     }
 
@@ -101,6 +106,11 @@ impl ChatInput {
             Some(at) => Ok(Some(text[..at].trim_end().len())),
         }
     }
+}
+
+/// `MAX_LEVELS` is below what the engine allows: this does not happen.
+fn too_deep(error: RenderError) -> TextError {
+    TextError::TemplateFailed(error.to_string())
 }
 
 /// Whether a value has at most so many levels of lists and objects.

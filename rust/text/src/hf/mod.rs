@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 use crate::TextError;
-use crate::added::AddedToken;
+use crate::added::{AddedToken, TokenKind};
 use crate::error::excerpt;
 use crate::pipeline::{Normalizer, Pipeline};
 use crate::sentencepiece::{Prefix, SentencePieceEncoder};
@@ -51,7 +51,14 @@ pub(crate) fn tokenizer(json: &[u8], config: Option<&[u8]>) -> Result<Tokenizer,
     let mut framing = Framing::parse(json.post_processor.as_ref(), &table)?;
     config.apply_flags(&mut framing, &table)?;
 
-    let (raw, normalized) = added.into_iter().partition(|token| token.special || !token.normalized);
+    // Markers, as special tokens, are looked for in the text as given: their place in it decides
+    // whether they count. A normaliser that would change them is the exception.
+    let is_raw = |token: &AddedToken| match token.kind() {
+        TokenKind::Special => true,
+        TokenKind::Marker => !token.normalized || token.pattern == token.content,
+        TokenKind::Word => !token.normalized,
+    };
+    let (raw, normalized) = added.into_iter().partition(is_raw);
     let sections = (json.normalizer.as_ref(), json.pre_tokenizer.as_ref());
     let encoder = encoder(sections, normalizer, json.model, normalized)?;
     let id = |token: &Option<String>| token.as_ref().and_then(|token| table.id(token));

@@ -15,7 +15,7 @@ pub(crate) use charsmap::CharsMap;
 pub(crate) use normalizer::Normalizer;
 
 use crate::TextError;
-use crate::added::{AddedMatcher, AddedToken, Part};
+use crate::added::{AddedMatcher, AddedToken, Part, TokenKind};
 use crate::hf::Model;
 use bpe::Bpe;
 use pre_tokenizer::PreTokenizer;
@@ -65,7 +65,7 @@ impl Pipeline {
             return self.pre_tokenizer.pieces(&text, first, &mut |piece| words.push(piece));
         }
         let mut first = first;
-        self.normalized.split(&text, &|_, _| false, &mut |part| {
+        self.normalized.split(&text, &|kind, _, _| kind != TokenKind::Special, &mut |part| {
             match part {
                 Part::Token(id) => words.push_id(id),
                 Part::Text(text) => {

@@ -262,7 +262,7 @@ impl SpmEncoder {
                 });
             }
             Cutter::Bpe(model) => {
-                self.symbols.0.split(&text, &|_, _| true, &mut |part| {
+                self.symbols.0.split(&text, &|_, _, _| true, &mut |part| {
                     match part {
                         Part::Token(id) => out.push(id),
                         Part::Text(text) => {

@@ -8,7 +8,7 @@ use unicode_normalization_alignments::UnicodeNormalization;
 use super::cache::CachePool;
 use super::splitter::Splitter;
 use crate::TextError;
-use crate::added::{AddedMatcher, AddedToken, Part};
+use crate::added::{AddedMatcher, AddedToken, Part, TokenKind};
 use crate::byte_level::char_of_byte;
 use crate::hf::{Model, TOKENIZER_JSON};
 use crate::merge::MergeTable;
@@ -162,7 +162,7 @@ impl WordEncoder {
 
     fn encode_normalized(&self, text: &str, out: &mut Vec<u32>) -> Result<(), TextError> {
         let mut cache = self.caches.take();
-        let done = self.normalized.split(text, &|_, _| false, &mut |part| {
+        let done = self.normalized.split(text, &|kind, _, _| kind != TokenKind::Special, &mut |part| {
             match part {
                 Part::Token(id) => out.push(id),
                 Part::Text(text) => {

@@ -73,12 +73,8 @@ fn test_templates_render_as_jinja2_renders_them() {
         let named = |index: usize| file["named"][name][index].as_str().unwrap();
         let (bos, eos) = (named(0), named(1));
         let exact = ChatTemplate::for_tokenizer(&source(name), &tokenizer(bos, eos)).unwrap();
-        let mut templates = vec![("for_tokenizer", exact)];
-        // Without a tokenizer, what a template looks for in a user's text is not left alone.
-        if case["chat"] != "special tokens" {
-            templates.push(("new", ChatTemplate::new(&source(name), bos, eos).unwrap()));
-        }
-        for (how, template) in templates {
+        let plain = ChatTemplate::new(&source(name), bos, eos).unwrap();
+        for (how, template) in [("for_tokenizer", exact), ("new", plain)] {
             let got = template.render(&input_of(case, file["now"].as_i64().unwrap()));
             let got = match got {
                 Ok(prompt) => json!({"text": prompt.text()}),
@@ -151,11 +147,11 @@ fn test_no_way_of_joining_text_of_the_request_makes_a_special_token() {
             json!([{"role": "user", "</s>": "[INST]"}]),
             "<s>{\"role\": \"user\", \"</s>\": \"[INST]\"}",
         ),
-        // Constants of the template that are left alone do not open a way.
+        // A template that looks for parts of a token sees them, and opens no way by that.
         (
             "{{ '<s>' }}{% if '<|im_' in messages[0].content or 'end|>' in messages[0].content %}x{% endif %}{{ messages[0].content }}",
             json!([user("<|im_end|>")]),
-            "<s><|im_end|>",
+            "<s>x<|im_end|>",
         ),
         // Private-use characters of the request stay what they are.
         (
@@ -215,13 +211,15 @@ fn test_reasoning_is_split_though_its_tags_are_special() {
     let source = "{% for m in messages %}{{ '<s>' + m.content.split('[/INST]')[-1] }}{% endfor %}";
     let answer = json!([{"role": "assistant", "content": "thought[/INST]answer"}]);
     assert_eq!(special_tokens_in(source, answer), ("<s>answer".into(), vec![1007]));
-    // In a user's message the tag is only text.
+    // The template sees it in a user's message too, as with Jinja2; what it leaves there is text.
     let user = json!([{"role": "user", "content": "thought[/INST]answer"}]);
-    assert_eq!(special_tokens_in(source, user), ("<s>thought[/INST]answer".into(), vec![1007]));
+    assert_eq!(special_tokens_in(source, user.clone()), ("<s>answer".into(), vec![1007]));
+    let whole = "{{ '<s>' + messages[0].content }}";
+    assert_eq!(special_tokens_in(whole, user), ("<s>thought[/INST]answer".into(), vec![1007]));
 }
 
 #[test]
-fn test_a_tokenizer_with_other_special_tokens_is_refused() {
+fn test_special_tokens_are_kept_out_however_they_are_spelled() {
     let mut file = tiny_with(Value::Null, byte_level(true));
     file["added_tokens"] = json!([{"id": 1000, "content": "{end}", "special": true}]);
     let tokenizer = Tokenizer::from_json(file.to_string().as_bytes(), None).unwrap();
@@ -230,11 +228,43 @@ fn test_a_tokenizer_with_other_special_tokens_is_refused() {
         ..ChatInput::default()
     };
     let blind = ChatTemplate::new(&source("chatml"), "<s>", "</s>").unwrap();
-    let error = tokenizer.encode_rendered(&blind.render(&input).unwrap()).unwrap_err();
-    assert!(error.to_string().contains("begin with '{'"), "{error}");
     let knowing = ChatTemplate::for_tokenizer(&source("chatml"), &tokenizer).unwrap();
-    let ids = tokenizer.encode_rendered(&knowing.render(&input).unwrap()).unwrap();
-    assert!(!ids.contains(&1000));
+    for template in [blind, knowing] {
+        let ids = tokenizer.encode_rendered(&template.render(&input).unwrap()).unwrap();
+        assert!(!ids.contains(&1000));
+    }
+}
+
+/// `<think>` is no special token of this tokenizer, as of Qwen3's; HTML tags and words are text.
+#[test]
+fn test_markers_count_where_the_template_or_an_answer_wrote_them() {
+    let mut file = tiny_with(Value::Null, byte_level(true));
+    let added = ["<think>", "</think>", "<tool_call>", "</tool_response>", "<table>", "wörd"];
+    file["added_tokens"] = (1000..)
+        .zip(added)
+        .map(|(id, token)| json!({"id": id, "content": token, "special": false, "normalized": id % 2 == 0}))
+        .collect();
+    let tokenizer = Tokenizer::from_json(file.to_string().as_bytes(), None).unwrap();
+    let source = "{% for m in messages %}{{ '<think>' + m.content }}{% endfor %}{{ tools }}{{ x }}";
+    let template = ChatTemplate::for_tokenizer(source, &tokenizer).unwrap();
+    let ids = |role: &str, content: &str| {
+        let mut input = ChatInput {
+            messages: json!([{"role": role, "content": content}]),
+            tools: Some(json!([{"name": "<tool_call>"}])),
+            ..ChatInput::default()
+        };
+        input.kwargs.insert("x".into(), "</think>".into());
+        let ids = tokenizer.encode_rendered(&template.render(&input).unwrap()).unwrap();
+        ids.into_iter().filter(|id| *id >= 1000).collect::<Vec<_>>()
+    };
+    let typed = "</think><tool_call></tool_response><table>wörd<think>";
+    for role in ["user", "tool", "system"] {
+        assert_eq!(ids(role, typed), [1000, 1004, 1005], "{role}");
+    }
+    assert_eq!(ids("assistant", typed), [1000, 1001, 1002, 1003, 1004, 1005, 1000]);
+    // A plain text says what it says: its sender may paste a prompt.
+    let plain = tokenizer.encode_prompt("</think>", false).unwrap();
+    assert_eq!(plain, [1001]);
 }
 
 #[test]
@@ -247,10 +277,10 @@ fn test_hostile_templates_end_with_an_error() {
     let loops = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}";
     let doubling = format!("{{% set s = 'x' %}}{}", "{% set s = s ~ s %}".repeat(64));
     let writing = "{% for i in range(99999) %}{{ 'x' * 1000 }}{% endfor %}";
-    for (source, what) in [(loops, "steps"), (doubling.as_str(), "steps"), (writing, "bytes")] {
+    for source in [loops, doubling.as_str(), writing] {
         let error = render(source).unwrap_err();
         assert!(matches!(error, TextError::TemplateLimit { .. }), "{source:.40}: {error}");
-        assert!(error.to_string().contains(what), "{source:.40}: {error}");
+        assert!(error.to_string().contains("units of work"), "{source:.40}: {error}");
     }
     let recursion = "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}";
     assert!(matches!(render(recursion), Err(TextError::TemplateFailed(_))));
@@ -259,13 +289,10 @@ fn test_hostile_templates_end_with_an_error() {
         "{% extends 'x' %}",
         "{{ ''.__class__.__mro__ }}",
         "{{ messages.append(1) }}",
-        "{{ cycler.__init__ }}",
+        "{{ cycler.__init__.__globals__ }}",
     ] {
         assert!(render(source).is_err(), "{source}");
     }
-    // The template engine panics over this where arithmetic is checked.
-    let overflow = render("{{ [1, 2, 3][::-9223372036854775808] }}");
-    assert!(matches!(overflow, Ok(_) | Err(TextError::TemplateFailed(_))));
     let broken = render("a\n{% for x in %}").unwrap_err().to_string();
     assert!(broken.starts_with("chat template: line 2: "), "{broken}");
 }
@@ -294,18 +321,7 @@ fn test_fields_that_cannot_be_honoured_are_named() {
     }
 }
 
-#[test]
-fn test_named_templates_are_chosen() {
-    let list = json!([{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}]);
-    assert_eq!(ChatTemplate::source_from_config(&list, false).unwrap(), "a");
-    assert_eq!(ChatTemplate::source_from_config(&list, true).unwrap(), "b");
-    assert_eq!(ChatTemplate::source_from_config(&json!("c"), true).unwrap(), "c");
-    let rag = json!([{"name": "rag", "template": "a"}]);
-    assert!(ChatTemplate::source_from_config(&rag, false).is_err());
-    assert!(ChatTemplate::source_from_config(&Value::Null, false).is_err());
-}
-
-/// Marks cost one walk, also where a message is full of what the template looks for.
+/// A message that is full of markers costs one walk.
 #[test]
 fn test_hostile_messages_cost_no_more_than_their_size() {
     let qwen = include_str!("../chat/templates/qwen3.jinja");
