@@ -19,6 +19,7 @@ __all__ = [
     "check_body",
     "check_ids",
     "doctor",
+    "render_template",
     "sampling_fields",
 ]
 
@@ -123,3 +124,10 @@ def check_ids(field: str, json: bytes, most: int) -> int:
 
 def sampling_fields() -> bytes:
     """JSON: the plain sampling fields of a request, a list of `ingle.fields.SamplingField`."""
+
+def render_template(source: str, variables: bytes) -> str:
+    """What a chat template makes of a JSON object of variables.
+
+    Raises ModelError for a template that cannot be compiled, RefusedError for one that cannot be
+    rendered.
+    """

@@ -62,6 +62,7 @@ pub use guard::log_panics_without_text;
 pub use logprobs::LogEntry;
 pub use options::{CudaLibraries, EngineOptions, SimSpeed};
 pub use outbox::{Delta, Event, Finish, Payload, StopCause, Usage};
+pub use prompt::render_template;
 pub use sampling::sampling_fields;
 pub use sampling_input::SamplingInput;
 pub use sizes::Sizes;

@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ingle_core::TokenId;
-use ingle_text::{ChatInput, ReasoningStart, ReasoningTags, RenderedPrompt};
+use ingle_text::{ChatInput, ReasoningStart, ReasoningTags, RenderedPrompt, TextError};
 
 use crate::error::{EngineError, text_refusal};
 use crate::sampling::token_ids;
@@ -64,6 +64,20 @@ pub(crate) fn encode_prompt(
         ));
     }
     Ok(EncodedPrompt { ids, param, tools, reasoning })
+}
+
+/// What a template makes of variables, a JSON object: for tools, without a model.
+///
+/// # Errors
+/// `EngineError::Model` if the template cannot be compiled, `Refused` if it cannot be rendered.
+pub fn render_template(source: &str, variables: &[u8]) -> Result<String, EngineError> {
+    let variables = serde_json::from_slice(variables).map_err(|error| {
+        EngineError::refused("variables", format!("not a JSON object: {error}"))
+    })?;
+    ingle_text::render_template(source, variables).map_err(|error| match error {
+        TextError::Load { .. } => EngineError::Model(error.to_string()),
+        error => text_refusal("variables", &error),
+    })
 }
 
 fn encode_text(

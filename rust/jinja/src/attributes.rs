@@ -141,6 +141,7 @@ impl Interp<'_> {
     fn macro_attribute(&mut self, reference: MacroRef, name: &str) -> Res<Option<Value>> {
         let Some(definition) = self.program.macros.get(reference.index) else { return Ok(None) };
         Ok(Some(match name {
+            "name" if definition.name.is_empty() => Value::None,
             "name" => Value::text(Arc::clone(&definition.name)),
             "arguments" => {
                 let names = definition.parameters.iter();

@@ -145,15 +145,17 @@ impl Interp<'_> {
     fn file_size(&mut self, input: &Value, mut args: Args) -> Res<Value> {
         let binary = args.flag("binary", false);
         args.end()?;
-        let Value::Float(bytes) = self.float_of(input, Args::default())? else {
-            fail!("filesizeformat wants a number");
+        let none = Args::new(vec![Value::None], Vec::new());
+        let Value::Float(bytes) = self.float_of(input, none)? else {
+            fail!("could not convert '{}' object to float", input.type_name());
         };
         let base: f64 = if binary { 1024.0 } else { 1000.0 };
         if bytes == 1.0 {
             return Ok(Value::text("1 Byte"));
         }
         if bytes < base {
-            return Ok(Value::text(format!("{bytes:.0} Bytes")));
+            let whole = floats::truncated(bytes).ok_or_else(ops::too_large)?;
+            return Ok(Value::text(format!("{whole} Bytes")));
         }
         let (mut unit, mut text) = (base, String::new());
         for prefix in ["k", "M", "G", "T", "P", "E", "Z", "Y"] {

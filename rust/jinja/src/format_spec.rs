@@ -90,6 +90,9 @@ pub(crate) fn formatted(value: &Value, text: &str, interp: &Interp) -> Res<Text>
     }
     match value {
         Value::Str(text) if matches!(kind, None | Some('s')) => {
+            if let Some(grouping) = spec.grouping {
+                fail!("Cannot specify '{grouping}' with 's'.");
+            }
             if spec.align == Some('=') {
                 fail!("'=' alignment not allowed in string format specifier");
             }

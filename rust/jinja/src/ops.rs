@@ -406,7 +406,12 @@ pub(crate) fn contains(container: &Value, item: &Value, budget: &Budget) -> Res<
             }
             Ok(lookup(map, item, budget)?.is_some())
         }
-        Value::List(list) => is_among(&list.items, item, budget),
+        Value::List(list) => {
+            if list.kind == ListKind::Keys && !is_hashable(item, budget)? {
+                fail!("unhashable type: '{}'", item.type_name());
+            }
+            is_among(&list.items, item, budget)
+        }
         Value::Range(range) => match item {
             Value::Float(value) => Ok(value.fract() == 0.0
                 && crate::floats::truncated(*value).is_some_and(|value| range.contains(value))),

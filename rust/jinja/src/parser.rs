@@ -188,10 +188,7 @@ impl Parser {
             "filter" => self.filter_block()?,
             "generation" => {
                 let body = self.statements_to(&["endgeneration"])?;
-                StmtKind::CallBlock(
-                    None,
-                    self.add_macro("caller".into(), Signature::default(), body),
-                )
+                StmtKind::CallBlock(None, self.add_macro("".into(), Signature::default(), body))
             }
             "block" => self.block()?,
             "break" => StmtKind::Break,
@@ -343,7 +340,7 @@ impl Parser {
             return self.fail("expected call");
         };
         let body = self.statements_to(&["endcall"])?;
-        Ok(StmtKind::CallBlock(Some(*call), self.add_macro("caller".into(), signature, body)))
+        Ok(StmtKind::CallBlock(Some(*call), self.add_macro("".into(), signature, body)))
     }
 
     fn signature(&mut self) -> Parsed<Signature> {

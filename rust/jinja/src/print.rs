@@ -87,7 +87,8 @@ fn repr_at(value: &Value, out: &mut TextBuf, interp: &Interp, depth: usize) -> R
         Value::Macro(reference) => {
             let name = interp.program.macros.get(reference.index).map_or("", |found| &found.name);
             interp.budget.pay(name.len())?;
-            plain(out, &format!("<Macro '{name}'>"));
+            let shown = if name.is_empty() { "anonymous".into() } else { format!("'{name}'") };
+            plain(out, &format!("<Macro {shown}>"));
         }
         Value::Loop(state) => {
             plain(out, &state.repr());

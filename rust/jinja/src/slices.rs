@@ -1,8 +1,10 @@
 //! Items by index and slices, as Python's.
 
+use std::rc::Rc;
+
 use crate::budget::Budget;
 use crate::error::{Res, fail};
-use crate::value::{ListKind, Value};
+use crate::value::{ListKind, Range, Value};
 
 /// The item at an index, which counts from the end if it is negative; none: there is none.
 pub(crate) fn at(of: &Value, index: i128, budget: &Budget) -> Res<Option<Value>> {
@@ -71,8 +73,10 @@ pub(crate) fn slice(of: &Value, parts: &[Value; 3], budget: &Budget) -> Res<Valu
             Ok(Value::Str(out.finish()))
         }
         Value::Range(range) => {
-            let items = indices.places().map(|at| range.get(at)).collect();
-            Value::list(items, budget)
+            let at = |index: i128| range.start.saturating_add(range.step.saturating_mul(index));
+            let (start, stop) = (at(indices.first), at(indices.last));
+            let step = range.step.saturating_mul(indices.step);
+            Ok(Value::Range(Rc::new(Range { start, stop, step })))
         }
         Value::List(list) => {
             budget.items(indices.count)?;
@@ -89,6 +93,9 @@ struct Indices {
     start: usize,
     count: usize,
     step: i128,
+    /// Start and stop as Python sees them: the stop may be -1.
+    first: i128,
+    last: i128,
 }
 
 impl Indices {
@@ -120,6 +127,8 @@ impl Indices {
             start: usize::try_from(start).unwrap_or(0),
             count: usize::try_from(count).unwrap_or(0),
             step,
+            first: start,
+            last: stop,
         })
     }
 

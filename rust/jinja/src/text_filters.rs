@@ -15,15 +15,15 @@ use crate::value::Value;
 
 impl Interp<'_> {
     pub(crate) fn text_filter(&mut self, name: &str, input: &Value, mut args: Args) -> Res<Value> {
-        if matches!(name, "indent" | "truncate") {
+        if name == "truncate" {
+            return self.truncate(input, args);
+        }
+        if name == "indent" {
             input.defined()?;
             let Value::Str(text) = input else {
-                fail!("'{name}' wants a str, not {}", input.type_name());
+                fail!("indent wants a str, not {}", input.type_name());
             };
-            return match name {
-                "indent" => self.indent(text, args),
-                _ => self.truncate(text, args),
-            };
+            return self.indent(text, args);
         }
         let text = print::text_of(input, self)?;
         self.budget.pay(text.cost().saturating_mul(2))?;
@@ -125,7 +125,7 @@ impl Interp<'_> {
         Ok(Value::Str(out.finish()))
     }
 
-    fn truncate(&mut self, text: &Text, mut args: Args) -> Res<Value> {
+    fn truncate(&mut self, input: &Value, mut args: Args) -> Res<Value> {
         let length = args.optional_int("length")?.unwrap_or(255);
         let kill_words = args.flag("killwords", false);
         let end = args.optional_text("end")?.unwrap_or_else(|| own("..."));
@@ -138,12 +138,15 @@ impl Interp<'_> {
         if leeway < 0 {
             fail!("expected leeway >= 0, got {leeway}");
         }
+        let size = i128::try_from(input.len(&self.budget)?).unwrap_or(i128::MAX);
+        if size <= length.saturating_add(leeway) {
+            return Ok(input.clone());
+        }
+        let Value::Str(text) = input else {
+            fail!("truncate wants a str, not {}", input.type_name());
+        };
         self.budget.pay(text.cost().saturating_add(end.cost()))?;
         let whole = text.as_str();
-        let size = i128::try_from(whole.chars().count()).unwrap_or(i128::MAX);
-        if size <= length.saturating_add(leeway) {
-            return Ok(Value::Str(text.clone()));
-        }
         let kept = whole.char_indices().nth(count(length - end_length));
         let mut kept = kept.map_or(text.len(), |(at, _)| at);
         if !kill_words {

@@ -400,8 +400,13 @@ impl Value {
             Self::Str(text) => {
                 // Each character becomes a text of its own.
                 budget.items(text.len().saturating_mul(2))?;
-                let ends = text.as_str().char_indices();
-                Ok(ends.map(|(at, c)| Self::Str(text.slice(at..at + c.len_utf8()))).collect())
+                let chars = text.as_str().char_indices();
+                // A walk through markup gives plain texts.
+                let plain = |mut text: Text| {
+                    text.markup = false;
+                    Self::Str(text)
+                };
+                Ok(chars.map(|(at, c)| plain(text.slice(at..at + c.len_utf8()))).collect())
             }
             Self::Range(range) => {
                 budget.items(range.len())?;

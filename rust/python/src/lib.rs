@@ -23,6 +23,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(check_body, module)?)?;
     module.add_function(wrap_pyfunction!(check_ids, module)?)?;
     module.add_function(wrap_pyfunction!(sampling_fields, module)?)?;
+    module.add_function(wrap_pyfunction!(render_template, module)?)?;
     module.add_function(wrap_pyfunction!(doctor, module)?)
 }
 
@@ -43,6 +44,13 @@ fn check_ids(py: Python<'_>, field: &str, json: &[u8], most: usize) -> PyResult<
 #[pyfunction]
 fn sampling_fields(py: Python<'_>) -> Bound<'_, PyBytes> {
     PyBytes::new(py, &ingle_engine::sampling_fields())
+}
+
+/// What a chat template makes of a JSON object of variables.
+#[pyfunction]
+fn render_template(py: Python<'_>, source: &str, variables: &[u8]) -> PyResult<String> {
+    let text = py.detach(|| ingle_engine::render_template(source, variables));
+    text.map_err(|error| error::to_py(py, error))
 }
 
 /// JSON: what this machine offers to the engine and what is missing.

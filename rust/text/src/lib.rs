@@ -35,7 +35,7 @@ mod words;
 
 pub use answer::{AnswerParser, AnswerPiece, AnswerRules, CallPlace, ToolRules};
 pub use bad_words::{AnswerText, BadWords, BadWordsFactory, BadWordsState};
-pub use chat::{ChatInput, ChatTemplate};
+pub use chat::{ChatInput, ChatTemplate, render_template};
 pub use detokenizer::Detokenizer;
 pub use ends::turn_ends;
 pub use error::TextError;

@@ -5,7 +5,8 @@
 mod clock;
 mod input;
 
-use ingle_jinja::{RenderError, Source, Template};
+use ingle_jinja::{Context, RenderError, Source, Template};
+use serde_json::{Map, Value};
 
 use crate::{RenderedPrompt, TextError, Tokenizer};
 pub use input::ChatInput;
@@ -56,6 +57,21 @@ impl ChatTemplate {
     }
 }
 
+/// Renders any template with variables from nobody in particular: for tools that show what a template
+/// does. `strftime_now` tells the beginning of 1970.
+///
+/// # Errors
+/// As `ChatTemplate::new` and `ChatTemplate::render`.
+pub fn render_template(source: &str, variables: Map<String, Value>) -> Result<String, TextError> {
+    let template = compile(source)?;
+    let mut context = Context::default();
+    for (name, value) in variables {
+        context.set(&name, value, Source::Request).map_err(failure)?;
+    }
+    let rendered = template.render(&context, &|format| clock::strftime(0, format));
+    Ok(rendered.map_err(failure)?.text)
+}
+
 fn compile(source: &str) -> Result<Template, TextError> {
     Template::new(source).map_err(|error| TextError::load("chat template", error.to_string()))
 }
@@ -70,6 +86,6 @@ fn failure(error: RenderError) -> TextError {
 }
 
 /// Who wrote a message: an earlier answer of the model, or somebody else.
-fn source_of(message: &serde_json::Value) -> Source {
+fn source_of(message: &Value) -> Source {
     if message["role"] == "assistant" { Source::Answer } else { Source::Request }
 }

@@ -1,0 +1,1 @@
+"""Chat templates against jinja2 set up as transformers sets it up."""
