@@ -162,16 +162,17 @@ impl WordEncoder {
 
     fn encode_normalized(&self, text: &str, out: &mut Vec<u32>) -> Result<(), TextError> {
         let mut cache = self.caches.take();
-        let done = self.normalized.split(text, &|kind, _, _| kind != TokenKind::Special, &mut |part| {
-            match part {
-                Part::Token(id) => out.push(id),
-                Part::Text(text) => {
-                    let ids = |word| self.merge_word(word);
-                    self.splitter.split(text, |word| cache.ids(word, out, || ids(word)))?;
+        let done =
+            self.normalized.split(text, &|kind, _, _| kind != TokenKind::Special, &mut |part| {
+                match part {
+                    Part::Token(id) => out.push(id),
+                    Part::Text(text) => {
+                        let ids = |word| self.merge_word(word);
+                        self.splitter.split(text, |word| cache.ids(word, out, || ids(word)))?;
+                    }
                 }
-            }
-            Ok(())
-        });
+                Ok(())
+            });
         self.caches.give_back(cache);
         done
     }
