@@ -31,6 +31,8 @@ LOADS = (
     ("128 in 256 out, 1 at once", "fixed:128:256", 1, 16),
     ("128 in 256 out, 16 at once", "fixed:128:256", 16, 128),
     ("128 in 256 out, 64 at once", "fixed:128:256", 64, 512),
+    ("8,000 in 8 out, 1 at once", "fixed:8000:8", 1, 10),
+    ("8,000 in 200 out, 16 at once", "fixed:8000:200", 16, 64),
     ("sharegpt, {requests} x 200 at once", "sharegpt", 200, 4000),
 )
 HEADS = (
@@ -123,7 +125,7 @@ def server(
     command = ["taskset", "-c", cores] if cores is not None else []
     command += [sys.executable, "-m", "ingle", "serve", str(options.model)]
     command += ["--device", options.device, "--port", str(options.port)]
-    command += ["--served-model-name", "bench", "--max-model-len", "8192"]
+    command += ["--served-model-name", "bench", "--max-model-len", "8400"]
     if options.device.startswith("cuda"):
         command += ["--cache-dir", str(cache)]
     with (options.work / f"serve-{name}.log").open("wb") as log:

@@ -30,9 +30,9 @@ pub(crate) fn row_budget(shape: &ExecutorShape, num_decodes: u32, waited: Micros
 /// Prompt rows of a step, at least, that the number of decoding requests leaves.
 const PROMPT_ROWS_LEAST: u32 = 128;
 /// A prompt that has waited no longer than this gets what is cheap. A step or two of an 8B model.
-const PATIENCE: Micros = Micros(40_000);
+const PATIENCE: Micros = Micros(30_000);
 /// After so much longer steps have their busy size.
-const LATE_RANGE: Micros = Micros(160_000);
+const LATE_RANGE: Micros = Micros(100_000);
 /// From so many decoding requests on their pauses count fully.
 const FEW_DECODES: u32 = 64;
 /// Fixed point of the growth.
@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn beside_many_decodes_steps_stay_short_until_prompts_are_late() {
         let budget = |ms: u64| row_budget(&shape(), 200, Micros(ms * 1000));
-        assert_eq!([0, 40, 80, 120, 200, 5000].map(budget), [384, 384, 640, 896, 1408, 1408]);
+        assert_eq!([0, 40, 80, 120, 200, 5000].map(budget), [384, 512, 896, 1280, 1408, 1408]);
     }
 
     #[test]
