@@ -24,6 +24,7 @@ constexpr int BOX = 64;                      // elements of one swizzled row of 
 constexpr int BOXES = (D + BOX - 1) / BOX;
 constexpr int Q_GROUP = 64;                  // packed rows of a consumer group
 constexpr int KT = D == 256 ? PROMPT_TILE_256 : PROMPT_TILE;  // tokens a tile
+constexpr u32 KT_SHIFT = D == 256 ? 6 : 7;   // KT is 2^KT_SHIFT
 constexpr int STAGES = 2;
 constexpr int SN = KT / 2;                   // score registers a thread: KT / 8 groups of 4
 constexpr int ON = D / 2;                    // output registers a thread
@@ -353,13 +354,15 @@ DEV void consume(const Entry& e, u32 head, const Rules& rules, const Shared& sh,
 struct Loader {
     const TensorMap* map;
     const u32* table;
-    u32 head, block_size, last_page;
+    u32 head, block_shift, last_page;  // a block has 2^block_shift tokens
 };
 
 // Copies K (which = 0) or V (1) of one tile; the whole warp calls, lane 0 issues.
 DEV void load_tile(const Loader& loader, u32 tile, u32 which, u32 target, u32 barrier) {
-    u32 rows = min(loader.block_size, (u32)KT), lane = threadIdx.x & 31, count = KT / rows;
-    u32 page = lane < count ? loader.table[min((tile * KT + lane * rows) / loader.block_size, loader.last_page)] : 0;
+    u32 shift = min(loader.block_shift, KT_SHIFT), lane = threadIdx.x & 31, count = KT >> shift;
+    u32 mine = (tile * KT + (lane << shift)) >> loader.block_shift;
+    u32 page = lane < count ? loader.table[min(mine, loader.last_page)] : 0;
+    u32 row = tile * KT & ((1u << loader.block_shift) - 1);
     if (lane == 0) barrier_expect(barrier, KV_BYTES);
     __syncwarp();
     for (u32 i = 0; i < count; i++) {
@@ -367,8 +370,8 @@ DEV void load_tile(const Loader& loader, u32 tile, u32 which, u32 target, u32 ba
         if (lane == 0)
 #pragma unroll
             for (int box = 0; box < BOXES; box++)
-                copy_box(target + box * BOX_BYTES + i * rows * 128, loader.map, box * BOX,
-                         (tile * KT + i * rows) % loader.block_size, loader.head, which, block, barrier);
+                copy_box(target + box * BOX_BYTES + (i << shift) * 128, loader.map, box * BOX, row, loader.head,
+                         which, block, barrier);
     }
 }
 
@@ -427,9 +430,9 @@ PASTE(attention_prefill, DT, sm90)
     u32 items = FIELD(plan, PromptHeader, num_entries) * kv_heads;
     Ring kr{0, 0}, vr{0, 0};
     if (group_of_warps == 0) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 48;");
         if (threadIdx.x >= 32) return;
-        u32 lane = threadIdx.x & 31;
+        u32 lane = threadIdx.x & 31, block_shift = 31 - __clz(DIM(block_size));
         u32 item = blockIdx.x;
         for (u32 turn = 0;; turn++) {
             u32 slot = turn % ITEM_SLOTS, next = 0;
@@ -441,8 +444,8 @@ PASTE(attention_prefill, DT, sm90)
             }
             if (item >= items) return;
             Entry e = load_entry(plan, item / kv_heads);
-            Loader loader{&kv_map, block_table + (u64)e.slot * DIM(max_blocks), item % kv_heads, DIM(block_size),
-                          (e.kv_end - 1) / DIM(block_size)};
+            Loader loader{&kv_map, block_table + (u64)e.slot * DIM(max_blocks), item % kv_heads, block_shift,
+                          (e.kv_end - 1) >> block_shift};
             produce_item(e, loader, sh, kr, vr);
             item = __shfl_sync(0xffffffffu, next, 0);
         }

@@ -245,6 +245,6 @@ def test_a_load_error_does_not_quote_the_whole_file(tmp_path):
     shutil.copytree(TINY, folder)
     document = {"version": "1.0", "model": {"type": "x" * 100_000}}
     (folder / "tokenizer.json").write_text(json.dumps(document))
-    with pytest.raises(ingle.ModelError, match=r"tokenizer\.json: .*characters left out") as caught:
+    with pytest.raises(ingle.ModelError, match=r"tokenizer\.json: model type") as caught:
         ingle.Engine(str(folder), device="sim")
     assert len(str(caught.value)) < 700
