@@ -63,19 +63,19 @@ DECLARATIONS = {
 }
 INTRODUCTION = """# Request fields
 
-Written by `make fields`; a test compares this page with the code. Where a field is defined:
-[decision 0060](decisions/0060-request-fields.md).
-How to add one: [CONTRIBUTING](../CONTRIBUTING.md).
+`make fields` writes this page, and a test compares it with the code.
+[Decision 0060](decisions/0060-request-fields.md) says where a field is defined,
+[CONTRIBUTING](../CONTRIBUTING.md) how to add one.
 
 `null` means the same as an absent field. An endpoint that lacks a field accepts it with a value
-that means "off" and refuses any other value by name. `--unknown-fields warn` accepts and counts
-those too.
+that means "off" and refuses any other value by name. `--unknown-fields warn` logs and counts such
+a field instead of refusing it.
 
 ## Plain sampling fields
 
-Completions, chat, responses, messages, `ingle.SamplingParams` and the flags of `ingle generate`
-and `ingle chat` have all of them. A default with a star gives way to the model's own, if its
-generation_config.json has one.
+All of them are available on completions, chat, responses and messages, in `ingle.SamplingParams`
+and as flags of `ingle generate` and `ingle chat`. A default with a star is replaced by the model's
+own if its generation_config.json has one.
 
 | field | allowed | default | off | meaning |
 |---|---|---|---|---|
@@ -83,7 +83,7 @@ generation_config.json has one.
 OTHERS = """
 ## All other fields
 
-| field | allowed | off | where | meaning |
+| field | allowed | off | available in | meaning |
 |---|---|---|---|---|
 """
 
@@ -166,7 +166,7 @@ def engine_block() -> str:
     """The arguments of `Engine` and its docstring."""
     settings = [each for each in dataclasses.fields(Settings) if each.name in names("engine")]
     arguments = ["model: str,", "*,"]
-    told = [entry("model", "Hugging Face folder on this machine, .gguf file, or demo.")]
+    told = [entry("model", "local Hugging Face folder or .gguf file, or demo.")]
     for each in settings:
         default = json.dumps(each.default) if isinstance(each.default, str) else each.default
         arguments.append(f"{each.name}: {type_name(each.type)} = {default},")

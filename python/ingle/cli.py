@@ -1,7 +1,7 @@
 """The `ingle` command: serve, generate, chat, bench, doctor. Main thread.
 
 Exit codes are in exit_codes.py.
-What a person reads goes to standard output, what a log collector reads to standard error.
+Output for people goes to standard output, logs go to standard error.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return complain(error, ExitCode.MODEL, given)
     except (IngleError, OSError) as error:
         if isinstance(error, BrokenPipeError):
-            # The reader of our output has left; so do we, without a traceback at exit.
+            # The reader of our output is gone. Exit without a traceback.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return int(ExitCode.OK)
         return complain(error, ExitCode.FAILED, given)
@@ -53,9 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line of all commands."""
+    """The parser of all commands."""
     top = argparse.ArgumentParser(
-        prog="ingle", description="LLM inference engine", allow_abbrev=False
+        prog="ingle",
+        description="LLM inference engine with an OpenAI-compatible server",
+        allow_abbrev=False,
     )
     top.add_argument("--version", action="version", version=f"ingle {_core.__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
@@ -65,38 +67,40 @@ def parser() -> argparse.ArgumentParser:
         added.set_defaults(run=run)
         return added
 
-    serve = command("serve", "serve a model over the OpenAI API", run_serve)
-    generate = command("generate", "continue a prompt on standard output", run_generate)
-    chat = command("chat", "talk to a model in the terminal", run_chat)
+    serve = command("serve", "serve a model over HTTP (OpenAI and Anthropic APIs)", run_serve)
+    generate = command("generate", "continue a prompt and print the answer", run_generate)
+    chat = command("chat", "chat with a model in the terminal", run_chat)
     for sub in (serve, generate, chat):
         sub.add_argument(
             "model",
             metavar="MODEL",
             nargs="?" if sub is serve else None,
             default=None,
-            help="Hugging Face folder on this machine, .gguf file, or demo (SmolLM2-135M-Instruct)",
+            help="local Hugging Face folder or .gguf file, or demo (SmolLM2-135M-Instruct)",
         )
         add_flags(sub, ("engine", "server") if sub is serve else ("engine",))
     generate.add_argument(
-        "prompt", metavar="PROMPT", help="text to continue; - reads standard input"
+        "prompt", metavar="PROMPT", help="text to continue; - reads it from standard input"
     )
-    chat.add_argument("--system", metavar="TEXT", help="system message in front of the chat")
+    chat.add_argument("--system", metavar="TEXT", help="system message at the start of the chat")
     for sub in (generate, chat):
         add_sampling_flags(sub)
-    add_bench_flags(command("bench", "put load on a server and say what it cost", run_bench))
-    doctor = command("doctor", "say what this machine can run and what is missing", run_doctor)
-    doctor.add_argument("--json", action="store_true", help="for programs")
+    add_bench_flags(command("bench", "run a load test against a server", run_bench))
+    doctor = command(
+        "doctor", "show what this machine can run, what is missing and what that costs", run_doctor
+    )
+    doctor.add_argument("--json", action="store_true", help="print JSON")
     return top
 
 
 def add_sampling_flags(sub: argparse.ArgumentParser) -> None:
-    """Flags of one answer; absent ones take the model's defaults."""
+    """Sampling flags. Absent ones take the model's defaults."""
     add = sub.add_argument
     add(
         "--max-tokens",
         type=int,
         metavar="INT",
-        help="most tokens of an answer; default: the rest of the context",
+        help="maximum length of an answer in tokens; default: the rest of the context",
     )
     for field in PLAIN.values():
         unset = "the model's" if field.from_model else f"{field.default:g}"
@@ -110,41 +114,61 @@ def add_sampling_flags(sub: argparse.ArgumentParser) -> None:
         "--sampling-seed",
         type=int,
         metavar="INT",
-        help="the same seed gives the same answer; default: another one each time",
+        help="the same seed gives the same answer; default: a new seed each time",
     )
     add(
         "--stop",
         action="append",
         default=[],
         metavar="TEXT",
-        help="text that ends the answer; repeatable",
+        help="stop string; may be repeated",
     )
 
 
 def add_bench_flags(bench: argparse.ArgumentParser) -> None:
     """Flags of `ingle bench`."""
-    bench.epilog = "The API key is OPENAI_API_KEY of the environment: no `ps` shows it there."
+    bench.epilog = "The API key is read from the environment variable OPENAI_API_KEY."
     add = bench.add_argument
     add("url", metavar="URL", help="http://HOST:PORT of any OpenAI-compatible server")
-    add("--model", help="name to ask for; default: none, which ingle takes for its only one")
-    add("--chat", action="store_true", help="ask for chats instead of completions")
-    add("--requests", type=int, default=1000, help="default: 1000")
-    add("--concurrency", type=int, default=64, help="connections at once; default: 64")
-    lengths = "sharegpt (default), fixed:IN:OUT or csv:FILE with the columns ContextTokens and "
+    add("--model", help="model name in requests; default: none, which ingle accepts")
+    add("--chat", action="store_true", help="use chat completions instead of completions")
+    add("--requests", type=int, default=1000, help="number of requests; default: 1000")
+    add("--concurrency", type=int, default=64, help="number of concurrent connections; default: 64")
+    lengths = "sharegpt (default), fixed:IN:OUT, or csv:FILE with columns ContextTokens and "
     add("--lengths", default="sharegpt", help=f"{lengths}GeneratedTokens")
-    add("--rate", type=float, help="requests a second, Poisson; default: all connections busy")
+    add(
+        "--rate",
+        type=float,
+        help="requests per second (Poisson); default: all connections stay busy",
+    )
     add("--seed", type=int, default=1, help="the same seed gives the same prompts; default: 1")
-    add("--processes", type=int, default=0, help="client processes; default: one in 50 connections")
-    add("--timeout", type=float, default=300.0, help="seconds for one request; default: 300")
-    add("--new-connections", action="store_true", help="a connection for each request")
-    add("--server-pid", type=int, help="measure CPU and memory of this process and its children")
-    add("--body", default="{}", metavar="JSON", help="object with further fields of each request")
-    add("--json", action="store_true", help="one JSON object instead of text")
-    add("--plot", type=Path, metavar="FILE.svg", help="draw latencies and rate")
+    add(
+        "--processes", type=int, default=0, help="client processes; default: one per 50 connections"
+    )
+    add(
+        "--timeout",
+        type=float,
+        default=300.0,
+        help="timeout of one request in seconds; default: 300",
+    )
+    add("--new-connections", action="store_true", help="open a connection for each request")
+    add(
+        "--server-pid",
+        type=int,
+        help="also measure CPU and memory of this process and its children",
+    )
+    add(
+        "--body",
+        default="{}",
+        metavar="JSON",
+        help="JSON object with extra fields for each request",
+    )
+    add("--json", action="store_true", help="print one JSON object instead of text")
+    add("--plot", type=Path, metavar="FILE.svg", help="plot latencies and rate to this file")
 
 
 def sampling_params(options: argparse.Namespace) -> SamplingParams:
-    """The flags of `add_sampling_flags` as parameters."""
+    """SamplingParams from the flags of `add_sampling_flags`."""
     return SamplingParams(
         max_tokens=options.max_tokens,
         **{name: getattr(options, name) for name in PLAIN},
@@ -170,7 +194,7 @@ def run_generate(options: argparse.Namespace) -> int:
 
 
 def run_chat(options: argparse.Namespace) -> int:
-    """`ingle chat MODEL`: one line a turn; Ctrl-C ends an answer or a line, Ctrl-D the chat."""
+    """`ingle chat MODEL`: one line per turn. Ctrl-C ends an answer or a line, Ctrl-D the chat."""
     with contextlib.suppress(ImportError):
         importlib.import_module("readline")  # Gives `input` line editing and the arrow keys.
     params = sampling_params(options)
@@ -213,7 +237,7 @@ def run_chat(options: argparse.Namespace) -> int:
 
 
 async def show(engine: Engine, prompt: PromptLike, params: SamplingParams) -> str:
-    """Prints an answer as it comes; returns its text."""
+    """Prints an answer while it is generated; returns its text."""
     parts = []
     async for delta in engine.stream(prompt, params):
         parts.append(delta.text)
@@ -254,7 +278,7 @@ def run_bench(options: argparse.Namespace) -> int:
 
 
 def check_bench(options: argparse.Namespace) -> None:
-    """Errors: ConfigError names the flag of `ingle bench` that makes no sense."""
+    """Errors: ConfigError names the flag of `ingle bench` with a wrong value."""
     if not options.url.startswith(("http://", "https://")):
         raise ConfigError(f"url: must start with http:// or https://, not {options.url!r}")
     for name in ("requests", "concurrency"):
@@ -284,7 +308,7 @@ def json_object(name: str, text: str) -> dict[str, Any]:
 
 
 def run_doctor(options: argparse.Namespace) -> int:
-    """`ingle doctor`: a line a finding, and what each lack costs."""
+    """`ingle doctor`: one line per finding, and what each missing part costs."""
     report: dict[str, Any] = json.loads(_core.doctor(json.dumps(places()).encode()))
     if options.json:
         print(json.dumps(report, indent=2))
@@ -294,12 +318,12 @@ def run_doctor(options: argparse.Namespace) -> int:
 
 
 def engine_of(settings: Settings) -> Engine:
-    """The engine that the settings describe."""
+    """An engine with these settings."""
     return Engine(settings.model, **settings.engine_values())
 
 
 def complain(error: Exception, code: ExitCode, given: Mapping[str, Any]) -> int:
-    """One line on standard error; fields and settings are named as they were `given`."""
+    """Prints one line on standard error, with fields and settings named as the user wrote them."""
     text = str(error)
     name = (error.param or "").split("[")[0] if isinstance(error, RefusedError) else ""
     if name in SAMPLING_FLAGS and text.startswith(name):

@@ -1,9 +1,8 @@
-"""All settings of a worker, in one place: their names, defaults, flags and checks.
+"""All settings of a worker: their names, defaults, flags and checks.
 
 A setting comes from its flag, else from the TOML file of `--config`, else from its default. The
-file's keys are the settings' names, with `-` or `_`, at its top level; a relative path in it starts
-at the working directory. Anything that is not listed here is refused by name. Runs once, before any
-thread starts.
+file's keys are the settings' names, with `-` or `_`, at its top level. Relative paths in it start
+at the working directory. Unknown settings are refused by name. Runs once, before any thread starts.
 """
 
 import argparse
@@ -28,7 +27,7 @@ from ingle.origins import parse_origins
 
 
 def about(group: str, text: str, **extra: Any) -> dict[str, Any]:
-    """Metadata of a setting: `group` says who reads it, `text` is the flag's help."""
+    """Metadata of a setting: `group` is its reader, `text` the flag's help."""
     return {"group": group, "help": text, **extra}
 
 
@@ -48,87 +47,95 @@ class Settings:
     served_model_name: str | None = field(
         default=None,
         metadata=about(
-            "engine", "name of the model in requests and answers; default: the path's last part"
+            "engine", "model name in requests and responses; default: the last part of the path"
         ),
     )
     device: str = field(
         default="auto",
         metadata=about(
             "engine",
-            "auto, cpu, cuda, cuda:N, sim, or sim:FILE with a JSON profile",
+            "auto, cpu, cuda, cuda:N, sim, or sim:FILE with a JSON profile; auto uses the GPU if "
+            "there is one",
             metavar="DEVICE",
         ),
     )
     sim_speed: str | None = field(
         default=None,
         metadata=about(
-            "engine", "divides the step times of the sim device; a number or inf", metavar="X"
+            "engine", "speed-up of the sim device: a number, or inf for no delay", metavar="X"
         ),
     )
     dtype: str = field(
         default="auto",
         metadata=about(
             "engine",
-            "auto: as the device keeps the weights best; on a GPU also bfloat16, float16 or half",
+            "type of weights; auto lets the device choose; on a GPU also bfloat16, float16, half",
         ),
     )
     max_model_len: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = field(
         default=None,
         metadata=about(
-            "engine", "longest prompt plus answer, in tokens; default: the model's own limit"
+            "engine",
+            "maximum length of prompt plus answer, in tokens; default: the model's own limit",
         ),
     )
     max_num_seqs: Annotated[int, Meta(ge=1, le=2**16)] | None = field(
         default=None,
-        metadata=about("engine", "most requests in one step; default: 256, on a CPU 32"),
+        metadata=about(
+            "engine", "maximum number of requests in one step; default: 256, on a CPU 32"
+        ),
     )
     max_num_batched_tokens: Annotated[int, Meta(ge=1, le=2**24)] | None = field(
         default=None,
-        metadata=about("engine", "most token rows in one step; default: 2048, on a CPU 512"),
+        metadata=about(
+            "engine", "maximum number of tokens in one step; default: 2048, on a CPU 512"
+        ),
     )
     block_size: Annotated[int, Meta(ge=1, le=2**16)] | None = field(
         default=None,
-        metadata=about("engine", "tokens in one block of the KV cache; default: 64, on a CPU 16"),
+        metadata=about("engine", "tokens per block of the KV cache; default: 64, on a CPU 16"),
     )
     enable_prefix_caching: bool = field(
-        default=True, metadata=about("engine", "do not share blocks of equal prefixes")
+        default=True, metadata=about("engine", "do not reuse KV blocks of equal prefixes")
     )
     kv_cache_memory_bytes: Annotated[int, Meta(ge=1, le=2**63 - 1)] | None = field(
         default=None,
         metadata=about(
             "engine",
             "size of the KV cache in bytes; default: a quarter of the free memory, at most what "
-            "max-num-seqs requests can fill; on a GPU what gpu-memory-utilization leaves",
+            "max-num-seqs requests can fill; on a GPU, what gpu-memory-utilization leaves",
         ),
     )
     max_queue: Annotated[int, Meta(ge=1, le=2**24)] | None = field(
         default=None,
         metadata=about(
-            "engine", "most requests that wait; more get 429; default: 4 x max-num-seqs"
+            "engine", "maximum number of waiting requests; more get 429; default: 4 x max-num-seqs"
         ),
     )
     seed: Seed | None = field(
-        default=None, metadata=about("engine", "makes requests without a seed repeatable")
+        default=None,
+        metadata=about("engine", "seed for requests without their own; makes them repeatable"),
     )
     chat_template: Path | None = field(
         default=None,
         metadata=about(
-            "engine", "file with a chat template, instead of the model's own", metavar="FILE"
+            "engine", "file with a chat template that replaces the model's own", metavar="FILE"
         ),
     )
     generation_config: Literal["auto", "none"] = field(
         default="auto",
         metadata=about(
-            "engine", "auto: sampling defaults come from the model's generation_config.json"
+            "engine", "auto: take sampling defaults from the model's generation_config.json"
         ),
     )
     cpu_threads: Annotated[int, Meta(ge=0, le=1024)] = field(
-        default=0, metadata=about("engine", "worker threads of the cpu device; 0: physical cores")
+        default=0,
+        metadata=about("engine", "worker threads of the cpu device; 0: one per physical core"),
     )
     gpu_memory_utilization: Annotated[float, Meta(ge=0.01, le=1)] | None = field(
         default=None,
         metadata=about(
-            "engine", "most of the card's memory that this process may hold; default: 0.9"
+            "engine", "share of the GPU's memory that this process may use; default: 0.9"
         ),
     )
     enforce_eager: bool = field(
@@ -136,7 +143,9 @@ class Settings:
     )
     deterministic: bool = field(
         default=False,
-        metadata=about("engine", "the same bits whatever else runs; slower on a GPU"),
+        metadata=about(
+            "engine", "give the same bits whatever else is in the batch; slower on a GPU"
+        ),
     )
     cache_dir: Path | None = field(
         default=None,
@@ -148,36 +157,39 @@ class Settings:
     )
     nvrtc_library: Path | None = field(
         default=None,
-        metadata=about("engine", "exactly this libnvrtc.so, instead of searching", metavar="FILE"),
+        metadata=about(
+            "engine", "use this libnvrtc.so instead of searching for one", metavar="FILE"
+        ),
     )
     cublaslt_library: Path | None = field(
         default=None,
         metadata=about(
-            "engine", "exactly this libcublasLt.so, instead of searching", metavar="FILE"
+            "engine", "use this libcublasLt.so instead of searching for one", metavar="FILE"
         ),
     )
     health_stall_s: Annotated[int, Meta(ge=1, le=86400)] = field(
         default=30,
         metadata=about(
-            "engine", "/health turns 503 if work waits and no step ended for so many seconds"
+            "engine",
+            "/health returns 503 if work waits and no step has ended for this many seconds",
         ),
     )
     host: str = field(default="127.0.0.1", metadata=about("server", "address to listen on"))
     port: Annotated[int, Meta(ge=0, le=65535)] = field(
-        default=8000, metadata=about("server", "TCP port to listen on; 0: any free one")
+        default=8000, metadata=about("server", "TCP port to listen on; 0: any free port")
     )
     uds: Path | None = field(
         default=None,
         metadata=about(
-            "server", "Unix socket to listen on, instead of host and port", metavar="PATH"
+            "server", "Unix socket to listen on instead of host and port", metavar="PATH"
         ),
     )
     api_key_file: Path | None = field(
         default=None,
         metadata=about(
             "server",
-            "file of `tenant:key` lines; every route but /health and /ready then needs a key, "
-            "/metrics one of a line `tenant:key admin`; SIGHUP reads it again",
+            "file of `tenant:key` lines; all routes but /health and /ready then need a key, and "
+            "/metrics needs the key of a line `tenant:key admin`; SIGHUP reloads the file",
             metavar="FILE",
         ),
     )
@@ -185,21 +197,22 @@ class Settings:
         default=None,
         metadata=about(
             "server",
-            "web pages that may ask from a browser: origins such as https://chat.example, with "
-            "commas in between, or * for all; default: none",
+            "origins of web pages that may use the server from a browser, separated by commas, "
+            "such as https://chat.example; * allows all; default: none",
             metavar="ORIGINS",
         ),
     )
     unknown_fields: Literal["refuse", "warn"] = field(
         default="refuse",
-        metadata=about("server", "what to do with a request field that ingle does not know"),
+        metadata=about("server", "refuse unknown request fields, or accept, log and count them"),
     )
     max_body_bytes: Annotated[int, Meta(ge=1024, le=1 << 30)] = field(
-        default=8 << 20, metadata=about("server", "largest request body; more gets 413")
+        default=8 << 20,
+        metadata=about("server", "maximum size of a request body; larger ones get 413"),
     )
     shutdown_timeout: Annotated[float, Meta(ge=0, le=86400)] = field(
         default=30.0,
-        metadata=about("server", "seconds that running requests get to end after SIGTERM"),
+        metadata=about("server", "seconds that running requests may take to finish after SIGTERM"),
     )
 
     def __post_init__(self) -> None:
@@ -215,12 +228,12 @@ class Settings:
             parse_origins(self.allowed_origins)
 
     def engine_values(self) -> dict[str, Any]:
-        """The engine's settings that differ from their defaults: options of `ingle.Engine`."""
+        """The engine settings that differ from their defaults, as arguments of `ingle.Engine`."""
         values = {name: getattr(self, name) for name in names("engine")}
         return {k: v for k, v in values.items() if v != DEFAULTS[k]}
 
     def engine_options(self) -> bytes:
-        """The JSON document that starts the core; reads the chat template, finds `demo`.
+        """The JSON document that starts the core. Reads the chat template, resolves `demo`.
 
         Errors: ConfigError for a file that cannot be read, ModelError where demo is missing.
         """
@@ -250,7 +263,7 @@ class Settings:
 
 
 def name_of(path: Path) -> str:
-    """The name that a model's path gives it.
+    """The model name for a path.
 
     A snapshot in a Hugging Face cache, `models--ORG--NAME/snapshots/HASH`, is `ORG/NAME`, also
     behind a symbolic link. A file keeps its own name: in a cache it is a link to a numbered blob.
@@ -266,17 +279,17 @@ def name_of(path: Path) -> str:
 
 
 PREBUILT_KERNELS = Path(__file__).resolve().parent / "kernels"
-"""Kernels that the wheel carries for machines without NVRTC; a build from source has none."""
+"""Kernels in the wheel for machines without NVRTC; a build from source has none."""
 
 
 def default_cache_dir() -> str:
-    """Where compiled kernels are kept unless a setting says otherwise."""
+    """The default folder for compiled kernels."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return str(Path(base) / "ingle")
 
 
 def cuda_libraries(nvrtc: Path | None = None, cublaslt: Path | None = None) -> dict[str, Any]:
-    """Where the core looks for NVIDIA's libraries: exact files, then what pip has installed."""
+    """Where the core looks for NVIDIA's libraries: given files, then pip's packages."""
     exact = {"nvrtc": nvrtc, "cublaslt": cublaslt}
     found: dict[str, Any] = {name: str(path) for name, path in exact.items() if path}
     found["site_packages"] = [p for p in sys.path if p and (Path(p) / "nvidia").is_dir()]
@@ -284,7 +297,7 @@ def cuda_libraries(nvrtc: Path | None = None, cublaslt: Path | None = None) -> d
 
 
 def places() -> dict[str, Any]:
-    """What `ingle doctor` looks at: the core's options that name libraries and kernels."""
+    """The core's options for libraries and kernels, for `ingle doctor`."""
     found: dict[str, Any] = {"cuda_libraries": cuda_libraries()}
     if PREBUILT_KERNELS.is_dir():
         found["prebuilt_kernels"] = str(PREBUILT_KERNELS)
@@ -305,14 +318,14 @@ def flag_name(name: str) -> str:
 
 
 def with_flags(text: str) -> str:
-    """A message with its settings' names as a user of the command line knows them: as flags."""
+    """A message with the names of settings written as flags."""
     return respelled(text, {})
 
 
 def respelled(text: str, spellings: Mapping[str, str]) -> str:
-    """A message with its settings' names as the user has written them, else as flags.
+    """A message with the names of settings as the user wrote them, else as flags.
 
-    A name of one word is only taken for a setting where the message begins with it.
+    A one-word name counts as a setting only at the start of the message.
     """
     text = LEADING_NAME.sub(lambda found: spellings.get(found[0], shown_flag(found[0])), text)
     return SETTING_NAME.sub(
@@ -334,7 +347,7 @@ SETTING_NAME = re.compile(
 
 
 def coerce(name: str, kind: Any, value: Any) -> Any:
-    """`value` as the type `kind`; a flag and a TOML value of the same meaning become equal."""
+    """`value` as type `kind`; a flag and a TOML value with the same meaning become equal."""
     if name == "allowed_origins" and type(value) is list:
         value = json.dumps(value)  # A list of the TOML file.
     if name == "sim_speed" and type(value) in (int, float):
@@ -427,19 +440,19 @@ def plain_type(kind: Any) -> Any:
     return kind
 
 
-CONFIG_HELP = "TOML file of settings, named as the flags here; a flag wins over the file"
+CONFIG_HELP = "TOML file of settings; keys are flag names; a flag wins over the file"
 
 
 def help_text(text: str, default: Any) -> str:
-    """A flag's help with its default, unless there is none or the text tells it."""
+    """A flag's help with its default, unless there is none or the text has it."""
     shown = default is None or isinstance(default, bool) or "default:" in text
     return text if shown else f"{text}; default: {default}"
 
 
 def load(arguments: Mapping[str, Any]) -> Settings:
-    """Settings from parsed flags: those given, over the file's, over the defaults.
+    """Settings from parsed flags. Flags win over the file, the file over the defaults.
 
-    Errors: ConfigError names a setting as it was written: a flag, or a key of the file.
+    Errors: ConfigError names a setting as the user wrote it: a flag, or a key of the file.
     """
     file = arguments.get("config")
     try:
@@ -453,7 +466,7 @@ def load(arguments: Mapping[str, Any]) -> Settings:
 
 
 def spellings(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """How the user has written the settings that come from the file of --config."""
+    """How the user spelled the settings that come from the --config file."""
     file = arguments.get("config")
     try:
         found = read_file(file) if file else {}

@@ -1,4 +1,4 @@
-"""[1] What a message may hold: texts. Names what it holds instead. Any thread; plain data."""
+"""[1] The content of messages: text only. Other content is refused by name. Any thread."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,11 +19,11 @@ MEDIA = {
     "file": "a file",
     "input_file": "a file",
 }
-"""Types of content parts that clients send and that are no text."""
+"""Types of content parts that clients send and that are not text."""
 
 
 def check_media(kind: Any, place: str) -> None:
-    """Errors: RefusedError where a part of this type is an image, audio or the like."""
+    """Errors: RefusedError if a part of this type is an image, audio or the like."""
     name = MEDIA.get(kind) if isinstance(kind, str) else None
     if name is not None:
         message = f"this model takes text only; {place} is {name}"
@@ -31,7 +31,7 @@ def check_media(kind: Any, place: str) -> None:
 
 
 def joined_text(parts: list[Any], place: str) -> str:
-    """The text parts of a message's content, with line feeds in between."""
+    """The text parts of a message's content, joined by line feeds."""
     texts = []
     for i, part in enumerate(parts):
         where = f"{place}[{i}]"

@@ -1,4 +1,4 @@
-"""The public Python API: one loaded model, asked from threads or from any event loop.
+"""The public Python API: one loaded model, for use from threads or from any event loop.
 
 Any thread. Results come through `dispatch`; nothing here touches the device.
 """
@@ -49,7 +49,7 @@ from ingle.sampling import SamplingParams
 
 
 class Engine:
-    """A loaded model. Close it, or use it as a context manager, to free what it holds."""
+    """A loaded model. Close it, or use it as a context manager, to free its memory and threads."""
 
     def __init__(
         self,
@@ -82,43 +82,44 @@ class Engine:
         """Loads the model; blocks until it can serve.
 
         Args:
-            model: Hugging Face folder on this machine, .gguf file, or demo.
-            served_model_name: name of the model in requests and answers; default: the path's last
-                part.
-            device: auto, cpu, cuda, cuda:N, sim, or sim:FILE with a JSON profile.
-            sim_speed: divides the step times of the sim device; a number or inf.
-            dtype: auto: as the device keeps the weights best; on a GPU also bfloat16, float16 or
+            model: local Hugging Face folder or .gguf file, or demo.
+            served_model_name: model name in requests and responses; default: the last part of the
+                path.
+            device: auto, cpu, cuda, cuda:N, sim, or sim:FILE with a JSON profile; auto uses the GPU
+                if there is one.
+            sim_speed: speed-up of the sim device: a number, or inf for no delay.
+            dtype: type of weights; auto lets the device choose; on a GPU also bfloat16, float16,
                 half.
-            max_model_len: longest prompt plus answer, in tokens; default: the model's own limit. A
-                whole number from 1 to 2147483647.
-            max_num_seqs: most requests in one step; default: 256, on a CPU 32. A whole number from
-                1 to 65536.
-            max_num_batched_tokens: most token rows in one step; default: 2048, on a CPU 512. A
-                whole number from 1 to 16777216.
-            block_size: tokens in one block of the KV cache; default: 64, on a CPU 16. A whole
+            max_model_len: maximum length of prompt plus answer, in tokens; default: the model's own
+                limit. A whole number from 1 to 2147483647.
+            max_num_seqs: maximum number of requests in one step; default: 256, on a CPU 32. A whole
                 number from 1 to 65536.
-            enable_prefix_caching: False: do not share blocks of equal prefixes.
+            max_num_batched_tokens: maximum number of tokens in one step; default: 2048, on a CPU
+                512. A whole number from 1 to 16777216.
+            block_size: tokens per block of the KV cache; default: 64, on a CPU 16. A whole number
+                from 1 to 65536.
+            enable_prefix_caching: False: do not reuse KV blocks of equal prefixes.
             kv_cache_memory_bytes: size of the KV cache in bytes; default: a quarter of the free
-                memory, at most what max_num_seqs requests can fill; on a GPU what
+                memory, at most what max_num_seqs requests can fill; on a GPU, what
                 gpu_memory_utilization leaves. A whole number from 1 to 9223372036854775807.
-            max_queue: most requests that wait; more get 429; default: 4 x max_num_seqs. A whole
-                number from 1 to 16777216.
-            seed: makes requests without a seed repeatable. A whole number from 0 to
-                18446744073709551615.
-            chat_template: file with a chat template, instead of the model's own.
-            generation_config: auto: sampling defaults come from the model's generation_config.json.
+            max_queue: maximum number of waiting requests; more get 429; default: 4 x max_num_seqs.
+                A whole number from 1 to 16777216.
+            seed: seed for requests without their own; makes them repeatable. A whole number from 0
+                to 18446744073709551615.
+            chat_template: file with a chat template that replaces the model's own.
+            generation_config: auto: take sampling defaults from the model's generation_config.json.
                 "auto" or "none".
-            cpu_threads: worker threads of the cpu device; 0: physical cores. A whole number from 0
-                to 1024.
-            gpu_memory_utilization: most of the card's memory that this process may hold; default:
+            cpu_threads: worker threads of the cpu device; 0: one per physical core. A whole number
+                from 0 to 1024.
+            gpu_memory_utilization: share of the GPU's memory that this process may use; default:
                 0.9. A number from 0.01 to 1.
             enforce_eager: launch kernels one by one, without CUDA graphs.
-            deterministic: the same bits whatever else runs; slower on a GPU.
+            deterministic: give the same bits whatever else is in the batch; slower on a GPU.
             cache_dir: folder for compiled kernels and measured algorithms; default: ~/.cache/ingle.
-            nvrtc_library: exactly this libnvrtc.so, instead of searching.
-            cublaslt_library: exactly this libcublasLt.so, instead of searching.
-            health_stall_s: /health turns 503 if work waits and no step ended for so many seconds. A
-                whole number from 1 to 86400.
+            nvrtc_library: use this libnvrtc.so instead of searching for one.
+            cublaslt_library: use this libcublasLt.so instead of searching for one.
+            health_stall_s: /health returns 503 if work waits and no step has ended for this many
+                seconds. A whole number from 1 to 86400.
 
         Raises:
             ConfigError: an argument is not what it must be; the message names it.
@@ -144,11 +145,11 @@ class Engine:
         prompts: PromptLike | Sequence[PromptLike],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[RequestOutput]:
-        """Answers every prompt; one output a prompt, in their order.
+        """Generates answers for all prompts. Returns one output per prompt, in order.
 
-        `sampling_params` are those of all prompts, or a list with one for each.
-        Blocking: until all have ended. More prompts than the queue holds are fed as it empties.
-        Errors: RefusedError or FailedError of the first prompt at fault; the others are aborted.
+        `sampling_params` applies to all prompts, or is a list with one entry per prompt. Blocks
+        until all prompts have ended. There may be more prompts than the queue holds.
+        Errors: RefusedError or FailedError of the first prompt that fails; the others are aborted.
         """
         several = split_prompts(prompts)
         batch = _Batch(self.dispatcher, several, params_of_each(several, sampling_params))
@@ -160,7 +161,7 @@ class Engine:
     async def stream(
         self, prompt: PromptLike, sampling_params: SamplingParams | None = None
     ) -> AsyncIterator[Delta]:
-        """Yields what each step adds. Leaving the loop early aborts the request.
+        """Yields the deltas of one answer. Leaving the loop early aborts the request.
 
         Errors: RefusedError or OverloadedError before the first delta, FailedError later.
         """
@@ -173,7 +174,7 @@ class Engine:
             try:
                 loop.call_soon_threadsafe(events.put_nowait, (kind, payload))
             except RuntimeError:
-                # The loop was closed with the stream open: nobody waits for the rest.
+                # The loop was closed while the stream was open. Nothing reads the rest.
                 self.dispatcher.abort(key)
 
         [params] = params_of_each([prompt], sampling_params)
@@ -189,7 +190,7 @@ class Engine:
                         yield last
                         last = None
                     delta = _delta(key, payload)
-                    # A choice's last delta waits for the END right behind it, which has the usage.
+                    # A choice's last delta waits for the END that follows it and carries the usage.
                     if delta.finish_reason is None:
                         yield delta
                     else:
@@ -208,7 +209,7 @@ class Engine:
             self.dispatcher.abort(key)
 
     def abort(self, request_id: int) -> None:
-        """Ends the request with that id (`Delta.request_id`). Unknown ids are ignored."""
+        """Ends the request with this id (`Delta.request_id`). Unknown ids are ignored."""
         self.dispatcher.abort(request_id)
 
     def tokenize(self, prompt: PromptLike, *, add_special_tokens: bool = True) -> list[int]:
@@ -220,7 +221,7 @@ class Engine:
         return self.core.detokenize(list(token_ids))
 
     def close(self) -> None:
-        """Aborts what runs and frees the model. Idempotent; no effect in a forked process."""
+        """Aborts all requests and frees the model. Idempotent. No effect in a forked process."""
         self.dispatcher.close()
         if not self.dispatcher.is_foreign():
             self.core.shutdown()
@@ -244,10 +245,10 @@ async def submit_async(
     is_slow: bool = False,
     in_thread: Callable[..., "asyncio.Future[int]"] | None = None,
 ) -> int:
-    """`Dispatcher.submit` for a running loop: what is slow or long happens on another thread.
+    """`Dispatcher.submit` for a running loop. Slow or long requests are submitted on a thread.
 
-    `in_thread` calls it there, in place of the loop's own pool. If the caller is cancelled
-    meanwhile, the request is aborted as soon as it has a key.
+    `in_thread` replaces the loop's own thread pool. If the caller is cancelled meanwhile, the
+    request is aborted as soon as it has a key.
     """
     if not is_slow and len(document) <= INLINE_BYTES:
         return dispatcher.submit(document, sink)
@@ -269,7 +270,7 @@ def _abort_orphan(dispatcher: Dispatcher, done: "asyncio.Future[int]") -> None:
 
 
 class _Batch:
-    """The prompts of one `generate` call: keeps the queue fed and collects the answers."""
+    """The prompts of one `generate` call. Keeps the queue full and collects the answers."""
 
     def __init__(
         self, dispatcher: Dispatcher, prompts: list[PromptLike], params: list[SamplingParams]
@@ -304,7 +305,7 @@ class _Batch:
         return self._outputs
 
     def abort(self) -> None:
-        """Ends what still runs."""
+        """Aborts what is still running."""
         for key in list(self._running.values()):
             self._dispatcher.abort(key)
 
@@ -325,7 +326,7 @@ class _Batch:
         return lambda kind, payload: put((number, kind, payload))
 
     def _next_event(self) -> tuple[int, int, Any]:
-        # On the thread whose loop watches for events, nobody else can deliver them.
+        # On the thread whose loop watches for events, nothing else can deliver them.
         while self._dispatcher.watched_here():
             try:
                 return self._events.get_nowait()
@@ -335,7 +336,7 @@ class _Batch:
 
 
 def split_prompts(prompts: PromptLike | Sequence[PromptLike]) -> list[PromptLike]:
-    """One prompt or several, as a list. A list of ids or of messages is one prompt."""
+    """The prompts as a list. A list of ids or of messages is one prompt."""
     if isinstance(prompts, Mapping) or not isinstance(prompts, Sequence):
         raise RefusedError(
             f"prompts: must be text, token ids, chat messages or a list of them, not "
@@ -343,14 +344,14 @@ def split_prompts(prompts: PromptLike | Sequence[PromptLike]) -> list[PromptLike
             param="prompts",
         )
     if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int | Mapping)):
-        return [prompts]  # type: ignore[list-item] # The first item has told which kind it is.
+        return [prompts]  # type: ignore[list-item] # The first item shows which kind it is.
     return list(prompts)  # type: ignore[arg-type] # As above.
 
 
 def params_of_each(
     prompts: list[PromptLike], params: SamplingParams | Sequence[SamplingParams] | None
 ) -> list[SamplingParams]:
-    """The parameters of each prompt. Errors: RefusedError if there is not one for each."""
+    """The parameters of each prompt. Errors: RefusedError if the numbers differ."""
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * len(prompts)
     each = list(params) if isinstance(params, Sequence) else [params]
@@ -363,22 +364,24 @@ def params_of_each(
             )
     if len(each) != len(prompts):
         raise RefusedError(
-            f"sampling_params: {len(each)} of them for {len(prompts)} prompts",
+            f"sampling_params: must have one entry per prompt, got {len(each)} for {len(prompts)}",
             param="sampling_params",
         )
     return each
 
 
 def document_of(request: Prompt | GenerationRequest) -> bytes:
-    """What the core reads. Errors: RefusedError for what JSON cannot carry."""
+    """The core's document. Errors: RefusedError for values that JSON cannot represent."""
     try:
         return encode(request)
     except UnicodeEncodeError:
         # As from `os.fsdecode` and from JSON with lone escapes.
-        raise RefusedError("a text has half of a surrogate pair, which is no character") from None
+        raise RefusedError(
+            "a text contains half of a surrogate pair, which is not a character"
+        ) from None
     except RecursionError:
-        # In what a mapping of the caller holds: a schema, or a message.
-        raise RefusedError("a value is nested too deeply, or holds itself") from None
+        # In a mapping from the caller: a schema or a message.
+        raise RefusedError("a value is nested too deeply or contains itself") from None
 
 
 def as_prompt(prompt: PromptLike, add_special_tokens: bool = True) -> Prompt:
@@ -394,7 +397,7 @@ def as_prompt(prompt: PromptLike, add_special_tokens: bool = True) -> Prompt:
 
 
 def message(given: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """A message as chat templates know it: its content is one text."""
+    """A message as chat templates expect it, with its content as one text."""
     content = given.get("content")
     if not isinstance(content, list):
         return dict(given)
@@ -402,7 +405,7 @@ def message(given: Mapping[str, Any], number: int) -> dict[str, Any]:
 
 
 def _delta(key: int, payload: Any) -> Delta:
-    """From the core's tuple (choice, text, ids, log-probs, finish reason, stop reason)."""
+    """A delta from the core's tuple (choice, text, ids, log-probs, finish reason, stop reason)."""
     index, text, token_ids, logprobs, finish_reason, stop_reason = payload
     if logprobs is not None:
         logprobs = [TokenLogprob(*entry) for entry in logprobs]

@@ -1,4 +1,4 @@
-"""Every error that ingle raises on purpose, in the four classes of the project plus start-up.
+"""Every error that ingle raises on purpose: for requests, for start-up, and for bugs.
 
 Any thread. The core raises the same classes (rust/python/src/error.rs looks them up here once);
 server/status.py is the only place that turns them into HTTP answers.
@@ -8,11 +8,11 @@ import json
 
 
 class IngleError(Exception):
-    """Base of all errors that ingle raises on purpose; the message is one line."""
+    """Base class of all errors that ingle raises on purpose. The message is one line."""
 
 
 class RefusedError(IngleError):
-    """The caller's fault; nothing was queued and nothing changed."""
+    """The request is invalid. Nothing was queued and nothing changed."""
 
     def __init__(
         self,
@@ -24,9 +24,9 @@ class RefusedError(IngleError):
         super().__init__(message)
         self.message = message
         self.param = param
-        """The field at fault, as OpenAI's `error.param`."""
+        """The invalid field, as in OpenAI's `error.param`."""
         self.code = code
-        """A word for programs, as OpenAI's `error.code`."""
+        """A machine-readable code, as in OpenAI's `error.code`."""
         self.status = status
         """The HTTP status, 4xx."""
 
@@ -39,23 +39,23 @@ class OverloadedError(IngleError):
         self.message = message
         self.retry_after_s = retry_after_s
         self.status = status
-        """The HTTP status: 429 where the queue is full, 503 where the worker is leaving."""
+        """The HTTP status: 429 if the queue is full, 503 if the worker is shutting down."""
 
 
 class FailedError(IngleError):
-    """This request failed through no fault of its own; others go on."""
+    """This request failed although it is valid. Other requests continue."""
 
 
 class FatalError(IngleError):
-    """The engine is dead; the process must exit (the server does, with code 70)."""
+    """The engine is dead. The process must exit (the server does, with code 70)."""
 
 
 class ModelError(IngleError):
-    """The model or a setting of the engine is unusable; nothing was started."""
+    """The model or an engine setting is unusable. Nothing was started."""
 
     def __init__(self, message: str) -> None:
-        # Parsers quote what they did not expect, which may be most of a file, and say behind it
-        # what they expected and where.
+        # Parsers quote unexpected input, which may be most of a file, and say after it what they
+        # expected and where.
         left_out = len(message) - MOST_MESSAGE
         if left_out > 0:
             head, tail = message[: MOST_MESSAGE // 2], message[-MOST_MESSAGE // 2 :]
@@ -64,19 +64,19 @@ class ModelError(IngleError):
 
 
 class ConfigError(IngleError):
-    """A setting of the command line, of the settings file or of the key file is wrong."""
+    """A flag, a key of the settings file or a line of the key file is wrong."""
 
 
 class InternalError(IngleError):
-    """A mistake of ours, found by a check that stays on in production."""
+    """A bug in ingle, found by a check that stays on in production."""
 
 
 MOST_MESSAGE = 600
-"""Most characters of a message that may quote a file."""
+"""Maximum length of a message that may quote a file, in characters."""
 
 
 def error_of_event(payload: bytes) -> IngleError:
-    """The error that a core event of kind ERROR tells, as the exception of its class."""
+    """The exception for a core event of kind ERROR."""
     document = json.loads(payload)
     error, status = document["error"], int(document.get("status", 500))
     if status in (429, 503):

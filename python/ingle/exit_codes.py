@@ -1,4 +1,4 @@
-"""Exit codes of every `ingle` command: an interface that scripts and unit files rely on."""
+"""Exit codes of every `ingle` command. Scripts and unit files rely on them."""
 
 from enum import IntEnum
 
@@ -7,7 +7,7 @@ class ExitCode(IntEnum):
     """What a command's exit code means."""
 
     OK = 0
-    """Done; for `serve`: told to stop, and every request has had its end."""
+    """Success. For `serve`: stopped on request, and every request has ended."""
     FAILED = 1
     """A request failed, or the address could not be bound."""
     USAGE = 2
@@ -15,6 +15,6 @@ class ExitCode(IntEnum):
     MODEL = 3
     """The model or a setting of the engine is unusable; nothing was started."""
     FATAL = 70
-    """The engine died while serving; a supervisor should start the worker again."""
+    """The engine died while serving. A supervisor should restart the worker."""
     INTERRUPTED = 130
     """Ctrl-C before the command was done."""

@@ -105,34 +105,34 @@ StopText = Annotated[str, Meta(min_length=1, max_length=1024)]
 BadWord = Annotated[str, Meta(min_length=1, max_length=256)]
 BiasValue = Annotated[float, Meta(ge=-100, le=100)]
 
-N = Annotated[int, about("Answers for each prompt.", off=(1,), ge=1, le=128)]
+N = Annotated[int, about("Number of answers for each prompt.", off=(1,), ge=1, le=128)]
 MinTokens = Annotated[
-    int, about("An answer does not end before so many tokens.", off=(0,), ge=0, le=INT32)
+    int, about("The answer has at least this many tokens.", off=(0,), ge=0, le=INT32)
 ]
 Seed = Annotated[
     int,
     about(
-        "Key of the random numbers: the same seed, prompt and settings give the same answer.",
+        "Seed of the random numbers. The same seed, prompt and settings give the same answer.",
         ge=-(2**63),
         le=2**63 - 1,
     ),
 ]
 Stop = Annotated[
     StopText | Annotated[list[StopText], Meta(max_length=MOST_STOPS)],
-    about("A text that ends an answer, or a list of at most 64 of them.", off=([],)),
+    about("A stop string, or a list of at most 64 stop strings.", off=([],)),
 ]
 StopTokenIds = Annotated[
     list[TokenIdField],
-    about("Tokens that end an answer.", off=([],), max_length=MOST_STOP_IDS),
+    about("Token ids that end the answer.", off=([],), max_length=MOST_STOP_IDS),
 ]
 IncludeStop = Annotated[
-    bool, about("Keeps the text that ended an answer at its end.", off=(False,))
+    bool, about("Keeps the stop string at the end of the answer.", off=(False,))
 ]
-IgnoreEos = Annotated[bool, about("Goes on through the model's own end tokens.", off=(False,))]
+IgnoreEos = Annotated[bool, about("Continues past the model's end tokens.", off=(False,))]
 SkipSpecialTokens = Annotated[
-    bool, about("Leaves special tokens out of the answer's text; default true.", off=(True,))
+    bool, about("Leaves special tokens out of the answer's text. Default: true.", off=(True,))
 ]
-BIAS = about("Numbers added to the logits of tokens, by token id.", off=({},), max_length=1024)
+BIAS = about("Values added to logits, by token id.", off=({},), max_length=1024)
 LogitBias = Annotated[dict[TokenIdField, BiasValue], BIAS]
 BiasKey = Annotated[
     str, Meta(pattern=r"^[0-9]{1,9}$", extra={"allowed": "a token id in decimal digits"})
@@ -140,29 +140,29 @@ BiasKey = Annotated[
 JsonLogitBias = Annotated[dict[BiasKey, BiasValue], BIAS]
 AllowedTokenIds = Annotated[
     list[TokenIdField],
-    about("The only tokens that an answer may have.", min_length=1, max_length=1 << 21),
+    about("The answer may contain only these tokens.", min_length=1, max_length=1 << 21),
 ]
 Logprobs = Annotated[
     int,
     about(
-        "Log-probabilities: so many alternatives with each token, 0 for the token's own alone.",
+        "Log-probs of each token, with this many alternatives; 0 gives the token's own only.",
         off=(False,),
         ge=0,
         le=MOST_LOGPROBS,
     ),
 ]
-Echo = Annotated[bool, about("Puts the prompt in front of the answer.", off=(False,))]
+Echo = Annotated[bool, about("Puts the prompt before the answer.", off=(False,))]
 TruncatePromptTokens = Annotated[
     int,
-    about("Keeps only so many of the prompt's last tokens; -1: as many as fit.", ge=-1, le=INT32),
+    about("Keeps only the last N tokens of the prompt; -1: as many as fit.", ge=-1, le=INT32),
 ]
 Priority = Annotated[
-    int, about("A request with a lower number runs first.", off=(0,), ge=-(2**31), le=INT32)
+    int, about("Requests with a lower number run first.", off=(0,), ge=-(2**31), le=INT32)
 ]
 CacheSalt = Annotated[
     str,
     about(
-        "Requests share cached prefixes only if this and the tenant are equal.",
+        "Requests share cached prefixes only if their salt and tenant are the same.",
         off=("",),
         max_length=512,
     ),
@@ -170,22 +170,23 @@ CacheSalt = Annotated[
 GuidedRegex = Annotated[
     str,
     about(
-        "A regex, in the syntax of Rust's crate, that matches the whole of each answer.",
+        "The whole answer matches this regex, in the syntax of Rust's regex crate.",
         max_length=1 << 18,
     ),
 ]
 GuidedChoice = Annotated[
-    list[str], about("Each answer is one of these texts.", max_length=MOST_CHOICES)
+    list[str], about("The answer is one of these texts.", max_length=MOST_CHOICES)
 ]
 GuidedGrammar = Annotated[
-    str, about("A grammar in llguidance's dialect of Lark.", max_length=1 << 18)
+    str,
+    about("The answer matches this grammar, in llguidance's dialect of Lark.", max_length=1 << 18),
 ]
-GuidedJson = Annotated[dict[str, Any] | str, about("A JSON schema that answers fit.")]
+GuidedJson = Annotated[dict[str, Any] | str, about("The answer is JSON that fits this schema.")]
 BadWords = Annotated[
     list[BadWord],
     about(
-        "None of these stands in an answer after its reasoning, however its tokens are cut. An "
-        "answer that they leave no way on ends with the finish reason content_filter.",
+        "Texts that the answer after its reasoning never contains, however its tokens are cut. If "
+        "no token is left, the answer ends with finish_reason content_filter.",
         off=([],),
         max_length=128,
     ),
@@ -194,7 +195,8 @@ BadWords = Annotated[
 API_FIELDS: dict[str, Any] = {
     "n": N,
     "max_tokens": Annotated[
-        Count | None, about("Most tokens of an answer; None: the rest of the context.")
+        Count | None,
+        about("Maximum length of the answer in tokens; None: the rest of the context."),
     ],
     "min_tokens": MinTokens,
     **{name: each.kind() | None for name, each in PLAIN.items()},

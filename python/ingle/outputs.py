@@ -1,4 +1,4 @@
-"""What an engine of the Python API takes and gives: prompts, deltas, whole answers. Plain data."""
+"""Inputs and outputs of the Python API: prompts, deltas, whole answers. Plain data."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ PromptLike = str | Sequence[int] | Sequence[Mapping[str, Any]]
 
 
 class Usage(Struct, frozen=True):
-    """Tokens that one request took; `completion_tokens` is the sum over its choices."""
+    """Token counts of one request. `completion_tokens` is the sum over its choices."""
 
     prompt_tokens: int
     cached_tokens: int
@@ -18,14 +18,14 @@ class Usage(Struct, frozen=True):
 
 
 class TokenLogprob(Struct, frozen=True):
-    """Raw log-probabilities of the model at one token of the answer."""
+    """Raw log-probs of the model at one token of the answer."""
 
     token_id: int
     logprob: float | None
     rank: int
     """1 for the model's first choice."""
     top: list[tuple[int, float]]
-    """(id, log-probability) of the alternatives asked for, best first."""
+    """(id, log-prob) of the requested alternatives, best first."""
 
 
 class Delta(Struct, frozen=True):
@@ -39,9 +39,9 @@ class Delta(Struct, frozen=True):
     token_ids: list[int]
     logprobs: list[TokenLogprob] | None = None
     finish_reason: str | None = None
-    """`stop`, `length` or `abort` in a choice's last delta, else None."""
+    """`stop`, `length`, `content_filter` or `abort` in a choice's last delta, else None."""
     stop_reason: int | str | None = None
-    """The stop string or stop id that ended the choice."""
+    """The stop string or stop token id that ended the choice."""
     usage: Usage | None = None
     """In the request's last delta."""
 
@@ -58,7 +58,7 @@ class Completion(Struct):
 
 
 class RequestOutput(Struct):
-    """The answer to one prompt: its `n` choices and what they took."""
+    """The answer to one prompt: its `n` choices and their token counts."""
 
     prompt: PromptLike
     outputs: list[Completion]

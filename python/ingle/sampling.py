@@ -1,4 +1,4 @@
-"""The sampling parameters of the Python API. Any thread; named as the HTTP fields are."""
+"""The sampling parameters of the Python API, named like the HTTP fields. Any thread."""
 
 from typing import Any
 
@@ -12,88 +12,89 @@ from ingle.generation import GenerationRequest, Grammar, Output, Prompt, Samplin
 
 
 class SamplingParams(Struct, frozen=True, kw_only=True):
-    """What to ask of the model; None takes its default (generation_config.json).
+    """How to generate. None means the model's default (generation_config.json).
 
-    With `echo` the prompt comes first: in the text, and with `logprobs` in the log-probabilities,
-    one entry a prompt token; the first token's is None. `max_tokens` 0 then gives the prompt alone.
-    At most one of the `guided_` fields binds the answers, reasoning included; a `guided_json` of
-    {"type": "object"} asks for any object.
+    With `echo`, the answer starts with the prompt's text. With `logprobs` too, the log-probs start
+    with one entry per prompt token; the first token's is None. `max_tokens` 0 then returns the
+    prompt alone. At most one `guided_` field may be set; it constrains the answer, reasoning
+    included. A `guided_json` of {"type": "object"} allows any object.
 
-    Errors: RefusedError names a field whose value is not allowed, what is, and what was given.
+    Errors: RefusedError names the field, what is allowed and what was given.
     """
 
     # Written by tools/write_fields.py from here on.
     n: int = 1
-    """Answers for each prompt. A whole number from 1 to 128."""
+    """Number of answers for each prompt. A whole number from 1 to 128."""
     max_tokens: int | None = 16
-    """Most tokens of an answer; None: the rest of the context. A whole number from 0 to
-    2147483647."""
+    """Maximum length of the answer in tokens; None: the rest of the context. A whole number from 0
+    to 2147483647."""
     min_tokens: int = 0
-    """An answer does not end before so many tokens. A whole number from 0 to 2147483647."""
+    """The answer has at least this many tokens. A whole number from 0 to 2147483647."""
     temperature: float | None = None
-    """How flat the distribution is before a token is drawn; 0 takes the most likely token. A number
-    from 0 to 2."""
+    """Higher values flatten the distribution; 0 always takes the most likely token. A number from 0
+    to 2."""
     top_k: int | None = None
-    """Draws from so many of the most likely tokens; 0 and -1 keep all. A whole number from -1 to
+    """Samples from the k most likely tokens; 0 and -1 keep all. A whole number from -1 to
     2147483647."""
     top_p: float | None = None
-    """Draws from the smallest set of tokens whose probability reaches this; 1 keeps all. A number
-    above 0 and at most 1."""
+    """Samples from the smallest set of tokens with at least this total probability; 1 keeps all. A
+    number above 0 and at most 1."""
     min_p: float | None = None
-    """Drops tokens less likely than this times the most likely one; 0 keeps all. A number from 0 to
-    1."""
+    """Drops tokens less likely than this times the most likely token; 0 keeps all. A number from 0
+    to 1."""
     repetition_penalty: float | None = None
-    """Above 1 makes tokens of prompt and answer less likely; 1 is off. A number from 0.01 to
-    100."""
+    """Values above 1 make tokens of the prompt and the answer less likely; 1 is off. A number from
+    0.01 to 100."""
     presence_penalty: float | None = None
-    """Taken once from the logit of every token that the answer already has; 0 is off. A number from
-    -2 to 2."""
+    """Subtracted once from the logit of each token that the answer already contains; 0 is off. A
+    number from -2 to 2."""
     frequency_penalty: float | None = None
-    """Taken from the logit of a token as often as the answer already has it; 0 is off. A number
+    """Subtracted from a token's logit once per occurrence in the answer so far; 0 is off. A number
     from -2 to 2."""
     seed: int | None = None
-    """Key of the random numbers: the same seed, prompt and settings give the same answer. A whole
+    """Seed of the random numbers. The same seed, prompt and settings give the same answer. A whole
     number from -9223372036854775808 to 9223372036854775807."""
     stop: str | list[str] = msgspec.field(default_factory=list)
-    """A text that ends an answer, or a list of at most 64 of them. A string of 1 to 1024 characters
-    or a list of at most 64 items."""
+    """A stop string, or a list of at most 64 stop strings. A string of 1 to 1024 characters or a
+    list of at most 64 items."""
     stop_token_ids: list[int] = msgspec.field(default_factory=list)
-    """Tokens that end an answer. A list of at most 128 items."""
+    """Token ids that end the answer. A list of at most 128 items."""
     include_stop_str_in_output: bool = False
-    """Keeps the text that ended an answer at its end."""
+    """Keeps the stop string at the end of the answer."""
     ignore_eos: bool = False
-    """Goes on through the model's own end tokens."""
+    """Continues past the model's end tokens."""
     skip_special_tokens: bool = True
-    """Leaves special tokens out of the answer's text; default true."""
+    """Leaves special tokens out of the answer's text. Default: true."""
     logit_bias: dict[int, float] = msgspec.field(default_factory=dict)
-    """Numbers added to the logits of tokens, by token id. An object of at most 1024 entries."""
+    """Values added to logits, by token id. An object of at most 1024 entries."""
     allowed_token_ids: list[int] | None = None
-    """The only tokens that an answer may have. A list of 1 to 2097152 items."""
+    """The answer may contain only these tokens. A list of 1 to 2097152 items."""
     logprobs: int | None = None
-    """Log-probabilities: so many alternatives with each token, 0 for the token's own alone. A whole
+    """Log-probs of each token, with this many alternatives; 0 gives the token's own only. A whole
     number from 0 to 20."""
     echo: bool = False
-    """Puts the prompt in front of the answer."""
+    """Puts the prompt before the answer."""
     truncate_prompt_tokens: int | None = None
-    """Keeps only so many of the prompt's last tokens; -1: as many as fit. A whole number from -1 to
+    """Keeps only the last N tokens of the prompt; -1: as many as fit. A whole number from -1 to
     2147483647."""
     priority: int = 0
-    """A request with a lower number runs first. A whole number from -2147483648 to 2147483647."""
+    """Requests with a lower number run first. A whole number from -2147483648 to 2147483647."""
     cache_salt: str | None = None
-    """Requests share cached prefixes only if this and the tenant are equal. A string of at most 512
-    characters."""
+    """Requests share cached prefixes only if their salt and tenant are the same. A string of at
+    most 512 characters."""
     guided_json: dict[str, Any] | str | None = None
-    """A JSON schema that answers fit. An object or a string."""
+    """The answer is JSON that fits this schema. An object or a string."""
     guided_regex: str | None = None
-    """A regex, in the syntax of Rust's crate, that matches the whole of each answer. A string of at
-    most 262144 characters."""
+    """The whole answer matches this regex, in the syntax of Rust's regex crate. A string of at most
+    262144 characters."""
     guided_choice: list[str] | None = None
-    """Each answer is one of these texts. A list of at most 10000 items."""
+    """The answer is one of these texts. A list of at most 10000 items."""
     guided_grammar: str | None = None
-    """A grammar in llguidance's dialect of Lark. A string of at most 262144 characters."""
+    """The answer matches this grammar, in llguidance's dialect of Lark. A string of at most 262144
+    characters."""
     bad_words: list[str] = msgspec.field(default_factory=list)
-    """None of these stands in an answer after its reasoning, however its tokens are cut. An answer
-    that they leave no way on ends with the finish reason content_filter. A list of at most 128
+    """Texts that the answer after its reasoning never contains, however its tokens are cut. If no
+    token is left, the answer ends with finish_reason content_filter. A list of at most 128
     items."""
     # End of what tools/write_fields.py writes.
 
@@ -121,7 +122,7 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
         )
 
     def grammar(self) -> Grammar | None:
-        """What the answers must match. Errors: RefusedError if several fields say so."""
+        """What the answer must match. Errors: RefusedError if several `guided_` fields are set."""
         found = []
         if self.guided_json is not None:
             found.append(json_grammar(self.guided_json))
@@ -139,7 +140,7 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
 
 
 def json_grammar(schema: dict[str, Any] | str) -> Grammar:
-    """A JSON schema. Errors: RefusedError for what is not one."""
+    """A grammar from a JSON schema. Errors: RefusedError if it is not one."""
     if isinstance(schema, str):
         try:
             schema = msgspec.json.decode(schema, type=dict[str, Any])

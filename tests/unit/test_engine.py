@@ -48,7 +48,7 @@ def test_generate_takes_parameters_for_each_prompt(core, fake):
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ([SamplingParams()], "1 of them for 2 prompts"),
+        ([SamplingParams()], "must have one entry per prompt, got 1 for 2"),
         ({"max_tokens": 3}, "not dict"),
         ([{"max_tokens": 3}, SamplingParams()], "not dict"),
     ],
@@ -208,7 +208,7 @@ def test_what_json_cannot_carry_is_refused_in_our_words(core, fake, value, messa
     assert str(caught.value) == message
     nested = []
     nested.append(nested)
-    with pytest.raises(RefusedError, match="nested too deeply, or holds itself"):
+    with pytest.raises(RefusedError, match="nested too deeply or contains itself"):
         fake.generate([{"role": "user", "content": "x", "extra": nested}])
     assert core.requests == {}
 

@@ -24,12 +24,12 @@ class EmbeddingRequest(CommonFields, kw_only=True, forbid_unknown_fields=True):
     input: Prompt
     encoding_format: Annotated[
         Literal["float", "base64"] | None,
-        about("base64 is of little-endian f32; absent means float."),
+        about("base64 encodes little-endian f32. Default: float."),
     ] = None
-    dimensions: Annotated[int, about("Only the model's own number.", ge=1, le=INT32)] | None = None
+    dimensions: Annotated[int, about("Must be the model's own size.", ge=1, le=INT32)] | None = None
     pooling: Annotated[
         Literal["last", "mean"] | None,
-        about("Hidden state of the last token or the mean of all; default: as the model says."),
+        about("Hidden state of the last token, or the mean of all. Default: the model's own."),
     ] = None
     add_special_tokens: AddSpecialTokens | None = None
     truncate_prompt_tokens: TruncatePromptTokens | None = None

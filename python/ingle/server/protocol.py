@@ -121,7 +121,7 @@ class CommonFields(Struct, kw_only=True, forbid_unknown_fields=True):
     prompt_cache_key: NoEffect = ABSENT
     prompt_cache_options: NoEffect = ABSENT
     prompt_cache_retention: NoEffect = ABSENT
-    store: Annotated[Literal[False] | None, about("Nothing is kept.")] = None
+    store: Annotated[Literal[False] | None, about("Answers are never stored.")] = None
     service_tier: Annotated[Literal["auto", "default"] | None, about("No effect.")] = None
     modalities: Annotated[list[Literal["text"]] | None, about("No effect.")] = None
 
@@ -147,7 +147,7 @@ else:
 class AnswerFields(PlainFields, kw_only=True, forbid_unknown_fields=True):
     """What every request has that asks for text."""
 
-    stream: Annotated[bool | None, about("Sends the answer as it grows.", off=(False,))] = None
+    stream: Annotated[bool | None, about("Streams the answer.", off=(False,))] = None
     seed: Seed | None = None
     min_tokens: MinTokens | None = None
     stop: StopOrNull = ABSENT
@@ -157,9 +157,7 @@ class AnswerFields(PlainFields, kw_only=True, forbid_unknown_fields=True):
 class SamplingFields(AnswerFields, kw_only=True, forbid_unknown_fields=True):
     """What completions and chat have in common."""
 
-    stream_options: Annotated[
-        StreamOptions | None, about("What a stream has beside the answer.")
-    ] = None
+    stream_options: Annotated[StreamOptions | None, about("Extra contents of the stream.")] = None
     n: N | None = None
     logit_bias: BiasOrNull = ABSENT
     allowed_token_ids: AllowedOrNull = ABSENT
@@ -170,15 +168,15 @@ class SamplingFields(AnswerFields, kw_only=True, forbid_unknown_fields=True):
     prompt_logprobs: Annotated[
         Logprobs | None,
         about(
-            "vLLM's: log-probabilities of the prompt's tokens, each with so many alternatives; not "
+            "vLLM's field: log-probs of the prompt's tokens, each with this many alternatives. Not "
             "in streams."
         ),
     ] = None
     return_token_ids: Annotated[
-        bool | None, about("Adds token ids to the answer.", off=(False,))
+        bool | None, about("Adds token ids to the response.", off=(False,))
     ] = None
     response_format: Annotated[
-        TextFormat | JsonObjectFormat | JsonSchemaFormat | None, about("The form of each answer.")
+        TextFormat | JsonObjectFormat | JsonSchemaFormat | None, about("The format of the answer.")
     ] = None
     guided_json: SchemaOrText = ABSENT
     guided_regex: GuidedRegex | None = None
@@ -186,7 +184,8 @@ class SamplingFields(AnswerFields, kw_only=True, forbid_unknown_fields=True):
     guided_grammar: GuidedGrammar | None = None
     regex: Annotated[LongText | None, about("The same as `guided_regex`.")] = None
     structured_outputs: Annotated[
-        StructuredOutputs | None, about("vLLM's name for all `guided_` fields; one of its fields.")
+        StructuredOutputs | None,
+        about("vLLM's form of the `guided_` fields. Set one of its fields."),
     ] = None
     bad_words: BadWords | None = None
     metadata: NoEffect = ABSENT
@@ -196,11 +195,15 @@ class CompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True
     """Body of POST /v1/completions."""
 
     prompt: Prompt
-    max_tokens: Annotated[Count | None, about("Most tokens of an answer; absent: 16.")] = None
+    max_tokens: Annotated[
+        Count | None, about("Maximum length of the answer in tokens. Default: 16.")
+    ] = None
     logprobs: Logprobs | Literal[False] | None = None
     best_of: Annotated[
         N | None,
-        about("Makes so many answers for each prompt and sends the `n` likeliest; not in streams."),
+        about(
+            "Generates this many answers per prompt and returns the `n` likeliest. Not in streams."
+        ),
     ] = None
     echo: Echo | None = None
     add_special_tokens: AddSpecialTokens | None = None
@@ -251,25 +254,25 @@ class ChatRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     reasoning_effort: Annotated[
         Literal["none"] | None,
         about(
-            "none turns reasoning off, by the template's variables enable_thinking and thinking.",
+            "none turns reasoning off: the template's enable_thinking and thinking become false.",
             off=("none",),
         ),
     ] = None
     max_tokens: MaxTokens | None = None
     max_completion_tokens: Annotated[
-        MaxTokens | None, about("The same; wins over `max_tokens`.")
+        MaxTokens | None, about("Same as `max_tokens`, and wins over it.")
     ] = None
-    logprobs: Annotated[
-        bool | None, about("Whether each token comes with its log-probability.", off=(False,))
-    ] = None
+    logprobs: Annotated[bool | None, about("Returns the log-prob of each token.", off=(False,))] = (
+        None
+    )
     top_logprobs: Annotated[
-        TopLogprobs | None, about("Alternatives with each token; needs `logprobs`.")
+        TopLogprobs | None, about("Number of alternatives for each token. Needs `logprobs`.")
     ] = None
     tools: Annotated[Tools | None, about("Functions that the model may call.", off=([],))] = None
     tool_choice: Annotated[
         Literal["auto", "none", "required"] | NamedTool | None,
         about(
-            "Whether the model calls a tool: absent means auto; with none it does not see them.",
+            "Whether the model calls a tool. Default: auto. With none, the prompt has no tools.",
             off=("none", "auto"),
         ),
     ] = None

@@ -211,7 +211,7 @@ class PromptFields(Struct, kw_only=True, forbid_unknown_fields=True):
     system: Annotated[
         SystemContent,
         about(
-            "A system message in front: text, or text blocks, which are joined by a line feed.",
+            "A system message: text, or text blocks, which are joined by a line feed.",
             allowed="a string or a list of at most 16384 items",
         ),
     ] = ABSENT
@@ -222,19 +222,17 @@ class PromptFields(Struct, kw_only=True, forbid_unknown_fields=True):
     ] = None
     tool_choice: Annotated[
         AutoChoice | AnyChoice | ToolChoice | NoChoice | None,
-        about("Absent means auto. With none the model does not see the tools."),
+        about("Whether the model calls a tool. Default: auto. With none, the prompt has no tools."),
     ] = None
     thinking: Annotated[
         ThinkingEnabled | ThinkingAdaptive | ThinkingDisabled | None,
         about(
-            "Sets the variables enable_thinking and thinking of the chat template. Absent means "
-            "the template's default."
+            "Sets the chat template's variables enable_thinking and thinking. Default: the "
+            "template's own."
         ),
     ] = None
-    output_config: Annotated[OutputConfig | None, about("The form of the answer.")] = None
-    cache_control: Annotated[Anything, about("No effect: equal prefixes are found without it.")] = (
-        ABSENT
-    )
+    output_config: Annotated[OutputConfig | None, about("The format of the answer.")] = None
+    cache_control: Annotated[Anything, about("No effect: prefix caching is automatic.")] = ABSENT
     # Not Anthropic's: as on chat completions.
     chat_template_kwargs: TemplateKwargs = ABSENT
     request_id: RequestId | None = None
@@ -268,14 +266,14 @@ class MessagesRequest(PlainFields, kw_only=True, forbid_unknown_fields=True):
     max_tokens: Annotated[
         MaxTokens,
         about(
-            "Most tokens of the answer, thinking included. What the context has no room for is "
-            "left out: the stop_reason is then model_context_window_exceeded."
+            "Maximum length of the answer in tokens, thinking included. Reduced to the room left "
+            "in the context; stop_reason is then model_context_window_exceeded."
         ),
     ]
-    stream: Annotated[bool | None, about("Sends the answer as it grows.", off=(False,))] = None
+    stream: Annotated[bool | None, about("Streams the answer.", off=(False,))] = None
     stop_sequences: Annotated[
         Annotated[list[StopText], Meta(max_length=MOST_STOPS)] | None,
-        about("Texts that end the answer.", off=([],)),
+        about("Stop strings.", off=([],)),
     ] = None
     metadata: NoEffect = ABSENT
     service_tier: Annotated[Literal["auto", "standard_only"] | None, about("No effect.")] = None

@@ -31,8 +31,7 @@ StopList = Annotated[list[StopText | TokenIdField], Meta(max_length=MOST_STOPS +
 Stop: Any = Annotated[
     StopText | StopList,
     about(
-        "A text that ends an answer, or a list of at most 64 of them, in which token ids may stand "
-        "too.",
+        "A stop string, or a list of at most 64 stop strings. The list may also contain token ids.",
         off=([],),
     ),
 ]
@@ -42,12 +41,12 @@ ToolName = Annotated[str, Meta(extra_json_schema=TOOL_NAME)]
 
 
 ModelName = Annotated[
-    str, about("The served model's name; absent: the one that is served.", max_length=1024)
+    str, about("The served model's name. Default: the served model.", max_length=1024)
 ]
 RequestId = Annotated[
     str,
     about(
-        "Comes back as X-Request-Id; may repeat.",
+        "Returned as X-Request-Id. Need not be unique.",
         allowed="a string of at most 256 visible ASCII characters",
         max_length=256,
         pattern=r"^[\x21-\x7e]*$(?!\n)",
@@ -56,28 +55,31 @@ RequestId = Annotated[
 ParallelToolCalls = Annotated[
     bool,
     about(
-        "Whether one answer may have several calls; default true. No effect without tools.",
+        "Allows several calls in one answer. Default: true. No effect without tools.",
         off=(True, False),
     ),
 ]
 TopLogprobs = Annotated[
-    int, about("Alternatives with each token.", off=(0,), ge=0, le=MOST_LOGPROBS)
+    int, about("Number of alternatives for each token.", off=(0,), ge=0, le=MOST_LOGPROBS)
 ]
 MaxTokens = Annotated[
-    int, about("Most tokens of an answer; absent: the rest of the context.", ge=1, le=INT32)
+    int,
+    about(
+        "Maximum length of the answer in tokens. Default: the rest of the context.", ge=1, le=INT32
+    ),
 ]
 AddSpecialTokens = Annotated[
     bool,
     # Off where a chat template writes the special tokens itself.
-    about("Whether the tokenizer adds its start token; default true.", off=(False,)),
+    about("Lets the tokenizer add its begin token. Default: true.", off=(False,)),
 ]
 AddGenerationPrompt = Annotated[
     bool,
-    about("Ends the prompt with the start of an assistant's turn; default true.", off=(True,)),
+    about("Ends the prompt with the start of an assistant turn. Default: true.", off=(True,)),
 ]
 ContinueFinalMessage = Annotated[
     bool,
-    about("Leaves the last message open, so that the answer goes on with it.", off=(False,)),
+    about("Leaves the last message open; the answer continues it.", off=(False,)),
 ]
 
 
@@ -115,7 +117,7 @@ TextOrNull = Annotated[
 TemplateKwargs = Annotated[
     Raw,
     about(
-        "Further variables of the model's chat template.",
+        "Extra variables for the model's chat template.",
         off=({},),
         allowed="an object",
         extra_json_schema={"type": ["object", "null"]},
@@ -136,7 +138,7 @@ BiasOrNull = Annotated[Raw, json_part(JsonLogitBias)]
 Prompt = Annotated[
     Raw,
     about(
-        "Text, texts, token ids or lists of token ids. Ids are used as they are.",
+        "A text, texts, token ids or lists of token ids. Ids are used unchanged.",
         allowed="a string, a list of strings, a list of token ids or a list of such lists",
         extra_json_schema={"anyOf": PROMPT_FORMS},
     ),

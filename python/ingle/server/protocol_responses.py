@@ -159,23 +159,25 @@ class ResponsesRequest(AnswerFields, kw_only=True, forbid_unknown_fields=True):
     """Body of POST /v1/responses."""
 
     input: Annotated[Input, about("A text, or the items of a conversation.")]
-    instructions: Annotated[TextOrNull, about("A system message in front.")] = ABSENT
-    stream_options: Annotated[ObjectOrNull, about("No effect: nothing is obfuscated.")] = ABSENT
+    instructions: Annotated[TextOrNull, about("A system message before the conversation.")] = ABSENT
+    stream_options: Annotated[ObjectOrNull, about("No effect: streams are never obfuscated.")] = (
+        ABSENT
+    )
     max_output_tokens: MaxTokens | None = None
     top_logprobs: Annotated[
         TopLogprobs | None,
-        about("Alternatives with each token; needs message.output_text.logprobs in `include`."),
+        about("Number of alternatives per token. Needs message.output_text.logprobs in `include`."),
     ] = None
     include: Annotated[
         list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None,
         about(
-            "Log-probabilities of the text. The other has no effect: reasoning comes as text, "
-            "never encrypted."
+            "message.output_text.logprobs returns log-probs. reasoning.encrypted_content has no "
+            "effect: reasoning is returned as text."
         ),
     ] = None
-    text: Annotated[TextOptions | None, about("The form of the answer.")] = None
+    text: Annotated[TextOptions | None, about("The format of the answer.")] = None
     reasoning: Annotated[
-        ReasoningOptions | None, about("No effect: only with all of its fields absent.")
+        ReasoningOptions | None, about("effort none turns reasoning off; other values are refused.")
     ] = None
     tools: Annotated[
         Annotated[list[ResponseTool], Meta(max_length=1024)] | None,
@@ -183,16 +185,19 @@ class ResponsesRequest(AnswerFields, kw_only=True, forbid_unknown_fields=True):
     ] = None
     tool_choice: Annotated[
         Literal["auto", "none", "required"] | ResponseToolChoice | None,
-        about("Whether the model calls a tool; absent means auto.", off=("none", "auto")),
+        about("Whether the model calls a tool. Default: auto.", off=("none", "auto")),
     ] = None
     parallel_tool_calls: ParallelToolCalls | None = None
     max_tool_calls: Annotated[
         Count | None,
-        about("No effect: it counts calls of built-in tools, of which there are none."),
+        about("No effect: it limits calls of built-in tools, and there are none."),
     ] = None
-    background: Annotated[Literal[False] | None, about("An answer comes at once.")] = None
-    truncation: Annotated[Literal["disabled"] | None, about("Too long an input is refused.")] = None
+    background: Annotated[Literal[False] | None, about("Background mode is not supported.")] = None
+    truncation: Annotated[
+        Literal["disabled"] | None, about("An input beyond the context is refused, not truncated.")
+    ] = None
     metadata: Annotated[
-        Annotated[dict[ShortText, ShortText], Meta(max_length=16)] | None, about("Comes back.")
+        Annotated[dict[ShortText, ShortText], Meta(max_length=16)] | None,
+        about("Returned with the response."),
     ] = None
     chat_template_kwargs: TemplateKwargs = ABSENT

@@ -76,19 +76,19 @@ macro_rules! plain_fields {
 }
 
 plain_fields! {
-    /// How flat the distribution is before a token is drawn; 0 takes the most likely token.
+    /// Higher values flatten the distribution; 0 always takes the most likely token.
     temperature: f32 = 1.0, from(0.0, 2.0), off [], from_model true;
-    /// Draws from so many of the most likely tokens; 0 and -1 keep all.
+    /// Samples from the k most likely tokens; 0 and -1 keep all.
     top_k: u32 = 0, from(-1.0, 2_147_483_647.0), off [0.0, -1.0], from_model true;
-    /// Draws from the smallest set of tokens whose probability reaches this; 1 keeps all.
+    /// Samples from the smallest set of tokens with at least this total probability; 1 keeps all.
     top_p: f32 = 1.0, above(0.0, 1.0), off [1.0], from_model true;
-    /// Drops tokens less likely than this times the most likely one; 0 keeps all.
+    /// Drops tokens less likely than this times the most likely token; 0 keeps all.
     min_p: f32 = 0.0, from(0.0, 1.0), off [0.0], from_model true;
-    /// Above 1 makes tokens of prompt and answer less likely; 1 is off.
+    /// Values above 1 make tokens of the prompt and the answer less likely; 1 is off.
     repetition_penalty: f32 = 1.0, from(0.01, 100.0), off [1.0], from_model true;
-    /// Taken once from the logit of every token that the answer already has; 0 is off.
+    /// Subtracted once from the logit of each token that the answer already contains; 0 is off.
     presence_penalty: f32 = 0.0, from(-2.0, 2.0), off [0.0], from_model false;
-    /// Taken from the logit of a token as often as the answer already has it; 0 is off.
+    /// Subtracted from a token's logit once per occurrence in the answer so far; 0 is off.
     frequency_penalty: f32 = 0.0, from(-2.0, 2.0), off [0.0], from_model false;
 }
 
