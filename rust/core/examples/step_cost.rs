@@ -86,6 +86,7 @@ fn scheduler(block_size: u32) -> Scheduler {
             max_num_batched_tokens: 8192,
             max_steps_in_flight: 2,
             row_tile: 128,
+            tenant_rows: 192,
             steady_rows: u32::MAX,
             busy_rows: u32::MAX,
             vocab_size: 128_256,

@@ -36,6 +36,7 @@ impl SchedulerConfig {
                 && shape.max_num_batched_tokens > 0
                 && shape.max_steps_in_flight > 0
                 && shape.row_tile > 0
+                && shape.tenant_rows > 0
                 && shape.num_slots >= shape.max_num_seqs,
             "sizes that nothing can run with: {shape:?}"
         );

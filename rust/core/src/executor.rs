@@ -1,4 +1,4 @@
-//! [5] The contract between the engine thread and whatever computes: cpu, cuda or sim.
+//! [5] The contract between the engine thread and whatever computes.
 
 use std::sync::Arc;
 
@@ -26,6 +26,9 @@ pub struct ExecutorShape {
     pub steady_rows: u32,
     /// Most token rows of a step beside requests that decode, however late prompts are.
     pub busy_rows: u32,
+    /// Token rows that one of several active tenants may have in a step: about as many as are computed while the
+    /// weights are read.
+    pub tenant_rows: u32,
     /// Ids of a vocabulary of this size come back; masks have one bit for each.
     pub vocab_size: u32,
 }

@@ -54,8 +54,7 @@ impl Share {
         Some(Self {
             num_slots: (shape.max_running() / num_active).max(1),
             num_blocks: shape.num_blocks / num_active,
-            // An H200 computes 197 rows of an 8B model in the time in which it reads the weights.
-            num_rows: (shape.row_tile + shape.row_tile / 2).max(STEP_ROWS_MIN),
+            num_rows: shape.tenant_rows,
             num_read_blocks: weight_tokens / 4 * 3 / shape.block_size,
         })
     }
@@ -147,6 +146,3 @@ impl FairShare {
         }
     }
 }
-
-/// The least of `Share::num_rows`: a CPU has no tile, and no row of it is free.
-const STEP_ROWS_MIN: u32 = 32;

@@ -51,6 +51,7 @@ mod tests {
             max_num_batched_tokens: 2048,
             max_steps_in_flight: 2,
             row_tile: 128,
+            tenant_rows: 192,
             steady_rows: 384,
             busy_rows: 1408,
             vocab_size: 1000,

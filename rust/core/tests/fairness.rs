@@ -89,6 +89,7 @@ impl Load {
             max_num_batched_tokens: 2048,
             max_steps_in_flight: 2,
             row_tile: 128,
+            tenant_rows: 192,
             steady_rows: u32::MAX,
             busy_rows: u32::MAX,
             vocab_size: VOCAB_SIZE,

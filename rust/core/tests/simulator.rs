@@ -144,6 +144,7 @@ impl Load {
             max_num_batched_tokens: rng.range(2, 48),
             max_steps_in_flight: rng.pick(&[1, 2, 2, 3]),
             row_tile: rng.pick(&[1, 4, 16]),
+            tenant_rows: 32,
             steady_rows: u32::MAX,
             busy_rows: u32::MAX,
             vocab_size: VOCAB_SIZE,

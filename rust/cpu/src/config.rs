@@ -97,6 +97,8 @@ impl CpuConfig {
             max_num_batched_tokens: self.max_num_batched_tokens,
             max_steps_in_flight: self.max_steps_in_flight,
             row_tile: 1,
+            // There is no tile, and no row is free.
+            tenant_rows: 32,
             steady_rows: u32::MAX,
             busy_rows: u32::MAX,
             vocab_size: spec.vocab_size,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ingle_core::SchedulerStats;
-use ingle_cuda::{LaunchCounters, LaunchStats};
 
+use crate::device::DeviceMetrics;
 use crate::histogram::Histogram;
 
 /// Declares `Metrics`. Each counter and each histogram is declared once, in the list below: its field,
@@ -27,13 +27,12 @@ macro_rules! metrics {
             pub(crate) finished_abort: AtomicU64,
             pub(crate) finished_error: AtomicU64,
             pub(crate) gauges: Gauges,
-            /// Written by the device's own threads.
-            launches: Option<Arc<LaunchCounters>>,
+            device: Option<Arc<dyn DeviceMetrics>>,
         }
 
         impl Metrics {
-            /// `launches`: of a device that has them.
-            pub(crate) fn new(launches: Option<Arc<LaunchCounters>>) -> Self {
+            /// `device`: what the device counts, if it does.
+            pub(crate) fn new(device: Option<Arc<dyn DeviceMetrics>>) -> Self {
                 Self {
                     $($counter: AtomicU64::new(0),)*
                     $($histogram: $buckets,)*
@@ -42,7 +41,7 @@ macro_rules! metrics {
                     finished_abort: AtomicU64::new(0),
                     finished_error: AtomicU64::new(0),
                     gauges: Gauges::default(),
-                    launches,
+                    device,
                 }
             }
 
@@ -136,8 +135,8 @@ impl Metrics {
         let labels = format!("engine=\"0\",model_name=\"{}\"", escape_label(model_name));
         self.render_gauges(&mut out, &labels, block_size, num_blocks);
         self.render_counters(&mut out, &labels);
-        if let Some(launches) = &self.launches {
-            render_launches(&launches.read(), &mut out, &labels);
+        if let Some(device) = &self.device {
+            device.render(&labels, &mut out);
         }
         self.render_histograms(&mut out, &labels);
         out
@@ -193,24 +192,6 @@ impl Metrics {
             let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} histogram");
             histogram.render(out, name, labels);
         }
-    }
-}
-
-fn render_launches(stats: &LaunchStats, out: &mut String, labels: &str) {
-    let name = "ingle:device_graphs";
-    let _ = writeln!(out, "# HELP {name} Graphs of whole steps.\n# TYPE {name} gauge");
-    for (state, value) in [
-        ("ready", stats.graphs_ready),
-        ("waiting", stats.graphs_waiting),
-        ("failed", stats.graphs_failed),
-    ] {
-        let _ = writeln!(out, "{name}{{{labels},state=\"{state}\"}} {value}");
-    }
-    let name = "ingle:device_steps_total";
-    let help = "Steps that the device got, as one graph or kernel by kernel.";
-    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} counter");
-    for (launch, value) in [("graph", stats.steps_replayed), ("plain", stats.steps_plain)] {
-        let _ = writeln!(out, "{name}{{{labels},launch=\"{launch}\"}} {value}");
     }
 }
 
@@ -282,30 +263,20 @@ const TOKENS: &[u64] = &[
 mod tests {
     use super::*;
 
+    #[derive(Debug)]
+    struct Counting;
+
+    impl DeviceMetrics for Counting {
+        fn render(&self, labels: &str, out: &mut String) {
+            let _ = writeln!(out, "own{{{labels}}} 7");
+        }
+    }
+
     #[test]
-    fn test_launches_are_shown_for_a_device_that_counts_them() {
-        let of = |launches| Metrics::new(launches).render("m", 16, 1);
-        assert!(!of(None).contains("ingle:device_"));
-        assert!(of(Some(Arc::default())).contains("ingle:device_steps_total{engine=\"0\""));
-        let stats = LaunchStats {
-            graphs_ready: 1,
-            graphs_waiting: 2,
-            graphs_failed: 3,
-            steps_replayed: 4,
-            steps_plain: 5,
-        };
-        let mut text = String::new();
-        render_launches(&stats, &mut text, "e=\"0\"");
-        let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
-        assert_eq!(
-            lines,
-            [
-                "ingle:device_graphs{e=\"0\",state=\"ready\"} 1",
-                "ingle:device_graphs{e=\"0\",state=\"waiting\"} 2",
-                "ingle:device_graphs{e=\"0\",state=\"failed\"} 3",
-                "ingle:device_steps_total{e=\"0\",launch=\"graph\"} 4",
-                "ingle:device_steps_total{e=\"0\",launch=\"plain\"} 5",
-            ]
-        );
+    fn test_what_a_device_counts_is_shown_with_the_engine_s_labels() {
+        let of = |device| Metrics::new(device).render("m", 16, 1);
+        assert!(!of(None).contains("own"));
+        let shown = of(Some(Arc::new(Counting)));
+        assert!(shown.contains("\nown{engine=\"0\",model_name=\"m\"} 7\n"));
     }
 }

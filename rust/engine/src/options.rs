@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
+use crate::device::libraries::CudaLibraries;
+
 /// How to start: `model` is needed, everything else has a default.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -43,7 +45,7 @@ pub struct EngineOptions {
     /// Share of the device's memory that this process may hold (cuda).
     #[serde(default)]
     pub gpu_memory_utilization: Option<f64>,
-    /// No CUDA graphs.
+    /// Launch kernels one by one, without graphs of whole steps.
     #[serde(default)]
     pub enforce_eager: bool,
     /// Most requests that wait, beyond those that can run.
@@ -76,21 +78,6 @@ pub struct EngineOptions {
     /// `/health` says `stuck` if work waits and no step ended for so long.
     #[serde(default = "stall_s")]
     pub health_stall_s: u32,
-}
-
-/// Where to look for NVIDIA's libraries, before the usual places.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CudaLibraries {
-    /// Exactly this libnvrtc.
-    #[serde(default)]
-    pub nvrtc: Option<PathBuf>,
-    /// Exactly this libcublasLt.
-    #[serde(default)]
-    pub cublaslt: Option<PathBuf>,
-    /// Folders where pip has put the `nvidia` packages.
-    #[serde(default)]
-    pub site_packages: Vec<PathBuf>,
 }
 
 /// A number, or `"inf"`: steps end at once.

@@ -396,7 +396,7 @@ fn form(
 
 /// OpenAI's limit.
 const MAX_N: i64 = 128;
-/// Ids that `min_tokens` can hold back; a slot of the cuda sampler has no room for more.
+/// Ids that `min_tokens` can hold back; a slot of a device's sampler has no room for more.
 pub(crate) const MAX_BANNED: usize = 128;
 const MAX_STOP_TOKEN_IDS: usize = 128;
 const MAX_STOPS: usize = 64;

@@ -155,5 +155,5 @@ pub(crate) fn log_probs_allowed() -> String {
 
 /// Alternatives a token; OpenAI's own limit for chat.
 pub(crate) const MAX_LOG_PROBS: i64 = 20;
-/// Entries; as many as the cuda sampler takes.
+/// Entries; as many as a device's sampler takes.
 pub(crate) const MAX_LOGIT_BIAS: usize = 1024;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use ingle_core::Micros;
-use ingle_cuda::LaunchCounters;
 
 use crate::clock::Clock;
+use crate::device::DeviceMetrics;
 use crate::inbox::Inbox;
 use crate::metrics::Metrics;
 use crate::outbox::Outbox;
@@ -50,13 +50,13 @@ impl Shared {
     pub(crate) fn new(
         served: Served,
         clock: Clock,
-        launches: Option<Arc<LaunchCounters>>,
+        device: Option<Arc<dyn DeviceMetrics>>,
     ) -> std::io::Result<Self> {
         Ok(Self {
             served,
             inbox: Inbox::default(),
             outbox: Outbox::new()?,
-            metrics: Metrics::new(launches),
+            metrics: Metrics::new(device),
             clock,
             state: AtomicU8::new(EngineState::Serving as u8),
             in_system: AtomicU32::new(0),

@@ -145,6 +145,7 @@ impl Profile {
             max_num_batched_tokens,
             max_steps_in_flight: 2,
             row_tile: self.row_tile,
+            tenant_rows: (self.row_tile + self.row_tile / 2).max(TENANT_ROWS_MIN),
             steady_rows: self.steady_rows,
             busy_rows: self.busy_rows,
             vocab_size,
@@ -167,6 +168,9 @@ impl Profile {
         weights.max(flops / self.flops_per_second) + kv + self.overhead_us * 1e-6
     }
 }
+
+/// The fewest rows that one of several tenants has in a step, where the modelled device has no tile.
+const TENANT_ROWS_MIN: u32 = 32;
 
 #[cfg(test)]
 mod tests {

@@ -277,6 +277,7 @@ pub fn shape(num_blocks: u32, block_size: u32) -> ExecutorShape {
         max_num_batched_tokens: 64,
         max_steps_in_flight: 2,
         row_tile: 1,
+        tenant_rows: 32,
         steady_rows: u32::MAX,
         busy_rows: u32::MAX,
         vocab_size: VOCAB_SIZE,

@@ -4,7 +4,8 @@ use ingle_core::CompletionSink;
 use ingle_cpu::{CpuConfig, CpuExecutor, kv_bytes_per_block};
 use ingle_model::Checkpoint;
 
-use crate::device::{Built, refuse_gpu_options};
+use crate::device::built::Built;
+use crate::device::foreign::refuse_gpu_options;
 use crate::error::EngineError;
 use crate::options::EngineOptions;
 use crate::sizes::{DeviceDefaults, available_memory, host_sizes};
@@ -61,7 +62,7 @@ pub(super) fn build(
         ("weights_bytes".to_owned(), weight_bytes),
         ("kv_cache_bytes".to_owned(), sizes.kv_cache_bytes),
     ];
-    Ok(Built { executor: Box::new(executor), sizes, name, memory, launches: None })
+    Ok(Built { executor: Box::new(executor), sizes, name, memory, metrics: None })
 }
 
 /// The fastest for the cpu executor's attention; any size gives the same bits.

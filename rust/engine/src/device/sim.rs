@@ -8,7 +8,8 @@ use ingle_core::{CompletionSink, TokenId};
 use ingle_model::Checkpoint;
 use ingle_sim::{Profile, SimConfig, SimExecutor};
 
-use crate::device::{Built, refuse_gpu_options};
+use crate::device::built::Built;
+use crate::device::foreign::refuse_gpu_options;
 use crate::error::EngineError;
 use crate::options::{EngineOptions, SimSpeed};
 use crate::sizes::{DeviceDefaults, host_sizes};
@@ -70,5 +71,5 @@ pub(super) fn build(
     let config = SimConfig { profile, speed, shape };
     let executor = SimExecutor::new(config, tokens, sink).map_err(fail)?;
     let memory = vec![("simulated_kv_cache_bytes".to_owned(), sizes.kv_cache_bytes)];
-    Ok(Built { executor: Box::new(executor), sizes, name, memory, launches: None })
+    Ok(Built { executor: Box::new(executor), sizes, name, memory, metrics: None })
 }

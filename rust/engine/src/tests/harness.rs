@@ -39,6 +39,7 @@ pub(super) const SHAPE: ExecutorShape = ExecutorShape {
     max_num_batched_tokens: 64,
     max_steps_in_flight: 2,
     row_tile: 1,
+    tenant_rows: 32,
     steady_rows: u32::MAX,
     busy_rows: u32::MAX,
     vocab_size: 512,
@@ -167,7 +168,7 @@ pub(super) fn loaded(
         state.auto = auto;
         let executor = Box::new(ScriptExecutor { driver: driver.clone(), max_steps_in_flight });
         let (name, memory) = ("script".to_owned(), Vec::new());
-        Ok(Built { executor, sizes: sizes(), name, memory, launches: None })
+        Ok(Built { executor, sizes: sizes(), name, memory, metrics: None })
     };
     let loaded = load_with(&options, build).unwrap();
     (options, loaded, driver)

@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use ingle_core::{CompletionSink, Executor as _};
 use ingle_cuda::{
-    CudaConfig, CudaExecutor, DeviceProbe, DeviceType, LibraryPaths, StartReport, WarningSink,
-    probe,
+    CudaConfig, CudaExecutor, DeviceProbe, DeviceType, StartReport, WarningSink, probe,
 };
 use ingle_model::{Checkpoint, ModelSpec};
 
-use crate::device::Built;
+use crate::device::built::{Built, DeviceMetrics};
+use crate::device::cuda_metrics::CudaMetrics;
+use crate::device::libraries::library_paths;
 use crate::error::EngineError;
-use crate::options::{CudaLibraries, EngineOptions};
+use crate::options::EngineOptions;
 use crate::prepare::MAX_BANNED;
 use crate::sampling::{MAX_LOG_PROBS, MAX_LOGIT_BIAS};
 use crate::sizes::{Sizes, beyond_model, setting, step_tokens};
@@ -22,7 +23,7 @@ use crate::warn::warn;
 ///
 /// # Errors
 /// `EngineError::Model`, one line with the numbers.
-pub(crate) fn build_cuda(
+pub(super) fn build_cuda(
     ordinal: u32,
     checkpoint: &Checkpoint,
     options: &EngineOptions,
@@ -62,8 +63,9 @@ pub(crate) fn build_cuda(
     let name = name(ordinal, &report);
     let part = |(name, bytes): &(&str, u64)| (format!("{}_bytes", name.replace(' ', "_")), *bytes);
     let memory = report.memory.parts.iter().map(part).collect();
-    let launches = Some(executor.launch_counters());
-    Ok(Built { executor: Box::new(executor), sizes, name, memory, launches })
+    let metrics = CudaMetrics(executor.launch_counters());
+    let metrics: Option<Arc<dyn DeviceMetrics>> = Some(Arc::new(metrics));
+    Ok(Built { executor: Box::new(executor), sizes, name, memory, metrics })
 }
 
 /// The executor's settings: those of `options`, checked, else the defaults; and what the operator should
@@ -100,22 +102,13 @@ fn config(
 }
 
 /// Looks for the GPU that `auto` would take.
-pub(crate) fn probe_first(options: &EngineOptions) -> DeviceProbe {
+pub(super) fn probe_first(options: &EngineOptions) -> DeviceProbe {
     probe(0, &library_paths(&options.cuda_libraries))
 }
 
 /// What the operator should know where `auto` leaves a GPU alone; nothing where there is none.
-pub(crate) fn left_alone(found: &DeviceProbe, lack: &str) -> Option<String> {
+pub(super) fn left_alone(found: &DeviceProbe, lack: &str) -> Option<String> {
     (!found.is_absent).then(|| format!("device: the cpu, since the GPU cannot be used: {lack}"))
-}
-
-/// Where NVIDIA's libraries may lie.
-pub(crate) fn library_paths(libraries: &CudaLibraries) -> LibraryPaths {
-    LibraryPaths {
-        nvrtc: libraries.nvrtc.clone(),
-        cublaslt: libraries.cublaslt.clone(),
-        site_packages: libraries.site_packages.clone(),
-    }
 }
 
 fn name(ordinal: u32, report: &StartReport) -> String {
@@ -153,6 +146,8 @@ const _: () = assert!(MAX_BANNED <= ingle_cuda::MAX_MIN_TOKENS_BANNED as usize);
 
 #[cfg(test)]
 mod tests {
+    use ingle_cuda::LibraryPaths;
+
     use super::*;
 
     /// A model with a context of 2,048 tokens.

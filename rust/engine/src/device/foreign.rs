@@ -1,0 +1,70 @@
+//! Settings that only another device has: they would do nothing, and are refused. At start.
+
+use crate::device::named::Device;
+use crate::error::EngineError;
+use crate::options::EngineOptions;
+
+/// A setting of another device would do nothing, and is an error.
+pub(super) fn refuse_foreign_options(
+    device: &Device,
+    options: &EngineOptions,
+) -> Result<(), EngineError> {
+    let (is_sim, may_be_cpu) = match device {
+        Device::Sim(_) => (true, false),
+        Device::Cpu | Device::Auto => (false, true),
+        Device::Cuda(_) => (false, false),
+    };
+    let foreign = [
+        ("sim_speed", "sim", options.sim_speed.is_some() && !is_sim),
+        ("cpu_threads", "cpu", options.cpu_threads != 0 && !may_be_cpu),
+        ("dtype", "cpu or cuda", options.dtype != "auto" && is_sim),
+    ];
+    match foreign.into_iter().find(|&(_, _, is_foreign)| is_foreign) {
+        Some((name, owner, _)) => Err(EngineError::Model(format!(
+            "{name}: only the {owner} device has it, and the device is {}",
+            options.device
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// A setting that would do nothing is an error, unless the device was left to us.
+pub(super) fn refuse_gpu_options(options: &EngineOptions, device: &str) -> Result<(), EngineError> {
+    let given = [
+        ("gpu_memory_utilization", options.gpu_memory_utilization.is_some()),
+        ("enforce_eager", options.enforce_eager),
+        ("cache_dir", options.cache_dir.is_some()),
+        ("prebuilt_kernels", options.prebuilt_kernels.is_some()),
+        ("cuda_libraries.nvrtc", options.cuda_libraries.nvrtc.is_some()),
+        ("cuda_libraries.cublaslt", options.cuda_libraries.cublaslt.is_some()),
+    ];
+    match given.into_iter().find(|&(_, is_given)| is_given && options.device != "auto") {
+        Some((name, _)) => Err(EngineError::Model(format!(
+            "{name}: only the cuda device has it, and the device is {device}"
+        ))),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn test_settings_of_another_device_are_refused() {
+        for (device, extra, name) in [
+            (Device::Cpu, json!({ "sim_speed": 2 }), "sim_speed"),
+            (Device::Sim(None), json!({ "cpu_threads": 2 }), "cpu_threads"),
+            (Device::Sim(None), json!({ "dtype": "bfloat16" }), "dtype"),
+            (Device::Cuda(0), json!({ "sim_speed": "inf" }), "sim_speed"),
+        ] {
+            let mut options = json!({ "model": "m", "device": "x" });
+            options.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+            let options: EngineOptions = serde_json::from_value(options).unwrap();
+            let error = refuse_foreign_options(&device, &options).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{name}: only the")), "{error}");
+        }
+    }
+}
