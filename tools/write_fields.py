@@ -102,8 +102,8 @@ def description(given: inspect.Type) -> str:
 
 def allowed(given: inspect.Type) -> str:
     """The values, null aside."""
-    told = list(dict.fromkeys(words_of(list(alternatives(given)))))
-    return one_of([each for each in told if each != "null"])
+    kinds = list(dict.fromkeys(words_of(list(alternatives(given)))))
+    return one_of([each for each in kinds if each != "null"])
 
 
 def sampling_block() -> str:
@@ -113,8 +113,10 @@ def sampling_block() -> str:
         info = type_info(kind)
         declaration = DECLARATIONS.get(name) or f"{PLAIN[name].number().__name__} | None = None"
         values = allowed(info)
-        told = "" if values == "true or false" else f" {capitalised(values)}."
-        wrapped = textwrap.wrap(f'"""{description(info)}{told}"""', 96, break_on_hyphens=False)
+        range_text = "" if values == "true or false" else f" {capitalised(values)}."
+        wrapped = textwrap.wrap(
+            f'"""{description(info)}{range_text}"""', 96, break_on_hyphens=False
+        )
         lines += [f"{name}: {declaration}", *wrapped]
     return textwrap.indent("\n".join(lines) + "\n", "    ")
 
@@ -166,11 +168,11 @@ def engine_block() -> str:
     """The arguments of `Engine` and its docstring."""
     settings = [each for each in dataclasses.fields(Settings) if each.name in names("engine")]
     arguments = ["model: str,", "*,"]
-    told = [entry("model", "local Hugging Face folder or .gguf file, or demo.")]
+    entries = [entry("model", "local Hugging Face folder or .gguf file, or demo.")]
     for each in settings:
         default = json.dumps(each.default) if isinstance(each.default, str) else each.default
         arguments.append(f"{each.name}: {type_name(each.type)} = {default},")
-        told.append(entry(each.name, meaning(each)))
+        entries.append(entry(each.name, meaning(each)))
     return "\n".join(
         [
             *(f"        {each}" for each in arguments),
@@ -178,7 +180,7 @@ def engine_block() -> str:
             '        """Loads the model; blocks until it can serve.',
             "",
             "        Args:",
-            *told,
+            *entries,
             "",
             "        Raises:",
             "            ConfigError: an argument is not what it must be; the message names it.",

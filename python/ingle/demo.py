@@ -1,6 +1,6 @@
-"""Finds the model that the name `demo` stands for, in a package that it never imports. Once.
+"""Resolves the model name `demo` to a file in a package that is never imported. Once.
 
-Says what to do about a model that is not there.
+Also writes the hint for a model that is not there.
 """
 
 import importlib.util

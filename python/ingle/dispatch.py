@@ -1,10 +1,10 @@
-"""[7] Hands the core's events to whoever asked for them: one drain a wake-up, no task a stream.
+"""[7] Hands the core's events to their requests: one drain per wake-up, no task per stream.
 
 Events come from one eventfd. It is watched either by an event loop (`use_loop`, the server) or by
 one sleeping thread that starts with the first request (the Python API). A sink is called on the
-watching thread, or on the thread that registers it for events that came in between; it must not
-block. `_lock` guards the tables; a watcher holds it for one batch. A process that was forked from
-the engine's own has neither the engine's threads nor a part in its descriptors: it is refused.
+watching thread, or on the registering thread for events that came in between. It must not block.
+`_lock` guards the tables; a watcher holds it for one batch. A forked process has none of the
+engine's threads and no share in its descriptors, so it is refused.
 """
 
 import asyncio
@@ -188,7 +188,7 @@ class Dispatcher:
             self._core.abort(key)
 
     def _engine_died(self, payload: Any) -> None:
-        # Every request got its own error first; only the process has yet to be told.
+        # Every request has its own error already. Only the process still has to know.
         if self._on_fatal is not None:
             self._on_fatal(str(error_of_event(payload)))
 

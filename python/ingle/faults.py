@@ -1,8 +1,8 @@
-"""[1] What is wrong with a value: which field, what is allowed, what was given. Any thread.
+"""[1] Error texts for wrong values: which field, what is allowed, what was given. Any thread.
 
-msgspec finds the fault and says where it is; the words are made here, from the type that it looked
-for and from the value. Its own texts reach nobody. A text that a client sent as JSON is not quoted,
-but for a single word in a field of fixed words; a caller in this process sees its own.
+msgspec finds the fault and its place. This file writes the text, from the expected type and the
+value; msgspec's own text is never shown. A text that a client sent as JSON is not quoted, except
+for a single word in a field with fixed values. A caller in this process sees its own value.
 """
 
 import functools
@@ -78,11 +78,11 @@ def fault_of(error: msgspec.ValidationError, shape: Any, value: Any, place: str 
 def expectation(types: list[inspect.Type], value: Any, is_of_client: bool) -> str:
     """`a number from 0 to 2, not 2.5`: what one of the types allows, and what was given."""
     flat = [each for given in types for each in alternatives(given)]
-    told = list(dict.fromkeys(words_of(flat)))
-    # null equals absent everywhere: it is told only where nothing else is allowed.
-    told = [each for each in told if each != "null"] or told
+    kinds = list(dict.fromkeys(words_of(flat)))
+    # null equals absent everywhere. It is shown only if nothing else is allowed.
+    kinds = [each for each in kinds if each != "null"] or kinds
     given = description(value, [kind for kind, _ in flat], is_of_client)
-    return f"{one_of(told)}, not {given}" if given else one_of(told)
+    return f"{one_of(kinds)}, not {given}" if given else one_of(kinds)
 
 
 def one_of(words: list[str]) -> str:
@@ -194,8 +194,8 @@ def description(value: Any, kinds: list[inspect.Type], is_of_client: bool) -> st
             return text_given(value, kinds, is_of_client)
         case list() | tuple():
             is_long = any(isinstance(kind, inspect.ListType) for kind in kinds)
-            told = count(len(value), "item") if value else "an empty list"
-            return told if is_long else "a list"
+            length = count(len(value), "item") if value else "an empty list"
+            return length if is_long else "a list"
         case dict():
             is_long = any(isinstance(kind, inspect.DictType) for kind in kinds)
             return count(len(value), "entry") if is_long else "an object"

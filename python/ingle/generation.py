@@ -1,7 +1,7 @@
-"""[1] The document that asks the core for answers (rust/engine/src/wire.rs is its definition).
+"""[1] The document of a generation request to the core; rust/engine/src/wire.rs defines it.
 
-Any thread. Plain data: values are checked by whoever fills it in and once more by the core. Fields
-that keep their default are left out of the JSON. What a client sent as JSON may stay so (Raw).
+Any thread. Plain data: the writer checks values, and the core checks them again. Fields with their
+default are left out of the JSON. What a client sent as JSON may stay JSON text (Raw).
 """
 
 from typing import TYPE_CHECKING, Any, Literal

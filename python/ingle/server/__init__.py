@@ -1,4 +1,4 @@
-"""The OpenAI-compatible HTTP server: `create_app(engine)`; `ingle serve` runs it in a process."""
+"""The HTTP server: `create_app(engine)` is the application, `ingle serve` runs it."""
 
 from ingle.server.app import create_app
 from ingle.server.auth import ApiKeys, read_key_file

@@ -1,8 +1,8 @@
-"""[1] The private parts of aiohttp that we depend on, under public names. Event loop.
+"""[1] The private names of aiohttp that we depend on, under public names. Event loop.
 
-No other file of the package may touch a private name of aiohttp. The test of this file names each
-one and checks that the installed version has it; pyproject.toml pins the minor version. Before the
-pin moves, read what has changed around these names.
+No other file of the package may use a private name of aiohttp. The test of this file lists each one
+and checks that the installed version has it. pyproject.toml pins the minor version. Before moving
+the pin, read what has changed around these names.
 """
 
 import asyncio

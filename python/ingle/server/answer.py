@@ -1,6 +1,6 @@
 """[3] -> [9] One generation over HTTP: submit, then one body or one stream, then the end.
 
-Event loop only. Whatever happens to the connection, the request's key is aborted or has ended when
+Event loop only. Whatever happens to the connection, the request has ended or been aborted when
 these functions return.
 """
 

@@ -1,4 +1,4 @@
-"""[1] The one place that joins the parts of the HTTP server: `create_app`. Event loop."""
+"""[1] Joins the parts of the HTTP server: `create_app`. Event loop."""
 
 import asyncio
 import logging

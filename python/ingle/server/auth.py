@@ -1,7 +1,7 @@
 """[1] API keys: who may send requests, for which tenant, and who is an admin.
 
-Event loop; the file is read at start and again at SIGHUP. Default deny: the decision looks at the
-raw request line, before any normalisation, so no spelling of a path gets round it.
+Event loop. The file is read at start and again on SIGHUP. Requests are denied by default. The
+decision uses the raw request line, before any normalisation, so no spelling of a path bypasses it.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ OPEN_PATHS = ("/health", "/ready")
 
 
 class Identity(NamedTuple):
-    """Whose key a request carries."""
+    """The owner of a request's key."""
 
     tenant: str
     """Empty without a key."""
@@ -31,12 +31,12 @@ class Identity(NamedTuple):
 
 
 class ApiKeys:
-    """The keys of one file; without keys everything is open and the tenant has no name."""
+    """The keys of one file. Without keys everything is open and the tenant has no name."""
 
     def __init__(
         self, tenants_by_key: dict[str, str], admin_keys: Collection[str] = frozenset()
     ) -> None:
-        # Only keyed digests are kept, and they are compared in constant time: neither a memory
+        # Only keyed digests are stored, and they are compared in constant time. Neither a memory
         # dump nor response times reveal a key.
         self._secret = os.urandom(32)
         self._count = len(tenants_by_key)
@@ -61,9 +61,9 @@ class ApiKeys:
         request: web.BaseRequest,
         open_paths: Callable[[], Collection[str]] = lambda: OPEN_PATHS,
     ) -> Identity:
-        """Whose key the request carries; what `open_paths` gives needs none.
+        """The owner of the request's key. Paths in `open_paths` need none.
 
-        Errors: RefusedError 401 unless the key is known or the path is open to all.
+        Errors: RefusedError 401 unless the key is known or the path is open.
         """
         if not self._count:
             return EVERYBODY
@@ -90,7 +90,7 @@ NOBODY: Final = Identity("", is_known=False, is_admin=False)
 
 
 def _keys_of(request: web.BaseRequest) -> Iterator[str]:
-    """The keys that a request carries: as OpenAI's clients send them, and as Anthropic's do."""
+    """The keys in a request's headers, as OpenAI's and Anthropic's clients send them."""
     scheme, _, key = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         yield key.strip()
@@ -102,8 +102,8 @@ def _keys_of(request: web.BaseRequest) -> Iterator[str]:
 def read_key_file(path: Path) -> ApiKeys:
     """Reads `tenant:key` lines, `tenant:key admin` for an admin; `#` starts a comment line.
 
-    Errors: ConfigError with the line's number, never with its text; also where others than the
-    file's owner can write it, or anybody read it.
+    Errors: ConfigError with the line's number, never with its text. Also if users other than the
+    owner can write the file, or users outside its group can read it.
     """
     tenants: dict[str, str] = {}
     admins: set[str] = set()
@@ -114,17 +114,17 @@ def read_key_file(path: Path) -> ApiKeys:
             continue
         tenant, colon, rest = (part.strip() for part in entry.partition(":"))
         if not (tenant and colon and rest):
-            raise ConfigError(f"{place}: must be tenant:key")
+            raise ConfigError(f"{place}: must be tenant:key or tenant:key admin")
         key, *marks = rest.split()
         if marks not in ([], ["admin"]):
-            raise ConfigError(f"{place}: after the key only the word `admin` may follow")
+            raise ConfigError(f"{place}: only the word `admin` may follow the key")
         if key in tenants:
-            raise ConfigError(f"{place}: the key is there twice")
+            raise ConfigError(f"{place}: duplicate key")
         tenants[key] = tenant
         if marks:
             admins.add(key)
     if not tenants:
-        raise ConfigError(f"api_key_file: {path}: no keys")
+        raise ConfigError(f"api_key_file: {path} has no keys")
     return ApiKeys(tenants, admins)
 
 

@@ -1,6 +1,7 @@
-"""[1] best_of: more choices than asked for, of which the likeliest are told. Any thread.
+"""[1] best_of: generate more choices than requested and return the likeliest. Any thread.
 
-As OpenAI defines it: the choices with the highest mean log-prob a token; usage counts them all.
+As OpenAI defines it: the choices with the highest mean log-prob per token win, and usage counts
+all.
 """
 
 from ingle.generation import GenerationRequest
@@ -14,9 +15,12 @@ def widen(document: GenerationRequest, request: CompletionRequest) -> None:
     if best_of is None or best_of == n:
         return
     if best_of < n:
-        raise refused("best_of", f"must be at least n, which is {n}, not {best_of}")
+        raise refused("best_of", f"must be at least n: got best_of {best_of} and n {n}")
     if request.stream:
         # OpenAI refuses it as well.
-        raise refused("best_of", "what is best is known at the end: only equal to n in a stream")
+        raise refused(
+            "best_of",
+            "must equal n in a stream, because the best answers are known only at the end",
+        )
     document.n = best_of
     document.output.keep = n

@@ -1,6 +1,7 @@
-"""[1] One client connection: aiohttp's, with every answer in OpenAI's error shape. Event loop.
+"""[1] One client connection: aiohttp's, with every error in OpenAI's format. Event loop.
 
-aiohttp answers what it cannot parse before any application code runs; this is the place for that.
+aiohttp answers what it cannot parse before any application code runs. This file handles those
+cases.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""[1] From a checked request to the core's document: the checks that need more than one field, and
-those of parts that stay JSON (raw.py).
+"""[1] Builds the core's document from a parsed request. Any thread, no I/O.
 
-Any thread, no I/O. Every field of protocol.py is used here or documented there as without effect.
+Checks rules that involve several fields, and parts that stay JSON text (raw.py). Every field of
+protocol.py is either used here or documented there as having no effect.
 """
 
 import operator
@@ -37,7 +37,7 @@ from ingle.server.raw import given, refused
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """What the connection, not the body, says about a request."""
+    """Properties of a request that come from the connection, not the body."""
 
     tenant: str
     response_id: str
@@ -50,7 +50,7 @@ class Caller:
 
 
 def random_hex() -> str:
-    """32 digits that no other request has: a name, not a secret, so the system is asked once."""
+    """32 hex digits that no other request has. Not a secret, so no system call is needed."""
     return f"{random.getrandbits(128):032x}"
 
 
@@ -80,7 +80,7 @@ def chat(request: ChatRequest, caller: Caller) -> GenerationRequest:
 def generation(
     request: SamplingFields, caller: Caller, form: Literal["completion", "chat"]
 ) -> GenerationRequest:
-    """The part that both endpoints share; prompts are added by the caller."""
+    """The part that both endpoints share. The caller adds the prompts."""
     options = request.stream_options
     if options is not None and not request.stream and asks(options):
         raise refused("stream_options", "only allowed with stream: true")
@@ -123,7 +123,7 @@ def asks(options: StreamOptions) -> bool:
 
 
 def sampling(request: SamplingFields) -> Sampling:
-    """How tokens are chosen."""
+    """The sampling part of the document."""
     bias = given(request.logit_bias)
     allowed = given(request.allowed_token_ids)
     if allowed is not None:
@@ -138,11 +138,11 @@ def sampling(request: SamplingFields) -> Sampling:
 
 
 def stops(request: SamplingFields, vocab_size: int) -> tuple[list[str], list[int]]:
-    """The texts and the token ids that end a choice; ids may stand in `stop` too."""
-    told, found = given(request.stop_token_ids), given(request.stop)
+    """Stop strings and stop token ids. `stop` may contain ids too."""
+    given_ids, found = given(request.stop_token_ids), given(request.stop)
     ids: list[int] = []
-    if told:
-        ids = raw.decoded(told, StopTokenIds, "stop_token_ids", SMALL_BYTES)
+    if given_ids:
+        ids = raw.decoded(given_ids, StopTokenIds, "stop_token_ids", SMALL_BYTES)
     stop: Any = raw.decoded(found, Stop, "stop", STOP_BYTES) if found else []
     if isinstance(stop, str):
         return [stop], ids
@@ -205,9 +205,9 @@ def chat_prompt(request: ChatRequest | TokenizeChatRequest) -> ChatPrompt:
 
 
 def message(turn: Message, place: str) -> dict[str, Any]:
-    """One message as templates know it."""
+    """One message, as templates expect it."""
     result: dict[str, Any] = {
-        # Templates of the models we run know four roles, which OpenAI has called otherwise too.
+        # Templates know four roles. OpenAI has other names for two of them.
         "role": ROLES.get(turn.role, turn.role),
         "content": content(turn, place),
     }
@@ -229,7 +229,7 @@ def message(turn: Message, place: str) -> dict[str, Any]:
 
 
 def content(turn: Message, place: str) -> Raw:
-    """A message's text: a string, or parts, which are joined; an assistant's may be a refusal."""
+    """A message's text: a string, or joined parts. An assistant's may be a refusal."""
     found, of_message, place = given(turn.content), place, f"{place}.content"
     if found is None:
         if turn.role != "assistant":
@@ -250,26 +250,26 @@ def content(turn: Message, place: str) -> Raw:
 
 
 def tool_call(call_id: str | None, function: FunctionCall, place: str) -> dict[str, Any]:
-    """A call of an earlier answer as templates know it."""
-    told = {"name": function.name, "arguments": arguments(given(function.arguments), place)}
-    return {"id": call_id, "type": "function", "function": told}
+    """A call of an earlier answer, as templates expect it."""
+    called = {"name": function.name, "arguments": arguments(given(function.arguments), place)}
+    return {"id": call_id, "type": "function", "function": called}
 
 
 def arguments(value: Raw | None, place: str) -> Raw:
-    """Templates iterate over arguments or dump them: a mapping serves both, a bad string stays."""
+    """Arguments as a mapping, which templates can iterate over or dump. A bad string stays."""
     if value is None:
         return EMPTY_TEXT
-    told = raw.must_be(value, f"{place}.arguments", "string", "object")
-    if raw.kind(told) == "object":
-        return told
-    # Not any decoder: what the core's document cannot hold, as lone surrogates, stays a string.
-    return raw.object_in_text(raw.text_of(told)) or told
+    found = raw.must_be(value, f"{place}.arguments", "string", "object")
+    if raw.kind(found) == "object":
+        return found
+    # What the core's document cannot hold, such as lone surrogates, stays a string.
+    return raw.object_in_text(raw.text_of(found)) or found
 
 
 def template_kwargs(variables: Raw | None, reasoning_off: bool = False) -> dict[str, Raw]:
-    """Variables for the template; those that we or the template language own are refused.
+    """Variables for the template. Names that we or the template language own are refused.
 
-    `reasoning_off` is said in the two words that published templates have for it.
+    `reasoning_off` sets the two variables that published templates use for it.
     """
     found: dict[str, Raw] = {}
     if variables is not None:

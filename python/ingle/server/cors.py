@@ -1,7 +1,7 @@
-"""[1] Cross-origin requests (CORS): which web pages may call the server from a browser.
+"""[1] Cross-origin requests (CORS): which web pages may use the server from a browser.
 
-Event loop. Exists only where `--allowed-origins` is set. Credentials of browsers (cookies) are
-never allowed: keys travel in headers that the page sets itself.
+Event loop. Exists only if `--allowed-origins` is set. Browser credentials (cookies) are never
+allowed: keys travel in headers that the page sets itself.
 """
 
 import re

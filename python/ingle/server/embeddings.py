@@ -1,8 +1,8 @@
-"""[1] POST /v1/embeddings: its body, and the way to the core's document. Event loop, no I/O.
+"""[1] POST /v1/embeddings: the body, and its conversion to the core's document.
 
-An embedding is the model's own final hidden state, of the prompt's last token or the mean of all,
-scaled to length 1. Where the model has sentence-transformers files, these decide. The core
-writes the answer.
+Event loop, no I/O. An embedding is the final hidden state of the prompt's last token, or the mean
+over all tokens, scaled to length 1. If the model has sentence-transformers files, they decide. The
+core writes the response body.
 """
 
 from typing import Annotated, Literal

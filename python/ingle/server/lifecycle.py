@@ -1,10 +1,10 @@
 """The life of a serving process: bind, load, listen, serve, drain, end. Main thread and its loop.
 
-The address is bound before the model is loaded, so that a taken port fails at once; it listens only
-when the model can answer. SIGTERM and SIGINT start the drain: new requests get 503, running ones
-may end until the deadline, then they get an error event. A second signal ends them now. If the
-engine dies, the process exits with its own code, whatever state it is in. SIGHUP reads
-the key file again; without a key file it does what SIGTERM does.
+The address is bound before the model is loaded, so that a taken port fails at once. The server
+listens once the model can answer. SIGTERM and SIGINT start the drain: new requests get 503; running
+ones may finish until the deadline, then they get an error event. A second signal ends them at once.
+If the engine dies, the process exits with its own code. SIGHUP reloads the key file; without a key
+file it does the same as SIGTERM.
 """
 
 import asyncio
@@ -41,9 +41,9 @@ log = logging.getLogger("ingle.server")
 
 
 def serve(settings: Settings, say: Callable[[str], None]) -> ExitCode:
-    """Serves until told to stop; `say` prints what a person should read.
+    """Serves until it is stopped; `say` prints text for people.
 
-    Blocking. Errors: ConfigError or ModelError before anything listens, OSError if it cannot.
+    Blocking. Errors: ConfigError or ModelError before it listens; OSError if it cannot listen.
     """
     raise_file_limit()
     keys = read_key_file(settings.api_key_file) if settings.api_key_file else None
@@ -53,7 +53,7 @@ def serve(settings: Settings, say: Callable[[str], None]) -> ExitCode:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         hangups: list[int] = []
         if keys is not None:
-            # The file is read again once the model is loaded.
+            # The file is read again after the model is loaded.
             signal.signal(signal.SIGHUP, lambda number, frame: hangups.append(number))
         with Engine(settings.model, **settings.engine_values()) as engine:
             text = summary(settings, engine.info, address(listener), str(keys or ApiKeys({})))
@@ -99,7 +99,7 @@ class Server:
         return self._app[STATE]
 
     async def run(self, listener: socket.socket, on_ready: Callable[[], None]) -> ExitCode:
-        """Listens on a bound socket until a signal or the engine's death; then ends everything.
+        """Listens on a bound socket until a signal or the engine's death, then ends everything.
 
         `on_ready` is called once clients can connect.
         """
@@ -124,7 +124,7 @@ class Server:
             sock=listener,
             backlog=BACKLOG,
         )
-        # What start-up made lives as long as the process: the collector need not look at it again.
+        # Objects from start-up live as long as the process. The garbage collector can skip them.
         gc.collect()
         gc.freeze()
         on_ready()
@@ -138,30 +138,34 @@ class Server:
         state, core = self.state, self._engine.core
         state.draining = True
         core.start_drain()
-        log.info("stopping: %d requests may run on for %g s", state.count(), self._grace_s)
+        log.info(
+            "shutting down: %d running requests may take up to %g s", state.count(), self._grace_s
+        )
         waits = [asyncio.ensure_future(self._now.wait()), asyncio.ensure_future(state.idle())]
         await asyncio.wait(waits, timeout=self._grace_s, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
-        # The core tells every client that still waits; a device that hangs must not keep us here.
+        # The core sends an error to every waiting client. A hanging device must not block the exit.
         self._last.exit_after(HANG_S, ExitCode.FATAL)
         await self._last.run(core.shutdown)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(state.idle(), FLUSH_S)
 
     def read_keys(self) -> None:
-        """Takes the keys that the file has now; a bad file changes nothing.
+        """Reloads the key file. A bad file changes nothing.
 
-        Streams that run go on, also those of a key that is gone.
+        Running streams continue, even if their key is gone.
         """
         if self._key_file is None:
             return
         try:
             self.state.keys = read_key_file(self._key_file)
         except ConfigError as error:
-            log.error("the keys stay as they were: %s", with_flags(str(error)))
+            log.error(
+                "cannot reload the key file, the keys stay as they were: %s", with_flags(str(error))
+            )
         else:
-            log.info("read %s again: serving %s", self._key_file, self.state.keys)
+            log.info("reloaded %s: serving %s", self._key_file, self.state.keys)
 
     def _on_signal(self) -> None:
         if self._stop.is_set():
@@ -184,7 +188,7 @@ def raise_file_limit() -> None:
 
 
 class LastThreads:
-    """What the end of the process needs, started with it: then there may be no more threads."""
+    """Threads for the end of the process. Started early, because later there may be none left."""
 
     def __init__(self) -> None:
         self._shutdown = ThreadPoolExecutor(1, "ingle-shutdown")
@@ -201,12 +205,12 @@ class LastThreads:
             raise ConfigError(f"cannot start the thread ingle-exit: {error}") from None
 
     async def run(self, work: Callable[[], None]) -> None:
-        """Calls `work` on the thread that is kept for the end."""
+        """Calls `work` on the shutdown thread."""
         await in_thread(self._shutdown, work)
         self._shutdown.shutdown(wait=False)
 
     def exit_after(self, delay_s: float, code: ExitCode) -> None:
-        """Ends the process after a while, whatever it hangs in. Once."""
+        """Ends the process after `delay_s`, even if it hangs. Once."""
         self._exit = (delay_s, code)
         self._armed.set()
 
@@ -240,7 +244,7 @@ def bind(settings: Settings) -> socket.socket:
 
 
 def address(listener: socket.socket) -> str:
-    """Where clients find it, as a URL or a path."""
+    """The address for clients, as a URL or a path."""
     if listener.family == socket.AF_UNIX:
         return f"unix:{listener.getsockname()}"
     host, port = listener.getsockname()[:2]
@@ -250,6 +254,6 @@ def address(listener: socket.socket) -> str:
 BACKLOG = 4096
 MOST_FILES = 65536
 FLUSH_S = 2.0
-"""What handlers get to write their last bytes once every request has ended."""
+"""Time for handlers to write their last bytes after every request has ended."""
 HANG_S = 10.0
-"""After so long without an end of the engine's threads the process ends without them."""
+"""If the engine's threads have not ended after this time, the process ends anyway."""

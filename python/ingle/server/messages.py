@@ -1,7 +1,7 @@
-"""[1] [8] POST /v1/messages: the request becomes a chat, the chat's answer becomes a message.
+"""[1] [8] POST /v1/messages: translates the request to a chat and the chat's answer to a message.
 
-Event loop, no I/O. This is Anthropic's API in front of the core's chat completions, as responses.py
-is OpenAI's newer one. It is a convenience for agents and other clients, not the fast path.
+Event loop, no I/O. This puts Anthropic's API in front of the core's chat completions, as
+responses.py does for OpenAI's Responses API. It is a convenience, not the fast path.
 """
 
 import re

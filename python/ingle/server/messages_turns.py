@@ -1,4 +1,4 @@
-"""[1] The turns of a request of /v1/messages as the messages of a chat. Any thread, no I/O."""
+"""[1] Translates the turns of a /v1/messages request to chat messages. Any thread, no I/O."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal

@@ -1,7 +1,7 @@
-"""Work whose time grows with a body: on the event loop if that is short, else on one other thread.
+"""Runs work whose time grows with a body: on the event loop if short, otherwise on one thread.
 
-One thread, not many: while it runs Python the loop shares the interpreter with it, and with it
-alone. No piece of C code that it calls may keep the interpreter for long; see raw.py.
+There is only one thread, because its Python code shares the interpreter with the loop. C code that
+it calls must not hold the interpreter for long; see raw.py.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
-"""The OpenAPI document, made from the request types: limits cannot drift from what is checked.
+"""The OpenAPI document, made from the request types, so its limits match what is checked.
 
-Runs once at start. What is answered stands in openapi_answers.py.
+Runs once at start. Response schemas are in openapi_answers.py.
 """
 
 from typing import Any

@@ -1,8 +1,9 @@
-"""What the server answers, as JSON schemas for the OpenAPI document. Plain data, for the start.
+"""Response schemas for the OpenAPI document. Plain data, used at start.
 
-The core writes most answers itself, so that no type here could make them: a test holds real ones
-against these schemas, tests/server/test_openapi.py. What is not in `required` comes only where a
-request asks for it, or where there is something to tell. Clients must expect further keys.
+The core writes most responses itself, so they have no Python type to generate schemas from. The
+test tests/server/test_openapi.py compares real responses with these schemas. A property that is not
+in `required` appears only if the request asks for it or it has a value. Clients must expect further
+properties.
 """
 
 from typing import Any, Final

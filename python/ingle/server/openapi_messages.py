@@ -1,4 +1,4 @@
-"""What /v1/messages answers, as JSON schemas; see openapi_answers.py. Plain data."""
+"""Response schemas of /v1/messages; see openapi_answers.py. Plain data."""
 
 from typing import Final
 

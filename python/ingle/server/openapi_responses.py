@@ -1,4 +1,4 @@
-"""What /v1/responses answers, as JSON schemas; see openapi_answers.py. Plain data."""
+"""Response schemas of /v1/responses; see openapi_answers.py. Plain data."""
 
 from typing import Final
 

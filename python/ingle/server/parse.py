@@ -1,9 +1,9 @@
 """[1] From the bytes of a body to a request type, or to a 400 that names the field. Any thread.
 
-The core looks through the JSON first (`check_body`), which bounds what a decoder makes of it; then
-comes one msgspec decode. Only a body with a field that no type has takes the slow way: there null
-and values that mean "off" are taken out, and what is left is refused or, with
-`--unknown-fields warn`, logged and counted. No step makes objects of parts that stay JSON (raw.py).
+The core checks the JSON (`check_body`), which bounds what a decoder makes of it. Then follows one
+msgspec decode. Only a body with an unknown field takes the slow path: null and values that mean
+"off" are removed; the rest is refused or, with `--unknown-fields warn`, logged and counted. Parts
+that stay JSON text are never turned into objects (raw.py).
 """
 
 import logging

@@ -1,10 +1,9 @@
-"""[1] The requests of the HTTP API as types: every limit that one field can have stands here.
+"""[1] The requests of the HTTP API as types, with the range of every field.
 
-Any thread; plain data. `null` equals absent everywhere. The fields that the Python API has too are
-defined in ingle/fields.py, the plain sampling fields in the core; a class here says which endpoint
-has which. Unknown fields never get this far, see parse.py. What may be long stays JSON text, see
-raw.py; its limits, the checks that need two fields, and the way to the core's document are in
-convert.py.
+Any thread; plain data. `null` equals absent everywhere. Fields that the Python API also has are
+defined in ingle/fields.py, the plain sampling fields in the core; the classes here say which
+endpoint has which field. Unknown fields are handled in parse.py. Long parts stay JSON text
+(raw.py); convert.py checks their limits and rules that involve several fields.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal

@@ -1,7 +1,7 @@
 """[1] The bodies of POST /v1/messages and /v1/messages/count_tokens as types: Anthropic's API.
 
-Any thread; plain data, as protocol.py. Checks that need several fields, and the way to a chat, are
-in messages.py.
+Any thread; plain data, like protocol.py. messages.py checks rules that involve several fields and
+translates to a chat.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal

@@ -1,6 +1,6 @@
-"""[1] Kinds of fields that several requests have, with their limits. Any thread; plain data.
+"""[1] Types of fields that several requests share, with their limits. Any thread; plain data.
 
-What may be long stays JSON text, see raw.py.
+Long parts stay JSON text; see raw.py.
 """
 
 from typing import Annotated, Any

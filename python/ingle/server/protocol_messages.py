@@ -1,6 +1,6 @@
-"""[1] The messages of a chat as types, with all that clients send back in them. Any thread.
+"""[1] Chat messages as types, including what clients send back in them. Any thread.
 
-Plain data, as protocol.py. What templates make of them is in convert.py.
+Plain data, like protocol.py. convert.py turns them into the template's input.
 """
 
 from typing import Annotated, Literal

@@ -1,7 +1,7 @@
-"""[1] The body of POST /v1/responses as types. Any thread; plain data, as protocol.py.
+"""[1] The body of POST /v1/responses as types. Any thread; plain data, like protocol.py.
 
-The endpoint keeps nothing: what names an earlier answer, or asks to keep this one, is refused. Its
-checks of several fields, and the way to a chat, are in responses.py.
+The endpoint is stateless: a request that names an earlier answer, or asks to store this one, is
+refused. responses.py checks rules that involve several fields and translates to a chat.
 """
 
 from typing import Annotated, Literal

@@ -1,8 +1,8 @@
-"""[1] Parts of a body that stay JSON text: prompts, messages' texts, ids, schemas. Any thread.
+"""[1] Parts of a body that stay JSON text: prompts, message texts, ids, schemas. Any thread.
 
-The core reads them anyway, with the interpreter detached. Made into Python objects they would hold
-the event loop up, whichever thread did it: a decoder keeps the interpreter to itself until it is
-done. What a part looks like is told from its first character; `check_body` has found it valid.
+The core reads them anyway, with the GIL released. As Python objects they would block the event
+loop, whichever thread built them, because a decoder holds the GIL until it is done. The first
+character shows the kind of a part; `check_body` has found it valid.
 """
 
 import re

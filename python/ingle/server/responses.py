@@ -1,8 +1,7 @@
-"""[1] [8] POST /v1/responses: the request becomes a chat, the chat's answer becomes a response.
+"""[1] [8] POST /v1/responses: translates the request to a chat and the chat's answer to a response.
 
-Event loop, no I/O. The core speaks the format of chat completions only; here its messages and
-chunks are told in OpenAI's newer words. This costs some 50 us a token: who counts CPU uses chat
-completions.
+Event loop, no I/O. The core only speaks the format of chat completions. The translation costs some
+50 us per token; use chat completions where CPU time matters.
 """
 
 import re
@@ -109,8 +108,8 @@ def messages(request: ResponsesRequest) -> list[Message]:
     result: list[Message] = []
     instructions = given(request.instructions)
     if instructions is not None:
-        told = must_be(instructions, "instructions", "string")
-        result.append(Message(role="system", content=told))
+        system = must_be(instructions, "instructions", "string")
+        result.append(Message(role="system", content=system))
     if kind(must_be(request.input, "input", "string", "array")) == "string":
         return [*result, Message(role="user", content=request.input)]
     reasoning: Raw | None = None
@@ -168,8 +167,8 @@ def text(content: Raw, place: str) -> Raw:
     texts = []
     for i, part in enumerate(text_parts(content, Parts, place)):
         field = "refusal" if part.type == "refusal" else "text"
-        told = needed(given(getattr(part, field)), f"{place}[{i}].{field}")
-        texts.append(must_be(told, f"{place}[{i}].{field}", "string"))
+        text = needed(given(getattr(part, field)), f"{place}[{i}].{field}")
+        texts.append(must_be(text, f"{place}[{i}].{field}", "string"))
     return joined(texts)
 
 
@@ -272,8 +271,8 @@ class Shape:
 
     def failed(self, error: dict[str, Any]) -> dict[str, Any]:
         """The response of a request that failed after its first event."""
-        told = {"code": "server_error", "message": error.get("message", "")}
-        return self._whole("failed", [], told, None)
+        reason = {"code": "server_error", "message": error.get("message", "")}
+        return self._whole("failed", [], reason, None)
 
     def _whole(self, status: str, output: Any, error: Any, usage: Any) -> dict[str, Any]:
         cut = {"reason": "max_output_tokens"} if status == "incomplete" else None

@@ -1,8 +1,8 @@
 """[8] The events of a streamed response, made from the core's chat chunks. Event loop.
 
-One object a stream: `begin` gives the first bytes, `translate` turns each of the core's frames into
-frames of the new form. Order of events as OpenAI's: created, in_progress, then per output item
-added, deltas and done, last completed, incomplete or failed. There is no `[DONE]`.
+One object per stream: `begin` gives the first bytes, `translate` turns each of the core's frames
+into frames of the new format. The event order is OpenAI's: created, in_progress; then added, deltas
+and done of each output item; last completed, incomplete or failed. There is no `[DONE]`.
 """
 
 from collections.abc import Callable
@@ -195,12 +195,12 @@ async def answer_response(
         return await stream(request, state, asked, translator)
     body = await whole_body(state, asked)
 
-    def told() -> bytes:
+    def translated() -> bytes:
         chat = decode_chat(body)
         choice = chat.choices[0]
         reasoning = choice.message.get("reasoning_content")
         usage = usage_of(chat.usage, count_tokens(reasoning) if reasoning else 0)
         return encode(shape.ended(output_of(choice), choice.finish_reason, usage))
 
-    whole = await off_loop(len(body), told)
+    whole = await off_loop(len(body), translated)
     return web.Response(body=whole, content_type="application/json")

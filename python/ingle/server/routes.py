@@ -1,4 +1,4 @@
-"""[1] The routes: body in, core's document out; the small ones answer at once. Event loop."""
+"""[1] The routes: body in, core's document out. Small routes answer directly. Event loop."""
 
 import asyncio
 import re

@@ -1,8 +1,8 @@
 """[9] Server-sent events: from the core's frames to the client's socket. Event loop only.
 
-Where the transport is a plain socket that holds no unsent bytes, the core sends the frames itself.
-All others are written to aiohttp's transport from the drain callback: no queue, no task wake-up, no
-JSON. The handler waits for one future, once a stream.
+If the transport is a plain socket without unsent bytes, the core sends the frames itself. Otherwise
+the drain callback writes them to aiohttp's transport, without a queue, a task wake-up or JSON. The
+handler waits for one future per stream.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What all handlers of one server share. Event loop only."""
+"""State that all handlers of one server share. Event loop only."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,6 +1,6 @@
-"""[9] The only place that turns errors into HTTP answers: in OpenAI's shape, or in Anthropic's.
+"""[9] Turns errors into HTTP responses, in OpenAI's or Anthropic's format. Event loop.
 
-Event loop.
+This is the only place that does so.
 """
 
 import math

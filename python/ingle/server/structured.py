@@ -1,7 +1,7 @@
 """[1] Structured output and tools of a request, as the core's document has them.
 
-Any thread, no I/O. What the names mean is decided here; whether a schema or grammar can be
-enforced, the core says.
+Any thread, no I/O. This file decides what the fields mean. The core decides whether a schema or
+grammar can be enforced.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""What a person reads when the server starts. Runs once."""
+"""The text that `ingle serve` prints when the server has started. Runs once."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,8 +1,8 @@
-"""[2] Threads for what may take long in the core (grammars, long prompts), and whose turn it is.
+"""[2] Threads for work that may take long in the core (grammars, long prompts).
 
-Event loop only; the work runs on the threads. A server starts them before it is ready, so that no
-request needs the system to give it one. Tenants take turns, and one tenant never has all threads:
-whoever sends many slow requests waits for them alone.
+Event loop only; the work runs on the threads. A server starts them before it is ready, so no
+request needs a new thread. Tenants take turns, and one tenant never has all threads: a tenant that
+sends many slow requests delays only itself.
 """
 
 import asyncio

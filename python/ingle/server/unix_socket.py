@@ -1,8 +1,8 @@
-"""[1] The Unix socket that `--uds` names: one process has it at a time, also while a model loads.
+"""[1] The Unix socket of `--uds`: one process owns it at a time, also while a model loads.
 
 Main thread. A bound socket does not listen until the model can answer, so a connection attempt
-cannot tell whether the socket is in use. The lock on a file beside it can, and the kernel releases
-that lock however the process ends.
+cannot tell whether the socket is in use. A lock on a file beside it can, and the kernel releases
+the lock however the process ends.
 """
 
 import fcntl

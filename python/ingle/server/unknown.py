@@ -1,7 +1,8 @@
-"""[1] Fields that no type has, anywhere in a body: which may go before the types are asked again.
+"""[1] Unknown fields, anywhere in a body: finds those that may be dropped.
 
-Any thread. Runs only for a body with such a field. Walks along the types of protocol.py, also into
-those parts that stay JSON whose type is known (`extra` of a Meta); makes no object of any other.
+Any thread. Runs only for a body with such a field. Walks along the types of protocol.py, including
+parts that stay JSON text and whose type is known (`extra` of a Meta). Makes no object of other
+parts.
 """
 
 import functools
@@ -19,16 +20,16 @@ from ingle.server.protocol_responses import ResponsesRequest
 from ingle.server.raw import kind
 
 MayGo = Callable[[str, str, Raw], bool]
-"""Whether a field may go: the path of the object that it is in, its name, its value."""
+"""Whether a field may be dropped: path of its object, name, value."""
 
 
 def without_unknown(value: Raw, shape: Any, may_go: MayGo) -> Raw:
-    """The value without those unknown fields that may go; the value itself if none does."""
+    """The value without unknown fields that may be dropped; the value itself without any."""
     return walk(value, type_info(shape), "", may_go)
 
 
 def walk(value: Raw, expected: inspect.Type, place: str, may_go: MayGo) -> Raw:
-    """The same for a part of a body, which lies at `place`, as `messages[0]`."""
+    """The same for the part of a body at `place`, for example `messages[0]`."""
     match kind(value):
         case "object":
             return in_object(value, expected, place, may_go)
@@ -45,7 +46,7 @@ def in_object(value: Raw, expected: inspect.Type, place: str, may_go: MayGo) -> 
     found = FIELDS.decode(value)
     fits = next((each for each in structs if has_tag(each, found)), None)
     if fits is None:
-        return value  # The types tell what is wrong.
+        return value  # The types will report what is wrong.
     known = {field.encode_name: field.type for field in fits.fields}
     changed = False
     for name, part in list(found.items()):
@@ -77,7 +78,7 @@ def in_list(value: Raw, expected: inspect.Type, place: str, may_go: MayGo) -> Ra
 
 
 def flat(expected: inspect.Type) -> Iterator[inspect.Type]:
-    """The alternatives of a type, without what is only said about them."""
+    """The alternatives of a type, without their metadata."""
     match expected:
         case inspect.Metadata(type=inner, extra=extra):
             if extra and "shape" in extra:
@@ -92,11 +93,11 @@ def flat(expected: inspect.Type) -> Iterator[inspect.Type]:
 
 
 def has_tag(struct: inspect.StructType, found: dict[str, Raw]) -> bool:
-    """Whether an object says that it is this struct, where structs say what they are."""
+    """Whether the object's tag is this struct's, if the struct has a tag."""
     if struct.tag_field is None:
         return True
-    told = found.get(struct.tag_field)
-    return told is not None and told == Raw(msgspec.json.encode(struct.tag))
+    tag = found.get(struct.tag_field)
+    return tag is not None and tag == Raw(msgspec.json.encode(struct.tag))
 
 
 NESTED = (inspect.StructType, inspect.ListType)
@@ -108,9 +109,9 @@ ENDPOINTS = (CompletionRequest, ChatRequest, ResponsesRequest, MessagesRequest, 
 
 @functools.cache
 def off_values() -> dict[str, tuple[object, ...]]:
-    """Values with which a field is accepted that the type does not have; others are refused.
+    """ "Off" values by field: a type without the field accepts it with these values only.
 
-    They mean "off": an endpoint takes them of every field of another one, and of other servers'.
+    They come from all endpoints here and, in OFF_ELSEWHERE, from other servers.
     """
     found = dict(OFF_ELSEWHERE)
     for endpoint in ENDPOINTS:
@@ -128,7 +129,7 @@ def is_among(value: object, values: tuple[object, ...]) -> bool:
 
 
 def off_of(given: inspect.Type) -> tuple[object, ...]:
-    """What the annotation of a field says of it; see `about` of ingle/fields.py."""
+    """The "off" values in a field's annotation; see `about` in ingle/fields.py."""
     match given:
         case inspect.Metadata(type=inner, extra=extra):
             extra = extra or {}

@@ -79,10 +79,10 @@ def test_key_file(tmp_path):
     [
         ("secret-without-tenant", "line 1: must be tenant:key"),
         ("a:1\n:secret", "line 2: must be tenant:key"),
-        ("a:secret\nb:secret", "line 2: the key is there twice"),
+        ("a:secret\nb:secret", "line 2: duplicate key"),
         ("# nothing\n", "no keys"),
-        ("a:secret root", "line 1: after the key only the word `admin` may follow"),
-        ("a:secret admin admin", "line 1: after the key only"),
+        ("a:secret root", "line 1: only the word `admin` may follow the key"),
+        ("a:secret admin admin", "line 1: only the word"),
     ],
 )
 def test_bad_key_file_names_the_line_and_no_key(tmp_path, text, message):
