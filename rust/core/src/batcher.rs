@@ -1,10 +1,10 @@
 //! [4] Chooses the rows of one step. Engine thread only.
 //!
-//! Rows that decode come first, one token each; prefill chunks of running requests by rank, then of
-//! requests that start, fill the token budget. A request that starts gets the blocks of all its known
-//! tokens at once, so only decoding can run out of blocks; then the running request with the worst
-//! rank is preempted. starts.rs decides which requests start, preemption.rs which give way, and
-//! fair_share.rs how several tenants share a step.
+//! Decoding rows come first, one token each. Prefill chunks fill the rest of the token budget: first
+//! those of running requests by rank, then those of starting requests. A request that starts gets the
+//! blocks of all its known tokens at once, so only decoding can run out of blocks; then the running
+//! request with the worst rank is preempted. starts.rs decides which requests start, preemption.rs
+//! which are preempted, fair_share.rs how several tenants share a step.
 
 use crate::draft::{Chunk, Draft};
 use crate::live_request::LiveRequest;

@@ -1,4 +1,4 @@
-//! [7] What the core tells the engine after a commit, an abort or a failure. Plain data.
+//! [7] The core's events for the engine after a commit, an abort or a failure. Plain data.
 
 use std::ops::Deref;
 

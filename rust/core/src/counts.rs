@@ -1,4 +1,4 @@
-//! Counts: of lists, of what has happened, of what there is now. Plain data, any thread.
+//! Counters for lists, history and current state. Plain data, any thread.
 
 /// Totals since start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

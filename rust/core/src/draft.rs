@@ -1,4 +1,4 @@
-//! [4] A step while it is put together. Engine thread only.
+//! [4] A step while it is being built. Engine thread only.
 
 use crate::counts::count;
 use crate::fair_share::FairShare;

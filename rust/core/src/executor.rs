@@ -1,4 +1,4 @@
-//! [5] The contract between the engine thread and whatever computes.
+//! [5] The contract between the engine thread and a device.
 
 use std::sync::Arc;
 

@@ -1,16 +1,16 @@
-//! [4] Keeps tenants out of each other's way while several are active. Engine thread only. With one
-//! active tenant nothing here has an effect.
+//! [4] Isolates tenants from each other while several are active. Engine thread only. With one active
+//! tenant it has no effect.
 //!
-//! The rule: of n active tenants each may count on 1/n of the slots and of the KV blocks, and on steps
-//! that those who hold more do not make much longer. So
-//! - a request with which its tenant stays within its share starts before all others, and if there is
-//!   no room, the tenant that holds most gives up its newest requests, but none within its own share
-//!   (`preemption.rs`);
-//! - the rows of one tenant above its share take turns where they are more than one step should have
-//!   or read more KV, and no tenant has more prompt tokens in a step than that.
+//! The rule: of n active tenants, each can count on 1/n of the slots and KV blocks, and on steps that
+//! tenants with more do not make much longer. Therefore:
+//! - A request that keeps its tenant within its share starts before all others. If there is no room,
+//!   the tenant that holds most gives up its newest requests, but none within its own share
+//!   (`preemption.rs`).
+//! - If the rows of one tenant above its share are more than one step should have, or read more KV,
+//!   they take turns. No tenant has more prompt tokens in a step than that.
 //!
-//! Why nobody thrashes: a tenant whose request is preempted for another tenant keeps at least its
-//! share, so while that request waits the tenant is not within it and cannot preempt in turn; and a
+//! Why it does not thrash: a tenant whose request is preempted for another tenant keeps at least its
+//! share. While that request waits, the tenant is not within its share, so it cannot preempt in turn. A
 //! step preempts for at most one request of each tenant. What the request had computed stays in the
 //! prefix cache as long as there is room.
 

@@ -1,4 +1,4 @@
-//! [5] What the core remembers of submitted steps until they complete. Engine thread only.
+//! [5] Submitted steps until they complete. Engine thread only.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! Number types that must not be mixed up. Any thread.
+//! Number types that must not be confused. Any thread.
 
 macro_rules! id_type {
     ($(#[$doc:meta])* $name:ident($inner:ty)) => {

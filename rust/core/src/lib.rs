@@ -1,7 +1,7 @@
 //! The engine's state machine: admission, batching, KV blocks and the contract with executors.
 //!
-//! No I/O, no clock, no threads, no device. Time and randomness come in as arguments, so that a
-//! simulator can replay any history from a seed. Nothing in here may block or allocate on a device.
+//! No I/O, clock, threads or device. Time and randomness are arguments, so a simulator can replay any
+//! history from a seed. Nothing here may block or allocate on a device.
 #![forbid(unsafe_code)]
 
 mod batcher;

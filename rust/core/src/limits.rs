@@ -1,4 +1,4 @@
-//! [3] What a request may ask for, checked before anything is allocated. Plain data, any thread.
+//! [3] Limits of a request, checked before anything is allocated. Plain data, any thread.
 
 use crate::{SchedulerConfig, TokenId};
 

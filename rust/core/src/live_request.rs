@@ -1,4 +1,4 @@
-//! [4] One admitted request and how far it is. Engine thread only.
+//! [4] One admitted request and its progress. Engine thread only.
 
 use std::borrow::Cow;
 

@@ -1,5 +1,5 @@
-//! [4] Which running requests give way: to one that needs another block, or to one that waits within
-//! its tenant's share. Engine thread only.
+//! [4] Which running requests are preempted: for one that needs another block, or for a waiting one
+//! within its tenant's share. Engine thread only.
 
 use crate::counts::count;
 use crate::draft::Draft;

@@ -1,4 +1,4 @@
-//! All requests that are not over, or whose blocks a submitted step still names. Engine thread only.
+//! All requests that have not ended, or whose blocks a submitted step still names. Engine thread only.
 
 use std::ops::{Index, IndexMut};
 

@@ -1,9 +1,9 @@
 //! [4] How many token rows a step may have while requests decode. Pure.
 //!
-//! Every row of a step delays the next token of all requests that decode in it. Up to some number of rows a
-//! prompt token costs little beside them, because the weights are read anyway; a step of that many rows is
-//! the steady one. When prompts have waited for some time, or few requests decode, steps grow towards the
-//! busy number, which bounds the pause that a decoding request sees.
+//! Every row of a step delays the next token of all requests that decode in it. Up to some number of
+//! rows a prompt token costs little, because the weights are read anyway; a step of that many rows is
+//! the steady one. When prompts have waited for some time, or few requests decode, steps grow towards
+//! the busy number, which bounds the pause of a decoding request.
 
 use crate::{ExecutorShape, Micros};
 

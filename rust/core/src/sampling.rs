@@ -1,10 +1,10 @@
-//! The sampling fields of a request: what there is, in which range, and what happens if a request
-//! leaves them out. Plain data, shared by wire, plan and executors. Any thread.
+//! A request's sampling fields: names, ranges and defaults. Plain data, shared by wire, plan and
+//! executors. Any thread.
 //!
-//! `SAMPLING_FIELDS` is the only list of the plain ones. The wire document, the defaults of a model,
-//! the HTTP request types, `ingle.SamplingParams`, `/openapi.json`, the command line's flags and
-//! docs/FIELDS.md are made from it (decision 0060). A new field is a line here and its effect in the
-//! samplers of cpu and cuda.
+//! `SAMPLING_FIELDS` is the only list of the plain ones. The wire document, a model's defaults, the
+//! HTTP request types, `ingle.SamplingParams`, `/openapi.json`, the command line's flags, the words of
+//! a slot on a GPU and docs/FIELDS.md are made from it (decision 0060). A new field is one line here
+//! and its effect in the samplers of cpu and cuda.
 
 use crate::TokenId;
 

@@ -1,5 +1,5 @@
-//! [3] [4] [7] The engine's state machine: requests in, plans out, outputs in, events out. Engine
-//! thread only. Planning is in batcher.rs, results in step_commit.rs.
+//! [3] [4] [7] The engine's state machine: requests in, plans out; outputs in, events out. Engine
+//! thread only. batcher.rs plans, step_commit.rs handles results.
 
 use crate::fair_share::FairShare;
 use crate::flight::InFlight;

@@ -1,8 +1,8 @@
 //! [4] [7] How requests find and offer computed prefixes. Engine thread only.
 //!
-//! Blocks of tokens that the host knows are offered when the step that completes them is submitted:
-//! later steps run behind it. Blocks of sampled tokens are offered at commit, when they are known; the
-//! block of a token that was sampled beyond the end is never offered.
+//! Blocks of tokens that the host knows are offered when the step that completes them is submitted,
+//! because later steps run after it. Blocks of sampled tokens are offered at commit, when they are
+//! known. The block of a token sampled beyond the end is never offered.
 
 use crate::counts::count;
 use crate::ids::RequestIndex;

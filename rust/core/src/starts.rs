@@ -1,5 +1,5 @@
 //! [4] Which waiting requests start in a step. Engine thread only. Never keeps blocks for a request
-//! that it leaves out.
+//! that does not start.
 
 use crate::counts::count;
 use crate::draft::Draft;

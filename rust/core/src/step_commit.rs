@@ -1,4 +1,4 @@
-//! [7] Takes in what a step brought: tokens, ends, failures. Engine thread only.
+//! [7] Applies the results of a step: tokens, ends, failures. Engine thread only.
 
 use crate::core_event::TokenList;
 use crate::counts::count;

@@ -1,4 +1,4 @@
-//! [6] -> [7] What one step brought back. Plain data.
+//! [6] -> [7] The results of one step. Plain data.
 
 use crate::{SlotId, StepId, TokenId};
 

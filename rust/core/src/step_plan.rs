@@ -1,5 +1,5 @@
-//! [4] -> [5] What one step shall compute. Plain data without pointers or device addresses, so that
-//! any executor, on one device or several, can take the same plan.
+//! [4] -> [5] What one step computes. Plain data without pointers or device addresses, so any executor,
+//! on one device or several, can take the same plan.
 
 use std::sync::Arc;
 

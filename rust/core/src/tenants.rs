@@ -1,8 +1,8 @@
 //! [4] What each tenant has received and holds. Engine thread only.
 //!
 //! The virtual token counter of "Fairness in Serving Large Language Models" (Sheng et al., OSDI 2024,
-//! section 4): every token row scheduled is charged to its tenant, and a tenant that comes back from
-//! idleness is lifted to the least served active one, so that nobody saves up credit.
+//! section 4): every scheduled token row is charged to its tenant. A tenant that returns from idleness
+//! is raised to the least served active one, so no tenant can save up credit.
 
 use std::collections::HashMap;
 

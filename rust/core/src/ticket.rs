@@ -1,4 +1,4 @@
-//! [4] Where a request stands in line: while it waits, and once it runs. Plain data.
+//! [4] A request's place in line, while it waits and while it runs. Plain data.
 
 use crate::Micros;
 use crate::ids::TenantIndex;

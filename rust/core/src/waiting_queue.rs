@@ -1,17 +1,18 @@
-//! [4] Who starts next. Engine thread only.
+//! [4] Which request starts next. Engine thread only.
 //!
-//! Order: requests within their tenant's share first (`fair_share.rs`); then the lowest `priority`; then
-//! the least served tenant; within a tenant by priority and arrival. The batcher never passes over the
-//! first request because it does not fit yet.
+//! Order: requests within their tenant's share (`fair_share.rs`), then lowest `priority`, then least
+//! served tenant; within a tenant by priority and arrival. The batcher never skips the first request
+//! because it does not fit yet.
 //!
-//! Why nobody starves: one in `OVERDUE_TURN` starts goes to the request that has been *overdue*
-//! (waited for `OVERDUE_AFTER`) the longest, whatever its priority and tenant. One whose tenant is being
-//! served and has its share does not push aside those within theirs: the turn is then owed, its tenant
-//! starts nothing else before it, and once that tenant's requests have ended it may go. Starts never
-//! cease while somebody waits: what runs ends, because `max_tokens` bounds it, and an empty pool can
-//! hold any admitted request. So the request that became overdue first starts after finitely many
-//! starts; a request started on such a turn is preempted after all others of its tenant, so it ends.
-//! Then the next one is the first. The turn is a fraction, because a hog's backlog is overdue too.
+//! Why no request starves: one in `OVERDUE_TURN` starts goes to the request that has been *overdue*
+//! (waited for `OVERDUE_AFTER`) the longest, whatever its priority and tenant. If its tenant is being
+//! served and has its share, the request does not displace those within theirs: the turn is then owed,
+//! its tenant starts nothing else before it, and it may start once that tenant's requests have ended.
+//! Starts never stop while requests wait: running requests end, because `max_tokens` bounds them, and
+//! an empty pool can hold any admitted request. So the request that became overdue first starts after
+//! finitely many starts. A request started on such a turn is preempted after all others of its tenant,
+//! so it ends. Then the next one is first. The turn is a fraction, because a hog's backlog is overdue
+//! too.
 
 use std::collections::{BTreeMap, BTreeSet};
 

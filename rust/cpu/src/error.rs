@@ -18,8 +18,8 @@ pub enum CpuError {
     /// The wanted vector path needs instructions that this processor lacks.
     #[error("cpu executor: path {0} needs instructions that this processor lacks")]
     PathUnsupported(&'static str),
-    /// The environment names no path.
-    #[error("INGLE_CPU_PATH: {0:?}, must be auto, avx512, avx2 or portable")]
+    /// The environment variable names no path.
+    #[error("INGLE_CPU_PATH: must be auto, avx512, avx2 or portable, not {0:?}")]
     PathUnknown(String),
     /// The copy plan has no tensor for a part that the model spec asks for.
     #[error("cpu executor: the checkpoint has no tensor for {0}")]

@@ -158,6 +158,6 @@ mod tests {
         assert_eq!(path("avx2").unwrap(), CpuPath::Avx2);
         assert_eq!(path("portable").unwrap(), CpuPath::Portable);
         let error = path("sse").unwrap_err().to_string();
-        assert_eq!(error, "INGLE_CPU_PATH: \"sse\", must be auto, avx512, avx2 or portable");
+        assert_eq!(error, "INGLE_CPU_PATH: must be auto, avx512, avx2 or portable, not \"sse\"");
     }
 }

@@ -1,5 +1,5 @@
-//! [8] Writes the pieces of a split chat answer: reasoning, content and tool calls, as deltas and as
-//! messages. Engine thread; the same rules as `json`.
+//! [8] Writes the parts of a split chat answer (reasoning, content, tool calls) as deltas and as
+//! messages. Engine thread. Follows the rules of `json`.
 
 use ingle_text::AnswerPiece;
 

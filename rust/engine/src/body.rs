@@ -1,6 +1,6 @@
-//! [1] Looks through a client's JSON before anything is made of it: valid, no doubled keys, not
-//! larger in number than the front end can turn into objects while others wait. Any thread, the
-//! interpreter detached; keeps nothing.
+//! [1] Checks a client's JSON before anything is made from it: it is valid, has no duplicate keys, and
+//! has no more values than the front end can turn into objects without delaying others. Any thread, GIL
+//! released. Keeps nothing.
 
 use std::borrow::Cow;
 use std::fmt;

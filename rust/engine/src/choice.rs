@@ -1,5 +1,5 @@
-//! [7] One choice of one prompt on its way from token ids to text: detokenise, stop strings,
-//! log-probs. Engine thread. Text that may still turn out to be a stop string is never shown.
+//! [7] One choice of one prompt, from token ids to text: detokenizer, stop strings, log-probs. Engine
+//! thread. Text that may still turn out to be a stop string is never sent.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
-//! [6] [7] What constrains the tokens of one choice: a grammar, bad words, or both. The state stays with
-//! the choice, or with a worker while it computes the next mask. A mask depends on the answer's tokens
-//! alone.
+//! [6] [7] The constraints on one choice's tokens: a grammar, bad words, or both. The state belongs to
+//! the choice, or to a worker while it computes the next mask. A mask depends only on the answer's
+//! tokens.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

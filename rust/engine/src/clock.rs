@@ -1,4 +1,5 @@
-//! The engine's clock: microseconds since start, handed to the core, which has none. Any thread.
+//! The engine's clock: microseconds since start. The core has no clock; it is passed the time. Any
+//! thread.
 
 use std::time::Instant;
 

@@ -1,5 +1,5 @@
-//! [7] Turns what the core says into text, stop decisions and ends. Engine thread only; the one place
-//! that knows all running client requests. Every one of them ends exactly once.
+//! [7] Turns the core's events into text, stop decisions and ends. Engine thread only; the only place
+//! that knows all running client requests. Each of them ends exactly once.
 
 use std::collections::HashMap;
 use std::sync::Arc;

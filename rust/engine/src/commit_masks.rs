@@ -1,5 +1,5 @@
-//! [6] [7] The masks of choices that a grammar or bad words constrain: requested as tokens come, taken in
-//! as workers finish them. Engine thread only.
+//! [6] [7] The masks of choices under a grammar or bad words: requested when tokens arrive, stored when
+//! workers finish. Engine thread only.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! [9] Sends frames: on the client's socket where that is allowed and takes them at once, else as
-//! events for the event loop. Engine thread; never waits for a client, one bad socket harms no other.
+//! [9] Sends frames: on the client's socket if it is attached and takes them at once, otherwise as
+//! events for the event loop. Engine thread. Never waits for a client; a bad socket affects no other.
 
 use ingle_core::{CoreEvent, Scheduler};
 use rustix::io::Errno;

@@ -1,4 +1,4 @@
-//! What this machine offers and what it lacks, for `ingle doctor`. Any thread; reads, changes nothing.
+//! What this machine has and what it lacks, for `ingle doctor`. Any thread; reads only.
 
 use serde_json::{Value, json};
 

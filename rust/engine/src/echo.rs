@@ -1,4 +1,4 @@
-//! [1] The prompt's own text in front of an answer. Caller's thread.
+//! [1] The prompt's text before an answer. Caller's thread.
 
 use std::sync::Arc;
 

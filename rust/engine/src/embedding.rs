@@ -1,5 +1,5 @@
-//! [7] [8] Embeddings: what a request for them may not ask, and the body of the answer. The checks run
-//! on the caller's thread, the rest on the engine thread.
+//! [7] [8] Embeddings: checks of their requests, and the response body. The checks run on the caller's
+//! thread, the rest on the engine thread.
 
 use ingle_core::Pooling;
 use ingle_model::PoolingKind;

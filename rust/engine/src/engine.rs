@@ -1,5 +1,5 @@
-//! [1] [2] [3] The engine as other threads see it: requests in, events out. Every method may be
-//! called from any thread; none waits for the engine thread except `shutdown`.
+//! [1] [2] [3] The engine as other threads see it: requests in, events out. Any thread may call any
+//! method. Only `shutdown` waits for the engine thread.
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;

@@ -1,5 +1,5 @@
-//! [7] The engine thread's life around its loop: it ends on request or by a fault, and every request
-//! still gets its end. Engine thread.
+//! [7] How the engine thread ends: on request or by a fault. Every request still gets its end. Engine
+//! thread.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -1,6 +1,6 @@
-//! [4] [5] [7] The engine thread: plan, submit, commit, deliver. It alone owns scheduler, executor and
-//! running requests; it sleeps in one place, its inbox, and never takes the interpreter lock. Its
-//! beginning and end are in engine_life.rs.
+//! [4] [5] [7] The engine thread: plan, submit, commit, deliver. It alone owns the scheduler, the
+//! executor and the running requests. It sleeps only in its inbox and never takes the GIL.
+//! engine_life.rs has its start and end.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! [1] How many log-probs one request may ask for: what its body and the core hold until they are sent.
+//! [1] Limits the log-probs of one request, which its body and the core hold until they are sent.
 //! Caller's thread.
 
 use ingle_core::SamplingParams;

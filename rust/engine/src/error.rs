@@ -1,4 +1,4 @@
-//! What can go wrong, in the four classes of the project plus start-up. Any thread.
+//! Errors of the engine, in the project's four classes plus start-up. Any thread.
 
 use ingle_text::TextError;
 

@@ -1,6 +1,6 @@
-//! [8] Builds the bytes that a client reads: SSE events and whole bodies, in OpenAI's completions and
-//! chat formats, HTTP/1.1 chunk framing included. Engine thread; the parts that never change are
-//! built once a request, the rest is appended to a buffer that the stream reuses.
+//! [8] Builds the bytes that a client reads: SSE events and whole bodies in OpenAI's completions and
+//! chat formats, with HTTP/1.1 chunk framing. Engine thread. Constant parts are built once per request;
+//! the rest is appended to a buffer that the stream reuses.
 
 use ingle_core::TokenId;
 use ingle_text::Tokenizer;

@@ -1,5 +1,5 @@
-//! [6] Computes token masks beside the device step, on threads of its own: never on the event loop,
-//! never on the engine thread. Started with the engine; asleep while there is no work.
+//! [6] Computes token masks during the device step, on its own threads: never on the event loop, never
+//! on the engine thread. They start with the engine and sleep while there is no work.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,9 +1,9 @@
-//! [1] [2] Keeps a panic within the request that it happened in. Caller's thread.
+//! [1] [2] Confines a panic to the request in which it happened. Caller's thread.
 //!
-//! Tokenizers, templates, schemas and grammars come from others, and so does much of the code that reads them.
-//! A panic there ends one request with an error of class `Failed`; the worker and all other requests go on. The
-//! panic's own text can quote a prompt: it is never part of an answer, and `log_panics_without_text` keeps it
-//! out of the log.
+//! Tokenizers, templates, schemas and grammars come from outside, and so does much of the code that
+//! reads them. A panic there ends one request with an error of class `Failed`; the worker and all other
+//! requests continue. The panic's text can quote a prompt. It never becomes part of a response, and
+//! `log_panics_without_text` keeps it out of the log.
 
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};

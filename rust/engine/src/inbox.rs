@@ -1,5 +1,5 @@
-//! The engine thread's only place to sleep: requests, aborts and step completions arrive here. Any
-//! thread puts, the engine thread takes. Nothing is computed under its lock.
+//! The engine thread's message queue and its only place to sleep. Requests, aborts and step completions
+//! arrive here. Any thread puts, the engine thread takes. Nothing is computed under its lock.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 

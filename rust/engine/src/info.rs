@@ -1,4 +1,4 @@
-//! What an engine says about itself after the start. Caller's thread.
+//! What an engine reports about itself after start. Caller's thread.
 
 use ingle_core::{ExecutorShape, SAMPLING_FIELDS, SamplingParams};
 use ingle_model::Checkpoint;

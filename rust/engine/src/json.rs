@@ -1,5 +1,5 @@
-//! [8] Writes JSON pieces by hand into a buffer that is reused: no allocation, no serialiser on the
-//! streaming path. Engine thread; never writes anything that is not valid JSON and valid UTF-8.
+//! [8] Writes JSON by hand into a reused buffer: no allocation and no serialiser on the streaming path.
+//! Engine thread. Its output is always valid JSON and valid UTF-8.
 
 /// Appends `text` as the inside of a JSON string: quotes, backslashes and control characters are
 /// escaped, everything else, other scripts included, stays as it is.

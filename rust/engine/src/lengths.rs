@@ -1,5 +1,5 @@
-//! [1] How long prompt and answer may be: limits of the request against those of context and KV pool.
-//! Caller's thread; every refusal says the numbers.
+//! [1] Limits on prompt and answer lengths: those of the request against context and KV pool. Caller's
+//! thread. Every refusal contains the numbers.
 
 use ingle_core::AdmitError;
 

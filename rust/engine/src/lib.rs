@@ -1,7 +1,7 @@
 //! Joins core, text, model and an executor into an engine that answers requests.
 //!
-//! One thread plans, submits and commits; callers' threads validate and tokenise; they meet in an
-//! inbox and an outbox. Frames for HTTP clients are built here, whole.
+//! One thread plans, submits and commits. Callers' threads validate and tokenize. They meet in an inbox
+//! and an outbox. Frames for HTTP clients are built here.
 #![forbid(unsafe_code)]
 
 mod answer_json;

@@ -55,7 +55,7 @@ pub(crate) fn load_with(
         "none" => false,
         other => {
             return Err(EngineError::Model(format!(
-                "generation_config: {other:?}, must be auto or none"
+                "generation_config: must be auto or none, not {other:?}"
             )));
         }
     };

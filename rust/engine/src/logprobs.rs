@@ -1,5 +1,5 @@
-//! [8] Log-probabilities as OpenAI's two formats show them. Engine thread. Raw model log-probs, true
-//! bytes: a token that is a piece of a character is never shown as a replacement character alone.
+//! [8] Log-probs in OpenAI's two formats. Engine thread. Raw model log-probs and true bytes: a token
+//! that is part of a character never appears as a replacement character alone.
 
 use ingle_core::TokenLogProbs;
 use ingle_text::Tokenizer;

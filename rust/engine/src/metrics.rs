@@ -1,5 +1,5 @@
-//! Counters in vLLM's names, so that existing dashboards and routers work, and ours. The engine thread
-//! writes (one relaxed store each), a scrape reads; refusals are counted by whoever refuses.
+//! Metrics: vLLM's names, so that existing dashboards and routers work, and our own. The engine thread
+//! writes (one relaxed store each), a scrape reads. Refusals are counted on the thread that refuses.
 
 use std::fmt::Write as _;
 use std::sync::Arc;

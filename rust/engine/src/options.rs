@@ -1,4 +1,4 @@
-//! The JSON document that starts an engine. Any thread; says what may be set, decides nothing.
+//! The JSON document that starts an engine. Any thread; only says what can be set.
 
 use std::path::PathBuf;
 

@@ -1,6 +1,6 @@
-//! [8] -> [9] Events for the HTTP side and the eventfd that announces them. The engine thread
-//! publishes once a step; the event loop drains. At most one write to the eventfd between two
-//! drains, none of them ever waits for the other longer than a swap of two vectors.
+//! [8] -> [9] Events for the HTTP side, and the eventfd that announces them. The engine thread
+//! publishes once per step; the event loop drains. There is at most one write to the eventfd between
+//! two drains. Neither side waits for the other longer than a swap of two vectors.
 
 use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,5 +1,5 @@
-//! [1] [2] From the request document to a submission that the engine thread only has to admit: every
-//! value checked, every prompt tokenised, every state allocated. Caller's thread, no lock held.
+//! [1] [2] From the request document to a submission that the engine thread only has to admit: all
+//! values checked, prompts tokenized, state allocated. Caller's thread, no lock held.
 
 use std::hash::BuildHasher as _;
 use std::sync::Arc;

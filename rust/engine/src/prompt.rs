@@ -1,4 +1,4 @@
-//! [2] From the three forms of a prompt to token ids. Caller's thread, the interpreter detached.
+//! [2] From the three forms of a prompt to token ids. Caller's thread, GIL released.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

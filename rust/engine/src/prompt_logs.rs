@@ -1,5 +1,5 @@
-//! [1] [7] Log-probs of a prompt's own tokens: who reads them, and how many alternatives of each. The
-//! core computes them once, for the first choice of each prompt.
+//! [1] [7] Log-probs of a prompt's own tokens: who reads them, and how many alternatives. The core
+//! computes them once, for the first choice of each prompt.
 
 use ingle_core::SamplingParams;
 

@@ -1,4 +1,4 @@
-//! [1] Sampling fields of a request, checked and completed with the model's defaults. Caller's thread.
+//! [1] A request's sampling fields, checked and completed with the model's defaults. Caller's thread.
 
 use ingle_core::{SAMPLING_FIELDS, SamplingParams, TokenId};
 use serde_json::json;

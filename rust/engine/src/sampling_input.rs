@@ -1,5 +1,5 @@
-//! [1] The object `sampling` of the wire document. Its plain fields are those of `SAMPLING_FIELDS`, kept
-//! as they were written. Any thread; `sampling` checks the values.
+//! [1] The object `sampling` of the wire document. Its plain fields are those of `SAMPLING_FIELDS`,
+//! kept as the client wrote them. Any thread; `sampling` checks the values.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

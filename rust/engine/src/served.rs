@@ -1,4 +1,4 @@
-//! What every request needs to know of the loaded model. Built once at start, shared read-only.
+//! What every request needs to know about the loaded model. Built once at start, shared read-only.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! What the engine thread and the threads of callers share: the two queues, atomics, and the model's
-//! read-only description. No lock of the engine thread is ever held by a caller while it works.
+//! State that the engine thread shares with callers' threads: the two queues, atomics and the model's
+//! read-only description. A caller never holds a lock of the engine thread while it computes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};

@@ -1,5 +1,5 @@
-//! How large everything is, decided once at start from the model, the options and the memory that is
-//! there, and shown as a sum. Pure functions; nothing is allocated here.
+//! All sizes of an engine, decided once at start from the model, the options and the available memory,
+//! and shown as a sum. Pure functions; allocates nothing.
 
 use ingle_model::ModelSpec;
 use serde::Serialize;

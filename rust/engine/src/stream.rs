@@ -1,5 +1,5 @@
-//! [7] -> [9] One client request while it runs: its choices, the form of its answer, and where the
-//! bytes go. Engine thread.
+//! [7] -> [9] One running client request: its choices, its response format and where the bytes go.
+//! Engine thread.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

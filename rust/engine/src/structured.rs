@@ -1,5 +1,5 @@
-//! [1] [2] Structured output and tools of a request: which grammar and which bad words bind the answer,
-//! how it is split. Caller's thread. Whatever cannot be enforced is refused here, with the field's name.
+//! [1] [2] Structured output and tools of a request: which grammar and bad words constrain the answer,
+//! and how it is split. Caller's thread. What cannot be enforced is refused here by field name.
 
 use std::hash::BuildHasher as _;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! [3] How much one tenant has in the engine. Any thread.
+//! [3] How many requests one tenant has in the engine. Any thread.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

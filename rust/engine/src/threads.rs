@@ -1,5 +1,5 @@
-//! Threads that an engine needs. All start with it, so that no request waits for one, or for the system to give
-//! one; one that cannot be started is named.
+//! Starts the engine's threads. All start with the engine, so no request waits for one. A thread that
+//! cannot be started is named.
 
 use std::io;
 use std::thread::{Builder, JoinHandle};

@@ -1,5 +1,5 @@
-//! [2] [8] The bodies of /tokenize and /detokenize, from JSON to JSON: no list of tokens ever becomes
-//! objects of the interpreter. Any thread, the interpreter detached.
+//! [2] [8] The bodies of /tokenize and /detokenize, from JSON to JSON, so no list of tokens becomes
+//! Python objects. Any thread, GIL released.
 
 use crate::engine::Engine;
 use crate::error::EngineError;

@@ -1,5 +1,5 @@
-//! Joins the files that `ingle_model` found with the tokenizer that `ingle_text` builds from them.
-//! At start, caller's thread.
+//! Connects the files that `ingle_model` found to the tokenizer that `ingle_text` builds from them. At
+//! start, caller's thread.
 
 use std::sync::Arc;
 

@@ -1,6 +1,5 @@
-//! What the operator should know and comes up after the start, when the summary has been shown. The one
-//! place of the core that writes to standard error; never on the engine thread or a caller's, since it
-//! may block.
+//! Warnings for the operator after start. The core's only place that writes to standard error. It may
+//! block, so never call it on the engine thread or a caller's thread.
 
 use std::io::Write as _;
 

@@ -1,5 +1,5 @@
-//! [1] The JSON document of one client request: what may be asked, field by field. Unknown fields are
-//! refused. Any thread; checks of values are in `prepare`.
+//! [1] The JSON document of one client request, field by field. Unknown fields are refused. Any thread;
+//! `prepare` checks the values.
 
 use serde::Deserialize;
 

@@ -1,5 +1,5 @@
-//! Owners of every KV block. Engine thread only. Never lets free + held + leaving + cached differ
-//! from the total.
+//! Owners of every KV block. Engine thread only. free + held + leaving + cached always equals the
+//! total.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,7 +1,7 @@
-//! KV blocks: who owns them, which of them hold a known prefix. Engine thread only.
+//! KV blocks: their owners, and which of them hold a known prefix. Engine thread only.
 //!
 //! ```text
-//! free -> held -> leaving -> free      a block nobody can find again
+//! free -> held -> leaving -> free      a block that cannot be found again
 //!              -> leaving -> cached    a block that the prefix cache can find; oldest evicted first
 //! ```
 //! A block is *leaving* while its only owners have ended but a submitted step still names them.

@@ -1,11 +1,10 @@
 //! Which full blocks hold the KV of which tokens. Engine thread only.
 //!
-//! A block is keyed by a chain hash: xxh3-128, seeded with a per-boot secret, over the hash of the
-//! block before it and its own token ids; the first block's chain starts at a salt. The hash only
-//! finds a candidate. A hit compares the token ids and the *identity* of the parent, so by induction
-//! the whole prefix is equal whatever collides: contents decide, never a hash that a client could
-//! choose. An entry's serial number is never used twice, so the children of a removed entry cannot
-//! be found any more.
+//! A block's key is a chain hash: xxh3-128, seeded with a per-boot secret, over the previous block's
+//! hash and its own token ids. The first block's chain starts at a salt. The hash only finds a
+//! candidate. A hit compares the token ids and the *identity* of the parent, so by induction the whole
+//! prefix is equal even if hashes collide. Contents decide, never a hash that a client could choose. An
+//! entry's serial number is never reused, so the children of a removed entry cannot be found any more.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

@@ -1,4 +1,4 @@
-//! What building a device brings: the executor, and all that the engine says about it. Plain data.
+//! The result of building a device: the executor and what the engine reports about it. Plain data.
 
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Builds the executor of a GPU. At start, caller's thread.
+//! Builds the GPU executor. At start, caller's thread.
 
 use std::sync::Arc;
 
@@ -131,7 +131,7 @@ fn device_type(dtype: &str) -> Result<DeviceType, EngineError> {
         "bfloat16" => Ok(DeviceType::Bf16),
         "float16" | "half" => Ok(DeviceType::F16),
         other => Err(EngineError::Model(format!(
-            "dtype: {other:?}, must be auto, bfloat16, float16 or half on a GPU"
+            "dtype: must be auto, bfloat16, float16 or half on a GPU, not {other:?}"
         ))),
     }
 }

@@ -1,4 +1,4 @@
-//! What a GPU counts for /metrics: graphs of whole steps, and how steps were launched.
+//! The GPU's own metrics: graphs of whole steps, and how steps were launched.
 
 use std::fmt::Write as _;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! How a finding of `ingle doctor` is written.
+//! The format of one finding of `ingle doctor`.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Settings that only another device has: they would do nothing, and are refused. At start.
+//! Refuses settings that only another device has, because they would have no effect. At start.
 
 use crate::device::named::Device;
 use crate::error::EngineError;

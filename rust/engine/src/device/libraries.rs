@@ -1,4 +1,4 @@
-//! Where NVIDIA's libraries are looked for. Plain data.
+//! Where NVIDIA's libraries are searched for. Plain data.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! Chooses the executor and builds it; each device has its file here, and what only one of them has is said there.
-//! At start, caller's thread.
+//! Selects the executor and builds it. Each device has its own files here; what only one device has is
+//! defined there. At start, caller's thread.
 
 mod built;
 mod cpu;

@@ -1,4 +1,4 @@
-//! What `--device` names. Plain data.
+//! The values of `--device`. Plain data.
 
 use std::path::PathBuf;
 
@@ -38,7 +38,7 @@ impl Device {
 
 fn unknown(text: &str) -> EngineError {
     EngineError::Model(format!(
-        "device: {text:?}, must be auto, cpu, cuda, cuda:N, sim or sim:FILE"
+        "device: must be auto, cpu, cuda, cuda:N, sim or sim:FILE, not {text:?}"
     ))
 }
 

@@ -1,5 +1,5 @@
-//! What each device needs on this machine and what is missing, for `ingle doctor`. Any thread; reads, changes
-//! nothing.
+//! What each device needs on this machine and what is missing, for `ingle doctor`. Any thread; reads
+//! only.
 
 use std::path::PathBuf;
 

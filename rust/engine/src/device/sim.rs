@@ -1,5 +1,5 @@
-//! The simulated device: nothing is computed, steps take the time that a profile says. At start,
-//! caller's thread.
+//! The simulated device: computes nothing; steps take the time given by a profile. At start, caller's
+//! thread.
 
 use std::path::PathBuf;
 use std::sync::Arc;
