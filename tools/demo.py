@@ -38,11 +38,10 @@ def wait_until_ready(server: subprocess.Popen[bytes]) -> None:
 
 
 def ask(question: str) -> None:
-    """Streams one answer to standard output."""
+    """Streams one answer to standard output, sampled as the model's defaults say."""
     body = {
         "model": "demo",
         "messages": [{"role": "user", "content": question}],
-        "temperature": 0,
         "max_tokens": 64,
         "stream": True,
     }

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 from msgspec import Meta
 
-from ingle.demo import DEMO, resolve_model
+from ingle.demo import DEMO, SAMPLING_DEFAULTS, resolve_model
 from ingle.errors import ConfigError
 from ingle.faults import fault_of
 from ingle.origins import parse_origins
@@ -240,6 +240,8 @@ class Settings:
         options = self.engine_values()
         options["model"] = resolve_model(self.model)
         options["served_model_name"] = self.model_name()
+        if self.model == DEMO:
+            options["sampling_defaults"] = SAMPLING_DEFAULTS
         if self.sim_speed is not None:
             options["sim_speed"] = parse_sim_speed(self.sim_speed)
         if self.chat_template is not None:

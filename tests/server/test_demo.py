@@ -6,7 +6,7 @@ import json
 import openai
 import pytest
 
-from ingle.demo import demo_model_path
+from ingle.demo import SAMPLING_DEFAULTS, demo_model_path
 from ingle.errors import ModelError
 from server.worker import Worker, joined, whole
 
@@ -56,6 +56,21 @@ def test_chat_ends_by_itself(demo):
     text, [reason] = whole(answer)[0]
     assert reason == "stop"
     assert "<|im_end|>" not in text
+
+
+def test_demo_samples_as_its_authors_recommend_unless_asked_otherwise(demo):
+    assert "temperature 0.2, " in demo.summary
+    assert "top_p 0.9, " in demo.summary
+    [card] = demo.get("/v1/models").json["data"]
+    shown = card["default_sampling_params"]
+    assert shown == pytest.approx(shown | SAMPLING_DEFAULTS)
+
+    def text(**fields):
+        fields = {"seed": 5, "max_tokens": 24, "temperature": None} | fields
+        return whole(demo.chat("Tell me a story.", **fields))[0][0]
+
+    assert text() == text(**SAMPLING_DEFAULTS)
+    assert text(temperature=2, top_p=1) != text(), "a request's own values win"
 
 
 def test_answer_of_the_plainest_client(demo):

@@ -126,6 +126,16 @@ def test_missing_template_is_named():
         Settings(model="m", chat_template="/nowhere/t.jinja").engine_options()
 
 
+def test_demo_brings_the_sampling_that_its_authors_recommend(monkeypatch):
+    monkeypatch.setattr("ingle.config.resolve_model", lambda model: "/x/" + model)
+
+    def defaults(model):
+        return json.loads(Settings(model=model).engine_options()).get("sampling_defaults")
+
+    assert defaults("demo") == {"temperature": 0.2, "top_p": 0.9}
+    assert defaults("other") is None
+
+
 def test_served_name():
     assert Settings(model="demo").model_name() == "demo"
     assert Settings(model="demo", served_model_name="x").model_name() == "x"

@@ -11,6 +11,7 @@ use ingle_core::{
 };
 use ingle_model::{Checkpoint, GenerationDefaults};
 use ingle_text::{BadWordsFactory, GrammarFactory};
+use serde_json::{Map, Value};
 
 use crate::clock::Clock;
 use crate::device::{Built, Device, build_executor};
@@ -62,7 +63,7 @@ pub(crate) fn load_with(
     let checkpoint =
         ingle_model::open(&options.model).map_err(|error| EngineError::Model(error.to_string()))?;
     let defaults = if defaults_from_model {
-        sampling_defaults(&checkpoint.generation)?
+        sampling_defaults(&checkpoint.generation, &options.sampling_defaults)?
     } else {
         SamplingParams::unset()
     };
@@ -150,16 +151,22 @@ fn served(
     })
 }
 
-/// What the checkpoint says, OpenAI's defaults where it says nothing. As in vLLM `do_sample` has no
-/// say: a client that wants the most likely token asks for temperature 0.
-fn sampling_defaults(generation: &GenerationDefaults) -> Result<SamplingParams, EngineError> {
+/// What the checkpoint says, then what `options` says, OpenAI's defaults where neither has the field.
+/// As in vLLM `do_sample` has no say: a client that wants the most likely token asks for temperature 0.
+fn sampling_defaults(
+    generation: &GenerationDefaults,
+    options: &Map<String, Value>,
+) -> Result<SamplingParams, EngineError> {
     let mut defaults = SamplingParams::unset();
     for field in SAMPLING_FIELDS.iter().filter(|field| field.from_model) {
-        let Some(value) = generation.others.get(field.name) else { continue };
+        let sources =
+            [("generation_config.json", &generation.others), ("sampling_defaults", options)];
+        let found = sources.iter().find_map(|(source, map)| Some((source, map.get(field.name)?)));
+        let Some((source, value)) = found else { continue };
         let number = value.as_f64().unwrap_or(f64::NAN);
         field
             .put(&mut defaults, number, value)
-            .map_err(|reason| EngineError::Model(format!("generation_config.json: {reason}")))?;
+            .map_err(|reason| EngineError::Model(format!("{source}: {reason}")))?;
     }
     Ok(defaults)
 }
@@ -194,13 +201,19 @@ impl LateSink {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
     fn defaults(others: Value) -> Result<SamplingParams, EngineError> {
-        let Value::Object(others) = others else { panic!("{others}") };
-        sampling_defaults(&GenerationDefaults { others, ..GenerationDefaults::default() })
+        defaults_beside(others, json!({}))
+    }
+
+    fn defaults_beside(others: Value, options: Value) -> Result<SamplingParams, EngineError> {
+        let [Value::Object(others), Value::Object(options)] = [others, options] else {
+            panic!("not objects")
+        };
+        sampling_defaults(&GenerationDefaults { others, ..GenerationDefaults::default() }, &options)
     }
 
     #[test]
@@ -211,6 +224,18 @@ mod tests {
             SamplingParams { temperature: 0.6, top_k: 20, ..SamplingParams::unset() }
         );
         assert_eq!(defaults(json!({ "presence_penalty": 9 })).unwrap(), SamplingParams::unset());
+    }
+
+    #[test]
+    fn sampling_defaults_of_the_options_fill_in_what_the_model_leaves_out() {
+        let options = json!({ "temperature": 0.2, "top_p": 0.9 });
+        let found = defaults_beside(json!({ "temperature": 0.6 }), options).unwrap();
+        assert_eq!(
+            found,
+            SamplingParams { temperature: 0.6, top_p: 0.9, ..SamplingParams::unset() }
+        );
+        let text = defaults_beside(json!({}), json!({ "top_p": 2 })).unwrap_err().to_string();
+        assert!(text.starts_with("sampling_defaults: top_p: must be "), "{text}");
     }
 
     #[test]

@@ -60,6 +60,10 @@ pub struct EngineOptions {
     /// `auto` takes sampling defaults from the model, `none` does not.
     #[serde(default = "auto")]
     pub generation_config: String,
+    /// With `auto`: sampling defaults by field, as generation_config.json has them, for a model
+    /// whose files have none. What the files say wins.
+    #[serde(default)]
+    pub sampling_defaults: serde_json::Map<String, serde_json::Value>,
     /// Worker threads of the cpu device; 0 is one a physical core.
     #[serde(default)]
     pub cpu_threads: u32,
