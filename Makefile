@@ -1,23 +1,15 @@
 # One command each; `make help` lists them. Everything Python lives in .venv, everything Rust in CARGO_TARGET_DIR,
-# which is shared between clones so that dependencies compile once a machine.
+# which clones share so that dependencies compile once a machine: what builds there runs in tools/in_clone.
 export CARGO_TARGET_DIR ?= $(HOME)/.cache/ingle/target
-# Cargo takes the crates of two clones for the same and goes by the time of their files: what another clone
-# built here last must look old.
-OWNER := $(CARGO_TARGET_DIR)/clone
-ifneq ($(shell cat $(OWNER) 2>/dev/null),$(CURDIR))
-$(shell mkdir -p $(CARGO_TARGET_DIR) && find rust kernels -type f -exec touch {} + && echo $(CURDIR) > $(OWNER))
-endif
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # maturin runs pip too, which lists every requirement that it does not need.
 export PIP_QUIET = 1
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# make says which files changed; cargo decides what that means.
-RUST_SOURCES := Cargo.toml Cargo.lock $(shell find rust kernels -name '*.rs' -o -name '*.toml' -o -name '*.cu' -o -name '*.cuh')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python test-compat check soak bench wheel gpu-test gpu-bench fields lock clean
+.PHONY: help install demo test test-rust test-python test-compat check soak bench wheel gpu-test gpu-bench fields lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -37,24 +29,23 @@ $(VENV)/demo-model.stamp: $(VENV)/runtime.stamp
 	touch $@
 
 # The dev profile: the same objects serve `cargo test`, the test wheel and the demo.
-$(VENV)/ingle.stamp: $(VENV)/runtime.stamp pyproject.toml $(RUST_SOURCES)
-	VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/maturin develop -q
-	touch $@
+install: $(VENV)/runtime.stamp
+	@tools/install_extension $(VENV)
 
-demo: $(VENV)/ingle.stamp $(VENV)/demo-model.stamp ## build, install, serve SmolLM2 on 127.0.0.1:8000 and ask it one question
+demo: install $(VENV)/demo-model.stamp ## build, install, serve SmolLM2 on 127.0.0.1:8000 and ask it one question
 	$(BIN)/python tools/demo.py
 
 test: test-rust test-python ## all tests that need no GPU
 
 test-rust: $(VENV)/demo-model.stamp
-	INGLE_SMOLLM2_GGUF="$$($(BIN)/python tools/demo_model_path.py)" cargo test --locked --workspace --exclude ingle-python
+	INGLE_SMOLLM2_GGUF="$$($(BIN)/python tools/demo_model_path.py)" tools/in_clone cargo test --locked --workspace --exclude ingle-python
 
-test-python: $(VENV)/dev.stamp $(VENV)/ingle.stamp $(VENV)/demo-model.stamp
+test-python: $(VENV)/dev.stamp install $(VENV)/demo-model.stamp
 	$(BIN)/pytest
 
-check: $(VENV)/dev.stamp $(VENV)/ingle.stamp ## formatters, linters, types, licences
+check: $(VENV)/dev.stamp install ## formatters, linters, types, licences
 	cargo fmt --all --check
-	cargo clippy --locked --workspace --all-targets -- -D warnings
+	tools/in_clone cargo clippy --locked --workspace --all-targets -- -D warnings
 	$(BIN)/ruff format --check python tests tools
 	$(BIN)/ruff check python tests tools
 	$(BIN)/mypy
@@ -68,11 +59,11 @@ $(COMPAT)/installed.stamp: requirements/compat.txt
 	touch $@
 
 # A venv of its own: these clients pull in fifty packages, which the other tests must not need.
-test-compat: $(COMPAT)/installed.stamp $(VENV)/ingle.stamp ## other people's clients and a generator of requests
+test-compat: $(COMPAT)/installed.stamp install ## other people's clients and a generator of requests
 	PYTHONPATH=python $(COMPAT)/bin/pytest -W default tests/compat
 
-soak: $(VENV)/dev.stamp $(VENV)/ingle.stamp $(VENV)/demo-model.stamp $(COMPAT)/installed.stamp ## the long tests
-	INGLE_SMOLLM2_GGUF="$$($(BIN)/python tools/demo_model_path.py)" cargo test --locked --workspace --exclude ingle-python -- --ignored
+soak: $(VENV)/dev.stamp install $(VENV)/demo-model.stamp $(COMPAT)/installed.stamp ## the long tests
+	INGLE_SMOLLM2_GGUF="$$($(BIN)/python tools/demo_model_path.py)" tools/in_clone cargo test --locked --workspace --exclude ingle-python -- --ignored
 	$(BIN)/pytest -m long
 	PYTHONPATH=python $(COMPAT)/bin/pytest -W default -m long tests/compat
 
@@ -81,9 +72,9 @@ BENCH := .venv-bench
 bench: $(VENV)/dev.stamp $(VENV)/demo-model.stamp ## speed on this CPU; LLAMA_CPP=build-folder compares with llama.cpp
 	$(PYTHON) -m venv $(BENCH)
 	$(BENCH)/bin/pip install -q --require-hashes -r requirements/runtime.txt
-	$(BIN)/maturin build -q --release --out $(BENCH)/wheels --interpreter $(BENCH)/bin/python
+	tools/in_clone $(BIN)/maturin build -q --release --out $(BENCH)/wheels --interpreter $(BENCH)/bin/python
 	$(BENCH)/bin/pip install -q --no-deps --force-reinstall $(BENCH)/wheels/ingle-*.whl
-	cargo build -q --locked --release -p ingle-cpu --example cpu_bench
+	tools/in_clone cargo build -q --locked --release -p ingle-cpu --example cpu_bench
 	$(BENCH)/bin/pip install -q --no-deps gguf==0.19.0 numpy tqdm pyyaml
 	$(BENCH)/bin/python tools/bench_cpu.py --gguf "$$($(BIN)/python tools/demo_model_path.py)" \
 	    --cpu-bench $(CARGO_TARGET_DIR)/release/examples/cpu_bench --ingle $(BENCH)/bin/ingle \
@@ -93,13 +84,13 @@ KERNELS := python/ingle/kernels
 # For GPU machines without NVRTC; 460 files, two minutes. Made from the sources that the wheel is made from.
 $(KERNELS)/built.stamp: $(VENV)/dev.stamp $(wildcard kernels/*.cu kernels/*.cuh rust/cuda/src/*.rs)
 	rm -rf $(KERNELS)
-	cargo run -q --locked -p ingle-cuda --example build_kernels -- $(KERNELS) \
+	tools/in_clone cargo run -q --locked -p ingle-cuda --example build_kernels -- $(KERNELS) \
 	    "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 	touch $@
 
 wheel: $(VENV)/dev.stamp $(KERNELS)/built.stamp ## the wheel to publish, with kernels for every GPU, in dist/
 	rm -rf dist
-	$(BIN)/maturin build -q --release --out dist
+	tools/in_clone $(BIN)/maturin build -q --release --out dist
 	$(BIN)/python tools/check_wheel.py dist/ingle-*.whl
 
 # Both run where neither Rust nor .venv is: PYTHON has ingle (from the wheel), pytest, torch, transformers.
@@ -109,8 +100,8 @@ gpu-test: ## everything that needs a GPU: kernels, sanitizers, whole models, aga
 gpu-bench: ## start-up and speed on a GPU; TOKENIZER=tokenizer.json of Llama 3
 	$(PYTHON) tools/gpu_bench.py $(if $(TOKENIZER),--tokenizer $(TOKENIZER))
 
-fields: $(VENV)/dev.stamp $(VENV)/ingle.stamp ## write what is made from the definitions of request fields
-	cargo run -q --locked -p ingle-cuda --example write_contract
+fields: $(VENV)/dev.stamp install ## write what is made from the definitions of request fields
+	tools/in_clone cargo run -q --locked -p ingle-cuda --example write_contract
 	$(BIN)/python tools/write_fields.py
 
 lock: $(VENV)/dev.stamp ## write requirements/*.txt anew from pyproject.toml
