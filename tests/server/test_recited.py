@@ -160,12 +160,12 @@ def test_token_ids_without_a_token_are_refused(worker, path, token):
     asked = {"prompt": "x", "messages": [{"role": "user", "content": "x"}]}
     key = "messages" if "chat" in path else "prompt"
     body = {key: asked[key]}
-    for field, value in {
-        "logit_bias": {str(token): 100},
-        "allowed_token_ids": [token],
-        "stop_token_ids": [token],
-    }.items():
-        assert refused_twice(worker, path, **body, **{field: value})["param"] == field
+    for field, value, place in (
+        ("logit_bias", {str(token): 100}, "logit_bias"),
+        ("allowed_token_ids", [token], "allowed_token_ids[0]"),
+        ("stop_token_ids", [5, token], "stop_token_ids[1]"),
+    ):
+        assert refused_twice(worker, path, **body, **{field: value})["param"] == place
     if key == "prompt":
         assert refused_twice(worker, path, prompt=[5, token])["param"].startswith("prompt")
         assert refused_twice(worker, path, prompt=[[5], [token]])["param"].startswith("prompt")

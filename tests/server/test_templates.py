@@ -81,13 +81,13 @@ def test_text_parts_are_joined_by_line_feeds(cpu, role):
     text = prompt_of(cpu, {"role": role, "content": parts}, USER)
     assert text == TURN.format(role, "one\nzwö\n\nthree") + TURN.format("user", "Hi") + OPEN
     assert prompt_of(cpu, {"role": role, "content": parts[:1]}) == TURN.format(role, "one") + OPEN
-    for bad in (
-        {"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/x.png"}},
-        {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}},
-        {"type": None},
+    for bad, place in (
+        ({"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/x.png"}}, ""),
+        ({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}, ""),
+        ({"type": None}, ".type"),
     ):
         error = refused(cpu, {"role": role, "content": [parts[0], bad]})
-        assert error["param"] == "messages[0].content[1].type", bad
+        assert error["param"] == "messages[0].content[1]" + place, bad
     for bad in ({"type": "text"}, {"type": "text", "text": 5}, {"type": "text", "text": None}):
         error = refused(cpu, {"role": role, "content": [bad]})
         assert error["param"] == "messages[0].content[0].text", bad
