@@ -107,7 +107,7 @@ def arguments() -> argparse.Namespace:
 
 
 def make_checkpoint(options: argparse.Namespace) -> None:
-    """A process of its own: torch takes 3 s and gigabytes that the clients shall not have."""
+    """A process of its own: torch takes 3 s and gigabytes that the clients should not carry."""
     if (options.model / "config.json").exists():
         return
     command = [sys.executable, MAKE_CHECKPOINT, options.model, "--size", options.size]

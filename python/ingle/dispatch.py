@@ -36,7 +36,7 @@ ENGINE_KEY = 0
 
 
 _process = object()
-"""Stands for this process: another one after a fork. Its number would cost a system call a look."""
+"""Identifies this process; a fork gets another one. Comparing pids would cost system calls."""
 
 
 def _forked() -> None:
@@ -54,7 +54,7 @@ class Dispatcher:
         self._core = core
         self._lock = threading.RLock()
         self._sinks: dict[int, Sink] = {}
-        # Events of requests whose key `submit` has not yet brought back, kept while any is pending.
+        # Events of requests whose key `submit` has not returned yet; kept while any is pending.
         self._early: dict[int, list[tuple[int, object]]] = {}
         self._pending = 0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -97,7 +97,7 @@ class Dispatcher:
         return key
 
     def expect(self) -> None:
-        """Announces a submit on another thread; `register` must follow in any case."""
+        """Announces a submit on another thread. `register` must always follow."""
         if self.is_foreign():
             raise FatalError("a forked process cannot use its parent's engine; make one there")
         with self._lock:
@@ -108,7 +108,7 @@ class Dispatcher:
                 self._start_thread()
 
     def register(self, key: int | None, sink: Sink | None) -> None:
-        """Ends what `expect` announced; a key of None says that the submit failed."""
+        """Completes an `expect`. A key of None means that the submit failed."""
         with self._lock:
             self._pending -= 1
             if key is not None and sink is not None:
@@ -132,7 +132,7 @@ class Dispatcher:
             sink(ABORTED, None)
 
     def drain(self) -> None:
-        """Delivers all events that are there. Runs on the watching thread."""
+        """Delivers all pending events. Runs on the watching thread."""
         with self._lock:
             sinks = self._sinks
             for key, kind, payload in self._core.drain():
@@ -152,7 +152,7 @@ class Dispatcher:
             self.drain()
 
     def watched_here(self) -> bool:
-        """Whether this thread is the one that must not wait for the loop."""
+        """Whether this is the thread that must not wait for the loop."""
         if self._loop is None:
             return False
         try:
@@ -182,7 +182,7 @@ class Dispatcher:
         try:
             sink(kind, payload)
         except Exception:
-            # A mistake of ours; the other requests of this batch must not pay for it.
+            # Our own bug. The other requests of this batch must not suffer from it.
             log.exception("a sink failed")
             self._sinks.pop(key, None)
             self._core.abort(key)
@@ -194,8 +194,8 @@ class Dispatcher:
 
     def _start_thread(self) -> None:
         fd, wake_fd = self._core.event_fd(), os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        # The thread must not keep alive what it watches: an engine that nobody holds any more is
-        # freed like every other object, and the thread ends with it.
+        # The thread must not keep alive what it watches: an unreferenced engine is freed like every
+        # other object, and the thread ends with it.
         self._wake = weakref.finalize(self, _wake_watcher, wake_fd, self._process)
         self._wake.atexit = False
         self._thread = threading.Thread(

@@ -36,7 +36,7 @@ def caller_of(
     vocab_size: int,
     separator: str = "-",
 ) -> Caller:
-    """What the connection says about a request; `kind` starts the answer's id."""
+    """Properties of a request from its connection; `kind` starts the response's id."""
     return Caller(
         tenant=tenant,
         response_id=f"{kind}{separator}{random_hex()}",
@@ -52,10 +52,10 @@ async def answer(
     state: ServerState,
     asked: EncodedRequest,
 ) -> web.StreamResponse:
-    """Runs one request to its end."""
+    """Runs one request from submission to its end."""
     if asked.stream:
         return await stream(request, state, asked)
-    # The core's JSON body as it is.
+    # The core's JSON body, unchanged.
     return web.Response(body=await whole_body(state, asked), content_type="application/json")
 
 
@@ -76,15 +76,15 @@ def is_anthropic(request: web.BaseRequest) -> bool:
 
 
 def log_failure(request: web.BaseRequest, error: IngleError) -> None:
-    """Logs a request that failed on our side, with the id that its client has."""
+    """Logs a request that failed on our side, with its request id."""
     if not isinstance(error, (RefusedError, OverloadedError)):
         log.error("request %s failed: %s", request_id(request), error)
 
 
 async def submit(state: ServerState, asked: EncodedRequest, sink: Any) -> int:
-    """Hands a request to the core; what takes long there happens on another thread, in turns."""
+    """Submits a request to the core. Slow ones take turns on other threads."""
     if asked.is_slow:
-        # A client that leaves here has asked for nothing.
+        # If the client disconnects here, nothing has been submitted.
         await state.turns.take(asked.tenant)
     in_thread = functools.partial(state.turns.call, asked.tenant)
     dispatcher = state.engine.dispatcher
@@ -92,7 +92,7 @@ async def submit(state: ServerState, asked: EncodedRequest, sink: Any) -> int:
 
 
 async def whole_body(state: ServerState, asked: EncodedRequest) -> bytes:
-    """One JSON body, when all choices have ended."""
+    """One JSON body, once all choices have ended."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[bytes] = loop.create_future()
 
@@ -123,7 +123,7 @@ async def stream(
     asked: EncodedRequest,
     translator: Translator | None = None,
 ) -> web.StreamResponse:
-    """Events as they come. Errors before the first byte are ordinary answers."""
+    """Events as they arrive. Errors before the first byte are ordinary responses."""
     dispatcher, heartbeat = state.engine.dispatcher, state.heartbeat
     loop = asyncio.get_running_loop()
     events = EventStream(state.engine.core, loop, translator)
@@ -134,13 +134,13 @@ async def stream(
             raise error_of_event(events.error)
         response = EventResponse(headers=HEADERS | common_headers(request, state))
         if leaves_http(request) or request.version < HttpVersion11:
-            # Without chunks the end of the connection is the end of the body.
+            # Without chunks, the end of the connection ends the body.
             response.force_close()
         head = await response.head(request)
         transport = request.transport
         if transport is None:
             raise ConnectionResetError("the client has gone")
-        # Where nothing may follow, the connection's end is what the client waits for.
+        # If nothing may follow, the client waits for the end of the connection.
         end_may_wait = connection is not None and bool(response.keep_alive)
         events.start(key, transport, head, end_may_wait)
         if connection is not None:

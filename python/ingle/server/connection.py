@@ -24,7 +24,7 @@ KEEPALIVE_S: Final = 95.0
 Also how long a new connection has for its first request's head.
 """
 EOF_S: Final = 60.0
-"""Longest wait for a client to take the end of an answer, when no more is to come."""
+"""Maximum wait for a client to read the end of an answer."""
 MAX_LINE_BYTES: Final = 8190
 MAX_HEADERS: Final = 128
 PIECE_BYTES: Final = 8 << 10
@@ -66,9 +66,9 @@ class Connection(PrivateRequestHandler):
         }
         super().__init__(server, loop=loop, **options)
         self.catch_up: Callable[[], None] | None = None
-        """Drains the pending events, before this client's next bytes or its end are looked at."""
+        """Drains pending events before this client's next bytes or its end are handled."""
         self._held = bytearray()
-        """What has been read and waits for its turn."""
+        """Bytes that have been read and wait to be parsed."""
         self._is_discarding = False
         """Whether the incoming bytes belong to a request that has been answered already."""
         self._is_feeding = False
@@ -78,7 +78,7 @@ class Connection(PrivateRequestHandler):
         self._request_seen = 0
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of the client. Many small chunks are parsed piece by piece, between other work.
+        """Bytes from the client. Many small chunks are parsed in pieces, between other work.
 
         The loop reads up to 256 KB at once; in chunks of one byte that keeps a parser busy for a
         tenth of a second.
@@ -104,13 +104,13 @@ class Connection(PrivateRequestHandler):
             super().data_received(data)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """The client has gone, perhaps with all of its answer."""
+        """The client has disconnected, perhaps after its whole answer."""
         if self.catch_up is not None:
             self.catch_up()
         super().connection_lost(exc)
 
     def resume_reading(self, resume_parser: bool = True) -> None:
-        """Reads on after a pause.
+        """Continues reading after a pause.
 
         aiohttp asks for it with each part of a body that is taken, and then runs the parser over
         nothing. That is left out where the body has come whole and nothing was paused; within one
@@ -154,7 +154,7 @@ class Connection(PrivateRequestHandler):
             self.resume_transport()
 
     def resume_transport(self) -> None:
-        """Reads on, once what has been read is parsed."""
+        """Continues reading once the bytes read so far are parsed."""
         if self._held:
             self._feed_soon()
         else:
@@ -167,7 +167,7 @@ class Connection(PrivateRequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """The answer to bytes that are not a request; the connection is closed after it."""
+        """The response to bytes that are not a request. The connection is closed after it."""
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun already")
         expected = request.headers.get("Expect", "100-continue")
@@ -201,13 +201,13 @@ class Connection(PrivateRequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Sends what is left of an answer; aiohttp's own errors get our shape first.
+        """Sends the rest of an answer. aiohttp's own errors are put into our format first.
 
         A client that does not take it within EOF_S is cut off.
         """
         is_whole = isinstance(resp, EventResponse) and resp.is_whole
         if is_whole and not self.writing_paused:
-            # Nothing to wait for, as nearly always; a timer costs.
+            # Nearly always there is nothing to wait for. A timer would cost time.
             return await super().finish_response(request, resp, start_time)
         if isinstance(resp, web.HTTPException):
             resp = response_of_http(resp, request.path)
@@ -216,7 +216,7 @@ class Connection(PrivateRequestHandler):
             resp.force_close()
         if not resp.prepared:
             resp.headers["Server"] = "ingle"
-            # What never reached the application, such as bytes that are not a request.
+            # Never reached the application, for example bytes that are not a request.
             resp.headers.setdefault(HEADER, request_id(request))
         try:
             async with asyncio.timeout(EOF_S):
@@ -233,7 +233,7 @@ class Connection(PrivateRequestHandler):
 
 
 def has_much_to_come(request: web.BaseRequest) -> bool:
-    """Whether a request was answered while most of its body was still to come.
+    """Whether a request was answered before most of its body had arrived.
 
     A small body is read to its end, so that the connection can be reused.
     """
@@ -247,21 +247,21 @@ SMALL_BODY_BYTES: Final = 64 << 10
 
 
 class EventResponse(PrivateStreamResponse):
-    """The head of a stream; the core's frames follow it on the same socket."""
+    """The response headers of a stream. The core's frames follow on the same socket."""
 
     is_whole = False
-    """Whether the end of the body has been written with the last frame."""
+    """Whether the end of the body was written with the last frame."""
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """Ends the body, if that is left to do."""
+        """Ends the body, unless that has been done."""
         if not self.is_whole:
             await super().write_eof(data)
 
 
 def framing_error(request: web.BaseRequest) -> str | None:
-    """What is wrong with how a request says where it ends, or whom it is for; None if nothing is.
+    """A fault in a request's framing or Host header; None if there is none.
 
-    The parser has refused nearly all that two parsers may read differently; this is the rest.
+    The parser refuses nearly everything that two parsers may read differently. This is the rest.
     """
     headers = request.headers
     encoding = headers.get("Transfer-Encoding")
@@ -277,7 +277,7 @@ def framing_error(request: web.BaseRequest) -> str | None:
 
 
 def leaves_http(request: web.BaseRequest) -> bool:
-    """Whether the parser takes what follows for another protocol: the connection must end."""
+    """Whether the parser expects another protocol next, so the connection must end."""
     return "Upgrade" in request.headers or request.method == "CONNECT"
 
 
@@ -286,9 +286,9 @@ HOST: Final = re.compile(r"^(?:[A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{0,5}
 
 
 def reset(transport: asyncio.Transport) -> None:
-    """Closes a connection at once; what its client has not read is thrown away.
+    """Closes a connection at once and drops what its client has not read.
 
-    Without the linger option the kernel would keep it for minutes, megabytes a connection.
+    Without the linger option the kernel would keep megabytes per connection for minutes.
     """
     connection = transport.get_extra_info("socket")
     if connection is not None and not transport.is_closing():

@@ -93,7 +93,7 @@ def prompt_request(request: PromptFields) -> ChatRequest:
 
 
 def tool_choice(request: PromptFields) -> Any:
-    """`tool_choice` as chat completions know it."""
+    """`tool_choice` in the form of chat completions."""
     match request.tool_choice:
         case AnyChoice():
             return "required"

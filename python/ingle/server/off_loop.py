@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 async def off_loop(num_bytes: int, work: Callable[..., T], *arguments: Any) -> T:
-    """Calls `work`; on the other thread if the JSON it works on is long.
+    """Calls `work`, on the other thread if its JSON is long.
 
     Errors: those of `work`; OverloadedError 503 if the system gives no thread.
     """
@@ -29,6 +29,6 @@ def start_body_thread() -> None:
 
 
 SHORT_BYTES: Final = 16 << 10
-"""A thread and back costs more than reading so much."""
+"""Switching threads costs more than parsing this much."""
 THREAD: Final = ThreadPoolExecutor(1, "ingle-bodies")
 """Starts with a server, or with the first long body; sleeps between them."""

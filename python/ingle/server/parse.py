@@ -54,7 +54,7 @@ class BodyParser(Generic[T]):
         return request
 
     def converted(self, body: bytes, request: T, make: Callable[..., R], *arguments: Any) -> R:
-        """What `make` makes of the request in `body`.
+        """The result of `make` for the request in `body`.
 
         It looks into parts that stayed JSON, so that an unknown field may be met only here.
         """
@@ -75,15 +75,15 @@ class BodyParser(Generic[T]):
 
 
 class UnknownFields:
-    """What happens to fields that no type has: refused, or taken out and counted."""
+    """The policy for unknown fields: refused, or removed and counted."""
 
     def __init__(self, warn: bool) -> None:
         self._warn = warn
         self.counts: dict[str, int] = {}
-        """How often each was taken out; at most `MOST_NAMES` names, the rest under `other`."""
+        """How often each was removed; at most `MOST_NAMES` names, the rest under `other`."""
 
     def may_go(self, place: str, name: str, value: Raw) -> bool:
-        """Whether the field `name` of the object at `place` may be taken out."""
+        """Whether the field `name` of the object at `place` may be removed."""
         if is_off(place, name, value):
             return True
         if self._warn:
@@ -118,7 +118,7 @@ def is_off(place: str, name: str, value: Raw) -> bool:
 
 
 FIRST_TYPES_BYTES = 16 << 10
-"""A shorter body meets its types first: they name the field where JSON's rules name a position."""
+"""Shorter bodies are decoded before the JSON check, so that errors name a field, not a position."""
 MOST_OFF_BYTES = 32
 NAME = re.compile(r"[A-Za-z0-9_.-]+\Z")
 INDEX = re.compile(r"\[[^\]]*\]")

@@ -43,7 +43,7 @@ def must_be(value: Raw, place: str, *kinds: str) -> Raw:
 
 
 def decoded(value: Raw, shape: type[T], place: str, most_bytes: int | None = None) -> T:
-    """A part as Python objects, of which few come. Errors: RefusedError names its field."""
+    """A part with few values, as Python objects. Errors: RefusedError names its field."""
     size = memoryview(value).nbytes
     if most_bytes is not None and size > most_bytes:
         raise refused(place, f"{size} bytes, at most {most_bytes}")
@@ -54,7 +54,7 @@ def decoded(value: Raw, shape: type[T], place: str, most_bytes: int | None = Non
 
 
 def text_parts(value: Raw, shape: type[T], place: str) -> T:
-    """The parts of a content as Python objects.
+    """The parts of a message's content as Python objects.
 
     Errors: RefusedError names the field; an image, audio or a file is refused as such.
     """
@@ -66,7 +66,7 @@ def text_parts(value: Raw, shape: type[T], place: str) -> T:
 
 
 def refuse_media(value: Raw, place: str) -> None:
-    """Errors: RefusedError where one of the parts is something other than text."""
+    """Errors: RefusedError if a part is not text."""
     try:
         found = msgspec.json.decode(value, type=list[_Typed])
     except (msgspec.DecodeError, RecursionError):
@@ -76,7 +76,7 @@ def refuse_media(value: Raw, place: str) -> None:
 
 
 class _Typed(Struct):
-    """An object of which the type alone is read."""
+    """An object of which only the type is read."""
 
     type: str | None = None
 
@@ -110,22 +110,22 @@ def first_of_list(value: Raw) -> bytes:
 
 
 def as_raw(text: str) -> Raw:
-    """A text as a part."""
+    """A text as JSON."""
     return Raw(msgspec.json.encode(text))
 
 
 def joined(parts: list[Raw]) -> Raw:
-    """Texts as one, with line feeds in between."""
+    """Texts as one JSON text, joined by line feeds."""
     return Raw(b'"' + rb"\n".join(bytes(memoryview(each)[1:-1]) for each in parts) + b'"')
 
 
 def text_of(value: Raw) -> str:
-    """The text that a part is."""
+    """The text in a JSON string."""
     return msgspec.json.decode(value, type=str)
 
 
 def object_in_text(text: str) -> Raw | None:
-    """The JSON object that a text is; None if it is not one, or too large a one."""
+    """The JSON object in a text; None if it is not one or is too large."""
     if not text.lstrip(JSON_SPACE).startswith("{"):
         return None
     document = text.encode()

@@ -33,7 +33,7 @@ def adopt(request: web.BaseRequest, of_body: str | None) -> None:
 
 
 def new_id() -> str:
-    """A unique id that nobody can guess: 128 bits of the system's randomness.
+    """A unique id that cannot be guessed: 128 bits of the system's randomness.
 
     The `random` module would not do: a client that sees enough of its output can predict the rest,
     and with it the ids of other tenants. The system call is the slow part, so one call serves many

@@ -34,7 +34,7 @@ from ingle.server.status import json_response
 
 
 class AsksForModel(Protocol):
-    """What every request for an answer has."""
+    """Fields that every request for an answer has."""
 
     model: str | None
     request_id: str | None
@@ -50,7 +50,7 @@ Asking = TypeVar(
 )
 
 IDENTITY: Final = web.RequestKey("IDENTITY", Identity)
-"""Whose API key a request has."""
+"""The owner of a request's API key."""
 
 
 class Routes:
@@ -74,7 +74,7 @@ class Routes:
         self._openapi = msgspec.json.encode(openapi_document(__version__))
 
     def add_to(self, app: web.Application) -> None:
-        """Registers everything; GET routes answer HEAD too."""
+        """Registers all routes. GET routes also answer HEAD."""
         router = app.router
         router.add_post("/v1/completions", self.completions)
         router.add_post("/v1/chat/completions", self.chat_completions)
@@ -141,14 +141,14 @@ class Routes:
             except RefusedError as error:
                 if not messages.is_beyond_context(error):
                     raise
-            # Agents ask for more than smaller models have room for, and expect what fits.
+            # Agents request more tokens than smaller models have room for, and expect what fits.
             shape.fills_context = True
             return await ask(None)
         except RefusedError as error:
             raise messages.renamed(error) from None
 
     async def count_tokens(self, request: web.Request) -> web.Response:
-        """POST /v1/messages/count_tokens: the length of the prompt that these messages make."""
+        """POST /v1/messages/count_tokens: the length of these messages' prompt."""
         body = await read_body(request)
         parsed = await off_loop(len(body), self._count_tokens.parse, body)
         self._check_model(parsed.model)
@@ -180,11 +180,11 @@ class Routes:
         return caller_of(request, tenant, kind, self._model, self._num_ids, separator)
 
     async def _read(self, request: web.Request, parser: BodyParser[Asking]) -> tuple[bytes, Asking]:
-        """The body of a request for an answer, and what it asks."""
+        """The body of a request, raw and parsed."""
         self._state.refuse_if_leaving()
         body = await read_body(request)
         self._state.refuse_if_leaving()
-        # From here on the server waits for it, though its end may come.
+        # From here on, a shutdown waits for this request.
         self._state.enter(request)
         parsed = await off_loop(len(body), parser.parse, body)
         self._check_model(parsed.model)
@@ -201,7 +201,7 @@ class Routes:
         return json_response(self._model_card())
 
     async def tokenize(self, request: web.Request) -> web.Response:
-        """POST /tokenize, shaped as vLLM's."""
+        """POST /tokenize, in vLLM's format."""
         body = await read_body(request)
         document, model, texts = await off_loop(len(body), self._to_tokenize, body)
         self._check_model(model)
@@ -210,7 +210,7 @@ class Routes:
         )
 
     def _to_tokenize(self, body: bytes) -> tuple[bytes, str | None, bool]:
-        """The core's document, the model's name, and whether texts are wanted."""
+        """The core's document, the model's name, and whether token texts are requested."""
         if CHAT_BODY.search(body):
             chat = self._tokenize_chat.parse(body)
             document = encode(self._tokenize_chat.converted(body, chat, convert.chat_prompt))
@@ -221,7 +221,7 @@ class Routes:
         return document, text.model, bool(text.return_token_strs)
 
     async def detokenize(self, request: web.Request) -> web.Response:
-        """POST /detokenize, shaped as vLLM's."""
+        """POST /detokenize, in vLLM's format."""
         body = await read_body(request)
         parsed = await off_loop(len(body), self._detokenize.parse, body)
         self._check_model(parsed.model)
@@ -229,7 +229,7 @@ class Routes:
         return whole(await self._in_turn(request, ids, self._core.detokenize_json, ids))
 
     async def tokenizer_info(self, request: web.Request) -> web.Response:
-        """GET /tokenizer_info, shaped as vLLM's: what remote tokenizers such as lm-eval's need."""
+        """GET /tokenizer_info, in vLLM's format, for remote tokenizers such as lm-eval's."""
         named = dict.fromkeys(("bos_token", "eos_token", "unk_token", "pad_token"))
         document = {
             **named,
@@ -241,7 +241,7 @@ class Routes:
         return json_response(document)
 
     async def health(self, request: web.Request) -> web.Response:
-        """GET /health: 200 while tokens can move, else 503. Open to all, but the load is not."""
+        """GET /health: 200 while the engine makes progress, else 503. The load needs a key."""
         health = self._health()
         healthy = health["status"] in ("ok", "draining") and not self._state.dead
         if health["status"] == "dead" and not self._state.draining:
@@ -250,12 +250,12 @@ class Routes:
         return json_response(shown, 200 if healthy else 503)
 
     async def ready(self, request: web.Request) -> web.Response:
-        """GET /ready: 200 while new requests are taken, else 503. Open to all."""
+        """GET /ready: 200 while new requests are accepted, else 503. Needs no key."""
         health = self._health()
         return json_response({"status": health["status"]}, 200 if health["status"] == "ok" else 503)
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """GET /metrics in Prometheus' text format: the counts of all tenants together."""
+        """GET /metrics in Prometheus' text format, for all tenants together."""
         if not request[IDENTITY].is_admin:
             raise RefusedError(
                 "/metrics needs an admin's key: a line `tenant:key admin` of the key file",
@@ -280,7 +280,7 @@ class Routes:
         return web.Response(body=self._openapi, content_type="application/json")
 
     async def _in_turn(self, request: web.Request, size: bytes, work: Any, *arguments: Any) -> Any:
-        """Calls the core, which lets the interpreter go; off the loop if `size` is long."""
+        """Calls the core, which releases the GIL; on another thread if `size` is long."""
         if len(size) <= INLINE_BYTES:
             return work(*arguments)
         return await self._state.turns.run(request[IDENTITY].tenant, work, *arguments)
@@ -324,7 +324,7 @@ def add_routes(app: web.Application, state: ServerState) -> None:
 async def read_body(request: web.Request) -> bytes:
     """The body of a POST.
 
-    Errors: RefusedError 415 unless it is plain JSON, 408 if it does not come, 400 if it is broken.
+    Errors: RefusedError 415 unless it is plain JSON, 408 if it is late, 400 if it is broken.
     """
     kind = request.content_type
     given = "Content-Type" in request.headers
@@ -336,9 +336,9 @@ async def read_body(request: web.Request) -> bytes:
         )
     length = request.content_length
     if length is not None and length > request.client_max_size:
-        # Said before it comes.
+        # Refused before the body arrives.
         raise web.HTTPRequestEntityTooLarge(request.client_max_size, length)
-    # A small compressed body can be a large one; a proxy may unpack it, we do not.
+    # A small compressed body can unpack to a large one. A proxy may unpack it, we do not.
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise RefusedError(
             "Content-Encoding is not supported", code="unsupported_media_type", status=415
@@ -379,49 +379,49 @@ async def read_parts(request: web.Request) -> bytes:
 
 
 def whole(body: bytes) -> web.Response:
-    """A JSON answer of the core."""
+    """A JSON response from the core."""
     return web.Response(body=body, content_type="application/json")
 
 
 def completion_of(request: CompletionRequest, caller: Caller) -> EncodedRequest:
-    """What /v1/completions asks of the core."""
+    """The core's document for /v1/completions."""
     document = convert.completion(request, caller)
     best_of.widen(document, request)
     return encoded(document)
 
 
 def chat_of(request: ChatRequest, caller: Caller) -> EncodedRequest:
-    """What /v1/chat/completions asks of the core."""
+    """The core's document for /v1/chat/completions."""
     return encoded(convert.chat(request, caller))
 
 
 def response_of(request: ResponsesRequest, caller: Caller) -> EncodedRequest:
-    """What /v1/responses asks of the core: events without chunk framing, they are rewritten."""
+    """The core's document for /v1/responses: no chunk framing, since events are rewritten."""
     document = convert.chat(responses.chat_request(request), caller)
     document.output.chunked = False
     return encoded(document)
 
 
 def message_of(request: MessagesRequest, caller: Caller, max_tokens: int | None) -> EncodedRequest:
-    """What /v1/messages asks of the core: events without chunk framing, they are rewritten."""
+    """The core's document for /v1/messages: no chunk framing, since events are rewritten."""
     document = convert.chat(messages.chat_request(request, max_tokens), caller)
     document.output.chunked = False
     return encoded(document)
 
 
 def message_prompt_of(request: PromptFields) -> bytes:
-    """The prompt of /v1/messages, as the core's tokenizer takes it."""
+    """The prompt of /v1/messages, for the core's tokenizer."""
     return encode(convert.chat_prompt(messages.prompt_request(request)))
 
 
 def embedding_of(
     request: embeddings.EmbeddingRequest, caller: Caller, hidden_size: int
 ) -> EncodedRequest:
-    """What /v1/embeddings asks of the core."""
+    """The core's document for /v1/embeddings."""
     return encoded(embeddings.embedding(request, caller, hidden_size))
 
 
 BODY_S = 60.0
 INLINE_BYTES = 16 << 10
 CHAT_BODY = re.compile(rb'"messages"\s*:')
-"""Says which of the two bodies of /tokenize this is: a string cannot hold a bare `"messages":`."""
+"""Distinguishes the two bodies of /tokenize: a string cannot contain a bare `"messages":`."""

@@ -21,26 +21,26 @@ HEADERS: Final = {
 
 
 class Translator(Protocol):
-    """Turns the core's frames into those of another form; then the core never gets the socket."""
+    """Translates the core's frames to another format. The core then never gets the socket."""
 
     def begin(self) -> bytes:
-        """What stands in front of the first frame."""
+        """The bytes before the first frame."""
 
     def translate(self, frame: bytes) -> bytes:
-        """A frame in the new form; may be empty."""
+        """A frame in the new format; may be empty."""
 
 
 MOST_BUFFERED_BYTES: Final = 1 << 20
-"""A client that leaves so much unread is too slow; its request is aborted."""
+"""A client with this much unread data is too slow; its request is aborted."""
 SLOW_BUFFERED_BYTES: Final = 256 << 10
 SLOW_S: Final = 30.0
-"""So is one that leaves more than the former unread for the latter."""
+"""A client is too slow, too, with more than the former unread for the latter."""
 MOST_ATTACHES: Final = 4
-"""How often the core is offered the socket of one stream."""
+"""How often one stream's socket is offered to the core."""
 
 
 class EventStream:
-    """One streamed answer: the sink of its events, and what the handler waits for."""
+    """One streamed answer: the sink of its events, and the future that the handler waits for."""
 
     __slots__ = (
         "_attaches",
@@ -68,15 +68,15 @@ class EventStream:
     ) -> None:
         self.done: asyncio.Future[None] = loop.create_future()
         self.ended = False
-        """Whether the last frame has come by, or was sent by the core."""
+        """Whether the last frame has passed through here or was sent by the core."""
         self.error: bytes | None = None
-        """Payload of the ERROR event, if the request failed; the client has been told."""
+        """Payload of the ERROR event, if the request failed. The client has received the error."""
         self.frames = 0
-        """Frames that came by here."""
+        """Frames that passed through here."""
         self.too_slow = False
         self._core = core
         self._head = b""
-        """Of the answer, if it may still be ours to write: in front of the first frame."""
+        """The response headers, if they may still have to be written before the first frame."""
         self._end_may_wait = False
         self._loop = loop
         self._key = -1
@@ -87,7 +87,7 @@ class EventStream:
         self._attaches = 0 if translator is None else MOST_ATTACHES
 
     def __call__(self, kind: int, payload: Any) -> None:
-        """The sink: writes a frame, or notes the end."""
+        """The sink: writes a frame or records the end."""
         if kind in (FRAME, HEADED):
             self.frames += 1
             if kind == HEADED:
@@ -116,7 +116,7 @@ class EventStream:
         head: bytes = b"",
         end_may_wait: bool = False,
     ) -> None:
-        """Frames that came before, and all later ones, may go out, `head` in front of them.
+        """Releases earlier and later frames, with `head` before them.
 
         The head waits for the first frame: one write for both, by the core or by us.
         `end_may_wait`: as for the core's `attach_socket`.
@@ -142,7 +142,7 @@ class EventStream:
             return
         if self._head:
             frame, self._head = self._head + frame, b""
-        # Without this frame: one that is large by itself says nothing of the client.
+        # Without this frame: a single large one says nothing about the client.
         buffered = transport.get_write_buffer_size()
         transport.write(frame)
         if buffered <= SLOW_BUFFERED_BYTES:
@@ -177,13 +177,13 @@ class EventStream:
 
 
 class Heartbeat:
-    """Lets the core put comments on silent streams, so that proxies see life.
+    """Lets the core write comments to silent streams, so that proxies keep them open.
 
     One timer for all streams, none while there are none.
     """
 
     SWEEP_S: Final = 5.0
-    """The core writes a comment if nothing was sent for 10 s: a silence lasts 15 s at most."""
+    """The core writes a comment if nothing was sent for 10 s, so silence lasts 15 s at most."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -191,13 +191,13 @@ class Heartbeat:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, key: int) -> None:
-        """Watches a stream until `remove`."""
+        """Adds a stream until `remove`."""
         self._keys.add(key)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self.SWEEP_S, self._sweep)
 
     def remove(self, key: int) -> None:
-        """Forgets a stream."""
+        """Removes a stream."""
         self._keys.discard(key)
 
     def _sweep(self) -> None:
@@ -211,7 +211,7 @@ class Heartbeat:
 def plain_socket_fd(transport: asyncio.Transport | None) -> int:
     """Descriptor of a socket that the core may write to beside the transport, or -1.
 
-    Only where nothing is encrypted and nothing is buffered, so that order is kept.
+    Only if nothing is encrypted and nothing is buffered, so that the order is kept.
     """
     if transport is None or transport.is_closing() or transport.get_write_buffer_size():
         return -1

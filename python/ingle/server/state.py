@@ -18,19 +18,19 @@ from ingle.server.turns import Turns
 
 @dataclass(kw_only=True)
 class ServerState:
-    """One server: its engine, its keys, what runs, and whether it is leaving."""
+    """One server: its engine, its keys, its running requests, and whether it is shutting down."""
 
     engine: Engine
     keys: ApiKeys
     cors: Cors | None
-    """None where no page of another origin may ask."""
+    """None if no other origin is allowed."""
     unknown: UnknownFields
     on_fatal: Callable[[str], None]
     started_at: int
     """Unix seconds."""
     heartbeat: Heartbeat
     turns: Turns = field(default_factory=Turns)
-    """For what may take long in the core."""
+    """Threads for work that may take long in the core."""
     open_resources: list[web.AbstractResource] = field(default_factory=list)
     """Routes that need no key; where the application is mounted they have its prefix."""
     draining: bool = False
@@ -40,22 +40,22 @@ class ServerState:
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     def enter(self, request: web.BaseRequest) -> None:
-        """The body of a request has come: it runs, until `leave`."""
+        """The body of a request has arrived. The request runs until `leave`."""
         self._running.add(id(request))
         self._idle.clear()
 
     def leave(self, request: web.BaseRequest) -> None:
-        """The request has ended and its answer is written."""
+        """The request has ended and its response is written."""
         self._running.discard(id(request))
         if not self._running:
             self._idle.set()
 
     def count(self) -> int:
-        """How many requests run."""
+        """The number of running requests."""
         return len(self._running)
 
     async def idle(self) -> None:
-        """Returns when no request runs."""
+        """Waits until no request runs."""
         if self._running:
             await self._idle.wait()
 
@@ -64,13 +64,13 @@ class ServerState:
         return [resource.canonical for resource in self.open_resources]
 
     def fatal(self, reason: str) -> None:
-        """The engine has died: says so once; every request has got or gets its error."""
+        """The engine has died: reports it once. Every request gets its own error."""
         if not self.dead:
             self.dead = True
             self.on_fatal(reason)
 
     def refuse_if_leaving(self) -> None:
-        """Errors: OverloadedError 503 once the worker is leaving."""
+        """Errors: OverloadedError 503 once the worker is shutting down."""
         if self.draining or self.dead:
             raise OverloadedError("the worker is shutting down", RETRY_S, status=503)
 

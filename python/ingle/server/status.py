@@ -33,7 +33,7 @@ def error_response(
     code: str | None = None,
     headers: dict[str, str] | None = None,
 ) -> web.Response:
-    """A whole answer of that shape."""
+    """A whole response in that format."""
     return web.Response(
         body=error_body(status, message, param, code),
         status=status,
@@ -43,7 +43,7 @@ def error_response(
 
 
 def response_of(error: IngleError) -> web.Response:
-    """The answer to one of our own errors. What is not the caller's fault tells no details."""
+    """The response to one of our own errors. Only the caller's mistakes show details."""
     if isinstance(error, RefusedError):
         headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else None
         return error_response(error.status, error.message, error.param, error.code, headers)
@@ -56,7 +56,7 @@ def response_of(error: IngleError) -> web.Response:
 
 
 def response_of_http(error: web.HTTPException, path: str) -> web.Response:
-    """The answer to an error that aiohttp raised: no route, wrong method, body too large."""
+    """The response to an error from aiohttp: no route, wrong method, body too large."""
     kept = {k: v for k, v in error.headers.items() if k in ("Allow", "Retry-After", "Location")}
     if error.status == 404:
         message = f"no such URL: {path[:200]}"
@@ -72,14 +72,14 @@ def response_of_http(error: web.HTTPException, path: str) -> web.Response:
 
 
 def json_response(document: Any, status: int = 200) -> web.Response:
-    """A document as an answer."""
+    """A JSON document as a response."""
     return web.Response(
         body=msgspec.json.encode(document), status=status, content_type="application/json"
     )
 
 
 def in_anthropic_shape(response: web.Response, request_id: str) -> None:
-    """Rewrites an error answer of this module as Anthropic's clients read it; headers stay."""
+    """Rewrites an error response of this module in Anthropic's format. Headers stay."""
     body = response.body
     message = msgspec.json.decode(body)["error"]["message"] if isinstance(body, bytes) else ""
     document = {
@@ -93,7 +93,7 @@ def in_anthropic_shape(response: web.Response, request_id: str) -> None:
 
 
 def anthropic_type(status: int) -> str:
-    """The type of an error in Anthropic's shape, by the status that OpenAI's shape has."""
+    """The error type in Anthropic's format, by the HTTP status in OpenAI's format."""
     return ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
 
 

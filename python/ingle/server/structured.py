@@ -23,7 +23,7 @@ from ingle.server.raw import given, kind, must_be, object_in_text, refused, text
 
 
 def grammar(request: SamplingFields) -> Grammar | None:
-    """What the answers must match, if the request says so; it may say so once."""
+    """What the answer must match, if the request has such a field; it may have one."""
     found = [*_response_format(request), *_guided(request), *_structured_outputs(request)]
     if len(found) > 1:
         first, second = found[0].field, found[1].field
@@ -65,7 +65,7 @@ ToolChoice = Literal["auto", "none", "required"] | ChosenFunction | None
 
 
 def tool_choice(request: ChatRequest) -> ToolChoice:
-    """Who chooses whether a tool is called."""
+    """The core's `tool_choice`."""
     choice = request.tool_choice
     return ChosenFunction(choice.function.name) if isinstance(choice, NamedTool) else choice
 

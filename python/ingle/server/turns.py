@@ -18,21 +18,21 @@ T = TypeVar("T")
 
 
 class Turns:
-    """A pool of threads whose places are shared out between tenants."""
+    """A thread pool whose threads are shared between tenants."""
 
     def __init__(self, num_threads: int = 8) -> None:
         self._threads = ThreadPoolExecutor(num_threads, "ingle-submit")
         self._num_threads = num_threads
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
-        """In the order of their turns; those that have just had one stand at the end."""
+        """In the order of their turns. A tenant that has just had one is last."""
         self._running: dict[str, int] = {}
 
     def start(self) -> None:
-        """Starts all threads. Blocking, shortly. Errors: ConfigError if there are not so many."""
+        """Starts all threads. Blocks briefly. Errors: ConfigError if the system gives too few."""
         start_threads(self._threads, self._num_threads, "ingle-submit")
 
     def close(self) -> None:
-        """Lets the threads end, each after the work that it has begun."""
+        """Ends the threads, each after its current work."""
         self._threads.shutdown(wait=False)
 
     async def run(self, tenant: str, work: Callable[..., T], *arguments: Any) -> T:
@@ -56,7 +56,7 @@ class Turns:
             raise
 
     def call(self, tenant: str, work: Callable[..., T], *arguments: Any) -> "asyncio.Future[T]":
-        """Calls `work` on a thread, in a turn that has been taken; its end gives the turn back.
+        """Calls `work` on a thread, in a turn already taken. Its end returns the turn.
 
         Errors: OverloadedError 503 if there is no thread.
         """
@@ -69,7 +69,7 @@ class Turns:
         return done
 
     def _next(self) -> None:
-        """Gives free places to those whose turn it is."""
+        """Gives free threads to the tenants whose turn it is."""
         while sum(self._running.values()) < self._num_threads:
             ready = (name for name in self._waiting if self._may_begin(name))
             tenant = min(ready, key=lambda name: self._running.get(name, 0), default=None)
@@ -106,7 +106,7 @@ class Turns:
 def in_thread(
     threads: ThreadPoolExecutor | None, work: Callable[..., T], *arguments: Any
 ) -> "asyncio.Future[T]":
-    """Calls `work` on a thread, of the loop's own pool if None.
+    """Calls `work` on a thread; None means the loop's own pool.
 
     Errors: OverloadedError 503 if the system gives none.
     """
@@ -119,12 +119,12 @@ def in_thread(
 def start_threads(threads: ThreadPoolExecutor, count: int, name: str) -> None:
     """Starts all threads of a pool, which would start one at a time as work comes.
 
-    Errors: ConfigError naming them if the system does not give so many.
+    Errors: ConfigError that names the threads if the system gives too few.
     """
     go_on = threading.Event()
     started: list[Future[bool]] = []
     try:
-        # A pool starts a thread only while no other one is idle: these wait for each other.
+        # A pool starts a thread only while no other is idle, so these wait for each other.
         started.extend(threads.submit(go_on.wait) for _ in range(count))
     except RuntimeError as error:
         raise ConfigError(
