@@ -179,7 +179,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
         keys.sort_unstable();
         let Some(twice) = keys.windows(2).find(|pair| pair[0] == pair[1]) else { return Ok(()) };
         let name: String = twice[0].chars().take(64).collect();
-        let message = format!("{name}: the field is there twice");
+        let message = format!("{name}: duplicate field");
         Err(self.counts.refuse_field(message, Some(name), "invalid_json"))
     }
 }
@@ -331,7 +331,7 @@ mod tests {
     fn doubled_keys_are_refused_however_they_are_written() {
         for json in [r#"{"a":1,"b":2,"a":3}"#, r#"{"x":[{"a":1,"\u0061":2}]}"#] {
             let (message, param) = refusal(json.as_bytes());
-            assert_eq!((&*message, param.as_deref()), ("a: the field is there twice", Some("a")));
+            assert_eq!((&*message, param.as_deref()), ("a: duplicate field", Some("a")));
         }
     }
 

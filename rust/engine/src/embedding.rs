@@ -82,7 +82,7 @@ pub(crate) fn pooling(
         }
         return match output.pooling {
             None => Ok(None),
-            Some(_) => Err(EngineError::refused("pooling", "pooling: only embeddings are pooled")),
+            Some(_) => Err(EngineError::refused("pooling", "pooling: only allowed for embeddings")),
         };
     }
     for (param, is_asked) in [
@@ -93,7 +93,10 @@ pub(crate) fn pooling(
         ("max_tokens", request.max_tokens.is_some()),
     ] {
         if is_asked {
-            return Err(EngineError::refused(param, format!("{param}: embeddings have no answer")));
+            return Err(EngineError::refused(
+                param,
+                format!("{param}: not allowed for embeddings, which have no answer"),
+            ));
         }
     }
     Ok(Some(match output.pooling {

@@ -55,7 +55,7 @@ pub(crate) fn num_choices(
         return Err(EngineError::refused(
             if request.n > 1 { "n" } else { "prompt" },
             format!(
-                "{prompts} prompts times n = {} are {choices} choices, at most {most}",
+                "{prompts} prompts with n = {} make {choices} choices; the maximum is {most}",
                 request.n
             ),
         ));
@@ -233,7 +233,7 @@ impl<'a> Common<'a> {
         let (request, served) = (self.request, self.served);
         let mut structure = if input.chat.is_none() || request.output.format != OutputFormat::Chat {
             if encoded.tools.is_some() {
-                return Err(EngineError::refused("tools", "tools: only chat answers have calls"));
+                return Err(EngineError::refused("tools", "tools: only allowed for chats"));
             }
             Structure::of_text(request, served)?
         } else {
@@ -322,25 +322,25 @@ fn banned_ids(
         let count = banned.len();
         return Err(EngineError::refused(
             "stop_token_ids",
-            format!("stop_token_ids: min_tokens would hold back {count} ids, at most {MAX_BANNED}"),
+            format!("stop_token_ids: with min_tokens at most {MAX_BANNED} end tokens, not {count}"),
         ));
     }
     Ok(banned)
 }
 
-/// Ids that are held back must leave one of those that are allowed.
+/// Under min_tokens, one of the allowed ids must not end the answer.
 fn check_some_left(sampling: &SamplingParams) -> Result<(), EngineError> {
     let Some(allowed) = &sampling.allowed_token_ids else { return Ok(()) };
     if allowed.iter().all(|id| sampling.min_tokens_banned.contains(id)) {
         return Err(EngineError::refused(
             "allowed_token_ids",
-            "allowed_token_ids: all of them end the answer, which min_tokens forbids at first",
+            "allowed_token_ids: all of them end the answer, but min_tokens requires tokens before its end",
         ));
     }
     Ok(())
 }
 
-/// How many choices of each prompt are told, if not all are.
+/// How many choices of each prompt are returned, if not all.
 fn keep(request: &GenerationRequest) -> Result<Option<usize>, EngineError> {
     let Some(keep) = request.output.keep else { return Ok(None) };
     let is_body = !request.output.stream

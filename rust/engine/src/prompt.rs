@@ -58,10 +58,7 @@ pub(crate) fn encode_prompt(
         }
     };
     if ids.is_empty() {
-        return Err(EngineError::refused(
-            param,
-            format!("{param} is empty: no token to start from"),
-        ));
+        return Err(EngineError::refused(param, format!("{param}: must not be empty")));
     }
     Ok(EncodedPrompt { ids, param, tools, reasoning })
 }
@@ -113,7 +110,7 @@ fn render(
     if chat.add_generation_prompt && chat.continue_final_message {
         return Err(EngineError::refused(
             "continue_final_message",
-            "continue_final_message and add_generation_prompt exclude each other",
+            "continue_final_message: cannot be true along with add_generation_prompt",
         ));
     }
     let input = ChatInput {

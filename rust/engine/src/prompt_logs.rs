@@ -31,7 +31,7 @@ impl PromptLogs {
                 return Err(refused("prompt_logprobs: not available in a stream"));
             }
             Some(_) if !matches!(output.format, OutputFormat::Completion | OutputFormat::Chat) => {
-                return Err(refused("prompt_logprobs: only completions and chats have them"));
+                return Err(refused("prompt_logprobs: only allowed for completions and chats"));
             }
             Some(top @ 0..=MAX_LOG_PROBS) => Some(top as u32),
             Some(top) => {

@@ -106,7 +106,7 @@ fn logit_bias(input: &SamplingInput, served: &Served) -> Result<Vec<(TokenId, f3
     if let Some(twice) = biases.windows(2).find(|pair| pair[0].0 == pair[1].0) {
         return Err(EngineError::refused(
             "logit_bias",
-            format!("logit_bias: token {} is there twice", twice[0].0),
+            format!("logit_bias: duplicate token id {}", twice[0].0),
         ));
     }
     Ok(biases)
@@ -120,7 +120,7 @@ fn allowed_token_ids(
     if ids.is_empty() {
         return Err(EngineError::refused(
             "allowed_token_ids",
-            "allowed_token_ids: the list is empty, so no token could be chosen",
+            "allowed_token_ids: must not be empty",
         ));
     }
     let mut ids = token_ids("allowed_token_ids", ids, served)?;

@@ -170,7 +170,7 @@ pub(crate) fn step_tokens(
 
 pub(crate) fn setting(name: &str, given: Option<u32>, default: u32) -> Result<u32, EngineError> {
     match given {
-        Some(0) => Err(EngineError::Model(format!("{name}: 0, must be at least 1"))),
+        Some(0) => Err(EngineError::Model(format!("{name}: must be at least 1, not 0"))),
         Some(value) => Ok(value),
         None => Ok(default),
     }
@@ -304,7 +304,7 @@ mod tests {
     fn test_settings_of_zero_and_batches_below_the_requests_are_refused() {
         for name in ["max_num_seqs", "max_num_batched_tokens", "block_size", "max_model_len"] {
             let error = sizes(json!({ name: 0 }), DEVICE).unwrap_err().to_string();
-            assert_eq!(error, format!("{name}: 0, must be at least 1"));
+            assert_eq!(error, format!("{name}: must be at least 1, not 0"));
         }
         let error = sizes(json!({ "max_num_batched_tokens": 3 }), DEVICE).unwrap_err().to_string();
         assert!(error.contains("max_num_batched_tokens: 3 is less than max_num_seqs: 4"));

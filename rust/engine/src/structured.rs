@@ -34,15 +34,15 @@ impl Tools {
         if chat.tools.is_empty() {
             return match choice {
                 None | Some(ToolChoice::Auto | ToolChoice::None) => Ok(None),
-                Some(_) => Err(EngineError::refused("tool_choice", "tool_choice needs tools")),
+                Some(_) => Err(EngineError::refused("tool_choice", "tool_choice: needs tools")),
             };
         }
         let Some(format) = served.answer_format.tools else {
             return Err(EngineError::refused(
                 "tools",
                 format!(
-                    "tools: the chat template of model {} has no place for tools, or spells calls in a \
-                     way that is not supported",
+                    "tools: the chat template of model {} does not support tools, or writes calls in a \
+                     format that ingle does not know",
                     served.name
                 ),
             ));
@@ -50,8 +50,7 @@ impl Tools {
         let mut specs: Vec<ToolSpec> = Vec::with_capacity(chat.tools.len());
         for (i, tool) in chat.tools.iter().enumerate() {
             if specs.iter().any(|spec| spec.name == tool.function.name) {
-                let message =
-                    format!("tools[{i}].function.name: a tool of this name is there already");
+                let message = format!("tools[{i}].function.name: duplicate name");
                 return Err(EngineError::refused("tools", message));
             }
             let spec = ToolSpec {
@@ -69,7 +68,7 @@ impl Tools {
         if let ToolChoice::Function(name) = &choice
             && !specs.iter().any(|spec| spec.name == *name)
         {
-            let message = format!("tool_choice: no tool is called {name:?}");
+            let message = format!("tool_choice: there is no tool named {name:?}");
             return Err(EngineError::refused("tool_choice", message));
         }
         if choice == ToolChoice::None {
@@ -267,11 +266,11 @@ fn compile(
     served: &Served,
 ) -> Result<Arc<Grammar>, EngineError> {
     if request.ignore_eos {
-        let message = "ignore_eos: an answer under a grammar ends where the grammar does";
+        let message = "ignore_eos: not allowed with a grammar, which decides where the answer ends";
         return Err(EngineError::refused("ignore_eos", message));
     }
     if request.min_tokens > 0 {
-        let message = "min_tokens: an answer under a grammar ends where the grammar does";
+        let message = "min_tokens: not allowed with a grammar, which decides where the answer ends";
         return Err(EngineError::refused("min_tokens", message));
     }
     if request.sampling.allowed_token_ids.is_some() {

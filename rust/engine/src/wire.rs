@@ -11,13 +11,13 @@ use crate::sampling_input::SamplingInput;
 pub struct GenerationRequest {
     /// At least one.
     pub prompts: Vec<PromptInput>,
-    /// Choices a prompt.
+    /// Choices per prompt.
     #[serde(default = "one")]
     pub n: i64,
-    /// Most tokens a choice; absent: the rest of the context.
+    /// Maximum number of tokens of a choice; absent: the rest of the context.
     #[serde(default)]
     pub max_tokens: Option<i64>,
-    /// No end before so many tokens.
+    /// Minimum number of tokens.
     #[serde(default)]
     pub min_tokens: i64,
     /// How tokens are chosen.
@@ -29,13 +29,13 @@ pub struct GenerationRequest {
     /// Ids that end a choice.
     #[serde(default)]
     pub stop_token_ids: Vec<i64>,
-    /// Go on through end-of-text.
+    /// Continues past end-of-text.
     #[serde(default)]
     pub ignore_eos: bool,
-    /// Keep the stop text or the stop token's text in the answer.
+    /// Keeps the stop string or the stop token's text in the answer.
     #[serde(default)]
     pub include_stop_str_in_output: bool,
-    /// Leave special tokens out of the text.
+    /// Leaves special tokens out of the text.
     #[serde(default = "yes")]
     pub skip_special_tokens: bool,
     /// Keep only so many of the prompt's last tokens; -1: what fits.
@@ -50,7 +50,7 @@ pub struct GenerationRequest {
     /// Separates cached prefixes further.
     #[serde(default)]
     pub cache_salt: Option<String>,
-    /// Texts that must not stand in an answer.
+    /// Texts that the answer must not contain.
     #[serde(default)]
     pub bad_words: Vec<String>,
     /// What the answers must match.
@@ -64,7 +64,7 @@ pub struct GenerationRequest {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PromptInput {
-    /// Plain text; special tokens in it stay text.
+    /// Plain text. Special tokens in it count.
     #[serde(default)]
     pub text: Option<String>,
     /// Whether the tokenizer adds its start token to `text`.
@@ -234,7 +234,7 @@ pub struct OutputInput {
     /// Usage so far in every event.
     #[serde(default)]
     pub continuous_usage_stats: bool,
-    /// The prompt in front of the answer (completions).
+    /// Puts the prompt before the answer (completions).
     #[serde(default)]
     pub echo: bool,
     /// Of each prompt's `n` choices tell only so many, those with the highest mean log-prob a

@@ -120,7 +120,7 @@ fn utilization(options: &EngineOptions, defaults: &CudaConfig) -> Result<f32, En
         None => Ok(defaults.gpu_memory_utilization),
         Some(share) if share > 0.0 && share <= 1.0 => Ok(share as f32),
         Some(share) => Err(EngineError::Model(format!(
-            "gpu_memory_utilization: {share}, must be above 0 and at most 1"
+            "gpu_memory_utilization: must be a number above 0 and at most 1, not {share}"
         ))),
     }
 }

@@ -21,7 +21,7 @@ pub(super) fn refuse_foreign_options(
     ];
     match foreign.into_iter().find(|&(_, _, is_foreign)| is_foreign) {
         Some((name, owner, _)) => Err(EngineError::Model(format!(
-            "{name}: only the {owner} device has it, and the device is {}",
+            "{name}: only the {owner} device has this setting, and the device is {}",
             options.device
         ))),
         None => Ok(()),
@@ -40,7 +40,7 @@ pub(super) fn refuse_gpu_options(options: &EngineOptions, device: &str) -> Resul
     ];
     match given.into_iter().find(|&(_, is_given)| is_given && options.device != "auto") {
         Some((name, _)) => Err(EngineError::Model(format!(
-            "{name}: only the cuda device has it, and the device is {device}"
+            "{name}: only the cuda device has this setting, and the device is {device}"
         ))),
         None => Ok(()),
     }

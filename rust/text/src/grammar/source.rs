@@ -136,7 +136,7 @@ fn choice(choices: &[String], budget: GrammarBudget) -> Result<String, String> {
         return Err("no choice is given".into());
     }
     if choices.len() > MAX_CHOICES {
-        return Err(format!("{} choices, at most {MAX_CHOICES}", choices.len()));
+        return Err(format!("must have at most {MAX_CHOICES} choices, not {}", choices.len()));
     }
     check_size(choices.iter().map(String::len).sum(), budget)?;
     if choices.iter().any(String::is_empty) {

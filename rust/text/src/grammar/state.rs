@@ -68,7 +68,7 @@ pub enum GrammarError {
     #[error("token {0} does not fit the grammar")]
     Token(u32),
     /// The mask would cost more than is allowed, or cannot be computed.
-    #[error("the grammar is too complex to go on ({0})")]
+    #[error("the grammar is too complex to continue ({0})")]
     TooComplex(&'static str),
 }
 
