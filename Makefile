@@ -1,5 +1,5 @@
 # One command each; `make help` lists them. Everything Python lives in .venv, everything Rust in CARGO_TARGET_DIR,
-# which clones share so that dependencies compile once a machine: what builds there runs in tools/in_clone.
+# which clones share so that dependencies compile once per machine. tools/in_clone runs builds there.
 export CARGO_TARGET_DIR ?= $(HOME)/.cache/ingle/target
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # maturin runs pip too, which lists every requirement that it does not need.
@@ -59,10 +59,10 @@ $(COMPAT)/installed.stamp: requirements/compat.txt
 	touch $@
 
 # A venv of its own: these clients pull in fifty packages, which the other tests must not need.
-test-compat: $(COMPAT)/installed.stamp install ## other people's clients and a generator of requests
+test-compat: $(COMPAT)/installed.stamp install ## third-party clients, and requests generated from /openapi.json
 	PYTHONPATH=python $(COMPAT)/bin/pytest -W default tests/compat
 
-soak: $(VENV)/dev.stamp install $(VENV)/demo-model.stamp $(COMPAT)/installed.stamp ## the long tests
+soak: $(VENV)/dev.stamp install $(VENV)/demo-model.stamp $(COMPAT)/installed.stamp ## long tests
 	INGLE_SMOLLM2_GGUF="$$($(BIN)/python tools/demo_model_path.py)" tools/in_clone cargo test --locked --workspace --exclude ingle-python -- --ignored
 	$(BIN)/pytest -m long
 	PYTHONPATH=python $(COMPAT)/bin/pytest -W default -m long tests/compat
@@ -100,14 +100,14 @@ gpu-test: ## everything that needs a GPU: kernels, sanitizers, whole models, aga
 gpu-bench: ## start-up and speed on a GPU; TOKENIZER=tokenizer.json of Llama 3
 	$(PYTHON) tools/gpu_bench.py $(if $(TOKENIZER),--tokenizer $(TOKENIZER))
 
-fields: $(VENV)/dev.stamp install ## write what is made from the definitions of request fields
+fields: $(VENV)/dev.stamp install ## regenerate code and pages made from fields, settings and the kernels' contract
 	tools/in_clone cargo run -q --locked -p ingle-cuda --example write_contract
 	$(BIN)/python tools/write_fields.py
 
-lock: $(VENV)/dev.stamp ## write requirements/*.txt anew from pyproject.toml
+lock: $(VENV)/dev.stamp ## regenerate requirements/*.txt from pyproject.toml
 	$(BIN)/pip-compile -q --no-emit-index-url --no-emit-find-links --generate-hashes --strip-extras --output-file requirements/runtime.txt pyproject.toml requirements/build.in
 	$(BIN)/pip-compile -q --no-emit-index-url --no-emit-find-links --generate-hashes --strip-extras --allow-unsafe --extra test --extra dev --output-file requirements/dev.txt --constraint requirements/runtime.txt pyproject.toml
 	$(BIN)/pip-compile -q --no-emit-index-url --no-emit-find-links --generate-hashes --strip-extras --allow-unsafe --extra test --extra compat --output-file requirements/compat.txt --constraint requirements/dev.txt pyproject.toml
 
-clean: ## forget .venv and dist; compiled crates stay in CARGO_TARGET_DIR
+clean: ## remove .venv and dist; compiled crates stay in CARGO_TARGET_DIR
 	rm -rf $(VENV) dist $(KERNELS)
