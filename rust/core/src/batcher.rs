@@ -38,7 +38,7 @@ impl Scheduler {
         self.fairness.pause_decodes(&self.running, &mut self.requests);
         self.plan_decodes(&mut draft);
         if draft.rows.is_empty() && self.fairness.share().is_some() && self.in_flight.is_empty() {
-            // The requests whose turn it was may have been preempted: nobody is paused any more.
+            // The requests whose turn it was may have been preempted. Then no request is paused any more.
             draft.prefills.clear();
             self.plan_decodes(&mut draft);
         }

@@ -19,7 +19,7 @@ pub struct SchedulerConfig {
     /// A prompt is computed in one step and shares nothing with others: what a model needs whose tokens
     /// see the whole prompt. All requests are embeddings then: a next token would change the ones before.
     pub whole_prompts: bool,
-    /// Random for each process: nobody can predict the cache's hashes.
+    /// Random for each process, so the cache's hashes cannot be predicted.
     pub cache_secret: u64,
 }
 

@@ -58,7 +58,7 @@ pub enum CoreEvent {
         num_prompt_tokens: u32,
         /// How many of them came from the prefix cache.
         num_cached_tokens: u32,
-        /// Tokens told by `Tokens` events.
+        /// Tokens reported by `Tokens` events.
         num_output_tokens: u32,
     },
 }

@@ -46,7 +46,7 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Absent if there is nobody to share with.
+    /// Absent with only one active tenant.
     fn new(shape: &ExecutorShape, weight_tokens: u32, num_active: u32) -> Option<Self> {
         if num_active < 2 {
             return None;

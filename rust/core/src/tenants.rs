@@ -89,7 +89,7 @@ impl Tenants {
         self.accounts.iter().map(|account| account.num_live).sum()
     }
 
-    /// Begins a step: nobody has prompt tokens in it. Returns how many tenants are active: those with
+    /// Begins a step without prompt tokens. Returns how many tenants are active: those with
     /// a live request, or with one in the last `ACTIVE_FOR`.
     pub(crate) fn begin_step(&mut self, now: Micros) -> u32 {
         let accounts = &mut self.accounts;

@@ -34,7 +34,7 @@ impl Cache {
         let own = std::fs::metadata("/proc/self").map_err(io("/proc/self".to_owned()))?;
         if metadata.uid() != own.uid() || metadata.mode() & 0o022 != 0 {
             return Err(CudaError::Unsupported(format!(
-                "cache folder {}: owner {} mode {:o}, want owner {} and nobody else able to write",
+                "cache folder {}: owner {} mode {:o}, must have owner {} and no other user may write to it",
                 folder.display(),
                 metadata.uid(),
                 metadata.mode() & 0o777,

@@ -97,7 +97,7 @@ impl CudaExecutor {
         GraphStats { launches: self.launches.read(), nodes_max, last_error }
     }
 
-    /// The same numbers for whoever reads them without the executor.
+    /// The same numbers, for readers without the executor.
     #[must_use]
     pub fn launch_counters(&self) -> Arc<LaunchCounters> {
         Arc::clone(&self.launches)

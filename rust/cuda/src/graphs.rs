@@ -62,7 +62,7 @@ enum Entry {
 }
 
 impl Graphs {
-    /// Starts the thread and asks for `first`, in that order. The first failure is told to `warn`.
+    /// Starts the thread and asks for `first`, in that order. The first failure goes to `warn`.
     pub(crate) fn start(
         model: &Arc<Model>,
         first: &[StepShape],
@@ -129,7 +129,7 @@ fn record_steps(model: &Arc<Model>, shared: &Shared) {
     });
 }
 
-/// Ends recording however its thread ends: nobody waits for graphs that will not come.
+/// Ends recording however its thread ends, so that nothing waits for graphs that will not come.
 struct Closing<'a>(&'a Shared);
 
 impl Drop for Closing<'_> {
@@ -269,7 +269,7 @@ mod tests {
         [stats.graphs_ready, stats.graphs_waiting, stats.graphs_failed]
     }
 
-    /// A graph that cannot be captured is counted, and the first one is told with its reason.
+    /// A graph that cannot be captured is counted, and the first one is reported with its reason.
     #[test]
     fn failures_are_counted_and_the_first_is_told() {
         let context = fake::context();

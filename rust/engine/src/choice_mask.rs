@@ -59,7 +59,7 @@ pub(crate) struct MaskJob {
     pub(crate) cancelled: CancelFlag,
 }
 
-/// True once nobody waits for a request's masks any more.
+/// True once a request's masks are no longer needed.
 pub(crate) type CancelFlag = Arc<AtomicBool>;
 
 /// Held by a request; once it is dropped, workers begin no further job of it.

@@ -22,7 +22,7 @@ use crate::tenant_load::TenantLoad;
 /// The running client requests and the events about to be published for them.
 pub(crate) struct Committer {
     pub(crate) shared: Arc<Shared>,
-    /// By keys that we count up ourselves: nobody can choose ones that collide.
+    /// By key. We assign keys by counting, so a client cannot choose colliding ones.
     pub(crate) streams: FxHashMap<u64, Stream>,
     /// All tenants that ever had a request.
     pub(crate) tenants: HashMap<TenantId, Arc<TenantLoad>>,
@@ -34,7 +34,7 @@ pub(crate) struct Committer {
     pub(crate) now: Micros,
     /// Frames of one stream between being shown and being sent; one buffer for all stays in the cache.
     pub(crate) shown: Vec<u8>,
-    /// Since when events lie in the outbox that have woken nobody.
+    /// Since when the outbox has events that caused no wake-up.
     pub(crate) unannounced_since: Option<Micros>,
     /// Text of one token, reused.
     pub(crate) scratch: String,

@@ -30,8 +30,8 @@ impl EngineThread {
         // Dropping the executor waits for its threads.
     }
 
-    /// Ends every request, and refuses what still comes until shutdown. `reason` is for the operator: clients of
-    /// every tenant are told of the end alone.
+    /// Ends every request, and refuses new ones until shutdown. `reason` is for the operator. Clients only see
+    /// that the engine has ended.
     fn die(mut self, reason: &str) {
         let message = DIED;
         self.shared.advance(EngineState::Dead);
@@ -54,7 +54,7 @@ impl EngineThread {
         self.refuse_batch(&mut batch, message, code, status);
     }
 
-    /// Ends requests that nobody will run; true if `Shutdown` was among the messages.
+    /// Ends requests that will not run; true if `Shutdown` was among the messages.
     fn refuse_batch(
         &mut self,
         batch: &mut Vec<Message>,

@@ -114,7 +114,7 @@ fn work(shared: &Shared, queue: &Queue) {
             }
         }
         if !results.is_empty() {
-            // After the end nobody waits for masks.
+            // After the end no masks are needed.
             let _ = shared.inbox.put(Message::Masks(results));
         }
     }
@@ -147,7 +147,7 @@ fn thread_time() -> Duration {
 
 /// Most processor time of one mask; the slowest of real schemas take a tenth.
 const MAX_TIME: Duration = Duration::from_millis(50);
-/// A batch that takes longer is told of as it goes.
+/// A batch that takes longer reports its results as they come.
 const PATIENCE: Duration = Duration::from_millis(2);
 /// Masks take tens of microseconds: more threads would only share the waking.
 const MAX_WORKERS: usize = 4;

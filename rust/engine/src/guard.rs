@@ -28,7 +28,7 @@ pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T, EngineError>) -> Resul
 /// never the message. Once, before the first engine starts.
 pub fn log_panics_without_text() {
     std::panic::set_hook(Box::new(|panic| {
-        // Without standard error nobody listens.
+        // Without standard error there is no reader.
         let _ = std::io::stderr().write_all(panic_line(panic).as_bytes());
     }));
 }

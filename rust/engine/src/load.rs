@@ -187,7 +187,7 @@ impl LateSink {
         let late = Arc::clone(self);
         Arc::new(move |completion| {
             if let Some(shared) = late.shared.get().and_then(Weak::upgrade) {
-                // After the end nobody waits for steps.
+                // After the end no steps are needed.
                 let _ = shared.inbox.put(Message::Completed(completion));
             }
         })

@@ -32,7 +32,7 @@ pub enum Payload {
     Delta(Box<Delta>),
     /// The stream is complete; its last frame has been sent.
     StreamEnd,
-    /// The same, and the client has the end of the HTTP body: nobody waits to hear of it.
+    /// The same, and the client has the end of the HTTP body, so nothing waits for this event.
     BodySent,
     /// The whole JSON body of a request that is not streamed.
     Body(Vec<u8>),
@@ -142,7 +142,7 @@ impl Outbox {
         }
     }
 
-    /// Whether events lie in the queue that have woken nobody. May be true a while after a drain.
+    /// Whether the queue has events that caused no wake-up. May stay true for a while after a drain.
     pub(crate) fn is_unannounced(&self) -> bool {
         self.unannounced.load(Ordering::Acquire)
     }
@@ -176,7 +176,7 @@ impl Outbox {
         self.drains.load(Ordering::Acquire)
     }
 
-    /// From now on no event of `key` is handed out. Called by whoever aborts.
+    /// From now on no event of `key` is handed out. Called by the thread that aborts.
     pub(crate) fn silence(&self, key: u64) {
         let mut state = self.lock();
         state.events.retain(|event| event.key != key);

@@ -7,7 +7,7 @@ use crate::error::EngineError;
 use crate::sampling::{MAX_LOG_PROBS, log_probs_allowed};
 use crate::wire::{GenerationRequest, OutputFormat};
 
-/// Alternatives of each prompt token, for each of the two who may read them.
+/// Alternatives of each prompt token, for each of the two possible readers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PromptLogs {
     /// An echo, in front of the answer's own.

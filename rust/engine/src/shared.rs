@@ -81,8 +81,8 @@ impl Shared {
     }
 
     /// Takes room for `count` choices; false if they would exceed the capacity. A tenant may have its
-    /// share of the capacity even where others have filled all of it: who overloads the server is
-    /// refused, nobody else. The k-th tenant to do so has at most a k-th of the capacity, so n
+    /// share of the capacity even where others have filled all of it, so only a tenant that overloads
+    /// the server is refused. The k-th tenant to do so has at most a k-th of the capacity, so n
     /// tenants together have at most 1 + 1/2 + ... + 1/n times it.
     pub(crate) fn reserve(&self, tenant: &TenantLoad, count: u32) -> bool {
         let capacity = self.served.capacity;

@@ -276,7 +276,7 @@ impl Stream {
         }
     }
 
-    /// Whether the client has got the end of its body and nobody waits for the news of it.
+    /// Whether the client has the end of its body and nothing waits for the end event.
     pub(crate) fn end_may_wait(&self) -> bool {
         match (&self.form, &self.route) {
             (Form::Events(builder, _), Route::Socket(socket)) => {

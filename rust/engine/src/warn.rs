@@ -5,6 +5,6 @@ use std::io::Write as _;
 
 /// Writes one line, as the log of the server has them apart from the time.
 pub(crate) fn warn(text: &str) {
-    // One write, so that lines of other threads do not mix in; without standard error nobody listens.
+    // One write, so that lines of other threads do not mix in. A missing standard error is ignored.
     let _ = std::io::stderr().write_all(format!("WARNING {text}\n").as_bytes());
 }

@@ -39,7 +39,7 @@ pub enum Outcome {
     Fails(ExecutorError),
 }
 
-/// Stands for a token that was computed from a failed step's results: nobody may ever see it.
+/// Stands for a token that was computed from a failed step's results: it must never reach a client.
 pub const TAINTED_TOKEN: TokenId = TokenId(u32::MAX);
 
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! [2] The text of a prompt together with who wrote it. Any thread.
+//! [2] The text of a prompt with the origin of each byte. Any thread.
 //!
 //! Special tokens count only where the template wrote them. Markers that the vocabulary does not call
 //! special, as `</think>` of some models, count there and in earlier answers of the model, which wrote
@@ -8,7 +8,7 @@ use ingle_jinja::Source;
 
 use crate::added::TokenKind;
 
-/// A prompt, and who wrote which of its bytes.
+/// A prompt, and the origin of each of its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RenderedPrompt {
     text: String,

@@ -120,7 +120,7 @@ impl BlockPool {
     /// An owner has ended, but a submitted step still names it.
     pub(crate) fn leave(&mut self, block: BlockId) {
         let state = &mut self.blocks[block.index()];
-        assert!(state.owners > 0, "block {block} is left by nobody: {state:?}");
+        assert!(state.owners > 0, "block {block} is left without an owner: {state:?}");
         state.owners -= 1;
         state.leaving_owners += 1;
         if state.owners == 0 {
@@ -133,7 +133,7 @@ impl BlockPool {
     /// An owner gives the block up, and no submitted step names that owner.
     pub(crate) fn release(&mut self, block: BlockId) {
         let state = &mut self.blocks[block.index()];
-        assert!(state.owners > 0, "block {block} is released by nobody: {state:?}");
+        assert!(state.owners > 0, "block {block} is released without an owner: {state:?}");
         state.owners -= 1;
         if state.owners == 0 {
             self.num_held -= 1;

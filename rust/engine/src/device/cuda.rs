@@ -199,7 +199,7 @@ mod tests {
         );
     }
 
-    /// A GPU that is there and cannot be used is told; a machine without one is not bothered.
+    /// A GPU that cannot be used is reported. A machine without a GPU gets no message.
     #[test]
     fn test_a_gpu_that_auto_leaves_alone_is_told() {
         let mut found = DeviceProbe {

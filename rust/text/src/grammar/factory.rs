@@ -145,7 +145,7 @@ struct Task {
     tools: Option<ToolGrammar>,
 }
 
-/// What is told of a grammar besides its text.
+/// What is known about a grammar besides its text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// The client's own text: errors are about it.

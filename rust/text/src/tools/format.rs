@@ -8,7 +8,7 @@ pub enum ToolFormat {
     /// `<tool_call>{"name": .., "arguments": {..}}</tool_call>`, once a call: Hermes, Qwen, SmolLM3.
     Hermes,
     /// `<tool_call>[{"name": .., "arguments": {..}}, ..]</tool_call>`: SmolLM2. Its template has no
-    /// place for tools; they are told in the system message.
+    /// place for tools; they go into the system message.
     SmolLm2,
     /// `{"name": .., "parameters": {..}}` as the whole answer, after `<|python_tag|>` or nothing.
     Llama3,
@@ -54,7 +54,7 @@ impl ToolFormat {
         }
     }
 
-    /// Messages with the tools told in the system message, for a template that has no place for
+    /// Messages with the tools in the system message, for a template that has no place for
     /// them; `None` if the template takes them itself.
     pub fn told_messages(self, messages: &Value, tools: &Value) -> Option<Value> {
         if self != Self::SmolLm2 {
@@ -62,7 +62,7 @@ impl ToolFormat {
         }
         let mut messages = messages.as_array()?.clone();
         messages.iter_mut().for_each(spell_calls);
-        let told = format!(
+        let description = format!(
             "You can call functions. To call some, answer with nothing but\n\
              <tool_call>[{{\"name\": \"NAME\", \"arguments\": {{\"PARAMETER\": VALUE}}}}]</tool_call>\n\
              with one entry a call. Answer in words if no function is of use or a required parameter \
@@ -72,10 +72,10 @@ impl ToolFormat {
         match system.and_then(|message| message.get_mut("content")) {
             Some(Value::String(content)) => {
                 content.push_str("\n\n");
-                content.push_str(&told);
+                content.push_str(&description);
             }
             _ => {
-                messages.insert(0, serde_json::json!({ "role": "system", "content": told }));
+                messages.insert(0, serde_json::json!({ "role": "system", "content": description }));
             }
         }
         Some(Value::Array(messages))

@@ -55,8 +55,8 @@ pub(crate) struct ToolParser {
     /// Everything since the marker, until a name is known: content, if it turns out to be no call.
     raw: String,
     num_calls: u32,
-    /// The call that is being read has been told.
-    told: bool,
+    /// Whether the name of the current call has been sent.
+    is_sent: bool,
     complete: bool,
     scratch: String,
 }
@@ -111,7 +111,7 @@ impl ToolParser {
             reader: CallReader::new(Reads::Anything),
             raw: String::new(),
             num_calls: 0,
-            told: false,
+            is_sent: false,
             complete: false,
             scratch: String::new(),
         }
@@ -142,7 +142,7 @@ impl ToolParser {
             Place::Start | Place::Content => self.opener.flush(&mut held),
             Place::Between => self.closer.flush(&mut held),
             Place::Closing | Place::Json => {}
-            _ if self.told => {}
+            _ if self.is_sent => {}
             // Cut between the name and the arguments.
             Place::Call { .. } if self.is_cut_call() => self.tell(out),
             _ => held.push_str(&std::mem::take(&mut self.raw)),
@@ -244,37 +244,37 @@ impl ToolParser {
             ToolFormat::Llama3 => Reads::Calls,
             _ => Reads::Anything,
         });
-        self.told = false;
+        self.is_sent = false;
         self.place = Place::Call { in_list };
     }
 
     fn step_call(&mut self, c: char, in_list: bool, out: &mut Pieces) {
-        if !self.told {
+        if !self.is_sent {
             self.raw.push(c);
         }
         let index = self.num_calls.saturating_sub(1);
         match self.reader.step(c, index, out) {
             CallStep::More => {}
             CallStep::Named if self.is_declared() => {}
-            CallStep::Begun | CallStep::Done if !self.told && !self.is_declared() => {
+            CallStep::Begun | CallStep::Done if !self.is_sent && !self.is_declared() => {
                 self.give_up(None, out);
             }
             CallStep::Begun => self.tell(out),
             CallStep::Done => {
-                if !self.told {
+                if !self.is_sent {
                     self.tell(out);
                 }
                 self.reader.end(self.num_calls - 1, out);
                 self.end_call(in_list);
             }
             // A brace too few: the arguments are whole, and so is the call.
-            CallStep::Broken if self.told && self.reader.has_whole_arguments() => {
+            CallStep::Broken if self.is_sent && self.reader.has_whole_arguments() => {
                 self.end_call(in_list);
                 if !self.complete {
                     self.step(c, out);
                 }
             }
-            CallStep::Broken if self.told => self.give_up(Some(c), out),
+            CallStep::Broken if self.is_sent => self.give_up(Some(c), out),
             CallStep::Broken | CallStep::Named => self.give_up(None, out),
         }
     }
@@ -292,12 +292,12 @@ impl ToolParser {
         out.call(self.num_calls, self.ids.next(), name);
         self.reader.show_waiting(self.num_calls, out);
         self.num_calls += 1;
-        self.told = true;
+        self.is_sent = true;
         self.raw.clear();
     }
 
     fn end_call(&mut self, in_list: bool) {
-        self.told = false;
+        self.is_sent = false;
         self.complete = self.single;
         self.place = if in_list { Place::After } else { self.after_list() };
     }
@@ -420,7 +420,7 @@ impl ToolParser {
             }
             // What follows is the arguments, as if they stood in a call object.
             self.reader = CallReader::bare(name.to_owned());
-            self.told = false;
+            self.is_sent = false;
             self.place = Place::Call { in_list: false };
         } else if name.len() > MAX_NAME_BYTES {
             self.give_up(None, out);
