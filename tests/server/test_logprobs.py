@@ -4,7 +4,15 @@ import math
 
 import pytest
 
+from server.twice import PATHS, both, refused_twice
 from server.worker import whole
+
+USER = {"role": "user", "content": "x"}
+
+
+@pytest.fixture(params=PATHS)
+def ask(request, cpu):
+    return getattr(cpu, request.param)
 
 
 def completion_logprobs(worker, **fields):
@@ -20,16 +28,23 @@ def test_off_is_null(cpu):
     assert cpu.chat()["choices"][0].get("logprobs") is None
 
 
-def test_logprobs_zero_is_the_token_alone(cpu):
-    found = completion_logprobs(cpu, logprobs=0, max_tokens=4)
+def test_logprobs_zero_is_the_token_alone_and_not_off(cpu):
+    found = both(cpu.complete, logprobs=0, max_tokens=4)["choices"][0]["logprobs"]
+    one = both(cpu.complete, logprobs=1, max_tokens=4)["choices"][0]["logprobs"]
+    assert found["token_logprobs"] == one["token_logprobs"]
     assert len(found["token_logprobs"]) == 4
-    assert all(value < 0 for value in found["token_logprobs"])
-    entries = chat_logprobs(cpu, top_logprobs=0, max_tokens=4)
-    assert [entry["top_logprobs"] for entry in entries] == [[]] * 4
-    reply = cpu.post(
-        "/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "top_logprobs": 2}
-    )
-    assert reply.error["param"] == "top_logprobs"
+    for fields in ({"top_logprobs": 0}, {}):
+        [choice] = both(cpu.chat, logprobs=True, max_tokens=4, **fields)["choices"]
+        entries = choice["logprobs"]["content"]
+        assert [entry["top_logprobs"] for entry in entries] == [[]] * 4
+        assert all(entry["logprob"] < 0 for entry in entries)
+    assert both(cpu.chat, logprobs=False, max_tokens=4)["choices"][0].get("logprobs") is None
+    assert both(cpu.complete, max_tokens=4)["choices"][0]["logprobs"] is None
+    for top in (1, 2):
+        for given in ({}, {"logprobs": False}):
+            fields = {"messages": [USER], "top_logprobs": top} | given
+            error = refused_twice(cpu, "/v1/chat/completions", **fields)
+            assert error["param"] == "top_logprobs"
 
 
 def test_completion_logprobs_have_the_legacy_shape(cpu):
@@ -84,12 +99,25 @@ def test_streamed_log_probs_equal_the_plain_ones(cpu, stop):
         assert [v for part in parts if part for v in part[name]] == values
 
 
-def test_log_probs_are_the_models_own_whatever_the_sampling(cpu):
-    fields = {"allowed_token_ids": [298], "logprobs": 0, "max_tokens": 3}
-    reference = completion_logprobs(cpu, **fields)["token_logprobs"]
-    for changed in ({"temperature": 0.1}, {"temperature": 1.5}, {"presence_penalty": 2}):
-        assert completion_logprobs(cpu, **(fields | changed))["token_logprobs"] == reference
-    assert completion_logprobs(cpu, **fields, top_p=0.01)["token_logprobs"] == reference
+def values_of(answer):
+    found = answer["choices"][0]["logprobs"]
+    return found["content"] if "content" in found else list(zip(*found.values(), strict=True))
+
+
+CHANGES = [
+    {"temperature": 0.1}, {"temperature": 1.5}, {"top_p": 0.01, "temperature": 1}, {"min_p": 1},
+    {"presence_penalty": 2}, {"frequency_penalty": -2}, {"repetition_penalty": 3},
+    {"logit_bias": {"298": 50, "300": 90}}, {"top_k": 1, "temperature": 2},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_log_probs_are_the_models_own_whatever_the_sampling(cpu, ask, change):
+    logged = {"logprobs": True, "top_logprobs": 3} if ask == cpu.chat else {"logprobs": 3}
+    fields = {"allowed_token_ids": [298], "max_tokens": 3} | logged
+    reference = values_of(both(ask, **fields))
+    assert len(reference) == 3
+    assert values_of(both(ask, **fields | change)) == reference
 
 
 @pytest.mark.parametrize("stream", [False, True])

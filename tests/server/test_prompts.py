@@ -2,10 +2,11 @@
 
 import pytest
 
-from server.twice import both, counts, refused_twice
+from server.twice import ASKED, both, counts, refused_twice
 from server.worker import whole
 
 CONTEXT = 2048
+USER = {"role": "user", "content": "x"}
 
 
 def text_of(answer):
@@ -25,14 +26,44 @@ def test_an_empty_prompt_starts_from_the_begin_token(cpu, stream):
     cpu.complete(prompt="", stream=stream)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("prompt", [[], [[]], [[], [1]], [[1], []]])
-def test_a_prompt_without_tokens_is_refused(cpu, prompt, stream):
-    assert refused(cpu, prompt=prompt, stream=stream)["param"].startswith("prompt")
+@pytest.mark.parametrize(
+    ("prompt", "add_special_tokens"),
+    [
+        *((prompt, True) for prompt in ([], [[]], [[], [1]], [[1], []])),
+        *((prompt, False) for prompt in ("", [], [[]], [[1], []], [""], ["x", ""])),
+    ],
+)
+def test_a_prompt_without_tokens_is_refused(cpu, prompt, add_special_tokens):
+    body = {"prompt": prompt, "add_special_tokens": add_special_tokens}
+    assert refused_twice(cpu, "/v1/completions", **body)["param"].startswith("prompt")
 
 
-def test_an_empty_prompt_without_a_begin_token_is_refused(cpu):
-    assert refused(cpu, prompt="", add_special_tokens=False)["param"].startswith("prompt")
+def test_every_form_of_a_prompt_gives_the_same_answer(cpu):
+    ids = cpu.post("/tokenize", {"prompt": "The quick"}).json["tokens"]
+    fields = {"max_tokens": 6, "return_token_ids": True}
+    one = both(cpu.complete, "The quick", **fields)["choices"]
+    two = both(cpu.complete, [5, 6], **fields)["choices"]
+    assert one[0]["prompt_token_ids"] == ids
+    assert two[0]["prompt_token_ids"] == [5, 6], "no start token is put in front of ids"
+    assert both(cpu.complete, ids, **fields)["choices"] == one
+    assert both(cpu.complete, ["The quick"], **fields)["choices"] == one
+    assert both(cpu.complete, [ids], **fields)["choices"] == one
+    expected = [c | {"index": i} for i, c in enumerate([*one, *two, *one])]
+    answer = both(cpu.complete, [ids, [5, 6], ids], **fields)
+    assert answer["choices"] == expected
+    assert answer["usage"]["prompt_tokens"] == 2 * len(ids) + 2
+    assert both(cpu.complete, ["x", "The quick"], **fields)["choices"][1] == one[0] | {"index": 1}
+
+
+def test_choices_follow_the_order_of_prompts(cpu):
+    fields = {"n": 3, "temperature": 1, "seed": 5, "max_tokens": 6}
+    prompts = [[5, 6, 7], [8, 9], [10]]
+    answer = both(cpu.complete, prompts, **fields)
+    assert [choice["index"] for choice in answer["choices"]] == list(range(9))
+    for i, prompt in enumerate(prompts):
+        alone = both(cpu.complete, prompt, **fields)["choices"]
+        mine = answer["choices"][3 * i : 3 * i + 3]
+        assert [c["text"] for c in mine] == [c["text"] for c in alone]
 
 
 def test_token_ids_are_used_as_they_are(cpu):
@@ -44,12 +75,6 @@ def test_token_ids_are_used_as_they_are(cpu):
         cpu.complete(prompt=ids[1:])
     )
     assert cpu.complete(prompt=ids[1:])["usage"]["prompt_tokens"] == len(ids) - 1
-
-
-def test_choices_come_in_the_order_of_prompts(cpu):
-    alone = [text_of(cpu.complete(prompt=p)) for p in ("one", "two", [5, 6])]
-    assert [c["text"] for c in cpu.complete(prompt=["one", "two"])["choices"]] == alone[:2]
-    assert cpu.complete(prompt=[[5, 6], [5, 6]])["choices"][1]["text"] == alone[2]
 
 
 @pytest.mark.parametrize("token", [388, 400, 511, 512, 2**31 - 1])
@@ -146,34 +171,63 @@ def test_no_message_is_dropped_unless_asked(cpu):
     assert text_of(cut) == text_of(alone)
 
 
-def test_max_completion_tokens_wins_over_max_tokens(cpu):
-    fields = {"max_tokens": None, "ignore_eos": True}
-    assert cpu.chat(**fields, max_completion_tokens=5)["usage"]["completion_tokens"] == 5
-    fields["max_tokens"] = 9
-    assert cpu.chat(**fields, max_completion_tokens=5)["usage"]["completion_tokens"] == 5
+def test_max_completion_tokens_wins(cpu):
+    for max_tokens in (None, 3, 9):
+        fields = {"max_tokens": max_tokens, "max_completion_tokens": 5, "ignore_eos": True}
+        answer = both(cpu.chat, **fields)
+        assert answer["usage"]["completion_tokens"] == 5
+        assert answer["choices"][0]["finish_reason"] == "length"
+    assert both(cpu.chat, max_tokens=3, ignore_eos=True)["usage"]["completion_tokens"] == 3
+    for value in (0, -1, 1.5, "5"):
+        error = refused_twice(
+            cpu, "/v1/chat/completions", messages=[USER], max_completion_tokens=value
+        )
+        assert error["param"] == "max_completion_tokens"
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("path", "fields"),
     [
-        {"suffix": "x"},
-        {"logprobs": True},
-        {"tools": [{"type": "function"}]},
-        {"use_beam_search": True},
-        {"no_such_field": 1},
+        ("/v1/completions", {"suffix": "x"}),
+        ("/v1/completions", {"tools": [{"type": "function"}]}),
+        ("/v1/completions", {"logprobs": True}),
+        ("/v1/completions", {"use_beam_search": True}),
+        ("/v1/completions", {"max_completion_tokens": 5}),
+        ("/v1/completions", {"no_such_field": 1}),
+        ("/v1/chat/completions", {"suffix": "x"}),
+        ("/v1/chat/completions", {"echo": True}),
+        ("/v1/chat/completions", {"best_of": 2}),
+        ("/v1/chat/completions", {"logprobs": 3}),
+        ("/v1/chat/completions", {"store": True}),
+        ("/v1/chat/completions", {"functions": [{"name": "f"}]}),
+        ("/v1/chat/completions", {"prompt": "x"}),
+        ("/v1/chat/completions", {"no_such_field": 1}),
     ],
 )
-def test_a_field_that_is_not_honoured_is_refused_by_name(cpu, fields):
-    assert refused(cpu, prompt="x", **fields)["param"] == next(iter(fields))
+def test_a_field_that_is_not_honoured_is_refused_by_name(cpu, path, fields):
+    error = refused_twice(cpu, path, **ASKED[path] | fields)
+    assert error["param"] == next(iter(fields))
 
 
-@pytest.mark.parametrize("n", [0, -1, 129, 1_000_000])
-def test_n_out_of_range_is_refused(cpu, n):
-    assert refused(cpu, prompt="x", n=n)["param"] == "n"
+def test_echo_n_and_best_of_have_their_effect(cpu):
+    text = text_of(both(cpu.complete, "The quick"))
+    assert text_of(both(cpu.complete, "The quick", echo=True)) == "The quick" + text
+    assert len(both(cpu.complete, n=3)["choices"]) == 3
+    best = cpu.complete(best_of=3, n=2, temperature=1, seed=1)
+    assert len(best["choices"]) == 2
+    reply = cpu.post("/v1/completions", {"prompt": "x", "best_of": 3, "stream": True})
+    assert (reply.status, reply.error["param"]) == (400, "best_of")
+
+
+@pytest.mark.parametrize("path", ASKED)
+@pytest.mark.parametrize("n", [0, -1, 129, 1_000_000, 2**63, 1.5, "2", True])
+def test_n_out_of_range_is_refused(cpu, path, n):
+    assert refused_twice(cpu, path, **ASKED[path], n=n)["param"] == "n"
 
 
 def test_prompts_times_choices_are_bounded(cpu):
-    assert refused(cpu, prompt=["x"] * 1000, n=128)["param"] in ("n", "prompt")
+    error = refused_twice(cpu, "/v1/completions", prompt=["x"] * 1000, n=128)
+    assert error["param"] in ("n", "prompt")
 
 
 def test_echo(cpu):
