@@ -26,6 +26,9 @@ constexpr int Q_GROUP = 64;                  // packed rows of a consumer group
 constexpr int KT = D == 256 ? PROMPT_TILE_256 : PROMPT_TILE;  // tokens a tile
 constexpr u32 KT_SHIFT = D == 256 ? 6 : 7;   // KT is 2^KT_SHIFT
 constexpr int STAGES = 2;
+// The block starts with 168 registers a thread; a group that asks for more than the block has waits for ever.
+constexpr u32 LOADER_REGISTERS = D == 64 ? 56 : 40, CONSUMER_REGISTERS = D == 64 ? 224 : 232;
+static_assert(LOADER_REGISTERS + 2 * CONSUMER_REGISTERS <= 3 * 168, "registers that the block does not have");
 constexpr int SN = KT / 2;                   // score registers a thread: KT / 8 groups of 4
 constexpr int ON = D / 2;                    // output registers a thread
 constexpr u32 BOX_BYTES = KT * 128;
@@ -430,7 +433,7 @@ PASTE(attention_prefill, DT, sm90)
     u32 items = FIELD(plan, PromptHeader, num_entries) * kv_heads;
     Ring kr{0, 0}, vr{0, 0};
     if (group_of_warps == 0) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 48;");
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(LOADER_REGISTERS));
         if (threadIdx.x >= 32) return;
         u32 lane = threadIdx.x & 31, block_shift = 31 - __clz(DIM(block_size));
         u32 item = blockIdx.x;
@@ -450,7 +453,7 @@ PASTE(attention_prefill, DT, sm90)
             item = __shfl_sync(0xffffffffu, next, 0);
         }
     }
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
     Rules rules{scale, softcap, softcap > 0.0f ? LOG2E : scale * LOG2E, window};
     if (group_of_warps == 2) named_arrive(1, 256);
     for (u32 turn = 0;; turn++) {
