@@ -115,7 +115,7 @@ fn render(
     }
     let input = ChatInput {
         messages: tools
-            .and_then(|tools| tools.told_messages(&chat.messages))
+            .and_then(|tools| tools.messages_with_tools(&chat.messages))
             .unwrap_or_else(|| chat.messages.clone()),
         tools: tools.filter(|tools| tools.are_rendered()).map(|tools| tools.for_template.clone()),
         add_generation_prompt: chat.add_generation_prompt,

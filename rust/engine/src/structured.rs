@@ -79,8 +79,8 @@ impl Tools {
     }
 
     /// The messages as the template gets them.
-    pub(crate) fn told_messages(&self, messages: &Value) -> Option<Value> {
-        self.format.told_messages(messages, &self.for_template)
+    pub(crate) fn messages_with_tools(&self, messages: &Value) -> Option<Value> {
+        self.format.messages_with_tools(messages, &self.for_template)
     }
 
     /// Whether the template itself takes the tools.

@@ -139,7 +139,7 @@ impl CallReader {
         self.place == Place::Comma && self.arguments == Arguments::Shown
     }
 
-    /// Shows arguments that came before the call was told. `index` is the call's, as in `step`.
+    /// Emits arguments that came before the call was sent. `index` is the call's, as in `step`.
     pub(crate) fn show_waiting(&mut self, index: u32, out: &mut Pieces) {
         if let Arguments::Waiting(text) = &self.arguments {
             out.arguments(index, text);

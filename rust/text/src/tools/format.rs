@@ -56,7 +56,7 @@ impl ToolFormat {
 
     /// Messages with the tools in the system message, for a template that has no place for
     /// them; `None` if the template takes them itself.
-    pub fn told_messages(self, messages: &Value, tools: &Value) -> Option<Value> {
+    pub fn messages_with_tools(self, messages: &Value, tools: &Value) -> Option<Value> {
         if self != Self::SmolLm2 {
             return None;
         }

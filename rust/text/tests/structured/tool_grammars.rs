@@ -266,25 +266,26 @@ fn test_schemas_that_bind_nothing_must_be_schemas() {
 }
 
 #[test]
-fn test_templates_without_a_place_for_tools_are_told_in_the_system_message() {
+fn test_smollm2_gets_its_tools_in_the_system_message() {
     let tools = json!([{ "type": "function", "function": { "name": "f" } }]);
     let user = json!([{ "role": "user", "content": "Hi" }]);
-    let told = ToolFormat::SmolLm2.told_messages(&user, &tools).unwrap();
-    assert_eq!(told[0]["role"], "system");
-    assert!(told[0]["content"].as_str().unwrap().contains("\"name\":\"f\""));
-    assert_eq!(told[1], user[0]);
+    let messages = ToolFormat::SmolLm2.messages_with_tools(&user, &tools).unwrap();
+    assert_eq!(messages[0]["role"], "system");
+    assert!(messages[0]["content"].as_str().unwrap().contains("\"name\":\"f\""));
+    assert_eq!(messages[1], user[0]);
     let system =
         json!([{ "role": "system", "content": "Be kind." }, { "role": "user", "content": "Hi" }]);
-    let told = ToolFormat::SmolLm2.told_messages(&system, &tools).unwrap();
-    assert!(told[0]["content"].as_str().unwrap().starts_with("Be kind.\n\n"));
-    assert_eq!(told.as_array().unwrap().len(), 2);
-    assert_eq!(ToolFormat::Hermes.told_messages(&user, &tools), None);
-    // Calls of earlier answers are told as the model would have spelt them.
+    let messages = ToolFormat::SmolLm2.messages_with_tools(&system, &tools).unwrap();
+    assert!(messages[0]["content"].as_str().unwrap().starts_with("Be kind.\n\n"));
+    assert_eq!(messages.as_array().unwrap().len(), 2);
+    assert_eq!(ToolFormat::Hermes.messages_with_tools(&user, &tools), None);
+    // Calls of earlier answers are written as the model writes them.
     let called = json!({ "role": "assistant", "content": "", "tool_calls": [
         { "id": "1", "type": "function", "function": { "name": "f", "arguments": { "a": 1 } } }] });
-    let told = ToolFormat::SmolLm2.told_messages(&json!([user[0], called]), &tools).unwrap();
-    assert_eq!(told[2].get("tool_calls"), None);
-    let content = told[2]["content"].as_str().unwrap();
+    let messages =
+        ToolFormat::SmolLm2.messages_with_tools(&json!([user[0], called]), &tools).unwrap();
+    assert_eq!(messages[2].get("tool_calls"), None);
+    let content = messages[2]["content"].as_str().unwrap();
     assert_eq!(content, r#"<tool_call>[{"name":"f","arguments":{"a":1}}]</tool_call>"#);
     assert_eq!(read(ToolFormat::SmolLm2, content).0, [("f".to_owned(), r#"{"a":1}"#.to_owned())]);
 }
