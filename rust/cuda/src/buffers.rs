@@ -309,7 +309,5 @@ impl Buffers {
     }
 }
 
-/// Bytes of one slot's sampling parameters.
-pub(crate) const SLOT_BYTES: u64 = size_of::<Slot>() as u64;
 /// Bytes the sampler writes for one row.
 pub(crate) const OUT_BYTES: u64 = size_of::<SampleOut>() as u64;

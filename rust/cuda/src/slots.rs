@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use ingle_core::{OpenedSlot, SamplingParams};
 
 use crate::CudaError;
-use crate::buffers::{BufferSizes, SLOT_BYTES};
+use crate::buffers::BufferSizes;
 use crate::contract::{
     Bias, MAX_BANNED, MAX_BEST, MAX_LOGIT_BIAS, NONE, OpenJob, PlainSampling, SLOT_HAS_MASK,
     SLOT_HAS_PENALTIES, Slot, StepHeader, StepSample, Words,
@@ -76,7 +76,7 @@ pub(crate) fn staging_bytes(vocab_size: u32, engine: &EngineDims, sizes: &Buffer
     // `Staging::push` rounds up to 16 bytes.
     let upload = |words: u64| (words * 4).next_multiple_of(16);
     let mask = upload(u64::from(vocab_size.div_ceil(32)));
-    let opened = SLOT_BYTES
+    let opened = upload(Slot::COUNT as u64)
         + upload(u64::from(engine.max_blocks))
         + mask
         + upload(u64::from(MAX_LOGIT_BIAS) * Bias::COUNT as u64)
@@ -246,6 +246,8 @@ fn sampling_of(params: &SamplingParams, num_generated: u32, has_mask: bool) -> S
 
 #[cfg(test)]
 mod tests {
+    use ingle_core::{SAMPLING_FIELDS, TokenId};
+
     use super::*;
     use crate::device_slice::DevicePtr;
     use crate::fake;
@@ -283,7 +285,7 @@ mod tests {
         let room = DeviceSlice::<u32>::new(DevicePtr::new(1 << 20), 1 << 20);
         let mut push = |words: u64| staging.push(&stream, room, &vec![0; words as usize]).unwrap();
         for _ in 0..ENGINE.max_rows {
-            push(SLOT_BYTES / 4);
+            push(Slot::COUNT as u64);
             push(u64::from(ENGINE.max_blocks));
             push(128_256 / 32);
             push(u64::from(MAX_LOGIT_BIAS) * 2);
@@ -308,26 +310,47 @@ mod tests {
     }
 
     #[test]
-    fn every_parameter_reaches_its_word() {
+    fn every_parameter_reaches_its_field() {
         let params = SamplingParams {
             temperature: 0.5,
             top_k: 7,
+            min_tokens: 6,
             seed: 0x1_0000_0002,
             choice_index: 3,
             presence_penalty: 1.0,
             log_probs: Some(4),
+            logit_bias: vec![(TokenId(1), 2.0)],
+            min_tokens_banned: vec![TokenId(1), TokenId(2)],
             ..SamplingParams::default()
         };
-        let words = |slot: Slot| {
-            let mut words = [0; Slot::COUNT];
-            slot.write(&mut words);
-            words
+        let expected = Slot {
+            plain: PlainSampling::of(&params),
+            min_tokens: 6,
+            seed_low: 2,
+            seed_high: 1,
+            choice: 3,
+            position: 9,
+            log_probs: 4,
+            flags: SLOT_HAS_MASK | SLOT_HAS_PENALTIES,
+            bias_len: 1,
+            banned_len: 2,
         };
-        let given = words(sampling_of(&params, 9, true));
-        assert_eq!(given[0], 0.5f32.to_bits());
-        assert_eq!(given[1], 7);
-        assert_eq!(given[8..14], [2, 1, 3, 9, 4, 3]);
-        let none = words(sampling_of(&SamplingParams::default(), 0, false));
-        assert_eq!(none[12..14], [u32::MAX, 0]);
+        assert_eq!(sampling_of(&params, 9, true), expected);
+        let none = sampling_of(&SamplingParams::default(), 0, false);
+        assert_eq!((none.log_probs, none.flags), (NONE, 0));
+    }
+
+    /// The order of the plain fields is the core's table, which the header is written from.
+    #[test]
+    fn a_plain_field_is_the_word_at_its_place_in_the_table() {
+        for (place, field) in SAMPLING_FIELDS.iter().enumerate() {
+            let mut params = SamplingParams::unset();
+            let value = if field.is_whole { 7.0 } else { 0.25 };
+            field.put(&mut params, value, &value).unwrap();
+            let mut words = [0; Slot::COUNT];
+            sampling_of(&params, 0, false).write(&mut words);
+            let expected = if field.is_whole { 7 } else { 0.25f32.to_bits() };
+            assert_eq!(words[place], expected, "{}", field.name);
+        }
     }
 }
