@@ -11,7 +11,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu"))
 
-from sampler_definition import raw_log_prob, scores
+from contract import CONSTANTS, FIELDS
+from sampler_definition import NONE, Params, f32, raw_log_prob, scores
 from sampler_vectors import cases, logits_of, params_of
 
 OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0}
@@ -42,3 +43,19 @@ def test_each_parameter_has_cases_and_decides_some():
             values = scores(logits_of(case), params_of(case | {name: off}), case["valid"])
             changed += (None if values is None else int(np.argmax(values))) != case["token"]
         assert changed >= 2, name
+
+
+def test_a_row_of_the_copy_is_the_slot_that_the_kernels_read():
+    params = Params(
+        **{"temperature": 0.5, "top_k": 7, "presence_penalty": 1, "min_tokens": 6},
+        **{"seed": 0x1_0000_0002, "choice": 3, "generated": [8] * 9, "log_probs": 4},
+        **{"bias": {1: 2.0}, "banned": [1, 2], "allowed": np.ones(9, bool)},
+    )
+    words = dict(zip(FIELDS["Slot"], params.words(), strict=True))
+    assert words["flags"] == CONSTANTS["SLOT_HAS_MASK"] | CONSTANTS["SLOT_HAS_PENALTIES"]
+    for name in ("temperature", "top_p", "min_p", "presence_penalty"):
+        assert f32(getattr(params, name)) == np.uint32(words[name]).view(f32), name
+    expected = {"top_k": 7, "min_tokens": 6, "seed_low": 2, "seed_high": 1, "choice": 3}
+    expected |= {"position": 9, "log_probs": 4, "bias_len": 1, "banned_len": 2}
+    assert expected.items() <= words.items()
+    assert dict(zip(FIELDS["Slot"], Params().words(), strict=True))["log_probs"] == NONE

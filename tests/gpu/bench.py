@@ -262,7 +262,7 @@ def sampler() -> None:
             "top_p": {"temperature": 0.8, "top_p": 0.95},
             "top_k 50 top_p": {"temperature": 0.8, "top_k": 50, "top_p": 0.95},
             "log_probs 5": {"log_probs": 5},
-            "penalties": {"temperature": 0.8, "presence": 0.5},
+            "penalties": {"temperature": 0.8, "presence_penalty": 0.5},
         }.items():
             prepared = prepare_sampler(
                 logits, [Params(seed=i, **more) for i in range(rows)], 128256, pad=0

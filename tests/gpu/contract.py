@@ -30,6 +30,12 @@ def words_of(structure: str, **values: int) -> list[int]:
     ]
 
 
+def place_of(structure: str, field: str) -> int:
+    """Words before a field."""
+    fields = FIELDS[structure]
+    return sum(list(fields.values())[: list(fields).index(field)])
+
+
 CONSTANTS, FIELDS = _read()
 """Constants by name, and words that each field takes by structure, in order."""
 DIM_FIELDS = list(FIELDS["Dims"])

@@ -5,9 +5,10 @@ tests/golden/sampler_vectors.json ties it to the definition: both answer those c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
+from contract import CONSTANTS, FIELDS, words_of
 
 NONE = 0xFFFFFFFF
 f32 = np.float32
@@ -16,15 +17,18 @@ MOST_PENALISED = f32(1e30)
 
 @dataclass
 class Params:
-    """One row: what SamplingParams and the history of its request say."""
+    """One row: what SamplingParams and the history of its request say.
+
+    A field that Slot in kernels/contract.cuh has too goes by the same name here.
+    """
 
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
-    repetition: float = 1.0
-    presence: float = 0.0
-    frequency: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
     min_tokens: int = 0
     banned: list[int] = field(default_factory=list)
     bias: dict[int, float] = field(default_factory=dict)
@@ -38,26 +42,32 @@ class Params:
 
     @property
     def has_penalties(self) -> bool:
-        return self.repetition != 1 or self.presence != 0 or self.frequency != 0
+        penalties = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
+        return penalties != (1, 0, 0)
 
     def words(self) -> list[int]:
-        reals = [
-            self.temperature,
-            self.top_p,
-            self.min_p,
-            self.repetition,
-            self.presence,
-            self.frequency,
-        ]
-        t, p, m, r, e, q = np.array(reals, f32).view(np.uint32).tolist()
-        flags = (
-            1 if self.allowed is not None and not self.late_mask else 0
-        ) | 2 * self.has_penalties
-        wanted = NONE if self.log_probs is None else self.log_probs
-        return [
-            *(t, self.top_k, p, m, r, e, q, self.min_tokens, self.seed & NONE, self.seed >> 32),
-            *(self.choice, len(self.generated), wanted, flags, len(self.bias), len(self.banned)),
-        ]
+        """The row as the kernels read it: a Slot."""
+        values = {
+            each.name: int(f32(getattr(self, each.name)).view(np.uint32))
+            if each.type == "float"
+            else getattr(self, each.name)
+            for each in fields(self)
+            if each.name in FIELDS["Slot"]
+        }
+        has_mask = self.allowed is not None and not self.late_mask
+        values |= {
+            "seed_low": self.seed & NONE,
+            "seed_high": self.seed >> 32,
+            "position": len(self.generated),
+            "log_probs": NONE if self.log_probs is None else self.log_probs,
+            "flags": has_mask * CONSTANTS["SLOT_HAS_MASK"]
+            + self.has_penalties * CONSTANTS["SLOT_HAS_PENALTIES"],
+            "bias_len": len(self.bias),
+            "banned_len": len(self.banned),
+        }
+        missing = FIELDS["Slot"].keys() - values.keys()
+        assert not missing, f"Params does not have these fields of Slot: {sorted(missing)}"
+        return words_of("Slot", **values)
 
 
 def philox(group, position: int, choice: int, seed: int):
@@ -108,11 +118,12 @@ def penalise(x, params: Params) -> None:
     for token in set(params.prompt) | set(params.generated):
         if token >= len(x) or x[token] == -np.inf:
             continue
-        r = f32(params.repetition)
+        r = f32(params.repetition_penalty)
         x[token] = x[token] / r if x[token] > 0 else x[token] * r
         count = params.generated.count(token)
         if count:
-            x[token] = x[token] - f32(params.frequency) * f32(count) - f32(params.presence)
+            taken = f32(params.frequency_penalty) * f32(count)
+            x[token] = x[token] - taken - f32(params.presence_penalty)
         x[token] = np.clip(x[token], -MOST_PENALISED, MOST_PENALISED)
 
 

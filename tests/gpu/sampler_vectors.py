@@ -7,6 +7,7 @@ test that gives them. Logits are those of `logits_of`, exact in every language. 
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -38,22 +39,12 @@ def params_of(case: dict) -> Params:
     listed = case["mask"] if case["mask"] is not None else case["allowed_token_ids"]
     allowed = None if listed is None else np.isin(np.arange(case["vocab"]), listed)
     return Params(
-        temperature=case["temperature"],
-        top_k=case["top_k"],
-        top_p=case["top_p"],
-        min_p=case["min_p"],
-        repetition=case["repetition_penalty"],
-        presence=case["presence_penalty"],
-        frequency=case["frequency_penalty"],
-        min_tokens=case["min_tokens"],
+        **{each.name: case[each.name] for each in fields(Params) if each.name in case},
         banned=case["min_tokens_banned"],
         bias=dict(case["logit_bias"]),
         allowed=allowed,
         late_mask=case["mask"] is not None,
-        seed=case["seed"],
         choice=case["choice_index"],
-        prompt=case["prompt"],
-        generated=case["generated"],
         log_probs=0,
     )
 

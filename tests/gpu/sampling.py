@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from contract import words_of
 from device import Kernels, poison, u32
 from sampler_definition import Params, f32
 
@@ -83,7 +84,7 @@ def prepare_sampler(
     """Uploads the state of `rows`; row i has slot 2 * i + 1."""
     S, V = len(rows), logits.shape[1]
     num_slots = 2 * S + 2
-    words = np.full((num_slots, 16), 0xABABABAB, np.uint32)
+    words = np.full((num_slots, len(words_of("Slot"))), 0xABABABAB, np.uint32)
     mask = np.zeros((num_slots, (V + 31) // 32), np.uint32)
     bias, banned = np.zeros((num_slots, 1024, 2), np.uint32), np.zeros((num_slots, 128), np.uint32)
     samples, jobs, ids = [], [], []

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from contract import place_of
 from device import Kernels, poison, relative_error, u32
 from sampler_definition import NONE, Params, changed_logits, scores
 from sampler_vectors import cases, logits_of, params_of
@@ -17,7 +18,7 @@ def check(logits, rows, valid, **options):
     result, misses = run_sampler(torch.from_numpy(logits).cuda(), rows, valid, **options), 0
     for i, params in enumerate(rows):
         expected, token, slot = scores(logits[i], params, valid), int(result.out[i, 0]), 2 * i + 1
-        position = result.slots[slot, 11]
+        position = result.slots[slot, place_of("Slot", "position")]
         if expected is None:
             assert result.out[i, 1] == 1, i
             assert position == len(params.generated)
@@ -49,11 +50,11 @@ def random_params(rng, vocab):
     if rng.random() < 0.4:
         params.min_p = float(rng.choice([1e-4, 0.05, 1.0]))
     if rng.random() < 0.4:
-        params.repetition, params.presence = (
+        params.repetition_penalty, params.presence_penalty = (
             float(rng.choice([1.0, 1.3, 0.8])),
             float(rng.choice([0.0, 0.6])),
         )
-        params.frequency, params.prompt = (
+        params.frequency_penalty, params.prompt = (
             float(rng.choice([0.3, -0.2])),
             rng.integers(0, vocab, 30).tolist(),
         )
@@ -157,8 +158,8 @@ def test_rows_that_are_not_finite():
 
 
 def test_counts_follow_the_output():
-    params = Params(presence=0.5, prompt=[3, 3, 8], generated=[3, 9, 9, 40])
-    rows = [params, Params(frequency=1.0, prompt=[0], generated=[5])]
+    params = Params(presence_penalty=0.5, prompt=[3, 3, 8], generated=[3, 9, 9, 40])
+    rows = [params, Params(frequency_penalty=1.0, prompt=[0], generated=[5])]
     logits = np.zeros((2, 101), np.float32)
     logits[0, 9], logits[1, 7] = 50, 50
     result, _ = check(logits, rows, 101)
