@@ -2,6 +2,7 @@
 
 import pytest
 
+from ingle.fields import PLAIN
 from server.worker import whole
 
 TEXT = "/v1/completions"
@@ -65,6 +66,10 @@ OF_CHAT = [
 ]
 
 
+def test_each_plain_sampling_field_has_a_line_that_shows_its_effect():
+    assert PLAIN.keys() <= {name for fields in SHARED for name in fields}
+
+
 @pytest.mark.parametrize("path", [TEXT, CHAT])
 @pytest.mark.parametrize("fields", SHARED, ids=str)
 def test_fields_of_both_do_something(cpu, path, fields):
@@ -87,29 +92,21 @@ def test_fields_of_chat_do_something(cpu, fields):
 
 
 OFF = [
-    "n seed temperature top_p top_k min_p repetition_penalty presence_penalty frequency_penalty "
-    "logit_bias allowed_token_ids min_tokens stop stop_token_ids include_stop_str_in_output "
+    "n seed logit_bias allowed_token_ids min_tokens stop stop_token_ids include_stop_str_in_output "
     "skip_special_tokens truncate_prompt_tokens return_token_ids priority cache_salt bad_words "
     "stream stream_options user request_id response_format guided_json model suffix echo best_of "
     "tools tool_choice function_call functions audio modalities prediction web_search_options "
     "reasoning_effort verbosity store metadata service_tier prompt_logprobs use_beam_search"
-][0].split()
+][0].split() + [name for name in PLAIN if name != "temperature"]
 
 
 @pytest.mark.parametrize("path", [TEXT, CHAT])
 def test_null_equals_absent(cpu, path):
-    nothing = {name: None for name in OFF if name not in ("temperature",)}
-    assert answered(cpu, path, **nothing) == answered(cpu, path)
+    assert answered(cpu, path, **dict.fromkeys(OFF)) == answered(cpu, path)
 
 
 NEUTRAL = {
     "n": 1,
-    "top_p": 1,
-    "top_k": -1,
-    "min_p": 0,
-    "repetition_penalty": 1,
-    "presence_penalty": 0,
-    "frequency_penalty": 0,
     "logit_bias": {},
     "min_tokens": 0,
     "stop": [],
@@ -127,6 +124,7 @@ NEUTRAL = {
     "echo": False,
     "best_of": 1,
 }
+NEUTRAL_OF_PLAIN = [(name, value) for name, field in PLAIN.items() for value in field.off_values()]
 
 
 def test_a_chat_without_further_special_tokens_is_any_chat(cpu):
@@ -137,7 +135,7 @@ def test_a_chat_without_further_special_tokens_is_any_chat(cpu):
 
 @pytest.mark.parametrize("path", [TEXT, CHAT])
 def test_neutral_values_change_nothing(cpu, path):
-    for name, value in NEUTRAL.items():
+    for name, value in (*NEUTRAL.items(), *NEUTRAL_OF_PLAIN):
         assert answered(cpu, path, **{name: value}) == answered(cpu, path), name
 
 

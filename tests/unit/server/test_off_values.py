@@ -191,7 +191,8 @@ def test_off_values_of_the_own_fields_equal_absent(kind, body, params, more):
     if kind is ResponsesRequest:
         own.remove("prompt")  # A stored prompt, of which there is none; null is tried below.
     assert own <= set(OPENAI), "a new field of the official client: which values mean nothing?"
-    fields = {name: OPENAI[name] for name in own} | VLLM | more
+    fields = {name: field.off_values() for name, field in PLAIN.items()}
+    fields |= {name: OPENAI[name] for name in own} | VLLM | more
     for name, values in fields.items():
         for value in [None, *values]:
             assert plain(kind, body | {name: value}) == expected, (name, value)
