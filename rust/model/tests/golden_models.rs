@@ -1,4 +1,4 @@
-//! The 15 tiny reference checkpoints and a real GGUF file open, and the plan covers every tensor.
+//! The tiny reference checkpoints and a real GGUF file open, and the plan covers every tensor.
 
 #![allow(clippy::unwrap_used, reason = "a test helper may panic")]
 use std::collections::BTreeMap;
@@ -19,9 +19,10 @@ fn golden(name: &str) -> ingle_model::Checkpoint {
 
 #[test]
 fn test_every_golden_model_opens_and_every_tensor_is_planned() {
-    let mut seen = 0;
-    for folder in std::fs::read_dir(models()).unwrap() {
-        let folder = folder.unwrap().path();
+    let folders: Vec<_> = std::fs::read_dir(models()).unwrap().map(|each| each.unwrap()).collect();
+    assert!(!folders.is_empty());
+    for folder in folders {
+        let folder = folder.path();
         let checkpoint = open(&folder).unwrap();
         let json = std::fs::read(folder.join("tensors.json")).unwrap();
         let wanted: BTreeMap<String, (String, Vec<u64>)> = serde_json::from_slice(&json).unwrap();
@@ -44,9 +45,7 @@ fn test_every_golden_model_opens_and_every_tensor_is_planned() {
             checkpoint.tokenizer,
             TokenizerFiles::HuggingFace { chat_template: Some(_), .. }
         ));
-        seen += 1;
     }
-    assert_eq!(seen, 15);
 }
 
 #[test]
