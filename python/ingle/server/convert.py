@@ -199,6 +199,7 @@ def chat_prompt(request: ChatRequest | TokenizeChatRequest) -> ChatPrompt:
             add_generation_prompt=not continues and request.add_generation_prompt is not False,
             continue_final_message=continues,
             reasoning_off=is_off,
+            template_name=request.chat_template_name,
             template_kwargs=template_kwargs(given(request.chat_template_kwargs), is_off),
         )
     )
@@ -211,6 +212,8 @@ def message(turn: Message, place: str) -> dict[str, Any]:
         "role": ROLES.get(turn.role, turn.role),
         "content": content(turn, place),
     }
+    if turn.name is not None:
+        result["name"] = turn.name
     if turn.tool_calls:
         result["tool_calls"] = [
             tool_call(call.id, call.function, f"{place}.tool_calls[{i}].function")

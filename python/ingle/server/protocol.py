@@ -240,6 +240,14 @@ class NamedTool(Struct, kw_only=True, forbid_unknown_fields=True):
     function: FunctionName
 
 
+TemplateName = Annotated[
+    str,
+    Meta(max_length=256),
+    about(
+        "Name of the model's chat template to use, such as `rag`. Without it, `tool_use` is used "
+        "if the request has tools and the model has that template, otherwise `default`."
+    ),
+]
 Tools = Annotated[list[ToolDefinition], Meta(max_length=1024)]
 
 
@@ -250,6 +258,7 @@ class ChatRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     add_generation_prompt: AddGenerationPrompt | None = None
     continue_final_message: ContinueFinalMessage | None = None
     chat_template_kwargs: TemplateKwargs = ABSENT
+    chat_template_name: TemplateName | None = None
     reasoning_effort: Annotated[
         Literal["none"] | None,
         about(
@@ -296,6 +305,7 @@ class TokenizeChatRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     add_generation_prompt: AddGenerationPrompt | None = None
     continue_final_message: ContinueFinalMessage | None = None
     chat_template_kwargs: TemplateKwargs = ABSENT
+    chat_template_name: TemplateName | None = None
     model: ModelName | None = None
     return_token_strs: bool | None = None
 

@@ -75,7 +75,7 @@ class Message(Struct, kw_only=True, forbid_unknown_fields=True):
     content: Content = ABSENT
     """Text, or text parts, which are joined by a line feed."""
     name: LongText | None = None
-    """No effect."""
+    """Passed to the chat template: the name of the tool, or of the user."""
     tool_calls: list[ToolCall] | None = None
     tool_call_id: LongText | None = None
     function_call: FunctionCall | None = None

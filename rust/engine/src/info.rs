@@ -42,7 +42,7 @@ pub(crate) fn info(
         "max_model_len": served.max_model_len,
         "max_position_embeddings": spec.max_position_embeddings,
         "vocab_size": served.vocab_size,
-        "has_chat_template": served.template.is_some(),
+        "has_chat_template": !served.templates.is_empty(),
         "chat_template": start_up.chat_template,
         "named_tokens": named_tokens(served),
         "eos_token_ids": served.eos_token_ids.iter().map(|id| id.0).collect::<Vec<_>>(),

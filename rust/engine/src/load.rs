@@ -133,7 +133,7 @@ fn served(
     Ok(Served {
         name: options.served_model_name.clone().unwrap_or_else(|| last_part(&options.model)),
         tokenizer: text.tokenizer,
-        template: text.template,
+        templates: text.templates,
         answer_format: text.answer_format,
         grammars,
         bad_words,

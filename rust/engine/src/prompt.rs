@@ -3,9 +3,12 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ingle_core::TokenId;
-use ingle_text::{ChatInput, ReasoningStart, ReasoningTags, RenderedPrompt, TextError};
+use ingle_text::{
+    ChatInput, ChatTemplate, ReasoningStart, ReasoningTags, RenderedPrompt, TextError,
+};
 
 use crate::error::{EngineError, text_refusal};
+use crate::guard::fault_point;
 use crate::sampling::token_ids;
 use crate::served::Served;
 use crate::structured::Tools;
@@ -93,12 +96,15 @@ fn encode_text(
     Ok(ids.into_iter().map(TokenId).collect())
 }
 
-fn render(
+/// The template that the request names; without a name `tool_use` if it gets tools and the model has it,
+/// else `default`.
+fn template<'s>(
     chat: &ChatPrompt,
-    tools: Option<&Tools>,
-    served: &Served,
-) -> Result<RenderedPrompt, EngineError> {
-    let Some(template) = &served.template else {
+    gets_tools: bool,
+    served: &'s Served,
+) -> Result<&'s ChatTemplate, EngineError> {
+    let templates = &served.templates;
+    if templates.is_empty() {
         return Err(EngineError::refused(
             "messages",
             format!(
@@ -106,7 +112,40 @@ fn render(
                 served.name
             ),
         ));
+    }
+    let named = chat.template_name.as_deref();
+    let found = match named {
+        Some(name) => templates.get(name),
+        None => {
+            let for_tools = templates.get("tool_use").filter(|_| gets_tools);
+            for_tools.or_else(|| templates.get("default"))
+        }
     };
+    found.ok_or_else(|| {
+        let known: Vec<&str> = templates.keys().map(String::as_str).collect();
+        let known = known.join(", ");
+        let message = match named {
+            Some(name) => {
+                let name: String = name.chars().take(80).collect();
+                format!(
+                    "chat_template_name: no template is called {name:?}; this model has: {known}"
+                )
+            }
+            None => {
+                format!("chat_template_name: is required, since no template is called default; this model has: {known}")
+            }
+        };
+        EngineError::refused("chat_template_name", message)
+    })
+}
+
+fn render(
+    chat: &ChatPrompt,
+    tools: Option<&Tools>,
+    served: &Served,
+) -> Result<RenderedPrompt, EngineError> {
+    let tools_shown = tools.filter(|tools| tools.are_rendered());
+    let template = template(chat, tools_shown.is_some(), served)?;
     if chat.add_generation_prompt && chat.continue_final_message {
         return Err(EngineError::refused(
             "continue_final_message",
@@ -117,12 +156,13 @@ fn render(
         messages: tools
             .and_then(|tools| tools.messages_with_tools(&chat.messages))
             .unwrap_or_else(|| chat.messages.clone()),
-        tools: tools.filter(|tools| tools.are_rendered()).map(|tools| tools.for_template.clone()),
+        tools: tools_shown.map(|tools| tools.for_template.clone()),
         add_generation_prompt: chat.add_generation_prompt,
         continue_final_message: chat.continue_final_message,
         kwargs: chat.template_kwargs.clone(),
         now: unix_seconds(),
     };
+    fault_point("template");
     template.render(&input).map_err(|error| text_refusal("messages", &error))
 }
 

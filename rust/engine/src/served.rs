@@ -1,5 +1,6 @@
 //! What every request needs to know about the loaded model. Built once at start, shared read-only.
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +15,8 @@ use ingle_text::{
 pub(crate) struct Served {
     pub(crate) name: String,
     pub(crate) tokenizer: Arc<Tokenizer>,
-    pub(crate) template: Option<ChatTemplate>,
+    /// By name; `default` is used where the request names none.
+    pub(crate) templates: BTreeMap<String, ChatTemplate>,
     /// How the model spells tool calls and reasoning.
     pub(crate) answer_format: AnswerFormat,
     pub(crate) grammars: GrammarFactory,
@@ -48,11 +50,17 @@ pub(crate) struct AnswerFormat {
 }
 
 impl AnswerFormat {
-    /// As its chat template shows.
-    pub(crate) fn detect(template: Option<&str>) -> Self {
+    /// Detected from the chat templates, by name: tool calls from `tool_use` first, reasoning from
+    /// `default` first.
+    pub(crate) fn detect(sources: &BTreeMap<String, String>) -> Self {
+        let among = |first: &'static str| {
+            let others = sources.iter().filter(move |(name, _)| *name != first);
+            let first = sources.get(first).into_iter();
+            first.chain(others.map(|(_, source)| source))
+        };
         Self {
-            tools: template.and_then(ToolFormat::detect),
-            reasoning: template.and_then(ReasoningTags::detect),
+            tools: among("tool_use").find_map(|source| ToolFormat::detect(source)),
+            reasoning: among("default").find_map(|source| ReasoningTags::detect(source)),
         }
     }
 

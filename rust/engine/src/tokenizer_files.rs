@@ -1,10 +1,11 @@
 //! Connects the files that `ingle_model` found to the tokenizer that `ingle_text` builds from them. At
 //! start, caller's thread.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ingle_core::TokenId;
-use ingle_model::{Checkpoint, GgufMetadata, TokenizerFiles, VocabularyFile};
+use ingle_model::{ChatTemplates, Checkpoint, GgufMetadata, TokenizerFiles, VocabularyFile};
 use ingle_text::{ChatTemplate, GgufVocab, Tokenizer, turn_ends};
 
 use crate::error::EngineError;
@@ -13,8 +14,9 @@ use crate::served::AnswerFormat;
 /// Tokenizer, chat template and end tokens of a checkpoint.
 pub(crate) struct TextParts {
     pub(crate) tokenizer: Arc<Tokenizer>,
-    pub(crate) template: Option<ChatTemplate>,
-    /// What `template` was compiled from.
+    /// By name; `default` is used where the request names none.
+    pub(crate) templates: BTreeMap<String, ChatTemplate>,
+    /// What `default` was compiled from.
     pub(crate) template_source: Option<String>,
     /// What the template says about tool calls and reasoning.
     pub(crate) answer_format: AnswerFormat,
@@ -34,8 +36,8 @@ pub(crate) fn text_parts(
 ) -> Result<TextParts, EngineError> {
     let path = checkpoint.path.display();
     let fail = |error: &dyn std::fmt::Display| EngineError::Model(format!("{path}: {error}"));
-    let (tokenizer, own_template) = match &checkpoint.tokenizer {
-        TokenizerFiles::HuggingFace { vocabulary, tokenizer_config, chat_template } => {
+    let (tokenizer, own) = match &checkpoint.tokenizer {
+        TokenizerFiles::HuggingFace { vocabulary, tokenizer_config, chat_templates } => {
             let config = tokenizer_config.as_deref();
             let tokenizer = match vocabulary {
                 VocabularyFile::TokenizerJson(bytes) => Tokenizer::from_json(bytes, config),
@@ -44,11 +46,11 @@ pub(crate) fn text_parts(
                 }
                 VocabularyFile::Tekken(bytes) => Tokenizer::from_tekken(bytes),
             };
-            (tokenizer.map_err(|error| fail(&error))?, chat_template)
+            (tokenizer.map_err(|error| fail(&error))?, chat_templates)
         }
-        TokenizerFiles::Gguf { metadata, chat_template } => {
+        TokenizerFiles::Gguf { metadata, chat_templates } => {
             let vocab = gguf_vocab(metadata).map_err(|error| fail(&error))?;
-            (Tokenizer::from_gguf(vocab).map_err(|error| fail(&error))?, chat_template)
+            (Tokenizer::from_gguf(vocab).map_err(|error| fail(&error))?, chat_templates)
         }
     };
     let rows = checkpoint.spec.vocab_size;
@@ -60,25 +62,30 @@ pub(crate) fn text_parts(
             rows.saturating_sub(1)
         )));
     }
-    let source = template_text.or(own_template.as_deref());
-    let eos = eos_union(checkpoint, &tokenizer, source.unwrap_or_default());
+    let given = template_text.map(|text| ChatTemplates::only(Some(text.to_owned())));
+    let sources = &given.as_ref().unwrap_or(own).named;
+    let eos = eos_union(checkpoint, &tokenizer, sources);
     if let Some(id) = eos.iter().find(|id| id.0 >= rows) {
         return Err(fail(&format!("end token id {id} is beyond the model's {rows} rows")));
     }
-    let answer_format = AnswerFormat::detect(source);
-    let template = source
-        .map(|source| ChatTemplate::for_tokenizer(source, &tokenizer))
-        .transpose()
-        .map_err(|error| match template_text {
+    let answer_format = AnswerFormat::detect(sources);
+    let mut templates = BTreeMap::new();
+    for (name, source) in sources {
+        let template = ChatTemplate::for_tokenizer(source, &tokenizer);
+        let template = template.map_err(|error| match template_text {
             Some(_) => EngineError::Model(format!("chat_template: {error}")),
-            None => fail(&error),
+            None if name == "default" => fail(&error),
+            None => fail(&format!("chat template {name:?}: {error}")),
         })?;
+        templates.insert(name.clone(), template);
+    }
+    let template_source = sources.get("default").cloned();
     let tokenizer = Arc::new(tokenizer);
     let eos_token_ids = eos.into();
     Ok(TextParts {
         tokenizer,
-        template,
-        template_source: source.map(str::to_owned),
+        templates,
+        template_source,
         answer_format,
         eos_token_ids,
         vocab_size: entries,
@@ -86,15 +93,16 @@ pub(crate) fn text_parts(
 }
 
 /// Ids that end an answer, whichever file says so, without doubles: those of the end of a text, and those
-/// by which the template ends a turn.
-fn eos_union(checkpoint: &Checkpoint, tokenizer: &Tokenizer, template: &str) -> Vec<TokenId> {
+/// by which a chat template ends a turn.
+fn eos_union(
+    checkpoint: &Checkpoint,
+    tokenizer: &Tokenizer,
+    templates: &BTreeMap<String, String>,
+) -> Vec<TokenId> {
+    let turns: Vec<u32> = templates.values().flat_map(|t| turn_ends(tokenizer, t)).collect();
     let files = checkpoint.generation.eos_token_ids.iter();
-    let mut ids: Vec<TokenId> = files
-        .chain(tokenizer.eos_token_ids())
-        .chain(&turn_ends(tokenizer, template))
-        .copied()
-        .map(TokenId)
-        .collect();
+    let mut ids: Vec<TokenId> =
+        files.chain(tokenizer.eos_token_ids()).chain(&turns).copied().map(TokenId).collect();
     ids.sort_unstable();
     ids.dedup();
     ids

@@ -102,6 +102,9 @@ pub struct ChatPrompt {
     /// The model answers without reasoning; a template that opens it all the same is refused.
     #[serde(default)]
     pub reasoning_off: bool,
+    /// Which of the model's named templates; absent: `tool_use` with tools, else `default`.
+    #[serde(default)]
+    pub template_name: Option<String>,
     /// Further variables of the template.
     #[serde(default)]
     pub template_kwargs: serde_json::Map<String, serde_json::Value>,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::chat_templates::ChatTemplates;
 use crate::config::{self, Fields};
 use crate::error::{ModelError, shown};
 use crate::gguf::{GgufMetadata, open_gguf};
@@ -56,15 +57,15 @@ pub enum TokenizerFiles {
         vocabulary: VocabularyFile,
         /// tokenizer_config.json
         tokenizer_config: Option<Vec<u8>>,
-        /// chat_template.jinja, else the `chat_template` of tokenizer_config.json.
-        chat_template: Option<String>,
+        /// From every file of the folder that can hold one.
+        chat_templates: ChatTemplates,
     },
     /// The metadata of a GGUF file.
     Gguf {
         /// Holds `tokenizer.ggml.*`.
         metadata: GgufMetadata,
-        /// tokenizer.chat_template
-        chat_template: Option<String>,
+        /// tokenizer.chat_template and tokenizer.chat_template.NAME
+        chat_templates: ChatTemplates,
     },
 }
 
@@ -184,19 +185,10 @@ fn prompt_note(folder: &Path) -> Result<Vec<String>, ModelError> {
 fn tokenizer_files(folder: &Path) -> Result<TokenizerFiles, ModelError> {
     let vocabulary = vocabulary(folder)?;
     let tokenizer_config = read(folder, "tokenizer_config.json", MAX_TOKENIZER_BYTES)?;
-    let file = read(folder, "chat_template.jinja", MAX_TEMPLATE_BYTES)?;
-    let chat_template = match (file, &tokenizer_config) {
-        (Some((name, bytes)), _) => {
-            Some(String::from_utf8(bytes).map_err(|_| ModelError::malformed(&name, "not UTF-8"))?)
-        }
-        (None, Some((name, bytes))) => {
-            let json = Json::parse(name.clone(), bytes)?;
-            template_of(&json.fields()?)?
-        }
-        (None, None) => None,
-    };
+    let parsed = tokenizer_config.as_ref().map(|(name, bytes)| Json::parse(name.clone(), bytes));
+    let chat_templates = ChatTemplates::of_folder(folder, parsed.transpose()?.as_ref())?;
     let tokenizer_config = tokenizer_config.map(|(_, bytes)| bytes);
-    Ok(TokenizerFiles::HuggingFace { vocabulary, tokenizer_config, chat_template })
+    Ok(TokenizerFiles::HuggingFace { vocabulary, tokenizer_config, chat_templates })
 }
 
 fn vocabulary(folder: &Path) -> Result<VocabularyFile, ModelError> {
@@ -213,23 +205,6 @@ fn vocabulary(folder: &Path) -> Result<VocabularyFile, ModelError> {
     let path = folder.display().to_string();
     let reason = "tokenizer.json is missing, and so are tekken.json and tokenizer.model";
     Err(ModelError::Layout { path, reason: reason.to_owned() })
-}
-
-/// A template, or the one called "default" of a list of named ones.
-fn template_of(config: &Fields<'_>) -> Result<Option<String>, ModelError> {
-    let key = "chat_template";
-    match config.get(key) {
-        None => Ok(None),
-        Some(Value::String(text)) => Ok(Some(text.clone())),
-        Some(Value::Array(list)) => {
-            let is_default = |item: &&Value| item.get("name").is_some_and(|name| name == "default");
-            match list.iter().find(is_default).and_then(|item| item.get("template")) {
-                Some(Value::String(text)) => Ok(Some(text.clone())),
-                _ => Err(config.error(key, "is a list without a template named default")),
-            }
-        }
-        Some(other) => Err(config.wrong(key, other, "a template")),
-    }
 }
 
 /// A parsed file with its name.
@@ -266,7 +241,11 @@ impl Json {
 }
 
 /// A small file's name and bytes; `None` if there is no such file.
-fn read(folder: &Path, file: &str, limit: u64) -> Result<Option<(String, Vec<u8>)>, ModelError> {
+pub(crate) fn read(
+    folder: &Path,
+    file: &str,
+    limit: u64,
+) -> Result<Option<(String, Vec<u8>)>, ModelError> {
     let path = folder.join(file);
     if std::fs::symlink_metadata(&path).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
         return Ok(None);
@@ -301,4 +280,3 @@ fn missing(folder: &Path, file: &str) -> ModelError {
 
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
 const MAX_TOKENIZER_BYTES: u64 = 128 << 20;
-const MAX_TEMPLATE_BYTES: u64 = 1 << 20;

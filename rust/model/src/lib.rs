@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod catalogue;
+mod chat_templates;
 mod checkpoint;
 mod config;
 mod dequantise;
@@ -18,6 +19,7 @@ mod source;
 mod spec;
 mod weights;
 
+pub use chat_templates::ChatTemplates;
 pub use checkpoint::{Checkpoint, TokenizerFiles, VocabularyFile, open};
 pub use dequantise::dequantise;
 pub use error::ModelError;

@@ -189,26 +189,35 @@ fn test_a_file_that_shrinks_after_opening_is_named() {
 #[test]
 fn test_chat_templates_from_each_place() {
     let template = |folder: &Folder| match open(folder.path()).unwrap().tokenizer {
-        TokenizerFiles::HuggingFace { chat_template, .. } => chat_template,
+        TokenizerFiles::HuggingFace { chat_templates, .. } => chat_templates.named,
         TokenizerFiles::Gguf { .. } => panic!("a folder"),
     };
     let folder = folder(&llama_config(), &llama_tensors());
-    assert_eq!(template(&folder), None);
+    let named = |pairs: &[(&str, &str)]| {
+        pairs.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
+    };
+    assert_eq!(template(&folder), named(&[]));
     folder.write("tokenizer_config.json", r#"{"chat_template": null}"#);
-    assert_eq!(template(&folder), None);
+    assert_eq!(template(&folder), named(&[]));
+    folder.write("chat_template.json", r#"{"chat_template": "zero"}"#);
+    assert_eq!(template(&folder), named(&[("default", "zero")]));
     folder.write("tokenizer_config.json", r#"{"chat_template": "one"}"#);
-    assert_eq!(template(&folder).as_deref(), Some("one"));
-    let named = json!({"chat_template": [{"name": "tool_use", "template": "no"},
+    assert_eq!(template(&folder), named(&[("default", "one")]));
+    let list = json!({"chat_template": [{"name": "tool_use", "template": "t"},
         {"name": "default", "template": "two"}]});
-    folder.write("tokenizer_config.json", named.to_string());
-    assert_eq!(template(&folder).as_deref(), Some("two"));
+    folder.write("tokenizer_config.json", list.to_string());
+    assert_eq!(template(&folder), named(&[("default", "two"), ("tool_use", "t")]));
     folder.write("chat_template.jinja", "three");
-    assert_eq!(template(&folder).as_deref(), Some("three"));
+    std::fs::create_dir(folder.path().join("additional_chat_templates")).unwrap();
+    folder.write("additional_chat_templates/rag.jinja", "r");
+    folder.write("additional_chat_templates/README.md", "no template");
+    let all = named(&[("default", "three"), ("rag", "r"), ("tool_use", "t")]);
+    assert_eq!(template(&folder), all);
     folder.write("chat_template.jinja", [0xff, 0xfe]);
     assert!(folder.refused().contains("chat_template.jinja: not UTF-8"));
     std::fs::remove_file(folder.path().join("chat_template.jinja")).unwrap();
     folder.write("tokenizer_config.json", r#"{"chat_template": [{"name": "rag"}]}"#);
-    assert!(folder.refused().contains("without a template named default"));
+    assert!(folder.refused().contains("an entry without name or template"));
 }
 
 #[test]

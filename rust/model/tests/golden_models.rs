@@ -43,7 +43,7 @@ fn test_every_golden_model_opens_and_every_tensor_is_planned() {
         assert_eq!(checkpoint.generation.eos_token_ids, [1], "{folder:?}");
         assert!(matches!(
             checkpoint.tokenizer,
-            TokenizerFiles::HuggingFace { chat_template: Some(_), .. }
+            TokenizerFiles::HuggingFace { chat_templates, .. } if !chat_templates.named.is_empty()
         ));
     }
 }
@@ -147,10 +147,10 @@ fn test_smollm2_gguf_opens() {
     let embedding = &checkpoint.plan.tensors[&WeightRole::Embedding];
     assert_eq!((embedding.weight_type, embedding.rows), (WeightType::Q8_0, 49152));
     assert_eq!(checkpoint.generation.eos_token_ids, [2]);
-    let TokenizerFiles::Gguf { metadata, chat_template } = &checkpoint.tokenizer else {
+    let TokenizerFiles::Gguf { metadata, chat_templates } = &checkpoint.tokenizer else {
         panic!("a GGUF file has a GGUF tokenizer")
     };
-    assert!(chat_template.as_ref().unwrap().contains("SmolLM"));
+    assert!(chat_templates.named["default"].contains("SmolLM"));
     assert_eq!(metadata.strings("tokenizer.ggml.tokens").unwrap().unwrap().len(), 49152);
     assert_eq!(metadata.i32s("tokenizer.ggml.token_type").unwrap().unwrap().len(), 49152);
     assert_eq!(metadata.string("tokenizer.ggml.pre").unwrap(), Some("smollm"));

@@ -76,6 +76,28 @@ fn test_a_panic_while_text_is_tokenised_is_an_error_of_that_call() {
 }
 
 #[test]
+fn test_a_panic_while_a_template_renders_ends_that_chat_alone() {
+    let bench = Bench::manual(says("x"));
+    let chat = json!({ "messages": [{ "role": "user", "content": "a secret prompt" }] });
+    let request = json!({
+        "prompts": [{ "chat": chat }],
+        "max_tokens": 4,
+        "output": { "format": "completion" },
+    });
+    let prompt = json!({ "chat": chat }).to_string();
+    let running = bench.submit(&request).unwrap();
+    for _ in 0..=SHAPE.max_num_seqs + MAX_QUEUE {
+        let failed = with_fault("template", || bench.submit(&request));
+        assert_eq!(failed, Err(EngineError::Failed(INTERNAL.to_owned())));
+        let failed = with_fault("template", || bench.engine.tokenize(prompt.as_bytes()));
+        assert_eq!(failed, Err(EngineError::Failed(INTERNAL.to_owned())));
+    }
+    assert_eq!(health(&bench)["in_system"], 1);
+    assert!(bench.submit(&request).unwrap() > running);
+    assert!(!bench.engine.tokenize(prompt.as_bytes()).unwrap().is_empty());
+}
+
+#[test]
 fn test_a_panic_is_logged_without_its_text() {
     const NAME: &str = "tests::guards::test_a_panic_is_logged_without_its_text";
     if std::env::var_os(CHILD).is_some() {

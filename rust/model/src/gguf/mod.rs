@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 pub use metadata::GgufMetadata;
 
+use crate::chat_templates::ChatTemplates;
 use crate::checkpoint::{Checkpoint, TokenizerFiles};
 use crate::error::ModelError;
 use crate::source::{FileSource, OpenFile, ReadAt};
@@ -27,12 +28,12 @@ pub(crate) fn open_gguf(path: &Path) -> Result<Checkpoint, ModelError> {
     let (_, pooling) = known::embeddings(&metadata, &spec.architecture)?;
     let plain = EmbeddingDefaults::default();
     let embedding = EmbeddingDefaults { pooling: pooling.unwrap_or(plain.pooling), ..plain };
-    let chat_template = metadata.string("tokenizer.chat_template")?.map(str::to_owned);
+    let chat_templates = ChatTemplates::of_gguf(&metadata)?;
     Ok(Checkpoint {
         spec,
         plan,
         source: Arc::new(FileSource::new(vec![file])),
-        tokenizer: TokenizerFiles::Gguf { metadata, chat_template },
+        tokenizer: TokenizerFiles::Gguf { metadata, chat_templates },
         generation,
         embedding,
         notes: Vec::new(),

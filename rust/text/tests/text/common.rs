@@ -63,7 +63,8 @@ pub(crate) fn smollm2_vocab() -> Option<(GgufVocab, String)> {
         return None;
     };
     let checkpoint = ingle_model::open(&path).unwrap();
-    let ingle_model::TokenizerFiles::Gguf { metadata, chat_template } = checkpoint.tokenizer else {
+    let ingle_model::TokenizerFiles::Gguf { metadata, chat_templates } = checkpoint.tokenizer
+    else {
         panic!("{} is no GGUF file", path.display());
     };
     let key = |name: &str| format!("tokenizer.ggml.{name}");
@@ -85,7 +86,7 @@ pub(crate) fn smollm2_vocab() -> Option<(GgufVocab, String)> {
         add_eos: flag("add_eos_token"),
         add_space_prefix: flag("add_space_prefix"),
     };
-    Some((vocab, chat_template.unwrap()))
+    Some((vocab, chat_templates.named["default"].clone()))
 }
 
 fn smollm2_path() -> Option<PathBuf> {
