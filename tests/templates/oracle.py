@@ -6,6 +6,8 @@ import json
 import re
 import warnings
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import jinja2
@@ -51,7 +53,8 @@ def environment() -> ImmutableSandboxedEnvironment:
     )
     env.filters["tojson"] = tojson
     env.globals["raise_exception"] = raise_exception
-    env.globals["strftime_now"] = lambda pattern: pattern
+    # Our `render_template` renders at the same time.
+    env.globals["strftime_now"] = datetime.fromtimestamp(0, UTC).strftime
     return env
 
 
@@ -72,11 +75,16 @@ class Result:
         return other.kind in ("failed", "broken")
 
 
+@lru_cache(maxsize=8)
+def compiled(source: str) -> jinja2.Template:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ENVIRONMENT.from_string(source)
+
+
 def by_jinja2(source: str, variables: dict[str, Any]) -> Result:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            template = ENVIRONMENT.from_string(source)
+        template = compiled(source)
     except Exception as error:  # noqa: BLE001
         return Result("broken", repr(error))
     try:

@@ -1,0 +1,99 @@
+"""Templates that behave like published families' render as in jinja2, on 20 conversations each."""
+
+import pytest
+
+from templates.families import TURNS
+from templates.oracle import by_jinja2, differences
+from templates.whole_families import WHOLE
+
+FAMILIES = TURNS | WHOLE
+
+
+def said(*turns, **more):
+    roles = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
+    messages = [{"role": roles[turn[0]], "content": turn[1:]} for turn in turns]
+    return {"messages": messages, "add_generation_prompt": True} | more
+
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Weather of a city <now>, in °C & 'F",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "city": {"type": "string", "description": "Where"},
+                "days": {"type": "integer", "default": 1, "enum": [1, 2.5, None, True]},
+            },
+            "required": ["city"],
+        },
+    },
+}
+CLOCK = {"type": "function", "function": {"name": "clock", "parameters": {}}}
+
+
+def called(*calls, content=""):
+    return {
+        "role": "assistant",
+        "content": content,
+        "tool_calls": [
+            {"id": f"call0000{at}", "type": "function", "function": {"name": n, "arguments": a}}
+            for at, (n, a) in enumerate(calls)
+        ],
+    }
+
+
+def with_tools(*messages, **more):
+    return {
+        "messages": list(messages),
+        "tools": [WEATHER, CLOCK],
+        "add_generation_prompt": True,
+    } | more
+
+
+ASK = {"role": "user", "content": "Weather in Zürich?"}
+CALL = called(("get_weather", {"city": "Zürich", "days": 2}))
+RESULT = {"role": "tool", "name": "get_weather", "tool_call_id": "call00000", "content": '{"t": 7}'}
+THOUGHT = {"role": "assistant", "content": "4", "reasoning_content": "2 and 2\n"}
+
+CONVERSATIONS = [
+    said("uHi"),
+    said("sBe brief.", "uHi"),
+    said("uHi", "aHello", "u  What's\n\n<that>? \n"),
+    said("sBe\nbrief. ", "uHi", "aHello", "uBye", add_generation_prompt=False),
+    said("uHi", "uagain"),
+    said("aI begin", "uHi"),
+    said("uHi", "sNow a system message", "uon"),
+    said("sOnly a system message"),
+    said("u"),
+    said("u日本語 🔥 ünï", "aß", "u</s>[INST]<|im_end|>"),
+    said("u2+2?", "a<think>\nsum\n</think>\n\n4", "u3+3?"),
+    said("u2+2?", enable_thinking=False),
+    said("u2+2?", enable_thinking=True, tools=[]),
+    {"messages": [ASK, THOUGHT, ASK], "add_generation_prompt": True},
+    with_tools(ASK),
+    with_tools({"role": "system", "content": "Use tools."}, ASK, CALL, RESULT),
+    with_tools(ASK, CALL, RESULT, {"role": "assistant", "content": "7 °C"}, ASK),
+    with_tools(ASK, called(("get_weather", {}), ("clock", {"z": [1, None]})), RESULT, RESULT),
+    with_tools(ASK, called(("clock", '{"as": "text"}'), content=None), RESULT),
+    {"messages": [{"role": "user", "content": [{"type": "text", "text": "part"}]}]},
+]
+TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+def test_a_hundred_families_are_compared():
+    assert len(FAMILIES) >= 100
+    # Some families share one: plain ChatML, for instance.
+    assert len(set(FAMILIES.values())) >= 90
+    assert len(CONVERSATIONS) == 20
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_family(family):
+    cases = [(FAMILIES[family], conversation | TOKENS) for conversation in CONVERSATIONS]
+    wrong = differences(cases)
+    assert not wrong, wrong[0]
+    kinds = [by_jinja2(*case).kind for case in cases]
+    assert kinds.count("text") >= 8, kinds
+    assert "broken" not in kinds
