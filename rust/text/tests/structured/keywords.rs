@@ -419,3 +419,35 @@ fn test_every_keyword_is_in_the_table() {
         assert!(table.contains(&format!("`{keyword}`")), "{keyword} is missing");
     }
 }
+
+#[test]
+fn test_an_escaped_spelling_of_a_name_does_not_get_round_its_schema() {
+    let closed = json!({ "type": "object", "properties": { "a": { "type": "string" } },
+        "additionalProperties": false });
+    let string = json!({ "type": "string" });
+    check(&[
+        (
+            json!({ "type": "object", "properties": { "a": { "type": "integer" } } }),
+            &[r#"{"a":1}"#, r#"{"b":"\n\"é"}"#],
+            &[r#"{"\u0061":"x"}"#, r#"{"a":1,"\u0061":2}"#],
+        ),
+        (
+            json!({ "type": "object", "patternProperties": { "b": { "type": "integer" } } }),
+            &[r#"{"xb":1}"#, r#"{"x":"y"}"#],
+            &[r#"{"x\u0062":"y"}"#, r#"{"\u0061b":"y"}"#],
+        ),
+        (
+            json!({ "anyOf": [{ "type": "null" }, { "type": "object", "required": ["a"],
+                "additionalProperties": string, "properties": { "a": { "const": 1 } } }] }),
+            &[r#"{"a":1,"b":"x"}"#],
+            &[r#"{"a":1,"\u0061":"x"}"#],
+        ),
+        // Where there are no others, letters may be escaped; where no name has a schema too.
+        (closed, &[r#"{"a":"\u0061"}"#], &[r#"{"\u0061":"x"}"#]),
+        (
+            json!({ "type": "object", "additionalProperties": string }),
+            &[r#"{"\u0061":"\u0062"}"#],
+            &[r#"{"\u0061":1}"#],
+        ),
+    ]);
+}

@@ -27,15 +27,39 @@ pub(crate) fn json_rule(schema: &Value) -> Result<String, String> {
         Value::Bool(false) => return Err("the schema allows nothing".into()),
         schema => schema,
     };
+    let names_may_hide = has_named_and_other_properties(&schema);
     if let Some(schema) = schema.as_object_mut() {
-        let layout = json!({
+        let mut layout = json!({
             "whitespace_pattern": WHITE_SPACE,
             // Models trained on other writers' JSON use \u for any letter.
             "json_allow_general_unicode_escapes": true,
         });
+        if names_may_hide {
+            layout["json_allowed_escapes"] = ESCAPES_WITHOUT_U.into();
+        }
         schema.insert(LAYOUT_KEY.into(), layout);
     }
     Ok(format!("%json {schema}"))
+}
+
+/// Whether an object somewhere has properties with schemas of their own and may have others too.
+///
+/// The grammar compares names as they are written. Spelled `"\u0061"`, the property `a` would be one of
+/// the others and escape its schema, so such a grammar has no escapes for letters.
+///
+/// A map of properties is taken for a schema as well: that may say yes too often, which costs escapes only.
+fn has_named_and_other_properties(schema: &Value) -> bool {
+    match schema {
+        Value::Array(items) => items.iter().any(has_named_and_other_properties),
+        Value::Object(fields) => {
+            let is_closed = fields.get("additionalProperties") == Some(&Value::Bool(false));
+            let has_names = ["properties", "patternProperties", "required"]
+                .iter()
+                .any(|key| fields.contains_key(*key));
+            (has_names && !is_closed) || fields.values().any(has_named_and_other_properties)
+        }
+        _ => false,
+    }
 }
 
 /// An equal schema of keywords that a grammar enforces, whose references are all `#/$defs/N`.
@@ -151,6 +175,9 @@ fn kind_of(value: &Value) -> &'static str {
         Value::Object(_) => "an object",
     }
 }
+
+/// What may follow a backslash where `u` may not.
+const ESCAPES_WITHOUT_U: &str = "nrbtf\\\"";
 
 /// One space, or a line feed with an indent of up to 20 spaces (ten levels of two, five of four) or ten tabs.
 const WHITE_SPACE: &str = r" |\n(?: {0,20}|\t{1,10})";
