@@ -388,6 +388,11 @@ def as_prompt(prompt: PromptLike, add_special_tokens: bool = True) -> Prompt:
     """The core's form of one prompt."""
     if isinstance(prompt, str):
         return TextPrompt(prompt, add_special_tokens)
+    if isinstance(prompt, Mapping) or not isinstance(prompt, Sequence):
+        raise RefusedError(
+            f"prompt: must be text, token ids or chat messages, not {type(prompt).__name__}",
+            param="prompt",
+        )
     items: list[Any] = list(prompt)
     if items and all(isinstance(item, Mapping) for item in items):
         return ChatPrompt(Chat(messages=[message(item, i) for i, item in enumerate(items)]))

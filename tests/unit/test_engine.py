@@ -277,3 +277,11 @@ def test_half_a_character_is_refused(core, fake, prompt):
     with pytest.raises(RefusedError, match="surrogate"):
         fake.generate(prompt)
     assert core.requests == {}
+
+
+@pytest.mark.parametrize("prompt", [5, None, 1.5, {"a": 1}])
+def test_a_prompt_of_a_wrong_type_is_refused_with_its_type(core, fake, prompt):
+    with pytest.raises(RefusedError, match=f"chat messages, not {type(prompt).__name__}"):
+        fake.generate(["a", prompt])
+    # What was asked before it ends with it.
+    assert core.aborted == list(core.requests)
