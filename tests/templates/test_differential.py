@@ -43,6 +43,7 @@ def test_generated_templates(seed):
         "{{ s.removesuffix('\n') }}{{ d.copy() }}{{ xs is callable }}{{ d.get is callable }}",
         "{{ s | wordcount }}{{ s | truncate(8) }}{% set j = joiner(';') %}{{ j() }}{{ j() }}",
         "{{ '%s %5.2f %r' % ('a', 2.5, none) }}{{ 'x' | int }}{{ '1f' | int(base=16) }}",
+        "{{ '{:<07}|{:>07}|{:^07}|{:<07}|{:^+08,}'.format(7, 7, -7, 2.5, 1234) }}",
         "{{ 0.1 + 0.2 }}{{ 1e16 }}{{ 1 / 3 }}{{ 1e-7 }}{{ -7 // 2 }}{{ -7 % 3 }}{{ 7.5 // -2 }}",
         "{{ 2 ** 100 }}{{ xs[::-1] }}{{ s[1:4:2] }}{{ 1 < 2 < 3 }}{{ 'ab' * 3 }}",
         "{% macro f(a, b=2) %}{{ a }}{{ b }}{{ varargs }}{{ kwargs }}{% endmacro %}{{ f(1, 2, 3, k=4) }}",

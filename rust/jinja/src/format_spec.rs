@@ -78,6 +78,10 @@ pub(crate) fn formatted(value: &Value, text: &str, interp: &Interp) -> Res<Text>
     spec.zeros = reader.skip('0');
     spec.width = reader.number().unwrap_or(0);
     spec.grouping = reader.one_of(",_");
+    if spec.zeros {
+        // A zero in front of the width is a fill character, whatever the alignment.
+        spec.fill = spec.fill.or(Some('0'));
+    }
     if reader.skip('.') {
         match reader.number() {
             Some(precision) => spec.precision = Some(precision),
@@ -96,8 +100,7 @@ pub(crate) fn formatted(value: &Value, text: &str, interp: &Interp) -> Res<Text>
             if spec.align == Some('=') {
                 fail!("'=' alignment not allowed in string format specifier");
             }
-            let fill = spec.fill.or(spec.zeros.then_some('0'));
-            laid_out(&cut(text, spec.precision), &Spec { fill, ..spec }, '<', interp)
+            laid_out(&cut(text, spec.precision), &spec, '<', interp)
         }
         Value::Int(_) | Value::Bool(_) => number(value, kind.unwrap_or('d'), &spec, interp),
         Value::Float(_) => number(value, kind.unwrap_or('r'), &spec, interp),
