@@ -4,8 +4,8 @@ use super::super::known;
 use super::builder::{Gguf, Kv};
 use crate::generation;
 use crate::{
-    EmbedsOnly, FeedForwardSpec, LayerWeight, PoolingKind, RopeKind, RopeStyle, WeightRole,
-    WeightType,
+    ChatTemplates, EmbedsOnly, FeedForwardSpec, LayerWeight, PoolingKind, RopeKind, RopeStyle,
+    WeightRole, WeightType,
 };
 
 #[test]
@@ -313,4 +313,20 @@ fn test_typed_getters() {
     assert!(metadata.u32("t.big").unwrap_err().to_string().contains("is outside 0 to"));
     assert!(metadata.strings("t.ints").is_err() && metadata.string("t.flag").is_err());
     assert!(metadata.contains("t.flag") && metadata.keys().any(|key| key == "t.big"));
+}
+
+#[test]
+fn test_named_chat_templates_of_a_gguf_are_read() {
+    let text = |text: &str| Kv::Text(text.to_owned());
+    let list = Kv::Texts(vec!["rag".to_owned()]);
+    let one = Gguf::llama().with("tokenizer.chat_template", text("d"));
+    let both = one.clone().with("tokenizer.chat_templates", list);
+    let missing = ChatTemplates::of_gguf(&both.read().metadata).unwrap_err().to_string();
+    assert!(missing.contains("tokenizer.chat_template.rag"), "{missing}");
+    let both = both.with("tokenizer.chat_template.rag", text("r"));
+    let named = |file: &Gguf| ChatTemplates::of_gguf(&file.read().metadata).unwrap().named;
+    assert_eq!(named(&one).into_iter().collect::<Vec<_>>(), [("default".into(), "d".into())]);
+    assert_eq!(named(&both).len(), 2);
+    assert_eq!(named(&both)["rag"], "r");
+    assert!(named(&Gguf::llama()).is_empty());
 }
