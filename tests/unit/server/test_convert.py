@@ -260,7 +260,7 @@ def test_reasoning_and_reasoning_content_are_both_read():
         assert made[0]["reasoning_content"] == "because"
 
 
-def test_a_name_has_no_effect():
+def test_the_name_of_a_message_goes_to_the_template():
     assert messages(chat({"role": "user", "content": "x", "name": "ann"})) == [
-        {"role": "user", "content": "x"}
+        {"role": "user", "content": "x", "name": "ann"}
     ]
