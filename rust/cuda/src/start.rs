@@ -207,8 +207,7 @@ fn executor_shape(model: &Model, num_blocks: u32, costs: Option<&RowCosts>) -> E
 const ROW_TILE: u32 = 128;
 /// Rows of one of several tenants: an H200 computes 197 rows of an 8B model in bf16 while it reads the weights.
 const TENANT_ROWS: u32 = 192;
-/// What products may take in a step beside requests that decode: about five sixths of the pause that they
-/// see, which vLLM 0.26 has at 53 ms (p99, ShareGPT lengths).
+/// What products may take in a step beside requests that decode. Attention and small kernels come on top.
 const PAUSE_MILLISECONDS: f32 = 30.0;
 
 /// Host buffers and the waiter thread.
