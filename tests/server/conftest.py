@@ -23,7 +23,7 @@ def sim_worker():
 
 @pytest.fixture
 def cpu(cpu_worker):
-    """A tiny Llama on the CPU. After each test it must be idle and well, as bug-log.md asks."""
+    """A tiny Llama on the CPU. After each test it must be idle and well."""
     yield cpu_worker
     cpu_worker.wait_until_idle()
     assert cpu_worker.complete(max_tokens=1)["choices"][0]["finish_reason"] == "length"

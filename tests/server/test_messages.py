@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from server.named_events import named_events
 from server.test_structured import THINKING, TOOLS, WHOLE
 from server.worker import TINY, Worker, http_request, wait_for
 
@@ -59,15 +60,7 @@ def ask(worker, messages=None, **fields):
 
 def events_of(body):
     """The events of a stream, after checking framing, names and order."""
-    blocks = body.split(b"\n\n")
-    assert blocks[-1] == b""
-    events = []
-    for block in (block for block in blocks[:-1] if block != b":"):
-        name, data = block.split(b"\n")
-        event = json.loads(data.removeprefix(b"data: "))
-        assert name == b"event: " + event["type"].encode()
-        if event["type"] != "ping":
-            events.append(event)
+    events = [event for event in named_events(body) if event["type"] != "ping"]
     kinds = [event["type"] for event in events]
     assert kinds[0] == "message_start"
     assert kinds[-2:] == ["message_delta", "message_stop"]

@@ -5,6 +5,7 @@ import json
 import openai
 import pytest
 
+from server.named_events import named_events
 from server.test_structured import FORMAT, THINKING, TOOLS, WHOLE, assert_call, assert_fits
 from server.worker import TINY, Worker, wait_for
 
@@ -32,15 +33,8 @@ def respond(worker, given="Hello", **fields):
 
 def events_of(body):
     """The events of a stream, after checking framing, names and numbers."""
-    blocks = body.split(b"\n\n")
-    assert blocks[-1] == b""
-    events = []
-    for block in (block for block in blocks[:-1] if block != b":"):
-        name, data = block.split(b"\n")
-        event = json.loads(data.removeprefix(b"data: "))
-        assert name == b"event: " + event["type"].encode()
-        assert event["sequence_number"] == len(events)
-        events.append(event)
+    events = named_events(body)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
     return events
 
 

@@ -16,13 +16,11 @@ from ingle.server.convert import Caller
 from ingle.server.messages_turns import messages
 from ingle.server.protocol import (
     ChatRequest,
-    FunctionDefinition,
     FunctionName,
     JsonSchema,
     JsonSchemaFormat,
     NamedTool,
     StreamOptions,
-    ToolDefinition,
 )
 from ingle.server.protocol_anthropic import (
     AnyChoice,
@@ -34,7 +32,7 @@ from ingle.server.protocol_anthropic import (
     ToolChoice,
 )
 from ingle.server.raw import ABSENT, decoded, given, must_be
-from ingle.server.structured import tool_name
+from ingle.server.structured import function_tool
 
 RENAMED = {
     "stop": [("stop", "stop_sequences")],
@@ -72,14 +70,12 @@ def prompt_request(request: PromptFields) -> ChatRequest:
         messages=turns,
         continue_final_message=goes_on or None,
         tools=[
-            ToolDefinition(
-                type="function",
-                function=FunctionDefinition(
-                    name=tool_name(tool.name, f"tools[{i}].name"),
-                    description=tool.description,
-                    parameters=must_be(tool.input_schema, f"tools[{i}].input_schema", "object"),
-                    strict=tool.strict,
-                ),
+            function_tool(
+                i,
+                tool.name,
+                tool.description,
+                must_be(tool.input_schema, f"tools[{i}].input_schema", "object"),
+                tool.strict,
             )
             for i, tool in enumerate(request.tools or ())
         ],

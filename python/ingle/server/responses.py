@@ -16,14 +16,12 @@ from ingle.server.protocol import (
     AnswerFields,
     ChatRequest,
     CommonFields,
-    FunctionDefinition,
     FunctionName,
     JsonObjectFormat,
     JsonSchema,
     JsonSchemaFormat,
     NamedTool,
     StreamOptions,
-    ToolDefinition,
 )
 from ingle.server.protocol_messages import FunctionCall, Message, ToolCall
 from ingle.server.protocol_responses import (
@@ -36,7 +34,7 @@ from ingle.server.protocol_responses import (
     ResponseToolChoice,
 )
 from ingle.server.raw import ABSENT, decoded, given, joined, kind, must_be, refused, text_parts
-from ingle.server.structured import tool_name
+from ingle.server.structured import function_tool
 
 LOGPROBS = "message.output_text.logprobs"
 WORD = re.compile(r"[.\[]")
@@ -75,15 +73,7 @@ def chat_request(request: ResponsesRequest) -> ChatRequest:
         top_logprobs=request.top_logprobs if wants_logprobs else None,
         response_format=response_format(request),
         tools=[
-            ToolDefinition(
-                type="function",
-                function=FunctionDefinition(
-                    name=tool_name(tool.name, f"tools[{i}].name"),
-                    description=tool.description,
-                    parameters=tool.parameters,
-                    strict=tool.strict,
-                ),
-            )
+            function_tool(i, tool.name, tool.description, tool.parameters, tool.strict)
             for i, tool in enumerate(request.tools or ())
         ],
         tool_choice=choice,

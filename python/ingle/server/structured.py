@@ -13,6 +13,7 @@ from ingle.fields import MOST_CHOICES
 from ingle.generation import ChosenFunction, Function, Grammar, Tool
 from ingle.server.protocol import (
     ChatRequest,
+    FunctionDefinition,
     JsonObjectFormat,
     JsonSchemaFormat,
     NamedTool,
@@ -46,6 +47,19 @@ def tools(definitions: list[ToolDefinition] | None) -> list[Tool]:
         )
         for i, tool in enumerate(definitions or ())
     ]
+
+
+def function_tool(
+    index: int, name: str, description: str | None, parameters: Raw, strict: bool | None
+) -> ToolDefinition:
+    """A tool of another API's request, `tools[index]` there, as chats have it."""
+    function = FunctionDefinition(
+        name=tool_name(name, f"tools[{index}].name"),
+        description=description,
+        parameters=parameters,
+        strict=strict,
+    )
+    return ToolDefinition(type="function", function=function)
 
 
 def tool_name(name: str, place: str) -> str:
