@@ -1,13 +1,13 @@
-"""No file of a crate uses a file that, perhaps through others, uses it in turn."""
+"""No file of a crate or of the Python package uses, even indirectly, a file that uses it."""
 
+import ast
 import re
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-# text and model still have circles; each joins when its own are opened.
-CRATES = ["core", "cpu", "cuda", "sim", "engine", "python"]
+CRATES = sorted(path.parent.name for path in ROOT.glob("rust/*/Cargo.toml"))
 
 COMMENT = re.compile(r"//[^\n]*")
 TESTS = re.compile(r"#\[cfg\(test\)\]\s*(?:pub\(\w+\) )?mod \w+(?:;|\s*\{.*?^\})", re.S | re.M)
@@ -83,6 +83,31 @@ class Crate:
         return edges
 
 
+def package_uses(root: Path) -> dict[tuple[str, ...], set[tuple[str, ...]]]:
+    """Which modules each module of a Python package imports, also inside functions."""
+    files = {}
+    for path in sorted([*root.rglob("*.py"), *root.rglob("*.pyi")]):
+        module = path.relative_to(root).with_suffix("").parts
+        files[module[:-1] if module[-1] == "__init__" else module] = path
+    edges = {}
+    for module, path in files.items():
+        package = module if path.stem == "__init__" else module[:-1]
+        named = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                named.update(tuple(alias.name.split(".")) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                base = package[: len(package) - node.level + 1] if node.level else ()
+                base += tuple((node.module or "").split(".")) if node.module else ()
+                named.update((*base, alias.name) for alias in node.names)
+        owners = {
+            next((name[:n] for n in range(len(name), 0, -1) if name[:n] in files), module)
+            for name in named
+        }
+        edges[module] = owners - {module}
+    return edges
+
+
 def flatten(tree: str, prefix: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     """The paths of a `use` tree: `a::{b, c::d as e}` is `a::b` and `a::c::d`."""
     tree = " ".join(tree.split())
@@ -136,6 +161,20 @@ def test_files_of_a_crate_do_not_use_each_other_in_a_circle(crate):
     edges = Crate(ROOT / f"rust/{crate}/src").uses()
     assert sum(map(len, edges.values())) >= 1, "the search finds no use of any file"
     assert circles(edges) == []
+
+
+def test_files_of_the_python_package_do_not_use_each_other_in_a_circle():
+    edges = package_uses(ROOT / "python")
+    assert ("ingle", "server", "status") in edges[("ingle", "server", "app")]
+    assert circles(edges) == []
+
+
+def test_a_circle_of_the_python_package_is_found(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/__init__.py").write_text("from a.b import c\n")
+    (tmp_path / "a/b.py").write_text("def c():\n    from . import d\n")
+    (tmp_path / "a/d.py").write_text("import a.b\n")
+    assert circles(package_uses(tmp_path)) == [["a::b", "a::d"]]
 
 
 def test_a_circle_through_a_re_export_is_found(tmp_path):

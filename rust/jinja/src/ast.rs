@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::checks::Check;
-use crate::filters::Filter;
+use crate::builtins::Check;
+use crate::builtins::Filter;
 
 /// Where a variable is: so many functions out, and the slot in that function's frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

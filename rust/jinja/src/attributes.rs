@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use crate::builtins::Function;
 use crate::error::{Res, shortened};
-use crate::functions::Function;
 use crate::interp::Interp;
-use crate::methods::{Method, is_unsafe};
+use crate::methods::{is_unsafe, method_of, method_of_dict};
 use crate::ops;
 use crate::slices;
 use crate::value::{ListKind, MacroRef, Undefined, Value};
@@ -85,7 +85,7 @@ impl Interp<'_> {
         if name.starts_with('_') {
             return Ok(None);
         }
-        if let Some(method) = Method::of(of, name) {
+        if let Some(method) = method_of(of, name) {
             return Value::method(of.clone(), method).map(Some);
         }
         Ok(match of {
@@ -170,7 +170,7 @@ fn object_type(of: &Value) -> String {
 }
 
 fn is_attribute_of_dict(name: &str) -> bool {
-    name.starts_with("__") || Method::of_dict(name).is_some() || is_unsafe_of_dict(name)
+    name.starts_with("__") || method_of_dict(name).is_some() || is_unsafe_of_dict(name)
 }
 
 fn is_unsafe_of_dict(name: &str) -> bool {

@@ -6,7 +6,7 @@ use crate::args::Args;
 use crate::ast::{Call, ExprKind, Macro};
 use crate::error::{Res, fail, shortened};
 use crate::interp::Interp;
-use crate::methods::Method;
+use crate::methods::method_of;
 use crate::value::{MacroRef, Value};
 
 impl<'t> Interp<'t> {
@@ -14,7 +14,7 @@ impl<'t> Interp<'t> {
         // A method is called without making a value of it first.
         if let ExprKind::Attribute(of, name) = &call.callee.kind {
             let of = self.eval(of)?;
-            if let Some(method) = Method::of(&of, name) {
+            if let Some(method) = method_of(&of, name) {
                 let args = self.args(&call.args)?;
                 return self.call_method(&of, method, args);
             }

@@ -3,31 +3,22 @@
 use std::rc::Rc;
 
 use crate::args::Args;
+use crate::arithmetic::binary;
 use crate::ast::{BinaryOp, CompareOp};
+use crate::builtins::{Check, Filter};
 use crate::error::Res;
-use crate::filters::Filter;
 use crate::interp::Interp;
 use crate::ops;
 use crate::print;
 use crate::str_cases;
 use crate::value::{ListKind, Value};
 
-/// A test, by its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Check(&'static str);
-
-impl Check {
-    pub(crate) fn named(name: &str) -> Option<Self> {
-        NAMES.iter().find(|known| **known == name).map(|known| Self(known))
-    }
-}
-
 impl Interp<'_> {
     /// Whether a value passes a test.
     #[inline(never)]
     pub(crate) fn check(&mut self, check: Check, value: &Value, mut args: Args) -> Res<bool> {
         self.budget.step()?;
-        let compared = match check.0 {
+        let compared = match check.name() {
             "==" | "eq" | "equalto" => Some(CompareOp::Eq),
             "!=" | "ne" => Some(CompareOp::Ne),
             ">" | "gt" | "greaterthan" => Some(CompareOp::Gt),
@@ -42,15 +33,15 @@ impl Interp<'_> {
             args.end()?;
             return ops::compare(op, value, &other, &self.budget);
         }
-        let holds = match check.0 {
+        let holds = match check.name() {
             "divisibleby" => {
                 let divisor = args.required("num")?;
-                let rest = ops::binary(BinaryOp::Rem, value, &divisor, self)?;
+                let rest = binary(BinaryOp::Rem, value, &divisor, self)?;
                 ops::equal(&rest, &Value::Int(0), &self.budget)?
             }
             "odd" | "even" => {
-                let rest = ops::binary(BinaryOp::Rem, value, &Value::Int(2), self)?;
-                let wanted = i128::from(check.0 == "odd");
+                let rest = binary(BinaryOp::Rem, value, &Value::Int(2), self)?;
+                let wanted = i128::from(check.name() == "odd");
                 ops::equal(&rest, &Value::Int(wanted), &self.budget)?
             }
             "sameas" => is_same(value, &args.required("other")?),
@@ -59,7 +50,7 @@ impl Interp<'_> {
             "lower" | "upper" => {
                 let text = print::text_of(value, self)?;
                 self.budget.pay(text.len())?;
-                str_cases::has_case(text.as_str(), check.0 == "upper")
+                str_cases::has_case(text.as_str(), check.name() == "upper")
             }
             kind => is_kind(kind, value),
         };
@@ -134,45 +125,3 @@ fn is_same(left: &Value, right: &Value) -> bool {
         _ => false,
     }
 }
-
-const NAMES: [&str; 39] = [
-    "!=",
-    "<",
-    "<=",
-    "==",
-    ">",
-    ">=",
-    "boolean",
-    "callable",
-    "defined",
-    "divisibleby",
-    "eq",
-    "equalto",
-    "escaped",
-    "even",
-    "false",
-    "filter",
-    "float",
-    "ge",
-    "greaterthan",
-    "gt",
-    "in",
-    "integer",
-    "iterable",
-    "le",
-    "lessthan",
-    "lower",
-    "lt",
-    "mapping",
-    "ne",
-    "none",
-    "number",
-    "odd",
-    "sameas",
-    "sequence",
-    "string",
-    "test",
-    "true",
-    "undefined",
-    "upper",
-];

@@ -82,3 +82,8 @@ pub(crate) use fail;
 pub(crate) fn shortened(name: &str) -> &str {
     name.char_indices().nth(80).map_or(name, |(end, _)| name.get(..end).unwrap_or(name))
 }
+
+/// The error of an integer that does not fit.
+pub(crate) fn too_large() -> Fault {
+    Fault::failed("an integer has more than 127 bits, which is not supported")
+}

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::args::Args;
+use crate::arithmetic;
 use crate::ast::{self, CompareOp, Constant, Expr, ExprKind};
 use crate::error::{Res, fail, shortened};
 use crate::interp::Interp;
@@ -49,8 +50,8 @@ impl<'t> Interp<'t> {
             }
             ExprKind::Slice(slice) => self.slice(slice),
             ExprKind::Not(of) => Ok(Value::Bool(!self.eval(of)?.is_true())),
-            ExprKind::Neg(of) => ops::negated(&self.eval(of)?),
-            ExprKind::Pos(of) => ops::positive(&self.eval(of)?),
+            ExprKind::Neg(of) => arithmetic::negated(&self.eval(of)?),
+            ExprKind::Pos(of) => arithmetic::positive(&self.eval(of)?),
             ExprKind::And(pair) => {
                 let left = self.eval(&pair.0)?;
                 if left.is_true() { self.eval(&pair.1) } else { Ok(left) }
@@ -61,7 +62,7 @@ impl<'t> Interp<'t> {
             }
             ExprKind::Binary(op, pair) => {
                 let (left, right) = (self.eval(&pair.0)?, self.eval(&pair.1)?);
-                ops::binary(*op, &left, &right, self)
+                arithmetic::binary(*op, &left, &right, self)
             }
             ExprKind::Concat(items) => self.concat(items),
             ExprKind::Compare(first, others) => self.comparison(first, others),

@@ -1,32 +1,22 @@
 //! The filters: which there are, and those that are neither of texts nor of lists.
 
 use crate::args::Args;
-use crate::budget::Budget;
-use crate::error::{Res, fail};
+use crate::builtins::Filter;
+use crate::error::{Res, fail, too_large};
+use crate::escape::escaped;
 use crate::floats;
 use crate::interp::Interp;
 use crate::json;
-use crate::ops;
 use crate::print;
-use crate::text::{Source, Text, TextBuf};
+use crate::text::{Source, Text};
 use crate::value::Value;
-
-/// A filter, by its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Filter(&'static str);
-
-impl Filter {
-    pub(crate) fn named(name: &str) -> Option<Self> {
-        NAMES.iter().find(|known| **known == name).map(|known| Self(known))
-    }
-}
 
 impl Interp<'_> {
     /// Applies a filter.
     #[inline(never)]
     pub(crate) fn apply(&mut self, filter: Filter, input: Value, mut args: Args) -> Res<Value> {
         self.budget.step()?;
-        match filter.0 {
+        match filter.name() {
             "default" | "d" => {
                 let default = args.next("default_value").unwrap_or_else(|| Value::text(""));
                 let also_false = args.flag("boolean", false);
@@ -55,7 +45,7 @@ impl Interp<'_> {
             "escape" | "e" | "forceescape" => {
                 args.end()?;
                 let text = print::text_of(&input, self)?;
-                if text.markup && filter.0 != "forceescape" {
+                if text.markup && filter.name() != "forceescape" {
                     return Ok(Value::Str(text));
                 }
                 let mut text = escaped(&text, &self.budget)?;
@@ -85,13 +75,13 @@ impl Interp<'_> {
             }
             "filesizeformat" => self.file_size(&input, args),
             "map" | "select" | "reject" | "selectattr" | "rejectattr" => {
-                self.select_filter(filter.0, &input, args)
+                self.select_filter(filter.name(), &input, args)
             }
             "first" | "last" | "list" | "reverse" | "sum" | "batch" | "slice" | "join" => {
-                self.list_filter(filter.0, &input, args)
+                self.list_filter(filter.name(), &input, args)
             }
             "sort" | "unique" | "min" | "max" | "groupby" | "dictsort" => {
-                self.sort_filter(filter.0, &input, args)
+                self.sort_filter(filter.name(), &input, args)
             }
             name => self.text_filter(name, &input, args),
         }
@@ -108,11 +98,11 @@ impl Interp<'_> {
                 let base = u32::try_from(base).ok().filter(|base| matches!(base, 0 | 2..=36));
                 let found = base.and_then(|base| floats::parse_int(text.as_str(), base));
                 if let Some(value) = found {
-                    return value.map(Value::Int).map_err(|_| ops::too_large());
+                    return value.map(Value::Int).map_err(|_| too_large());
                 }
                 match floats::parse(text.as_str()) {
                     Some(value) if value.is_finite() => {
-                        floats::truncated(value).map(Value::Int).ok_or_else(ops::too_large)
+                        floats::truncated(value).map(Value::Int).ok_or_else(too_large)
                     }
                     _ => Ok(default),
                 }
@@ -121,9 +111,7 @@ impl Interp<'_> {
             Value::Float(value) if value.is_infinite() => {
                 fail!("cannot convert float infinity to integer")
             }
-            Value::Float(value) => {
-                floats::truncated(*value).map(Value::Int).ok_or_else(ops::too_large)
-            }
+            Value::Float(value) => floats::truncated(*value).map(Value::Int).ok_or_else(too_large),
             other => Ok(other.as_int().map_or(default, Value::Int)),
         }
     }
@@ -154,7 +142,7 @@ impl Interp<'_> {
             return Ok(Value::text("1 Byte"));
         }
         if bytes < base {
-            let whole = floats::truncated(bytes).ok_or_else(ops::too_large)?;
+            let whole = floats::truncated(bytes).ok_or_else(too_large)?;
             return Ok(Value::text(format!("{whole} Bytes")));
         }
         let (mut unit, mut text) = (base, String::new());
@@ -171,32 +159,12 @@ impl Interp<'_> {
     }
 }
 
-/// A text with the characters that HTML means something by escaped.
-pub(crate) fn escaped(text: &Text, budget: &Budget) -> Res<Text> {
-    let special = text.as_str().matches(['&', '<', '>', '"', '\'']).count();
-    budget.pay(text.cost().saturating_add(special.saturating_mul(5)))?;
-    let mut out = TextBuf::default();
-    for (piece, source) in text.all_pieces() {
-        for c in piece.chars() {
-            match c {
-                '&' => out.push("&amp;", source),
-                '<' => out.push("&lt;", source),
-                '>' => out.push("&gt;", source),
-                '"' => out.push("&#34;", source),
-                '\'' => out.push("&#39;", source),
-                c => out.push_char(c, source),
-            }
-        }
-    }
-    Ok(out.finish())
-}
-
 fn absolute(input: &Value) -> Res<Value> {
     input.defined()?;
     match input {
         Value::Float(value) => Ok(Value::Float(value.abs())),
         other => match other.as_int().map(i128::checked_abs) {
-            Some(size) => size.map(Value::Int).ok_or_else(ops::too_large),
+            Some(size) => size.map(Value::Int).ok_or_else(too_large),
             None => fail!("bad operand type for abs(): '{}'", other.type_name()),
         },
     }
@@ -246,55 +214,3 @@ fn rounded_int(value: i128, digits: u32) -> i128 {
 pub(crate) fn own(text: &str) -> Text {
     Text::new(text, Source::Template)
 }
-
-const NAMES: [&str; 49] = [
-    "abs",
-    "attr",
-    "batch",
-    "capitalize",
-    "center",
-    "count",
-    "d",
-    "default",
-    "dictsort",
-    "e",
-    "escape",
-    "filesizeformat",
-    "first",
-    "float",
-    "forceescape",
-    "format",
-    "groupby",
-    "indent",
-    "int",
-    "items",
-    "join",
-    "last",
-    "length",
-    "list",
-    "lower",
-    "map",
-    "max",
-    "min",
-    "reject",
-    "rejectattr",
-    "replace",
-    "reverse",
-    "round",
-    "safe",
-    "select",
-    "selectattr",
-    "slice",
-    "sort",
-    "string",
-    "striptags",
-    "sum",
-    "title",
-    "tojson",
-    "trim",
-    "truncate",
-    "unique",
-    "upper",
-    "urlencode",
-    "wordcount",
-];

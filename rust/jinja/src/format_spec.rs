@@ -1,9 +1,8 @@
 //! The layout of one formatted value: fill, alignment, sign, width, precision, kind.
 
-use crate::error::{Res, fail};
+use crate::error::{Res, fail, too_large};
 use crate::floats;
 use crate::interp::Interp;
-use crate::ops::too_large;
 use crate::print;
 use crate::text::{Source, Text, TextBuf};
 use crate::value::Value;

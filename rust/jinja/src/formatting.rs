@@ -3,11 +3,9 @@
 use std::sync::Arc;
 
 use crate::args::{Args, count};
-use crate::ast::BinaryOp;
 use crate::error::{Res, fail, shortened};
 use crate::format_spec::{Reader, Spec, cut, formatted, laid_out, number, percent_integer};
 use crate::interp::Interp;
-use crate::ops;
 use crate::print;
 use crate::text::{Source, Text, TextBuf};
 use crate::value::{ListKind, Value};
@@ -30,15 +28,6 @@ pub(crate) fn percent(text: &Text, args: Args, interp: &mut Interp) -> Res<Value
     }
     interp.budget.pay(out.len())?;
     Ok(Value::Str(out.finish()))
-}
-
-/// The filter `format`: as `%` with all arguments in one tuple, or all by name.
-pub(crate) fn percent_of_all(text: &Text, args: Args, interp: &mut Interp) -> Res<Value> {
-    if args.named.is_empty() {
-        let tuple = Value::tuple(args.positional, &interp.budget)?;
-        return ops::binary(BinaryOp::Rem, &Value::Str(text.clone()), &tuple, interp);
-    }
-    percent(text, args, interp)
 }
 
 /// What a `%` text takes its values from.

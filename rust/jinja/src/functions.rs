@@ -4,54 +4,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::args::Args;
+use crate::builtins::Function;
 use crate::error::{Fault, Res, fail};
 use crate::interp::Interp;
 use crate::ops;
 use crate::print;
 use crate::value::{Joiner, Range, Value};
-
-/// A function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Function {
-    Range,
-    Dict,
-    Namespace,
-    Cycler,
-    Joiner,
-    Lipsum,
-    RaiseException,
-    StrftimeNow,
-}
-
-impl Function {
-    pub(crate) fn named(name: &str) -> Option<Self> {
-        Some(match name {
-            "range" => Self::Range,
-            "dict" => Self::Dict,
-            "namespace" => Self::Namespace,
-            "cycler" => Self::Cycler,
-            "joiner" => Self::Joiner,
-            "lipsum" => Self::Lipsum,
-            "raise_exception" => Self::RaiseException,
-            "strftime_now" => Self::StrftimeNow,
-            _ => return None,
-        })
-    }
-
-    /// As Python prints it, but for addresses.
-    pub(crate) fn repr(self) -> &'static str {
-        match self {
-            Self::Range => "<function safe_range>",
-            Self::Dict => "<class 'dict'>",
-            Self::Namespace => "<class 'jinja2.utils.Namespace'>",
-            Self::Cycler => "<class 'jinja2.utils.Cycler'>",
-            Self::Joiner => "<class 'jinja2.utils.Joiner'>",
-            Self::Lipsum => "<function generate_lorem_ipsum>",
-            Self::RaiseException => "<function raise_exception>",
-            Self::StrftimeNow => "<function strftime_now>",
-        }
-    }
-}
 
 impl Interp<'_> {
     #[inline(never)]

@@ -1,16 +1,13 @@
-//! Runs a template. One rendering, one thread; every step is paid for, depth is bounded.
+//! The state of one rendering: frames, variables, output. One thread; every step is paid for, depth
+//! is bounded. `statements.rs` and `eval.rs` run it.
 
 use std::collections::HashMap;
-use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::ast::{
-    FilterBlock, For, Load, Name, Program, Scope, SetBlock, Slot, Stmt, StmtKind, Target, With,
-};
+use crate::ast::{Load, Name, Program, Scope, Slot, Target};
 use crate::budget::Budget;
+use crate::builtins::Function;
 use crate::error::{Fault, Res, fail};
-use crate::loops::LoopState;
-use crate::print;
 use crate::text::TextBuf;
 use crate::value::{MacroRef, Value};
 
@@ -59,7 +56,7 @@ impl<'t> Interp<'t> {
     ) -> Self {
         let globals = program.variables.iter().map(|name| match variables.get(&**name) {
             Some(value) => Some(value.clone()),
-            None => crate::functions::Function::named(name).map(Value::Function),
+            None => Function::named(name).map(Value::Function),
         });
         Self {
             program,
@@ -115,10 +112,15 @@ impl<'t> Interp<'t> {
         self.frame = back;
     }
 
+    /// The frame that a frame's function was declared in.
+    pub(crate) fn parent_of(&self, frame: usize) -> usize {
+        self.frames.get(frame).map_or(0, |frame| frame.parent)
+    }
+
     fn frame_of(&self, hops: u16) -> usize {
         let mut at = self.frame;
         for _ in 0..hops {
-            at = self.frames.get(at).map_or(0, |frame| frame.parent);
+            at = self.parent_of(at);
         }
         at
     }
@@ -149,76 +151,6 @@ impl<'t> Interp<'t> {
         Ok(())
     }
 
-    pub(crate) fn body(&mut self, body: &'t [Stmt]) -> Res<Flow> {
-        for stmt in body {
-            let flow = self.stmt(stmt).map_err(|fault| fault.at(stmt.line))?;
-            if flow != Flow::Next {
-                return Ok(flow);
-            }
-        }
-        Ok(Flow::Next)
-    }
-
-    /// A body that is inside another one.
-    fn inner_body(&mut self, body: &'t [Stmt]) -> Res<Flow> {
-        self.enter()?;
-        let flow = self.body(body);
-        self.leave();
-        flow
-    }
-
-    fn stmt(&mut self, stmt: &'t Stmt) -> Res<Flow> {
-        self.budget.step()?;
-        match &stmt.kind {
-            StmtKind::Text(text) => {
-                self.budget.pay(text.len())?;
-                self.out.push(text, crate::text::Source::Template);
-            }
-            StmtKind::Print(expr) => {
-                let value = self.eval(expr)?;
-                let mut out = std::mem::take(&mut self.out);
-                let done = print::str_into(&value, &mut out, self);
-                self.out = out;
-                done?;
-            }
-            StmtKind::If(branches, otherwise) => {
-                for (condition, body) in branches {
-                    if self.eval(condition)?.is_true() {
-                        return self.inner_body(body);
-                    }
-                }
-                return self.inner_body(otherwise);
-            }
-            StmtKind::For(index) => return self.run_loop(*index),
-            StmtKind::Set(target, expr) => {
-                let value = self.eval(expr)?;
-                self.assign(target, value)?;
-            }
-            StmtKind::SetBlock(set) => return self.set_block(set),
-            StmtKind::With(with) => return self.with(with),
-            StmtKind::FilterBlock(block) => return self.filter_block(block),
-            StmtKind::Scoped(scope, body) => {
-                self.begin(scope)?;
-                return self.inner_body(body);
-            }
-            StmtKind::Macro(name, index) => {
-                let value = self.macro_value(*index);
-                self.set_slot(name.slot.index, Some(value));
-            }
-            StmtKind::CallBlock(call, index) => {
-                let value = self.call_block(call.as_ref(), *index)?;
-                let mut out = std::mem::take(&mut self.out);
-                let done = print::str_into(&value, &mut out, self);
-                self.out = out;
-                done?;
-            }
-            StmtKind::Continue => return Ok(Flow::Continue),
-            StmtKind::Break => return Ok(Flow::Break),
-            StmtKind::NoLoader => fail!("no loader for this environment specified"),
-        }
-        Ok(Flow::Next)
-    }
-
     /// A macro of the program, declared here.
     pub(crate) fn macro_value(&mut self, index: usize) -> Value {
         if let Some(frame) = self.frames.get_mut(self.frame) {
@@ -236,52 +168,6 @@ impl<'t> Interp<'t> {
         let flow = work(self);
         let text = std::mem::replace(&mut self.out, before);
         Ok((text, flow?))
-    }
-
-    #[inline(never)]
-    fn set_block(&mut self, set: &'t SetBlock) -> Res<Flow> {
-        self.begin(&set.scope)?;
-        let (text, flow) = self.capture(|interp| interp.inner_body(&set.body))?;
-        if flow != Flow::Next {
-            return Ok(flow);
-        }
-        self.budget.pay(text.len())?;
-        let mut value = Value::Str(text.finish());
-        if let Some(filter) = &set.filter {
-            self.captured.push(value);
-            let filtered = self.eval(filter);
-            self.captured.pop();
-            value = filtered?;
-        }
-        self.assign(&set.target, value)?;
-        Ok(Flow::Next)
-    }
-
-    #[inline(never)]
-    fn filter_block(&mut self, block: &'t FilterBlock) -> Res<Flow> {
-        self.begin(&block.scope)?;
-        let (text, flow) = self.capture(|interp| interp.inner_body(&block.body))?;
-        if flow != Flow::Next {
-            return Ok(flow);
-        }
-        self.budget.pay(text.len())?;
-        self.captured.push(Value::Str(text.finish()));
-        let filtered = self.eval(&block.filter);
-        self.captured.pop();
-        let mut out = std::mem::take(&mut self.out);
-        let done = filtered.and_then(|value| print::str_into(&value, &mut out, self));
-        self.out = out;
-        done.map(|()| Flow::Next)
-    }
-
-    #[inline(never)]
-    fn with(&mut self, with: &'t With) -> Res<Flow> {
-        self.begin(&with.scope)?;
-        for (target, expr) in &with.targets {
-            let value = self.eval(expr)?;
-            self.assign(target, value)?;
-        }
-        self.inner_body(&with.body)
     }
 
     #[inline(never)]
@@ -323,97 +209,6 @@ impl<'t> Interp<'t> {
             }
         }
         Ok(())
-    }
-}
-
-// Loops.
-impl<'t> Interp<'t> {
-    fn run_loop(&mut self, index: usize) -> Res<Flow> {
-        let program = self.program;
-        let Some(each) = program.loops.get(index) else { return Ok(Flow::Next) };
-        let iterable = self.eval(&each.iter)?;
-        let Some(function) = &each.recursive else {
-            return self.loop_over(each, index, &iterable, 0);
-        };
-        let back = self.push_frame(function.slots, self.frame)?;
-        let flow = self.loop_over(each, index, &iterable, 0);
-        self.pop_frame(back);
-        flow
-    }
-
-    fn loop_over(
-        &mut self,
-        each: &'t For,
-        index: usize,
-        iterable: &Value,
-        depth0: usize,
-    ) -> Res<Flow> {
-        self.enter()?;
-        let state = LoopState::new(iterable, (index, self.frame), depth0, self);
-        let flow = state.and_then(|state| {
-            let state = Rc::new(state);
-            let flow = self.rounds(each, &state);
-            state.finish();
-            flow
-        });
-        self.leave();
-        flow
-    }
-
-    fn rounds(&mut self, each: &'t For, state: &Rc<LoopState>) -> Res<Flow> {
-        let mut ran = false;
-        while let Some(item) = state.next(self)? {
-            ran = true;
-            self.budget.step()?;
-            if let Some(slot) = each.loop_slot {
-                self.set_slot(slot, Some(Value::Loop(Rc::clone(state))));
-            }
-            self.assign(&each.target, item)?;
-            self.begin(&each.scope)?;
-            if self.body(&each.body)? == Flow::Break {
-                break;
-            }
-        }
-        if ran {
-            return Ok(Flow::Next);
-        }
-        self.begin(&each.else_scope)?;
-        self.body(&each.otherwise)
-    }
-
-    /// Whether a loop's own condition lets an item through.
-    pub(crate) fn passes_test(&mut self, index: usize, frame: usize, item: &Value) -> Res<bool> {
-        let program = self.program;
-        let each = program.loops.get(index);
-        let Some((scope, target, test)) = each.and_then(|each| each.test.as_ref()) else {
-            return Ok(true);
-        };
-        self.budget.step()?;
-        let back = std::mem::replace(&mut self.frame, frame);
-        let done = self.begin(scope).and_then(|()| {
-            self.assign(target, item.clone())?;
-            Ok(self.eval(test)?.is_true())
-        });
-        self.frame = back;
-        done
-    }
-
-    /// `loop(iterable)` of a recursive loop.
-    pub(crate) fn recurse(&mut self, state: &LoopState, iterable: &Value) -> Res<Value> {
-        let program = self.program;
-        let each = program.loops.get(state.index);
-        let Some((each, function)) = each.and_then(|each| Some((each, each.recursive.as_ref()?)))
-        else {
-            fail!("The loop must have the 'recursive' marker to be called recursively.");
-        };
-        let parent = self.frames.get(state.frame).map_or(0, |frame| frame.parent);
-        let back = self.push_frame(function.slots, parent)?;
-        let captured =
-            self.capture(|interp| interp.loop_over(each, state.index, iterable, state.depth0 + 1));
-        self.pop_frame(back);
-        let (text, _) = captured?;
-        self.budget.pay(text.len())?;
-        Ok(Value::Str(text.finish()))
     }
 }
 

@@ -9,12 +9,15 @@
 #![warn(missing_docs)]
 
 mod args;
+mod arithmetic;
 mod ast;
 mod attributes;
 mod budget;
+mod builtins;
 mod calls;
 mod checks;
 mod error;
+mod escape;
 mod eval;
 mod filters;
 mod floats;
@@ -36,6 +39,7 @@ mod scope;
 mod select_filters;
 mod slices;
 mod sorting;
+mod statements;
 mod str_cases;
 mod str_methods;
 mod template;

@@ -1,10 +1,10 @@
 //! Filters of lists that need no order.
 
 use crate::args::{Args, count};
+use crate::arithmetic;
 use crate::ast::BinaryOp;
 use crate::error::{Res, fail};
 use crate::interp::Interp;
-use crate::ops;
 use crate::print;
 use crate::text::TextBuf;
 use crate::value::{ListKind, Value};
@@ -83,7 +83,7 @@ impl Interp<'_> {
                 Some(attribute) => self.member(item, attribute, None)?,
                 None => item,
             };
-            total = ops::binary(BinaryOp::Add, &total, &item, self)?;
+            total = arithmetic::binary(BinaryOp::Add, &total, &item, self)?;
         }
         Ok(total)
     }

@@ -1,42 +1,14 @@
-//! The state of a running loop, which templates see as `loop`.
+//! Runs loops, and what templates ask of `loop`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
 use crate::args::Args;
+use crate::ast::For;
 use crate::error::{Res, fail};
-use crate::interp::Interp;
-use crate::value::{Iter, Value};
-
-/// A running loop.
-#[derive(Debug)]
-pub(crate) struct LoopState {
-    source: Source,
-    /// The item after the current one, once somebody looked.
-    after: RefCell<Option<Value>>,
-    before: RefCell<Option<Value>>,
-    current: RefCell<Option<Value>>,
-    /// Items begun so far.
-    begun: Cell<usize>,
-    length: Cell<Option<usize>>,
-    changed: RefCell<Option<Vec<Value>>>,
-    /// Whether the items left need no test.
-    tested: Cell<bool>,
-    done: Cell<bool>,
-    pub(crate) depth0: usize,
-    /// The loop of the program, and the frame it runs in.
-    pub(crate) index: usize,
-    pub(crate) frame: usize,
-    /// Depth as a value.
-    pub(crate) depth: usize,
-}
-
-#[derive(Debug)]
-enum Source {
-    Items(RefCell<VecDeque<Value>>),
-    Generator(Rc<Iter>),
-}
+use crate::interp::{Flow, Interp};
+use crate::value::{LoopItems, LoopState, Value};
 
 impl LoopState {
     /// A loop over a value; pays for its items.
@@ -49,11 +21,11 @@ impl LoopState {
         let depth = crate::value::depth_over(std::iter::once(iterable))?;
         let tested = interp.program.loops.get(index).is_some_and(|each| each.test.is_some());
         let (source, length) = match iterable {
-            Value::Iter(iter) => (Source::Generator(Rc::clone(iter)), None),
+            Value::Iter(iter) => (LoopItems::Generator(Rc::clone(iter)), None),
             other => {
                 let items = other.items(&interp.budget)?;
                 let length = (!tested).then_some(items.len());
-                (Source::Items(RefCell::new(items.into())), length)
+                (LoopItems::Items(RefCell::new(items.into())), length)
             }
         };
         Ok(Self {
@@ -77,8 +49,8 @@ impl LoopState {
     fn pull(&self, interp: &mut Interp) -> Res<Option<Value>> {
         loop {
             let item = match &self.source {
-                Source::Items(items) => items.borrow_mut().pop_front(),
-                Source::Generator(iter) => iter.next()?,
+                LoopItems::Items(items) => items.borrow_mut().pop_front(),
+                LoopItems::Generator(iter) => iter.next()?,
             };
             let Some(item) = item else { return Ok(None) };
             if self.tested.get() || interp.passes_test(self.index, self.frame, &item)? {
@@ -121,8 +93,8 @@ impl LoopState {
         let looked = usize::from(self.after.borrow().is_some());
         let length = rest.len() + self.begun.get() + looked;
         match &self.source {
-            Source::Items(items) => *items.borrow_mut() = rest,
-            Source::Generator(iter) => *iter.items.borrow_mut() = rest,
+            LoopItems::Items(items) => *items.borrow_mut() = rest,
+            LoopItems::Generator(iter) => *iter.items.borrow_mut() = rest,
         }
         // What is left has passed the loop's condition.
         self.tested.set(true);
@@ -187,5 +159,95 @@ impl LoopState {
             *self.changed.borrow_mut() = Some(args.positional);
         }
         Ok(Value::Bool(!same))
+    }
+}
+
+impl<'t> Interp<'t> {
+    pub(crate) fn run_loop(&mut self, index: usize) -> Res<Flow> {
+        let program = self.program;
+        let Some(each) = program.loops.get(index) else { return Ok(Flow::Next) };
+        let iterable = self.eval(&each.iter)?;
+        let Some(function) = &each.recursive else {
+            return self.loop_over(each, index, &iterable, 0);
+        };
+        let back = self.push_frame(function.slots, self.frame)?;
+        let flow = self.loop_over(each, index, &iterable, 0);
+        self.pop_frame(back);
+        flow
+    }
+
+    fn loop_over(
+        &mut self,
+        each: &'t For,
+        index: usize,
+        iterable: &Value,
+        depth0: usize,
+    ) -> Res<Flow> {
+        self.enter()?;
+        let state = LoopState::new(iterable, (index, self.frame), depth0, self);
+        let flow = state.and_then(|state| {
+            let state = Rc::new(state);
+            let flow = self.rounds(each, &state);
+            state.finish();
+            flow
+        });
+        self.leave();
+        flow
+    }
+
+    fn rounds(&mut self, each: &'t For, state: &Rc<LoopState>) -> Res<Flow> {
+        let mut ran = false;
+        while let Some(item) = state.next(self)? {
+            ran = true;
+            self.budget.step()?;
+            if let Some(slot) = each.loop_slot {
+                self.set_slot(slot, Some(Value::Loop(Rc::clone(state))));
+            }
+            self.assign(&each.target, item)?;
+            self.begin(&each.scope)?;
+            if self.body(&each.body)? == Flow::Break {
+                break;
+            }
+        }
+        if ran {
+            return Ok(Flow::Next);
+        }
+        self.begin(&each.else_scope)?;
+        self.body(&each.otherwise)
+    }
+
+    /// Whether a loop's own condition lets an item through.
+    pub(crate) fn passes_test(&mut self, index: usize, frame: usize, item: &Value) -> Res<bool> {
+        let program = self.program;
+        let each = program.loops.get(index);
+        let Some((scope, target, test)) = each.and_then(|each| each.test.as_ref()) else {
+            return Ok(true);
+        };
+        self.budget.step()?;
+        let back = std::mem::replace(&mut self.frame, frame);
+        let done = self.begin(scope).and_then(|()| {
+            self.assign(target, item.clone())?;
+            Ok(self.eval(test)?.is_true())
+        });
+        self.frame = back;
+        done
+    }
+
+    /// `loop(iterable)` of a recursive loop.
+    pub(crate) fn recurse(&mut self, state: &LoopState, iterable: &Value) -> Res<Value> {
+        let program = self.program;
+        let each = program.loops.get(state.index);
+        let Some((each, function)) = each.and_then(|each| Some((each, each.recursive.as_ref()?)))
+        else {
+            fail!("The loop must have the 'recursive' marker to be called recursively.");
+        };
+        let parent = self.parent_of(state.frame);
+        let back = self.push_frame(function.slots, parent)?;
+        let captured =
+            self.capture(|interp| interp.loop_over(each, state.index, iterable, state.depth0 + 1));
+        self.pop_frame(back);
+        let (text, _) = captured?;
+        self.budget.pay(text.len())?;
+        Ok(Value::Str(text.finish()))
     }
 }

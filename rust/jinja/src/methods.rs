@@ -2,44 +2,35 @@
 
 use crate::args::Args;
 use crate::budget::Budget;
+use crate::builtins::Method;
 use crate::error::{Res, fail};
 use crate::interp::Interp;
 use crate::ops;
 use crate::value::{ListKind, Map, Value};
 
-/// A method, by its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Method(&'static str);
+/// The method of this name that a value has.
+pub(crate) fn method_of(value: &Value, name: &str) -> Option<Method> {
+    let names: &[&'static str] = match value {
+        Value::Str(_) => &STR,
+        Value::Map(_) => &DICT,
+        Value::List(list) => match list.kind {
+            ListKind::List => &["copy", "count", "index"],
+            ListKind::Tuple | ListKind::Group => &["count", "index"],
+            _ => &["isdisjoint"],
+        },
+        Value::Range(_) => &["count", "index"],
+        Value::Int(_) | Value::Bool(_) => &["bit_count", "bit_length", "conjugate"],
+        Value::Float(_) => &["conjugate", "is_integer"],
+        Value::Loop(_) => &["changed", "cycle"],
+        Value::Cycler(_) => &["next", "reset"],
+        _ => &[],
+    };
+    Method::among(names, name)
+}
 
-impl Method {
-    /// The method of this name that a value has.
-    pub(crate) fn of(value: &Value, name: &str) -> Option<Self> {
-        let names: &[&'static str] = match value {
-            Value::Str(_) => &STR,
-            Value::Map(_) => return Self::of_dict(name),
-            Value::List(list) => match list.kind {
-                ListKind::List => &["copy", "count", "index"],
-                ListKind::Tuple | ListKind::Group => &["count", "index"],
-                _ => &["isdisjoint"],
-            },
-            Value::Range(_) => &["count", "index"],
-            Value::Int(_) | Value::Bool(_) => &["bit_count", "bit_length", "conjugate"],
-            Value::Float(_) => &["conjugate", "is_integer"],
-            Value::Loop(_) => &["changed", "cycle"],
-            Value::Cycler(_) => &["next", "reset"],
-            _ => &[],
-        };
-        names.iter().find(|known| **known == name).map(|known| Self(known))
-    }
-
-    pub(crate) fn of_dict(name: &str) -> Option<Self> {
-        let names = ["copy", "fromkeys", "get", "items", "keys", "values"];
-        names.into_iter().find(|known| *known == name).map(Self)
-    }
-
-    pub(crate) fn name(self) -> &'static str {
-        self.0
-    }
+/// The method of this name that a dict has.
+pub(crate) fn method_of_dict(name: &str) -> Option<Method> {
+    Method::among(&DICT, name)
 }
 
 /// Whether the sandbox lets nobody use an attribute, since it would change the value.
@@ -182,6 +173,7 @@ pub(crate) fn pairs(map: &Map, budget: &Budget) -> Res<Vec<Value>> {
     Ok(pairs)
 }
 
+const DICT: [&str; 6] = ["copy", "fromkeys", "get", "items", "keys", "values"];
 const STR: [&str; 46] = [
     "capitalize",
     "casefold",

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::ast::{
     Args, BinaryOp, Call, CheckCall, CompareOp, Constant, Expr, ExprKind, FilterCall, Slice,
 };
-use crate::checks::Check;
-use crate::filters::Filter;
+use crate::builtins::Check;
+use crate::builtins::Filter;
 use crate::lexer::TokenKind;
 use crate::parser::{Parsed, Parser, no_args, unplaced};
 

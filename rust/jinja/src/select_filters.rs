@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::args::Args;
-use crate::checks::Check;
+use crate::builtins::Check;
+use crate::builtins::Filter;
 use crate::error::{Fault, Res, fail, shortened};
-use crate::filters::Filter;
 use crate::interp::Interp;
 use crate::value::{Undefined, Value};
 

@@ -53,7 +53,7 @@ impl Interp<'_> {
                     fail!("can't handle positional and keyword arguments at the same time");
                 }
                 // The arguments are a tuple here, never a mapping of one value.
-                return formatting::percent_of_all(&text, args.rest(), self);
+                return formatting::percent(&text, args.rest(), self);
             }
             "wordcount" => {
                 args.end()?;

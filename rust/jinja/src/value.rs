@@ -8,10 +8,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::budget::Budget;
+use crate::builtins::{Function, Method};
 use crate::error::{Fault, Res, fail, shortened};
-use crate::functions::Function;
-use crate::loops::LoopState;
-use crate::methods::Method;
 use crate::text::{Source, Text};
 
 /// A value.
@@ -116,6 +114,35 @@ pub(crate) struct Cycler {
 pub(crate) struct Joiner {
     pub(crate) separator: Value,
     pub(crate) used: Cell<bool>,
+}
+
+/// A running loop, which templates see as `loop`.
+#[derive(Debug)]
+pub(crate) struct LoopState {
+    pub(crate) source: LoopItems,
+    /// The item after the current one, once somebody looked.
+    pub(crate) after: RefCell<Option<Value>>,
+    pub(crate) before: RefCell<Option<Value>>,
+    pub(crate) current: RefCell<Option<Value>>,
+    /// Items begun so far.
+    pub(crate) begun: Cell<usize>,
+    pub(crate) length: Cell<Option<usize>>,
+    pub(crate) changed: RefCell<Option<Vec<Value>>>,
+    /// Whether the items left need no test.
+    pub(crate) tested: Cell<bool>,
+    pub(crate) done: Cell<bool>,
+    pub(crate) depth0: usize,
+    /// The loop of the program, and the frame it runs in.
+    pub(crate) index: usize,
+    pub(crate) frame: usize,
+    /// Depth as a value.
+    pub(crate) depth: usize,
+}
+
+#[derive(Debug)]
+pub(crate) enum LoopItems {
+    Items(RefCell<VecDeque<Value>>),
+    Generator(Rc<Iter>),
 }
 
 impl Range {

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::checkpoint::{Json, read};
 use crate::config::Fields;
 use crate::error::ModelError;
 use crate::gguf::GgufMetadata;
+use crate::json_file::{Json, read};
 
 /// Chat templates by name. A checkpoint with one template calls it `default`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -12,6 +12,8 @@ mod dequantise;
 mod error;
 mod generation;
 mod gguf;
+mod json_file;
+mod open;
 mod pooling;
 mod rope;
 mod safetensors;
@@ -20,11 +22,12 @@ mod spec;
 mod weights;
 
 pub use chat_templates::ChatTemplates;
-pub use checkpoint::{Checkpoint, TokenizerFiles, VocabularyFile, open};
+pub use checkpoint::{Checkpoint, TokenizerFiles, VocabularyFile};
 pub use dequantise::dequantise;
 pub use error::ModelError;
 pub use generation::GenerationDefaults;
 pub use gguf::GgufMetadata;
+pub use open::open;
 pub use pooling::{EmbeddingDefaults, PoolingKind};
 pub use rope::RopeTables;
 pub use spec::{

@@ -7,9 +7,9 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::checkpoint::Json;
 use crate::config::Fields;
 use crate::error::ModelError;
+use crate::json_file::Json;
 
 /// How a checkpoint makes embeddings where the request says nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -270,6 +270,9 @@ impl AddedToken {
     }
 }
 
+/// Published added tokens have at most some 60 bytes.
+pub(crate) const MAX_ADDED_BYTES: usize = 256;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,6 +8,7 @@
 
 mod added;
 mod answer;
+mod answer_piece;
 mod bad_words;
 mod base64;
 mod byte_level;
@@ -30,10 +31,12 @@ mod stop;
 mod tekken;
 mod token_table;
 mod tokenizer;
+mod tokenizer_files;
 mod tools;
 mod words;
 
-pub use answer::{AnswerParser, AnswerPiece, AnswerRules, CallPlace, ToolRules};
+pub use answer::{AnswerParser, AnswerRules};
+pub use answer_piece::AnswerPiece;
 pub use bad_words::{AnswerText, BadWords, BadWordsFactory, BadWordsState};
 pub use chat::{ChatInput, ChatTemplate, render_template};
 pub use detokenizer::Detokenizer;
@@ -48,4 +51,4 @@ pub use reasoning::{ReasoningStart, ReasoningTags};
 pub use rendered::RenderedPrompt;
 pub use stop::StopMatcher;
 pub use tokenizer::Tokenizer;
-pub use tools::{CallIds, ToolFormat, ToolGrammar, ToolSpec};
+pub use tools::{CallIds, CallPlace, ToolFormat, ToolGrammar, ToolRules, ToolSpec};

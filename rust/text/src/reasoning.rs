@@ -1,7 +1,7 @@
 //! [7] Splits an answer into reasoning and content at the markers that a model's template names.
 //! Engine thread; comes after the stop matcher and before the tool parser.
 
-use crate::answer::Pieces;
+use crate::answer_piece::Pieces;
 use crate::marker::MarkerFilter;
 
 /// The markers around a model's reasoning.

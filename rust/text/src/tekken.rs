@@ -6,10 +6,10 @@ use std::collections::HashMap;
 use serde::Deserialize;
 
 use crate::TextError;
-use crate::added::AddedToken;
-use crate::hf::{MAX_ADDED_BYTES, MAX_VOCAB};
+use crate::added::{AddedToken, MAX_ADDED_BYTES};
+
 use crate::merge::{Merge, MergeTable};
-use crate::token_table::{TokenEntry, TokenTable};
+use crate::token_table::{MAX_VOCAB, TokenEntry, TokenTable};
 use crate::tokenizer::{Encoder, Tokenizer, TokenizerParts};
 use crate::words::splitter::Splitter;
 use crate::words::{WordEncoder, WordParts};

@@ -74,3 +74,6 @@ impl TokenTable {
         self.ids.get(name).copied()
     }
 }
+
+/// Ids above this are refused: a table of this size is the largest that a broken file can ask for.
+pub(crate) const MAX_VOCAB: u32 = 4 << 20;

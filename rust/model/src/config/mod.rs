@@ -5,6 +5,7 @@
 mod family;
 mod fields;
 mod known;
+pub(crate) mod limits;
 mod rope;
 mod windows;
 
@@ -18,17 +19,6 @@ use crate::{
     Activation, AttentionSpec, EmbedsOnly, FeedForwardSpec, LayerSpec, ModelSpec, MoeSpec,
     NormSpec, WeightType,
 };
-
-/// Limits of sizes, so that products fit and loops end. The largest published models stay far below.
-pub(crate) mod limits {
-    pub(crate) const LAYERS: u32 = 1024;
-    pub(crate) const WIDTH: u32 = 1 << 20;
-    pub(crate) const HEADS: u32 = 4096;
-    pub(crate) const HEAD_DIM: u32 = 1024;
-    pub(crate) const VOCABULARY: u32 = 1 << 24;
-    pub(crate) const POSITIONS: u32 = 1 << 28;
-    pub(crate) const EXPERTS: u32 = 1024;
-}
 
 /// Reads the fields of a config.json.
 pub(crate) fn model_spec(

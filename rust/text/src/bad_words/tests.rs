@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::answer::{AnswerParser, AnswerPiece, AnswerRules};
+use crate::answer::{AnswerParser, AnswerRules};
+use crate::answer_piece::AnswerPiece;
 use crate::grammar::Reasoned;
 use crate::reasoning::{ReasoningStart, ReasoningTags};
 use crate::{Detokenizer, TextError, Tokenizer};

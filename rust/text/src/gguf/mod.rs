@@ -5,11 +5,11 @@ mod pre;
 use std::collections::HashMap;
 
 use crate::TextError;
-use crate::added::AddedToken;
+use crate::added::{AddedToken, MAX_ADDED_BYTES};
 use crate::byte_level::bytes_of_token;
-use crate::hf::{MAX_ADDED_BYTES, MAX_VOCAB, Model, fallback_byte};
+use crate::hf::{Model, fallback_byte};
 use crate::sentencepiece::{Pieces, SentencePieceEncoder};
-use crate::token_table::{TokenEntry, TokenTable};
+use crate::token_table::{MAX_VOCAB, TokenEntry, TokenTable};
 use crate::tokenizer::{Encoder, Tokenizer, TokenizerParts};
 use crate::words::{Recipe, WordEncoder};
 use pre::Cut;

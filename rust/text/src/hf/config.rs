@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use super::files::{TOKENIZER_CONFIG, TOKENIZER_JSON};
 use super::parts::TokenFlags;
 use super::post_processor::Framing;
-use super::{TOKENIZER_CONFIG, TOKENIZER_JSON};
 use crate::TextError;
 use crate::token_table::TokenTable;
 

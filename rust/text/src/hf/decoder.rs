@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::TOKENIZER_JSON;
+use super::files::TOKENIZER_JSON;
 use crate::TextError;
 use crate::byte_level::bytes_of_token;
 

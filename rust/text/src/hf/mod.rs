@@ -3,6 +3,7 @@
 
 mod config;
 mod decoder;
+mod files;
 pub(crate) mod parts;
 mod post_processor;
 
@@ -11,29 +12,23 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 use crate::TextError;
-use crate::added::{AddedToken, TokenKind};
+use crate::added::{AddedToken, MAX_ADDED_BYTES, TokenKind};
 use crate::error::excerpt;
 use crate::pipeline::{Normalizer, Pipeline};
 use crate::sentencepiece::{Prefix, SentencePieceEncoder};
-use crate::token_table::{TokenEntry, TokenTable};
+use crate::token_table::{MAX_VOCAB, TokenEntry, TokenTable};
 use crate::tokenizer::{Encoder, Tokenizer, TokenizerParts};
 use crate::words::{Recipe, WordEncoder};
 pub(crate) use config::TokenizerConfig;
 use decoder::TokenDecoder;
 pub(crate) use decoder::fallback_byte;
+pub(crate) use files::{TOKENIZER_CONFIG, TOKENIZER_JSON};
 pub(crate) use parts::Model;
 use parts::TokenizerJson;
 pub(crate) use post_processor::Framing;
 
-pub(crate) const TOKENIZER_JSON: &str = "tokenizer.json";
-pub(crate) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
-
-/// Ids above this are refused: a table of this size is the largest that a broken file can ask for.
-pub(crate) const MAX_VOCAB: u32 = 4 << 20;
 /// How many ids may be without a token, beyond as many as there are tokens.
 const FREE_HOLES: u32 = 1 << 16;
-/// Published added tokens have at most some 60 bytes.
-pub(crate) const MAX_ADDED_BYTES: usize = 256;
 /// What all tokens together may add to a text. Published vocabularies have some 2 MB.
 const MAX_TABLE_BYTES: usize = 64 << 20;
 

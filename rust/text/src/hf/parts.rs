@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::TOKENIZER_JSON;
+use super::files::TOKENIZER_JSON;
 use crate::TextError;
 use crate::error::excerpt;
 use crate::merge::{Merge, MergeTable};

@@ -2,47 +2,24 @@
 //! on any thread. Ids are those of the sentencepiece library. Hostile input: what is not understood is
 //! refused by name.
 
+mod encoder;
 mod normalizer;
 mod proto;
 mod unigram;
+mod user_defined;
 
 use crate::TextError;
-use crate::added::{AddedMatcher, AddedToken, Part};
-use crate::hf::{Framing, MAX_ADDED_BYTES, MAX_VOCAB, TokenizerConfig, fallback_byte};
+use crate::added::{AddedToken, MAX_ADDED_BYTES};
+use crate::hf::{Framing, TokenizerConfig, fallback_byte};
 use crate::sentencepiece::{Pieces, SentencePieceEncoder};
-use crate::token_table::{TokenEntry, TokenTable};
+use crate::token_table::{MAX_VOCAB, TokenEntry, TokenTable};
 use crate::tokenizer::{Encoder, Tokenizer, TokenizerParts};
+use encoder::Cutter;
+pub(crate) use encoder::SpmEncoder;
 use normalizer::Normalizer;
 use proto::{FILE, Model, Piece};
 use unigram::Unigram;
-
-/// Encodes as a SentencePiece model does.
-pub(crate) struct SpmEncoder {
-    normalizer: Normalizer,
-    model: Cutter,
-    symbols: UserDefined,
-    unknown: u32,
-    /// The tokens of bytes, for characters that no piece has.
-    bytes: Option<Box<[u32; 256]>>,
-    /// Whether the first text alone gets a space before it, and no text after a special token.
-    prefix_once: bool,
-}
-
-enum Cutter {
-    Bpe(Box<SentencePieceEncoder>),
-    Unigram(Box<Unigram>),
-}
-
-/// Pieces that are found in the text before anything else.
-#[derive(Debug)]
-pub(crate) struct UserDefined(AddedMatcher);
-
-impl UserDefined {
-    /// The symbol at the beginning of `text`: its id and its length.
-    fn first(&self, text: &str) -> Option<(u32, usize)> {
-        self.0.token_at_start(text)
-    }
-}
+use user_defined::UserDefined;
 
 /// Builds a tokenizer from tokenizer.model, with tokenizer_config.json where the folder has one.
 pub(crate) fn tokenizer(bytes: &[u8], config: Option<&[u8]>) -> Result<Tokenizer, TextError> {
@@ -67,7 +44,7 @@ pub(crate) fn tokenizer(bytes: &[u8], config: Option<&[u8]>) -> Result<Tokenizer
     let bytes = byte_tokens(&model)?;
     let encoder = SpmEncoder {
         model: cutter(&model, bytes.as_deref())?,
-        symbols: UserDefined(AddedMatcher::new(of_kind(&model, USER_DEFINED, false))),
+        symbols: UserDefined::new(of_kind(&model, USER_DEFINED, false)),
         unknown: own(trainer.unk_id).ok_or_else(|| TextError::load(FILE, "no unknown token"))?,
         bytes,
         prefix_once: config.legacy == Some(false),
@@ -240,72 +217,6 @@ fn entries(model: &Model, added: &[AddedToken]) -> Result<Vec<Option<TokenEntry>
         });
     }
     Ok(entries)
-}
-
-impl SpmEncoder {
-    /// Appends the ids of `text`, which follows a special token or, if `first`, nothing.
-    ///
-    /// # Errors
-    /// `TextError::Encode` if the normaliser makes the text much longer.
-    pub(crate) fn encode(
-        &self,
-        text: &str,
-        first: bool,
-        out: &mut Vec<u32>,
-    ) -> Result<(), TextError> {
-        let text = self.normalizer.apply(text, first || !self.prefix_once, &self.symbols)?;
-        match &self.model {
-            Cutter::Unigram(model) => {
-                let mut after_unknown = false;
-                model.cut(&text, |id, piece| {
-                    after_unknown = self.push(id, piece, after_unknown, out);
-                });
-            }
-            Cutter::Bpe(model) => {
-                self.symbols.0.split(&text, &|_, _, _| true, &mut |part| {
-                    match part {
-                        Part::Token(id) => out.push(id),
-                        Part::Text(text) => {
-                            let start = out.len();
-                            model.encode(text, false, out);
-                            self.join_unknown(out, start);
-                        }
-                    }
-                    Ok::<(), TextError>(())
-                })?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Several unknown tokens in a row are one.
-    fn join_unknown(&self, ids: &mut Vec<u32>, start: usize) {
-        let mut after_unknown = false;
-        let mut at = 0;
-        ids.retain(|id| {
-            let is_unknown = at >= start && *id == self.unknown;
-            let kept = !(is_unknown && after_unknown);
-            (at, after_unknown) = (at + 1, is_unknown);
-            kept
-        });
-    }
-
-    /// Appends a piece; an unknown one as its bytes, or once for several. Returns whether it was unknown.
-    fn push(&self, id: u32, text: &str, after_unknown: bool, out: &mut Vec<u32>) -> bool {
-        let is_unknown = id == self.unknown;
-        match &self.bytes {
-            Some(ids) if is_unknown => out.extend(text.bytes().map(|byte| ids[usize::from(byte)])),
-            _ if is_unknown && after_unknown => {}
-            _ => out.push(id),
-        }
-        is_unknown
-    }
-}
-
-impl std::fmt::Debug for SpmEncoder {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("SpmEncoder").field("normalizer", &self.normalizer).finish_non_exhaustive()
-    }
 }
 
 /// `TrainerSpec.ModelType`

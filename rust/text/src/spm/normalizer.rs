@@ -1,7 +1,7 @@
 //! [2] SentencePiece's own normalisation: rules by longest match, spaces as `▁`. Any thread.
 
-use super::UserDefined;
 use super::proto::{FILE, NormalizerSpec};
+use super::user_defined::UserDefined;
 use crate::TextError;
 use crate::pipeline::CharsMap;
 

@@ -1,7 +1,7 @@
 //! [7] Reads one JSON object that is a tool call, character by character: the name once its arguments have begun as
 //! an object, then the arguments' JSON text as it comes. Arguments that are no object make no call; null is none.
 
-use crate::answer::Pieces;
+use crate::answer_piece::Pieces;
 
 /// A call while it is read.
 #[derive(Clone, Debug)]

@@ -5,8 +5,10 @@ mod call;
 mod format;
 mod grammar;
 mod parser;
+mod rules;
 
 pub use format::ToolFormat;
 pub use grammar::{ToolGrammar, ToolSpec};
 pub use parser::CallIds;
 pub(crate) use parser::ToolParser;
+pub use rules::{CallPlace, ToolRules};

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::ToolFormat;
 use super::call::{CallReader, CallStep, Reads, is_space};
-use crate::answer::{CallPlace, Pieces, ToolRules};
+use super::rules::{CallPlace, ToolRules};
+use crate::answer_piece::Pieces;
 use crate::marker::MarkerFilter;
 
 /// Makes ids of calls that no other request has, given a seed that no other request has.

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::path::Path;
-use super::plain::{Node, Rewriter, is_any, is_never};
+use super::rewriter::{Node, Rewriter, is_any, is_never};
 use super::strings::count;
 
 /// Takes a keyword that stands for itself; false if it is none about arrays.

@@ -8,11 +8,15 @@ mod path;
 mod patterns;
 mod plain;
 mod references;
+mod rewriter;
 mod strings;
 
 use serde_json::{Value, json};
 
-use self::plain::{LAYOUT_KEY, TYPES, plain};
+use self::path::kind_of;
+use self::patterns::check_pattern;
+use self::plain::plain;
+use self::rewriter::{LAYOUT_KEY, TYPES};
 use super::bounds::{MAX_SCHEMA_DEPTH, MAX_SCHEMA_VALUES};
 
 /// A Lark rule body that matches JSON of the schema. White space between tokens is at most one space
@@ -122,29 +126,6 @@ fn check_form(schema: &Value) -> Result<(), String> {
         .try_for_each(check_form)
 }
 
-/// Whether a regex is one. Other dialects have look-around and back references, which may pass where nothing is
-/// made from it.
-fn check_pattern(pattern: &str, is_unused: bool) -> Result<(), String> {
-    use regex_syntax::ast::ErrorKind;
-    match regex_syntax::ast::parse::Parser::new().parse(pattern) {
-        Ok(_) => Ok(()),
-        Err(error) => match error.kind() {
-            ErrorKind::UnsupportedLookAround | ErrorKind::UnsupportedBackreference if is_unused => {
-                Ok(())
-            }
-            ErrorKind::UnsupportedLookAround => {
-                Err("look-around, as (?=, (?!, (?<= and (?<!, cannot be \
-                 enforced, except (?= directly behind a ^ at the beginning"
-                    .into())
-            }
-            ErrorKind::UnsupportedBackreference => {
-                Err("back references, as \\1, cannot be enforced".into())
-            }
-            kind => Err(format!("invalid regex: {kind}")),
-        },
-    }
-}
-
 /// Bounds what everything else recurses over.
 fn check_size(value: &Value, depth: usize, num_values: &mut usize) -> Result<(), String> {
     *num_values += 1;
@@ -162,17 +143,6 @@ fn check_size(value: &Value, depth: usize, num_values: &mut usize) -> Result<(),
             fields.values().try_for_each(|field| check_size(field, depth + 1, num_values))
         }
         _ => Ok(()),
-    }
-}
-
-fn kind_of(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
     }
 }
 

@@ -3,7 +3,7 @@
 use serde_json::{Number, Value};
 
 use super::path::Path;
-use super::plain::Node;
+use super::rewriter::Node;
 use crate::grammar::bounds::{MAX_BOUND, MAX_DIVISOR};
 
 /// Takes a keyword; false if it is not one about numbers.

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::path::Path;
-use super::plain::{ANNOTATIONS, Node, Rewriter, is_any, is_never};
+use super::rewriter::{ANNOTATIONS, Node, Rewriter, is_any, is_never};
 use super::strings::{self, count};
 use crate::grammar::bounds::{MAX_COUNTED_PROPERTIES, MAX_PROPERTIES};
 

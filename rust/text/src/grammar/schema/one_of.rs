@@ -3,8 +3,8 @@
 use serde_json::{Map, Value};
 
 use super::path::Path;
-use super::plain::{TYPES, is_never};
 use super::references::References;
+use super::rewriter::{TYPES, is_never};
 
 /// Makes sure that no value can match two options.
 ///

@@ -85,8 +85,20 @@ pub(super) fn shown(value: &Value) -> String {
     let is_short = !value.is_array() && !value.is_object()
         || value.as_array().is_some_and(Vec::is_empty)
         || value.as_object().is_some_and(serde_json::Map::is_empty);
-    let text = if is_short { value.to_string() } else { super::kind_of(value).to_owned() };
+    let text = if is_short { value.to_string() } else { kind_of(value).to_owned() };
     text.chars().take(MAX_NAME_CHARS).collect()
+}
+
+/// What kind of JSON value it is, with its article.
+pub(super) fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
 }
 
 const MAX_NAME_CHARS: usize = 64;

@@ -67,6 +67,29 @@ const KNOWN: [(&str, &str); 2] = [
     (r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$", r"^[+\-]?([0-9]+\.?[0-9]*|\.[0-9]+)$"),
 ];
 
+/// Whether a regex is one. Other dialects have look-around and back references, which may pass where nothing is
+/// made from it.
+pub(super) fn check_pattern(pattern: &str, is_unused: bool) -> Result<(), String> {
+    use regex_syntax::ast::ErrorKind;
+    match regex_syntax::ast::parse::Parser::new().parse(pattern) {
+        Ok(_) => Ok(()),
+        Err(error) => match error.kind() {
+            ErrorKind::UnsupportedLookAround | ErrorKind::UnsupportedBackreference if is_unused => {
+                Ok(())
+            }
+            ErrorKind::UnsupportedLookAround => {
+                Err("look-around, as (?=, (?!, (?<= and (?<!, cannot be \
+                 enforced, except (?= directly behind a ^ at the beginning"
+                    .into())
+            }
+            ErrorKind::UnsupportedBackreference => {
+                Err("back references, as \\1, cannot be enforced".into())
+            }
+            kind => Err(format!("invalid regex: {kind}")),
+        },
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::path::{Path, shown};
-use super::plain::Node;
-use super::{check_pattern, patterns};
+use super::patterns::{self, check_pattern};
+use super::rewriter::Node;
 use crate::grammar::bounds::{MAX_REGEX_BYTES, MAX_REPEAT};
 
 /// Takes a keyword; false if it is not one about strings.

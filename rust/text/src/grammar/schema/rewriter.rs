@@ -1,0 +1,113 @@
+//! What is known while one schema is rewritten, shared by the files of its keywords.
+
+use serde_json::{Map, Value};
+
+use super::path::{Path, shown};
+use super::references::References;
+
+/// Rewrites a schema with everything below it; `plain.rs` has its methods.
+pub(super) struct Rewriter<'a> {
+    pub(super) references: References<'a>,
+}
+
+/// One object of a schema on its way.
+pub(super) struct Node<'a, 'p> {
+    /// As given.
+    pub(super) given: &'a Map<String, Value>,
+    pub(super) path: &'p Path<'p>,
+    /// As rewritten so far.
+    pub(super) out: Map<String, Value>,
+    /// Schemas that must hold too.
+    pub(super) also: Vec<Value>,
+    /// Nothing can match it.
+    pub(super) is_never: bool,
+}
+
+impl<'a> Node<'a, '_> {
+    /// The keyword, unless it is absent.
+    pub(super) fn get(&self, key: &str) -> Option<&'a Value> {
+        self.given.get(key)
+    }
+
+    /// Whether a value of the JSON type `name` may match, as far as `type` says.
+    pub(super) fn may_be(&self, name: &str) -> bool {
+        match self.given.get("type") {
+            Some(Value::String(only)) => only == name,
+            Some(Value::Array(names)) => names.iter().any(|each| each == name),
+            _ => true,
+        }
+    }
+
+    /// Whether another keyword of this object may look at the same value: then what is *unevaluated* depends on it.
+    pub(super) fn has_applicator(&self) -> bool {
+        IN_PLACE.iter().any(|key| self.given.contains_key(*key))
+    }
+
+    pub(super) fn refuse(&self, key: &str, what: &str) -> String {
+        let given = self.get(key).map(shown).unwrap_or_default();
+        self.path.key(key).refuse(format_args!("{given} cannot be enforced; {what}"))
+    }
+}
+
+/// Whether every value matches, as far as can be seen at once.
+pub(super) fn is_any(schema: &Value) -> bool {
+    match schema {
+        Value::Bool(all) => *all,
+        Value::Object(fields) => fields.iter().all(|(key, value)| match key.as_str() {
+            "not" => is_never(value),
+            key => ANNOTATIONS.contains(&key),
+        }),
+        _ => false,
+    }
+}
+
+/// Whether no value matches, as far as can be seen at once.
+pub(super) fn is_never(schema: &Value) -> bool {
+    match schema {
+        Value::Bool(all) => !*all,
+        Value::Object(fields) => fields.get("not").is_some_and(is_any),
+        _ => false,
+    }
+}
+
+/// Keywords that say nothing about which values match.
+pub(super) const ANNOTATIONS: [&str; 21] = [
+    "$anchor",
+    "$comment",
+    "$defs",
+    "$dynamicAnchor",
+    "$id",
+    "$recursiveAnchor",
+    "$schema",
+    "$vocabulary",
+    "contentEncoding",
+    "contentMediaType",
+    "contentSchema",
+    "default",
+    "definitions",
+    "deprecated",
+    "description",
+    "examples",
+    "id",
+    "readOnly",
+    "title",
+    "writeOnly",
+    "discriminator",
+];
+/// Keywords that apply further schemas to the same value.
+const IN_PLACE: [&str; 9] = [
+    "$ref",
+    "$dynamicRef",
+    "$recursiveRef",
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "not",
+    "if",
+    "dependentSchemas",
+];
+/// What `type` may be.
+pub(super) const TYPES: [&str; 7] =
+    ["array", "boolean", "integer", "null", "number", "object", "string"];
+/// llguidance's keyword for the layout of what comes out.
+pub(super) const LAYOUT_KEY: &str = "x-guidance";

@@ -1,0 +1,30 @@
+//! What a request allows about tool calls.
+
+use std::sync::Arc;
+
+use super::ToolFormat;
+
+/// Which tool calls are looked for.
+#[derive(Clone, Debug)]
+pub struct ToolRules {
+    /// How the model spells calls.
+    pub format: ToolFormat,
+    /// The functions that the request declared.
+    pub names: Arc<[String]>,
+    /// Whether one answer may have several calls.
+    pub parallel: bool,
+    /// What there may be besides calls.
+    pub place: CallPlace,
+}
+
+/// Where calls stand in an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallPlace {
+    /// Anywhere in a text.
+    InText,
+    /// A grammar lets nothing else through: a call that is cut before its name is nothing.
+    Alone,
+    /// A grammar lets calls through, or JSON: what begins as no call has none, whatever its strings
+    /// look like.
+    OrJson,
+}
