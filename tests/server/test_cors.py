@@ -124,6 +124,9 @@ def test_without_the_flag_nothing_is_said_of_origins(sim):
         ('["*"]', ("*",)),
         ("*", ("*",)),
         ("", ()),
+        ("http://[0:0:0:0:0:0:0:1]:3000", ("http://[::1]:3000",)),
+        ("http://127.0.0.1:65535, http://a_b.:1", ("http://127.0.0.1:65535", "http://a_b.:1")),
+        ("chrome-extension://abcdef", ("chrome-extension://abcdef",)),
     ],
 )
 def test_forms_of_the_flag(text, origins):
@@ -135,11 +138,19 @@ def test_forms_of_the_flag(text, origins):
     [
         *("https://a.example/", "a.example", "*, https://a.example", "null", "https://a b"),
         *("https://*.a.example", "https://a.example:99999999", "[1]", "[", '{"a": 1}'),
+        *("http://a:99999", "http://a:65536", "http://a:0", "http://a:", "http://a:1/"),
+        *("http://a/path", "http://a?x", "http://a#x", "http://u@a", "http://", "//a"),
+        *("http://a*.example", "http://a.*:80", "http://*", "http://a..b", "http://.a"),
+        *("http://::1", "http://[::1", "http://[]", "http://[1::2::3]", "http://[12345::]"),
+        *("http://[fe80::1%25eth0]", "http://1.2.3", "http://1.2.3.256", "http://0x7f.1"),
+        *("http://" + "a" * 64, "http://" + "a." * 127 + "a", "http://b\u00fccher.example"),
     ],
 )
 def test_what_is_no_origin_is_named(text):
-    with pytest.raises(ConfigError, match=r"^allowed_origins: "):
+    with pytest.raises(ConfigError, match=r"^allowed_origins: ") as caught:
         Settings(model="x", allowed_origins=text)
+    if "://" in text:
+        assert repr(text[:200]) in str(caught.value) or "`*`" in str(caught.value)
 
 
 def test_the_settings_file_has_a_list(tmp_path):
