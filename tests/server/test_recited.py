@@ -95,6 +95,41 @@ def test_log_probs_keep_the_bytes_of_a_character_that_was_cut(worker, recital):
     assert cuts, "the point of it"
 
 
+@pytest.mark.parametrize("cue", ["\1", "\3"])
+def test_token_ids_that_end_inside_a_character_are_continued_with_the_whole_one(
+    worker, recital, recital_folder, cue
+):
+    pieces = recital.pieces[cue]
+    cut, broken = 0, 0
+    with ingle.Engine(str(recital_folder), device="cpu") as engine:
+        for count in range(1, len(pieces)):
+            prompt = [recital.id(piece) for piece in pieces[:count]]
+            told, rest = b"".join(pieces[:count]), b"".join(pieces[count:])
+            unfinished = told.decode(errors="replace") != shown_text(told)
+            # What the client has been shown, and the answer, are the whole text: no character is
+            # lost or twice. Bytes of the prompt that become no character are not the answer's.
+            whole = (told + rest).decode(errors="replace")
+            answer = whole.removeprefix(shown_text(told))
+            assert whole != answer
+            if unfinished and answer.startswith("\ufffd"):
+                broken += 1
+                answer = answer.removeprefix("\ufffd")
+            cut += unfinished
+            assert text_of(worker.complete, prompt, max_tokens=200) == answer
+            echoed = text_of(worker.complete, prompt, max_tokens=200, echo=True)
+            assert echoed == whole
+            params = ingle.SamplingParams(max_tokens=200, temperature=0)
+            [output] = engine.generate([prompt], params)
+            assert output.outputs[0].text == answer
+    assert cut >= 2
+    assert bool(broken) == (cue == "\3")
+
+
+def test_an_echo_alone_shows_that_its_last_character_is_cut(worker, recital):
+    prompt = [recital.id(piece) for piece in (b"x", b"\xf0", b"\x9f")]
+    assert text_of(worker.complete, prompt, max_tokens=0, echo=True) == "x\ufffd"
+
+
 def test_responses_and_the_python_api_drop_a_character_that_was_cut(
     worker, recital, recital_folder
 ):

@@ -97,6 +97,11 @@ impl Choice {
         }
     }
 
+    /// Says what stands before the answer; `is_shown` in front of it.
+    pub(crate) fn follow(&mut self, prompt: &[TokenId], is_shown: bool) {
+        self.detokenizer.take_over(prompt.iter().map(|id| id.0), is_shown);
+    }
+
     /// Splits the answer into reasoning, content and tool calls. `markers`: special tokens that stay
     /// in the text for that.
     pub(crate) fn split(&mut self, rules: &AnswerRules, id_seed: u64, markers: &[u32]) {

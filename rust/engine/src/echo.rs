@@ -16,7 +16,8 @@ pub(crate) struct Echo {
     pub(crate) offsets: Vec<u32>,
 }
 
-/// The prompt's text in front of the answer, and where each of its tokens starts.
+/// The prompt's text in front of the answer, and where each of its tokens starts. A character that the
+/// prompt leaves unfinished is the answer's, if there is one (`Detokenizer::take_over`).
 pub(crate) fn echo(
     request: &GenerationRequest,
     served: &Served,
@@ -41,7 +42,9 @@ pub(crate) fn echo(
         }
         detokenizer.push(id.0, &mut decoded);
     }
-    detokenizer.finish(&mut decoded);
+    if request.max_tokens == Some(0) {
+        detokenizer.finish(&mut decoded);
+    }
     // The client's own text where nothing was cut off; tokenizers may have normalised it.
     let whole = request.truncate_prompt_tokens.is_none();
     let text = match text {

@@ -209,6 +209,9 @@ impl<'a> Common<'a> {
                 &self.served.tokenizer,
                 &echo.text,
             );
+            if input.token_ids.is_some() {
+                choice.follow(&ids, self.request.output.echo);
+            }
             if self.prompt_logs.echoed.is_some() {
                 choice.push_prompt(&[LogEntry::first(ids[0].0)]);
             }

@@ -15,6 +15,8 @@ pub struct Detokenizer {
     /// Whether the next byte, if it is a space, is the one that SentencePiece put before the text.
     strip_space: bool,
     utf8: Utf8Stream,
+    /// Whether the bytes held back are of a prompt that is not shown.
+    holds_prompt: bool,
 }
 
 impl Detokenizer {
@@ -28,6 +30,7 @@ impl Detokenizer {
             kept: Vec::new(),
             strip_space,
             utf8: Utf8Stream::default(),
+            holds_prompt: false,
         }
     }
 
@@ -35,6 +38,21 @@ impl Detokenizer {
     /// leading space is kept, so that prompt and completion join without gluing words.
     pub fn continuing(tokenizer: Arc<Tokenizer>, skip_special_tokens: bool) -> Self {
         Self { strip_space: false, ..Self::new(tokenizer, skip_special_tokens) }
+    }
+
+    /// Takes over the beginning of a character with which the prompt ends (token ids can): the answer
+    /// then begins with the whole character. If the answer does not go on with it, a prompt that
+    /// `is_shown` in front of the answer has U+FFFD there, and another one nothing.
+    pub fn take_over(&mut self, prompt: impl DoubleEndedIterator<Item = u32>, is_shown: bool) {
+        let mut tail = Vec::new();
+        for id in prompt.rev().take(MOST_HELD) {
+            match self.tokenizer.token_bytes(id) {
+                Some(bytes) if !self.tokenizer.is_special(id) => tail.splice(..0, bytes.to_vec()),
+                _ => break,
+            };
+        }
+        self.utf8.held = unfinished(&tail).to_vec();
+        self.holds_prompt = !is_shown && !self.utf8.held.is_empty();
     }
 
     /// Keeps the text of these special tokens: the markers of tool calls and reasoning.
@@ -54,11 +72,15 @@ impl Detokenizer {
             self.strip_space = false;
             bytes = bytes.strip_prefix(b" ").unwrap_or(bytes);
         }
+        if let (true, Some(next)) = (self.holds_prompt, bytes.first()) {
+            self.holds_prompt = false;
+            self.utf8.drop_unless_continued_by(*next);
+        }
         self.utf8.push(bytes, out);
     }
 
-    /// Appends what was held back as U+FFFD: for a text that is shown whole, such as an echoed prompt.
-    /// An answer that ends inside a character drops these bytes instead.
+    /// Appends what was held back as U+FFFD: for a text that is shown whole, such as a prompt without an
+    /// answer. An answer that ends inside a character drops these bytes instead.
     pub fn finish(&mut self, out: &mut String) {
         self.utf8.finish(out);
     }
@@ -88,7 +110,28 @@ impl Utf8Stream {
         out.push_str(&String::from_utf8_lossy(&self.held));
         self.held.clear();
     }
+
+    fn drop_unless_continued_by(&mut self, next: u8) {
+        self.held.push(next);
+        let is_broken = std::str::from_utf8(&self.held).is_err_and(|e| e.error_len().is_some());
+        self.held.pop();
+        if is_broken {
+            self.held.clear();
+        }
+    }
 }
+
+/// The end of `bytes` that is the beginning of a character.
+fn unfinished(bytes: &[u8]) -> &[u8] {
+    let last = &bytes[bytes.len().saturating_sub(MOST_HELD)..];
+    let is_unfinished = |tail: &&[u8]| {
+        std::str::from_utf8(tail).is_err_and(|e| e.valid_up_to() == 0 && e.error_len().is_none())
+    };
+    (0..last.len()).map(|start| &last[start..]).find(is_unfinished).unwrap_or_default()
+}
+
+/// Bytes of a character without its last one.
+const MOST_HELD: usize = 3;
 
 /// Appends the characters that `bytes` settle and returns the unsettled rest.
 fn take_certain<'b>(mut bytes: &'b [u8], out: &mut String) -> &'b [u8] {
@@ -150,6 +193,24 @@ mod tests {
             Just(0xF4),
             any::<u8>(),
         ]
+    }
+
+    #[test]
+    fn test_what_a_text_ends_inside_of_is_found() {
+        for (bytes, tail) in [
+            (&b""[..], &b""[..]),
+            (b"a\xC3", b"\xC3"),
+            (b"a\xC3\xA4", b""),
+            (b"\xE2\x82", b"\xE2\x82"),
+            (b"\xF0\x9F\x92", b"\xF0\x9F\x92"),
+            (b"\xF0\x9F\x92\xA9", b""),
+            (b"\xF0\x9F\x92\xA9\xF0", b"\xF0"),
+            // No character begins so.
+            (b"\xED\xA0", b""),
+            (b"\xC0\x80\xFF", b""),
+        ] {
+            assert_eq!(unfinished(bytes), tail, "{bytes:?}");
+        }
     }
 
     #[test]
