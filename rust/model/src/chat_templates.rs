@@ -1,12 +1,12 @@
 //! The chat templates of a checkpoint, by name. Reads small files at start; compiles nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde_json::Value;
 
 use crate::config::Fields;
-use crate::error::ModelError;
+use crate::error::{ModelError, shown};
 use crate::gguf::GgufMetadata;
 use crate::json_file::{Json, read};
 
@@ -37,7 +37,11 @@ impl ChatTemplates {
                 let reason = format!("is missing, but {GGUF_LIST} lists its name");
                 ModelError::field(metadata.file(), &key, reason)
             })?;
-            named.entry(name.to_string()).or_insert_with(|| source.to_owned());
+            let first = named.entry(name.to_string()).or_insert_with(|| source.to_owned());
+            if first != source {
+                let reason = format!("contradicts {GGUF_KEY}, which is the default template too");
+                return Err(ModelError::field(metadata.file(), &key, reason));
+            }
         }
         Ok(Self { named })
     }
@@ -94,7 +98,15 @@ fn of_config(config: &Fields<'_>) -> Result<Vec<(String, String)>, ModelError> {
                     config.error(KEY, "is a list with an entry without name or template")
                 })
             };
-            list.iter().map(entry).collect()
+            let named = list.iter().map(entry).collect::<Result<Vec<_>, _>>()?;
+            let mut names = BTreeSet::new();
+            match named.iter().find(|(name, _)| !names.insert(name)) {
+                Some((name, _)) => {
+                    let reason = format!("has two templates of the name {}", shown(name));
+                    Err(config.error(KEY, reason))
+                }
+                None => Ok(named),
+            }
         }
         Some(other) => Err(config.wrong(KEY, other, "a template or a list of named templates")),
     }

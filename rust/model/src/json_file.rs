@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::config::Fields;
 use crate::error::ModelError;
 use crate::source::OpenFile;
+use crate::strict_json;
 
 /// A parsed file with its name.
 pub(crate) struct Json {
@@ -32,8 +33,11 @@ impl Json {
     }
 
     pub(crate) fn parse(name: String, bytes: &[u8]) -> Result<Self, ModelError> {
-        let value = serde_json::from_slice(bytes)
-            .map_err(|cause| ModelError::malformed(&name, format!("not JSON: {cause}")))?;
+        let value = strict_json::from_slice(bytes).map_err(|cause| {
+            let reason =
+                if cause.is_data() { cause.to_string() } else { format!("not JSON: {cause}") };
+            ModelError::malformed(&name, reason)
+        })?;
         Ok(Self { name, value })
     }
 

@@ -19,6 +19,7 @@ mod rope;
 mod safetensors;
 mod source;
 mod spec;
+mod strict_json;
 mod weights;
 
 pub use chat_templates::ChatTemplates;

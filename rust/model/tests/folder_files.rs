@@ -136,6 +136,27 @@ fn test_git_lfs_pointers_are_named_as_such() {
 }
 
 #[test]
+fn test_a_key_that_a_file_has_twice_is_refused_by_name() {
+    let config = llama_config().to_string();
+    let twice = |extra: &str| config.replacen('{', &format!("{{{extra},"), 1);
+    for (file, text, key) in [
+        ("config.json", twice("\"hidden_size\": 8"), "hidden_size"),
+        ("config.json", twice("\"id2label\": {\"a\": 1, \"a\": 1}"), "a"),
+        ("generation_config.json", "{\"top_k\": 1, \"top_k\": 2}".to_owned(), "top_k"),
+        (
+            "tokenizer_config.json",
+            "{\"chat_template\": \"a\", \"chat_template\": \"b\"}".to_owned(),
+            "chat_template",
+        ),
+    ] {
+        let folder = folder(&llama_config(), &llama_tensors());
+        folder.write(file, text);
+        let error = folder.refused();
+        assert!(error.contains(&format!("{file}: {key}: duplicate key at line 1")), "{error}");
+    }
+}
+
+#[test]
 fn test_missing_files_are_named() {
     let empty = Folder::new();
     assert!(empty.refused().contains("config.json is missing"));
@@ -218,6 +239,11 @@ fn test_chat_templates_from_each_place() {
     std::fs::remove_file(folder.path().join("chat_template.jinja")).unwrap();
     folder.write("tokenizer_config.json", r#"{"chat_template": [{"name": "rag"}]}"#);
     assert!(folder.refused().contains("an entry without name or template"));
+    let twice = json!({"chat_template": [{"name": "rag", "template": "a"},
+        {"name": "rag", "template": "a"}]});
+    folder.write("tokenizer_config.json", twice.to_string());
+    let error = folder.refused();
+    assert!(error.ends_with("chat_template: has two templates of the name rag"), "{error}");
 }
 
 #[test]

@@ -14,6 +14,12 @@ use crate::error::{ModelError, shown};
 /// Errors: a field that is not known, or has a value that would change the result.
 pub(super) fn refuse_unknown(config: &Fields<'_>, facts: &Facts) -> Result<(), ModelError> {
     for (key, value) in config.entries() {
+        if let Some((_, name)) = SECOND_NAMES.iter().find(|(second, _)| *second == key)
+            && let Some(first) = config.get(name).filter(|first| *first != value)
+        {
+            let reason = format!("{} contradicts {name}, which is {}", text(value), text(first));
+            return Err(config.error(key, reason));
+        }
         let is_read = READ.contains(&key) || facts.activation == key || facts.has(key);
         if is_read || is_without_effect(key) {
             continue;
@@ -161,6 +167,10 @@ const NEUTRAL: [(&str, Neutral); 38] = [
     ("mlp_only_layers", Neutral::Empty),
 ];
 
+/// Second names that published files of Gemma 2 hold beside the field that its class reads.
+const SECOND_NAMES: [(&str, &str); 2] =
+    [("sliding_window_size", "sliding_window"), ("hidden_act", "hidden_activation")];
+
 /// Fields that change nothing that an answer depends on.
 const NO_EFFECT: &[&str] = &[
     // Training.
@@ -251,9 +261,8 @@ const NO_EFFECT: &[&str] = &[
     "typical_p",
     // Where use_sliding_window is off, as in all published files, or layer_types says which layers slide.
     "max_window_layers",
-    // Published with Gemma 2 beside sliding_window, with the same value; its class reads the latter.
+    // Second names; see above.
     "sliding_window_size",
-    // Gemma 2's class reads hidden_activation.
     "hidden_act",
     // Qwen2.5-1M: how other engines attend to prompts beyond 262,144 tokens; transformers does not.
     "dual_chunk_attention_config",

@@ -23,6 +23,7 @@ pub(super) fn rope_spec(
         None => Fields::of_file(config.file(), &empty)?,
     };
     refuse_unknown_keys(&rope)?;
+    agree(config, &rope, "rope_theta")?;
     let theta = match rope.positive_f32("rope_theta")? {
         Some(theta) => theta,
         None => config.positive_f32("rope_theta")?.unwrap_or(facts.default_theta),
@@ -88,8 +89,22 @@ fn refuse_unknown_keys(rope: &Fields<'_>) -> Result<(), ModelError> {
     }
 }
 
+/// A field may stand beside the rope object and in it. Releases of transformers differ in which one they
+/// read, so both must say the same.
+fn agree(config: &Fields<'_>, rope: &Fields<'_>, key: &str) -> Result<(), ModelError> {
+    match (config.f64(key)?, rope.f64(key)?) {
+        #[expect(clippy::float_cmp, reason = "two copies of one number")]
+        (Some(outer), Some(inner)) if outer != inner => {
+            let reason = format!("{inner} contradicts {key} outside of it, which is {outer}");
+            Err(rope.error(key, reason))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn rotary_dim(config: &Fields<'_>, rope: &Fields<'_>, head_dim: u32) -> Result<u32, ModelError> {
     let key = "partial_rotary_factor";
+    agree(config, rope, key)?;
     let factor = match rope.f64(key)? {
         Some(factor) => factor,
         None => config.f64(key)?.unwrap_or(1.0),
@@ -162,10 +177,10 @@ impl Reader<'_> {
         Ok(factor)
     }
 
-    /// Length of training. The field beside the rope object wins, then the one in it, then the
-    /// declared context.
+    /// Length of training, from beside the rope object or from in it; without one, the declared context.
     fn original(&self) -> Result<u32, ModelError> {
         let key = "original_max_position_embeddings";
+        agree(self.config, &self.rope, key)?;
         let outer = self.config.positive(key, limits::POSITIONS)?;
         let inner = self.rope.positive(key, limits::POSITIONS)?;
         Ok(outer.or(inner).unwrap_or(self.max_position_embeddings))

@@ -101,6 +101,37 @@ fn test_rope_theta_comes_from_either_place_or_the_class() {
 }
 
 #[test]
+fn test_a_rope_field_that_stands_twice_must_agree() {
+    let long = |outer: Value| {
+        let factors = vec![1.0; 8];
+        let mut changes = json!({"rope_scaling": {"rope_type": "longrope", "short_factor": factors,
+            "long_factor": factors, "original_max_position_embeddings": 4096}});
+        changes["original_max_position_embeddings"] = outer;
+        changes
+    };
+    spec(&with(llama(), long(json!(4096))));
+    assert_eq!(
+        refused(&with(llama(), long(json!(2048)))),
+        "config.json: rope_scaling.original_max_position_embeddings: 4096 contradicts \
+         original_max_position_embeddings outside of it, which is 2048"
+    );
+    for (key, same, other) in [("rope_theta", 5e5, 1e4), ("partial_rotary_factor", 0.5, 1.0)] {
+        for object in ["rope_scaling", "rope_parameters"] {
+            let twice = |outer: f64| json!({key: outer, object: {"rope_type": "default", "rope_theta": 5e5, key: same}});
+            spec(&with(llama(), twice(same)));
+            let error = refused(&with(llama(), twice(other)));
+            assert!(
+                error.starts_with(&format!("config.json: {object}.{key}: {same} contra")),
+                "{error}"
+            );
+        }
+    }
+    let by_layer = json!({"rope_theta": 1e4, "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 5e5}}});
+    assert!(refused(&with(llama(), by_layer)).contains("rope_theta: 500000 contradicts"));
+}
+
+#[test]
 fn test_rope_by_layer_type_is_refused_unless_equal() {
     let one = json!({"rope_type": "default", "rope_theta": 20_000});
     let equal = json!({"sliding_attention": one, "full_attention": one});

@@ -89,6 +89,22 @@ fn test_fields_of_other_families_pass_only_where_they_change_nothing() {
 }
 
 #[test]
+fn test_second_names_of_a_field_must_agree() {
+    let gemma2 = |changes| super::gemma2(changes);
+    spec(&gemma2(json!({"sliding_window": 64, "sliding_window_size": 64})));
+    let window = refused(&gemma2(json!({"sliding_window": 64, "sliding_window_size": 32})));
+    assert_eq!(
+        window,
+        "config.json: sliding_window_size: 32 contradicts sliding_window, which is 64"
+    );
+    let activation = refused(&gemma2(json!({"hidden_act": "silu"})));
+    assert!(
+        activation.contains("hidden_act: \"silu\" contradicts hidden_activation"),
+        "{activation}"
+    );
+}
+
+#[test]
 fn test_absent_kv_heads_mean_one_for_each_query_head() {
     for absent in [json!({"-": ["num_key_value_heads"]}), json!({"num_key_value_heads": null})] {
         assert_eq!(spec(&with(llama(), absent)).num_kv_heads, 4);

@@ -329,4 +329,11 @@ fn test_named_chat_templates_of_a_gguf_are_read() {
     assert_eq!(named(&both).len(), 2);
     assert_eq!(named(&both)["rag"], "r");
     assert!(named(&Gguf::llama()).is_empty());
+    let default = one.with("tokenizer.chat_templates", Kv::Texts(vec!["default".to_owned()]));
+    let torn = default.with("tokenizer.chat_template.default", text("other"));
+    let error = ChatTemplates::of_gguf(&torn.read().metadata).unwrap_err().to_string();
+    assert!(
+        error.contains("chat_template.default: contradicts tokenizer.chat_template"),
+        "{error}"
+    );
 }
