@@ -50,7 +50,9 @@ pub(crate) fn layout(weight_type: WeightType) -> BlockLayout {
         WeightType::Q4K => (256, 20, 4),
         WeightType::Q5K => (256, 20, 5),
         WeightType::Q6K => (256, 18, 6),
-        WeightType::F32 | WeightType::F16 | WeightType::Bf16 => panic!("not a block format"),
+        WeightType::F32 | WeightType::F16 | WeightType::Bf16 | WeightType::F8E4M3 => {
+            panic!("not a block format")
+        }
     };
     let header = header * PANEL;
     let bytes = header + elements / 32 * words * PANEL * 4;
@@ -141,7 +143,7 @@ fn stored_codes(weight_type: WeightType, block: &[u8], part: usize) -> [u8; 32] 
                 low[k] >> (quarter / 2 * 4) & 15 | (high[k] >> (quarter * 2) & 3) << 4
             })
         }
-        WeightType::F32 | WeightType::F16 | WeightType::Bf16 => unreachable!(),
+        WeightType::F32 | WeightType::F16 | WeightType::Bf16 | WeightType::F8E4M3 => unreachable!(),
     }
 }
 

@@ -135,7 +135,7 @@ fn unpack_block_body<A: Arithmetic>(
             }
             expand::<A, 6>(words, 32, [&first, &second], &ZERO, out);
         }
-        WeightType::F32 | WeightType::F16 | WeightType::Bf16 => unreachable!(),
+        WeightType::F32 | WeightType::F16 | WeightType::Bf16 | WeightType::F8E4M3 => unreachable!(),
     }
 }
 

@@ -199,6 +199,8 @@ mod tests {
             weight_type: WeightType::Q6K,
             rows,
             cols,
+            scale: None,
+            quantise: false,
         };
         CopyJob { view, conversion, destination: DeviceSlice::default() }
     }

@@ -4,7 +4,7 @@
 //! are f32 vectors, everything else is the device type.
 
 use ingle_model::{
-    CopyPlan, FeedForwardSpec, LayerWeight, ModelSpec, MoeSpec, TensorView, WeightRole,
+    CopyPlan, FeedForwardSpec, LayerWeight, ModelSpec, MoeSpec, TensorView, WeightRole, WeightType,
 };
 
 use crate::CudaError;
@@ -205,6 +205,12 @@ impl Builder<'_> {
             let view = self.plan.tensors.get(role).ok_or_else(|| {
                 CudaError::Unsupported(format!("the checkpoint has no tensor for {role:?}"))
             })?;
+            if view.weight_type == WeightType::F8E4M3 || view.quantise {
+                return Err(CudaError::Unsupported(format!(
+                    "tensor {}: fp8 weights are not supported on cuda yet; device cpu computes them",
+                    view.name
+                )));
+            }
             views.push(view);
         }
         let elements = |view: &TensorView| u64::from(view.rows) * u64::from(view.cols);

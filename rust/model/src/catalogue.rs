@@ -207,6 +207,8 @@ fn part_of(entry: &Entry, weight_type: WeightType, part: &Part, cols: u64) -> Op
         weight_type,
         rows: u32::try_from(part.rows).ok()?,
         cols: u32::try_from(cols).ok()?,
+        scale: None,
+        quantise: false,
     })
 }
 

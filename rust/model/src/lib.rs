@@ -10,6 +10,7 @@ mod checkpoint;
 mod config;
 mod dequantise;
 mod error;
+mod fp8;
 mod generation;
 mod gguf;
 mod json_file;
@@ -17,6 +18,7 @@ mod open;
 mod pooling;
 mod rope;
 mod safetensors;
+mod scales;
 mod source;
 mod spec;
 mod strict_json;
@@ -26,6 +28,7 @@ pub use chat_templates::ChatTemplates;
 pub use checkpoint::{Checkpoint, TokenizerFiles, VocabularyFile};
 pub use dequantise::dequantise;
 pub use error::ModelError;
+pub use fp8::{NotFinite, e4m3_to_f32, quantise_rows};
 pub use generation::GenerationDefaults;
 pub use gguf::GgufMetadata;
 pub use open::open;
@@ -35,4 +38,6 @@ pub use spec::{
     Activation, AttentionSpec, EmbedsOnly, FeedForwardSpec, LayerSpec, ModelSpec, MoeSpec,
     NormSpec, RopeKind, RopeSpec, RopeStyle,
 };
-pub use weights::{CopyPlan, LayerWeight, TensorView, WeightRole, WeightSource, WeightType};
+pub use weights::{
+    CopyPlan, LayerWeight, ScaleView, TensorView, WeightRole, WeightSource, WeightType,
+};

@@ -69,13 +69,15 @@ pub enum LayerWeight {
     ExpertDown(u32),
 }
 
-/// How elements are stored. Block formats as ggml defines them.
+/// How elements are stored. Block formats as ggml defines them. `F8E4M3` is the variant without
+/// infinities ("e4m3fn"): sign, 4 bits of exponent with bias 7, 3 of mantissa; at most 448.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the names are the formats")]
 pub enum WeightType {
     F32,
     F16,
     Bf16,
+    F8E4M3,
     Q8_0,
     Q4_0,
     Q4_1,
@@ -91,7 +93,7 @@ impl WeightType {
     #[must_use]
     pub fn block_elements(self) -> usize {
         match self {
-            Self::F32 | Self::F16 | Self::Bf16 => 1,
+            Self::F32 | Self::F16 | Self::Bf16 | Self::F8E4M3 => 1,
             Self::Q8_0 | Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 => 32,
             Self::Q4K | Self::Q5K | Self::Q6K => 256,
         }
@@ -103,6 +105,7 @@ impl WeightType {
         match self {
             Self::F32 => 4,
             Self::F16 | Self::Bf16 => 2,
+            Self::F8E4M3 => 1,
             Self::Q8_0 => 34,
             Self::Q4_0 => 18,
             Self::Q4_1 => 20,
@@ -132,6 +135,39 @@ pub struct TensorView {
     pub rows: u32,
     /// Elements a row; a multiple of `block_elements`.
     pub cols: u32,
+    /// What stored elements are multiplied by; only F8E4M3 matrices have one.
+    pub scale: Option<ScaleView>,
+    /// Executors keep this matrix as F8E4M3 with a scale a row: `quantise_rows` turns what is stored
+    /// into that. Only plain types of 16 or 32 bits without `scale` are marked.
+    pub quantise: bool,
+}
+
+/// Where the scales of a matrix lie: `rows * cols` numbers, row-major, contiguous at `offset` of file
+/// `file`, each for a block of the matrix:
+/// `value(r, c) = element(r, c) * scale[r / block_rows][c / block_cols]`, in f32.
+///
+/// One scale a tensor is one block of the whole matrix; one a row has `block_rows` 1 and `block_cols`
+/// equal to the matrix's columns. The last block of a row or column of blocks may be partial.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScaleView {
+    /// The tensor's name in the file, for errors.
+    pub name: String,
+    /// Index into `CopyPlan::files`.
+    pub file: usize,
+    /// Bytes from the start of the file.
+    pub offset: u64,
+    /// Bytes; `rows * cols * block_bytes` of the type.
+    pub byte_len: u64,
+    /// F32, Bf16 or F16.
+    pub weight_type: WeightType,
+    /// Blocks below each other.
+    pub rows: u32,
+    /// Blocks beside each other.
+    pub cols: u32,
+    /// Rows of the matrix a block.
+    pub block_rows: u32,
+    /// Columns of the matrix a block.
+    pub block_cols: u32,
 }
 
 /// Every tensor that the model needs, shapes checked, and nothing else.
