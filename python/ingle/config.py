@@ -44,7 +44,7 @@ class Settings:
     """
 
     model: Annotated[str, Meta(min_length=1)]
-    served_model_name: str | None = field(
+    served_model_name: Annotated[str, Meta(min_length=1)] | None = field(
         default=None,
         metadata=about(
             "engine", "model name in requests and responses; default: the last part of the path"
@@ -270,9 +270,13 @@ def name_of(path: Path) -> str:
     A snapshot in a Hugging Face cache, `models--ORG--NAME/snapshots/HASH`, is `ORG/NAME`, also
     behind a symbolic link. A file keeps its own name: in a cache it is a link to a numbered blob.
     """
-    if path.is_file():
+    try:
+        if path.is_file():
+            return path.name
+        folder = path.resolve()
+    except OSError:
+        # A path that cannot be opened either; the core says so.
         return path.name
-    folder = path.resolve()
     if folder.parent.name == "snapshots":
         kind, _, name = folder.parent.parent.name.partition("--")
         if kind == "models" and name:
@@ -354,10 +358,23 @@ def coerce(name: str, kind: Any, value: Any) -> Any:
         value = json.dumps(value)  # A list of the TOML file.
     if name == "sim_speed" and type(value) in (int, float):
         value = str(value)
+    if isinstance(value, str | Path):
+        check_text(name, str(value))
     try:
         return msgspec.convert(value, kind, dec_hook=path_of)
     except msgspec.ValidationError as error:
         raise ConfigError(fault_of(error, kind, value, name).message()) from None
+
+
+def check_text(name: str, text: str) -> None:
+    """Errors: ConfigError for a text that no file name and no JSON can have."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        message = f"{name}: character {error.start} is not valid Unicode (a lone surrogate)"
+        raise ConfigError(message) from None
+    if "\0" in text:
+        raise ConfigError(f"{name}: must not contain a null character")
 
 
 def path_of(kind: type, value: Any) -> Path:

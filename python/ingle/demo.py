@@ -34,8 +34,11 @@ def demo_model_path() -> Path:
 
 def missing_model(model: str) -> str | None:
     """What to do about a model that is not there; None if something is."""
-    if model == DEMO or Path(model).exists():
-        return None
+    try:
+        if model == DEMO or Path(model).exists():
+            return None
+    except OSError:
+        return None  # Such as a name that is too long: the core says what the system said.
     if "://" in model:
         return f"model {model}: only files of this machine are read; copy the model to a folder"
     if HUB_NAME.match(model):

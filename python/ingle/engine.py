@@ -6,7 +6,7 @@ Any thread. Results come through `dispatch`; nothing here touches the device.
 import asyncio
 import queue
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -15,7 +15,6 @@ import msgspec
 
 from ingle import _core
 from ingle.config import Settings
-from ingle.content import joined_text
 from ingle.demo import missing_model
 from ingle.dispatch import ABORTED, DELTA, END, ERROR, Dispatcher
 from ingle.errors import (
@@ -26,17 +25,8 @@ from ingle.errors import (
     RefusedError,
     error_of_event,
 )
-from ingle.generation import (
-    INLINE_BYTES,
-    Chat,
-    ChatPrompt,
-    GenerationRequest,
-    Prompt,
-    TextPrompt,
-    TokenPrompt,
-    encode,
-    is_slow_to_submit,
-)
+from ingle.generation import INLINE_BYTES, GenerationRequest, Prompt, encode, is_slow_to_submit
+from ingle.json_values import not_allowed, refused
 from ingle.outputs import (
     Completion,
     Delta,
@@ -45,6 +35,7 @@ from ingle.outputs import (
     TokenLogprob,
     Usage,
 )
+from ingle.prompts import as_prompt, ids_of, params_of_each, split_prompts
 from ingle.sampling import SamplingParams
 
 
@@ -84,7 +75,7 @@ class Engine:
         Args:
             model: local Hugging Face folder or .gguf file, or demo.
             served_model_name: model name in requests and responses; default: the last part of the
-                path.
+                path. A string of at least 1 character.
             device: auto, cpu, cuda, cuda:N, sim, or sim:FILE with a JSON profile; auto uses the GPU
                 if there is one.
             sim_speed: speed-up of the sim device: a number, or inf for no delay.
@@ -144,24 +135,34 @@ class Engine:
         self,
         prompts: PromptLike | Sequence[PromptLike],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        chat_template_name: str | None = None,
     ) -> list[RequestOutput]:
         """Generates answers for all prompts. Returns one output per prompt, in order.
 
-        `sampling_params` applies to all prompts, or is a list with one entry per prompt. Blocks
+        `sampling_params` applies to all prompts, or is a list with one entry per prompt.
+        `chat_template_name` chooses one of the model's named chat templates for messages. Blocks
         until all prompts have ended. There may be more prompts than the queue holds.
         Errors: RefusedError or FailedError of the first prompt that fails; the others are aborted.
         """
         several = split_prompts(prompts)
-        batch = _Batch(self.dispatcher, several, params_of_each(several, sampling_params))
+        params = params_of_each(several, sampling_params)
+        batch = _Batch(self.dispatcher, several, params, chat_template_name)
         try:
             return batch.run()
         finally:
             batch.abort()
 
     async def stream(
-        self, prompt: PromptLike, sampling_params: SamplingParams | None = None
+        self,
+        prompt: PromptLike,
+        sampling_params: SamplingParams | None = None,
+        *,
+        chat_template_name: str | None = None,
     ) -> AsyncIterator[Delta]:
         """Yields the deltas of one answer. Leaving the loop early aborts the request.
+
+        `chat_template_name` chooses one of the model's named chat templates for messages.
 
         Errors: RefusedError or OverloadedError before the first delta, FailedError later.
         """
@@ -178,7 +179,7 @@ class Engine:
                 self.dispatcher.abort(key)
 
         [params] = params_of_each([prompt], sampling_params)
-        request = params.request(as_prompt(prompt))
+        request = params.request(as_prompt(prompt, template_name=chat_template_name))
         is_slow = is_slow_to_submit(request)
         key = await submit_async(self.dispatcher, document_of(request), sink, is_slow)
         last: Delta | None = None
@@ -209,16 +210,36 @@ class Engine:
             self.dispatcher.abort(key)
 
     def abort(self, request_id: int) -> None:
-        """Ends the request with this id (`Delta.request_id`). Unknown ids are ignored."""
+        """Ends the request with this id (`Delta.request_id`). Unknown ids are ignored.
+
+        Errors: RefusedError for what is no whole number.
+        """
+        if type(request_id) is not int:
+            raise not_allowed("request_id", "a whole number", request_id)
         self.dispatcher.abort(request_id)
 
-    def tokenize(self, prompt: PromptLike, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of one prompt."""
-        return self.core.tokenize(document_of(as_prompt(prompt, add_special_tokens)))
+    def tokenize(
+        self,
+        prompt: PromptLike,
+        *,
+        add_special_tokens: bool = True,
+        chat_template_name: str | None = None,
+    ) -> list[int]:
+        """Token ids of one prompt. Errors: RefusedError names the value that is wrong."""
+        form = as_prompt(prompt, add_special_tokens, chat_template_name)
+        return self.core.tokenize(document_of(form))
 
-    def detokenize(self, token_ids: Sequence[int]) -> str:
-        """Text of token ids, special tokens included."""
-        return self.core.detokenize(list(token_ids))
+    def detokenize(self, token_ids: Iterable[int]) -> str:
+        """Text of token ids, special tokens included.
+
+        Errors: RefusedError names the entry that is no token id of this model.
+        """
+        ids, size = ids_of(token_ids, "token_ids"), self.info["vocab_size"]
+        if ids and (min(ids) < 0 or max(ids) >= size):
+            i = next(i for i, each in enumerate(ids) if not 0 <= each < size)
+            reason = f"token id {ids[i]} is outside the vocabulary of {size}"
+            raise refused(f"token_ids[{i}]", reason)
+        return self.core.detokenize(ids)
 
     def close(self) -> None:
         """Aborts all requests and frees the model. Idempotent. No effect in a forked process."""
@@ -273,9 +294,14 @@ class _Batch:
     """The prompts of one `generate` call. Keeps the queue full and collects the answers."""
 
     def __init__(
-        self, dispatcher: Dispatcher, prompts: list[PromptLike], params: list[SamplingParams]
+        self,
+        dispatcher: Dispatcher,
+        prompts: list[PromptLike],
+        params: list[SamplingParams],
+        template_name: str | None,
     ) -> None:
         self._dispatcher = dispatcher
+        self._template_name = template_name
         self._params = params
         self._events: queue.SimpleQueue[tuple[int, int, Any]] = queue.SimpleQueue()
         self._waiting = deque(enumerate(prompts))
@@ -312,7 +338,8 @@ class _Batch:
     def _feed(self) -> None:
         while self._waiting:
             number, prompt = self._waiting[0]
-            document = document_of(self._params[number].request(as_prompt(prompt)))
+            form = as_prompt(prompt, template_name=self._template_name)
+            document = document_of(self._params[number].request(form))
             try:
                 self._running[number] = self._dispatcher.submit(document, self._sink(number))
             except OverloadedError:
@@ -335,41 +362,6 @@ class _Batch:
         return self._events.get()
 
 
-def split_prompts(prompts: PromptLike | Sequence[PromptLike]) -> list[PromptLike]:
-    """The prompts as a list. A list of ids or of messages is one prompt."""
-    if isinstance(prompts, Mapping) or not isinstance(prompts, Sequence):
-        raise RefusedError(
-            f"prompts: must be text, token ids, chat messages or a list of them, not "
-            f"{type(prompts).__name__}",
-            param="prompts",
-        )
-    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int | Mapping)):
-        return [prompts]  # type: ignore[list-item] # The first item shows which kind it is.
-    return list(prompts)  # type: ignore[arg-type] # As above.
-
-
-def params_of_each(
-    prompts: list[PromptLike], params: SamplingParams | Sequence[SamplingParams] | None
-) -> list[SamplingParams]:
-    """The parameters of each prompt. Errors: RefusedError if the numbers differ."""
-    if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * len(prompts)
-    each = list(params) if isinstance(params, Sequence) else [params]
-    for found in each:
-        if not isinstance(found, SamplingParams):
-            raise RefusedError(
-                f"sampling_params: must be SamplingParams or a list of them, not "
-                f"{type(found).__name__}",
-                param="sampling_params",
-            )
-    if len(each) != len(prompts):
-        raise RefusedError(
-            f"sampling_params: must have one entry per prompt, got {len(each)} for {len(prompts)}",
-            param="sampling_params",
-        )
-    return each
-
-
 def document_of(request: Prompt | GenerationRequest) -> bytes:
     """The core's document. Errors: RefusedError for values that JSON cannot represent."""
     try:
@@ -382,31 +374,6 @@ def document_of(request: Prompt | GenerationRequest) -> bytes:
     except RecursionError:
         # In a mapping from the caller: a schema or a message.
         raise RefusedError("a value is nested too deeply or contains itself") from None
-
-
-def as_prompt(prompt: PromptLike, add_special_tokens: bool = True) -> Prompt:
-    """The core's form of one prompt."""
-    if isinstance(prompt, str):
-        return TextPrompt(prompt, add_special_tokens)
-    if isinstance(prompt, Mapping) or not isinstance(prompt, Sequence):
-        raise RefusedError(
-            f"prompt: must be text, token ids or chat messages, not {type(prompt).__name__}",
-            param="prompt",
-        )
-    items: list[Any] = list(prompt)
-    if items and all(isinstance(item, Mapping) for item in items):
-        return ChatPrompt(Chat(messages=[message(item, i) for i, item in enumerate(items)]))
-    if all(type(item) is int for item in items):
-        return TokenPrompt(items)
-    raise RefusedError("prompt: must be text, token ids or chat messages", param="prompt")
-
-
-def message(given: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """A message as chat templates expect it, with its content as one text."""
-    content = given.get("content")
-    if not isinstance(content, list):
-        return dict(given)
-    return {**given, "content": joined_text(content, f"messages[{number}].content")}
 
 
 def _delta(key: int, payload: Any) -> Delta:

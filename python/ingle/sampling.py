@@ -9,6 +9,7 @@ from ingle.errors import RefusedError
 from ingle.faults import fault_of
 from ingle.fields import API_FIELDS, PLAIN
 from ingle.generation import GenerationRequest, Grammar, Output, Prompt, Sampling
+from ingle.json_values import check_json, refused
 
 
 class SamplingParams(Struct, frozen=True, kw_only=True):
@@ -106,6 +107,10 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
                 msgspec.convert(value, kind)
             except msgspec.ValidationError as error:
                 raise fault_of(error, kind, value, name).refusal() from None
+            except UnicodeEncodeError:
+                raise refused(name, "holds half of a surrogate pair, not a character") from None
+            if name in TEXT_FIELDS:
+                check_json(value, name)
 
     def request(self, prompt: Prompt) -> GenerationRequest:
         """The core's document for one prompt; deltas with token ids come back."""
@@ -152,4 +157,5 @@ def json_grammar(schema: dict[str, Any] | str) -> Grammar:
 
 SAMPLING_FIELDS = (*PLAIN, "seed", "logit_bias", "allowed_token_ids", "logprobs")
 GRAMMAR_FIELDS = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
+TEXT_FIELDS = frozenset({"stop", "bad_words", "cache_salt", *GRAMMAR_FIELDS})
 REQUEST_FIELDS = API_FIELDS.keys() - {*SAMPLING_FIELDS, *GRAMMAR_FIELDS, "echo"}

@@ -236,7 +236,7 @@ def test_an_id_outside_the_vocabulary_is_named_by_its_place(engine):
         engine.generate([[5, 6, size + 2]], GREEDY)
     expected = f"prompt[2]: token id {size + 2} is outside the vocabulary of {size}"
     assert (caught.value.message, caught.value.param) == (expected, "prompt[2]")
-    with pytest.raises(ingle.RefusedError, match=rf"tokens\[1\]: token id {size} is outside"):
+    with pytest.raises(ingle.RefusedError, match=rf"token_ids\[1\]: token id {size} is outside"):
         engine.detokenize([5, size])
 
 

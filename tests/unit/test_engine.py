@@ -198,14 +198,17 @@ def test_numbers_that_json_cannot_carry_are_refused(fake, value):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (1j, "a value of type complex has no form in JSON"),
-        ({(1, 2): 3}, "a value of type tuple has no form in JSON"),
+        (1j, "messages[0].extra: a value of type complex has no form in JSON"),
+        (b"x", "messages[0].extra: a value of type bytes has no form in JSON"),
+        ({(1, 2): 3}, "messages[0].extra: a key must be a string, not a list"),
+        ([2**64], "messages[0].extra[0]: must be a whole number of at most 64 bits, not {given}"),
+        ({"a": float("nan")}, "messages[0].extra.a: must be a finite number, not nan"),
     ],
 )
 def test_what_json_cannot_carry_is_refused_in_our_words(core, fake, value, message):
     with pytest.raises(RefusedError) as caught:
         fake.generate([{"role": "user", "content": "x", "extra": value}])
-    assert str(caught.value) == message
+    assert str(caught.value) == message.format(given=2**64)
     nested = []
     nested.append(nested)
     with pytest.raises(RefusedError, match="nested too deeply or contains itself"):
@@ -272,10 +275,19 @@ def test_loop_closed_with_a_stream_open_aborts_it(core, fake, caplog):
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize("prompt", ["\ud800", [{"role": "user", "content": "\udcff"}]])
-def test_half_a_character_is_refused(core, fake, prompt):
-    with pytest.raises(RefusedError, match="surrogate"):
+@pytest.mark.parametrize(
+    ("prompt", "place"),
+    [
+        ("ab\ud800", "prompt"),
+        ([{"role": "user", "content": "ab\udcff"}], "messages[0].content"),
+        ([{"role": "user", "content": "x", "ab\udcff": 1}], "messages[0]"),
+    ],
+)
+def test_half_a_character_is_refused_by_its_place(core, fake, prompt, place):
+    with pytest.raises(RefusedError) as caught:
         fake.generate(prompt)
+    assert caught.value.param == place
+    assert caught.value.message.startswith(f"{place}: character 2 is half of a surrogate pair")
     assert core.requests == {}
 
 

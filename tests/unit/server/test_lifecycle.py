@@ -34,7 +34,7 @@ def test_taken_port_is_named():
             lifecycle.bind(Settings(model="m", port=port))
 
 
-@pytest.mark.parametrize("host", ["no such host", "a..b", "a" * 300, "\udcff"])
+@pytest.mark.parametrize("host", ["no such host", "a..b", "a" * 300])
 def test_unknown_host_is_named(host):
     with pytest.raises(ConfigError) as refused:
         lifecycle.bind(Settings(model="m", host=host))
