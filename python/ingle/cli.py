@@ -83,6 +83,11 @@ def parser() -> argparse.ArgumentParser:
         "prompt", metavar="PROMPT", help="text to continue; - reads it from standard input"
     )
     chat.add_argument("--system", metavar="TEXT", help="system message at the start of the chat")
+    chat.add_argument(
+        "--chat-template-name",
+        metavar="NAME",
+        help="one of the model's named chat templates, such as rag; default: the usual one",
+    )
     for sub in (generate, chat):
         add_sampling_flags(sub)
     add_bench_flags(command("bench", "run a load test against a server", run_bench))
@@ -224,7 +229,7 @@ def run_chat(options: argparse.Namespace) -> int:
                 continue
             history.append({"role": "user", "content": line})
             try:
-                answer = asyncio.run(show(engine, history, params))
+                answer = asyncio.run(show(engine, history, params, options.chat_template_name))
             except KeyboardInterrupt:
                 print("[stopped]", flush=True)
                 history.pop()
@@ -236,10 +241,12 @@ def run_chat(options: argparse.Namespace) -> int:
             history.append({"role": "assistant", "content": answer})
 
 
-async def show(engine: Engine, prompt: PromptLike, params: SamplingParams) -> str:
+async def show(
+    engine: Engine, prompt: PromptLike, params: SamplingParams, template_name: str | None = None
+) -> str:
     """Prints an answer while it is generated; returns its text."""
     parts = []
-    async for delta in engine.stream(prompt, params):
+    async for delta in engine.stream(prompt, params, chat_template_name=template_name):
         parts.append(delta.text)
         print(delta.text, end="", flush=True)
     print(flush=True)

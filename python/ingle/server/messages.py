@@ -82,6 +82,7 @@ def prompt_request(request: PromptFields) -> ChatRequest:
         tool_choice=tool_choice(request),
         parallel_tool_calls=False if is_single else None,
         chat_template_kwargs=template_kwargs(request),
+        chat_template_name=request.chat_template_name,
         response_format=JsonSchemaFormat(json_schema=JsonSchema(schema=form.schema))
         if form
         else None,

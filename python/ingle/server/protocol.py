@@ -51,6 +51,7 @@ from ingle.server.protocol_fields import (
     StopIdsOrNull,
     StopOrNull,
     TemplateKwargs,
+    TemplateName,
     Text,
     ToolName,
     TopLogprobs,
@@ -240,14 +241,6 @@ class NamedTool(Struct, kw_only=True, forbid_unknown_fields=True):
     function: FunctionName
 
 
-TemplateName = Annotated[
-    str,
-    Meta(max_length=256),
-    about(
-        "Name of the model's chat template to use, such as `rag`. Without it, `tool_use` is used "
-        "if the request has tools and the model has that template, otherwise `default`."
-    ),
-]
 Tools = Annotated[list[ToolDefinition], Meta(max_length=1024)]
 
 

@@ -31,6 +31,7 @@ from ingle.server.protocol_fields import (
     Object,
     RequestId,
     TemplateKwargs,
+    TemplateName,
     Text,
     ToolName,
 )
@@ -235,6 +236,7 @@ class PromptFields(Struct, kw_only=True, forbid_unknown_fields=True):
     cache_control: Annotated[Anything, about("No effect: prefix caching is automatic.")] = ABSENT
     # Not Anthropic's: as on chat completions.
     chat_template_kwargs: TemplateKwargs = ABSENT
+    chat_template_name: TemplateName | None = None
     request_id: RequestId | None = None
 
 

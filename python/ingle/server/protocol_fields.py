@@ -123,6 +123,14 @@ TemplateKwargs = Annotated[
         extra_json_schema={"type": ["object", "null"]},
     ),
 ]
+TemplateName = Annotated[
+    str,
+    Meta(max_length=256),
+    about(
+        "Name of the model's chat template to use, such as `rag`. Without it, `tool_use` is used "
+        "if the request has tools and the model has that template, otherwise `default`."
+    ),
+]
 Object = Annotated[Raw, Meta(extra_json_schema={"type": "object"}, extra={"allowed": "an object"})]
 ObjectOrNull = Annotated[
     Raw, Meta(extra_json_schema={"type": ["object", "null"]}, extra={"allowed": "an object"})

@@ -18,6 +18,7 @@ from ingle.server.protocol_fields import (
     ObjectOrNull,
     ParallelToolCalls,
     TemplateKwargs,
+    TemplateName,
     TextOrNull,
     ToolName,
     TopLogprobs,
@@ -200,4 +201,6 @@ class ResponsesRequest(AnswerFields, kw_only=True, forbid_unknown_fields=True):
         Annotated[dict[ShortText, ShortText], Meta(max_length=16)] | None,
         about("Returned with the response."),
     ] = None
+    # Not OpenAI's: as on chat completions.
     chat_template_kwargs: TemplateKwargs = ABSENT
+    chat_template_name: TemplateName | None = None

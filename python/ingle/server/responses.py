@@ -50,6 +50,7 @@ SAME_FIELDS = (
     "priority",
     "cache_salt",
     "chat_template_kwargs",
+    "chat_template_name",
     "parallel_tool_calls",
 )
 """What a chat has under the same name: the fields of all that asks for text, and some more."""
