@@ -110,6 +110,30 @@ def doctor(places: bytes) -> bytes:
     `places` is a JSON document: `cuda_libraries` and `prebuilt_kernels` of an engine's options.
     """
 
+def harden_shed(start: bytes) -> bytes:
+    """First half of the lock-down: closes descriptors, sets limits, gives up user and privileges.
+
+    `start` is JSON: `user` [uid, gid] or null, `keep` descriptors, `read` and `write` paths,
+    `has_cuda`. Returns JSON: `layers`, each with `name`, `on` and `what`. Irrevocable; the process
+    must have one thread. Raises HardeningError, after which the process must end.
+    """
+
+def harden_confine(start: bytes) -> bytes:
+    """Confines what can be opened, drops capabilities, adds the base filter. As `harden_shed`."""
+
+def harden_keeper(start: bytes) -> bytes:
+    """The same for the keeper: only `read` and `write` can be opened, and a filter of its own."""
+
+def harden_finish(readiness: bytes) -> bytes:
+    """Second half: puts the tight filter on all threads and proves that it holds.
+
+    `readiness` is JSON: `cuda_driver` (major version or null) and `trace`. As `harden_shed`, but
+    with any number of threads.
+    """
+
+def kept_variables() -> list[str]:
+    """Patterns of the environment variables that a locked worker keeps; `*` ends a prefix."""
+
 def check_body(json: bytes) -> None:
     """Refuses JSON that is broken, has a key twice, or holds too many values to read at once.
 

@@ -21,7 +21,7 @@ from ingle import _core
 from ingle.config import Settings, add_flags, flag_name, load, places, respelled, spellings
 from ingle.doctor import doctor_lines
 from ingle.engine import Engine
-from ingle.errors import ConfigError, IngleError, ModelError, RefusedError
+from ingle.errors import ConfigError, HardeningError, IngleError, ModelError, RefusedError
 from ingle.exit_codes import ExitCode
 from ingle.fields import PLAIN
 from ingle.outputs import PromptLike
@@ -42,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return complain(error, ExitCode.USAGE, given)
     except ModelError as error:
         return complain(error, ExitCode.MODEL, given)
+    except HardeningError as error:
+        return complain(error, ExitCode.HARDENING, given)
     except (IngleError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             # The reader of our output is gone. Exit without a traceback.

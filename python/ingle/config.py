@@ -202,6 +202,20 @@ class Settings:
             metavar="ORIGINS",
         ),
     )
+    hardening: Literal["auto", "strict", "off"] = field(
+        default="auto",
+        metadata=about(
+            "server",
+            "lock the process down before it takes requests: auto, as far as this machine can; "
+            "strict, refuse to start if anything is missing; off, not at all",
+        ),
+    )
+    user: str | None = field(
+        default=None,
+        metadata=about(
+            "server", "user to become when root starts the server", metavar="USER[:GROUP]"
+        ),
+    )
     unknown_fields: Literal["refuse", "warn"] = field(
         default="refuse",
         metadata=about("server", "refuse unknown request fields, or accept, log and count them"),

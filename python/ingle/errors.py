@@ -67,6 +67,10 @@ class ConfigError(IngleError):
     """A flag, a key of the settings file or a line of the key file is wrong."""
 
 
+class HardeningError(IngleError):
+    """The process cannot be locked down as asked, or it is not as it should be. It must exit."""
+
+
 class InternalError(IngleError):
     """A bug in ingle, found by a check that stays on in production."""
 

@@ -14,6 +14,8 @@ class ExitCode(IntEnum):
     """A flag, the settings file or the key file is wrong."""
     MODEL = 3
     """The model or a setting of the engine is unusable; nothing was started."""
+    HARDENING = 4
+    """The worker could not be locked down, `strict` misses something, or its self-proof failed."""
     FATAL = 70
     """The engine died while serving. A supervisor should restart the worker."""
     INTERRUPTED = 130

@@ -154,7 +154,7 @@ OPTIONAL = {
 ANY_NAMES = {
     "input",
     *("top_logprobs", "prompt_logprobs", "metadata", "tools", "tool_choice"),
-    *("info", "paths", "components", "security"),
+    *("info", "paths", "components", "security", "on", "missing"),
 }
 
 

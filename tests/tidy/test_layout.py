@@ -27,7 +27,8 @@ CRATE_DEPENDENCIES = {
         "ingle-sim",
         "ingle-text",
     },
-    "ingle-python": {"ingle-engine"},
+    "ingle-hardening": set(),
+    "ingle-python": {"ingle-engine", "ingle-hardening"},
 }
 FORBID_UNSAFE = ["core", "jinja", "text", "model", "sim", "engine"]
 # What the worker may not import: slow to load, or a way to run what it is fed.

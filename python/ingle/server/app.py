@@ -10,6 +10,7 @@ from aiohttp import web
 
 from ingle.engine import Engine
 from ingle.errors import FatalError, IngleError
+from ingle.hardening import Lockdown
 from ingle.server import routes
 from ingle.server.answer import common_headers, is_anthropic, log_failure
 from ingle.server.auth import ApiKeys
@@ -37,11 +38,13 @@ def create_app(
     max_body_bytes: int = 8 << 20,
     allowed_origins: Sequence[str] = (),
     on_fatal: Callable[[str], None] | None = None,
+    lockdown: Lockdown | None = None,
 ) -> web.Application:
     """The HTTP API of one engine, as an aiohttp application.
 
     The application watches the engine's events while it runs; it does not close the engine.
     `allowed_origins`: web pages of these origins may ask from a browser; `*` alone allows all.
+    `lockdown` is shown in /health and /metrics.
     `on_fatal` is called once, with a reason, when the engine has died: the process should exit.
     Run it with `handler_cancellation=True`, else a client that leaves keeps its request running.
     It can be mounted: `other.add_subapp("/llm", create_app(engine))`; nothing but /llm/health and
@@ -56,6 +59,7 @@ def create_app(
         on_fatal=on_fatal or (lambda reason: None),
         started_at=int(time.time()),
         heartbeat=Heartbeat(engine.core),
+        lockdown=lockdown or Lockdown("off"),
     )
     routes.add_routes(app, app[STATE])
     app.cleanup_ctx.append(watch_engine)

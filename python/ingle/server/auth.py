@@ -105,9 +105,14 @@ def read_key_file(path: Path) -> ApiKeys:
     Errors: ConfigError with the line's number, never with its text. Also if users other than the
     owner can write the file, or users outside its group can read it.
     """
+    return parse_keys(path, read_secret(path))
+
+
+def parse_keys(path: Path, text: str) -> ApiKeys:
+    """The keys in the text of a key file. Errors: as `read_key_file`."""
     tenants: dict[str, str] = {}
     admins: set[str] = set()
-    for number, line in enumerate(_read_secret(path).splitlines(), 1):
+    for number, line in enumerate(text.splitlines(), 1):
         place = f"api_key_file: {path} line {number}"
         entry = line.strip()
         if not entry or entry.startswith("#"):
@@ -128,8 +133,11 @@ def read_key_file(path: Path) -> ApiKeys:
     return ApiKeys(tenants, admins)
 
 
-def _read_secret(path: Path) -> str:
-    """The text of a file that only its owner may write and only owner and group may read."""
+def read_secret(path: Path) -> str:
+    """The text of a file that only its owner may write and only owner and group may read.
+
+    Errors: ConfigError says what is wrong with the file.
+    """
     try:
         with path.open("rb") as file:
             _check_owner(path, os.fstat(file.fileno()))

@@ -17,8 +17,9 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import uvloop
 from aiohttp import web
@@ -29,13 +30,14 @@ from ingle.errors import ConfigError, InternalError
 from ingle.exit_codes import ExitCode
 from ingle.origins import parse_origins
 from ingle.server.app import create_app
-from ingle.server.auth import ApiKeys, read_key_file
+from ingle.server.auth import ApiKeys
 from ingle.server.connection import Connection
+from ingle.server.guard import Guard
+from ingle.server.listen import address
 from ingle.server.off_loop import start_body_thread
 from ingle.server.state import STATE, ServerState
 from ingle.server.summary import summary
 from ingle.server.turns import in_thread, start_threads
-from ingle.server.unix_socket import UnixListener
 
 log = logging.getLogger("ingle.server")
 
@@ -46,8 +48,9 @@ def serve(settings: Settings, say: Callable[[str], None]) -> ExitCode:
     Blocking. Errors: ConfigError or ModelError before it listens; OSError if it cannot listen.
     """
     raise_file_limit()
-    keys = read_key_file(settings.api_key_file) if settings.api_key_file else None
-    listener = bind(settings)
+    guard = Guard(settings)
+    listener = guard.listener
+    keys = guard.keys
     try:
         # Python looks at signals between its own instructions only; loading is one long call.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -56,41 +59,59 @@ def serve(settings: Settings, say: Callable[[str], None]) -> ExitCode:
             # The file is read again after the model is loaded.
             signal.signal(signal.SIGHUP, lambda number, frame: hangups.append(number))
         with Engine(settings.model, **settings.engine_values()) as engine:
-            text = summary(settings, engine.info, address(listener), str(keys or ApiKeys({})))
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                server = Server(settings, engine, keys)
+            loop = uvloop.new_event_loop()
+            server = Server(settings, engine, guard)
 
-                def on_ready() -> None:
-                    if hangups:
-                        server.read_keys()
-                    say(text)
+            def on_ready() -> None:
+                guard.lock(engine.info["device"])
+                if hangups:
+                    server.read_keys()
+                shown = str(guard.keys or ApiKeys({}))
+                say(summary(settings, engine.info, address(listener), shown, guard.lockdown))
 
-                return runner.run(server.run(listener, on_ready))
+            try:
+                return loop.run_until_complete(to_the_end(server.run(listener, on_ready)))
+            finally:
+                loop.close()
     finally:
-        if isinstance(listener, UnixListener):
-            listener.remove()
-        listener.close()
+        guard.close()
+
+
+async def to_the_end(run: Coroutine[Any, Any, ExitCode]) -> ExitCode:
+    """Runs the server, and what asyncio.run does at the end in the same run of the loop.
+
+    A second run would need system calls that the locked process no longer has.
+    """
+    try:
+        return await run
+    finally:
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.get_running_loop().shutdown_asyncgens()
 
 
 class Server:
     """One server from listening to its end. Event loop only."""
 
-    def __init__(self, settings: Settings, engine: Engine, keys: ApiKeys | None) -> None:
+    def __init__(self, settings: Settings, engine: Engine, guard: Guard) -> None:
         self._grace_s = settings.shutdown_timeout
         self._engine = engine
         self._stop = asyncio.Event()
         self._now = asyncio.Event()
         self._fatal = False
-        self._key_file = settings.api_key_file
+        self._guard = guard
         self._last = LastThreads()
         self._max_body_bytes = settings.max_body_bytes
         self._app = create_app(
             engine,
-            api_keys=keys,
+            api_keys=guard.keys,
             unknown_fields=settings.unknown_fields,
             max_body_bytes=settings.max_body_bytes,
             allowed_origins=parse_origins(settings.allowed_origins or ""),
             on_fatal=self._on_fatal,
+            lockdown=guard.lockdown,
         )
 
     @property
@@ -101,7 +122,7 @@ class Server:
     async def run(self, listener: socket.socket, on_ready: Callable[[], None]) -> ExitCode:
         """Listens on a bound socket until a signal or the engine's death, then ends everything.
 
-        `on_ready` is called once clients can connect.
+        `on_ready` is called once clients can connect, and before the loop looks at any of them.
         """
         loop = asyncio.get_running_loop()
         # A process at its limit of threads must still serve, and end.
@@ -110,7 +131,7 @@ class Server:
         self._last.start()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
-        on_hangup = self._on_signal if self._key_file is None else self.read_keys
+        on_hangup = self._on_signal if self._guard.keys is None else self.read_keys
         loop.add_signal_handler(signal.SIGHUP, on_hangup)
         runner = web.AppRunner(
             self._app, handler_cancellation=True, access_log=None, shutdown_timeout=FLUSH_S
@@ -156,16 +177,14 @@ class Server:
 
         Running streams continue, even if their key is gone.
         """
-        if self._key_file is None:
-            return
         try:
-            self.state.keys = read_key_file(self._key_file)
+            self.state.keys = self._guard.read_keys()
         except ConfigError as error:
             log.error(
                 "cannot reload the key file, the keys stay as they were: %s", with_flags(str(error))
             )
         else:
-            log.info("reloaded %s: serving %s", self._key_file, self.state.keys)
+            log.info("reloaded the key file: serving %s", self.state.keys)
 
     def _on_signal(self) -> None:
         if self._stop.is_set():
@@ -219,36 +238,6 @@ class LastThreads:
         delay_s, code = self._exit
         time.sleep(delay_s)
         os._exit(int(code))
-
-
-def bind(settings: Settings) -> socket.socket:
-    """A bound socket that does not listen yet. Errors: ConfigError names host and port, or path."""
-    if settings.uds is not None:
-        return UnixListener(settings.uds)
-    try:
-        found = socket.getaddrinfo(
-            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-    except (OSError, UnicodeError) as error:
-        raise ConfigError(f"host: cannot resolve {settings.host!r}: {error}") from error
-    family, kind, protocol, _, where = found[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(where)
-    except OSError as error:
-        listener.close()
-        place = f"{settings.host} port {settings.port}"
-        raise OSError(f"cannot listen on {place}: {error.strerror}") from error
-    return listener
-
-
-def address(listener: socket.socket) -> str:
-    """The address for clients, as a URL or a path."""
-    if listener.family == socket.AF_UNIX:
-        return f"unix:{listener.getsockname()}"
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 BACKLOG = 4096

@@ -225,6 +225,8 @@ MODEL = record(
     }
 )
 STATUS = one_of("ok", "draining", "stuck", "dead")
+LAYERS: Final[Schema] = {"type": "object", "additionalProperties": TEXT}
+"""Layers of the lock-down by name: how each is in force, or why it is missing."""
 LOAD = record(
     {
         "status": STATUS,
@@ -234,6 +236,9 @@ LOAD = record(
         "in_system": COUNT,
         "capacity": COUNT,
         "standstill_s": NUMBER | {"minimum": 0},
+        "hardening": record(
+            {"mode": one_of("auto", "strict", "off"), "on": LAYERS, "missing": LAYERS}
+        ),
     }
 )
 # Where there are keys, a request without one is not told of the load.

@@ -246,6 +246,7 @@ class Routes:
         healthy = health["status"] in ("ok", "draining") and not self._state.dead
         if health["status"] == "dead" and not self._state.draining:
             self._state.fatal("the engine thread has ended")
+        health["hardening"] = self._state.lockdown.summary()
         shown = health if request[IDENTITY].is_known else {"status": health["status"]}
         return json_response(shown, 200 if healthy else 503)
 
@@ -268,6 +269,7 @@ class Routes:
             lines += b"# TYPE ingle:unknown_request_fields_total counter\n"
             for name, count in sorted(counts.items()):
                 lines += f'ingle:unknown_request_fields_total{{field="{name}"}} {count}\n'.encode()
+        lines += self._state.lockdown.metrics()
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         return web.Response(body=lines, headers=headers)
 

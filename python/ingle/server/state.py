@@ -9,6 +9,7 @@ from aiohttp import web
 
 from ingle.engine import Engine
 from ingle.errors import OverloadedError
+from ingle.hardening import Lockdown
 from ingle.server.auth import ApiKeys
 from ingle.server.cors import Cors
 from ingle.server.parse import UnknownFields
@@ -29,6 +30,7 @@ class ServerState:
     started_at: int
     """Unix seconds."""
     heartbeat: Heartbeat
+    lockdown: Lockdown
     turns: Turns = field(default_factory=Turns)
     """Threads for work that may take long in the core."""
     open_resources: list[web.AbstractResource] = field(default_factory=list)

@@ -4,10 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from ingle.config import Settings, with_flags
+from ingle.hardening import Lockdown
 
 
-def summary(settings: Settings, info: Mapping[str, Any], address: str, keys: str) -> str:
-    """Model, device, limits, memory, sampling defaults, end-of-text ids and address, in lines."""
+def summary(
+    settings: Settings, info: Mapping[str, Any], address: str, keys: str, lockdown: Lockdown
+) -> str:
+    """Model, device, limits, memory, defaults, end-of-text ids, lock-down and address, in lines."""
+    hardening, *lacks = lockdown.lines()
     limits, memory, times = info["limits"], info["memory"], info["start_up"]
     defaults = ", ".join(f"{k} {round(v, 4):g}" for k, v in info["sampling_defaults"].items())
     source = "the model's" if settings.generation_config == "auto" else "OpenAI's"
@@ -25,6 +29,8 @@ def summary(settings: Settings, info: Mapping[str, Any], address: str, keys: str
         ("defaults", f"{defaults} ({source})"),
         ("end of text", ", ".join(map(str, info["eos_token_ids"])) or "none"),
         ("serves", serves(info)),
+        ("hardening", hardening),
+        *(("", lack) for lack in lacks),
         ("address", f"{address}, {keys}"),
     ]  # fmt: skip
     return "\n".join(f"{name:12}{text}" for name, text in lines)

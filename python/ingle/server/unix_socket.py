@@ -37,6 +37,17 @@ class UnixListener(socket.socket):
             self.close()
             raise OSError(f"cannot listen on {path}: {error.strerror or error}") from error
 
+    @property
+    def folder(self) -> Path:
+        """Where the socket and its lock file are."""
+        return self._path.parent
+
+    def leave_lock(self) -> None:
+        """Leaves lock and removal to a forked process, which has the same lock open."""
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
+
     def remove(self) -> None:
         """Removes the socket file, unless another process has replaced it."""
         if self._lock_fd is None:

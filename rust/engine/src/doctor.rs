@@ -25,8 +25,8 @@ pub fn doctor(places: &[u8]) -> Result<Vec<u8>, EngineError> {
         "devices": devices(&places),
         "kernel": {
             "release": first_line("/proc/sys/kernel/osrelease"),
-            "landlock": or_lack(&security_module(&modules, "landlock"), NO_LOCK_DOWN),
-            "seccomp": or_lack(&seccomp.map(|_| true).ok_or("not built into the kernel"), NO_LOCK_DOWN),
+            "landlock": or_lack(&security_module(&modules, "landlock"), NO_LANDLOCK),
+            "seccomp": or_lack(&seccomp.map(|_| true).ok_or("not built into the kernel"), NO_SECCOMP),
             "open_files": open_files(limit(&limits, "Max open files")),
             "locked_memory": locked_memory(limit(&limits, "Max locked memory")),
         },
@@ -113,7 +113,8 @@ fn processor_name() -> Option<String> {
 const FEW_FILES: u64 = 4096;
 const NO_LOCKS: &str =
     "none: the engine locks no memory, and the driver's pinned buffers do not count";
-const NO_LOCK_DOWN: &str = "none in this version, which does not lock itself down yet";
+const NO_LANDLOCK: &str = "the lock-down confines files by a mount namespace, or not at all";
+const NO_SECCOMP: &str = "the worker keeps all system calls; --hardening strict does not start";
 
 fn first_line(path: &str) -> Option<String> {
     let text = std::fs::read_to_string(path).ok()?;

@@ -1,6 +1,7 @@
 //! The one place where the engine's errors become Python exceptions.
 
 use ingle_engine::EngineError;
+use ingle_hardening::HardeningError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
@@ -12,6 +13,7 @@ struct Classes {
     failed: Py<PyType>,
     fatal: Py<PyType>,
     model: Py<PyType>,
+    hardening: Py<PyType>,
 }
 
 static CLASSES: PyOnceLock<Classes> = PyOnceLock::new();
@@ -42,6 +44,14 @@ pub(crate) fn to_py(py: Python<'_>, error: EngineError) -> PyErr {
     }
 }
 
+/// The exception for a lock-down that failed.
+pub(crate) fn hardening_to_py(py: Python<'_>, error: &HardeningError) -> PyErr {
+    match classes(py) {
+        Ok(classes) => PyErr::from_type(classes.hardening.bind(py).clone(), (error.to_string(),)),
+        Err(error) => error,
+    }
+}
+
 fn classes(py: Python<'_>) -> PyResult<&Classes> {
     CLASSES.get_or_try_init(py, || {
         let module = py.import("ingle.errors")?;
@@ -54,6 +64,7 @@ fn classes(py: Python<'_>) -> PyResult<&Classes> {
             failed: class("FailedError")?,
             fatal: class("FatalError")?,
             model: class("ModelError")?,
+            hardening: class("HardeningError")?,
         })
     })
 }

@@ -4,6 +4,7 @@
 mod engine;
 mod error;
 mod events;
+mod hardening;
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -24,7 +25,12 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(check_ids, module)?)?;
     module.add_function(wrap_pyfunction!(sampling_fields, module)?)?;
     module.add_function(wrap_pyfunction!(render_template, module)?)?;
-    module.add_function(wrap_pyfunction!(doctor, module)?)
+    module.add_function(wrap_pyfunction!(doctor, module)?)?;
+    module.add_function(wrap_pyfunction!(hardening::harden_shed, module)?)?;
+    module.add_function(wrap_pyfunction!(hardening::harden_confine, module)?)?;
+    module.add_function(wrap_pyfunction!(hardening::harden_keeper, module)?)?;
+    module.add_function(wrap_pyfunction!(hardening::harden_finish, module)?)?;
+    module.add_function(wrap_pyfunction!(hardening::kept_variables, module)?)
 }
 
 /// Refuses JSON that is broken, has a key twice, or holds too many values.

@@ -16,13 +16,15 @@ from ingle.engine import Engine
 from ingle.errors import ConfigError
 from ingle.exit_codes import ExitCode
 from ingle.server import lifecycle
+from ingle.server.guard import Guard
+from ingle.server.listen import address, bind
 
 
 def test_address_is_bound_and_does_not_listen_yet():
-    listener = lifecycle.bind(Settings(model="m", port=0))
+    listener = bind(Settings(model="m", port=0))
     with listener:
         host, port = listener.getsockname()
-        assert lifecycle.address(listener) == f"http://{host}:{port}"
+        assert address(listener) == f"http://{host}:{port}"
         with socket.socket() as client:
             assert client.connect_ex((host, port)) != 0
 
@@ -31,41 +33,41 @@ def test_taken_port_is_named():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1 port {port}"):
-            lifecycle.bind(Settings(model="m", port=port))
+            bind(Settings(model="m", port=port))
 
 
 @pytest.mark.parametrize("host", ["no such host", "a..b", "a" * 300])
 def test_unknown_host_is_named(host):
     with pytest.raises(ConfigError) as refused:
-        lifecycle.bind(Settings(model="m", host=host))
+        bind(Settings(model="m", host=host))
     assert str(refused.value).startswith(f"host: cannot resolve {host!r}")
 
 
 def test_ipv6_address():
     try:
-        listener = lifecycle.bind(Settings(model="m", host="::1", port=0))
+        listener = bind(Settings(model="m", host="::1", port=0))
     except OSError:
         pytest.skip("this machine has no IPv6")
     with listener:
-        assert lifecycle.address(listener).startswith("http://[::1]:")
+        assert address(listener).startswith("http://[::1]:")
 
 
 def test_unix_socket_that_nobody_serves_is_replaced(tmp_path):
     path = tmp_path / "s"
-    lifecycle.bind(Settings(model="m", uds=path)).close()
-    with lifecycle.bind(Settings(model="m", uds=path)) as listener:
-        assert lifecycle.address(listener) == f"unix:{path}"
+    bind(Settings(model="m", uds=path)).close()
+    with bind(Settings(model="m", uds=path)) as listener:
+        assert address(listener) == f"unix:{path}"
         assert path.stat().st_mode & 0o777 == 0o660
 
 
 def test_unix_socket_in_use_and_other_files_are_left_alone(tmp_path):
     path = tmp_path / "s"
-    with lifecycle.bind(Settings(model="m", uds=path)) as listener:
+    with bind(Settings(model="m", uds=path)) as listener:
         listener.listen()
         with pytest.raises(OSError, match=f"cannot listen on {path}: another process listens"):
-            lifecycle.bind(Settings(model="m", uds=path))
+            bind(Settings(model="m", uds=path))
     with pytest.raises(OSError, match="path is longer than 107 bytes"):
-        lifecycle.bind(Settings(model="m", uds=Path("/" + "a" * 200)))
+        bind(Settings(model="m", uds=Path("/" + "a" * 200)))
     file = tmp_path / "file"
     file.write_text("precious")
     for other, what in (
@@ -75,26 +77,26 @@ def test_unix_socket_in_use_and_other_files_are_left_alone(tmp_path):
         (tmp_path / "nowhere" / "s", f"no folder {tmp_path / 'nowhere'}"),
     ):
         with pytest.raises(ConfigError, match=f"^uds: .*{what}"):
-            lifecycle.bind(Settings(model="m", uds=other))
+            bind(Settings(model="m", uds=other))
     assert file.read_text() == "precious"
 
 
 def test_a_second_start_leaves_the_socket_of_one_that_is_still_loading(tmp_path):
     path = tmp_path / "s"
     settings = Settings(model="m", uds=path)
-    with lifecycle.bind(settings) as first:
+    with bind(settings) as first:
         made = path.stat().st_ino
         with pytest.raises(OSError, match="is loading its model"):
-            lifecycle.bind(settings)
+            bind(settings)
         assert path.stat().st_ino == made
         first.remove()
     assert list(tmp_path.iterdir()) == []
-    lifecycle.bind(settings).close()
+    bind(settings).close()
 
 
 def test_only_the_own_socket_is_removed_at_the_end(tmp_path):
     path = tmp_path / "s"
-    with lifecycle.bind(Settings(model="m", uds=path)) as listener:
+    with bind(Settings(model="m", uds=path)) as listener:
         path.unlink()
         with socket.socket(socket.AF_UNIX) as other:
             other.bind(str(path))
@@ -108,7 +110,7 @@ def test_a_socket_of_a_program_without_our_lock_is_left_alone(tmp_path):
         other.bind(str(path))
         other.listen()
         with pytest.raises(OSError, match="another process listens"):
-            lifecycle.bind(Settings(model="m", uds=path))
+            bind(Settings(model="m", uds=path))
     assert [entry.name for entry in tmp_path.iterdir()] == ["s"]
 
 
@@ -120,7 +122,7 @@ def test_the_lock_goes_with_a_process_that_is_killed(tmp_path):
     )
     subprocess.run([sys.executable, "-c", code, path], check=False)
     assert path.is_socket()
-    with lifecycle.bind(Settings(model="m", uds=path)) as listener:
+    with bind(Settings(model="m", uds=path)) as listener:
         listener.remove()
 
 
@@ -129,13 +131,14 @@ async def running(core, monkeypatch):
     """A whole server on the fake core: (its URL, the task that ends with the exit code)."""
     monkeypatch.setattr("ingle.engine._core.Engine", lambda options: core)
     monkeypatch.setattr(lifecycle.LastThreads, "exit_after", lambda self, delay_s, code: None)
-    settings = Settings(model="m", port=0, shutdown_timeout=20.0)
+    settings = Settings(model="m", port=0, shutdown_timeout=20.0, hardening="off")
     ready = asyncio.Event()
-    with Engine("m") as engine, lifecycle.bind(settings) as listener:
-        server = lifecycle.Server(settings, engine, None)
+    guard = Guard(settings)
+    with Engine("m") as engine, guard.listener as listener:
+        server = lifecycle.Server(settings, engine, guard)
         task = asyncio.create_task(server.run(listener, ready.set))
         await ready.wait()
-        yield lifecycle.address(listener), task
+        yield address(listener), task
         if not task.done():  # The test failed.
             task.cancel()
             await asyncio.wait([task], timeout=10)

@@ -1,4 +1,5 @@
 from ingle.config import Settings
+from ingle.hardening import Layer, Lockdown
 from ingle.server.summary import summary
 
 INFO = {
@@ -19,9 +20,11 @@ INFO = {
     "start_up": {"open_s": 0.011, "tokenizer_s": 0.025, "executor_s": 0.08, "total_s": 0.123},
 }
 
+OPEN = Lockdown("off")
+
 
 def test_summary_tells_what_a_person_needs():
-    text = summary(Settings(model="tiny"), INFO, "http://127.0.0.1:8000", "without API keys")
+    text = summary(Settings(model="tiny"), INFO, "http://127.0.0.1:8000", "without API keys", OPEN)
     for part in (
         "tiny (llama, bf16, 2 layers) from /models/tiny",
         "cpu (avx512, 2 threads); ready after 0.12 s "
@@ -40,8 +43,16 @@ def test_summary_tells_what_a_person_needs():
 
 def test_summary_says_why_a_model_makes_embeddings_only():
     info = INFO | {"embeddings_only": "its attention is bidirectional"}
-    text = summary(Settings(model="tiny"), info, "http://127.0.0.1:8000", "without API keys")
+    text = summary(Settings(model="tiny"), info, "http://127.0.0.1:8000", "without API keys", OPEN)
     assert "serves      embeddings only, since its attention is bidirectional\n" in text
     info = INFO | {"has_chat_template": True}
-    text = summary(Settings(model="tiny"), info, "http://127.0.0.1:8000", "without API keys")
+    text = summary(Settings(model="tiny"), info, "http://127.0.0.1:8000", "without API keys", OPEN)
     assert "serves      completions, chats, embeddings\n" in text
+
+
+def test_summary_names_what_the_lockdown_misses():
+    lockdown = Lockdown("auto")
+    lockdown.layers += [Layer("filter", True, "68 calls"), Layer("user", False, "runs as root")]
+    text = summary(Settings(model="tiny"), INFO, "http://127.0.0.1:8000", "without keys", lockdown)
+    assert "hardening   auto: layers in force: 1\n            missing: user: runs as root\n" in text
+    assert "hardening   off\n" in summary(Settings(model="tiny"), INFO, "x", "y", OPEN)

@@ -1,0 +1,209 @@
+"""Locks this process down: `ingle serve` does it by itself, other front ends by calling `Lockdown`.
+
+Main thread. `shed` and `confine` need a process with one thread, so they come before `Engine`;
+`finish` comes when everything is warm, just before requests are taken. Nothing can be undone. The
+policies are files of security/policy; docs/OPERATIONS.md says what each layer is.
+
+    lockdown = Lockdown("auto", device="cpu")
+    lockdown.shed()
+    lockdown.confine(read=["/srv/models/llama"])
+    engine = ingle.Engine("/srv/models/llama", device="cpu")
+    ...  # Start the front end's own threads and import what it imports late.
+    lockdown.finish()
+"""
+
+import codecs
+import importlib
+import json
+import os
+import sys
+import sysconfig
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal
+
+from ingle import _core
+from ingle.errors import HardeningError
+
+Mode = Literal["auto", "strict", "off"]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One part of the lock-down."""
+
+    name: str
+    on: bool
+    what: str
+    """How it is in force, or why it is not."""
+
+
+class Lockdown:
+    """The lock-down of this process, step by step. With mode `off` the steps do nothing."""
+
+    def __init__(self, mode: Mode, *, device: str = "auto", trace: bool = False) -> None:
+        """`trace`: print what the tight filter would refuse, and let it through."""
+        self.mode = mode
+        self.layers: list[Layer] = [] if self.is_on else [Layer("all", False, "hardening is off")]
+        """What is in force and what is missing, as far as the steps have come."""
+        self._has_cuda = device.startswith(("auto", "cuda"))
+        self._trace = trace
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the steps do anything."""
+        return self.mode != "off"
+
+    def missing(self) -> list[str]:
+        """The layers that are not in force, each as `name: why`."""
+        return [f"{layer.name}: {layer.what}" for layer in self.layers if not layer.on]
+
+    def lines(self) -> list[str]:
+        """For people: how much is in force, then what is missing."""
+        if not self.is_on:
+            return ["off"]
+        num_on = sum(layer.on for layer in self.layers)
+        return [
+            f"{self.mode}: layers in force: {num_on}",
+            *(f"missing: {m}" for m in self.missing()),
+        ]
+
+    def summary(self) -> dict[str, Any]:
+        """For /health: the mode, the layers in force, and those missing with their reasons."""
+        on = {layer.name: layer.what for layer in self.layers if layer.on}
+        missing = {layer.name: layer.what for layer in self.layers if not layer.on}
+        return {"mode": self.mode, "on": on, "missing": missing}
+
+    def metrics(self) -> bytes:
+        """For /metrics: a gauge of each layer, 1 in force and 0 missing."""
+        lines = [
+            "# HELP ingle:hardening Layers of the lock-down: 1 in force, 0 missing.",
+            "# TYPE ingle:hardening gauge",
+            *(f'ingle:hardening{{layer="{each.name}"}} {each.on:d}' for each in self.layers),
+        ]
+        return "\n".join(lines).encode() + b"\n"
+
+    def shed(self, keep: Sequence[int] = (), user: tuple[int, int] | None = None) -> None:
+        """Closes descriptors but `keep`, empties the environment, gives up user and privileges.
+
+        `user`: user and group to become, for a process that root has started.
+        Errors: HardeningError; the process must then end.
+        """
+        if not self.is_on:
+            return
+        self._add(_core.harden_shed(self._start(keep=list(keep), user=user)))
+        self.layers.append(Layer("environment", True, f"{empty_environment()} variables removed"))
+
+    def confine(self, read: Iterable[str | Path] = (), write: Iterable[str | Path] = ()) -> None:
+        """From here on the process can open libraries, `read` and `write`, and nothing else.
+
+        Errors: HardeningError, with mode `strict` also for what is missing here.
+        """
+        if not self.is_on:
+            return
+        reads = [*python_folders(), *library_folders(), *absolute(read)]
+        start = self._start(read=reads, write=absolute(write))
+        self._add(_core.harden_confine(start))
+        self._refuse_lacks()
+
+    def finish(self, device: str = "") -> None:
+        """The tight filter on all threads, and the proof that it holds. `device`: the engine's.
+
+        Errors: HardeningError; the process must then end.
+        """
+        if not self.is_on:
+            return
+        warm_up()
+        driver = driver_version() if device.startswith("cuda") else None
+        readiness = {"cuda_driver": driver, "trace": self._trace}
+        self._add(_core.harden_finish(json.dumps(readiness).encode()))
+        self._refuse_lacks()
+
+    def _start(self, **values: Any) -> bytes:
+        return json.dumps({"has_cuda": self._has_cuda, **values}).encode()
+
+    def _add(self, report: bytes) -> None:
+        self.layers += [Layer(**layer) for layer in json.loads(report)["layers"]]
+
+    def _refuse_lacks(self) -> None:
+        missing = self.missing()
+        if self.mode == "strict" and missing:
+            raise HardeningError(f"hardening: strict, but missing here: {'; '.join(missing)}")
+
+
+def confine_keeper(read: Iterable[Path], write: Iterable[Path]) -> None:
+    """Confines a helper process to these places. Errors: HardeningError."""
+    _core.harden_keeper(json.dumps({"read": absolute(read), "write": absolute(write)}).encode())
+
+
+def empty_environment() -> int:
+    """Removes the variables that process.toml does not list; returns how many."""
+    kept = _core.kept_variables()
+    removed = [
+        name for name in os.environ if not any(fnmatchcase(name, pattern) for pattern in kept)
+    ]
+    for name in removed:
+        del os.environ[name]
+    # Without it, glibc looks for a new time zone file again and again.
+    os.environ.setdefault("TZ", ":/etc/localtime")
+    # The driver's own cache below the home folder is out of reach; ingle has its own.
+    os.environ.setdefault("CUDA_CACHE_DISABLE", "1")
+    return len(removed)
+
+
+def python_folders() -> list[str]:
+    """Where this interpreter and its packages are."""
+    paths = sysconfig.get_paths()
+    own = str(Path(__file__).resolve().parent)
+    return sorted({sys.prefix, sys.base_prefix, paths["stdlib"], paths["purelib"], own})
+
+
+def library_folders() -> list[str]:
+    """Folders of LD_LIBRARY_PATH, where an operator may have put NVIDIA's libraries."""
+    return absolute(filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")))
+
+
+def absolute(paths: Iterable[str | Path]) -> list[str]:
+    """The paths as the kernel will see them, whatever becomes of the working directory."""
+    return [str(Path(path).absolute()) for path in paths]
+
+
+def model_places(path: Path) -> list[Path]:
+    """A model's folder or file, and what links in it lead to, as in a Hugging Face cache."""
+    places = [path, path.resolve()]
+    if path.is_dir():
+        links = (each for each in path.iterdir() if each.is_symlink())
+        places += [each.resolve() for each in links]
+    return places
+
+
+def driver_version() -> int:
+    """The major version of NVIDIA's driver; 0 if it cannot be told."""
+    try:
+        return int(Path("/sys/module/nvidia/version").read_text().split(".")[0])
+    except (OSError, ValueError):
+        return 0
+
+
+def warm_up() -> None:
+    """Does once what Python and its libraries do late, while they still can open files."""
+    time.localtime()
+    time.tzset()
+    for codec in ("idna", "latin-1", "utf-8", "ascii", "punycode"):
+        codecs.lookup(codec)
+    for module in LATE_MODULES:
+        importlib.import_module(module)
+
+
+LATE_MODULES = (
+    "asyncio.staggered",
+    "encodings.idna",
+    "linecache",
+    "stringprep",
+    "tokenize",
+    "traceback",
+)
+"""Modules that the standard library imports at first use: all that a test of all routes came to."""

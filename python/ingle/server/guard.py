@@ -1,0 +1,117 @@
+"""What a server holds from before its lock-down: the address, the keys, and the lock-down itself.
+
+Main thread. The order matters: ports below 1024 are bound before root's rights are given up, a Unix
+socket after it; the keeper is forked before anything has a thread; `lock` comes last of all.
+"""
+
+import grp
+import os
+import pwd
+import socket
+from pathlib import Path
+
+from ingle.config import Settings, default_cache_dir
+from ingle.demo import resolve_model
+from ingle.errors import ConfigError
+from ingle.hardening import Lockdown, model_places
+from ingle.server.auth import ApiKeys, read_key_file
+from ingle.server.keeper import Keeper
+from ingle.server.listen import bind
+from ingle.server.unix_socket import UnixListener
+
+
+class Guard:
+    """Takes the address and the keys, and locks the process down as far as a start allows."""
+
+    listener: socket.socket
+    """Bound, does not listen yet."""
+    keys: ApiKeys | None
+    """As at the start; None without a key file."""
+
+    def __init__(self, settings: Settings, trace: bool = False) -> None:
+        """Errors: ConfigError, OSError if the address is taken, HardeningError."""
+        self._settings = settings
+        self._keeper: Keeper | None = None
+        self.lockdown = Lockdown(settings.hardening, device=settings.device, trace=trace)
+        user = user_of(settings)
+        # With another user, the keys must be readable for that one.
+        self.keys = None
+        if settings.api_key_file and user is None:
+            self.keys = read_key_file(settings.api_key_file)
+        if settings.uds is None:
+            self.listener = bind(settings)
+            self.lockdown.shed(keep=[self.listener.fileno()], user=user)
+        else:
+            self.lockdown.shed(user=user)
+            self.listener = bind(settings)
+        try:
+            if self.lockdown.is_on and (settings.api_key_file or settings.uds):
+                self._keeper = Keeper(settings.api_key_file, self.listener)
+            if settings.api_key_file and user is not None:
+                self.keys = self.read_keys()
+            if self.lockdown.is_on:
+                self.lockdown.confine(read=read_places(settings), write=write_places(settings))
+        except BaseException:
+            self.close()
+            raise
+
+    def lock(self, device: str) -> None:
+        """The rest of the lock-down, once everything is warm. Errors: HardeningError."""
+        self.lockdown.finish(device)
+
+    def read_keys(self) -> ApiKeys:
+        """The key file as it is now. Errors: ConfigError."""
+        if self._keeper is not None:
+            return self._keeper.read_keys()
+        if self._settings.api_key_file is None:
+            raise ConfigError("api_key_file: there is none")
+        return read_key_file(self._settings.api_key_file)
+
+    def close(self) -> None:
+        """Gives the address back; a Unix socket's file is gone afterwards."""
+        if self._keeper is not None:
+            self._keeper.close()
+        elif isinstance(self.listener, UnixListener):
+            self.listener.remove()
+        self.listener.close()
+
+
+def user_of(settings: Settings) -> tuple[int, int] | None:
+    """User and group that `--user` names. Errors: ConfigError."""
+    if settings.user is None:
+        return None
+    if settings.hardening == "off":
+        raise ConfigError("user: changes nothing with --hardening off")
+    if os.geteuid() != 0:
+        raise ConfigError("user: only root can become another user; start ingle as that user")
+    name, _, group = settings.user.partition(":")
+    try:
+        entry = pwd.getpwnam(name)
+        gid = grp.getgrnam(group).gr_gid if group else entry.pw_gid
+    except KeyError as error:
+        raise ConfigError(f"user: {error.args[0]}") from None
+    if entry.pw_uid == 0:
+        raise ConfigError(f"user: {name} is root")
+    return entry.pw_uid, gid
+
+
+def read_places(settings: Settings) -> list[Path]:
+    """Files and folders that the engine reads while it loads."""
+    places = model_places(Path(resolve_model(settings.model)))
+    if settings.device.startswith("sim:"):
+        places.append(Path(settings.device.removeprefix("sim:")))
+    given = (settings.chat_template, settings.nvrtc_library, settings.cublaslt_library)
+    # A library finds its neighbours by itself.
+    return places + [path.parent for path in given if path is not None]
+
+
+def write_places(settings: Settings) -> list[Path]:
+    """The cache folder, made here since the locked process cannot."""
+    if not settings.device.startswith(("auto", "cuda")):
+        return []
+    folder = settings.cache_dir or Path(default_cache_dir())
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        return []  # The engine says what that costs.
+    return [folder]

@@ -1,0 +1,110 @@
+"""The keeper: a small process that reads the key file and removes the Unix socket for the worker.
+
+The locked worker can open and remove no file. The keeper is forked while there is one thread, has
+a filter of its own (security/policy/keeper.toml), and handles no byte of a client. It ends when the
+worker does, however that happens, and then removes the socket.
+"""
+
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import NoReturn
+
+from ingle.errors import ConfigError, IngleError
+from ingle.hardening import confine_keeper
+from ingle.server.auth import ApiKeys, parse_keys, read_secret
+from ingle.server.unix_socket import UnixListener
+
+
+class Keeper:
+    """The worker's end. Main thread."""
+
+    def __init__(self, key_file: Path | None, listener: socket.socket) -> None:
+        """Forks. The process must have one thread."""
+        self._key_file = key_file
+        self._pipe, other = socket.socketpair()
+        if os.fork() == 0:
+            self._pipe.close()
+            _run(other, key_file, listener)
+        other.close()
+        if isinstance(listener, UnixListener):
+            listener.leave_lock()
+        self._pipe.settimeout(ANSWER_S)
+
+    def fileno(self) -> int:
+        """The descriptor of the worker's end."""
+        return self._pipe.fileno()
+
+    def read_keys(self) -> ApiKeys:
+        """The key file as it is now. Blocks briefly. Errors: ConfigError, as `read_key_file`."""
+        if self._key_file is None:
+            raise ConfigError("api_key_file: there is none")
+        try:
+            self._pipe.sendall(b"k")
+            answer = json.loads(self._receive())
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"api_key_file: cannot read {self._key_file}: {error}") from error
+        if "error" in answer:
+            raise ConfigError(answer["error"])
+        return parse_keys(self._key_file, answer["text"])
+
+    def close(self) -> None:
+        """Lets the keeper end and waits until it has: the socket's file is gone then."""
+        self._pipe.shutdown(socket.SHUT_WR)
+        while self._pipe.recv(CHUNK_BYTES):
+            pass
+        self._pipe.close()
+
+    def _receive(self) -> bytes:
+        """One answer: its length in a line, then its bytes."""
+        data = b""
+        while b"\n" not in data:
+            data += self._more()
+        length, _, data = data.partition(b"\n")
+        while len(data) < int(length):
+            data += self._more()
+        return data
+
+    def _more(self) -> bytes:
+        part = self._pipe.recv(CHUNK_BYTES)
+        if not part:
+            raise OSError("the process that reads it has ended")
+        return part
+
+
+def _run(pipe: socket.socket, key_file: Path | None, listener: socket.socket) -> NoReturn:
+    """The keeper itself, until the worker has gone. Never returns into the worker's code."""
+    code = 1
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        # Only the worker may accept connections. A Unix socket's lock stays held.
+        socket.socket.close(listener)
+        places = [] if key_file is None else [key_file.parent, key_file.resolve().parent]
+        sockets = [listener.folder] if isinstance(listener, UnixListener) else []
+        confine_keeper(read=places, write=sockets)
+        while pipe.recv(1):
+            answer = json.dumps(_answer(key_file)).encode()
+            pipe.sendall(b"%d\n%s" % (len(answer), answer))
+        if isinstance(listener, UnixListener):
+            listener.remove()
+        code = 0
+    finally:
+        # Neither the worker's buffers nor its handlers are this process's to end.
+        os._exit(code)
+
+
+def _answer(key_file: Path | None) -> dict[str, str]:
+    if key_file is None:
+        return {"error": "api_key_file: there is none"}
+    try:
+        return {"text": read_secret(key_file)}
+    except IngleError as error:
+        return {"error": str(error)}
+
+
+ANSWER_S = 5.0
+"""A key file on a dead network drive must not stop the event loop for longer."""
+CHUNK_BYTES = 65536

@@ -1,0 +1,201 @@
+//! The first half: while the process has one thread, before it opens what is not trusted. Irrevocable.
+
+use std::fs;
+use std::path::PathBuf;
+
+use rustix::fs::Mode;
+use rustix::process::{
+    DumpableBehavior, Gid, Resource, Rlimit, Uid, getgid, getrlimit, getuid, setrlimit, umask,
+};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs, set_thread_groups,
+    set_thread_res_gid, set_thread_res_uid,
+};
+
+use serde::Deserialize;
+
+use crate::bpf::compile;
+use crate::error::HardeningError;
+use crate::landlock::Places;
+use crate::policies::{BASE, KEEPER};
+use crate::policy::Policy;
+use crate::report::Report;
+use crate::surroundings::Surroundings;
+use crate::{landlock, namespace, sys};
+
+/// What the first half needs to know.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Start {
+    /// User and group to become; None stays what it is.
+    pub user: Option<(u32, u32)>,
+    /// Descriptors that stay open, beside 0, 1 and 2.
+    pub keep: Vec<u32>,
+    /// Places that may still be read, beside those of process.toml.
+    pub read: Vec<PathBuf>,
+    /// Places that may still be written.
+    pub write: Vec<PathBuf>,
+    /// Whether a GPU may be used.
+    pub has_cuda: bool,
+}
+
+/// Closes descriptors, sets limits, gives up user, capabilities and privileges, and becomes unreadable to
+/// other processes. The order matters: groups before the user, all of it before `confine`.
+///
+/// # Errors
+/// `HardeningError::State` if the process has more than one thread; `System` for a step that every kernel
+/// offers and this one refused.
+pub fn shed(start: &Start) -> Result<Report, HardeningError> {
+    expect_one_thread()?;
+    let mut report = Report::default();
+    umask(Mode::RWXG | Mode::RWXO);
+    close_all_but(&start.keep)?;
+    report.on("descriptors", "only the server's own are open");
+    set_limits()?;
+    // Needs a capability, so it comes first. Without the capability there is nothing to take away.
+    for capability in 0..NUM_CAPABILITIES {
+        if sys::drop_bounding(capability).is_err() {
+            break;
+        }
+    }
+    if let Some((uid, gid)) = start.user {
+        become_user(uid, gid)?;
+    }
+    set_no_new_privs(true).map_err(HardeningError::at("no_new_privs"))?;
+    report.on("privileges", "none can be gained");
+    if getuid().is_root() {
+        report.missing("user", "runs as root; start it as another user, or with --user");
+    } else {
+        report
+            .on("user", format!("runs as user {}, group {}", getuid().as_raw(), getgid().as_raw()));
+    }
+    Ok(report)
+}
+
+/// Confines what can be opened, by Landlock or else by a namespace, drops all capabilities and puts on the
+/// base filter.
+///
+/// # Errors
+/// As `shed`.
+pub fn confine(start: &Start) -> Result<Report, HardeningError> {
+    let mut places = Surroundings::read()?.places(start.has_cuda);
+    places.read.extend(start.read.iter().cloned());
+    places.write.extend(start.write.iter().cloned());
+    confine_to(&places)
+}
+
+/// The same for the process that reads the key file and removes the Unix socket while the worker can open
+/// nothing: it can open the places of `start` only, and has a tight filter of its own.
+///
+/// # Errors
+/// As `shed`.
+pub fn confine_keeper(start: &Start) -> Result<Report, HardeningError> {
+    let places = Places { read: start.read.clone(), write: start.write.clone() };
+    let mut report = confine_to(&places)?;
+    put_on("filter", &KEEPER.policy()?, &mut report)?;
+    Ok(report)
+}
+
+fn confine_to(places: &Places) -> Result<Report, HardeningError> {
+    expect_one_thread()?;
+    let mut report = Report::default();
+    confine_files(places, &mut report)?;
+    set_capabilities(None, NO_CAPABILITIES).map_err(HardeningError::at("capabilities"))?;
+    report.on("capabilities", "none");
+    // Not before: the files below /proc/self that a namespace needs would be root's.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(HardeningError::at("not dumpable"))?;
+    report.on("memory", "no core dump, unreadable to other processes");
+    put_on("base_filter", &BASE.policy()?, &mut report)?;
+    Ok(report)
+}
+
+/// Puts a filter on all threads. Returns whether it is on; a kernel without seccomp is reported.
+pub(crate) fn put_on(
+    layer: &'static str,
+    policy: &Policy,
+    report: &mut Report,
+) -> Result<bool, HardeningError> {
+    let program = compile(policy, std::process::id())?;
+    match sys::filter_all_threads(&program) {
+        Ok(()) => {
+            let calls = policy.calls().len();
+            report.on(layer, format!("rules for {calls} system calls"));
+            Ok(true)
+        }
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL)) => {
+            report.missing(layer, format!("this kernel has no seccomp filters ({error})"));
+            Ok(false)
+        }
+        Err(error) => Err(HardeningError::at(layer)(error)),
+    }
+}
+
+fn confine_files(places: &Places, report: &mut Report) -> Result<(), HardeningError> {
+    let reason = match sys::landlock_version() {
+        Ok(version) => {
+            landlock::confine(version, places)?;
+            report.on("files", format!("Landlock {version}"));
+            return Ok(());
+        }
+        Err(error) => format!("Landlock is not active ({error})"),
+    };
+    match namespace::confine(places) {
+        Ok(()) => report.on("files", "a namespace"),
+        Err(error @ HardeningError::State(_)) => return Err(error),
+        Err(error) => report.missing("files", format!("{reason}; {error}")),
+    }
+    Ok(())
+}
+
+/// User ids and groups of one thread only would leave others as they are; so would Landlock.
+fn expect_one_thread() -> Result<(), HardeningError> {
+    let threads = fs::read_dir("/proc/self/task").map_err(HardeningError::at("/proc/self/task"))?;
+    let count = threads.count();
+    if count == 1 {
+        return Ok(());
+    }
+    Err(HardeningError::State(format!("the process has {count} threads; it must have one")))
+}
+
+fn close_all_but(keep: &[u32]) -> Result<(), HardeningError> {
+    let mut keep: Vec<u32> = keep.iter().copied().filter(|fd| *fd > 2).collect();
+    keep.sort_unstable();
+    let mut first = 3;
+    for last_kept in keep {
+        if last_kept > first {
+            sys::close_range(first, last_kept - 1).map_err(HardeningError::at("close_range"))?;
+        }
+        first = last_kept + 1;
+    }
+    sys::close_range(first, u32::MAX).map_err(HardeningError::at("close_range"))
+}
+
+fn set_limits() -> Result<(), HardeningError> {
+    let none = Rlimit { current: Some(0), maximum: Some(0) };
+    setrlimit(Resource::Core, none).map_err(HardeningError::at("RLIMIT_CORE"))?;
+    // What the server has raised its own limit to is all that it needs.
+    let files = getrlimit(Resource::Nofile).current;
+    let exact = Rlimit { current: files, maximum: files };
+    setrlimit(Resource::Nofile, exact).map_err(HardeningError::at("RLIMIT_NOFILE"))
+}
+
+fn become_user(uid: u32, gid: u32) -> Result<(), HardeningError> {
+    let at = || format!("becoming user {uid}, group {gid}");
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    set_thread_groups(&[]).map_err(HardeningError::at(at()))?;
+    set_thread_res_gid(gid, gid, gid).map_err(HardeningError::at(at()))?;
+    set_thread_res_uid(uid, uid, uid).map_err(HardeningError::at(at()))?;
+    if getuid() != uid || getgid() != gid {
+        return Err(HardeningError::State(format!("{} had no effect", at())));
+    }
+    Ok(())
+}
+
+const NO_CAPABILITIES: CapabilitySets = CapabilitySets {
+    effective: CapabilitySet::empty(),
+    permitted: CapabilitySet::empty(),
+    inheritable: CapabilitySet::empty(),
+};
+/// linux/capability.h has 41; the set is a 64-bit word.
+const NUM_CAPABILITIES: libc::c_ulong = 64;

@@ -1,0 +1,33 @@
+//! Locks the process down: what a worker that has been taken over could still do.
+//!
+//! In two halves. `shed` and `confine` run while there is one thread; `finish` runs when the worker is
+//! ready, covers every thread and proves that it does. The rules are data, in security/policy. Nothing here
+//! can be undone, and nothing is undone on an error: the process must then end.
+
+mod begin;
+mod bpf;
+mod error;
+mod finish;
+mod landlock;
+mod namespace;
+mod policies;
+mod policy;
+mod proof;
+mod report;
+mod surroundings;
+mod sys;
+mod syscalls;
+mod trace;
+
+pub use begin::{Start, confine, confine_keeper, shed};
+pub use error::HardeningError;
+pub use finish::{Readiness, finish};
+pub use report::{Layer, Report};
+
+/// Patterns of the environment variables that a worker keeps; `*` ends a prefix.
+///
+/// # Errors
+/// `HardeningError::Policy` if process.toml is wrong.
+pub fn kept_variables() -> Result<Vec<String>, HardeningError> {
+    Ok(surroundings::Surroundings::read()?.environment)
+}

@@ -1,0 +1,38 @@
+//! The files of security/policy, as they were when this was built.
+
+use crate::error::HardeningError;
+use crate::policy::Policy;
+
+/// A file of the repository's folder security/policy.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PolicyFile {
+    pub(crate) name: &'static str,
+    pub(crate) text: &'static str,
+}
+
+impl PolicyFile {
+    /// Its rules.
+    ///
+    /// # Errors
+    /// `HardeningError::Policy` if the file is wrong.
+    pub(crate) fn policy(&self) -> Result<Policy, HardeningError> {
+        Policy::parse(self.name, self.text)
+    }
+}
+
+macro_rules! file {
+    ($name:literal) => {
+        PolicyFile { name: $name, text: include_str!(concat!("../../../security/policy/", $name)) }
+    };
+}
+
+/// From the start.
+pub(crate) const BASE: PolicyFile = file!("base.toml");
+/// Once the worker is ready.
+pub(crate) const SERVE: PolicyFile = file!("serve.toml");
+/// The process that reads the key file and removes the Unix socket.
+pub(crate) const KEEPER: PolicyFile = file!("keeper.toml");
+/// What a GPU needs beyond `SERVE`, by the driver's major version.
+pub(crate) const CUDA: &[(u32, PolicyFile)] = &[(580, file!("cuda-580.toml"))];
+/// The same for a driver whose calls nobody has listed.
+pub(crate) const CUDA_UNKNOWN: PolicyFile = file!("cuda-unknown.toml");

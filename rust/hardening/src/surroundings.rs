@@ -1,0 +1,87 @@
+//! security/policy/process.toml: what of its surroundings the worker keeps. Pure.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use crate::error::HardeningError;
+use crate::landlock::Places;
+
+/// The file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Surroundings {
+    /// Names of variables; `*` ends a prefix.
+    pub(crate) environment: Vec<String>,
+    files: Files,
+    descriptors: Descriptors,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Files {
+    read: Vec<PathBuf>,
+    write: Vec<PathBuf>,
+    cuda: CudaFiles,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CudaFiles {
+    read: Vec<PathBuf>,
+    write: Vec<PathBuf>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Descriptors {
+    any: Vec<String>,
+    cuda: Vec<String>,
+}
+
+impl Surroundings {
+    /// The file as it was when this was built.
+    ///
+    /// # Errors
+    /// `HardeningError::Policy` if it is wrong.
+    pub(crate) fn read() -> Result<Self, HardeningError> {
+        toml::from_str(TEXT).map_err(|error| HardeningError::Policy {
+            name: "process.toml",
+            reason: error.to_string(),
+        })
+    }
+
+    /// What may be opened before the tight filter.
+    pub(crate) fn places(&self, has_cuda: bool) -> Places {
+        let mut places = Places { read: self.files.read.clone(), write: self.files.write.clone() };
+        if has_cuda {
+            places.read.extend(self.files.cuda.read.iter().cloned());
+            places.write.extend(self.files.cuda.write.iter().cloned());
+        }
+        places
+    }
+
+    /// Whether a descriptor may be open when the tight filter goes on; `target` is its link in /proc.
+    pub(crate) fn allows_descriptor(&self, target: &str, has_cuda: bool) -> bool {
+        let cuda = if has_cuda { self.descriptors.cuda.as_slice() } else { &[] };
+        self.descriptors.any.iter().chain(cuda).any(|prefix| target.starts_with(prefix))
+    }
+}
+
+const TEXT: &str = include_str!("../../../security/policy/process.toml");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_gpu_places_and_descriptors_are_for_gpus_alone() {
+        let file = Surroundings::read().unwrap();
+        let gpu = PathBuf::from("/dev/nvidiactl");
+        assert!(file.places(true).write.contains(&gpu) && !file.places(false).write.contains(&gpu));
+        assert!(file.allows_descriptor("/dev/nvidia0", true));
+        assert!(!file.allows_descriptor("/dev/nvidia0", false));
+        assert!(!file.allows_descriptor("/srv/model/weights.bin", true));
+        assert!(file.allows_descriptor("socket:[17]", false));
+    }
+}
