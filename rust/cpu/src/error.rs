@@ -38,6 +38,12 @@ pub enum CpuError {
         /// Columns needed.
         want_cols: usize,
     },
+    /// An fp8 matrix, or one to be made fp8, with an element that no scale can help.
+    #[error("tensor {name}: an element is not a finite number")]
+    NotFinite {
+        /// Name in the file.
+        name: String,
+    },
     /// Reading failed.
     #[error("{file}: tensor {name}: {source}")]
     Read {

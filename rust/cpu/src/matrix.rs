@@ -4,6 +4,7 @@
 //! Matrix `[out, in]`; outputs beyond `out` are zero. Within a panel, by storage:
 //! ```text
 //! f32, f16   [in][32 outputs]
+//! fp8        scales, then [in][32 outputs]   see fp8_layout.rs
 //! bf16       [in / 2][2 halves][16 outputs][2 inputs]   so that a 512-bit load holds 16 outputs twice
 //! blocks     [in / 32 or in / 256][fields, each for 32 outputs]   see block_layout.rs
 //! ```
@@ -12,7 +13,8 @@ use ingle_model::WeightType;
 
 use crate::aligned::{AlignedBytes, numbers, numbers_mut};
 use crate::block_layout;
-use crate::panel::PANEL;
+use crate::fp8_layout;
+use crate::panel::{PANEL, Panel};
 use crate::rows::Shared;
 use crate::unpack;
 use crate::vector_path::VectorPath;
@@ -23,12 +25,16 @@ pub(crate) struct PackedMatrix {
     weight_type: WeightType,
     rows: usize,
     cols: usize,
+    group: usize,
     panel_bytes: usize,
     data: AlignedBytes,
 }
 
 impl PackedMatrix {
     /// Room for `[rows, cols]`, all zero.
+    ///
+    /// # Panics
+    /// If the type is F8E4M3, which has scales: see `zeroed_fp8`.
     pub(crate) fn zeroed(weight_type: WeightType, rows: usize, cols: usize) -> Self {
         let panel_bytes = match weight_type {
             WeightType::F32 => cols * PANEL * 4,
@@ -40,11 +46,14 @@ impl PackedMatrix {
             }
         };
         let data = AlignedBytes::zeroed(panel_bytes * rows.div_ceil(PANEL));
-        Self { weight_type, rows, cols, panel_bytes, data }
+        Self { weight_type, rows, cols, group: 0, panel_bytes, data }
     }
 
-    pub(crate) fn weight_type(&self) -> WeightType {
-        self.weight_type
+    /// Room for `[rows, cols]` of fp8 where each `group` inputs of an output have a scale, all zero.
+    pub(crate) fn zeroed_fp8(rows: usize, cols: usize, group: usize) -> Self {
+        let panel_bytes = fp8_layout::panel_bytes(cols, group);
+        let data = AlignedBytes::zeroed(panel_bytes * rows.div_ceil(PANEL));
+        Self { weight_type: WeightType::F8E4M3, rows, cols, group, panel_bytes, data }
     }
 
     /// Inputs.
@@ -61,13 +70,13 @@ impl PackedMatrix {
         self.panel_bytes * self.num_panels()
     }
 
-    pub(crate) fn panel(&self, panel: usize) -> &[u8] {
-        &self.data.bytes()[panel * self.panel_bytes..][..self.panel_bytes]
-    }
-
-    /// Bytes of one row as a checkpoint stores it.
-    pub(crate) fn stored_row_bytes(&self) -> usize {
-        self.cols / self.weight_type.block_elements() * self.weight_type.block_bytes()
+    pub(crate) fn panel(&self, panel: usize) -> Panel<'_> {
+        Panel {
+            weight_type: self.weight_type,
+            cols: self.cols,
+            group: self.group,
+            bytes: &self.data.bytes()[panel * self.panel_bytes..][..self.panel_bytes],
+        }
     }
 
     /// Bytes of a panel.
@@ -82,7 +91,8 @@ impl PackedMatrix {
 
     /// One row in f32, for embeddings.
     pub(crate) fn read_row(&self, path: VectorPath, row: usize, out: &mut [f32]) {
-        let (panel, lane) = (self.panel(row / PANEL), row % PANEL);
+        let (whole, lane) = (self.panel(row / PANEL), row % PANEL);
+        let panel = whole.bytes;
         match self.weight_type {
             WeightType::F32 => {
                 let panel = numbers::<f32>(panel);
@@ -105,7 +115,7 @@ impl PackedMatrix {
             _ => {
                 let mut block = [0.0; PANEL * 32];
                 for (start, values) in (0..).step_by(32).zip(out.chunks_mut(32)) {
-                    unpack::unpack(path, self.weight_type, panel, start..start + 32, &mut block);
+                    unpack::unpack(path, whole, start..start + values.len(), &mut block);
                     for (k, value) in values.iter_mut().enumerate() {
                         *value = block[k * PANEL + lane];
                     }
@@ -116,7 +126,7 @@ impl PackedMatrix {
 }
 
 /// Fills one panel from rows of `cols` elements as the checkpoint stores them, little-endian and
-/// contiguous.
+/// contiguous. fp8, which has scales beside its elements, has a function of its own in fp8_layout.rs.
 pub(crate) fn pack_panel(weight_type: WeightType, cols: usize, stored: &[u8], target: &mut [u8]) {
     let row_bytes = cols / weight_type.block_elements() * weight_type.block_bytes();
     let rows = stored.chunks_exact(row_bytes);

@@ -1,4 +1,6 @@
-//! Sizes that weights, activations and kernels agree on. Plain numbers.
+//! Sizes that weights, activations and kernels agree on, and what one panel of weights is. Plain data.
+
+use ingle_model::WeightType;
 
 /// Outputs of a weight panel: what two 512-bit registers hold in f32.
 pub(crate) const PANEL: usize = 32;
@@ -12,3 +14,14 @@ pub(crate) const K_BLOCK: usize = 256;
 pub(crate) const ROW_CHUNK: usize = 42 * TILE_ROWS;
 /// Most rows of logits that exist at once.
 pub const LOGIT_ROWS: usize = 64;
+
+/// 32 outputs of a matrix and what is needed to read them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Panel<'a> {
+    pub(crate) weight_type: WeightType,
+    /// Inputs.
+    pub(crate) cols: usize,
+    /// Inputs that share a scale; for fp8 only.
+    pub(crate) group: usize,
+    pub(crate) bytes: &'a [u8],
+}

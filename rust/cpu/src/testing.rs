@@ -1,8 +1,9 @@
 //! What the unit tests share: random numbers from a seed, weights in every format.
 
 use half::{bf16, f16};
-use ingle_model::{WeightType, dequantise};
+use ingle_model::{WeightType, dequantise, e4m3_to_f32};
 
+use crate::fp8_layout;
 use crate::matrix::{PackedMatrix, pack_panel};
 use crate::panel::PANEL;
 
@@ -54,12 +55,43 @@ pub(crate) fn random_matrix(
     let mut values = vec![0.0; rows * cols];
     dequantise(weight_type, &stored, &mut values);
     let mut matrix = PackedMatrix::zeroed(weight_type, rows, cols);
-    let (row_bytes, panel_bytes) = (matrix.stored_row_bytes(), matrix.panel_bytes());
+    let row_bytes = stored.len() / rows;
+    let panel_bytes = matrix.panel_bytes();
     let panels = matrix.shared();
     for (panel, stored) in stored.chunks(PANEL * row_bytes).enumerate() {
         // SAFETY: one part at a time.
         let target = unsafe { panels.part(panel * panel_bytes, panel_bytes) };
         pack_panel(weight_type, cols, stored, target);
+    }
+    (matrix, values)
+}
+
+/// A random fp8 matrix with one scale for each `block` of rows and columns.
+pub(crate) fn random_fp8_matrix(
+    random: &mut Random,
+    (rows, cols): (usize, usize),
+    block: (usize, usize),
+) -> (PackedMatrix, Vec<f32>) {
+    let elements: Vec<u8> = (0..rows * cols)
+        .map(|_| random.bits() as u8)
+        .map(|element| if element & 0x7f == 0x7f { element - 1 } else { element })
+        .collect();
+    let groups = cols.div_ceil(block.1);
+    let scales: Vec<f32> =
+        (0..rows.div_ceil(block.0) * groups).map(|_| random.float().abs() / 448.0).collect();
+    let scale = |row: usize, col: usize| scales[row / block.0 * groups + col / block.1];
+    let value = |at: usize| e4m3_to_f32(elements[at]) * scale(at / cols, at % cols);
+    let values = (0..rows * cols).map(value).collect();
+    let mut matrix = PackedMatrix::zeroed_fp8(rows, cols, block.1);
+    let panel_bytes = matrix.panel_bytes();
+    let panels = matrix.shared();
+    for (panel, elements) in elements.chunks(PANEL * cols).enumerate() {
+        let rows = (panel * PANEL..).take(elements.len() / cols);
+        let own: Vec<f32> =
+            rows.flat_map(|row| &scales[row / block.0 * groups..][..groups]).copied().collect();
+        // SAFETY: one part at a time.
+        let target = unsafe { panels.part(panel * panel_bytes, panel_bytes) };
+        fp8_layout::pack_panel(cols, block.1, (elements, &own), target);
     }
     (matrix, values)
 }

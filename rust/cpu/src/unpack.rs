@@ -7,18 +7,14 @@ use ingle_model::WeightType;
 
 use crate::aligned::numbers;
 use crate::block_layout::layout;
-use crate::panel::PANEL;
+use crate::fp8_layout;
+use crate::panel::{PANEL, Panel};
 use crate::vector_path::{Arithmetic, VectorPath, per_path};
 
 /// Writes inputs `inputs` of a panel to `out` as `[input][32 outputs]`. For block formats the range
 /// starts and ends at multiples of 32; for bf16 it starts at an even input.
-pub(crate) fn unpack(
-    path: VectorPath,
-    weight_type: WeightType,
-    panel: &[u8],
-    inputs: Range<usize>,
-    out: &mut [f32],
-) {
+pub(crate) fn unpack(path: VectorPath, panel: Panel<'_>, inputs: Range<usize>, out: &mut [f32]) {
+    let Panel { weight_type, cols, group, bytes: panel } = panel;
     let out = &mut out[..inputs.len() * PANEL];
     match weight_type {
         WeightType::F32 => {
@@ -33,6 +29,7 @@ pub(crate) fn unpack(
             let pairs = inputs.start / 2 * PANEL..inputs.end.div_ceil(2) * PANEL;
             widen_bf16(path, &numbers::<u32>(panel)[pairs], out);
         }
+        WeightType::F8E4M3 => fp8_layout::unpack(path, (panel, cols, group), inputs, out),
         _ => {
             let sizes = layout(weight_type);
             for (input, out) in inputs.step_by(32).zip(out.as_chunks_mut::<BLOCK>().0) {
@@ -203,7 +200,8 @@ mod tests {
     use half::f16;
 
     use super::*;
-    use crate::testing::{ALL_TYPES, Random, random_matrix};
+    use crate::matrix::PackedMatrix;
+    use crate::testing::{ALL_TYPES, Random, random_fp8_matrix, random_matrix};
 
     #[test]
     fn test_every_format_unpacks_to_the_reference_values_on_every_path() {
@@ -213,23 +211,40 @@ mod tests {
             let widths = if block == 1 { [1, 70, 257] } else { [block, 2 * block, 3 * block] };
             for (rows, cols) in [1, 32, 75].into_iter().zip(widths) {
                 let (matrix, values) = random_matrix(&mut random, weight_type, rows, cols);
-                for path in VectorPath::all() {
-                    let context = format!("{weight_type:?} [{rows}, {cols}] {}", path.name());
-                    for panel in 0..matrix.num_panels() {
-                        let mut out = vec![0.0; cols * PANEL];
-                        unpack(path, weight_type, matrix.panel(panel), 0..cols, &mut out);
-                        for (row, lane) in (panel * PANEL..rows).zip(0..PANEL) {
-                            for k in 0..cols {
-                                let (ours, want) = (out[k * PANEL + lane], values[row * cols + k]);
-                                assert!(ours == want, "{context}: {ours} at {row}, {k}: {want}");
-                            }
-                        }
+                check(&matrix, &values, &format!("{weight_type:?} [{rows}, {cols}]"));
+            }
+        }
+    }
+
+    #[test]
+    fn test_fp8_unpacks_to_elements_times_scales_on_every_path() {
+        let mut random = Random(2);
+        for (rows, cols) in [(1, 1), (32, 70), (75, 257)] {
+            for block in [(rows, cols), (1, cols), (128, 128), (40, 48), (1, 32)] {
+                let (matrix, values) = random_fp8_matrix(&mut random, (rows, cols), block);
+                check(&matrix, &values, &format!("[{rows}, {cols}] in blocks of {block:?}"));
+            }
+        }
+    }
+
+    fn check(matrix: &PackedMatrix, values: &[f32], context: &str) {
+        let cols = matrix.cols();
+        let rows = values.len() / cols;
+        for path in VectorPath::all() {
+            let context = format!("{context} {}", path.name());
+            for panel in 0..matrix.num_panels() {
+                let mut out = vec![0.0; cols * PANEL];
+                unpack(path, matrix.panel(panel), 0..cols, &mut out);
+                for (row, lane) in (panel * PANEL..rows).zip(0..PANEL) {
+                    for k in 0..cols {
+                        let (ours, want) = (out[k * PANEL + lane], values[row * cols + k]);
+                        assert!(ours == want, "{context}: {ours} at {row}, {k}: {want}");
                     }
-                    let mut row = vec![0.0; cols];
-                    matrix.read_row(path, rows - 1, &mut row);
-                    assert_eq!(row, values[(rows - 1) * cols..], "{context}");
                 }
             }
+            let mut row = vec![0.0; cols];
+            matrix.read_row(path, rows - 1, &mut row);
+            assert_eq!(row, values[(rows - 1) * cols..], "{context}");
         }
     }
 

@@ -1,7 +1,6 @@
 //! The weights of a model in panels, read from the checkpoint once at load.
 
 use std::cell::RefCell;
-use std::sync::OnceLock;
 
 use ingle_model::{
     Activation, CopyPlan, FeedForwardSpec, LayerSpec, LayerWeight, ModelSpec, MoeSpec, TensorView,
@@ -10,8 +9,8 @@ use ingle_model::{
 
 use crate::CpuError;
 use crate::gemm::Gated;
-use crate::matrix::{PackedMatrix, pack_panel};
-use crate::panel::PANEL;
+use crate::matrix::PackedMatrix;
+use crate::matrix_reader::{File, read_matrix};
 use crate::pool::Pool;
 
 /// All weights.
@@ -124,24 +123,6 @@ struct Reader<'a> {
     pool: RefCell<&'a mut Pool>,
 }
 
-/// Where bytes come from; shared by the workers.
-struct File<'a> {
-    names: &'a [String],
-    source: &'a dyn WeightSource,
-}
-
-impl File<'_> {
-    fn read(&self, view: &TensorView, start: u64, buffer: &mut [u8]) -> Result<(), CpuError> {
-        self.source.read_at(view.file, view.offset + start, buffer).map_err(|source| {
-            CpuError::Read {
-                file: self.names.get(view.file).cloned().unwrap_or_default(),
-                name: view.name.clone(),
-                source,
-            }
-        })
-    }
-}
-
 impl Reader<'_> {
     fn layer(&self, index: u32, layer: &LayerSpec) -> Result<LayerWeights, CpuError> {
         use LayerWeight as W;
@@ -241,35 +222,8 @@ impl Reader<'_> {
         })
     }
 
-    /// Reads and packs a matrix, all workers at once.
     fn matrix(&self, role: WeightRole, rows: usize, cols: usize) -> Result<PackedMatrix, CpuError> {
-        let view = self.view(role, rows, cols)?;
-        let mut matrix = PackedMatrix::zeroed(view.weight_type, rows, cols);
-        let (row_bytes, panel_bytes) = (matrix.stored_row_bytes(), matrix.panel_bytes());
-        let num_panels = matrix.num_panels();
-        let per_task = (READ_BYTES / (PANEL * row_bytes)).max(1);
-        let panels = matrix.shared();
-        let failure = OnceLock::new();
-        let file = &self.file;
-        self.pool.borrow_mut().run(num_panels.div_ceil(per_task), &|task, scratch| {
-            let first = task * per_task;
-            let count = per_task.min(num_panels - first);
-            let stored_rows = (count * PANEL).min(rows - first * PANEL);
-            scratch.stored.resize(per_task * PANEL * row_bytes, 0);
-            let stored = &mut scratch.stored[..stored_rows * row_bytes];
-            if let Err(error) = file.read(view, (first * PANEL * row_bytes) as u64, stored) {
-                // Only the first failure is told.
-                let _ = failure.set(error);
-                return;
-            }
-            // SAFETY: a task's panels are its own.
-            let target = unsafe { panels.part(first * panel_bytes, count * panel_bytes) };
-            let sources = stored.chunks(PANEL * row_bytes);
-            for (stored, target) in sources.zip(target.chunks_mut(panel_bytes)) {
-                pack_panel(view.weight_type, cols, stored, target);
-            }
-        });
-        failure.into_inner().map_or(Ok(matrix), Err)
+        read_matrix(&self.file, self.view(role, rows, cols)?, &mut self.pool.borrow_mut())
     }
 
     fn vector(&self, role: WeightRole, len: usize) -> Result<Vec<f32>, CpuError> {
@@ -290,6 +244,3 @@ impl Reader<'_> {
         Ok(weight)
     }
 }
-
-/// Bytes that a task reads at once, if that is at least one panel.
-const READ_BYTES: usize = 512 << 10;

@@ -17,6 +17,15 @@ pub fn e4m3_to_f32(element: u8) -> f32 {
     f32::from_bits(size.to_bits() | (bits & 0x80) << 24)
 }
 
+/// Whether no element is one of the two that are not numbers.
+#[must_use]
+pub fn all_numbers(elements: &[u8]) -> bool {
+    let (chunks, rest) = elements.as_chunks::<LANES>();
+    let odd = |element: &u8| element & 0x7f == 0x7f;
+    let any = |chunk: &[u8]| chunk.iter().fold(false, |any, element| any | odd(element));
+    !chunks.iter().any(|chunk| any(chunk)) && !any(rest)
+}
+
 /// A row with an element that has no finite scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotFinite {
@@ -264,6 +273,18 @@ mod tests {
         for half in 0..=u16::MAX {
             let (ours, want) = (half_to_f32(half.to_le_bytes()), f16::from_bits(half).to_f32());
             assert!(ours == want || (ours.is_nan() && want.is_nan()), "{half:#x}");
+        }
+    }
+
+    #[test]
+    fn test_an_element_that_is_not_a_number_is_found_wherever_it_stands() {
+        for len in [1, 32, 33, 100] {
+            for at in 0..len {
+                let mut elements = vec![0x7e; len];
+                assert!(all_numbers(&elements));
+                elements[at] = if at % 2 == 0 { 0x7f } else { 0xff };
+                assert!(!all_numbers(&elements), "{at} of {len}");
+            }
         }
     }
 

@@ -28,7 +28,7 @@ pub use chat_templates::ChatTemplates;
 pub use checkpoint::{Checkpoint, TokenizerFiles, VocabularyFile};
 pub use dequantise::dequantise;
 pub use error::ModelError;
-pub use fp8::{NotFinite, e4m3_to_f32, quantise_rows};
+pub use fp8::{NotFinite, all_numbers, e4m3_to_f32, quantise_rows};
 pub use generation::GenerationDefaults;
 pub use gguf::GgufMetadata;
 pub use open::open;

@@ -12,7 +12,8 @@ use ingle_model::WeightType;
 use super::columns::Columns;
 use crate::aligned::numbers;
 use crate::block_layout::layout;
-use crate::panel::{DIRECT_ROWS, PANEL, TILE_ROWS};
+use crate::fp8_layout::{self, Stretch, stretches};
+use crate::panel::{DIRECT_ROWS, PANEL, Panel, TILE_ROWS};
 use crate::vector_path::{Kind, VectorPath};
 
 /// Adds `a[rows, depth] * b[depth, 32]` to `out[rows][32]`. Row r of `a` starts at `r * a_stride`.
@@ -90,10 +91,11 @@ pub(crate) fn has_stored_kernel(path: VectorPath, weight_type: WeightType, depth
 pub(crate) fn add_stored_product(
     path: VectorPath,
     (a, a_stride): (&[f32], usize),
-    (weight_type, panel): (WeightType, &[u8]),
+    panel: Panel<'_>,
     inputs: Range<usize>,
     out: &mut [f32],
 ) {
+    let Panel { weight_type, cols, group, bytes: panel } = panel;
     let (rows, depth) = (out.len() / PANEL, inputs.len());
     assert!(rows * PANEL == out.len() && (1..=DIRECT_ROWS).contains(&rows));
     assert!(a.len() >= (rows - 1) * a_stride + depth, "activations too short");
@@ -111,6 +113,17 @@ pub(crate) fn add_stored_product(
             let panel = &numbers::<u16>(panel)[inputs.start * PANEL..inputs.end * PANEL];
             // SAFETY: as above.
             unsafe { super::avx512::tile_f16(a, a_stride, panel, depth, out) };
+        }
+        #[cfg(target_arch = "x86_64")]
+        (Kind::Avx512, WeightType::F8E4M3) => {
+            let (scales, elements) = fp8_layout::parts(panel, cols, group);
+            for Stretch { group, inputs: part } in stretches(inputs.clone(), group) {
+                let a = &a[part.start - inputs.start..];
+                let elements = &elements[part.start * PANEL..part.end * PANEL];
+                let scales = &scales[group * PANEL..][..PANEL];
+                // SAFETY: as above; the slices are as long as 32 outputs and the part's inputs take.
+                unsafe { super::avx512_fp8::tile(a, a_stride, (elements, scales), out) };
+            }
         }
         #[cfg(target_arch = "x86_64")]
         (Kind::Avx512, _) if weight_type.block_elements() > 1 => {

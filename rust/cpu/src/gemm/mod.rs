@@ -9,6 +9,8 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_blocks;
+#[cfg(target_arch = "x86_64")]
+mod avx512_fp8;
 
 use std::ops::Range;
 
@@ -169,20 +171,18 @@ fn panel_product(
     let (stride, depth) = (x.stride(), matrix.cols());
     let x = &x.data()[rows.start * stride..];
     let panel = matrix.panel(panel);
-    let weight_type = matrix.weight_type();
-    if weight_type == WeightType::F32 {
-        let columns = Columns::panel(numbers::<f32>(panel));
+    if panel.weight_type == WeightType::F32 {
+        let columns = Columns::panel(numbers::<f32>(panel.bytes));
         return add_product(path, (x, stride), columns, depth, out);
     }
-    if rows.len() <= 2 * DIRECT_ROWS && has_stored_kernel(path, weight_type, depth) {
+    if rows.len() <= 2 * DIRECT_ROWS && has_stored_kernel(path, panel.weight_type, depth) {
         // In blocks, so that the second tile finds its weights in the first-level cache and the next
         // ones arrive meanwhile.
         for start in (0..depth).step_by(K_BLOCK_STORED) {
             let end = (start + K_BLOCK_STORED).min(depth);
             let tiles = x.chunks(DIRECT_ROWS * stride).zip(out.chunks_mut(DIRECT_ROWS * PANEL));
             for (x, out) in tiles {
-                let stored = (weight_type, panel);
-                add_stored_product(path, (&x[start..], stride), stored, start..end, out);
+                add_stored_product(path, (&x[start..], stride), panel, start..end, out);
             }
         }
         return;
@@ -190,7 +190,7 @@ fn panel_product(
     let block = if rows.len() <= TILE_ROWS { K_BLOCK_FEW_ROWS } else { K_BLOCK };
     for start in (0..depth).step_by(block) {
         let end = (start + block).min(depth);
-        unpack(path, weight_type, panel, start..end, weights);
+        unpack(path, panel, start..end, weights);
         add_product(path, (&x[start..], stride), Columns::panel(weights), end - start, out);
     }
 }

@@ -1,7 +1,7 @@
 //! Products against float64, over the edges of shapes, all formats and paths.
 
 use super::*;
-use crate::testing::{ALL_TYPES, Random, random_matrix};
+use crate::testing::{ALL_TYPES, Random, random_fp8_matrix, random_matrix};
 
 fn input(random: &mut Random, rows: usize, cols: usize) -> Rows {
     let mut x = Rows::zeroed(rows, cols);
@@ -36,26 +36,43 @@ fn test_products_match_float64_and_do_not_depend_on_the_batch() {
         let depths = if block == 1 { [1, 30, 333] } else { [block, 2 * block, 4 * block] };
         for (outputs, depth) in [1, 33, 95].into_iter().zip(depths) {
             let (matrix, weights) = random_matrix(&mut random, weight_type, outputs, depth);
-            for rows in [1, 2, 7, 8, 9, 12, 13, 16, 17, 25] {
-                let x = input(&mut random, rows, depth);
-                for path in VectorPath::all() {
-                    let context =
-                        format!("{weight_type:?} [{rows}, {depth}] -> {outputs} {}", path.name());
-                    let mut out = Rows::zeroed(rows, outputs);
-                    multiply(&mut pool, path, &x, &[plain(&matrix, 0..rows)], &mut out);
-                    let mut alone = Rows::zeroed(rows, outputs);
-                    for row in 0..rows {
-                        let item = plain(&matrix, row..row + 1);
-                        multiply(&mut pool, path, &x, &[item], &mut alone);
-                        let (ours, single) = (out.row(row, outputs), alone.row(row, outputs));
-                        for (n, ours) in ours.iter().enumerate() {
-                            let w = &weights[n * depth..][..depth];
-                            let (want, size) = exact(x.row(row, depth), w);
-                            let error = (f64::from(*ours) - want).abs();
-                            assert!(error <= 1e-5 * size + 1e-12, "{context}: {ours}, {want}");
-                            assert_eq!(ours.to_bits(), single[n].to_bits(), "{context}: alone");
-                        }
-                    }
+            let context = format!("{weight_type:?} {depth} -> {outputs}");
+            check_products(&mut random, &mut pool, (&matrix, &weights), &context);
+        }
+    }
+    for (outputs, depth) in [(1, 1), (33, 300), (95, 600)] {
+        for block in [(outputs, depth), (1, depth), (128, 128), (24, 40)] {
+            let (matrix, weights) = random_fp8_matrix(&mut random, (outputs, depth), block);
+            let context = format!("fp8 in blocks of {block:?} {depth} -> {outputs}");
+            check_products(&mut random, &mut pool, (&matrix, &weights), &context);
+        }
+    }
+}
+
+fn check_products(
+    random: &mut Random,
+    pool: &mut Pool,
+    (matrix, weights): (&PackedMatrix, &[f32]),
+    context: &str,
+) {
+    let depth = matrix.cols();
+    let outputs = weights.len() / depth;
+    for rows in [1, 2, 7, 8, 9, 12, 13, 16, 17, 25] {
+        let x = input(random, rows, depth);
+        for path in VectorPath::all() {
+            let context = format!("{context}, {rows} rows, {}", path.name());
+            let mut out = Rows::zeroed(rows, outputs);
+            multiply(pool, path, &x, &[plain(matrix, 0..rows)], &mut out);
+            let mut alone = Rows::zeroed(rows, outputs);
+            for row in 0..rows {
+                let item = plain(matrix, row..row + 1);
+                multiply(pool, path, &x, &[item], &mut alone);
+                let (ours, single) = (out.row(row, outputs), alone.row(row, outputs));
+                for (n, ours) in ours.iter().enumerate() {
+                    let (want, size) = exact(x.row(row, depth), &weights[n * depth..][..depth]);
+                    let error = (f64::from(*ours) - want).abs();
+                    assert!(error <= 1e-5 * size + 1e-12, "{context}: {ours}, {want}");
+                    assert_eq!(ours.to_bits(), single[n].to_bits(), "{context}: alone");
                 }
             }
         }

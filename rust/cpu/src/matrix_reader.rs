@@ -1,0 +1,157 @@
+//! Brings one matrix from the checkpoint into panels, all workers at once. Load only.
+
+use std::sync::OnceLock;
+
+use ingle_model::{TensorView, WeightSource, WeightType, all_numbers, quantise_rows};
+
+use crate::CpuError;
+use crate::fp8_layout;
+use crate::matrix::{PackedMatrix, pack_panel};
+use crate::panel::PANEL;
+use crate::pool::Pool;
+
+/// Where bytes come from; shared by the workers.
+pub(crate) struct File<'a> {
+    pub(crate) names: &'a [String],
+    pub(crate) source: &'a dyn WeightSource,
+}
+
+impl File<'_> {
+    /// Fills `buffer` from byte `start` of a tensor.
+    pub(crate) fn read(
+        &self,
+        view: &TensorView,
+        start: u64,
+        buffer: &mut [u8],
+    ) -> Result<(), CpuError> {
+        let read = self.source.read_at(view.file, view.offset + start, buffer);
+        read.map_err(|source| self.error(view.file, &view.name, source))
+    }
+
+    fn error(&self, file: usize, name: &str, source: std::io::Error) -> CpuError {
+        let file = self.names.get(file).cloned().unwrap_or_default();
+        CpuError::Read { file, name: name.to_owned(), source }
+    }
+}
+
+/// Reads a matrix; quantises it on the way if its view says so.
+pub(crate) fn read_matrix(
+    file: &File<'_>,
+    view: &TensorView,
+    pool: &mut Pool,
+) -> Result<PackedMatrix, CpuError> {
+    let (rows, cols) = (view.rows as usize, view.cols as usize);
+    let row_bytes = cols / view.weight_type.block_elements() * view.weight_type.block_bytes();
+    let format = Format::of(file, view)?;
+    let mut matrix = match &format {
+        Format::AsStored => PackedMatrix::zeroed(view.weight_type, rows, cols),
+        Format::Scaled(scales) => PackedMatrix::zeroed_fp8(rows, cols, scales.group),
+        Format::Quantised => PackedMatrix::zeroed_fp8(rows, cols, cols),
+    };
+    let (panel_bytes, num_panels) = (matrix.panel_bytes(), matrix.num_panels());
+    let per_task = (READ_BYTES / (PANEL * row_bytes)).max(1);
+    let panels = matrix.shared();
+    let failure = OnceLock::new();
+    pool.run(num_panels.div_ceil(per_task), &|task, scratch| {
+        let first = task * per_task;
+        let count = per_task.min(num_panels - first);
+        let stored_rows = (count * PANEL).min(rows - first * PANEL);
+        scratch.stored.resize(per_task * PANEL * row_bytes, 0);
+        let stored = &mut scratch.stored[..stored_rows * row_bytes];
+        // SAFETY: a task's panels are its own.
+        let target = unsafe { panels.part(first * panel_bytes, count * panel_bytes) };
+        let result = file.read(view, (first * PANEL * row_bytes) as u64, stored).and_then(|()| {
+            let sources = stored.chunks(PANEL * row_bytes);
+            for (panel, (stored, target)) in sources.zip(target.chunks_mut(panel_bytes)).enumerate()
+            {
+                format.pack(view, (first + panel) * PANEL, stored, target)?;
+            }
+            Ok(())
+        });
+        if let Err(error) = result {
+            // Only the first failure is told.
+            let _ = failure.set(error);
+        }
+    });
+    failure.into_inner().map_or(Ok(matrix), Err)
+}
+
+/// How a matrix is kept.
+enum Format {
+    AsStored,
+    /// fp8 with the checkpoint's scales.
+    Scaled(Scales),
+    /// fp8, made here, with a scale a row.
+    Quantised,
+}
+
+/// The scales of a matrix, `[rows / block_rows, cols / group]`.
+struct Scales {
+    values: Vec<f32>,
+    block_rows: usize,
+    group: usize,
+    groups: usize,
+}
+
+impl Format {
+    fn of(file: &File<'_>, view: &TensorView) -> Result<Self, CpuError> {
+        if view.quantise {
+            return Ok(Self::Quantised);
+        }
+        if view.weight_type != WeightType::F8E4M3 {
+            return Ok(Self::AsStored);
+        }
+        let scale = view
+            .scale
+            .as_ref()
+            .ok_or_else(|| CpuError::MissingTensor(format!("the scale of tensor {}", view.name)))?;
+        let values = scale
+            .read(file.source)
+            .map_err(|source| file.error(scale.file, &scale.name, source))?;
+        Ok(Self::Scaled(Scales {
+            values,
+            block_rows: scale.block_rows as usize,
+            group: scale.block_cols as usize,
+            groups: scale.cols as usize,
+        }))
+    }
+
+    /// Fills the panel that begins at row `first_row` from its rows as stored.
+    fn pack(
+        &self,
+        view: &TensorView,
+        first_row: usize,
+        stored: &[u8],
+        target: &mut [u8],
+    ) -> Result<(), CpuError> {
+        let cols = view.cols as usize;
+        match self {
+            Self::AsStored => pack_panel(view.weight_type, cols, stored, target),
+            Self::Scaled(scales) => {
+                if !all_numbers(stored) {
+                    return Err(CpuError::NotFinite { name: view.name.clone() });
+                }
+                let rows = first_row..first_row + stored.len() / cols;
+                let own: Vec<f32> = rows.flat_map(|row| scales.row(row)).copied().collect();
+                fp8_layout::pack_panel(cols, scales.group, (stored, &own), target);
+            }
+            Self::Quantised => {
+                let rows = stored.len() / (cols * view.weight_type.block_bytes());
+                let (mut elements, mut scales) = (vec![0; rows * cols], vec![0.0; rows]);
+                quantise_rows(view.weight_type, stored, cols, &mut elements, &mut scales)
+                    .map_err(|_| CpuError::NotFinite { name: view.name.clone() })?;
+                fp8_layout::pack_panel(cols, cols, (&elements, &scales), target);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Scales {
+    fn row(&self, row: usize) -> &[f32] {
+        &self.values[row / self.block_rows * self.groups..][..self.groups]
+    }
+}
+
+/// Bytes that a task reads at once, if that is at least one panel.
+const READ_BYTES: usize = 512 << 10;
