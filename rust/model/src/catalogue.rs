@@ -5,7 +5,8 @@
 use std::collections::BTreeMap;
 
 use crate::error::{ModelError, shown};
-use crate::{CopyPlan, TensorView, WeightRole, WeightType};
+use crate::quantisation::{Layout, Scheme, scale_names};
+use crate::{CopyPlan, LayerWeight, ScaleView, TensorView, WeightRole, WeightType};
 
 /// How a file says a tensor is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,11 +37,18 @@ pub(crate) struct Catalogue {
     files: Vec<String>,
     entries: BTreeMap<String, (Entry, bool)>,
     plan: BTreeMap<WeightRole, TensorView>,
+    /// How fp8 matrices are scaled.
+    scheme: Option<Scheme>,
 }
 
 impl Catalogue {
     pub(crate) fn new(place: String, files: Vec<String>) -> Self {
-        Self { place, files, entries: BTreeMap::new(), plan: BTreeMap::new() }
+        Self { place, files, entries: BTreeMap::new(), plan: BTreeMap::new(), scheme: None }
+    }
+
+    /// Lets matrices be fp8, with scales as `scheme` says.
+    pub(crate) fn set_scheme(&mut self, scheme: Option<Scheme>) {
+        self.scheme = scheme;
     }
 
     /// Adds a tensor; a name that another file has too is an error.
@@ -73,7 +81,7 @@ impl Catalogue {
         len: u64,
     ) -> Result<(), ModelError> {
         let entry = self.take(name, &[len])?;
-        self.view(&entry, name, Part { role, first_row: 0, rows: 1 }, len)
+        self.view(&entry, name, Part { role, first_row: 0, rows: 1 }, len, None)
     }
 
     /// Takes `[rows, cols]`.
@@ -96,10 +104,12 @@ impl Catalogue {
         parts: &[(WeightRole, u64)],
     ) -> Result<(), ModelError> {
         let entry = self.take(name, shape)?;
+        let may_be_fp8 = parts.iter().all(|(role, _)| !is_never_fp8(*role));
+        let scale = if may_be_fp8 { self.scale_of(name, &entry)? } else { None };
         let cols = shape.last().copied().unwrap_or(0);
         let mut first_row: u64 = 0;
         for &(role, rows) in parts {
-            self.view(&entry, name, Part { role, first_row, rows }, cols)?;
+            self.view(&entry, name, Part { role, first_row, rows }, cols, scale.as_ref())?;
             first_row = first_row.saturating_add(rows);
         }
         Ok(())
@@ -155,15 +165,83 @@ impl Catalogue {
         self.files.get(index).map_or("", String::as_str)
     }
 
-    fn view(&mut self, entry: &Entry, name: &str, part: Part, cols: u64) -> Result<(), ModelError> {
-        let file = self.file(entry.file);
+    /// Takes the scale of a matrix that is fp8.
+    fn scale_of(&mut self, name: &str, entry: &Entry) -> Result<Option<Scale>, ModelError> {
+        if entry.stored != Stored::Known(WeightType::F8E4M3) {
+            return Ok(None);
+        }
+        let refused = |reason| ModelError::tensor(self.file(entry.file), name, reason);
+        let Some(scheme) = &self.scheme else {
+            let reason = "F8_E4M3, but no quantization_config says how it is scaled";
+            return Err(refused(reason.to_owned()));
+        };
+        let names = scale_names(name);
+        let Some(own) = names.iter().find(|own| self.entries.contains_key(*own)) else {
+            let [a, b] = names.map(|name| shown(&name));
+            return Err(refused(format!("F8_E4M3, but there is neither {a} nor {b}")));
+        };
+        let found = self.shape(own).unwrap_or_default().to_vec();
+        let shapes = |layout: &Layout| layout.shapes(&entry.shape);
+        let Some(layout) = scheme.layouts.iter().find(|layout| shapes(layout).contains(&found))
+        else {
+            let allowed: Vec<_> =
+                scheme.layouts.iter().flat_map(shapes).map(|s| format!("{s:?}")).collect();
+            let reason = format!(
+                "shape is {found:?}, the scale of {:?} is {}",
+                entry.shape,
+                allowed.join(" or ")
+            );
+            return Err(ModelError::tensor(self.file(entry.file), own, reason));
+        };
+        let layout = *layout;
+        let entry = self.take(own, &found)?;
         let weight_type = match &entry.stored {
-            Stored::Known(weight_type) => *weight_type,
-            Stored::Other(kind) => {
-                let field = format!("type of tensor {}", shown(name));
-                return Err(ModelError::unsupported(file, &field, kind, SUPPORTED_TYPES));
+            Stored::Known(kind @ (WeightType::F32 | WeightType::F16 | WeightType::Bf16)) => *kind,
+            other => {
+                let kind = match other {
+                    Stored::Known(kind) => format!("{kind:?}"),
+                    Stored::Other(kind) => kind.clone(),
+                };
+                let field = format!("type of tensor {}", shown(own));
+                let file = self.file(entry.file);
+                return Err(ModelError::unsupported(file, &field, kind, "F32, F16, BF16"));
             }
         };
+        Ok(Some(Scale { name: own.clone(), entry, weight_type, layout }))
+    }
+
+    fn view(
+        &mut self,
+        entry: &Entry,
+        name: &str,
+        part: Part,
+        cols: u64,
+        scale: Option<&Scale>,
+    ) -> Result<(), ModelError> {
+        let file = self.file(entry.file);
+        let unsupported = |kind: &str| {
+            let field = format!("type of tensor {}", shown(name));
+            ModelError::unsupported(file, &field, kind, SUPPORTED_TYPES)
+        };
+        let weight_type = match &entry.stored {
+            Stored::Known(WeightType::F8E4M3) if scale.is_none() => {
+                return Err(unsupported("F8_E4M3"));
+            }
+            Stored::Known(weight_type) => *weight_type,
+            Stored::Other(kind) => return Err(unsupported(kind)),
+        };
+        let scale = scale
+            .map(|scale| {
+                let matrix_rows = entry.shape.iter().nth_back(1).copied().unwrap_or(1);
+                scale.part(&part, matrix_rows, cols).ok_or_else(|| {
+                    let reason = format!(
+                        "row {} of {:?} begins inside a block of scales ({:?})",
+                        part.first_row, entry.shape, scale.layout
+                    );
+                    ModelError::tensor(file, &scale.name, reason)
+                })
+            })
+            .transpose()?;
         let view = part_of(entry, weight_type, &part, cols).ok_or_else(|| {
             let reason = format!(
                 "rows of {cols} elements do not divide into blocks of {} ({weight_type:?}), or {} \
@@ -175,9 +253,47 @@ impl Catalogue {
             );
             ModelError::tensor(file, name, reason)
         })?;
-        self.plan.insert(part.role, TensorView { name: name.to_owned(), ..view });
+        self.plan.insert(part.role, TensorView { name: name.to_owned(), scale, ..view });
         Ok(())
     }
+}
+
+/// The scale tensor of an fp8 matrix.
+struct Scale {
+    name: String,
+    entry: Entry,
+    weight_type: WeightType,
+    layout: Layout,
+}
+
+impl Scale {
+    /// The scales of some rows; `None` if there is no cut at them.
+    fn part(&self, part: &Part, matrix_rows: u64, cols: u64) -> Option<ScaleView> {
+        let own = self.layout.part(part.first_row, part.rows, matrix_rows, cols)?;
+        let size = u64::try_from(self.weight_type.block_bytes()).ok()?;
+        let row_bytes = own.cols.checked_mul(size)?;
+        let start = own.first.checked_mul(row_bytes)?;
+        let byte_len = own.rows.checked_mul(row_bytes)?;
+        if start.checked_add(byte_len)? > self.entry.byte_len {
+            return None;
+        }
+        Some(ScaleView {
+            name: self.name.clone(),
+            file: self.entry.file,
+            offset: self.entry.offset.checked_add(start)?,
+            byte_len,
+            weight_type: self.weight_type,
+            rows: u32::try_from(own.rows).ok()?,
+            cols: u32::try_from(own.cols).ok()?,
+            block_rows: u32::try_from(own.block.0).ok()?,
+            block_cols: u32::try_from(own.block.1).ok()?,
+        })
+    }
+}
+
+/// Parts that executors keep in a plain type.
+fn is_never_fp8(role: WeightRole) -> bool {
+    matches!(role, WeightRole::Embedding | WeightRole::Layer(_, LayerWeight::Router))
 }
 
 /// Rows of a tensor and what they are.
@@ -212,5 +328,4 @@ fn part_of(entry: &Entry, weight_type: WeightType, part: &Part, cols: u64) -> Op
     })
 }
 
-const SUPPORTED_TYPES: &str =
-    "F32, F16, BF16; in GGUF also Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K";
+const SUPPORTED_TYPES: &str = "F32, F16, BF16; for linear layers also F8_E4M3; in GGUF also Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K";

@@ -16,6 +16,7 @@ mod gguf;
 mod json_file;
 mod open;
 mod pooling;
+mod quantisation;
 mod rope;
 mod safetensors;
 mod scales;

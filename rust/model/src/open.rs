@@ -13,7 +13,7 @@ use crate::gguf::open_gguf;
 use crate::json_file::{Json, missing, read};
 use crate::safetensors::Head;
 use crate::source::FileSource;
-use crate::{EmbedsOnly, generation, pooling, safetensors};
+use crate::{EmbedsOnly, generation, pooling, quantisation, safetensors, scales};
 
 /// Opens a Hugging Face folder or a `.gguf` file and checks all of it but the weights' values.
 ///
@@ -68,7 +68,12 @@ fn open_folder(folder: &Path) -> Result<Checkpoint, ModelError> {
     let generation = generation::from_config(&config, generation.as_ref())?;
     let tokenizer = tokenizer_files(folder)?;
     let embedding = pooling::read(folder, spec.hidden_size)?;
+    let exported = Json::optional(folder, "hf_quant_config.json", MAX_CONFIG_BYTES)?;
+    let exported = exported.as_ref().map(Json::fields).transpose()?;
+    let scheme = quantisation::read(&config, exported.as_ref())?;
+    let is_fp8 = scheme.is_some();
     let (files, mut catalogue) = safetensors::open_folder(folder)?;
+    catalogue.set_scheme(scheme);
     let source = FileSource::new(files);
     let found = safetensors::find(class, &spec, &catalogue, &source)?;
     safetensors::take_tensors(facts, &spec, found, &mut catalogue)?;
@@ -88,9 +93,14 @@ fn open_folder(folder: &Path) -> Result<Checkpoint, ModelError> {
         (None, None, Head::Own | Head::Tied) => None,
     };
     spec.weight_type = catalogue.main_type();
+    let plan = catalogue.finish(|name, entry| {
+        safetensors::is_harmless(name, entry)
+            || is_fp8 && quantisation::is_without_effect(name, &entry.shape)
+    })?;
+    scales::check(&plan, &source)?;
     Ok(Checkpoint {
         spec,
-        plan: catalogue.finish(safetensors::is_harmless)?,
+        plan,
         source: Arc::new(source),
         tokenizer,
         generation,

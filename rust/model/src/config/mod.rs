@@ -82,11 +82,10 @@ pub(crate) fn model_spec(
 
 /// Fields that change what a model computes and that no family here has.
 fn refuse_what_we_lack(config: &Fields<'_>) -> Result<(), ModelError> {
-    for key in ["quantization_config", "compression_config"] {
-        if let Some(quantisation) = config.object(key)? {
-            let method = quantisation.string("quant_method")?.unwrap_or("of an unnamed method");
-            return Err(config.unsupported(key, method, "none; block formats are read from GGUF"));
-        }
+    // quantisation/ reads quantization_config.
+    let key = "compression_config";
+    if config.get(key).is_some() {
+        return Err(config.unsupported(key, "an object", "quantization_config"));
     }
     for key in ["text_config", "vision_config"] {
         if config.get(key).is_some() {

@@ -371,7 +371,7 @@ fn test_what_we_lack_is_refused_by_name() {
         (json!({"model_type": "mamba"}), "model_type: mamba is not supported"),
         (json!({"architectures": ["LlamaForSequenceClassification"]}), "LlamaForSequenceClass"),
         (json!({"hidden_act": "gelu"}), "hidden_act: gelu is not supported"),
-        (json!({"quantization_config": {"quant_method": "awq"}}), "quantization_config: awq"),
+        (json!({"compression_config": {}}), "compression_config: an object is not supported"),
         (json!({"torch_dtype": "int8"}), "torch_dtype: int8 is not supported"),
         (json!({"final_logit_softcapping": 30}), "final_logit_softcapping: 30"),
         (json!({"model_type": "a\nb"}), "model_type: a\\nb is not supported"),

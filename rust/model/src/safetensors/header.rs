@@ -104,6 +104,7 @@ fn entry_of(info: &Info, file: usize, data_start: u64) -> Result<Entry, String> 
         "F32" => Stored::Known(WeightType::F32),
         "F16" => Stored::Known(WeightType::F16),
         "BF16" => Stored::Known(WeightType::Bf16),
+        "F8_E4M3" => Stored::Known(WeightType::F8E4M3),
         other => Stored::Other(other.to_owned()),
     };
     Ok(Entry { file, offset, byte_len, stored, shape: info.shape.clone() })

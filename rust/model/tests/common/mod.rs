@@ -82,21 +82,34 @@ pub(crate) fn llama_tensors() -> Tensors {
 
 /// A safetensors file of zeros.
 pub(crate) fn safetensors(tensors: &Tensors) -> Vec<u8> {
+    let header = header(tensors);
+    let len = tensors.values().map(byte_len).sum();
+    file_of(&header.to_string(), len)
+}
+
+/// Bytes of a tensor.
+pub(crate) fn byte_len((dtype, shape): &(&'static str, Vec<u64>)) -> usize {
+    let size = match *dtype {
+        "BOOL" | "F8_E4M3" | "F8_E8M0" => 1,
+        "F32" => 4,
+        "F64" => 8,
+        _ => 2,
+    };
+    usize::try_from(shape.iter().product::<u64>() * size).unwrap()
+}
+
+/// The header's JSON, tensors in the order of their names.
+pub(crate) fn header(tensors: &Tensors) -> Value {
     let mut header = serde_json::Map::new();
     let mut end = 0;
-    for (name, (dtype, shape)) in tensors {
-        let size = match *dtype {
-            "BOOL" | "F8_E4M3" => 1,
-            "F32" => 4,
-            "F64" => 8,
-            _ => 2,
-        };
+    for (name, tensor) in tensors {
         let start = end;
-        end += shape.iter().product::<u64>() * size;
+        end += byte_len(tensor);
+        let (dtype, shape) = tensor;
         let info = json!({"dtype": dtype, "shape": shape, "data_offsets": [start, end]});
         header.insert(name.clone(), info);
     }
-    file_of(&Value::Object(header).to_string(), usize::try_from(end).unwrap())
+    Value::Object(header)
 }
 
 /// Header length, header, zeros.
