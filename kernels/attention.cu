@@ -8,13 +8,14 @@
 //   every token sees all of its sequence: the plan must come from step_prepare with PLAN_NOT_CAUSAL, window 0, and
 //   a row must hold its whole sequence.
 //   Scores are scale * q.k, then softcap * tanh(score / softcap) if softcap > 0.
-// Work: the (entry, kv head, tile) triples of the plan lie on a line, each as long as it takes time, and
-//   each (entry, kv head) a little longer; a CTA takes the tiles that begin in its equal stretch, so that the end of one (entry, kv head) and the start of the next share a pipeline. Where a
-//   run cuts a pair, the pieces go to `partials` and the CTA that arrives last merges them in order
-//   (stream-K, Osama et al. 2023): sums do not depend on who is last. Entries of at most DECODE_ROWS packed
-//   rows split a tile's tokens over the warps, others split the packed rows. Under PLAN_WHOLE no
-//   pair is cut and no entry is a decode: a row's bits depend on neither its chunk nor the batch. Under
-//   PLAN_PROMPT_FOLLOWS rows of prompts are not in the plan, attention_prefill.cu runs behind this kernel.
+// Work: the (entry, kv head, tile) triples of the plan form a line. The length of a triple is the time it
+//   takes, and each (entry, kv head) pair adds a little. The line is divided equally: a CTA takes the tiles
+//   that begin in its share, so that the end of one pair and the start of the next share a pipeline. A pair
+//   that spans several CTAs leaves its pieces in `partials`, and the CTA that arrives last merges them in order
+//   (stream-K, Osama et al. 2023): the sums do not depend on which one is last. Entries of at most
+//   DECODE_ROWS packed rows split a tile's tokens over the warps, others split the packed rows. Under
+//   PLAN_WHOLE no pair is cut and no entry is a decode: a row's bits depend on neither its chunk nor the
+//   batch. Under PLAN_PROMPT_FOLLOWS the plan has no prompt rows; attention_prefill.cu runs after this kernel.
 // Numerics: act operands on the tensor cores, f32 scores, sums and output; P rounded to act.
 // Launch: grid G (as given to step_prepare), block 128, dynamic shared memory
 //   ATTN_STAGES * 2 * KT * LD * 2 + ATTENTION_TAIL_BYTES + (HEAD_DIM == 256 ? QUERY_ROWS : ATTN_STAGES *
@@ -56,14 +57,14 @@ struct Problem {
     u32 window, per_cta, num_heads, num_kv_heads, group, block_size, max_blocks, flags, num_entries, total;
 };
 
-// A tile on the line.
+// A tile and its place on the line.
 struct Cursor {
     u32 entry, head, tile, pair;  // pair counts (entry, head) pairs of this CTA
     u32 first_token, slot, start, packed_begin, packed_end, tile_begin, tile_end, before;
     bool decode;
 };
 
-// Loads the cursor's entry and goes to its first tile; behind the last entry lies the end of the line.
+// Loads the cursor's entry and goes to its first tile; after the last entry comes the end of the line.
 DEV void enter(Cursor& c, const Problem& p) {
     c.head = 0;
     c.before = p.total;
@@ -101,16 +102,16 @@ DEV u32 pair_length(const Cursor& c) {
     return tiles_of(c) * tile_length(c) + (c.decode ? DECODE_PAIR_LENGTH : PREFILL_PAIR_LENGTH);
 }
 
-// Whether the pair (entry, head) may be cut; if not, all of it belongs to where it begins. PLAN_WHOLE:
-// nothing is cut. PLAN_FEW: there is so little work that joining the pieces of a short pair costs more than
-// they save.
+// Whether the pair (entry, head) may be cut; if not, the CTA in whose share it begins takes all of it.
+// PLAN_WHOLE: nothing is cut. PLAN_FEW: there is so little work that merging the pieces of a short pair costs
+// more than cutting saves.
 DEV bool may_cut(const Cursor& c, const Problem& p) {
     return !(p.flags & PLAN_WHOLE) && !((p.flags & PLAN_FEW) && tiles_of(c) <= SHORT);
 }
 
 DEV u32 pair_place(const Cursor& c) { return c.before + c.head * pair_length(c); }
 
-// The place that decides which CTA has the tile, or the tile `ahead` in the same pair.
+// The place that decides which CTA takes the tile, or the tile `ahead` in the same pair.
 DEV u32 place_of(const Cursor& c, const Problem& p, u32 ahead = 0) {
     return pair_place(c) + (may_cut(c, p) ? (c.tile + ahead - c.tile_begin) * tile_length(c) : 0);
 }
@@ -177,7 +178,7 @@ DEV void prefetch_q(const Cursor& c, const Problem& p) {
     asm volatile("prefetch.global.L1 [%0];" ::"l"(address));
 }
 
-// One pipeline step of the cursor that runs ahead.
+// One pipeline step of the prefetching cursor.
 DEV void load_next(Cursor& next, const Problem& p, u32 stage, u32 q_smem, bool first) {
     load_tile(next, p, stage);
     if (Q_IN_REGISTERS && (first || next.tile == next.tile_begin)) {
@@ -191,8 +192,8 @@ DEV void load_next(Cursor& next, const Problem& p, u32 stage, u32 q_smem, bool f
 
 struct Piece {
     u32 q[Q_IN_REGISTERS ? DK : 1][4];
-    float o[DN][4], m[2], l[2];  // m in raw scores, l this thread's share
-    u32 position[2];             // last ones that this thread's two rows see
+    float o[DN][4], m[2], l[2];  // m in raw scores; l is this thread's share
+    u32 position[2];             // the last positions that this thread's two rows see
     u32 first_tile;
     bool decode;
 };
@@ -303,8 +304,8 @@ DEV void add_tokens(Piece& piece, const Problem& p, u32 first_token, bool masked
         for (int n = 0; n < NT; n++) m = fmaxf(m, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
         m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
         m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
-        // Not contracted: then `keep` is exactly 1 while m stays, and a tile of which a row sees nothing
-        // leaves its bits alone.
+        // Not contracted: `keep` is exactly 1 while m does not change, so a tile that a row cannot see
+        // leaves the row's bits unchanged.
         float base = m == NEG_INF ? 0.0f : __fmul_rn(m, to_log2);
         float keep = exp2_approx(__fadd_rn(__fmul_rn(piece.m[r], to_log2), -base));
         float sum = 0.0f;
@@ -391,8 +392,8 @@ DEV void finish_prefill(const Piece& piece, const Cursor& c, const Problem& p, f
     }
 }
 
-// The warps hold the same rows over different tokens: sums them in warp order. `scratch` is the stage that
-// was just read; it holds KT rows of LD floats.
+// The warps hold the same rows over different tokens; this sums them in warp order. `scratch` is the stage
+// that was just read; it holds KT rows of LD floats.
 DEV void finish_decode(const Piece& piece, const Cursor& c, const Problem& p, float* partial,
                        float* scratch, float2* ml_smem) {
     u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, rows = c.packed_end - c.packed_begin;
@@ -525,7 +526,7 @@ PASTE(attention_paged, DT, sm80)
  u64 block_stride, u64 layer_offset, float* partials, u32* counters, float scale, float softcap,
  u32 window) {
     extern __shared__ __align__(128) u8 smem[];
-    // The plan is older than the kernel before this one, which triggered only after its own wait.
+    // The plan was complete before the previous kernel, which triggered only after its own wait.
     bool prompt_follows = FIELD(plan, PlanHeader, flags) & PLAN_PROMPT_FOLLOWS;
     if (!prompt_follows) grid_trigger();
     u8* q_smem = smem + ATTN_STAGES * STAGE_BYTES;
@@ -545,7 +546,7 @@ PASTE(attention_paged, DT, sm80)
         seek(next, p, begin);
     }
     grid_wait();
-    // attention_prefill.cu does not wait for what this kernel writes, but reads what this one waited for.
+    // attention_prefill.cu does not wait for what this kernel writes, but it reads what this one waited for.
     if (prompt_follows) grid_trigger();
     zero_padding(p, plan);
     if (begin >= end || place_of(next, p) >= end) return;

@@ -4,19 +4,19 @@
 //   a tensor map over {HEAD_DIM, block_size, num_kv_heads, 2 (K, V), blocks} act from the layer's address
 //   on, box {64, min(block_size, KV_TILE)} and 128-byte swizzle, zeros beyond HEAD_DIM; block_table
 //   [num_slots, max_blocks] u32; plan as step_prepare.cu writes it for prompts: PromptHeader, then
-//   PromptEntry; counter: one u32, zero before. Writes the rows of the plan's entries, no others.
+//   PromptEntry; counter: one u32, zero before. Only the rows of the plan's entries are written.
 // A token at position p sees positions (p - window, p], all of [0, p] if window is 0.
 //   Scores are scale * q.k, then softcap * tanh(score / softcap) if softcap > 0.
 // Work: an item is an (entry, kv head): up to PROMPT_ROWS packed rows, row = token * group + head in its group,
 //   against the KV tiles [tile_begin, tile_end), the last one first. Blocks take items in order, the next one
-//   from `counter` (which blocks get which item changes nothing in the results).
+//   from `counter` (the results do not depend on which block takes which item).
 // Roles (FlashAttention-3, Shah et al. 2024): warp group 0 only loads; groups 1 and 2 hold 64 rows each.
 //   A group starts q.k of the next tile before p.v of this one, and takes the exponentials of the one while
 //   the tensor cores work on the other; named barriers let the two groups take turns at the tensor cores.
 // Numerics: act operands, f32 scores, sums and output; P rounded to act.
-// Launch: behind attention.cu, whose plan has PLAN_PROMPT_FOLLOWS; grid up to one block an SM, block 384, dynamic
-//   shared memory 1 KiB + (128 + 4 * KT) * 128 * BOXES + 256 bytes. It does not wait for attention.cu, which
-//   writes other rows, before its own end: what it reads is complete when attention.cu starts dependents.
+// Launch: after attention.cu, whose plan has PLAN_PROMPT_FOLLOWS; grid up to one block an SM, block 384, dynamic
+//   shared memory 1 KiB + (128 + 4 * KT) * 128 * BOXES + 256 bytes. It waits for attention.cu,
+//   which writes other rows, only at its end: what it reads is complete when attention.cu starts dependents.
 #include "ptx.cuh"
 
 constexpr int D = HEAD_DIM;
@@ -26,7 +26,7 @@ constexpr int Q_GROUP = 64;                  // packed rows of a consumer group
 constexpr int KT = D == 256 ? PROMPT_TILE_256 : PROMPT_TILE;  // tokens a tile
 constexpr u32 KT_SHIFT = D == 256 ? 6 : 7;   // KT is 2^KT_SHIFT
 constexpr int STAGES = 2;
-// The block starts with 168 registers a thread; a group that asks for more than the block has waits for ever.
+// The block starts with 168 registers a thread; a group that requests more than the block has waits forever.
 constexpr u32 LOADER_REGISTERS = D == 64 ? 56 : 40, CONSUMER_REGISTERS = D == 64 ? 224 : 232;
 static_assert(LOADER_REGISTERS + 2 * CONSUMER_REGISTERS <= 3 * 168, "registers that the block does not have");
 constexpr int SN = KT / 2;                   // score registers a thread: KT / 8 groups of 4
@@ -175,7 +175,7 @@ DEV void add_product(float (&o)[ON], const u32 (&p)[SN / 2], u32 v) {
     wgmma_commit();
 }
 
-// Scores of this thread's two rows at `position`, columns from token `first` on.
+// Masks this thread's scores: two rows at `position`, columns from token `first` on.
 DEV void mask_scores(float (&s)[SN], const u32 (&position)[2], u32 first, u32 window) {
     u32 column = first + 2 * (threadIdx.x & 3);
 #pragma unroll
@@ -187,7 +187,7 @@ DEV void mask_scores(float (&s)[SN], const u32 (&position)[2], u32 first, u32 wi
         }
 }
 
-// One step of the online softmax: s becomes probabilities, `keep` what earlier sums are multiplied by.
+// One step of the online softmax: s becomes probabilities, `keep` the factor for earlier sums.
 DEV void soften(float (&s)[SN], float (&m)[2], float (&l)[2], float (&keep)[2], float to_log2) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -196,7 +196,7 @@ DEV void soften(float (&s)[SN], float (&m)[2], float (&l)[2], float (&keep)[2], 
         for (int j = 0; j < SN / 4; j++) top = fmaxf(top, fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
         top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
         top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-        // Not contracted: `keep` is exactly 1 while m stays, see attention.cu.
+        // Not contracted: `keep` is exactly 1 while m does not change, see attention.cu.
         float base = top == NEG_INF ? 0.0f : __fmul_rn(top, to_log2);
         keep[r] = exp2_approx(__fadd_rn(__fmul_rn(m[r], to_log2), -base));
         float sum[2] = {0.0f, 0.0f};
@@ -465,8 +465,8 @@ PASTE(attention_prefill, DT, sm90)
         Entry e = load_entry(plan, item / kv_heads);
         consume(e, item % kv_heads, rules, sh, kr, vr, q, out, group, num_heads);
     }
-    // The other group still arrives on the barrier of the first one once.
+    // The other group still arrives once on the barrier of the first one.
     if (group_of_warps == 1) named_wait(1, 256);
-    // Whoever waits for this kernel waits for attention.cu too.
+    // The next kernel waits for this one only, so this one must wait for attention.cu.
     grid_wait();
 }

@@ -31,7 +31,7 @@
 // Packed query rows of one attention entry; a row of queries is packed as token * group + head in its group.
 #define QUERY_ROWS 64u
 
-// An entry of at most so many packed rows is a decode: its warps share a tile's tokens.
+// An entry of at most this many packed rows is a decode: its warps share a tile's tokens.
 #define DECODE_ROWS 16u
 
 // KV tokens of one tile, and where a head is 256 wide.
@@ -44,10 +44,10 @@
 #define PLAN_FEW 2u
 #define PLAN_NOT_CAUSAL 4u
 
-// Rows of prompts are not in the plan: attention_prefill.cu runs behind attention.cu and beside its end.
+// The plan has no prompt rows: attention_prefill.cu runs after attention.cu and overlaps with its end.
 #define PLAN_PROMPT_FOLLOWS 8u
 
-// The list of first entries behind a plan's header is padded to a multiple of this.
+// The list of first entries after a plan's header is padded to a multiple of this.
 #define PLAN_GRID_STEP 8u
 
 // Lengths on a plan's line: of a tile, and what a pair adds for its start and end. Times of one H200: a
@@ -160,7 +160,7 @@ FIELD_AT(Dims, gemm_k, 52);
 FIELD_AT(Dims, reserved0, 56);
 FIELD_AT(Dims, reserved1, 60);
 
-// Head of a step's metadata. The four lists stand behind it, each at this many words from its start.
+// Header of a step's metadata. Four lists follow it; the fields give their offsets in words.
 struct StepHeader {
     u32 num_rows;
     u32 num_tokens;
@@ -228,7 +228,7 @@ FIELD_AT(StepSample, token_row, 4);
 FIELD_AT(StepSample, slot, 8);
 FIELD_AT(StepSample, flags, 12);
 
-// Head of an attention plan; the first entry of each CTA and then the entries stand behind it.
+// Header of an attention plan. The first entry of each CTA follows, then the entries.
 struct PlanHeader {
     u32 num_entries;
     u32 total_length;
@@ -271,7 +271,7 @@ FIELD_AT(PlanEntry, tile_begin, 20);
 FIELD_AT(PlanEntry, tile_end, 24);
 FIELD_AT(PlanEntry, before, 28);
 
-// Head of a plan for attention_prefill.cu; its entries stand behind it.
+// Header of a plan for attention_prefill.cu. Its entries follow.
 struct PromptHeader {
     u32 num_entries;
     u32 reserved[15];

@@ -1,7 +1,7 @@
 // Gathers embedding rows into the f32 residual stream.
 //
 // Shapes: token_ids [T_pad] u32, every id below the table's rows; table [vocab_size, hidden_size]
-//   act; residual [T_pad, hidden_size] f32, written wholly. All contiguous, 16-byte aligned.
+//   act; residual [T_pad, hidden_size] f32, completely overwritten. All contiguous, 16-byte aligned.
 // Numerics: exact conversion, one f32 multiplication by `scale`.
 // Launch: grid T_pad, block any multiple of 32. hidden_size % 8 == 0.
 #include "ptx.cuh"

@@ -1,4 +1,4 @@
-// y = x W^T for few rows of x: a persistent grid streams W once, many loads ahead.
+// y = x W^T for few rows of x. A persistent grid streams W once, with many loads in flight.
 //
 // Shapes: x [rows, gemm_k] act; w [gemm_n, gemm_k] act; rows <= GEMM_ROWS (macro: 8, 16, 32 or 64).
 //   GEMM_EPI (GEMM_OUT_*) ACT: out [rows, gemm_n] act. ADD_F32: out [rows, gemm_n] f32, out += y. F32: the
@@ -7,15 +7,15 @@
 // Contiguous, 16-byte aligned; gemm_k % 8 == 0; gemm_n % 16 == 0 (32 for GATED).
 // How: a CTA takes every gridDim.x-th group of 16 rows of W (16 gate and 16 up rows for GATED); its 8 warps
 //   share K. Each lane copies what it will multiply, 16 bytes of rows g and g + 8 at a time, into its own
-//   places of a ring in shared memory (no barrier), and reads it back as mma A fragments; x is read with the
-//   same permutation of K, which the product does not see. The ring runs on across groups.
+//   places of a ring in shared memory (no barrier), and reads it back as mma A fragments. x is read with the
+//   same permutation of K, so the product is unchanged. The ring continues across groups.
 // Numerics: f32 accumulation; the warps' sums are added in warp order, so a row's result depends
 //   neither on `rows` nor on the other rows nor on the grid.
 // Launch: grid up to gemm_n / 16 (gemm_n / 32 for GATED), best CTAs an SM * SMs; block 256; dynamic shared
 //   memory GEMM_STAGES * GEMM_STEPS * TILES * GEMM_STEP_BYTES + TILES * GEMM_ROWS * GEMM_SUM_BYTES
 //   + (GEMM_X_SHARED ? GEMM_ROWS * (roundup(2 * gemm_k, GEMM_X_ROUND_BYTES) + GEMM_X_PAD_BYTES) : 0) bytes,
 //   TILES = GATED ? 2 : 1.
-//   The first weights are read before griddepcontrol.wait: W must not be written by the kernel before.
+//   The first weights are read before griddepcontrol.wait, so the previous kernel must not write W.
 #include "ptx.cuh"
 
 #ifndef GEMM_ROWS
@@ -185,7 +185,7 @@ PASTE(gemm_stream, DT, sm80)
     for (u32 group = blockIdx.x; group < num_groups(p); group += gridDim.x) {
         for (u32 base = 0; base < p.gemm_k; base += ROUND, done++, issued++) {
             cp_async_wait<GEMM_STAGES - 2>();
-            // The place was read in the round before, by this lane alone.
+            // Only this lane reads this place, and it did so in the round before.
             issue(next, p, ring + issued % GEMM_STAGES * STAGE_BYTES);
             advance(next, p);
             multiply(sum, p, smem + done % GEMM_STAGES * STAGE_BYTES, x_smem, base);

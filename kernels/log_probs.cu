@@ -1,10 +1,10 @@
 // Log-probabilities of raw logits around one token of each row: its own, its rank, and the k best.
 //
 // log_prob = logit - ln(sum over vocab_size of e^logit). Rank 1 is the best; rank and best tokens
-//   consider ids below sample_vocab; equal values go by lowest id.
+//   consider ids below sample_vocab; among equal values the lowest id comes first.
 // Shapes: logits [rows, vocab_size] f32; out [rows] SampleOut.
 // log_probs_rows: targets [rows] u32, k <= MAX_BEST for all rows. Launch: grid rows, block 512.
-// log_probs_samples: after sample_finish; adds what lies behind token and status to rows of `out` whose slot
+// log_probs_samples: after sample_finish; fills the fields after token and status in rows of `out` whose slot
 //   wants log-probs, whose status is STATUS_OK and whose sample is not SAMPLE_LATE. Launch: grid S_pad, block 512.
 // Numerics: f32 exponentials and sums of 16, f64 beyond, in a fixed order.
 #include "ptx.cuh"
@@ -27,8 +27,8 @@ struct Memory {
     u32 size, rank;
 };
 
-// Calls f(logit, id) for ids below `count`, the loads of a batch together: one thread's latency is what
-// these kernels are made of.
+// Calls f(logit, id) for ids below `count`. The loads of a batch are in flight together, since the latency of
+// one thread's loads dominates these kernels.
 template <typename F>
 DEV void each_logit(const float* x, u32 count, F f) {
     constexpr u32 BATCH = 16;
@@ -69,7 +69,7 @@ DEV Ranked block_first(Ranked mine, Memory& m) {
     return mine;
 }
 
-// Too many equal values for the list: k passes, each for the best id behind the last one.
+// Too many equal values for the list: k passes, each finds the best id after the previous one.
 DEV void best_by_passes(const float* x, u32 valid, u32 k, float log_sum, u32* out, Memory& m) {
     Ranked last{-NEG_INF, 0};
     for (u32 j = 0; j < k; j++) {

@@ -37,7 +37,7 @@ ENTRY_F32(moe_route)
     for (int i = 0; i < PER_LANE; i++) {
         p[i] = i * 32 + lane < E ? expf(p[i] - top) : -1.0f;
         sum += fmaxf(p[i], 0.0f);
-        if (p[i] != p[i]) p[i] = 0.0f;  // a NaN row still names experts that exist
+        if (p[i] != p[i]) p[i] = 0.0f;  // a row of NaNs must still name existing experts
     }
     sum = warp_sum(sum);
     float mine = 0.0f, chosen = 0.0f;
@@ -95,7 +95,7 @@ struct Tile {
     u32 expert, begin, end;  // rows [begin, end) of the sorted entries
 };
 
-// Which expert and rows this CTA's blockIdx.y works on; an empty range beyond the last tile.
+// The expert and rows of this CTA's blockIdx.y; an empty range beyond the last tile.
 DEV Tile find_tile(const u32* expert_offset, u32 E, u32* scratch, Tile* found) {
     if (threadIdx.x == 0) *found = {0, 0, 0};
     u32 done = 0, total;

@@ -1,12 +1,12 @@
 // The pooled final hidden state of embedding requests: the final norm, then the mean or the last row.
 //
-// meta as step_prepare.cu reads it; rows' flags: bit 0 mean, bit 1 last, bit 2 the prompt ends here.
+// meta as step_prepare.cu reads it. Flags of a row: bit 0 mean, bit 1 last, bit 2 the prompt ends here.
 // pool_scale: scale[t] = rsqrt(mean(residual[t]^2) + eps), [T_pad] f32. Launch: grid T_pad, block 256.
 // pool_rows: residual [T_pad, hidden_size] f32; weight [hidden_size] f32 (final norm); accum
-//   [num_slots, hidden_size] f32 (sums of a prompt's earlier chunks; a row with start 0 begins anew);
+//   [num_slots, hidden_size] f32 (sums of a prompt's earlier chunks; a row with start 0 starts from zero);
 //   out [R_max, hidden_size] f32, written for rows with bit 2: mean or last of residual * scale * weight.
 //   Launch: grid (R_max, ceil(hidden_size / 256)), block 256.
-// Numerics: f32 sums in token order, so that a prompt's chunks give what the whole prompt gives.
+// Numerics: f32 sums in token order, so that a prompt gives the same bits however it is chunked.
 #include "ptx.cuh"
 
 ENTRY_F32(pool_scale)

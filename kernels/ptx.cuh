@@ -1,4 +1,4 @@
-// What every kernel shares: types, dimensions, number formats and the PTX instructions we use.
+// Shared by all kernels: types, dimensions, number formats and wrappers of PTX instructions.
 // Self-contained: NVRTC compiles it without any CUDA header.
 //
 // Dimensions. Every kernel takes `Dims dims` by value first and reads it through DIM(name). With
@@ -42,15 +42,15 @@ typedef long long i64;
 #endif
 #define PASTE_(op, dt, arch) op##_##dt##_##arch
 #define PASTE(op, dt, arch) PASTE_(op, dt, arch)
-// Entry whose name carries the activation type, and entries that do not depend on it.
+// Entries whose name carries the activation type, and entries that do not depend on it.
 #define ENTRY(op) extern "C" __global__ void PASTE(op, DT, sm80)
 #define ENTRY_F32(op) extern "C" __global__ void PASTE(op, f32, sm80)
 #define ENTRY_U32(op) extern "C" __global__ void PASTE(op, u32, sm80)
 
 #define DEV static __device__ __forceinline__
 
-// A structure among words: how many it takes, where a field stands in it, and where field of the i-th one does in a
-// list. All come from its declaration; the code is that of an index.
+// A struct in an array of words: its number of words, the index of a field in it, and the index of a field of the
+// i-th struct of a list. All are computed from the declaration at compile time.
 #define WORDS(type) ((u32)(sizeof(type) / 4))
 #define WORD(type, field) ((u32)(__INTADDR__(&((type*)0)->field) / 4))
 #define WORD_AT(type, i, field) (WORDS(type) * (i) + WORD(type, field))
@@ -128,7 +128,7 @@ DEV float tanh_f32(float x) {
 
 DEV bool is_finite(float x) { return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u; }
 
-// Bits whose order as u32 is the order of the numbers, and back.
+// Maps a float to a u32 with the same order, and back.
 DEV u32 order_key(float x) {
     u32 bits = __float_as_uint(x);
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
@@ -215,7 +215,7 @@ DEV double block_prefix_f64(double x, double* scratch, double* total) {
     return __shfl_sync(0xffffffffu, scan - part, warp) + inclusive - x;
 }
 
-// A value and whose it is. The higher value is better, the lower id on a tie.
+// A value and its id. The higher value is better; on a tie, the lower id.
 struct Best {
     float value;
     u32 id;

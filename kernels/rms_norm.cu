@@ -1,14 +1,14 @@
-// Root-mean-square norm of f32 rows, and what touches the residual stream beside it.
+// Root-mean-square norm of f32 rows, and additions to the residual stream.
 //
 // rms_norm_rows: out[i] = x[r] * rsqrt(mean(x[r]^2) + eps) * weight, r = row_index ? row_index[i] : i.
 //   x [*, hidden_size] f32; weight [hidden_size] f32 (Gemma's 1 already added); out [rows, hidden_size] act.
-// rms_norm_add: residual[i] += norm(x[i]) * weight (the norms that Gemma 2 has behind a layer).
+// rms_norm_add: residual[i] += norm(x[i]) * weight (the norms after each part of a Gemma 2 layer).
 // bias_add_rows: residual[i] += bias.
 // Numerics: f32 throughout, sum of squares in a fixed order; one rounding to act.
 // Launch: grid rows, block a multiple of 32 up to 1024. hidden_size % 4 == 0. All contiguous, 16-byte aligned.
 #include "ptx.cuh"
 
-// A thread keeps its first four elements; what lies beyond is read twice, the second time from L1 or L2.
+// A thread keeps its first four elements; the rest is read twice, the second time from L1 or L2.
 DEV float row_scale(const float4* row, float4 first, u32 quads, u32 hidden_size, float eps) {
     __shared__ float scratch[33];
     float sum = first.x * first.x + first.y * first.y + (first.z * first.z + first.w * first.w);

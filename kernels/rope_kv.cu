@@ -66,7 +66,7 @@ DEV float head_scale(const float2 (&v)[GROUPS], float eps) {
     return rsqrtf(warp_sum(sum) / (float)HEAD_DIM + eps);
 }
 
-// Bias, norm and weight of the pair at i, as the owner of that pair computes it.
+// Applies bias, norm and weight to the pair at i, as the lane that owns the pair does.
 DEV float2 normed_pair(const act* head, const float* bias, const float* weight, float scale, u32 i) {
     float2 v = unpack2(*(const u32*)(head + i));
     if (bias) v.x += bias[i], v.y += bias[i + 1];
@@ -96,7 +96,7 @@ ENTRY(rope_kv_paged)
  const float2* __restrict__ table, const u32* __restrict__ positions,
  const u32* __restrict__ kv_slot, act* __restrict__ q_out, u64 kv_base, u64 block_stride,
  u64 layer_offset, float eps, u32 style) {
-    // In this order: attention reads the plan before its own wait, so whatever wrote that must be done.
+    // In this order: attention reads the plan before its own wait, so the plan must be complete here.
     grid_wait();
     grid_trigger();
     u32 lane = threadIdx.x & 31, head = blockIdx.y * ROPE_HEADS + (threadIdx.x >> 5), token = blockIdx.x;

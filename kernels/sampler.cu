@@ -6,15 +6,15 @@
 //   vocab_size] u16 (COUNT_IN_PROMPT; below it: times in the output); mask [num_slots, ceil(vocab_size / 32)]
 //   u32; bias [num_slots, MAX_LOGIT_BIAS] Bias, ids distinct; banned [num_slots, MAX_BANNED] u32; partials
 //   [S_pad, chunks] SamplePartial; last_token [num_slots] u32; out [S_pad] SampleOut: token and status. A sample
-//   whose flags have SAMPLE_LATE is skipped wholly; SAMPLE_MASKED: mask [slot] holds, whatever the slot's flags say.
-// A row with a NaN or infinite logit, or with no id left, is not finite. Ids from sample_vocab on are never
-//   chosen. Order: bias, allowed ids and bans, penalties, temperature, top-k, top-p, min-p, Gumbel-max.
-//   Ties go to the lowest id, everywhere.
+//   whose flags have SAMPLE_LATE is skipped. SAMPLE_MASKED: mask [slot] applies, whatever the slot's flags say.
+// A row with a NaN or infinite logit, or with no id left, counts as not finite. Ids from sample_vocab on are
+//   never chosen. Order: bias, allowed ids and bans, penalties, temperature, top-k, top-p, min-p, Gumbel-max.
+//   On ties the lowest id wins, everywhere.
 // Launch: sample_scan, then sample_finish.
-// sample_scan: grid (chunks = ceil(vocab_size / SAMPLE_CHUNK), S_pad), block 256. All of the work for greedy
-//   rows and rows that filter nothing.
+// sample_scan: grid (chunks = ceil(vocab_size / SAMPLE_CHUNK), S_pad), block 256. It does all of the work for greedy
+//   rows and rows without filters.
 // sample_finish: grid S_pad, block 512. Joins the chunks; for filtered rows finds the last token that
-//   top-k and top-p keep: a histogram of the distance to the best logit finds its bin, the bin alone
+//   top-k and top-p keep: a histogram of the distance to the best logit finds its bin, and only that bin
 //   is sorted. Masses are integers, so that sums do not depend on the order of the atomics.
 //   Writes the token, last_token, the output position and the counts.
 #include "ptx.cuh"
@@ -61,7 +61,7 @@ DEV float gumbel(const Slot& slot, u32 token) {
     return gumbel_of(word_of(random_words(slot, token / 4), token % 4));
 }
 
-// gumbel_of to 1e-3, at a third of the cost; infinite where the quick logarithm is not good enough.
+// gumbel_of to 1e-3 at a third of the cost; infinite where the fast logarithm is not accurate enough.
 DEV float rough_gumbel(u32 word) {
     float uniform = uniform_of(word);
     return uniform > 0.99f ? -NEG_INF : -__logf(-__logf(uniform));
@@ -103,14 +103,14 @@ DEV void change_logits(const Dims& dims, float* buffer, u32 first, u32 count, u3
     __syncthreads();
 }
 
-// Best of x + noise over the chunk. Few ids need their exact noise: those that could beat the leader.
+// Best of x + noise over the chunk. Exact noise is computed only for ids that could beat the current best.
 DEV Best draw(const float* buffer, u32 first, u32 count, Best leader, const Slot& slot, Best* scratch) {
-    // Tests take a rounded quotient and a rough logarithm, so they leave a margin.
+    // The comparison uses a rounded quotient and a rough logarithm, so it leaves a margin.
     float inverse = 1.0f / slot.temperature;
     float bar = leader.value / slot.temperature + gumbel(slot, leader.id) - 0.01f;
     Best best{NEG_INF, NONE};
     for (u32 i = threadIdx.x * 4; i < count; i += blockDim.x * 4) {
-        float4 x = *(const float4*)(buffer + i);  // the buffer is a whole chunk; the rest is masked here
+        float4 x = *(const float4*)(buffer + i);  // the buffer holds a whole chunk; elements past the row are masked here
         float values[4] = {x.x, x.y, x.z, x.w};
         bool any = false;
 #pragma unroll
@@ -214,7 +214,7 @@ struct Row {
 };
 
 // Logits of ids base, base + FINISH_THREADS, ...; -inf beyond the row. All loads of a batch are in flight
-// together: one thread's latency is what this kernel is made of.
+// together, since the latency of one thread's loads dominates this kernel.
 constexpr u32 BATCH = 16;
 
 DEV void load_batch(float (&x)[BATCH], const Row& row, u32 base) {
@@ -223,7 +223,7 @@ DEV void load_batch(float (&x)[BATCH], const Row& row, u32 base) {
         x[k] = base + k * FINISH_THREADS < row.count ? row.x[base + k * FINISH_THREADS] : NEG_INF;
 }
 
-// Calls f(logit, id) for each id of the row with logit >= floor; made for few.
+// Calls f(logit, id) for each id of the row with logit >= floor; fast if there are few.
 template <typename F>
 DEV void each_logit(const Row& row, float floor, F f) {
     for (u32 base = threadIdx.x; base < row.count; base += BATCH * FINISH_THREADS) {
@@ -306,7 +306,7 @@ DEV double find_bin(const Row& row, Filter& f, bool by_mass, double target, doub
     return f.mass;
 }
 
-// Puts f.sorted[0, size) in order, best first; zeros lie behind it.
+// Sorts f.sorted[0, size), best first; zeros follow it.
 DEV void sort_list(Filter& f, u32 size) {
     u32 padded = 32;
     while (padded < size) padded *= 2;
@@ -323,7 +323,7 @@ DEV void sort_list(Filter& f, u32 size) {
 }
 
 // Lists the tokens with logit >= floor in bins [from, to], or in any bin if `from` is NONE, best first.
-// Returns how many there are; the list is empty if they are more than SORT_CAP.
+// Returns their number; the list is empty if there are more than SORT_CAP.
 DEV u32 sort_tokens(const Row& row, Filter& f, float floor, u32 from, u32 to) {
     if (threadIdx.x == 0) f.size = 0;
     for (u32 i = threadIdx.x; i < SORT_CAP; i += FINISH_THREADS) f.sorted[i] = 0;
@@ -340,7 +340,7 @@ DEV u32 sort_tokens(const Row& row, Filter& f, float floor, u32 from, u32 to) {
     return size;
 }
 
-// The k-th best of the threads' best logits, k <= FINISH_THREADS: no fewer than k tokens reach it.
+// The k-th best of the threads' best logits, k <= FINISH_THREADS: at least k tokens reach it.
 DEV float floor_of_best(const Row& row, Filter& f, u32 k) {
     float* maxima = (float*)f.sorted;
     float best = NEG_INF;
@@ -360,7 +360,7 @@ DEV float floor_of_best(const Row& row, Filter& f, u32 k) {
     return f.cut_value;
 }
 
-// Tokens of a bin are all alike: counts them by rising id until `target` is reached.
+// All tokens of the bin have the same logit: counts them by rising id until `target` is reached.
 DEV void cut_alike(const Row& row, Filter& f, u32 bin, double before, double each, double target) {
     u32 done = 0, total, *scratch = (u32*)f.sorted;
     for (u32 base = 0; base < row.count; base += blockDim.x) {
@@ -387,7 +387,7 @@ DEV void cut_sorted(const Row& row, Filter& f, bool by_mass, double before, doub
     double at = before + block_prefix_f64(sum_of(amounts), f.scan, &total);
 #pragma unroll
     for (u32 j = 0; j < EACH; j++) {
-        // Bin masses are rounded: the last token of the bin closes what rounding left open.
+        // Bin masses are rounded: the last token of the bin takes what rounding left over.
         bool reaches = at < target && (at + amounts[j] >= target || i + j + 1 == size);
         if (i + j < size && reaches) {
             f.cut_value = key_value((u32)(f.sorted[i + j] >> 32));
@@ -412,8 +412,8 @@ DEV u32 tokens_up_to(Filter& f, u32 bin) {
     return total;
 }
 
-// The usual case: all that the filters can keep is a short list, f.sorted[0, size). `mass` is that of
-// all tokens that top-p looks at, or negative for the first `most` of the list.
+// The usual case: all tokens that the filters can keep fit a short list, f.sorted[0, size). `mass` is the mass
+// of all tokens that top-p considers; if negative, those are the first `most` of the list.
 DEV u32 sample_list(const Row& row, const Slot& slot, Filter& f, u32 size, u32 most, double mass, Best* scratch) {
     float d[EACH];
     double amounts[EACH], total;
@@ -438,7 +438,7 @@ DEV u32 sample_list(const Row& row, const Slot& slot, Filter& f, u32 size, u32 m
     return block_best(best, scratch).id;
 }
 
-// Mass of all tokens that are kept: of all, if the cut is at -inf.
+// Mass of the tokens that are kept; of all tokens if the cut is at -inf.
 DEV double kept_mass(const Row& row, Filter& f, float cut_value, u32 cut_id) {
     double sum = 0.0, total;
     float scale = LOG2E / row.temperature;
@@ -455,7 +455,7 @@ DEV double kept_mass(const Row& row, Filter& f, float cut_value, u32 cut_id) {
     return total;
 }
 
-// The draw among all that is kept, wherever it is.
+// Draws among all tokens that are kept.
 DEV u32 sample_kept(const Row& row, const Slot& slot, float cut_value, u32 cut_id, Best* scratch) {
     float floor = slot.min_p > 0.0f ? logf(slot.min_p) : NEG_INF;
     float lowest = fmaxf(cut_value, row.best + floor * row.temperature - 1e-4f * (fabsf(row.best) + 1.0f));
@@ -468,7 +468,8 @@ DEV u32 sample_kept(const Row& row, const Slot& slot, float cut_value, u32 cut_i
 }
 
 // The token of a filtered row. A small top-k leaves a short list at once; else a first pass for top-k, a
-// second for top-p, then the draw. The bins first reach NEAR nats down, where nearly always the cut lies, then as far as any token has weight.
+// second for top-p, then the draw. The bins first reach NEAR nats down, where the cut nearly always is, then as
+// far as any token has weight.
 DEV u32 sample_filtered(const Row& whole, const Slot& slot, float low, Filter& f, Best* scratch) {
     float range = fmaxf(fminf(distance(whole, low), WIDEST), 1e-3f);
     float cut_value = NEG_INF;
@@ -504,7 +505,7 @@ DEV u32 sample_filtered(const Row& whole, const Slot& slot, float low, Filter& f
             row.per_nat *= (float)BINS;
             zoomed = wide = true;
         }
-        if (bin == NONE) continue;  // the cut lies where no token has weight: all stay
+        if (bin == NONE) continue;  // the cut is where no token has weight: all stay
         bool short_list = !cut_before && !zoomed && tokens_up_to(f, bin) <= SORT_CAP;
         u32 size = sort_tokens(row, f, floor_of(row, bin), short_list ? 0 : bin, bin);
         if (short_list) return sample_list(row, slot, f, size, by_mass ? NONE : slot.top_k, mass, scratch);

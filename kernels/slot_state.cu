@@ -1,7 +1,7 @@
-// Fills the token counts of slots that open with penalties.
+// Initialises the token counts of slots whose requests have penalties.
 //
-// counts [num_slots, vocab_size] u16: COUNT_IN_PROMPT says the prompt holds the id, the rest how often the
-//   output does (saturates at 32767). ids u32: the jobs' prompt ids, then generated ids, all below
+// counts [num_slots, vocab_size] u16: COUNT_IN_PROMPT says that the prompt has the id, the other bits how often
+//   the output has it (saturates at 32767). ids u32: the jobs' prompt ids, then generated ids, all below
 //   vocab_size; jobs [num_jobs] OpenJob.
 // Launch: grid num_jobs, block 1024; a slot appears in one job only.
 #include "ptx.cuh"

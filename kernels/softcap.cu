@@ -1,6 +1,6 @@
 // Caps logits in place: x = cap * tanh(x / cap) (Gemma 2).
 //
-// Shapes: logits [rows, vocab_size] f32 contiguous. A value that is not finite stays so.
+// Shapes: logits [rows, vocab_size] f32 contiguous. A value that is not finite stays as it is.
 // Launch: grid (ceil(vocab_size / SAMPLE_CHUNK), rows), block 256.
 #include "ptx.cuh"
 

@@ -1,5 +1,5 @@
 // Unpacks one step's metadata on the device: per-token arrays, sample rows, block tables and the
-// work list of attention. Everything a captured graph needs to run with other contents.
+// work list of attention. With these a captured graph can run any step of its shape.
 //
 // step: StepHeader and its lists (contract.cuh): rows [R] StepRow; tokens [T] u32, NONE = last_token of the
 //   row's slot; updates [U] BlockUpdate; samples [S] StepSample.
@@ -7,8 +7,8 @@
 //   slot_of_token, kv_slot [T_pad] and sample_rows [S_pad]. Padded tokens: id 0, position 0, NONE, NONE.
 // Block 1 + w writes plan w, for windows[w] (0: no window):
 //   plan: PlanHeader; [G, padded to PLAN_GRID_STEP] u32 first entry of each CTA; PlanEntry. An entry holds up to
-//   q_rows packed rows of all kv heads. The triples (entry, kv head, tile) lie on a line in this order, with the
-//   lengths of the contract; CTA c has the tiles that begin in [c * length_per_cta, (c + 1) * length_per_cta).
+//   q_rows packed rows of all kv heads. The triples (entry, kv head, tile) form a line in this order, with the
+//   lengths of the contract; CTA c takes the tiles that begin in [c * length_per_cta, (c + 1) * length_per_cta).
 //   Under PLAN_NOT_CAUSAL every token sees all of its row, which is a whole sequence: entries reach to its end,
 //   and their start is its last position.
 // With `split`, rows whose flags have PROMPT_ROW are left out of these plans, which get PLAN_PROMPT_FOLLOWS, and
@@ -18,8 +18,8 @@
 // Launch: grid 1 + number of plans (1 + 2 * plans with `split`), block 1024. R <= MAX_STEP_ROWS.
 #include "ptx.cuh"
 
-constexpr u32 MIN_LENGTH = 4;  // a CTA; less costs more in joining pieces than it saves
-constexpr u32 FEW = 8;         // a CTA; below, short pairs are not cut (flag bit 1, see attention.cu)
+constexpr u32 MIN_LENGTH = 4;  // per CTA; with less, merging pieces costs more than it saves
+constexpr u32 FEW = 8;         // per CTA; below this, short pairs are not cut (flag bit 1, see attention.cu)
 
 // Largest i with first[i] <= value; first[0] is 0.
 DEV u32 find_row(const u32* first, u32 count, u32 value) {
@@ -67,7 +67,7 @@ struct PlanShape {
 // Entries of one row: one if all its packed rows fit one decode tile, else one per q_rows.
 DEV u32 entries_of(u32 packed, u32 q_rows) { return packed <= DECODE_ROWS ? 1 : (packed + q_rows - 1) / q_rows; }
 
-// Fills an entry apart from `before` and returns the length of one kv head of it.
+// Fills an entry except `before`; returns the length of one of its kv heads.
 DEV u32 fill_entry(u32* entry, const u32* row, u32 part, u32 group, const PlanShape& shape) {
     u32 start = FIELD(row, StepRow, start), packed = FIELD(row, StepRow, num_tokens) * group;
     u32 begin = part * shape.q_rows, end = min(begin + shape.q_rows, packed);

@@ -1,6 +1,6 @@
-//! Zeroed memory that starts on a cache line, and views of its bytes as numbers. Any thread.
+//! Zeroed memory aligned to a cache line, and views of its bytes as numbers. Any thread.
 
-/// Bytes whose first one lies on a multiple of `ALIGNMENT`.
+/// Bytes that start at a multiple of `ALIGNMENT`.
 #[derive(Debug)]
 pub(crate) struct AlignedBytes {
     data: Vec<u8>,
@@ -11,7 +11,7 @@ pub(crate) struct AlignedBytes {
 const ALIGNMENT: usize = 64;
 
 impl AlignedBytes {
-    /// Zeroed; the system hands out the pages when they are first touched.
+    /// Zeroed; the system allocates the pages when they are first touched.
     pub(crate) fn zeroed(len: usize) -> Self {
         let data = vec![0u8; len + ALIGNMENT];
         let start = data.as_ptr().align_offset(ALIGNMENT);

@@ -1,9 +1,10 @@
-//! Attention of one step's queries to the keys in the blocks, prefill and decode alike.
+//! Attention of a step's queries to the keys in the blocks, for prefill and decode.
 //!
-//! A task is up to `TILE_ROWS` (token, query head) pairs that share a KV head. Scores are whole chains
-//! over the head's elements, weights are added in 16 lanes by absolute position, values in one chain
-//! by rising position: nothing depends on the other rows, on how the prompt was cut, or on the size of
-//! a block. Keys that a row must not see get the weight zero, or are not read at all.
+//! A task is up to `TILE_ROWS` (token, query head) pairs that share a KV head. A score is one chain
+//! of operations over the head's elements. Weights are summed in 16 lanes by absolute position,
+//! values in one chain by rising position. So the result does not depend on the other rows, on how
+//! the prompt was chunked, or on the block size. Keys that a row must not see get weight zero, or
+//! are not read.
 
 use std::ops::Range;
 
@@ -52,7 +53,8 @@ pub(crate) struct Attention<'a> {
 type Task<'a> = (Span<'a>, Range<usize>);
 
 impl Attention<'_> {
-    /// Queries lie in the first columns of `queries`, head by head; results go to `out` likewise.
+    /// Queries are in the first columns of `queries`, head by head; results are in `out` in the
+    /// same layout.
     pub(crate) fn run(&self, pool: &mut Pool, queries: &Rows, out: &mut Rows) {
         let mut tasks: Vec<Task<'_>> = Vec::new();
         // Pairs together read the keys once; where there would be work for half of the threads at most,

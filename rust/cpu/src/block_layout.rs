@@ -1,9 +1,9 @@
-//! How GGUF blocks lie in a panel: the same bits as in the file, regrouped so that one load holds one
-//! field of many outputs.
+//! The layout of GGUF blocks in a panel: the same bits as in the file, regrouped so that one load reads
+//! one field of many outputs.
 //!
 //! Codes are the integers that a block stores. Of every 32 inputs of an output, the low four bits of
 //! the codes fill four words of 32 bits (input k: word k / 8, bits 4 (k % 8) and up), higher bits fill
-//! further words. Fields in order, `x 32` meaning one for each output of the panel:
+//! further words. Fields in order; `x 32` means one for each output of the panel:
 //! ```text
 //! Q4_0   per  32: d f16 x 32, 4 words x 32                                   code - 8
 //! Q4_1   per  32: d f16 x 32, m f16 x 32, 4 words x 32                       code

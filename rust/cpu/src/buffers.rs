@@ -1,4 +1,4 @@
-//! Activations of one step, allocated once at load for the largest step.
+//! The activations of a step, allocated once at load for the largest step.
 
 use ingle_model::{FeedForwardSpec, ModelSpec};
 

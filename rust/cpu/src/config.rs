@@ -1,4 +1,4 @@
-//! Sizes of the CPU executor, fixed at load. Plain data, any thread.
+//! The sizes of the CPU executor, fixed at load. Plain data, any thread.
 
 use ingle_core::ExecutorShape;
 use ingle_model::ModelSpec;
@@ -24,7 +24,7 @@ pub enum CpuPath {
 pub struct CpuConfig {
     /// Tokens of a KV block; 16 is the fastest, any size gives the same bits.
     pub block_size: u32,
-    /// KV blocks in the pool; `kv_bytes_per_block` tells what one costs.
+    /// KV blocks in the pool; `kv_bytes_per_block` is the size of one.
     pub num_blocks: u32,
     /// Slots, at least `max_num_seqs`.
     pub num_slots: u32,
@@ -97,7 +97,7 @@ impl CpuConfig {
             max_num_batched_tokens: self.max_num_batched_tokens,
             max_steps_in_flight: self.max_steps_in_flight,
             row_tile: 1,
-            // There is no tile, and no row is free.
+            // There are no tiles, so every row costs time.
             tenant_rows: 32,
             steady_rows: u32::MAX,
             busy_rows: u32::MAX,

@@ -78,7 +78,7 @@ fn gate_gelu_body<A: Arithmetic>(gate: &[f32], product: &mut [f32]) {
 }
 
 per_path! {
-    /// `out = x / rms(x) * weight`, with 1 already added to the weight where the model wants that.
+    /// `out = x / rms(x) * weight`, with 1 already added to the weight where the model requires it.
     pub(crate) fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) = rms_norm_body
 }
 

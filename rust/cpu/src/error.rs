@@ -1,4 +1,4 @@
-//! What can go wrong while a model is loaded onto the CPU. Plain data, any thread.
+//! Errors of loading a model onto the CPU. Plain data, any thread.
 
 use std::io;
 

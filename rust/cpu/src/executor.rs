@@ -1,5 +1,5 @@
-//! [5] The executor as the engine sees it: plans go into a queue, one driver thread runs them in order.
-//! `submit` and `sample` run on the engine thread and only touch the queue.
+//! [5] The CPU implementation of `Executor`: plans go into a queue, and one driver thread runs them
+//! in order. `submit` and `sample` run on the engine thread and only touch the queue.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,5 +1,5 @@
-//! [5] One forward pass, layer by layer. Driver thread, with the pool; allocates nothing that grows with
-//! the model.
+//! [5] One forward pass, layer by layer. Driver thread, together with the pool. Allocates nothing
+//! whose size depends on the model.
 
 use ingle_core::TokenId;
 use ingle_model::ModelSpec;

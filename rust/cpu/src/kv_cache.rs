@@ -1,10 +1,10 @@
 //! Keys and values of all layers, in f32, in blocks of `block_size` tokens. Written and read by the
-//! workers of the step that runs.
+//! workers of the current step.
 //!
 //! ```text
 //! [layer][block][kv_head] { keys [head_dim][block_size], values [block_size][value_stride] }
 //! ```
-//! Keys lie transposed so that 16 of them fill a register for each element of the query; values are
+//! Keys are transposed so that 16 of them fill a register for each element of the query; values are
 //! padded to whole panels of 32.
 
 use ingle_core::BlockId;
@@ -20,7 +20,7 @@ pub(crate) struct KvCache {
     sizes: KvSizes,
 }
 
-/// Where things lie.
+/// Offsets of keys and values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KvSizes {
     pub(crate) block_size: usize,

@@ -1,12 +1,12 @@
-//! The CPU executor: weights exactly as stored, activations, KV and accumulation in f32.
+//! The CPU executor: weights exactly as stored; activations, KV and accumulation in f32.
 //!
-//! Three promises shape every file. A row's numbers are the same bits whatever else is in the batch,
-//! however its prompt is cut, wherever its blocks lie. The weights in memory are the checkpoint's own
-//! numbers. An idle executor costs no CPU.
+//! Three guarantees hold in every file. A row gets the same bits whatever else is in the batch,
+//! however its prompt is chunked and wherever its blocks are. The weights in memory are the numbers
+//! of the checkpoint. An idle executor uses no CPU.
 //!
-//! Unsafe code: intrinsics (`gemm/avx512.rs`, `gemm/avx2.rs`), calls of functions compiled for a path
-//! (`vector_path.rs`), memory that workers share by disjoint parts (`rows.rs`), the pool's job
-//! (`pool.rs`), views of bytes as numbers (`aligned.rs`).
+//! Unsafe code: intrinsics (`gemm/avx512.rs`, `gemm/avx2.rs`), calls of functions compiled for a
+//! path (`vector_path.rs`), memory whose disjoint parts are shared by workers (`rows.rs`), the
+//! pool's job (`pool.rs`), views of bytes as numbers (`aligned.rs`).
 
 mod aligned;
 mod attention;

@@ -1,5 +1,5 @@
-//! A weight matrix as the kernels want it: panels of 32 outputs, every number as the checkpoint
-//! stores it. Written once at load, then read by all workers.
+//! A weight matrix in the layout that the kernels read: panels of 32 outputs, with every number as
+//! the checkpoint stores it. Written once at load, then read by all workers.
 //!
 //! Matrix `[out, in]`; outputs beyond `out` are zero. Within a panel, by storage:
 //! ```text
@@ -163,7 +163,7 @@ fn transpose<'a, const BYTES: usize, T: Copy>(
     }
 }
 
-/// Where bf16 input `k` of output `lane` lies in its panel.
+/// The index of bf16 input `k` of output `lane` in its panel.
 fn bf16_index(k: usize, lane: usize) -> usize {
     (k / 2) * 2 * PANEL + (lane / 16) * 32 + (lane % 16) * 2 + k % 2
 }

@@ -1,4 +1,4 @@
-//! Brings one matrix from the checkpoint into panels, all workers at once. Load only.
+//! Reads one matrix from the checkpoint into panels, with all workers. At load only.
 
 use std::sync::OnceLock;
 
@@ -10,7 +10,7 @@ use crate::matrix::{PackedMatrix, pack_panel};
 use crate::panel::PANEL;
 use crate::pool::Pool;
 
-/// Where bytes come from; shared by the workers.
+/// The source of bytes, shared by the workers.
 pub(crate) struct File<'a> {
     pub(crate) names: &'a [String],
     pub(crate) source: &'a dyn WeightSource,
@@ -69,7 +69,7 @@ pub(crate) fn read_matrix(
             Ok(())
         });
         if let Err(error) = result {
-            // Only the first failure is told.
+            // Only the first failure is reported.
             let _ = failure.set(error);
         }
     });

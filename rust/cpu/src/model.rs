@@ -1,5 +1,5 @@
-//! [5] A model on the CPU: one forward pass over the rows of a step. Runs on the driver thread, which
-//! shares the work with the pool. Never looks at requests: sequences, positions and blocks only.
+//! [5] A model on the CPU: one forward pass over the rows of a step. Runs on the driver thread,
+//! which shares the work with the pool. It knows sequences, positions and blocks, but not requests.
 
 use ingle_core::{BlockId, TokenId};
 use ingle_model::{CopyPlan, ModelSpec, WeightSource};

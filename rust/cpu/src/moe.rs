@@ -1,5 +1,5 @@
-//! Mixture of experts: route each row, group rows by expert, run all experts' products at once, add the
-//! results in the order in which a row ranked its experts.
+//! Mixture of experts: routes each row, groups rows by expert, runs the products of all experts at
+//! once, and adds the results in the order in which a row ranked its experts.
 
 use ingle_model::{ModelSpec, MoeSpec};
 

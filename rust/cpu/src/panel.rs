@@ -1,4 +1,4 @@
-//! Sizes that weights, activations and kernels agree on, and what one panel of weights is. Plain data.
+//! Sizes shared by weights, activations and kernels, and the layout of one panel of weights. Plain data.
 
 use ingle_model::WeightType;
 

@@ -1,7 +1,6 @@
-//! The threads that compute. The caller of `run` is one of them, the others wait for its tasks.
-//!
-//! Between the operations of a step a waiting worker spins for some microseconds, then it sleeps on a
-//! condition variable: an idle executor costs no CPU.
+//! The threads that compute. The caller of `run` is one of them; the others wait for its tasks.
+//! Between the operations of a step a waiting worker spins for some microseconds, then it sleeps on
+//! a condition variable, so an idle executor uses no CPU.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -23,9 +22,9 @@ struct PoolShared {
     /// `epoch << EPOCH_SHIFT | OPEN | members`: which job, whether workers may still join it, and how many
     /// have. A worker that comes too late is not waited for, so a busy machine costs no stalls.
     gate: AtomicU64,
-    /// Written only while the gate is closed and nobody is a member.
+    /// Written only while the gate is closed and there are no members.
     job: Mutex<Option<Job>>,
-    /// Tasks handed out so far.
+    /// Tasks taken so far.
     next_task: AtomicUsize,
     panicked: AtomicBool,
     shutdown: AtomicBool,
@@ -151,7 +150,7 @@ impl PoolShared {
         }
     }
 
-    /// Lets nobody join any more and waits until the last member has left.
+    /// Closes the gate and waits until the last member has left.
     fn close(&self) {
         self.gate.fetch_and(!OPEN, Ordering::AcqRel);
         let mut spins = 0u32;
@@ -238,7 +237,7 @@ fn worker(shared: &PoolShared, mut scratch: Scratch) {
     }
 }
 
-/// No state behind these locks can be left half-written by a panic.
+/// A panic cannot leave the state behind these locks half-written.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Rotary positions: cosines and sines of one step's positions, then the rotation of heads.
+//! Rotary positions: sines and cosines of a step's positions, and the rotation of heads.
 
 use ingle_model::{RopeSpec, RopeStyle, RopeTables};
 

@@ -1,4 +1,4 @@
-//! Memory that one worker uses for itself while it runs a task. Sized at load.
+//! Working memory of one worker. Sized at load.
 
 use crate::panel::{K_BLOCK, PANEL, ROW_CHUNK, TILE_ROWS};
 use crate::sampler::SamplerScratch;

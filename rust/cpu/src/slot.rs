@@ -1,4 +1,4 @@
-//! What the executor keeps of one running request. Driver thread only; all of it can be built again from
+//! The executor's state of one running request. Driver thread only. All of it can be rebuilt from
 //! the request's token ids.
 
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! [5] Runs one plan from slots to outputs. Driver thread only; the arithmetic is shared with the pool.
+//! [5] Runs one plan, from slots to outputs. Driver thread only; the arithmetic is shared with the
+//! pool.
 
 use std::sync::OnceLock;
 
@@ -33,7 +34,7 @@ pub(crate) struct Limits {
     pub(crate) num_valid: usize,
 }
 
-/// Where a row of the plan lies in the forward pass.
+/// The position of a plan's row in the forward pass.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     /// Row of the plan.

@@ -1,4 +1,4 @@
-//! What the unit tests share: random numbers from a seed, weights in every format.
+//! Helpers of unit tests: seeded random numbers, weights in every format.
 
 use half::{bf16, f16};
 use ingle_model::{WeightType, dequantise, e4m3_to_f32};

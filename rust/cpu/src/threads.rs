@@ -1,4 +1,4 @@
-//! How many threads compute: one per physical core that this process may use.
+//! The number of computing threads: one per physical core that this process may use.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,5 +1,5 @@
-//! From stored numbers of a panel to f32, exactly as the formats define them. Workers call this for
-//! the part of a panel that they are about to multiply.
+//! Converts the stored numbers of a panel to f32, exactly as the formats define them. Workers call
+//! this for the part of a panel that they are about to multiply.
 
 use std::ops::Range;
 

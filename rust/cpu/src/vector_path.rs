@@ -1,5 +1,5 @@
-//! Which vector instructions run, decided once at load, and the macro that compiles one plain
-//! function for each path. Any thread.
+//! Chooses the vector instructions, once at load, and has the macro that compiles a plain function
+//! for each path. Any thread.
 
 use std::ffi::OsStr;
 

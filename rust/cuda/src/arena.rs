@@ -1,7 +1,6 @@
-//! Device memory: address ranges reserved once, backed by physical pieces that come and go.
-//!
-//! Graphs and kernels keep addresses, so a region never moves: growing maps pieces behind its end,
-//! shrinking takes the last ones away. Load, sleep and wake only; a step allocates nothing.
+//! Device memory: address ranges that are reserved once and backed by physical pieces as needed.
+//! Graphs and kernels keep addresses, so a region never moves: growing maps pieces at its end,
+//! shrinking unmaps the last ones. Used at load, sleep and wake only; a step allocates nothing.
 
 use std::sync::Arc;
 
@@ -32,7 +31,7 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Reserves addresses for up to `bytes` bytes, with nothing behind them.
+    /// Reserves addresses for up to `bytes` bytes, without memory.
     pub(crate) fn reserve(context: &Arc<Context>, bytes: u64) -> Result<Self, CudaError> {
         let reserved = bytes.max(1).next_multiple_of(PIECE_BYTES);
         let mut base = 0;
@@ -167,7 +166,7 @@ impl Drop for Region {
     }
 }
 
-/// Hands out slices one behind the other.
+/// Allocates slices one after the other.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LayoutBuilder {
     base: CuDevicePtr,
@@ -182,7 +181,7 @@ impl LayoutBuilder {
         Self { base: region.base, bytes: FIRST, limit: region.mapped }
     }
 
-    /// Over nothing, to learn from `bytes` what a layout needs: its slices lie nowhere.
+    /// Without memory, to compute with `bytes` what a layout needs. Its slices must not be used.
     pub(crate) fn measuring() -> Self {
         Self { base: 0, bytes: FIRST, limit: u64::MAX }
     }
@@ -195,7 +194,7 @@ impl LayoutBuilder {
         DeviceSlice::new(DevicePtr::new(self.base + offset), len)
     }
 
-    /// Bytes handed out so far.
+    /// Bytes allocated so far.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }

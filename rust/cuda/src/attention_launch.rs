@@ -1,4 +1,4 @@
-//! How attention is built and launched on a card. Load only.
+//! How attention is built and launched on a card. At load only.
 
 use crate::contract::{
     ATTENTION_ROW_PAD, ATTENTION_SMALL_ROWS, ATTENTION_TAIL_BYTES, QUERY_ROWS, kv_tile,
@@ -36,7 +36,8 @@ pub(crate) fn stages(limits: &DeviceLimits, head_dim: u32) -> u32 {
 
 /// Dynamic shared memory of a block: K and V of each stage, rows of q, and the tail.
 pub(crate) const fn shared_bytes(head_dim: u32, stages: u32) -> u32 {
-    // Wide heads keep all rows of q in shared memory, others in registers but for small entries.
+    // Wide heads keep all rows of q in shared memory; others keep them in registers, except for
+    // small entries.
     let query_rows = if head_dim == 256 { QUERY_ROWS } else { stages * ATTENTION_SMALL_ROWS };
     let rows = stages * 2 * kv_tile(head_dim) + query_rows;
     rows * (head_dim + ATTENTION_ROW_PAD) * 2 + ATTENTION_TAIL_BYTES

@@ -1,4 +1,4 @@
-//! How the card's memory is divided, computed from the configuration before anything is allocated.
+//! Divides the card's memory, from the configuration, before anything is allocated.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! Where everything lies on the device that a step reads and writes apart from weights and KV. Laid out
-//! once, at load, from the configuration; sizes are the largest padded row counts.
+//! The device buffers of a step, apart from weights and KV. Laid out once, at load, from the
+//! configuration; the largest padded row counts give the sizes.
 
 use ingle_model::{FeedForwardSpec, ModelSpec};
 
@@ -130,7 +130,7 @@ pub(crate) struct BufferSizes {
     pub(crate) plan_entries: u32,
     /// Words of one plan of prompt attention.
     pub(crate) prompt_words: u32,
-    /// Ids that one step can bring for `sample_open`.
+    /// The most ids that one step can pass to `sample_open`.
     pub(crate) open_ids_words: u64,
     /// Slices of the vocabulary that the sampler scans apart.
     pub(crate) vocab_chunks: u32,

@@ -1,5 +1,5 @@
-//! Which builds of a kernel file there are: those that a model needs on a card, and those that the wheel carries.
-//! `registry.rs` names one of the policies below for each file. Load only.
+//! The builds of each kernel file: those that a model needs on a card, and those that the wheel
+//! contains. `registry.rs` names one of the policies below for each file. At load only.
 
 use ingle_model::{FeedForwardSpec, ModelSpec};
 
@@ -38,7 +38,7 @@ impl Variant {
         }
     }
 
-    /// Macros beside the dimensions.
+    /// Macros other than the dimensions.
     pub(crate) fn macros(self) -> Vec<String> {
         match self {
             Self::Head { head_dim } | Self::Prompt { head_dim } => {

@@ -1,7 +1,8 @@
-//! Files that a restart reuses: compiled kernels and measured algorithms. Load only.
+//! Files that a restart reuses: compiled kernels and measured algorithms. At load only.
 //!
-//! A compiled kernel is code: the folder belongs to this user alone (0700), each file carries the hash
-//! of its content, is written under another name and renamed, and is checked before it is used.
+//! A compiled kernel is code. The folder therefore belongs to this user alone (0700). Each file
+//! contains a hash of its content, is written under another name and then renamed, and is checked
+//! before use.
 
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};

@@ -1,4 +1,4 @@
-//! The times of the phases of loading. The loading thread and its helpers.
+//! Measures the phases of loading. The loading thread and its helpers.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! From kernel source to cubin: NVRTC on several threads, results kept on disk. Load only.
+//! Compiles kernel sources to cubins: NVRTC on several threads, results cached on disk. At load
+//! only.
 
 use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicUsize, Ordering};

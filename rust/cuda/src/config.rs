@@ -1,4 +1,4 @@
-//! What the caller decides about the executor. Plain data.
+//! The executor's settings. Plain data.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! The driver and one device's primary context. The context is made current on each thread that calls
-//! the driver; holding an `Arc<Context>` keeps it alive.
+//! The driver and one device's primary context. The context is made current on each thread that
+//! calls the driver; holding an `Arc<Context>` keeps it alive.
 
 use std::ffi::{CStr, c_char};
 use std::sync::Arc;

@@ -1,5 +1,6 @@
-//! Typed addresses of device memory. The device layer (`arena`, `memory`, `module`, `gemm`) takes the bare address
-//! out; everything else passes these on, cuts them and asks for their lengths. Any thread; plain data.
+//! Typed addresses of device memory. Only the device layer (`arena`, `memory`, `module`, `gemm`)
+//! uses the raw address; all other code passes slices on, splits them and asks for their lengths.
+//! Any thread; plain data.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -13,7 +14,7 @@ pub(crate) struct DevicePtr<T> {
     kind: PhantomData<fn() -> T>,
 }
 
-/// `len` elements of type `T` that lie one behind the other in device memory.
+/// `len` consecutive elements of type `T` in device memory.
 ///
 /// It says where, not whether: whoever cuts it from a `Region` keeps the region mapped while it is in use (the
 /// `Model` owns regions and slices together). None of the model's is empty and at address 0.

@@ -1,4 +1,5 @@
-//! The sizes that kernels know, and the padded row counts that steps are rounded up to. Plain data.
+//! The sizes that kernels know, and the padded row counts to which steps are rounded up. Plain
+//! data.
 
 use ingle_model::ModelSpec;
 

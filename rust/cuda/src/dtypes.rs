@@ -1,5 +1,5 @@
-//! The number formats of weights, activations and the KV cache: three things, although today's kernels exist only
-//! where all three are the same. Plain data.
+//! The number formats of weights, activations and the KV cache. They are three separate settings,
+//! although today's kernels require all three to be the same. Plain data.
 
 use ingle_model::WeightType;
 

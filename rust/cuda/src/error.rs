@@ -1,4 +1,4 @@
-//! What can go wrong on the way to and on the device. Plain data, any thread.
+//! Errors of loading onto the device and of running on it. Plain data, any thread.
 
 use ingle_core::ExecutorError;
 
@@ -19,7 +19,7 @@ pub enum CudaError {
         /// The function.
         symbol: &'static str,
     },
-    /// The driver works but there is no card.
+    /// The driver works, but there is no GPU.
     #[error("no CUDA device: {0}")]
     NoDevice(String),
     /// A driver call failed.

@@ -1,8 +1,10 @@
-//! [5] Runs plans on one GPU. The engine thread calls `submit` and `sample`; nothing here blocks (but for
-//! what `slots::staging_bytes` leaves out, and a step that fails), and nothing is allocated on the device.
+//! [5] Runs plans on one GPU. The engine thread calls `submit` and `sample`. Nothing here blocks,
+//! except for data that exceeds `slots::staging_bytes` and for a step that fails. Nothing is
+//! allocated on the device.
 //!
-//! A step is one copy of packed metadata, the launches (as one graph once it is recorded), the copies
-//! back and an event, all on one stream; the waiter thread turns the event into the completion.
+//! A step is one copy of packed metadata, the launches (one graph launch once it is recorded), the
+//! copies back and an event, all on one stream. The waiter thread turns the event into the
+//! completion.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender};
@@ -376,7 +378,8 @@ impl CudaExecutor {
 
 impl Drop for CudaExecutor {
     fn drop(&mut self) {
-        // The driver wants it for what is freed below; an error (a lost device) has no one to go to.
+        // The driver needs it to free what is dropped below. An error (a lost device) cannot be
+        // reported here.
         let _ = self.model.context.make_current();
         self.graphs = None;
         self.to_waiter = None;

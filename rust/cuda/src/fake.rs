@@ -1,5 +1,5 @@
-//! A driver for tests without a GPU: every call ends as the test says, well if it says nothing, and is
-//! written down. What was said and written belongs to the calling thread, and so to one test.
+//! A driver for tests without a GPU. Each call returns what the test has set, or success, and is
+//! recorded. Settings and records belong to the calling thread, and so to one test.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::RefCell;
@@ -112,7 +112,7 @@ fn called(name: &'static str, address: u64, bytes: u64) -> CuResult {
     })
 }
 
-/// Writes the result of a call that gives something, if it went well.
+/// Writes the result of a call that returns something, if it succeeded.
 fn give<T>(place: *mut T, value: T, code: CuResult) -> CuResult {
     if code == CUDA_SUCCESS {
         // SAFETY: callers pass the address of a local of this type, as the header asks.
@@ -236,7 +236,7 @@ extern "C" fn free_host(pointer: *mut c_void) -> CuResult {
     called("cuMemFreeHost", 0, 0)
 }
 
-/// Written down as `PAGEABLE` where the source does not lie in memory of `cuMemHostAlloc`.
+/// Recorded as `PAGEABLE` if the source is not in memory of `cuMemHostAlloc`.
 extern "C" fn copy_to_device(
     destination: CuDevicePtr,
     source: *const c_void,

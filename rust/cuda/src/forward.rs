@@ -1,5 +1,5 @@
-//! [5] The launches of a forward pass, from metadata to the last residual. Engine thread, or the capture
-//! thread while it records.
+//! [5] The launches of a forward pass, from metadata to the last residual. Engine thread, or the
+//! capture thread while it records.
 
 use ingle_model::{MoeSpec, RopeStyle};
 
@@ -213,7 +213,7 @@ impl Model {
         if self.spec.post_norms { self.buffers.branch } else { self.buffers.residual }
     }
 
-    /// What follows such a projection: its bias and, where the model has one, the norm behind it.
+    /// Queues what follows such a projection: its bias and, if the model has one, the norm.
     fn join(
         &self,
         stream: &Stream,

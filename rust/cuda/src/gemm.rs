@@ -1,6 +1,5 @@
-//! Matrix products through cuBLASLt: `out[m, n] = x[m, k] * w[n, k]^T`, f32 accumulation.
-//!
-//! This is the library alone; `product.rs` chooses between it and our own kernel.
+//! Matrix products through cuBLASLt: `out[m, n] = x[m, k] * w[n, k]^T`, f32 accumulation. This file
+//! only wraps the library; `product.rs` chooses between it and our own kernel.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -27,7 +26,7 @@ pub(crate) struct GemmArgs {
 /// Where a product goes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum GemmResult {
-    /// `[m, n]`, or `[m, n / 2]` behind a gate.
+    /// `[m, n]`, or `[m, n / 2]` if gated.
     Act(DeviceSlice<Act>),
     /// `[m, n]`
     F32(DeviceSlice<f32>),

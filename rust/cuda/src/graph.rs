@@ -1,6 +1,5 @@
-//! CUDA graphs: a recorded sequence of launches that one call replays.
-//!
-//! Recording and instantiating belong to the capture thread, launching to the engine thread.
+//! CUDA graphs: recorded sequences of launches that one call replays. The capture thread records
+//! and instantiates, the engine thread launches.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -128,7 +127,7 @@ mod tests {
             || (fake::calls("cuGraphDestroy").len(), fake::calls("cuGraphExecDestroy").len());
         assert_eq!(capture(|| Ok(())).unwrap(), 3);
         assert_eq!(destroyed(), (1, 1));
-        // The body failed, the capture ended well.
+        // The body failed, but the capture ended without an error.
         let error = capture(failed).unwrap_err().to_string();
         assert_eq!((error.as_str(), destroyed()), ("a launch that failed", (2, 1)));
         fake::fail("cuGraphInstantiate", 0, 2);
@@ -137,7 +136,7 @@ mod tests {
         fake::fail("cuGraphUpload", 0, 2);
         assert!(capture(|| Ok(())).is_err());
         assert_eq!(destroyed(), (4, 2));
-        // An invalidated capture brings no graph.
+        // An invalidated capture returns no graph.
         fake::fail("cuStreamEndCapture", 0, 901);
         assert!(capture(failed).is_err());
         assert_eq!(destroyed(), (4, 2));

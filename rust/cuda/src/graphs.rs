@@ -1,5 +1,5 @@
-//! Whole-step graphs by padded size. A thread of their own records them; the engine thread replays what
-//! is ready and launches plainly what is not.
+//! Whole-step graphs by padded size. A dedicated thread records them. The engine thread replays
+//! those that are ready and launches the others kernel by kernel.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -123,7 +123,7 @@ fn record_steps(model: &Arc<Model>, shared: &Shared) {
     shared.record_wanted(|shape| {
         let keeps: Arc<Model> = Arc::clone(model);
         GraphExec::capture(&stream, keeps, || {
-            // Replays run on the one stream of all steps, each behind metadata of a step of this shape.
+            // Replays run on the stream of all steps, each after the metadata of a step of this shape.
             model.step(&stream, shape)
         })
     });
@@ -303,7 +303,7 @@ mod tests {
         assert!(shared.lock().last_error.as_ref().unwrap().starts_with("4 token rows"));
     }
 
-    /// A thread that ends, by a panic as well, leaves nothing waiting, now or later.
+    /// When the thread ends, also by a panic, nothing stays waiting.
     #[test]
     fn nothing_waits_for_a_thread_that_has_ended() {
         let (shared, warnings) = waiting();

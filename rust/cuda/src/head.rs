@@ -1,5 +1,5 @@
-//! [6] The launches behind the last layer: head, sampler, prompt log-probs, pooling. Engine thread, or the
-//! capture thread while it records. Each comes behind `Model::layers` of its step.
+//! [6] The launches after the last layer: head, sampler, prompt log-probs, pooling. Engine thread,
+//! or the capture thread while it records. Each follows `Model::layers` of its step.
 
 use crate::CudaError;
 use crate::device_slice::DeviceSlice;

@@ -1,4 +1,5 @@
-//! The loaded entries of a model. Made at load; the engine thread and the capture thread only read it.
+//! The loaded kernel entries of a model. Created at load; the engine thread and the capture thread
+//! only read it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

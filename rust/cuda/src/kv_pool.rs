@@ -1,5 +1,5 @@
-//! The KV pool: `[block][layer][K, V][kv_head][token][head_dim]` at addresses that never move. The loading
-//! thread makes it; the engine thread may resize it while no step is in flight.
+//! The KV pool: `[block][layer][K, V][kv_head][token][head_dim]` at addresses that never move. The
+//! loading thread creates it; the engine thread may resize it while no step is in flight.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,7 +10,7 @@ use crate::device_slice::{DevicePtr, Kv};
 use crate::memory::fill;
 use crate::stream::Stream;
 
-/// The pool's addresses and the memory behind them.
+/// The pool's addresses and memory.
 #[derive(Debug)]
 pub(crate) struct KvPool {
     /// First block.
@@ -144,7 +144,7 @@ mod tests {
         fake::fail("cuMemSetAccess", 0, 1);
         assert!(pool.resize(&stream, 4 * piece).is_err());
         assert_eq!((pool.num_blocks(), fake::calls("cuMemUnmap").len()), (12, 1));
-        // What could not be cleared is no block, and is cleared with the next resize.
+        // Memory that could not be cleared is not used as blocks; the next resize clears it.
         fake::fail("cuMemsetD8Async", 0, 1);
         assert!(pool.resize(&stream, 4 * piece).is_err());
         assert_eq!(pool.num_blocks(), 12);

@@ -1,5 +1,5 @@
-//! How far graphs are, and how steps reached the device: for /metrics. The capture thread counts graphs,
-//! the engine thread steps; any thread reads, and no lock is taken.
+//! Counters for /metrics: how many graphs are recorded, and how steps reached the device. The
+//! capture thread counts graphs, the engine thread steps; any thread reads, without a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,7 +29,7 @@ pub struct LaunchStats {
 }
 
 impl LaunchCounters {
-    /// The numbers now. A graph that leaves `graphs_waiting` stands in one of the other two before.
+    /// The current numbers. A graph is counted in one of the other two before it leaves `graphs_waiting`.
     #[must_use]
     pub fn read(&self) -> LaunchStats {
         let graphs_waiting = self.graphs_waiting.load(Ordering::Acquire);

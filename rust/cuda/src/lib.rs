@@ -1,11 +1,12 @@
 //! The CUDA executor: the only crate that talks to a GPU.
 //!
-//! `CudaExecutor::load` brings a checkpoint onto a device and returns something that runs plans
-//! (`ingle_core::Executor`). From the bottom up: `sys` (declarations), the owning types (context,
-//! stream, memory, arena, module, graph), then compile, gemm and loader, then model and executor.
+//! `CudaExecutor::load` loads a checkpoint onto a device and returns an `ingle_core::Executor`.
+//! From the bottom up: `sys` (declarations), the owning types (context, stream, memory, arena,
+//! module, graph), then compile, gemm and loader, then model and executor.
 //!
-//! Threads: the loading thread (`start`, `setup`, `loader`, `tune`), the engine thread (`executor`, `slots`,
-//! `metadata`, `forward`, `head`), the capture thread (`graphs`) and the waiter (`waiter`).
+//! Threads: the loading thread (`start`, `setup`, `loader`, `tune`), the engine thread (`executor`,
+//! `slots`, `metadata`, `forward`, `head`), the capture thread (`graphs`) and the waiter
+//! (`waiter`).
 
 mod arena;
 mod attention_launch;

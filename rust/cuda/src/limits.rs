@@ -1,5 +1,6 @@
-//! What a card has of what kernels and launches are sized by. Plain data: asked of the driver for the card that
-//! is there, stated by `prebuilt.rs` for the cards that kernels are built ahead for.
+//! The hardware limits of a card that determine builds and launches. Plain data: queried from the
+//! driver for the card that is present, stated by `prebuilt.rs` for the cards that kernels are
+//! built for ahead of time.
 
 /// Sizes of one card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
-//! Weights from the source to the device: several threads read into pinned memory and copy on their own
-//! streams (docs/decisions/0011-weight-load-streams.md). Load only; nothing is mapped, so nothing faults
-//! and no page cache is pinned.
+//! Copies weights from the source to the device: several threads read into pinned memory and copy
+//! on their own streams (docs/decisions/0011-weight-load-streams.md). At load only. Nothing is
+//! memory-mapped, so there are no page faults and the page cache is not pinned.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -91,7 +91,7 @@ fn split(jobs: &[CopyJob]) -> Vec<Chunk> {
     chunks
 }
 
-/// One thread's stream and its two buffers, used in turn.
+/// One thread's stream and its two buffers, used alternately.
 struct Lane {
     stream: Stream,
     buffers: [(PinnedBuffer, Event); 2],
@@ -154,7 +154,7 @@ impl Lane {
     }
 }
 
-/// Writes the values as the device wants them; returns bytes an element and bytes in all.
+/// Writes the values in the device's number format; returns the bytes per element and the total.
 fn convert(
     values: &[f32],
     conversion: Conversion,
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(convert(&values, add, WeightType::Bf16, &mut out), (4, 12));
         assert_eq!(out[..8], [2.0f32.to_le_bytes(), 0.5f32.to_le_bytes()].concat());
         assert_eq!(convert(&values, Conversion::Matrix, WeightType::Bf16, &mut out), (2, 6));
-        // 3.0078125 lies half-way between two bf16 numbers; the even one is 3.
+        // 3.0078125 is half-way between two bf16 numbers; the even one is 3.
         assert_eq!(out[..6], [0x80, 0x3f, 0x00, 0xbf, 0x40, 0x40]);
         assert_eq!(convert(&values, Conversion::Matrix, WeightType::F16, &mut out), (2, 6));
         assert_eq!(out[..4], [0x00, 0x3c, 0x00, 0xb8]);

@@ -1,4 +1,4 @@
-//! Pinned host memory, and copies between it and the device. Sizes in bytes.
+//! Pinned host memory, and copies between host and device. Sizes in bytes.
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
-//! [5] A plan as the packed words that `step_prepare.cu` and the sampler read. Engine thread only.
-//!
+//! [5] Packs a plan into the words that `step_prepare.cu` and the sampler read. Engine thread only.
 //! Everything that a kernel uses as an index is checked here: slots, blocks, positions, token ids.
 
 use ingle_core::{OpenedSlot, PlanRow, Pooling, SampleMode, SlotId, StepPlan, TokenSource};
@@ -76,7 +75,7 @@ pub(crate) struct PackedStep {
     /// Token rows and targets of prompt log-probs.
     pub(crate) list_rows: Vec<u32>,
     pub(crate) list_targets: Vec<u32>,
-    /// Most alternatives that any prompt log-prob wants.
+    /// The most alternatives that any prompt log-prob requests.
     pub(crate) list_top: u32,
     /// Whether any row pools.
     pub(crate) has_pooled: bool,
@@ -251,7 +250,7 @@ impl StepHeader {
     }
 }
 
-/// Where a row stands in the packed words.
+/// The position of a row in the packed words.
 fn row_at(index: usize) -> usize {
     StepHeader::COUNT + index * StepRow::COUNT
 }

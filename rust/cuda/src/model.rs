@@ -1,5 +1,6 @@
-//! A loaded model on the device: addresses, kernels, products. The launches are in forward.rs and head.rs;
-//! the engine thread queues them, the capture thread records them, both only read this.
+//! A loaded model on the device: addresses, kernels, products. The launches are in forward.rs and
+//! head.rs; the engine thread queues them, the capture thread records them, and both only read
+//! this.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The buffers and weights that products are measured on: those that steps use. Load only.
+//! The buffers and weights on which products are measured: those that steps use. At load only.
 
 use std::collections::HashMap;
 

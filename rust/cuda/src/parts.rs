@@ -1,5 +1,5 @@
-//! What loading brings onto the card: weights, kernels and cuBLASLt beside each other, then algorithms. The
-//! loading thread and its helpers.
+//! Loads weights, kernels and cuBLASLt in parallel, then measures algorithms. The loading thread
+//! and its helpers.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::row_costs::RowCosts;
 use crate::setup::{Memory, Setup};
 use crate::stream::Stream;
 
-/// What loading brings.
+/// The result of loading.
 pub(crate) struct Parts {
     pub(crate) kernels: Kernels,
     pub(crate) kernels_compiled: usize,

@@ -1,5 +1,5 @@
-//! Which products a model needs, for which row counts, and on which buffers they are measured. Load only;
-//! `tune.rs` does the measuring.
+//! Which products a model needs, for which row counts, and on which buffers they are measured.
+//! `tune.rs` does the measuring. At load only.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -72,7 +72,8 @@ impl Picking<'_> {
         };
         let mut wanted = Vec::new();
         for &rows in setup.buckets().sizes() {
-            // A gated product is our own kernel's alone, where it has one; sorted behind the plain one.
+            // Only our own kernel has gated products, and not for every shape. They sort after the
+            // plain ones.
             let exists =
                 |shape: &&GemmShape| shape.out != GemmOut::Gated || !own(rows, **shape).is_empty();
             wanted.extend(layer_shapes.iter().filter(exists).map(|shape| (rows, *shape)));

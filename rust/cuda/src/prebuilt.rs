@@ -1,5 +1,5 @@
-//! Kernels built ahead for machines without NVRTC: dimensions are read at run time. The wheel's build
-//! writes them (no GPU needed), loading reads them.
+//! Kernels built ahead of time for machines without NVRTC; they read dimensions at run time. The
+//! build of the wheel writes them (without a GPU), and loading reads them.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! What this machine can do, for `ingle doctor`: opens what there is and says what is missing. Loads no
-//! model; makes a context only to read the free memory.
+//! What this machine can do, for `ingle doctor`: opens libraries and devices and reports what is
+//! missing. Loads no model, and creates a context only to read the free memory.
 
 use crate::CudaError;
 use crate::compile::Compiler;
@@ -136,7 +136,7 @@ mod tests {
         }
     }
 
-    /// Whatever keeps a model from starting is told, and nothing else is.
+    /// Everything that keeps a model from starting is reported, and nothing else.
     #[test]
     fn every_lack_is_told() {
         assert_eq!(complete().lack(false), None);

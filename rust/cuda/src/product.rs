@@ -1,6 +1,6 @@
 //! The products of a model, each ready to run for every padded row count: by cuBLASLt or by our own
-//! kernel for few rows, as `tune.rs` measured. A step only looks a product up, so that nothing is asked
-//! of the library's heuristics while a graph is being recorded (which fails from 13.3 on).
+//! kernel for few rows, as `tune.rs` measured. A step only looks a product up. cuBLASLt's
+//! heuristics are never called while a graph is being recorded, because that fails from 13.3 on.
 
 use std::collections::HashMap;
 

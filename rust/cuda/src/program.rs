@@ -1,4 +1,4 @@
-//! One build of a kernel file and what NVRTC gets for it. Load only.
+//! One build of a kernel file, and the input of NVRTC for it. At load only.
 
 use crate::builds::{Variant, Wanted};
 use crate::compile::Unit;

@@ -1,4 +1,4 @@
-//! Prompt attention of a loaded model: its launch and its view of the KV pool. Load only.
+//! Prompt attention of a loaded model: its launch and its view of the KV pool. At load only.
 
 use crate::CudaError;
 use crate::context::Context;

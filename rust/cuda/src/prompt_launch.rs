@@ -1,4 +1,4 @@
-//! Where attention_prefill.cu runs and how it is launched. Plain data.
+//! Where attention_prefill.cu runs, and how it is launched. Plain data.
 
 use crate::contract::{PROMPT_ROWS, PROMPT_THREADS, PROMPT_TILE, PROMPT_TILE_256};
 use crate::limits::DeviceLimits;

@@ -1,5 +1,5 @@
-//! The kernels: one line a file of kernels/, with the rule for its builds and its entries. A new kernel is its
-//! file, a line here and a function in `launch` that calls it.
+//! The kernels: one line per file of kernels/, with its build rule and entries. To add a kernel,
+//! add its file, a line here and a function in `launch` that calls it.
 
 use crate::builds::{ATTENTION, Builds, EXPERTS, GATES, HEADS, ONCE, PROMPTS, SOFTCAP, STREAMS};
 use crate::contract;

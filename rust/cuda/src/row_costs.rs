@@ -1,4 +1,5 @@
-//! What a step's products take by padded token rows, and the step sizes that follow. Load only; plain data.
+//! The time of a step's products by padded token rows, and the step sizes derived from it. At load
+//! only; plain data.
 
 /// Milliseconds of all layers' products for each padded row count, rising.
 #[derive(Clone, Debug, PartialEq)]

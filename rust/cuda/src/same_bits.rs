@@ -1,5 +1,6 @@
-//! Whether an algorithm gives a row the same bits wherever it stands and however many rows there are. Load
-//! only, under `--deterministic`: the library promises it nowhere, so each pick has to show it.
+//! Tests whether an algorithm gives a row the same bits at every position and for every number of
+//! rows. At load only, under `--deterministic`: the library does not guarantee it, so each pick is
+//! tested.
 
 use crate::CudaError;
 use crate::device_slice::DeviceSlice;
@@ -22,7 +23,7 @@ pub(crate) struct RowBits<'a> {
 impl RowBits<'_> {
     /// Whether all of these products of one algorithm, by row count, agree on every row.
     ///
-    /// The input repeats `PERIOD` rows, so that each stands at many places of the library's tiles.
+    /// The input repeats `PERIOD` rows, so that each is at many positions of the library's tiles.
     pub(crate) fn agree(&self, products: &[(u32, Product)]) -> Result<bool, CudaError> {
         let (n, k) = (self.shape.n as usize, self.shape.k as usize);
         let element = match self.shape.out {

@@ -1,5 +1,5 @@
-//! What is decided before anything is loaded: sizes, launches, the division of memory; and the model put together
-//! in the end. The loading thread; `start.rs` calls it in order.
+//! Decides sizes, launches and the division of memory before anything is loaded, and assembles the
+//! model at the end. The loading thread; `start.rs` calls it in order.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ pub(crate) struct Setup {
     windows: Vec<u32>,
 }
 
-/// Mapped regions and what lies where.
+/// The mapped regions and their layout.
 pub(crate) struct Memory {
     pub(crate) budget: MemoryBudget,
     pub(crate) weight_layout: WeightLayout,
@@ -144,7 +144,7 @@ impl Setup {
         clock.time("memory mapped", || {
             let weights = Region::backed(context, weight_bytes)?;
             let state = Region::backed(context, buffer_bytes)?;
-            // The whole card's worth of addresses, so that the pool can grow where it stands.
+            // Addresses for the whole card's memory, so that the pool can grow in place.
             let (kv_bytes, num_layers) = (budget.kv_cache_bytes, self.spec.layers.len() as u64);
             let kv = KvPool::new(context, kv_bytes, total_bytes, block_stride, num_layers)?;
             let layout = LayoutBuilder::over(&state);

@@ -1,4 +1,4 @@
-//! [5] What opening a slot brings to the device: sampling parameters, cached blocks, the sparse lists
+//! [5] Uploads what a newly opened slot needs: sampling parameters, cached blocks, the sparse lists
 //! of the sampler. Engine thread only.
 
 use std::collections::BTreeMap;
@@ -139,7 +139,7 @@ pub(crate) fn open_slots(
         let params = &open.sampling;
         let mask = &slots[open.slot.index()].allowed;
         let mut parameters = sampling_of(params, open.generated.len() as u32, mask.is_some());
-        // The kernel wants distinct ids.
+        // The kernel requires distinct ids.
         let mut sums = BTreeMap::<u32, f32>::new();
         for (id, value) in &params.logit_bias {
             *sums.entry(id.0).or_default() += value;
@@ -166,7 +166,7 @@ pub(crate) fn open_slots(
 }
 
 impl Model {
-    /// Where a slot's mask lies.
+    /// The address of a slot's mask.
     pub(crate) fn mask_of(&self, slot: ingle_core::SlotId) -> DeviceSlice<u32> {
         let words = u64::from(self.spec.vocab_size.div_ceil(32));
         self.buffers.mask.row(u64::from(slot.0), words)

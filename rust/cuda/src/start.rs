@@ -1,5 +1,5 @@
-//! From a checkpoint to a running executor: memory, weights, kernels and algorithms, as much of it at
-//! once as can be. The loading thread; blocking.
+//! Starts an executor from a checkpoint: loads memory, weights, kernels and algorithms, in parallel
+//! where possible. The loading thread; blocking.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -38,7 +38,7 @@ pub struct StartReport {
     pub device: String,
     /// How the memory is divided.
     pub memory: MemoryBudget,
-    /// Phases in order; some ran beside each other.
+    /// Phases in order; some ran in parallel.
     pub phases: Vec<(&'static str, Duration)>,
     /// Pinned memory of the host that steps pass through.
     pub host_bytes: u64,
@@ -203,11 +203,11 @@ fn executor_shape(model: &Model, num_blocks: u32, costs: Option<&RowCosts>) -> E
     }
 }
 
-/// Rows of a GEMM tile: what lies between two multiples costs as much as the next one.
+/// Rows of a GEMM tile: a row count between two multiples costs as much as the next multiple.
 const ROW_TILE: u32 = 128;
 /// Rows of one of several tenants: an H200 computes 197 rows of an 8B model in bf16 while it reads the weights.
 const TENANT_ROWS: u32 = 192;
-/// What products may take in a step beside requests that decode. Attention and small kernels come on top.
+/// The time that products may take in a step while requests decode. Attention and small kernels add to it.
 const PAUSE_MILLISECONDS: f32 = 30.0;
 
 /// Host buffers and the waiter thread.

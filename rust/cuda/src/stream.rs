@@ -1,4 +1,4 @@
-//! Streams and events. A stream orders work on the device; an event marks a point of it.
+//! Streams and events. A stream orders work on the device; an event marks a point in it.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Products by gemm_stream.cu, our own kernel for few rows. The engine thread queues them, the capture thread
-//! records them; `stream_tile.rs` says which builds there are.
+//! Products by gemm_stream.cu, our own kernel for few rows. The engine thread queues them, the
+//! capture thread records them. `stream_tile.rs` lists the builds.
 
 use crate::CudaError;
 use crate::builds::Variant;

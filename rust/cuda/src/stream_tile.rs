@@ -1,5 +1,5 @@
-//! The builds of gemm_stream.cu, our own product for few rows, and which of them serve a shape on a card. Plain
-//! data; `tune.rs` measures them against cuBLASLt.
+//! The builds of gemm_stream.cu, our own product for few rows, and which of them can serve a shape
+//! on a card. Plain data; `tune.rs` measures them against cuBLASLt.
 
 use ingle_model::ModelSpec;
 
@@ -17,7 +17,7 @@ pub(crate) struct StreamTile {
     pub(crate) stages: u32,
     /// Steps of 32 elements a stage.
     pub(crate) steps: u32,
-    /// Whether x lies in shared memory.
+    /// Whether x is in shared memory.
     pub(crate) x_shared: bool,
 }
 

@@ -1,6 +1,6 @@
-//! Picks the algorithm of each product by measurement, once, and keeps the picks on disk. Load only.
-//!
-//! A restart with the same library, card and shapes repeats the picks, and with them every bit.
+//! Picks the algorithm of each product by measurement, once, and stores the picks on disk. At load
+//! only. A restart with the same library, card and shapes repeats the picks, and with them every
+//! bit.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -85,7 +85,7 @@ impl Candidate {
 
 impl Tuner<'_> {
     /// Products for every row count and shape; `None` if one has no stored pick and `measure` is false.
-    /// A gated shape stands behind its plain one. Blocking.
+    /// A gated shape follows its plain one. Blocking.
     pub(crate) fn products(
         &self,
         wanted: &[(u32, GemmShape)],
@@ -430,7 +430,7 @@ fn decode(bytes: &[u8], count: usize) -> Option<Vec<Measured>> {
 
 /// Proposals that are measured.
 const CANDIDATES: usize = 10;
-/// Candidates that are timed in turns, and how far behind the quickest they may be after one run.
+/// How many candidates are timed in turns, and how much slower than the fastest they may be after one run.
 const FINALISTS: usize = 4;
 const FAR_BEHIND: f32 = 1.2;
 /// Timed runs of each in a round, over different weights; from `LONG_MILLISECONDS` on one is long enough.
@@ -445,7 +445,7 @@ const FIRST_BONUS: f32 = 0.98;
 /// Our own kernel must win by this factor: back to back it hides its start behind its own end, which
 /// between other kernels of a step it cannot.
 const OWN_MARGIN: f32 = 1.05;
-/// What the gate kernel adds behind a plain product of few rows.
+/// The time that the gate kernel adds after a plain product of few rows.
 const GATE_MILLISECONDS: f32 = 0.002;
 
 #[cfg(test)]

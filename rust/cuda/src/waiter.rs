@@ -1,5 +1,5 @@
-//! [5] -> [7] Turns finished steps into completions. One thread, asleep in the driver on the oldest
-//! step's event; it never spins and never launches.
+//! [5] -> [7] Turns finished steps into completions. One thread, which sleeps in the driver on the
+//! oldest step's event; it never spins and never launches.
 
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, OnceLock};
@@ -34,7 +34,7 @@ pub(crate) struct StepBuffers {
     pub(crate) done: Event,
 }
 
-/// What the executor tells the waiter.
+/// Messages from the executor to the waiter.
 #[derive(Debug)]
 pub(crate) enum Message {
     /// A step whose event is queued.
@@ -78,7 +78,7 @@ pub(crate) fn run(
                     };
                     output(step.id, &step.rows, &returned)
                 });
-                // The executor may be gone; then nobody needs the buffers.
+                // The executor may be gone; then the buffers are not needed.
                 let _ = free.send(step.buffers);
                 (step.id, result)
             }
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn tokens_come_in_row_order_and_bad_rows_have_none() {
-        // Late samples stand last in the sampler's list whatever their row is.
+        // Late samples are last in the sampler's list, whatever their row is.
         let rows = [place(7, Some(2)), place(5, None), place(3, Some(0)), place(1, Some(1))];
         let out = [entry(10, 0, &[]), entry(0, 1, &[]), entry(12, 0, &[])].concat();
         let step = decode(&rows, &out, &[], &[]);

@@ -1,7 +1,6 @@
-//! Where each weight lies on the device, and the copies that bring it there. Load only.
-//!
-//! Projections that share their input are one matrix: q, k and v; gate and up. Norm weights and biases
-//! are f32 vectors, everything else is the device type.
+//! The position of each weight on the device, and the copies that load it. At load only.
+//! Projections that share their input form one matrix: q, k and v; gate and up. Norm weights and
+//! biases are f32 vectors; everything else has the device's number format.
 
 use ingle_model::{
     CopyPlan, FeedForwardSpec, LayerWeight, ModelSpec, MoeSpec, TensorView, WeightRole, WeightType,
@@ -11,7 +10,7 @@ use crate::CudaError;
 use crate::arena::LayoutBuilder;
 use crate::device_slice::{DeviceSlice, Weight};
 
-/// Where all weights lie.
+/// The addresses of all weights.
 #[derive(Clone, Debug)]
 pub(crate) struct Weights {
     pub(crate) embedding: DeviceSlice<Weight>,
@@ -49,7 +48,7 @@ pub(crate) enum FeedForwardWeights {
         down_bias: Option<DeviceSlice<f32>>,
         intermediate_size: u32,
     },
-    /// Experts, each as `Dense`, one behind the other.
+    /// Experts, each as `Dense`, one after the other.
     Moe {
         router: DeviceSlice<Weight>,
         gate_up: DeviceSlice<Weight>,
@@ -168,7 +167,7 @@ impl Builder<'_> {
         }
     }
 
-    /// The tensors one behind the other, as the device type.
+    /// The tensors one after the other, in the device's number format.
     fn matrix(&mut self, roles: &[WeightRole]) -> Result<DeviceSlice<Weight>, CudaError> {
         self.place(roles, Conversion::Matrix)
     }

@@ -6,12 +6,12 @@ use crate::error::{Res, fail, shortened};
 use crate::text::Text;
 use crate::value::Value;
 
-/// Arguments; each is taken once, and what nobody took is refused.
+/// Arguments. Each is taken once; arguments that are left are refused.
 #[derive(Debug, Default)]
 pub(crate) struct Args {
     pub(crate) positional: Vec<Value>,
     pub(crate) named: Vec<(Arc<str>, Value)>,
-    /// Positional ones that were asked for.
+    /// Number of positional arguments that were requested.
     asked: usize,
 }
 
@@ -44,12 +44,12 @@ impl Args {
         }
     }
 
-    /// The next parameter, a text.
+    /// The next parameter, a string.
     pub(crate) fn text(&mut self, name: &str) -> Res<Text> {
         text_of(self.required(name)?, name)
     }
 
-    /// The next parameter, a text unless it is left out or none.
+    /// The next parameter: a string, absent or none.
     pub(crate) fn optional_text(&mut self, name: &str) -> Res<Option<Text>> {
         match self.next(name) {
             None | Some(Value::None) => Ok(None),
@@ -57,7 +57,7 @@ impl Args {
         }
     }
 
-    /// The next parameter, an integer unless it is left out or none.
+    /// The next parameter: an integer, absent or none.
     pub(crate) fn optional_int(&mut self, name: &str) -> Res<Option<i128>> {
         match self.next(name) {
             None | Some(Value::None) => Ok(None),
@@ -75,7 +75,7 @@ impl Args {
         self.next(name).map_or(default, |value| value.is_true())
     }
 
-    /// Refuses what nobody asked for.
+    /// Refuses arguments that were not taken.
     pub(crate) fn end(&self) -> Res<()> {
         if let Some((name, _)) = self.named.first() {
             fail!("got an unexpected keyword argument '{}'", shortened(name));
@@ -86,7 +86,7 @@ impl Args {
         Ok(())
     }
 
-    /// What is left, for a call that these arguments are handed on to.
+    /// The remaining arguments, to pass on to another call.
     pub(crate) fn rest(&mut self) -> Self {
         let from = self.asked.min(self.positional.len());
         Self::new(self.positional.split_off(from), std::mem::take(&mut self.named))
@@ -109,7 +109,7 @@ fn int_of(value: &Value, name: &str) -> Res<i128> {
     }
 }
 
-/// An integer as a count; below zero is none.
+/// An integer as a count; negative ones count as zero.
 pub(crate) fn count(value: i128) -> usize {
     usize::try_from(value.max(0)).unwrap_or(usize::MAX)
 }

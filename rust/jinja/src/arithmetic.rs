@@ -1,4 +1,4 @@
-//! Python's arithmetic, on texts and lists too.
+//! Python's arithmetic operators, also on strings and lists.
 
 use crate::args::{Args, count};
 use crate::ast::BinaryOp;
@@ -135,7 +135,7 @@ fn symbol(op: BinaryOp) -> &'static str {
     }
 }
 
-/// An operator on two numbers; none if one of them is none.
+/// An operator on two numbers; `None` if an operand is not a number.
 fn numbers(op: BinaryOp, left: &Value, right: &Value) -> Option<Res<Value>> {
     if let (Some(left), Some(right)) = (left.as_int(), right.as_int()) {
         return Some(integers(op, left, right));

@@ -1,11 +1,11 @@
-//! A template as it is kept: a tree of bounded depth in which every variable has its slot.
+//! The syntax tree of a compiled template. Its depth is bounded, and every variable has a slot.
 
 use std::sync::Arc;
 
 use crate::builtins::Check;
 use crate::builtins::Filter;
 
-/// Where a variable is: so many functions out, and the slot in that function's frame.
+/// The place of a variable: the number of functions outwards, and the slot in that function's frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot {
     pub(crate) hops: u16,
@@ -19,12 +19,12 @@ pub(crate) struct Name {
     pub(crate) slot: Slot,
 }
 
-/// What a slot holds when its scope begins.
+/// The value of a slot when its scope begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Load {
-    /// A variable of the rendering, by its place in `Program::variables`.
+    /// A variable of the rendering, by its index in `Program::variables`.
     Resolve(usize),
-    /// What another slot holds.
+    /// The value of another slot.
     Alias(Slot),
     /// Nothing.
     Nothing,
@@ -71,15 +71,15 @@ pub(crate) enum StmtKind {
     SetBlock(Box<SetBlock>),
     With(Box<With>),
     FilterBlock(Box<FilterBlock>),
-    /// A `block`, and whatever else only opens a scope.
+    /// A `block` or another statement that only opens a scope.
     Scoped(Scope, Vec<Stmt>),
     /// Declares a macro of the program.
     Macro(Name, usize),
-    /// Calls something with a macro of the program as its `caller`; none: prints that macro's text.
+    /// Calls something with a macro of the program as its `caller`. `None` prints that macro's text.
     CallBlock(Option<Call>, usize),
     Continue,
     Break,
-    /// `include`, `import` and `extends`: there is nowhere to load a template from.
+    /// `include`, `import` and `extends`, which need a loader.
     NoLoader,
 }
 
@@ -125,7 +125,7 @@ pub(crate) struct FilterBlock {
 pub(crate) struct Macro {
     pub(crate) name: Arc<str>,
     pub(crate) parameters: Vec<Name>,
-    /// Of the last parameters.
+    /// Default values of the last parameters.
     pub(crate) defaults: Vec<Expr>,
     pub(crate) caller: Option<u32>,
     pub(crate) kwargs: Option<u32>,
@@ -137,7 +137,7 @@ pub(crate) struct Macro {
     pub(crate) body: Vec<Stmt>,
 }
 
-/// What is assigned to.
+/// The target of an assignment.
 #[derive(Debug, Clone)]
 pub(crate) enum Target {
     Name(Name),
@@ -231,7 +231,7 @@ pub(crate) struct Call {
 pub(crate) struct FilterCall {
     pub(crate) input: Expr,
     pub(crate) name: Arc<str>,
-    /// None: there is no such filter, which matters only if it is used.
+    /// `None` if there is no such filter; that is an error only when it is used.
     pub(crate) filter: Option<Filter>,
     pub(crate) args: Args,
 }
@@ -253,7 +253,7 @@ pub(crate) struct Args {
 }
 
 impl ExprKind {
-    /// The expressions directly inside, but for those of calls, filters and tests.
+    /// The direct operands, except those of calls, filters and tests.
     pub(crate) fn operands(&self) -> Vec<&Expr> {
         match self {
             Self::Const(_) | Self::Name(_) | Self::Captured => Vec::new(),
@@ -276,7 +276,7 @@ impl ExprKind {
         }
     }
 
-    /// The same, to be changed.
+    /// As `operands`, mutable.
     pub(crate) fn operands_mut(&mut self) -> Vec<&mut Expr> {
         match self {
             Self::Const(_) | Self::Name(_) | Self::Captured => Vec::new(),

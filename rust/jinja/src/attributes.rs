@@ -14,7 +14,7 @@ impl Interp<'_> {
     /// `of.name`: an attribute, or else the item of that name.
     pub(crate) fn attribute(&mut self, of: &Value, name: &Arc<str>) -> Res<Value> {
         of.defined()?;
-        // The usual case first: an entry of a dict that is no method.
+        // The usual case first: an entry of a dict that is not a method.
         if let Value::Map(map) = of
             && !is_attribute_of_dict(name)
         {
@@ -50,7 +50,7 @@ impl Interp<'_> {
         Ok(Value::missing(format!("{owner} has no element {}", shortened(text.as_str()))))
     }
 
-    /// What Python's `of[index]` gives.
+    /// The result of Python's `of[index]`.
     fn own_item(&mut self, of: &Value, index: &Value) -> Res<Option<Value>> {
         match (of, index) {
             (Value::Map(map), Value::Str(key)) => {
@@ -72,7 +72,7 @@ impl Interp<'_> {
         }
     }
 
-    /// What Python's `getattr(of, name)` gives.
+    /// The result of Python's `getattr(of, name)`.
     pub(crate) fn own_attribute(&mut self, of: &Value, name: &Arc<str>) -> Res<Option<Value>> {
         let is_special = name.starts_with("__") && name.ends_with("__") && name.len() > 4;
         if is_unsafe(of, name) || (is_special && DUNDERS.contains(&&**name)) {
@@ -161,7 +161,7 @@ fn missing(of: &Value, name: &Arc<str>) -> Value {
     Value::Undefined(Undefined::Member(of.type_name(), Arc::clone(name)))
 }
 
-/// What Jinja2 calls the type of a value in messages.
+/// The name of a value's type in Jinja2's messages.
 fn object_type(of: &Value) -> String {
     match of {
         Value::None => "None".into(),
@@ -177,7 +177,7 @@ fn is_unsafe_of_dict(name: &str) -> bool {
     matches!(name, "clear" | "pop" | "popitem" | "setdefault" | "update")
 }
 
-/// Special attributes that all of Python's values have; the sandbox lets nobody use them.
+/// Special attributes of all Python values. The sandbox forbids them.
 const DUNDERS: [&str; 12] = [
     "__class__",
     "__doc__",

@@ -1,5 +1,5 @@
-//! What one rendering may cost. Whatever a template makes is paid for before it is made, and nothing
-//! is paid back: the budget bounds time and memory together.
+//! The work that one rendering may do. A template pays for everything before it is made, and
+//! nothing is refunded, so the budget bounds both time and memory.
 
 use std::cell::Cell;
 
@@ -13,14 +13,14 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// The budget for an input of so many bytes.
+    /// The budget for an input of this many bytes.
     pub(crate) fn for_input(bytes: usize) -> Self {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         let limit = bytes.saturating_mul(UNITS_A_BYTE).saturating_add(BASE);
         Self { left: Cell::new(limit), limit }
     }
 
-    /// Pays for making or reading so many bytes.
+    /// Pays for making or reading this many bytes.
     #[inline]
     pub(crate) fn pay(&self, units: usize) -> Res<()> {
         let units = u64::try_from(units).unwrap_or(u64::MAX);
@@ -36,24 +36,24 @@ impl Budget {
         }
     }
 
-    /// Pays for one step of the template or of a walk through a value.
+    /// Pays for one step of the template or of an iteration.
     #[inline]
     pub(crate) fn step(&self) -> Res<()> {
         self.pay(STEP)
     }
 
-    /// Pays for so many items of a list.
+    /// Pays for this many items of a list.
     #[inline]
     pub(crate) fn items(&self, count: usize) -> Res<()> {
         self.pay(count.saturating_mul(ITEM))
     }
 }
 
-/// For any request: some 700,000 steps. An ordinary chat takes a hundredth of it.
+/// The fixed part: about 700,000 steps. An ordinary chat takes a hundredth of it.
 const BASE: u64 = 24 << 20;
-/// And for each of its bytes: a template may copy a text so many times.
+/// The part for each byte of the input: a template may copy a text this many times.
 const UNITS_A_BYTE: u64 = 32;
-/// One node of the tree, or one value of a walk.
+/// One node of the tree, or one value of an iteration.
 const STEP: usize = 32;
 /// A slot of a list is 48 bytes, and lists grow by doubling.
 pub(crate) const ITEM: usize = 96;

@@ -1,5 +1,5 @@
-//! The names that Jinja2 and Python define: functions, filters, tests and methods. What each of them
-//! does stands in `functions.rs`, `filters.rs`, `checks.rs` and `methods.rs`.
+//! The names that Jinja2 and Python define: functions, filters, tests and methods. They are
+//! implemented in `functions.rs`, `filters.rs`, `checks.rs` and `methods.rs`.
 
 /// A function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ impl Function {
         })
     }
 
-    /// As Python prints it, but for addresses.
+    /// As Python prints it, without addresses.
     pub(crate) fn repr(self) -> &'static str {
         match self {
             Self::Range => "<function safe_range>",

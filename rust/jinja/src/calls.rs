@@ -1,4 +1,4 @@
-//! Calls: of methods, functions, macros and loops.
+//! Calls of methods, functions, macros and loops.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::value::{MacroRef, Value};
 
 impl<'t> Interp<'t> {
     pub(crate) fn call_expr(&mut self, call: &'t Call) -> Res<Value> {
-        // A method is called without making a value of it first.
+        // A method is called directly, without a bound-method value.
         if let ExprKind::Attribute(of, name) = &call.callee.kind {
             let of = self.eval(of)?;
             if let Some(method) = method_of(&of, name) {
@@ -48,7 +48,7 @@ impl<'t> Interp<'t> {
         }
     }
 
-    /// A call block: its body becomes the `caller` of the call; without one only its body counts.
+    /// A call block: its body becomes the `caller` of the call. Without a call only the body is rendered.
     pub(crate) fn call_block(&mut self, call: Option<&'t Call>, index: usize) -> Res<Value> {
         let caller = self.macro_value(index);
         let Some(call) = call else {

@@ -1,4 +1,4 @@
-//! The tests that stand after `is`.
+//! Jinja2's tests, which follow `is`.
 
 use std::rc::Rc;
 
@@ -107,7 +107,7 @@ fn is_kind(kind: &str, value: &Value) -> bool {
     }
 }
 
-/// Python's `is`, as far as values here have an identity.
+/// Python's `is`, for values that have an identity here.
 fn is_same(left: &Value, right: &Value) -> bool {
     match (left, right) {
         (Value::None, Value::None) => true,

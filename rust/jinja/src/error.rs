@@ -1,4 +1,4 @@
-//! How compiling or rendering ends early.
+//! Errors of compiling and rendering.
 
 /// A template that cannot be compiled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -32,7 +32,7 @@ pub enum RenderError {
     },
 }
 
-/// An error on its way up; one word, since every step returns it.
+/// An error that is being propagated. One word, since every step returns it.
 #[derive(Debug, Clone)]
 pub(crate) struct Fault(Box<RenderError>);
 
@@ -52,12 +52,12 @@ impl Fault {
         Self(Box::new(RenderError::Limit { limit }))
     }
 
-    /// Whether the budget is spent: nothing may catch that.
+    /// Whether the budget is spent. This error must not be caught.
     pub(crate) fn is_limit(&self) -> bool {
         matches!(*self.0, RenderError::Limit { .. })
     }
 
-    /// Notes the line, unless an inner statement has.
+    /// Sets the line, unless an inner statement has set it.
     pub(crate) fn at(mut self, at: u32) -> Self {
         if let RenderError::Failed { line, .. } = &mut *self.0
             && *line == 0
@@ -78,7 +78,7 @@ macro_rules! fail {
 }
 pub(crate) use fail;
 
-/// A name for an error message: its beginning.
+/// The beginning of a name, for an error message.
 pub(crate) fn shortened(name: &str) -> &str {
     name.char_indices().nth(80).map_or(name, |(end, _)| name.get(..end).unwrap_or(name))
 }

@@ -1,4 +1,4 @@
-//! Expressions: one value from each node, paid for and bounded in depth.
+//! Evaluates expressions. Every node is paid for, and depth is bounded.
 
 use std::sync::Arc;
 

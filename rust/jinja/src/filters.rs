@@ -1,4 +1,4 @@
-//! The filters: which there are, and those that are neither of texts nor of lists.
+//! The list of filters, and the filters that are neither for strings nor for lists.
 
 use crate::args::Args;
 use crate::builtins::Filter;
@@ -210,7 +210,7 @@ fn rounded_int(value: i128, digits: u32) -> i128 {
     quotient.saturating_add(i128::from(up)).saturating_mul(unit)
 }
 
-/// A text that the template wrote.
+/// A string that the template wrote.
 pub(crate) fn own(text: &str) -> Text {
     Text::new(text, Source::Template)
 }

@@ -1,4 +1,4 @@
-//! Floats and integers as Python reads and writes them.
+//! Parses and prints numbers as Python does.
 
 /// `repr` of a float: the shortest digits that read back, with an exponent from 1e16 on and below
 /// 1e-4.
@@ -20,7 +20,7 @@ pub(crate) fn repr(value: f64) -> String {
     if plain.contains('.') { plain } else { plain + ".0" }
 }
 
-/// `float(text)`; none: it is no number.
+/// `float(text)`; `None` if it is not a number.
 pub(crate) fn parse(text: &str) -> Option<f64> {
     let text = without_underscores(text.trim_matches(crate::lexer::is_space))?;
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(&text);
@@ -32,7 +32,7 @@ pub(crate) fn parse(text: &str) -> Option<f64> {
     if is_word || is_number { text.parse().ok() } else { None }
 }
 
-/// What `int(text, base)` finds: none if it is no number, an error if it is too large.
+/// `int(text, base)`; `None` if it is not a number, an error if it is too large.
 pub(crate) fn parse_int(text: &str, base: u32) -> Option<Result<i128, TooLarge>> {
     let text = text.trim_matches(crate::lexer::is_space);
     let (negative, digits) = match text.strip_prefix('-') {
@@ -75,7 +75,7 @@ pub(crate) fn parse_int(text: &str, base: u32) -> Option<Result<i128, TooLarge>>
 #[derive(Debug)]
 pub(crate) struct TooLarge;
 
-/// The text without underscores, which may only stand between digits.
+/// The text without underscores, which are allowed only between digits.
 fn without_underscores(text: &str) -> Option<String> {
     if !text.contains('_') {
         return Some(text.to_owned());
@@ -92,7 +92,7 @@ fn without_underscores(text: &str) -> Option<String> {
     Some(text.replace('_', ""))
 }
 
-/// A finite float as an integer, towards zero; none if it is not finite or too large.
+/// A float truncated to an integer; `None` if it is not finite or too large.
 #[allow(clippy::cast_possible_truncation, reason = "checked before")]
 #[allow(clippy::cast_precision_loss, reason = "the bound is a power of two")]
 pub(crate) fn truncated(value: f64) -> Option<i128> {
@@ -100,7 +100,7 @@ pub(crate) fn truncated(value: f64) -> Option<i128> {
     (value.is_finite() && value.abs() < bound).then(|| value.trunc() as i128)
 }
 
-/// `round(value, digits)`: the nearest decimal, ties to even as the float really is.
+/// `round(value, digits)`: the nearest decimal to the float's exact value, ties to even.
 pub(crate) fn rounded(value: f64, digits: i32) -> f64 {
     if !value.is_finite() || digits > 308 {
         return value;

@@ -7,11 +7,11 @@ use crate::print;
 use crate::text::{Source, Text, TextBuf};
 use crate::value::Value;
 
-/// How one value is laid out.
+/// The layout of one value.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Spec {
     pub(crate) fill: Option<char>,
-    /// One of `<`, `>`, `^`, `=`; none: as usual for the kind of value.
+    /// One of `<`, `>`, `^`, `=`; `None` is the default of the value's type.
     pub(crate) align: Option<char>,
     /// `+` or a space before numbers that are not negative.
     pub(crate) sign: Option<char>,
@@ -48,7 +48,7 @@ impl<'t> Reader<'t> {
         rest.is_some()
     }
 
-    /// A width or precision; too many digits are a width that nobody can pay.
+    /// A width or precision. One with too many digits exceeds every budget.
     pub(crate) fn number(&mut self) -> Option<usize> {
         let end = self.rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(self.rest.len());
         let (digits, rest) = self.rest.split_at(end);
@@ -113,7 +113,7 @@ pub(crate) fn formatted(value: &Value, text: &str, interp: &Interp) -> Res<Text>
     }
 }
 
-/// As many characters as the precision says.
+/// The text truncated to the precision.
 pub(crate) fn cut(text: &Text, most: Option<usize>) -> Text {
     let end = most.and_then(|most| text.as_str().char_indices().nth(most));
     end.map_or_else(|| text.clone(), |(end, _)| text.slice(0..end))
@@ -131,7 +131,7 @@ pub(crate) fn laid_out(text: &Text, spec: &Spec, usual: char, interp: &Interp) -
     padded(text, (before, missing - before), spec.fill.unwrap_or(' '), interp)
 }
 
-/// The text with so many fill characters before and behind it.
+/// The text with fill characters before and after it.
 pub(crate) fn padded(
     text: &Text,
     (before, after): (usize, usize),
@@ -206,7 +206,7 @@ pub(crate) fn number(value: &Value, kind: char, spec: &Spec, interp: &Interp) ->
     Ok(Text::new(head + digits.as_str(), Source::Template))
 }
 
-/// Integers of `%d` and its like, which take floats too.
+/// Integers of `%d` and similar kinds, which accept floats too.
 pub(crate) fn percent_integer(value: &Value, kind: char) -> Res<Value> {
     match value {
         Value::Float(value) if kind == 'd' => {
@@ -258,7 +258,7 @@ fn exponential(value: f64, precision: usize) -> String {
     format!("{digits}e{sign}{:02}", exponent.abs())
 }
 
-/// The kind `g`: an exponent of `most` or more is written as one.
+/// The kind `g`: exponents from `most` on use scientific notation.
 fn general(value: f64, precision: usize, keep_zeros: bool, most: usize) -> String {
     let scientific = exponential(value, precision - 1);
     let exponent = scientific.split_once('e').and_then(|(_, exponent)| exponent.parse().ok());
@@ -297,5 +297,5 @@ fn grouped(digits: &str, separator: char, size: usize, width: usize) -> String {
     out + rest
 }
 
-/// More digits than any float has that differ from zero.
+/// More significant digits than any float has.
 const MAX_PRECISION: usize = 1100;

@@ -30,12 +30,12 @@ pub(crate) fn percent(text: &Text, args: Args, interp: &mut Interp) -> Res<Value
     Ok(Value::Str(out.finish()))
 }
 
-/// What a `%` text takes its values from.
+/// The source of values for a `%` format.
 struct Values {
     positional: Vec<Value>,
     at: usize,
     mapping: Option<Value>,
-    /// Python does not mind if a mapping or list is not used.
+    /// Python accepts unused mappings and lists.
     is_mapping: bool,
 }
 
@@ -81,7 +81,7 @@ impl Values {
     }
 }
 
-/// One `%...` from the character after the sign on.
+/// One `%...` directive, from the character after the `%`.
 fn directive(
     reader: &mut Reader,
     values: &mut Values,
@@ -161,7 +161,7 @@ fn percent_value(value: &Value, kind: char, mut spec: Spec, interp: &mut Interp)
         'd' | 'i' | 'u' | 'x' | 'X' | 'o' => {
             let kind = if matches!(kind, 'i' | 'u') { 'd' } else { kind };
             let value = percent_integer(value, kind)?;
-            // Here a precision is a least number of digits.
+            // Here the precision is the minimum number of digits.
             let least = spec.precision.take().unwrap_or(0);
             let digits = number(&value, kind, &Spec { width: 0, ..spec.clone() }, interp)?;
             let signs = digits.as_str().find(|c: char| c.is_ascii_hexdigit()).unwrap_or(0);
@@ -223,7 +223,7 @@ fn add_part(
     Ok(())
 }
 
-/// `'...'.format(values)`; `format_map` gives its values by name.
+/// `'...'.format(values)`; `format_map` passes its values by name.
 pub(crate) fn braces(text: &Text, args: &Args, interp: &mut Interp) -> Res<Value> {
     let mut fields = Fields { args, next: Some(0), used_numbers: false };
     let out = fields.text(text, 0..text.len(), interp, 2)?;
@@ -234,13 +234,13 @@ pub(crate) fn braces(text: &Text, args: &Args, interp: &mut Interp) -> Res<Value
 /// The values of a `format` call.
 struct Fields<'a> {
     args: &'a Args,
-    /// The next value of a field without a name; none once a number was used.
+    /// The next value for a field without a name; `None` after a numbered field.
     next: Option<usize>,
     used_numbers: bool,
 }
 
 impl Fields<'_> {
-    /// A text with its fields filled in; `levels` of fields in fields are left.
+    /// A text with its fields replaced; `levels` is how many more levels of nested fields are allowed.
     fn text(
         &mut self,
         text: &Text,

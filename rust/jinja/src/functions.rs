@@ -1,4 +1,4 @@
-//! The functions that every template may call.
+//! The global functions of templates.
 
 use std::rc::Rc;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The state of one rendering: frames, variables, output. One thread; every step is paid for, depth
-//! is bounded. `statements.rs` and `eval.rs` run it.
+//! The state of one rendering: frames, variables, output. Used by one thread. Every step is paid
+//! for and depth is bounded. `statements.rs` and `eval.rs` run the template.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::error::{Fault, Res, fail};
 use crate::text::TextBuf;
 use crate::value::{MacroRef, Value};
 
-/// The text of a format of `strftime`, or why there is none.
+/// Formats the current time with a `strftime` format, or returns an error message.
 pub(crate) type Clock<'t> = &'t dyn Fn(&str) -> Result<String, String>;
 
 /// One rendering.
@@ -26,7 +26,7 @@ pub(crate) struct Interp<'t> {
     pub(crate) frame: usize,
     pub(crate) namespaces: Vec<Vec<(Arc<str>, Value)>>,
     pub(crate) out: TextBuf,
-    /// What filter blocks work on.
+    /// The inputs of filter blocks.
     pub(crate) captured: Vec<Value>,
     depth: usize,
 }
@@ -80,7 +80,7 @@ impl<'t> Interp<'t> {
         Ok(self.out)
     }
 
-    /// One level deeper.
+    /// Enters one more level of nesting.
     pub(crate) fn enter(&mut self) -> Res<()> {
         self.budget.step()?;
         if self.depth >= MAX_RUN_DEPTH {
@@ -96,7 +96,7 @@ impl<'t> Interp<'t> {
         self.depth -= 1;
     }
 
-    /// Makes a frame and makes it the current one; the one before comes back.
+    /// Creates a frame and makes it current; returns the previous one.
     pub(crate) fn push_frame(&mut self, slots: u32, parent: usize) -> Res<usize> {
         self.budget.items(slots as usize + 2)?;
         let slots = vec![None; slots as usize];
@@ -104,7 +104,7 @@ impl<'t> Interp<'t> {
         Ok(std::mem::replace(&mut self.frame, self.frames.len() - 1))
     }
 
-    /// Goes back to a frame; the one left goes unless a macro refers to it.
+    /// Returns to the frame `back`. The current one is dropped unless a macro refers to it.
     pub(crate) fn pop_frame(&mut self, back: usize) {
         if self.frame + 1 == self.frames.len() && self.frames.last().is_some_and(|top| !top.kept) {
             self.frames.pop();
@@ -159,7 +159,7 @@ impl<'t> Interp<'t> {
         Value::Macro(MacroRef { index, frame: self.frame })
     }
 
-    /// What a body writes, and how it ended.
+    /// The output of a body, and how it ended.
     pub(crate) fn capture(
         &mut self,
         work: impl FnOnce(&mut Self) -> Res<Flow>,

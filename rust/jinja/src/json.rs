@@ -1,5 +1,5 @@
-//! `tojson` as transformers defines it: Python's `json.dumps` without escapes for HTML. The prompt,
-//! and with it the prefix cache and the model's answer, depend on every space of it.
+//! `tojson` as transformers defines it: Python's `json.dumps` without escapes for HTML. Every space
+//! of its output matters: the prompt, the prefix cache and the model's answer depend on it.
 
 use crate::args::{Args, count};
 use crate::error::{Res, fail};
@@ -116,7 +116,7 @@ impl Writer<'_, '_> {
         }
     }
 
-    /// By insertion into place: objects are small, and every comparison is paid for.
+    /// Insertion sort: objects are small, and every comparison is paid for.
     fn sorted(&self, entries: &[(Value, Value)]) -> Res<Vec<(Value, Value)>> {
         self.interp.budget.items(entries.len() * 2)?;
         let mut sorted: Vec<(Value, Value)> = Vec::with_capacity(entries.len());
@@ -220,7 +220,7 @@ fn escape(c: char, out: &mut String) {
     }
 }
 
-/// JSON of Python's spells what JSON has no word for.
+/// Python's JSON has names for numbers that JSON lacks.
 fn float(value: f64) -> String {
     match value {
         value if value.is_nan() => "NaN".into(),

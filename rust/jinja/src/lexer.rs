@@ -1,5 +1,5 @@
-//! Cuts a source into tokens as Jinja2's lexer does with `trim_blocks` and `lstrip_blocks`.
-//! At load only. Linear in the source; recursion-free.
+//! Splits a template's source into tokens as Jinja2's lexer does with `trim_blocks` and
+//! `lstrip_blocks`. At load only. Linear in the source, without recursion.
 
 use std::sync::Arc;
 
@@ -45,17 +45,17 @@ struct Lexer<'s> {
     source: &'s str,
     at: usize,
     line: u32,
-    /// Whether what was read last ended a line.
+    /// Whether the last character ended a line.
     line_starting: bool,
     out: Vec<Token>,
 }
 
-/// What begins at a `{`.
+/// A tag that begins with `{`.
 enum Opening {
     Variable,
     Block,
     Comment,
-    /// Bytes of the whole `{% raw %}`.
+    /// Bytes of the entire `{% raw %}`.
     Raw(usize),
 }
 
@@ -72,7 +72,7 @@ impl<'s> Lexer<'s> {
         Err(CompileError { line: self.line, message: message.into() })
     }
 
-    /// Moves on by so many bytes and counts their lines.
+    /// Skips bytes and counts their lines.
     fn skip(&mut self, bytes: usize) {
         let passed = self.rest().get(..bytes).unwrap_or("");
         let lines = passed.bytes().filter(|byte| *byte == b'\n').count();
@@ -150,7 +150,7 @@ impl<'s> Lexer<'s> {
         self.skip(length);
     }
 
-    /// Goes over the end of a tag and the space that goes with it.
+    /// Skips the end of a tag and the white space that belongs to it.
     fn close_tag(&mut self, length: usize, sign: Option<u8>, trims_line: bool) {
         let rest = self.rest().get(length..).unwrap_or("");
         let space = match sign {
@@ -311,7 +311,7 @@ impl<'s> Lexer<'s> {
     }
 }
 
-/// What opens at the start of this text, which begins with `{`.
+/// The tag at the start of this text, which begins with `{`.
 fn opening(text: &str) -> Option<Opening> {
     match text.as_bytes().get(1)? {
         b'{' => Some(Opening::Variable),

@@ -1,10 +1,11 @@
 //! [2] Jinja2 templates for prompts: parsed once at load, rendered for each request. Any thread.
 //!
-//! A template comes with a model and its input with a request: neither is trusted. Every step, item
-//! and byte is paid for before it is made, nesting is bounded in source, values and calls, and no
-//! value can hold itself. Semantics are those of Jinja2 3.1.6 set up as Hugging Face sets it up:
-//! `trim_blocks`, `lstrip_blocks`, loop controls, the `generation` tag, the immutable sandbox.
-//! Each piece of the output knows whether the template or the request wrote it.
+//! The template comes with a model and its input with a request; neither is trusted. Every step,
+//! item and byte is paid for before it is made. Nesting is bounded in sources, values and calls,
+//! and no value can contain itself. The semantics are those of Jinja2 3.1.6 as Hugging Face
+//! configures it: `trim_blocks`, `lstrip_blocks`, loop controls, the `generation` tag, the
+//! immutable sandbox. For each piece of the output it is known whether the template or the request
+//! wrote it.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

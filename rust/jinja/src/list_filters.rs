@@ -1,4 +1,4 @@
-//! Filters of lists that need no order.
+//! Filters for lists that do not compare items.
 
 use crate::args::{Args, count};
 use crate::arithmetic;

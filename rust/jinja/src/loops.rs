@@ -1,4 +1,4 @@
-//! Runs loops, and what templates ask of `loop`.
+//! Runs loops and implements the variable `loop`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -45,7 +45,7 @@ impl LoopState {
         })
     }
 
-    /// The next item that the loop's own condition lets through.
+    /// The next item that passes the loop's condition.
     fn pull(&self, interp: &mut Interp) -> Res<Option<Value>> {
         loop {
             let item = match &self.source {
@@ -59,7 +59,7 @@ impl LoopState {
         }
     }
 
-    /// Begins the next round.
+    /// Begins the next iteration.
     pub(crate) fn next(&self, interp: &mut Interp) -> Res<Option<Value>> {
         let looked = self.after.borrow_mut().take();
         let item = if looked.is_some() { looked } else { self.pull(interp)? };
@@ -80,7 +80,7 @@ impl LoopState {
         Ok(item)
     }
 
-    /// Python's `len`: walks to the end where the length is not known.
+    /// Python's `len`. Iterates to the end if the length is not known.
     pub(crate) fn len(&self, interp: &mut Interp) -> Res<usize> {
         if let Some(length) = self.length.get() {
             return Ok(length);
@@ -96,25 +96,25 @@ impl LoopState {
             LoopItems::Items(items) => *items.borrow_mut() = rest,
             LoopItems::Generator(iter) => *iter.items.borrow_mut() = rest,
         }
-        // What is left has passed the loop's condition.
+        // The remaining items have passed the loop's condition.
         self.tested.set(true);
         self.length.set(Some(length));
         Ok(length)
     }
 
-    /// How it prints; the length is not known of every loop.
+    /// The printed form. Not every loop has a known length.
     pub(crate) fn repr(&self) -> String {
         let length = self.length.get().map_or("?".to_owned(), |length| length.to_string());
         format!("<LoopContext {}/{length}>", self.begun.get())
     }
 
-    /// The loop has ended: nothing is kept that could hold it.
+    /// Ends the loop and drops values that could refer to it.
     pub(crate) fn finish(&self) {
         self.done.set(true);
         self.changed.borrow_mut().take();
     }
 
-    /// An attribute; none: there is no such one.
+    /// An attribute; `None` if there is no such one.
     pub(crate) fn attribute(&self, name: &str, interp: &mut Interp) -> Res<Option<Value>> {
         let index = self.begun.get();
         let index0 = index.saturating_sub(1);
@@ -216,7 +216,7 @@ impl<'t> Interp<'t> {
         self.body(&each.otherwise)
     }
 
-    /// Whether a loop's own condition lets an item through.
+    /// Whether an item passes the loop's condition.
     pub(crate) fn passes_test(&mut self, index: usize, frame: usize, item: &Value) -> Res<bool> {
         let program = self.program;
         let each = program.loops.get(index);

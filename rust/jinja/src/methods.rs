@@ -1,4 +1,4 @@
-//! Which methods Python's types have, and those of everything but texts.
+//! The methods that each Python type has, and all methods except those of strings.
 
 use crate::args::Args;
 use crate::budget::Budget;
@@ -33,7 +33,7 @@ pub(crate) fn method_of_dict(name: &str) -> Option<Method> {
     Method::among(&DICT, name)
 }
 
-/// Whether the sandbox lets nobody use an attribute, since it would change the value.
+/// Whether the sandbox forbids an attribute because it would change the value.
 pub(crate) fn is_unsafe(value: &Value, name: &str) -> bool {
     let names: &[&str] = match value {
         Value::Map(_) => &["clear", "pop", "popitem", "setdefault", "update"],

@@ -1,5 +1,5 @@
-//! Which special names (`loop`, `caller`, `kwargs`, `varargs`) a body uses without setting them
-//! first. Walks the tree in the order in which Jinja2 does. At load only.
+//! Finds which special names (`loop`, `caller`, `kwargs`, `varargs`) a body uses before it sets
+//! them. Walks the tree in Jinja2's order. At load only.
 
 use crate::ast::{Args, Expr, ExprKind, For, Macro, Stmt, StmtKind, Target};
 

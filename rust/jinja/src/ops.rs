@@ -128,7 +128,7 @@ fn number_order(left: &Value, right: &Value) -> Option<Option<Ordering>> {
     Some(left.as_float()?.partial_cmp(&right.as_float()?))
 }
 
-/// The order of two values; none if neither is first (a NaN).
+/// The order of two values; `None` if there is none (a NaN).
 pub(crate) fn order(
     left: &Value,
     right: &Value,

@@ -1,4 +1,5 @@
-//! Jinja2's expressions, by precedence. At load only. No expression is deeper than `MAX_DEPTH`.
+//! Parses Jinja2's expressions by precedence. At load only. No expression is deeper than
+//! `MAX_DEPTH`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Jinja2's statements. At load only. Recursion is bounded by `MAX_NESTING`.
+//! Parses Jinja2's statements. At load only. Recursion is bounded by `MAX_NESTING`.
 
 use std::sync::Arc;
 

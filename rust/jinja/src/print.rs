@@ -1,4 +1,4 @@
-//! How values print: Python's `str` and `repr`.
+//! Prints values as Python's `str` and `repr` do.
 
 use std::fmt::Write;
 
@@ -168,7 +168,7 @@ pub(crate) fn is_printable(c: char) -> bool {
     if c.is_whitespace() || c.is_control() {
         return false;
     }
-    // A mark that combines is printable behind a letter.
+    // A combining mark is printable after a letter.
     let mut text = String::from("a");
     text.push(c);
     text.escape_debug().count() == 2

@@ -1,6 +1,6 @@
-//! Gives every variable its slot, by Jinja2's own rules (its `idtracking` module): a scope that sets
-//! a name starts with the outer value of it, a name that no scope sets is looked up in the variables
-//! of the rendering, and macros see the variables around them as they are when they are called.
+//! Assigns a slot to every variable, by the rules of Jinja2's `idtracking` module. A scope that
+//! sets a name starts with the name's outer value. A name that no scope sets is looked up in the
+//! variables of the rendering. A macro sees the variables around it as they are when it is called.
 //! At load only.
 
 use std::collections::{HashMap, HashSet};

@@ -1,4 +1,4 @@
-//! `map`, `select` and their like, and attributes by path.
+//! `map`, `select` and related filters, and access to attributes by path.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ impl Interp<'_> {
         if !input.is_true() {
             return Value::iter(generator, Vec::new(), &self.budget);
         }
-        // A generator tells of its errors only when it is walked through.
+        // A generator reports its errors only when it is iterated.
         let mut kept = Vec::new();
         let fault = self.selected(name, input, args, &mut kept).err();
         if let Some(limit) = fault.as_ref().filter(|fault| fault.is_limit()) {

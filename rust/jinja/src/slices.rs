@@ -1,4 +1,4 @@
-//! Items by index and slices, as Python's.
+//! Indexing and slicing as in Python.
 
 use std::rc::Rc;
 
@@ -6,7 +6,7 @@ use crate::budget::Budget;
 use crate::error::{Res, fail};
 use crate::value::{ListKind, Range, Value};
 
-/// The item at an index, which counts from the end if it is negative; none: there is none.
+/// The item at an index, which counts from the end if negative; `None` if there is none.
 pub(crate) fn at(of: &Value, index: i128, budget: &Budget) -> Res<Option<Value>> {
     let place = |length: usize| {
         let length = i128::try_from(length).unwrap_or(i128::MAX);

@@ -1,4 +1,4 @@
-//! Letters and their cases, as Python sees them.
+//! Upper and lower case as Python defines them.
 
 use crate::text::{Text, TextBuf};
 

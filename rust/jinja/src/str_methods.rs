@@ -1,4 +1,4 @@
-//! The methods of texts. Results keep where their characters came from.
+//! The methods of strings. Results keep the origin of each character.
 
 use std::ops::Range;
 
@@ -152,7 +152,7 @@ fn plain(text: &Text, name: &str) -> Value {
     })
 }
 
-/// Makes a list of parts; the caller has paid for their bytes.
+/// Creates a list of parts; the caller has paid for their bytes.
 fn paid(parts: impl Iterator<Item = Value>, budget: &Budget) -> Res<Vec<Value>> {
     let mut items = Vec::new();
     for part in parts {

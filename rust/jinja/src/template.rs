@@ -1,4 +1,4 @@
-//! What the crate offers: compile a source, render it with variables.
+//! The crate's interface: compiles a source and renders it with variables.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -22,11 +22,11 @@ pub struct Template {
 #[derive(Default)]
 pub struct Context {
     variables: HashMap<String, Value>,
-    /// Bytes of the input, roughly: what the budget grows with.
+    /// Approximate bytes of the input; the budget grows with it.
     bytes: usize,
 }
 
-/// What a template wrote.
+/// The output of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rendered {
     /// The whole text.
@@ -121,7 +121,7 @@ impl fmt::Debug for Context {
 }
 
 impl Rendered {
-    /// Pieces of the text, each with who wrote it; together they are the whole text.
+    /// The pieces of the text, each with its source. Together they are the whole text.
     pub fn pieces(&self) -> impl Iterator<Item = (&str, Source)> {
         let mut start = 0;
         self.runs.iter().map(move |run| {
@@ -132,7 +132,7 @@ impl Rendered {
     }
 }
 
-/// Bytes of a JSON value, roughly. Its depth is bounded by who parsed it.
+/// The approximate bytes of a JSON value. The parser has bounded its depth.
 fn size_of_json(value: &serde_json::Value) -> usize {
     match value {
         serde_json::Value::String(text) => text.len() + 16,
@@ -144,5 +144,5 @@ fn size_of_json(value: &serde_json::Value) -> usize {
     }
 }
 
-/// Larger than any template that is in use.
+/// Larger than any published template.
 const MAX_SOURCE_BYTES: usize = 256 << 10;

@@ -1,9 +1,9 @@
-//! Texts that know which of their bytes the request wrote.
+//! Strings that know which of their bytes the request wrote.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Who wrote a piece of text.
+/// The origin of a piece of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// The template, or the model's own files.
@@ -14,7 +14,7 @@ pub enum Source {
     Request,
 }
 
-/// A text that does not change.
+/// An immutable string.
 #[derive(Debug, Clone)]
 pub(crate) struct Text {
     text: Arc<str>,
@@ -93,7 +93,7 @@ impl Text {
         self.pieces(0..self.text.len())
     }
 
-    /// A part of it. Copies; the caller pays.
+    /// A part of the text. Copies; the caller pays.
     pub(crate) fn slice(&self, range: Range<usize>) -> Self {
         if range.start == 0 && range.end == self.text.len() {
             return self.clone();
@@ -131,7 +131,7 @@ impl Text {
     }
 }
 
-/// A text that grows. Callers pay before they push.
+/// A growing string. Callers pay before they push.
 #[derive(Debug, Default)]
 pub(crate) struct TextBuf {
     text: String,

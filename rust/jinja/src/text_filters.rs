@@ -1,4 +1,4 @@
-//! Filters of texts.
+//! Filters for strings.
 
 use crate::args::{Args, count};
 use crate::error::{Res, fail, shortened};
@@ -198,7 +198,7 @@ impl Interp<'_> {
         Ok(Value::Str(out.finish()))
     }
 
-    /// Takes comments and tags out, and puts one space where there was white space.
+    /// Removes comments and tags, and replaces white space with one space.
     fn strip_tags(&mut self, text: &Text) -> Res<Value> {
         self.budget.pay(text.cost().saturating_mul(4))?;
         let without = |text: &Text, open: &str, close: &str| {

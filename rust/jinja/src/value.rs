@@ -1,6 +1,6 @@
-//! The values of templates, as Python's. Nothing but a namespace can change, and namespaces, macros
-//! and their frames are numbers into the interpreter's own tables: no value can hold itself, and
-//! dropping one goes no deeper than `MAX_DEPTH`.
+//! The values of templates, modelled on Python's. Only namespaces are mutable. Namespaces, macros
+//! and their frames are indices into tables of the interpreter, so no value can contain itself, and
+//! dropping a value recurses at most `MAX_DEPTH` levels.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -25,7 +25,7 @@ pub(crate) enum Value {
     Map(Rc<Map>),
     /// `range(...)`.
     Range(Rc<Range>),
-    /// A generator: can be walked through once.
+    /// A generator: can be iterated once.
     Iter(Rc<Iter>),
     /// Index into the interpreter's namespaces.
     Namespace(usize),
@@ -37,7 +37,7 @@ pub(crate) enum Value {
     Joiner(Rc<Joiner>),
 }
 
-/// Why a value does not exist; using it says so.
+/// The reason why a value does not exist. Using the value is an error with this reason.
 #[derive(Clone, Debug)]
 pub(crate) enum Undefined {
     /// A variable of this name.
@@ -67,7 +67,7 @@ pub(crate) enum ListKind {
     Items,
 }
 
-/// A sequence that does not change.
+/// An immutable sequence.
 #[derive(Debug)]
 pub(crate) struct List {
     pub(crate) kind: ListKind,
@@ -75,11 +75,11 @@ pub(crate) struct List {
     depth: usize,
 }
 
-/// A dict that does not change, in order of insertion.
+/// An immutable dict, in order of insertion.
 #[derive(Debug)]
 pub(crate) struct Map {
     pub(crate) entries: Vec<(Value, Value)>,
-    /// Where the text keys are, if there are many entries.
+    /// The indices of string keys, if there are many entries.
     index: Option<HashMap<Arc<str>, usize>>,
     depth: usize,
 }
@@ -92,7 +92,7 @@ pub(crate) struct Range {
     pub(crate) step: i128,
 }
 
-/// A generator. Made at once; an error in the middle waits until the walk comes to it.
+/// A generator. Its items are computed at once; an error is raised when the iteration reaches it.
 #[derive(Debug)]
 pub(crate) struct Iter {
     pub(crate) items: RefCell<VecDeque<Value>>,
@@ -120,7 +120,7 @@ pub(crate) struct Joiner {
 #[derive(Debug)]
 pub(crate) struct LoopState {
     pub(crate) source: LoopItems,
-    /// The item after the current one, once somebody looked.
+    /// The item after the current one, if it has been read ahead.
     pub(crate) after: RefCell<Option<Value>>,
     pub(crate) before: RefCell<Option<Value>>,
     pub(crate) current: RefCell<Option<Value>>,
@@ -128,7 +128,7 @@ pub(crate) struct LoopState {
     pub(crate) begun: Cell<usize>,
     pub(crate) length: Cell<Option<usize>>,
     pub(crate) changed: RefCell<Option<Vec<Value>>>,
-    /// Whether the items left need no test.
+    /// Whether the remaining items need no test.
     pub(crate) tested: Cell<bool>,
     pub(crate) done: Cell<bool>,
     pub(crate) depth0: usize,
@@ -185,7 +185,7 @@ impl Map {
 }
 
 impl Iter {
-    /// What is left of it, which then is nothing.
+    /// Takes the remaining items.
     pub(crate) fn take(&self) -> Res<Vec<Value>> {
         let items = std::mem::take(&mut *self.items.borrow_mut());
         match self.fault.borrow_mut().take() {
@@ -194,7 +194,7 @@ impl Iter {
         }
     }
 
-    /// The next item, or the error that waits there.
+    /// The next item, or the error at this position.
     pub(crate) fn next(&self) -> Res<Option<Value>> {
         let item = self.items.borrow_mut().pop_front();
         match item {
@@ -204,7 +204,7 @@ impl Iter {
     }
 }
 
-/// The depth of something that holds these values; refuses what nests too deep.
+/// The depth of a container of these values. Errors if it is too deep.
 pub(crate) fn depth_over<'v>(values: impl Iterator<Item = &'v Value>) -> Res<usize> {
     let depth = values.map(Value::depth).max().unwrap_or(0) + 1;
     if depth > MAX_DEPTH {
@@ -234,7 +234,7 @@ impl Value {
         Self::broken_iter(name, items, None, budget)
     }
 
-    /// The same with an error behind the items.
+    /// As `iter`, with an error after the items.
     pub(crate) fn broken_iter(
         name: &'static str,
         items: Vec<Value>,
@@ -274,7 +274,7 @@ impl Value {
         Ok(Self::Method(Rc::new((receiver, method))))
     }
 
-    /// A text that the template wrote; the caller has paid.
+    /// A string that the template wrote; the caller has paid.
     pub(crate) fn text(text: impl Into<Arc<str>>) -> Self {
         Self::Str(Text::new(text, Source::Template))
     }
@@ -312,7 +312,7 @@ impl Value {
         })
     }
 
-    /// How many levels of values are in it; 0 for what holds no others.
+    /// The levels of values in it; 0 if it contains no others.
     pub(crate) fn depth(&self) -> usize {
         match self {
             Self::List(list) => list.depth,
@@ -333,7 +333,7 @@ impl Value {
         }
     }
 
-    /// As Python's `int`, of which `bool` is one.
+    /// As Python's `int`, which includes `bool`.
     pub(crate) fn as_int(&self) -> Option<i128> {
         match self {
             Self::Int(value) => Some(*value),
@@ -368,7 +368,7 @@ impl Value {
         }
     }
 
-    /// What Python calls its type.
+    /// Python's name of its type.
     pub(crate) fn type_name(&self) -> &'static str {
         match self {
             Self::Undefined(_) => "Undefined",
@@ -412,7 +412,7 @@ impl Value {
         }
     }
 
-    /// The items of a walk through this value; pays for them.
+    /// The items of an iteration over this value; pays for them.
     pub(crate) fn items(&self, budget: &Budget) -> Res<Vec<Value>> {
         match self {
             Self::Undefined(_) => Ok(Vec::new()),
@@ -425,10 +425,10 @@ impl Value {
                 Ok(map.entries.iter().map(|(key, _)| key.clone()).collect())
             }
             Self::Str(text) => {
-                // Each character becomes a text of its own.
+                // Each character becomes a separate string.
                 budget.items(text.len().saturating_mul(2))?;
                 let chars = text.as_str().char_indices();
-                // A walk through markup gives plain texts.
+                // Iterating over markup yields plain strings.
                 let plain = |mut text: Text| {
                     text.markup = false;
                     Self::Str(text)

@@ -1,5 +1,5 @@
-//! The tensors that the files hold, and the one place where a model's parts are found among them:
-//! both formats end here. Checks types and shapes; an unused tensor is an error.
+//! The tensors of the files. Both formats look up a model's parts here. Checks types and shapes; an
+//! unused tensor is an error.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 use std::collections::BTreeMap;

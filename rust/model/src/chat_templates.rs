@@ -1,4 +1,4 @@
-//! The chat templates of a checkpoint, by name. Reads small files at start; compiles nothing.
+//! The chat templates of a checkpoint, by name. Reads small files at start and compiles nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -11,7 +11,7 @@ use crate::{CopyPlan, EmbeddingDefaults, GenerationDefaults, ModelSpec, WeightSo
 pub struct Checkpoint {
     /// What the model computes.
     pub spec: ModelSpec,
-    /// Where its weights lie.
+    /// The positions of its weights.
     pub plan: CopyPlan,
     /// Reads them.
     pub source: Arc<dyn WeightSource>,

@@ -1,4 +1,4 @@
-//! What stored elements mean, for every `WeightType`: the reference that fast kernels are tested
+//! The value of stored elements for every `WeightType`: the reference that fast kernels are tested
 //! against. Formulas and their order of operations are those of ggml's `dequantize_row_*`.
 
 use half::{bf16, f16};

@@ -1,4 +1,5 @@
-//! Everything that can be wrong with a checkpoint. One line each, naming file and field or tensor.
+//! Everything that can be wrong with a checkpoint. Each error is one line that names the file and
+//! the field or tensor.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! What a checkpoint says about how to generate: end tokens and sampling defaults.
+//! A checkpoint's end tokens and sampling defaults.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 use serde_json::Value;
@@ -12,7 +12,7 @@ use crate::error::ModelError;
 pub struct GenerationDefaults {
     /// Union of config.json and generation_config.json (GGUF: eos, eot and eom), sorted.
     pub eos_token_ids: Vec<u32>,
-    /// Put before a prompt by models that want it.
+    /// Put before a prompt by models that require it.
     pub bos_token_id: Option<u32>,
     /// The other keys of generation_config.json that are not null, unread: the engine knows which of
     /// them are sampling fields.

@@ -1,4 +1,4 @@
-//! The small files of a model folder.
+//! Reads the small files of a model folder.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 use std::path::Path;

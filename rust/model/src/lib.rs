@@ -1,7 +1,9 @@
-//! From a checkpoint on disk to a checked description of it: config, tensors, where each lies.
+//! Reads a checkpoint on disk and produces a checked description of it: config, tensors, and the
+//! position of each tensor.
 //!
-//! Reads headers only; weights are read by the executors through `WeightSource`. Nothing is guessed:
-//! whatever a checkpoint needs and this engine lacks is an error that names file and field.
+//! Only headers are read here; executors read the weights through `WeightSource`. Nothing is
+//! guessed: anything that a checkpoint needs and this engine lacks is an error that names file and
+//! field.
 #![forbid(unsafe_code)]
 
 mod catalogue;

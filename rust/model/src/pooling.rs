@@ -1,6 +1,6 @@
-//! What sentence-transformers files say about how embeddings are made: modules.json names the parts,
-//! and the pooling part has a config.json of its own. A part that is not known here would change the
-//! vectors and is refused by name.
+//! Reads how sentence-transformers files say that embeddings are made: modules.json names the
+//! parts, and the pooling part has its own config.json. An unknown part would change the vectors
+//! and is refused by name.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Turns a `RopeSpec` into numbers, once, at load. Formulas are those of Hugging Face's
+//! Computes the tables of a `RopeSpec`, once, at load. Formulas are those of Hugging Face's
 //! modeling_rope_utils, computed in f64 and rounded at the end.
 
 use std::f64::consts::PI;

@@ -1,4 +1,4 @@
-//! Files: opened once, read with pread, never mapped. Any thread.
+//! Files, opened once and read with pread, never mapped. Any thread.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 use std::fs::{File, OpenOptions};

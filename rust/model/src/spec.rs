@@ -1,4 +1,4 @@
-//! What a decoder-only transformer computes, whatever file format it came from. Plain data.
+//! Describes what a decoder-only transformer computes, independent of the file format. Plain data.
 
 use crate::WeightType;
 

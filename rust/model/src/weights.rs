@@ -1,4 +1,5 @@
-//! Which tensor plays which part, and where its bytes lie. Plain data, plus the trait to read them.
+//! The roles of tensors and the positions of their bytes. Plain data, plus the trait that reads
+//! them.
 
 use std::collections::BTreeMap;
 
@@ -175,7 +176,7 @@ pub struct ScaleView {
 pub struct CopyPlan {
     /// File names, for messages; a `WeightSource` reads them by index.
     pub files: Vec<String>,
-    /// Where each part lies.
+    /// The position of each part.
     pub tensors: BTreeMap<WeightRole, TensorView>,
 }
 

@@ -1,4 +1,4 @@
-//! What a simulated row returns: a pure function of the request's prompt and of the position, so that
+//! The output of a simulated row: a pure function of the request's prompt and the position, so that
 //! neither batching nor preemption can change it. Any thread.
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ impl Answers {
         Self { tokens }
     }
 
-    /// Where in the text the answers to this prompt begin.
+    /// The position in the text at which answers to this prompt begin.
     #[must_use]
     pub fn offset(&self, prompt: &[TokenId]) -> usize {
         // FNV-1a over ids; 64-bit offset basis and prime from its definition.
@@ -44,7 +44,7 @@ impl Answers {
     }
 }
 
-/// The token if the mask allows it, else the lowest that it does; none for an empty mask.
+/// The token if the mask allows it, else the lowest allowed one; `None` for an empty mask.
 pub(crate) fn masked(token: TokenId, allowed: &[u32]) -> Option<TokenId> {
     let is_allowed =
         |id: u32| allowed.get(id as usize / 32).is_some_and(|w| w >> (id % 32) & 1 == 1);
@@ -55,7 +55,7 @@ pub(crate) fn masked(token: TokenId, allowed: &[u32]) -> Option<TokenId> {
     Some(TokenId(word * 32 + bits.trailing_zeros()))
 }
 
-/// Made-up log-probs around a token: it is the likeliest, its neighbours by id follow.
+/// Artificial log-probs: the token is the most likely, its neighbours by id follow.
 pub(crate) fn log_probs_of(token: TokenId, top: u32, vocab_size: u32) -> TokenLogProbs {
     let log_prob = |place: u32| -0.25 - place as f32;
     let top = (0..top.min(vocab_size))
@@ -73,7 +73,7 @@ pub(crate) fn prompt_log_probs_of(row: &PlanRow, vocab_size: u32) -> Vec<TokenLo
     targets.map(|token| log_probs_of(token, top, vocab_size)).collect()
 }
 
-/// A made-up embedding of length 1 that depends on the prompt.
+/// An artificial embedding of length 1 that depends on the prompt.
 pub(crate) fn pooled_of(offset: usize, hidden_size: u32) -> Vec<f32> {
     let mut values = vec![0.0; hidden_size as usize];
     values[offset % hidden_size as usize] = 1.0;

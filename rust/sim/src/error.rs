@@ -1,6 +1,6 @@
-//! What can be wrong with a simulated executor's settings.
+//! Errors in a simulated executor's settings.
 
-/// All are the operator's fault; the worker does not start.
+/// All are the operator's fault, and the worker does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum SimError {
     /// The profile's file cannot be read.

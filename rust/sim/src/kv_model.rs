@@ -1,9 +1,9 @@
-//! What the KV blocks and slots of an executor would hold, as prefix hashes instead of vectors. Checks
-//! every plan against the executor's contract and panics on a breach. For tests.
+//! Models the contents of an executor's KV blocks and slots as prefix hashes instead of vectors.
+//! Checks every plan against the executor's contract and panics on a violation. For tests.
 //!
-//! A position's content is the hash of all tokens up to it, so a block that was reused, evicted or
-//! shared wrongly is seen by the next row that reads it. Steps that fail leave *tainted* content, and
-//! what is computed from it is tainted in turn.
+//! A position's content is the hash of all tokens up to it, so the next row that reads a block
+//! detects whether it was reused, evicted or shared wrongly. Failed steps leave *tainted* content,
+//! and everything computed from it is tainted too.
 
 use ingle_core::{BlockId, OpenedSlot, PlanRow, SlotId, StepPlan, TokenId, TokenSource};
 

@@ -1,6 +1,7 @@
-//! Executors that compute nothing: the host side can be measured and tested without a model.
+//! Executors that compute nothing, so that the host side can be measured and tested without a
+//! model.
 //!
-//! `SimExecutor` completes each step after the time that a roofline profile gives it; `VirtualSim`
+//! `SimExecutor` completes each step after the time that a roofline profile gives. `VirtualSim`
 //! completes steps when a test says so and checks every plan against the executor's contract. Both
 //! answer with a fixed natural text.
 #![forbid(unsafe_code)]

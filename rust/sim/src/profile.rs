@@ -1,4 +1,4 @@
-//! How long a step takes on the machine that is simulated. Plain data.
+//! The time that a step takes on the simulated machine. Plain data.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ use crate::SimError;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    /// What is simulated.
+    /// The simulated machine and model.
     pub name: String,
     /// Read in every step.
     pub weight_bytes: f64,
@@ -33,7 +33,7 @@ pub struct Profile {
     pub flops_per_second: f64,
     /// Keys and values of one token in all layers.
     pub kv_bytes_per_token: f64,
-    /// Lost in every step: launches, small kernels, sampling.
+    /// Fixed overhead of each step: launches, small kernels, sampling.
     pub overhead_us: f64,
     /// Tokens that the KV pool holds.
     pub kv_pool_tokens: u32,

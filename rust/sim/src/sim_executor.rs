@@ -1,7 +1,8 @@
-//! [5] Completes steps after the time that a profile gives them. One timer thread, which runs the
-//! steps like a device would: strictly in order, each from the later of its submission and the end
-//! of the one before. It sleeps in one place, until a deadline, a command or the end; idle it costs
-//! nothing. Of the sampling parameters only log-probs and masks have an effect.
+//! [5] Completes each step after the time that a profile gives. One timer thread runs the steps as
+//! a device would: strictly in order, each starting at its submission or at the end of the previous
+//! step, whichever is later. The thread sleeps in one place, until a deadline, a command or the
+//! end; when idle it uses no CPU. Of the sampling parameters only log-probs and masks have an
+//! effect.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

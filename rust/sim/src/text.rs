@@ -1,4 +1,4 @@
-//! The text that every simulated request answers with, from some word on and round again.
+//! The text that every simulated request answers with, starting at some word and wrapping around.
 
 /// Natural English, so that tokens have natural lengths and the detokeniser natural work.
 pub const TEXT: &str = "\

@@ -1,6 +1,7 @@
 //! [5] Completes steps when a test says so, under a clock that the test moves. Checks every plan
-//! against the contract and panics on a breach: positions in sequence, KV blocks with exactly the
-//! request's own prefix, no slot or block reused while a submitted step names it. No thread.
+//! against the contract and panics on a violation: positions must be in sequence, KV blocks must
+//! hold exactly the request's own prefix, and no slot or block may be reused while a submitted step
+//! names it. Starts no thread.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

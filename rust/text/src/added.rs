@@ -1,8 +1,9 @@
-//! [2] Finds added tokens in text: the special ones and the ordinary additions to the vocabulary.
-//! Any thread. Leftmost match first, the longest at that place, as the tokenizers library does.
+//! [2] Finds added tokens in text: special tokens and ordinary additions to the vocabulary. Any
+//! thread. The leftmost match wins, and the longest at that position, as in the tokenizers library.
 //!
-//! One deliberate difference: a special token or marker that may not be honoured here (it stands in user
-//! text) is treated as if it did not exist, so a shorter or later token can still match.
+//! There is one deliberate difference: a special token or marker that is not honoured at its
+//! position, because user text contains it, is ignored, so that a shorter or later token can still
+//! match.
 
 /// One entry of the added vocabulary.
 #[derive(Debug, Clone)]
@@ -41,7 +42,7 @@ impl AddedToken {
     }
 }
 
-/// Whether a token that is not special reads like a marker: a word in brackets that is no HTML tag.
+/// Whether a token that is not special looks like a marker: a word in brackets that is not an HTML tag.
 /// Gemma's vocabulary has the usual HTML tags as tokens of ordinary text.
 fn is_marker(content: &str) -> bool {
     let inside = |open: char, close: char| content.strip_prefix(open)?.strip_suffix(close);

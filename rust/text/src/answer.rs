@@ -1,5 +1,5 @@
-//! [7] The parts of one chat answer: reasoning, content and tool calls, split from text that has
-//! passed the stop matcher. Engine thread. The parts do not depend on how the text is cut.
+//! [7] Splits the answer of one chat choice into reasoning, content and tool calls, after the stop
+//! matcher. Engine thread. The result does not depend on where the text is cut.
 
 use crate::answer_piece::{AnswerPiece, Pieces};
 use crate::reasoning::{ReasoningSplitter, ReasoningStart, ReasoningTags};

@@ -1,4 +1,4 @@
-//! [7] What an answer is split into. Engine thread.
+//! [7] The pieces that an answer is split into. Engine thread.
 
 /// A piece of an answer. Pieces of the same kind follow each other only where something else was
 /// between them, or where the answer was shown in between.
@@ -30,7 +30,7 @@ pub enum AnswerPiece {
 #[derive(Clone, Debug)]
 pub(crate) struct Pieces {
     list: Vec<AnswerPiece>,
-    /// The answer is calls: what is cut before it has a name is no content.
+    /// The answer consists of calls: a call that is cut before its name is not content.
     without_content: bool,
 }
 

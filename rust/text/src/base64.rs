@@ -1,4 +1,4 @@
-//! Decodes base64 with padding, as tokenizer files have it. Any thread.
+//! Decodes base64 with padding, as used in tokenizer files. Any thread.
 
 /// The bytes; `None` if the text is not base64.
 pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {

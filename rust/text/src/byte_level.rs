@@ -1,6 +1,7 @@
-//! The printable alphabet of byte-level BPE (GPT-2): every byte has one character. Any thread.
+//! The printable alphabet of byte-level BPE (GPT-2), which maps each byte to a character. Any
+//! thread.
 
-/// The character that stands for `byte` in a byte-level vocabulary.
+/// The character of `byte` in a byte-level vocabulary.
 ///
 /// Printable bytes of Latin-1 stand for themselves, the other 68 take U+0100 onwards in order.
 pub(crate) fn char_of_byte(byte: u8) -> char {
@@ -17,7 +18,7 @@ pub(crate) fn bytes_of_token(token: &str) -> Option<Vec<u8>> {
     token.chars().map(byte_of_char).collect()
 }
 
-/// The byte that `c` stands for.
+/// The byte of the character `c`.
 pub(crate) fn byte_of_char(c: char) -> Option<u8> {
     let code = u32::from(c);
     if let Ok(byte) = u8::try_from(code) {

@@ -1,5 +1,6 @@
-//! [7] Turns token ids into text, one at a time. Engine thread only. Never emits half a character,
-//! never loses one: the joined pieces, `finish` included, equal `Tokenizer::decode` of all ids.
+//! [7] Turns token ids into text, one at a time. Engine thread only. Never emits part of a
+//! character and never loses one: the concatenated pieces, including `finish`, equal
+//! `Tokenizer::decode` of all ids.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
-//! Which tokens end a turn although no file calls them end tokens. At model load only.
+//! Finds tokens that end a turn but that no file lists as end tokens. At model load only.
 //!
-//! Base models and many GGUF files name the end of a text alone. A chat then runs on past `<|im_end|>`
-//! into a turn of the user's that the model makes up. A token ends an answer if its name is one by which
-//! published models end turns and the chat template writes it.
+//! Base models and many GGUF files name only the token that ends a text. A chat would then continue
+//! past `<|im_end|>` with an invented turn of the user. A token ends an answer if its name is one
+//! that published models use to end turns and the chat template writes it.
 
 use crate::Tokenizer;
 

@@ -1,5 +1,5 @@
-//! The errors of this crate. Whose fault: `Load` and `Unsupported` are the checkpoint's (the start
-//! fails), every other variant is the request's (HTTP 400).
+//! The errors of this crate. `Load` and `Unsupported` are faults of the checkpoint, and the start
+//! fails. All other variants are faults of the request (HTTP 400).
 
 /// What can go wrong with a tokenizer, a chat template or a stop list.
 #[derive(Debug, thiserror::Error)]

@@ -1,8 +1,9 @@
-//! Everything between text and token ids: tokenizers from tokenizer.json, tokenizer.model, tekken.json and
-//! GGUF, the incremental detokeniser, chat templates and the stop matcher. Knows no other ingle crate.
+//! Everything between text and token ids: tokenizers from tokenizer.json, tokenizer.model,
+//! tekken.json and GGUF, the incremental detokeniser, chat templates and the stop matcher. Of the
+//! ingle crates it uses only jinja.
 //!
-//! Steps [2] (tokenise) and [7] (detokenise, stop rules) of the request path. All types here are
-//! plain data that any thread may use; nothing blocks, reads a file or asks for the time.
+//! Steps [2] (tokenise) and [7] (detokenise, stop rules) of the request path. All types are plain
+//! data that any thread may use. Nothing blocks, reads a file or asks for the time.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -1,10 +1,11 @@
-//! [7] Finds one marker (`<think>`, `<tool_call>`, …) in text that comes character by character.
+//! [7] Finds one marker (`<think>`, `<tool_call>`, …) in text that arrives character by character.
 
 /// Passes text on up to a marker; holds back what may be the marker's beginning, and white space,
 /// which is dropped if the marker follows it.
 #[derive(Clone, Debug)]
 pub(crate) struct MarkerFilter {
-    /// Has no white space, and its first character only once: a mismatch can only start anew.
+    /// Has no white space, and contains its first character only once, so a mismatch always
+    /// restarts from the beginning.
     marker: Box<str>,
     /// White space, then the first `matched` bytes of the marker.
     held: String,

@@ -1,6 +1,6 @@
-//! [2] Byte-pair merging: the pair with the lowest rank first, the leftmost of equal ones, until no
-//! pair is left. Any thread. Short words are scanned; long ones use a heap, so that one megabyte of
-//! one letter costs n log n and not n squared.
+//! [2] Byte-pair merging: merges the pair with the lowest rank, the leftmost of equal ones, until
+//! no pair is left. Any thread. Short words are scanned. Long ones use a heap, so that a megabyte
+//! of one letter costs n log n instead of n squared.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};

@@ -1,5 +1,5 @@
-//! [7] Splits an answer into reasoning and content at the markers that a model's template names.
-//! Engine thread; comes after the stop matcher and before the tool parser.
+//! [7] Splits an answer into reasoning and content at the markers in the model's template. Engine
+//! thread. Runs after the stop matcher and before the tool parser.
 
 use crate::answer_piece::Pieces;
 use crate::marker::MarkerFilter;

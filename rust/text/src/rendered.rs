@@ -1,8 +1,8 @@
 //! [2] The text of a prompt with the origin of each byte. Any thread.
 //!
-//! Special tokens count only where the template wrote them. Markers that the vocabulary does not call
-//! special, as `</think>` of some models, count there and in earlier answers of the model, which wrote
-//! them as tokens. In other text of the request they are text.
+//! Special tokens are honoured only where the template wrote them. Markers that the vocabulary does
+//! not call special, such as `</think>` of some models, are also honoured in earlier answers of the
+//! model, which wrote them as tokens. In all other text of the request they are plain text.
 
 use ingle_jinja::Source;
 
@@ -17,7 +17,7 @@ pub struct RenderedPrompt {
 }
 
 impl RenderedPrompt {
-    /// A prompt in which every special token counts, wherever it stands. Not for text of a request.
+    /// A prompt in which every special token is honoured. Not for text of a request.
     pub fn trusted(text: String) -> Self {
         let runs = vec![(text.len(), Source::Template)];
         Self { text, runs }

@@ -2,8 +2,8 @@
 //! thread. Merges come from tokenizer.json, or from the scores of a GGUF vocabulary as in llama.cpp
 //! (`llm_tokenizer_spm`): the pair whose token has the highest score merges first.
 //!
-//! Such a model sees the whole text as one word. If no token has a `▁` after another character, no
-//! merge crosses such a place, so the text can be cut there and the words cached.
+//! Such a model treats the whole text as one word. If no token has a `▁` after another character,
+//! no merge crosses such a position, so the text can be split there and the words cached.
 
 use std::collections::HashMap;
 

@@ -1,9 +1,9 @@
-//! [7] Finds stop strings in the text of one choice. Engine thread only. Never lets out a character
-//! that may still turn out to belong to a stop.
+//! [7] Finds stop strings in the text of one choice. Engine thread only. Never emits a character
+//! that may still turn out to be part of a stop string.
 //!
-//! The match that ends first wins; of several that end at the same place the longest (it begins
-//! first). All stops are one Aho-Corasick automaton: constant work per byte, whatever the overlaps and
-//! however the text is cut.
+//! The match that ends first wins; of several that end at the same position, the longest one, which
+//! begins first. All stop strings form one Aho-Corasick automaton: constant work per byte, whatever
+//! the overlaps and however the text is cut.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,5 +1,6 @@
-//! tekken.json, Mistral's own format since Nemo: a byte-level vocabulary in which a token's number is its
-//! rank as a merge. At model load only. Hostile input: what is not understood is refused by name.
+//! tekken.json, Mistral's format since Nemo: a byte-level vocabulary in which a token's index is
+//! its rank as a merge. At model load only. The input is hostile: anything that is not understood
+//! is refused by name.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! What every id stands for: its bytes, its name and whether it is special. Any thread, read-only.
+//! The bytes and the name of every id, and whether it is special. Any thread, read-only.
 
 use std::collections::HashMap;
 

@@ -30,7 +30,7 @@ pub struct Tokenizer {
 pub(crate) enum Encoder {
     /// Byte-level BPE with a known way to cut text into words.
     Words(Box<WordEncoder>),
-    /// Everything that has no encoder of its own.
+    /// The general encoder for everything else.
     Pipeline(Box<Pipeline>),
     /// SentencePiece-style BPE with bytes for unknown characters.
     SentencePiece(Box<SentencePieceEncoder>),
@@ -38,7 +38,7 @@ pub(crate) enum Encoder {
     Spm(Box<SpmEncoder>),
 }
 
-/// What the loaders make.
+/// The result of a loader.
 #[derive(Debug)]
 pub(crate) struct TokenizerParts {
     pub(crate) encoder: Encoder,

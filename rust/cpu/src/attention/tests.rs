@@ -1,4 +1,4 @@
-//! Attention against float64, over head sizes, groups, block sizes, windows and caps.
+//! Compares attention with float64, over head sizes, groups, block sizes, windows and caps.
 
 use ingle_model::{
     Activation, AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec, NormSpec, RopeKind, RopeSpec,

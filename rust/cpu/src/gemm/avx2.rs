@@ -1,4 +1,4 @@
-//! Tiles with AVX2 and FMA: 6 rows by two registers of 8 columns, 12 sums in registers.
+//! Tiles for AVX2 and FMA: 6 rows by two registers of 8 columns, 12 sums in registers.
 
 use std::arch::x86_64::{
     _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_storeu_ps,

@@ -1,4 +1,4 @@
-//! Tiles with AVX-512: 12 rows by two registers of 16 columns, 24 sums in registers.
+//! Tiles for AVX-512: 12 rows by two registers of 16 columns, 24 sums in registers.
 
 use std::arch::x86_64::{
     __m256i, __m512i, _MM_HINT_T0, _mm_prefetch, _mm256_loadu_si256, _mm512_and_si512,

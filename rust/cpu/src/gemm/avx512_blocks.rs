@@ -1,5 +1,5 @@
-//! Few rows times a panel of GGUF blocks, with codes turned into numbers in registers: what decoding
-//! runs on. Gives the same bits as `unpack` followed by `avx512::tile`.
+//! Multiplies a few rows by a panel of GGUF blocks and converts the codes in registers; decoding
+//! uses this. Gives the same bits as `unpack` followed by `avx512::tile`.
 
 use std::arch::x86_64::{
     __m512, __m512i, _mm_loadu_si128, _mm256_loadu_si256, _mm512_and_si512, _mm512_cvtepi8_epi32,
@@ -212,7 +212,7 @@ unsafe fn nibbles<const ROWS: usize, const WORDS: usize, const OFFSET: i32>(
     // SAFETY: word w of output n lies at 32 w + n; `WORDS` of them exist.
     unsafe {
         let table = [_mm512_loadu_ps(codes.as_ptr()), _mm512_loadu_ps(codes.as_ptr().add(16))];
-        // Bit k of the fifth word is to stand at bit 4 when input k comes up.
+        // Bit k of the fifth word must be at bit 4 when input k is next.
         let mut high = [0, 1].map(|side| {
             let word = _mm512_loadu_si512(words.add((WORDS - 1) * PANEL + side * 16).cast());
             _mm512_rol_epi32::<4>(word)

@@ -1,8 +1,8 @@
-//! The right-hand side of a product as the kernels read it.
+//! The right-hand side of a product, in the layout that the kernels read.
 
 use crate::panel::PANEL;
 
-/// The right-hand side: 32 columns in two halves of 16, which need not lie together.
+/// The right-hand side: 32 columns in two halves of 16, which need not be adjacent.
 #[derive(Clone, Copy)]
 pub(crate) struct Columns<'a> {
     /// Row k of the first 16 columns is `first[k * stride..][..16]`.

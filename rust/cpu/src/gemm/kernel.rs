@@ -1,8 +1,8 @@
-//! The product of a few rows of activations with 32 columns: the only place where matrix arithmetic
-//! is done, for weights and for attention alike.
+//! The product of a few rows of activations with 32 columns. All matrix arithmetic is done here,
+//! for weights and for attention.
 //!
-//! Every element of the result is one chain `c = a[k] * b[k] + c` in rising k. Neither the number of
-//! rows nor the way a caller cuts k into several calls changes a bit of it, which is why a request's
+//! Every element of the result is one chain `c = a[k] * b[k] + c` in rising k. Neither the number
+//! of rows nor the way a caller splits k into several calls changes a bit of it, so a request's
 //! output does not depend on its batch.
 
 use std::ops::Range;

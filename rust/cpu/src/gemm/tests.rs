@@ -1,4 +1,4 @@
-//! Products against float64, over the edges of shapes, all formats and paths.
+//! Compares products with float64, over edge cases of shapes, all formats and all paths.
 
 use super::*;
 use crate::testing::{ALL_TYPES, Random, random_fp8_matrix, random_matrix};

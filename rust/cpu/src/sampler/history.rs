@@ -1,5 +1,5 @@
-//! What the sampler must know of the tokens that came before: rebuilt from token ids whenever a request
-//! enters a slot, so that preemption changes nothing.
+//! What the sampler needs to know about earlier tokens. It is rebuilt from token ids whenever a
+//! request enters a slot, so preemption changes nothing.
 
 use std::collections::HashMap;
 

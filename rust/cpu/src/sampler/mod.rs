@@ -1,24 +1,25 @@
 //! [6] Turns one row of logits into one token id: the definition that every device is tested against.
-//! Workers run it, one row each; a row's result depends on its own logits, parameters and history only.
+//! Workers run it, one row each; a row's result depends only on its own logits, parameters and history.
 //!
-//! `V` is the vocabulary of the model, ids at and above `num_valid` are unknown to the tokenizer.
+//! `V` is the vocabulary of the model, and the tokenizer does not know ids from `num_valid` on.
 //!
-//! 1. If one of the `V` logits is NaN or infinite, the row is `NotFinite`: nothing below happens.
-//! 2. Log-probs that the caller wants are `logit - ln(sum of e^logit over V)`, before anything else.
-//!    Ranks and best tokens consider ids below `num_valid`; equal values go by lowest id.
-//! 3. From here on only ids below `num_valid` exist. `logit_bias` is added (several entries of one id add
-//!    up).
-//! 4. Removed: ids outside `allowed_token_ids`, ids whose bit is clear in the row's mask, and, while
-//!    the output is shorter than `min_tokens`, `min_tokens_banned`. A row with nothing left is reported as
-//!    `NotFinite`: no token can be sampled.
+//! 1. If one of the `V` logits is NaN or infinite, the row is `NotFinite` and the
+//!    following steps are skipped.
+//! 2. Log-probs, if requested, are `logit - ln(sum of e^logit over V)` of the unchanged logits.
+//!    Ranks and best tokens consider ids below `num_valid`; among equal values the lowest id comes first.
+//! 3. From here on only ids below `num_valid` exist. `logit_bias` is added (several entries of one id are
+//!    summed).
+//! 4. Removed are ids outside `allowed_token_ids`, ids whose bit is clear in the row's mask, and
+//!    `min_tokens_banned` while the output is shorter than `min_tokens`. A row with no id left is
+//!    reported as `NotFinite`, since no token can be sampled.
 //! 5. Penalties. For every id in prompt or output: `x = x / r` if x is above 0, else `x * r`, with r the
-//!    repetition penalty. Then for every id that the output holds c times: `x - f * c - p` with frequency
-//!    penalty f and presence penalty p. The result is kept within -1e30 to 1e30.
+//!    repetition penalty. Then for every id that occurs c times in the output:
+//!    `x - f * c - p` with frequency penalty f and presence penalty p. The result is clamped to -1e30 to 1e30.
 //! 6. Temperature 0: the highest x wins, the lowest id on a tie. Else `x = (x - max) / temperature`.
-//! 7. Top-k: the first k in the order (x falling, id rising) stay.
+//! 7. Top-k: the first k ids in the order (x falling, id rising) are kept.
 //! 8. Top-p: in the same order, the shortest prefix whose `sum of e^x` reaches top-p times the sum over
-//!    all that step 7 left. At least one stays.
-//! 9. Min-p: `x >= ln(min_p)` stays; the best one, x = 0, always does.
+//!    all ids kept by step 7. At least one is kept.
+//! 9. Min-p: ids with `x >= ln(min_p)` are kept; the best one, x = 0, always is.
 //! 10. The highest `x + g` wins, the lowest id on a tie, with Gumbel noise
 //!     `g = -ln(-ln((floor(w / 512) + 0.5) / 2^23))`, w the id's 32 random bits (`philox.rs`).
 //!

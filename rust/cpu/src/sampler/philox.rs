@@ -1,8 +1,10 @@
-//! Random bits without state: Philox4x32-10 (Salmon et al. 2011) and the Gumbel-max choice made with it.
+//! Stateless random bits: Philox4x32-10 (Salmon et al. 2011), and the Gumbel-max choice made with
+//! it.
 //!
-//! The key is the seed's low and high word. The counter is `(id / 4, output position, choice index, 0)`;
-//! word `id % 4` of the result belongs to token `id`. So a token's noise depends on nothing but seed,
-//! choice, position and id: not on the batch, not on preemption, not on which other ids are considered.
+//! The key is the seed's low and high word. The counter is `(id / 4, output position, choice index,
+//! 0)`; word `id % 4` of the result belongs to token `id`. A token's noise therefore depends only
+//! on seed, choice, position and id: not on the batch, not on preemption, not on which other ids
+//! are considered.
 
 use ingle_core::TokenId;
 

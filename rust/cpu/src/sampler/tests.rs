@@ -1,4 +1,4 @@
-//! The sampler against a slow version written from the contract, and against probabilities.
+//! Compares the sampler with a slow version written from the contract, and with probabilities.
 
 use super::*;
 use crate::testing::Random;

@@ -1,5 +1,5 @@
-//! The answers that this definition and its numpy copy have in common: tests/golden/sampler_vectors.json.
-//! The kernels' sampler is tested against that copy (tests/gpu), so this ties the three together.
+//! Results that this definition and its numpy copy share: tests/golden/sampler_vectors.json. The
+//! kernels' sampler is tested against that copy (tests/gpu), so the three stay consistent.
 
 use serde_json::Value;
 

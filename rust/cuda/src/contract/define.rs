@@ -1,5 +1,5 @@
-//! How the contract between host and kernels is written down once: the macro that declares a structure or a
-//! constant for Rust, and the text of kernels/contract.cuh that says the same in CUDA C++.
+//! The macro that declares a struct or constant of the contract for Rust and generates the same
+//! declaration for kernels/contract.cuh.
 
 /// Something that a kernel reads or writes as 32-bit words.
 pub(crate) trait Words: Sized {

@@ -1,5 +1,5 @@
-//! The contract between host and kernels, written once: everything that a kernel reads or writes and that is
-//! not an array of numbers. kernels/contract.cuh says the same in CUDA C++ and is written from here.
+//! The contract between host and kernels, declared once: everything that a kernel reads or writes
+//! and that is not an array of numbers. kernels/contract.cuh is generated from it.
 
 mod define;
 
@@ -30,7 +30,7 @@ constants {
 
     /// Packed query rows of one attention entry; a row of queries is packed as token * group + head in its group.
     QUERY_ROWS = 64;
-    /// An entry of at most so many packed rows is a decode: its warps share a tile's tokens.
+    /// An entry of at most this many packed rows is a decode: its warps share a tile's tokens.
     DECODE_ROWS = 16;
     /// KV tokens of one tile, and where a head is 256 wide.
     KV_TILE = 64;
@@ -40,9 +40,9 @@ constants {
     PLAN_WHOLE = 1;
     PLAN_FEW = 2;
     PLAN_NOT_CAUSAL = 4;
-    /// Rows of prompts are not in the plan: attention_prefill.cu runs behind attention.cu and beside its end.
+    /// The plan has no prompt rows: attention_prefill.cu runs after attention.cu and overlaps with its end.
     PLAN_PROMPT_FOLLOWS = 8;
-    /// The list of first entries behind a plan's header is padded to a multiple of this.
+    /// The list of first entries after a plan's header is padded to a multiple of this.
     PLAN_GRID_STEP = 8;
     /// Lengths on a plan's line: of a tile, and what a pair adds for its start and end. Times of one H200: a
     /// decode tile 2.0 us, a prefill tile 2 to 4.
@@ -128,7 +128,7 @@ struct Dims = 16 {
     reserved1: u32,
 }
 
-/// Head of a step's metadata. The four lists stand behind it, each at this many words from its start.
+/// Header of a step's metadata. Four lists follow it; the fields give their offsets in words.
 struct StepHeader = 16 {
     num_rows: u32,
     num_tokens: u32,
@@ -168,7 +168,7 @@ struct StepSample = 4 {
     flags: u32,
 }
 
-/// Head of an attention plan; the first entry of each CTA and then the entries stand behind it.
+/// Header of an attention plan. The first entry of each CTA follows, then the entries.
 struct PlanHeader = 16 {
     num_entries: u32,
     total_length: u32,
@@ -193,7 +193,7 @@ struct PlanEntry = 8 {
     before: u32,
 }
 
-/// Head of a plan for attention_prefill.cu; its entries stand behind it.
+/// Header of a plan for attention_prefill.cu. Its entries follow.
 struct PromptHeader = 16 {
     num_entries: u32,
     reserved: [u32; 15],

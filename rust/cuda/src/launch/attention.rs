@@ -56,7 +56,7 @@ pub(crate) struct Attention {
     pub(crate) window: u32,
 }
 
-/// Of attention_prefill, beside what `Attention` has.
+/// Arguments of attention_prefill in addition to those of `Attention`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttentionPrefill<'a> {
     /// One prompt plan of step_prepare, words.

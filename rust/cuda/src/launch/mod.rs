@@ -1,11 +1,11 @@
-//! [5] The launches of kernels: one function an entry, the only place where its argument list is built. The engine
-//! thread queues, the capture thread records.
+//! [5] Launches kernels: one function per entry, the only place that builds its argument list. The
+//! engine thread queues, the capture thread records.
 //!
-//! Each function asserts in debug builds that its slices hold what the kernel reads and writes. They are safe to
-//! call: a kernel touches device memory alone, and the worst that wrong contents (an index) can do is a fault of
-//! the device, which `CudaError` reports.
+//! In debug builds each function asserts that its slices hold what the kernel reads and writes. The
+//! functions are safe to call: a kernel touches only device memory, and the worst effect of wrong
+//! contents (an index) is a device fault, which `CudaError` reports.
 
-/// Asserts in debug builds that a slice has at least so many elements.
+/// Asserts in debug builds that a slice has at least this many elements.
 macro_rules! holds {
     ($slice:expr, $elements:expr) => {
         debug_assert!(

@@ -1,4 +1,5 @@
-//! Launches of the kernels that work on one row at a time: embedding.cu, rms_norm.cu, activation.cu, softcap.cu.
+//! Launches of kernels that work on one row at a time: embedding.cu, rms_norm.cu, activation.cu,
+//! softcap.cu.
 
 use super::Launcher;
 use crate::CudaError;

@@ -24,7 +24,7 @@ pub(crate) struct Scores {
     pub(crate) chunks: u32,
 }
 
-/// Of sample_scan, beside the scores.
+/// Arguments of sample_scan other than the scores.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SampleScan {
     /// `[num_slots, ceil(vocab_size / 32)]`
@@ -35,7 +35,7 @@ pub(crate) struct SampleScan {
     pub(crate) banned: DeviceSlice<u32>,
 }
 
-/// Of sample_finish, beside the scores.
+/// Arguments of sample_finish other than the scores.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SampleFinish {
     /// `[num_slots]`
@@ -73,7 +73,7 @@ impl Launcher<'_> {
         }
     }
 
-    /// Queues the second pass, behind `sample_scan`.
+    /// Queues the second pass, after `sample_scan`.
     pub(crate) fn sample_finish(
         &self,
         samples: u32,
@@ -104,7 +104,7 @@ impl Launcher<'_> {
         }
     }
 
-    /// Queues the log-probs of samples whose slots want them, behind `sample_finish`.
+    /// Queues the log-probs of samples whose slots request them, after `sample_finish`.
     pub(crate) fn log_probs_samples(
         &self,
         samples: u32,

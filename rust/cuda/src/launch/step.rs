@@ -1,4 +1,4 @@
-//! Launches of step_prepare.cu, slot_state.cu and of rope_kv.cu's table.
+//! Launches of step_prepare.cu, slot_state.cu and the table kernel of rope_kv.cu.
 
 use super::Launcher;
 use crate::CudaError;

@@ -1,4 +1,5 @@
-//! The launches on a scripted driver: every kernel, its arguments counted against its file.
+//! Runs every launch function on the fake driver and compares the number of arguments with the
+//! kernel's source.
 
 use std::collections::BTreeMap;
 

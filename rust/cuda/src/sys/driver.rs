@@ -1,5 +1,5 @@
-//! libcuda: the entries that the engine uses, as cuda.h 13.0 declares them.
-//! Manual: docs.nvidia.com/cuda/cuda-driver-api.
+//! libcuda: the functions that the engine uses, as cuda.h 13.0 declares them. Manual:
+//! docs.nvidia.com/cuda/cuda-driver-api.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 

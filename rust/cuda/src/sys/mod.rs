@@ -1,8 +1,10 @@
-//! Declarations of the driver, NVRTC and cuBLASLt, and how their libraries are opened. Any thread.
+//! Declarations of the driver, NVRTC and cuBLASLt, and the code that opens their libraries. Any
+//! thread.
 //!
-//! Written by hand against cuda.h, nvrtc.h and cublasLt.h 13.0 (docs/decisions/0010-cuda-bindings.md
-//! says why); each library is opened at run time, so that one wheel serves machines without a GPU.
-//! Nothing here may panic: a missing library or symbol is an error of the call that needs it.
+//! Written by hand against cuda.h, nvrtc.h and cublasLt.h 13.0
+//! (docs/decisions/0010-cuda-bindings.md says why). Each library is opened at run time, so that one
+//! wheel also serves machines without a GPU. Nothing here may panic: a missing library or symbol is
+//! an error of the call that needs it.
 
 pub(crate) mod cublaslt;
 pub(crate) mod driver;

@@ -1,7 +1,7 @@
-//! Where the NVIDIA libraries are looked for, and how they are opened. Any thread, at load only.
+//! Finds and opens the NVIDIA libraries. Any thread, at load only.
 //!
 //! Order: the path given in the configuration, the `nvidia` packages that pip installed (the caller
-//! names their site-packages folders), the CUDA toolkit, then the system's own search by name.
+//! names their site-packages folders), the CUDA toolkit, then the system's search by name.
 
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
@@ -131,7 +131,7 @@ fn open(path: &Path, scope: i32) -> Result<LoadedLibrary, CudaError> {
             path: path.display().to_string(),
             library: ManuallyDrop::new(library),
         }),
-        // libloading's own message lacks the name; the loader's, behind it, says what is missing.
+        // libloading's message lacks the name; its source, the loader's message, says what is missing.
         Err(error) => {
             let cause =
                 std::error::Error::source(&error).map_or(String::new(), |e| format!(": {e}"));

@@ -1,5 +1,5 @@
-//! The model families: the one table of what a family is and has. Everything that differs by family is
-//! asked here, and messages that list what is supported are made from it.
+//! The table of model families and their properties. Everything that differs by family is looked up
+//! here, and messages that list supported families are built from it.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 use super::Fields;
@@ -69,7 +69,7 @@ pub(crate) struct Facts {
     pub(crate) is_fused: bool,
     /// Older names of the rope type `longrope`.
     pub(crate) long_rope_names: &'static [&'static str],
-    /// Fields that change what the family computes, beside those that all families read.
+    /// Fields that change what the family computes, in addition to those that all families read.
     pub(crate) reads: &'static [&'static str],
 }
 

@@ -1,5 +1,5 @@
-//! Typed access to a JSON object. Null equals absent; a value of the wrong type or outside its range
-//! is an error that names the field; known.rs says which fields there may be.
+//! Typed access to a JSON object. Null counts as absent. A value of the wrong type or out of range
+//! is an error that names the field. known.rs lists the accepted fields.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 use std::borrow::Cow;

@@ -1,9 +1,9 @@
-//! Which fields of a config.json are known. A field that a family reads is its reader's business; one
-//! that changes nothing is listed here, and so is one that changes nothing as long as it has its neutral
-//! value. Any other field could change what the model computes and is refused by name.
+//! The known fields of a config.json. A field that a family reads is checked by its reader. Listed
+//! here are fields that change nothing, and fields that change nothing while they have their
+//! neutral value. Any other field could change what the model computes and is refused by name.
 //!
-//! The lists were made from the configuration classes of transformers 5.24 and from published files of
-//! the eight families and their fine-tunes.
+//! The lists come from the configuration classes of transformers 5.24 and from published files of
+//! the families and their fine-tunes.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 use serde_json::Value;

@@ -1,5 +1,5 @@
-//! The largest sizes that a model may have, so that products fit and loops end. The largest published
-//! models stay far below.
+//! The largest sizes that a model may have, so that products do not overflow and loops end. The
+//! largest published models are far smaller.
 
 pub(crate) const LAYERS: u32 = 1024;
 pub(crate) const WIDTH: u32 = 1 << 20;

@@ -1,5 +1,5 @@
-//! config.json to `ModelSpec`. What a family is and has stands in family.rs; a field that is not known to
-//! it (known.rs) is refused by name. `auto_map` and other pointers to code are never looked at.
+//! Translates config.json to a `ModelSpec`. family.rs describes the families; a field that known.rs
+//! does not list is refused by name. `auto_map` and other pointers to code are ignored.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 mod family;

@@ -1,5 +1,5 @@
-//! Rotary embedding of config.json: `rope_theta` and `rope_scaling`, or `rope_parameters` of
-//! transformers 5. Defaults are those of Hugging Face's modeling_rope_utils.
+//! Reads the rotary embedding of config.json: `rope_theta` and `rope_scaling`, or `rope_parameters`
+//! of transformers 5. Defaults are those of Hugging Face's modeling_rope_utils.
 
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 

@@ -1,4 +1,4 @@
-//! config.json: each case of a wrong or unusual field that other engines got wrong, and the refusals.
+//! config.json: wrong or unusual fields that other engines mishandled, and refusals.
 #![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "tests may panic")]
 
 use proptest::prelude::*;

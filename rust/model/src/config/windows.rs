@@ -1,4 +1,4 @@
-//! Which layers see only a window of the tokens before them.
+//! Determines which layers use a sliding window.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 use serde_json::Value;

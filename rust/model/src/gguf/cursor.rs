@@ -1,5 +1,5 @@
-//! Reads a GGUF header piece by piece with pread, through one window; no length is believed before
-//! it is compared with the file's size and a limit.
+//! Reads a GGUF header sequentially with pread, through one window. Every length is compared with
+//! the file's size and a limit before it is used.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 use crate::error::ModelError;

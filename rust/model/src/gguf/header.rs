@@ -1,5 +1,5 @@
-//! The header of a GGUF file: counts, metadata, tensor list, and where each tensor's bytes lie. The
-//! input is hostile: limits first, checked arithmetic throughout.
+//! The header of a GGUF file: counts, metadata, tensor list, and the position of each tensor's
+//! bytes. The input is hostile: limits come first, and all arithmetic is checked.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 use super::cursor::Cursor;

@@ -1,4 +1,4 @@
-//! Which keys of an architecture are known. As with config.json, a key that is not read and not known to
+//! The known keys of an architecture. As with config.json, a key that is neither read nor known to
 //! change nothing is refused by name: it could change what the model computes. Keys outside the
 //! architecture's prefix (`general.`, `tokenizer.`) describe the file or belong to the tokenizer.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]

@@ -1,4 +1,4 @@
-//! GGUF key-value pairs with typed access: a key of another type than asked for is an error.
+//! Typed access to GGUF key-value pairs. A value of another type than requested is an error.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! GGUF metadata to `ModelSpec`. Names of keys are those of ggml's gguf.md.
+//! Translates GGUF metadata to a `ModelSpec`. Key names are those of ggml's gguf.md.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 use super::plan::{HEAD, ROPE_FACTORS};

@@ -4,7 +4,7 @@
 use crate::WeightType;
 use crate::catalogue::Stored;
 
-/// The type behind a number; `None` if ggml has none such (or had it and removed it).
+/// The type with this number; `None` if ggml has none (or has removed it).
 pub(super) fn stored_type(number: u32) -> Option<Stored> {
     let known = match number {
         0 => WeightType::F32,

@@ -1,4 +1,4 @@
-//! Which files of a folder are the checkpoint: those that the index names, or the only candidate.
+//! Finds the checkpoint files of a folder: those that the index names, or the only candidate.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +26,7 @@ pub(crate) fn open_folder(folder: &Path) -> Result<(Vec<OpenFile>, Catalogue), M
         return open_sharded(folder, &index);
     }
     let mut names = names_with(folder, ".safetensors")?;
-    // Beside it lie other forms of the same weights (consolidated.safetensors).
+    // The folder may also hold the same weights in another form (consolidated.safetensors).
     if names.iter().any(|name| name == SINGLE) {
         names = vec![SINGLE.to_owned()];
     }

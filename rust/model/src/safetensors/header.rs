@@ -1,5 +1,6 @@
-//! The header of one safetensors file: 8 bytes of length, JSON, then the data that its ranges must
-//! tile exactly. The input is hostile: limits first, checked arithmetic throughout.
+//! The header of one safetensors file: an 8-byte length, JSON, then the data, which the header's
+//! ranges must tile exactly. The input is hostile: limits come first, and all arithmetic is
+//! checked.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 use std::collections::{HashMap, HashSet};

@@ -1,5 +1,5 @@
-//! The safetensors format: one file's header, which files of a folder count, and how Hugging Face
-//! names tensors.
+//! The safetensors format: the header of a file, the files of a folder, and Hugging Face's tensor
+//! names.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 mod files;

@@ -1,4 +1,4 @@
-//! Finds the parts of a model among tensors with Hugging Face names.
+//! Finds a model's parts among tensors with Hugging Face names.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 use crate::catalogue::{Catalogue, Entry, Stored};

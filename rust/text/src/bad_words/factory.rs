@@ -1,4 +1,4 @@
-//! [2] Compiles the words of a request. Caller's thread, off the event loop.
+//! [2] Compiles the bad words of a request. Runs on the caller's thread, off the event loop.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -25,7 +25,7 @@ struct Shared {
     special: Vec<u32>,
 }
 
-/// Which tokens of an answer are text that the client reads, and where its reasoning stands.
+/// Which tokens of an answer are text that the client reads, and where its reasoning is.
 #[derive(Clone, Debug, Default)]
 pub struct AnswerText {
     /// Special tokens add nothing to the text.

@@ -1,4 +1,5 @@
-//! [7] Words bound to one kind of answer, and one position in such an answer. Worker threads.
+//! [7] Bad words combined with one kind of answer, and one position in such an answer. Worker
+//! threads.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -39,7 +40,7 @@ impl CompiledList {
         place.step(byte, &self.words, self.tags.as_ref())
     }
 
-    /// Blocking: about a millisecond for a place that nobody has asked for.
+    /// Blocking: about a millisecond for a position that is not cached.
     fn walked(&self, place: Place) -> Arc<[u32]> {
         let lock = || self.walked.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(mask) = lock().get(&place) {

@@ -1,10 +1,10 @@
-//! [2] [7] Words that must not stand in an answer: which tokens would complete one. Compiled on the
-//! caller's thread, within about a millisecond once the vocabulary is sorted; masks are computed by
-//! worker threads. Nothing here can fail once a list is compiled, whatever its words are.
+//! [2] [7] Words that an answer must not contain: finds the tokens that would complete one. A list
+//! is compiled on the caller's thread, in about a millisecond once the vocabulary is sorted. Worker
+//! threads compute the masks. Nothing can fail after a list is compiled.
 //!
-//! A word is text: it may not stand in what the client reads after the reasoning, however tokens cut
-//! it, inside longer words, in tool calls and their markers too. Case counts. A word that begins in the
-//! prompt is not seen.
+//! A word is text. What the client reads after the reasoning must not contain it, however tokens
+//! divide it, also inside longer words, tool calls and their markers. Case is significant. A word
+//! that begins in the prompt is not detected.
 
 mod factory;
 mod mask;

@@ -1,5 +1,6 @@
-//! Where in the answer a text is: words count in the content, reasoning is free. Byte by byte; agrees
-//! with `ReasoningSplitter`, and calls content whatever is in doubt.
+//! Tracks which part of the answer the text is in, byte by byte. Words are banned in the content
+//! and allowed in the reasoning. Agrees with `ReasoningSplitter`; in doubt, it treats text as
+//! content.
 
 use super::words::{NodeId, ROOT, WordList};
 use crate::grammar::Reasoned;
@@ -11,7 +12,7 @@ pub(super) enum Place {
     /// So many bytes of the opening marker have come, and only white space before them. All of it is
     /// content unless the marker is completed; `None` if that content has a word.
     Start { matched: u8, content: Option<NodeId> },
-    /// In the reasoning, which ends with so many bytes of the closing marker.
+    /// In the reasoning, whose last bytes are this many bytes of the closing marker.
     Inside { matched: u8 },
     /// White space after the closing marker belongs to it.
     Between,

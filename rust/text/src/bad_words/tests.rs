@@ -1,4 +1,4 @@
-//! Masks against a plain search over the text, and against the parser of reasoning.
+//! Compares masks with a plain search over the text, and the place with the parser of reasoning.
 
 use std::sync::Arc;
 

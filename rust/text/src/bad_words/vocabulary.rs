@@ -1,4 +1,5 @@
-//! The vocabulary in byte order: tokens that begin alike stand together. Made once a model, read-only.
+//! The vocabulary in byte order, so that tokens with a common prefix are adjacent. Built once per
+//! model, read-only.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use crate::Tokenizer;
 pub(super) struct SortedVocabulary {
     tokenizer: Arc<Tokenizer>,
     ids: Vec<u32>,
-    /// Bytes that a token shares with the one before it; long ones are told as less.
+    /// Bytes that a token shares with the one before it, capped at `u16::MAX`.
     shared: Vec<u16>,
     longest: usize,
 }

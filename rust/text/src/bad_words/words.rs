@@ -1,5 +1,5 @@
-//! The words as one automaton over bytes (Aho and Corasick 1975), and for each of its states the
-//! tokens that complete a word which the text has begun.
+//! One automaton over bytes for all words (Aho and Corasick 1975) and, for each state, the tokens
+//! that complete a word that the text has begun.
 
 use std::collections::VecDeque;
 use std::ops::Range;

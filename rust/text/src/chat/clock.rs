@@ -1,4 +1,4 @@
-//! `strftime` for chat templates, in UTC and the C locale. The time comes in as an argument.
+//! `strftime` for chat templates, in UTC and the C locale. The time is an argument.
 
 /// Formats `seconds` since 1970; an unknown directive is an error, not a guess.
 pub(crate) fn strftime(seconds: i64, format: &str) -> Result<String, String> {

@@ -1,4 +1,5 @@
-//! What a chat request gives to the template, and the parts of it that Hugging Face changes first.
+//! The variables that a chat request gives to the template, and the changes that Hugging Face makes
+//! to them first.
 
 use ingle_jinja::{Context, RenderError, Source};
 use serde_json::{Map, Value};
@@ -113,7 +114,7 @@ fn too_deep(error: RenderError) -> TextError {
     TextError::TemplateFailed(error.to_string())
 }
 
-/// Whether a value has at most so many levels of lists and objects.
+/// Whether a value has at most `levels` levels of lists and objects.
 fn is_within(value: &Value, levels: usize) -> bool {
     match (value, levels.checked_sub(1)) {
         (Value::Array(items), Some(left)) => items.iter().all(|item| is_within(item, left)),

@@ -1,6 +1,7 @@
 //! [2] Renders chat messages with the model's Jinja template, as Hugging Face transformers does.
-//! Any thread; worker pool for long chats. The template comes with the model and the messages with
-//! the request: neither is trusted. Work and output are bounded, nothing is loaded or executed.
+//! Any thread; long chats use the submit threads. The template comes with the model and the
+//! messages with the request; neither is trusted. Work and output are bounded, and nothing is
+//! loaded or executed.
 
 mod clock;
 mod input;

@@ -1,4 +1,4 @@
-//! Reads the vocabulary of a GGUF file. At model load only. Hostile input.
+//! Reads the vocabulary of a GGUF file. At model load only. The input is hostile.
 
 mod pre;
 

@@ -1,7 +1,7 @@
-//! How a gpt2 vocabulary cuts text into words, by the name in `tokenizer.ggml.pre`. The names are those that
-//! llama.cpp's converter writes; the patterns are those of the tokenizers that were converted. At model
-//! load only. A name that is not on the list is refused: cut in another way, a model reads other tokens than
-//! it was trained on, and nothing shows it.
+//! How a gpt2 vocabulary splits text into words, by the name in `tokenizer.ggml.pre`. llama.cpp's
+//! converter writes these names; the patterns are those of the converted tokenizers. At model load
+//! only. An unknown name is refused: with another split, a model would silently read other tokens
+//! than it was trained on.
 
 use crate::TextError;
 use crate::words::patterns;

@@ -1,4 +1,4 @@
-//! What a grammar of a request may cost. Every limit stands here, with what it guards against.
+//! Limits on the cost of a request's grammar, each with the reason for it.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub(crate) const MAX_PROPERTIES: usize = 1_000;
 pub(crate) const MAX_REPEAT: u64 = 10_000;
 /// Properties of an object that has `minProperties` or `maxProperties`: one rule for each pair.
 pub(crate) const MAX_COUNTED_PROPERTIES: usize = 100;
-/// Digits of `multipleOf`, as an integer: the automaton has so many states.
+/// Largest `multipleOf`, scaled to an integer: the automaton has this many states.
 pub(crate) const MAX_DIVISOR: u64 = 10_000;
 /// Numbers beyond this are not exact in JSON, and overflow in bounds.
 pub(crate) const MAX_BOUND: f64 = 9_007_199_254_740_992.0;

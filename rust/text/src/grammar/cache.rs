@@ -1,4 +1,4 @@
-//! The grammars compiled last, and the refusals, by their whole source: equal sources, not equal hashes, share one.
+//! Caches recently compiled grammars and refusals. The key is the whole source, not a hash.
 
 use std::collections::HashMap;
 use std::sync::Arc;

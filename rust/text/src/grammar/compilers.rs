@@ -1,6 +1,6 @@
-//! [2] The threads that compile grammars, and whose turn it is. They start with the model, so that no request
-//! starts a thread. Jobs of tenants take turns, and one tenant never has all threads: a grammar that takes long,
-//! or many of them, hold up their own tenant.
+//! [2] The threads that compile grammars. They are created with the model, so that no request
+//! starts a thread. Tenants take turns, and no tenant gets all threads: slow grammars, or many of
+//! them, delay only their own tenant.
 
 use std::collections::VecDeque;
 use std::io;
@@ -72,13 +72,13 @@ impl Queue {
             let _ = catch_unwind(AssertUnwindSafe(job));
             turns = self.lock();
             turns.end(tenant);
-            // A job of this tenant may have waited for no thread but for this end.
+            // A job of this tenant may have waited not for a thread but for this job's end.
             self.wake.notify_one();
         }
     }
 }
 
-/// Who waits and who has threads.
+/// Waiting jobs, and threads by tenant.
 #[derive(Default)]
 struct Turns {
     /// In the order of their next turns; those with neither jobs nor threads are not in it.

@@ -1,5 +1,5 @@
-//! [2] Compiles grammars of requests. The caller's thread waits, at most as long as the budget says;
-//! the work is done on a thread with a stack for deep grammars.
+//! [2] Compiles grammars of requests. The caller's thread waits, at most as long as the budget
+//! allows. The work is done on a thread with a stack for deep grammars.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -145,7 +145,7 @@ struct Task {
     tools: Option<ToolGrammar>,
 }
 
-/// What is known about a grammar besides its text.
+/// Properties of a grammar other than its text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// The client's own text: errors are about it.

@@ -1,4 +1,4 @@
-//! Pieces of grammars in llguidance's Lark dialect.
+//! Helpers for grammars in llguidance's Lark dialect.
 
 use std::fmt::Write as _;
 

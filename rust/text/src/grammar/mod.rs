@@ -1,7 +1,8 @@
-//! [2] [7] Grammars: which tokens may come next, so that an answer is JSON of a schema, matches a
-//! regex, is one of some choices or is a tool call. Compiled once on threads of their own, under a
-//! budget of size and time; immutable and shared. The position in a grammar is one `GrammarState` per
-//! choice, advanced by worker threads. Grammars come with the request: nothing in them is trusted.
+//! [2] [7] Grammars decide which tokens may come next, so that an answer is JSON of a schema,
+//! matches a regex, is one of several choices, or is a tool call. A grammar is compiled once on a
+//! dedicated thread, within limits on size and time; it is immutable and shared. Each choice has
+//! its position in the grammar as a `GrammarState`, which worker threads advance. Grammars come
+//! with the request and are not trusted.
 
 mod bounds;
 mod cache;

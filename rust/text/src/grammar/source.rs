@@ -1,4 +1,4 @@
-//! What a grammar is made from: the forms that requests have, and their way into one Lark grammar.
+//! The forms in which requests give a grammar, and their translation to one Lark grammar.
 
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ pub struct GrammarSpec {
     pub reasoning: Option<(ReasoningTags, Reasoned)>,
 }
 
-/// Whether reasoning stands before the part that a grammar binds.
+/// Whether reasoning precedes the part that the grammar constrains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reasoned {
     /// The prompt has opened it: it must be closed first.

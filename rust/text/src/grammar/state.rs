@@ -1,4 +1,4 @@
-//! [7] A compiled grammar, and one position in it. Worker threads; never the event loop.
+//! [7] A compiled grammar and a position in it. Worker threads; never the event loop.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};

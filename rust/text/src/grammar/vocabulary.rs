@@ -1,4 +1,4 @@
-//! The vocabulary as grammars see it: the bytes of every token in one tree.
+//! The vocabulary for grammars: the bytes of all tokens in one tree.
 
 use std::sync::Arc;
 

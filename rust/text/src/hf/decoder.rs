@@ -1,4 +1,4 @@
-//! Which bytes a token stands for, from the decoder section of tokenizer.json. Load time only.
+//! The bytes of a token, from the decoder section of tokenizer.json. At load only.
 
 use serde_json::Value;
 
@@ -124,7 +124,7 @@ const MAX_REPLACEMENTS: usize = 16;
 /// How many times as long replacements may make a token.
 const MAX_GROWTH: usize = 16;
 
-/// The byte that a token such as `<0x0A>` stands for.
+/// The byte of a token such as `<0x0A>`.
 pub(crate) fn fallback_byte(token: &str) -> Option<u8> {
     let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
     if digits.len() != 2 || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {

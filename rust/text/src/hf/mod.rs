@@ -1,5 +1,5 @@
-//! Reads tokenizer.json and tokenizer_config.json. At model load only. Hostile input: whatever is
-//! not understood exactly is refused by name, nothing is guessed.
+//! Reads tokenizer.json and tokenizer_config.json. At model load only. The input is hostile:
+//! anything that is not fully understood is refused by name.
 
 mod config;
 mod decoder;

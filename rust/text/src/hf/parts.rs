@@ -1,5 +1,5 @@
-//! The shape of tokenizer.json. Only the big parts are typed here; the small ones stay JSON until
-//! the code that understands them looks.
+//! The structure of tokenizer.json. Only the large parts are typed; the small ones stay JSON until
+//! they are used.
 
 use std::collections::HashMap;
 

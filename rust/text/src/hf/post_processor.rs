@@ -1,4 +1,4 @@
-//! Which tokens stand before and after a text, from the post-processor of tokenizer.json.
+//! The tokens before and after a text, from the post-processor of tokenizer.json.
 
 use serde_json::Value;
 

@@ -1,12 +1,12 @@
 //! [2] The regular expressions of tokenizer files, run without backtracking. Any thread.
 //!
-//! Tokenizer files are written for Oniguruma, which backtracks: a hostile pattern takes seconds on a
-//! short text. Here a pattern becomes a lazy DFA. `syntax` lets through only what means the same in both
-//! engines and refuses the rest by name. One look-ahead is known and exact: `\s+(?!\S)|\s+` at the end,
-//! which the splitting patterns since GPT-2 share.
+//! Tokenizer files are written for Oniguruma, which backtracks: a hostile pattern can take seconds
+//! on a short text. Here a pattern becomes a lazy DFA. `syntax` accepts only what means the same in
+//! both engines and refuses the rest by name. One look-ahead is supported exactly: `\s+(?!\S)|\s+`
+//! at the end, which the splitting patterns since GPT-2 share.
 //!
-//! A DFA still reads ahead of the match it reports, so a pattern can make it read the same text again and
-//! again. A text's reading is therefore counted and bounded.
+//! A DFA reads past the match that it reports, so a pattern can make it read the same text
+//! repeatedly. The bytes read for one text are therefore counted and bounded.
 
 mod syntax;
 #[cfg(test)]
@@ -235,7 +235,7 @@ impl<'s> Search<'s> {
             }
             if state.is_tagged() {
                 if state.is_match() {
-                    // The DFA says so one byte late.
+                    // The DFA reports a match one byte late.
                     found = Some((at, dfa.match_pattern(cache, state, 0)));
                 } else if state.is_dead() {
                     self.check_cost()?;

@@ -1,5 +1,6 @@
-//! Which patterns mean the same in Oniguruma, for which they were written, and in the linear engine.
-//! At model load only. Hostile input: what is not on the lists below is refused by name.
+//! Decides which patterns mean the same in Oniguruma, for which they were written, and in the
+//! linear engine. At model load only. The input is hostile: anything that is not on the lists below
+//! is refused by name.
 
 use regex_syntax::ast::parse::ParserBuilder;
 use regex_syntax::ast::{

@@ -1,4 +1,5 @@
-//! The linear engine finds what Oniguruma finds, refuses what it cannot promise, and stays linear.
+//! The linear engine finds what Oniguruma finds, refuses what it cannot guarantee, and stays
+//! linear.
 
 use proptest::prelude::*;
 use tokenizers::utils::SysRegex;

@@ -1,7 +1,8 @@
-//! [2] SentencePiece's compiled normalisation rules: a trie of texts and what replaces them. Any thread.
+//! [2] SentencePiece's compiled normalisation rules: a trie of texts and their replacements. Any
+//! thread.
 //!
-//! The bytes: u32 size of the trie in bytes, the trie as u32 units (a double array as in Darts), then the
-//! replacements, each ended by a zero byte. Hostile input: every access is checked.
+//! Layout: u32 size of the trie in bytes, the trie as u32 units (a double array as in Darts), then
+//! the replacements, each followed by a zero byte. The input is hostile: every access is checked.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 use unicode_segmentation::UnicodeSegmentation;

@@ -1,9 +1,9 @@
-//! [2] The encoder for whatever the fast encoders do not cover: normaliser, pre-tokeniser and BPE model of
-//! tokenizer.json, step by step. Any thread. Ids are those of the tokenizers library. Added tokens are not
-//! its business, except those that are looked for in normalised text.
+//! [2] The general encoder, for everything that the fast encoders do not cover: normaliser,
+//! pre-tokeniser and BPE model of tokenizer.json, step by step. Any thread. Ids are those of the
+//! tokenizers library. It handles only those added tokens that are looked up in normalised text.
 //!
-//! The files are hostile. Patterns run in the linear engine, the growth of a text is bounded, and what is
-//! not known exactly is refused by name at load.
+//! The files are hostile. Patterns run in the linear engine, the growth of a text is bounded, and
+//! anything unknown is refused by name at load.
 
 mod bpe;
 mod charsmap;
@@ -49,7 +49,7 @@ impl Pipeline {
         })
     }
 
-    /// Appends the ids of `text`; `first`: nothing stands before it.
+    /// Appends the ids of `text`; `first`: it is at the start of the input.
     ///
     /// # Errors
     /// `TextError::Encode` if the text grows too much or costs too much.

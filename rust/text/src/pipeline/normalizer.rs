@@ -1,4 +1,4 @@
-//! [2] The normaliser section of tokenizer.json. Any thread. A text may not grow beyond a bound.
+//! [2] The normaliser section of tokenizer.json. Any thread. The growth of a text is bounded.
 
 use std::borrow::Cow;
 
@@ -133,7 +133,7 @@ impl Step {
         Ok(Self::ReplacePattern { wanted, content })
     }
 
-    /// How many times as long a text can become, for those steps whose file says so.
+    /// The factor by which a text can grow, for steps whose file determines it.
     fn growth(&self) -> usize {
         match self {
             Self::ReplaceText { wanted, content } => content.len().div_ceil(wanted.len()).max(1),

@@ -1,4 +1,4 @@
-//! [2] Which parts of a text a pre-tokeniser finds, and what becomes of them. Any thread.
+//! [2] The parts of a text that a pre-tokeniser finds, and what it does with them. Any thread.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! [2] The pre-tokeniser section of tokenizer.json: cuts a text into pieces. Any thread.
+//! [2] The pre-tokeniser section of tokenizer.json: splits a text into pieces. Any thread.
 
 use std::borrow::Cow;
 

@@ -1,6 +1,6 @@
-//! [2] tokenizer.model alone in a folder: a SentencePiece model, unigram or BPE. Read at model load; encoding
-//! on any thread. Ids are those of the sentencepiece library. Hostile input: what is not understood is
-//! refused by name.
+//! [2] tokenizer.model without tokenizer.json: a SentencePiece model, unigram or BPE. Read at model
+//! load; encoding on any thread. Ids are those of the sentencepiece library. The input is hostile:
+//! anything that is not understood is refused by name.
 
 mod encoder;
 mod normalizer;

@@ -1,4 +1,4 @@
-//! [2] SentencePiece's own normalisation: rules by longest match, spaces as `▁`. Any thread.
+//! [2] SentencePiece's normalisation: rules by longest match, spaces as `▁`. Any thread.
 
 use super::proto::{FILE, NormalizerSpec};
 use super::user_defined::UserDefined;

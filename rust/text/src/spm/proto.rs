@@ -1,5 +1,5 @@
-//! The shape of tokenizer.model: SentencePiece's ModelProto, a protocol buffer. At model load only. Hostile
-//! input: every length is checked, fields that are not needed are passed over.
+//! The structure of tokenizer.model: SentencePiece's ModelProto, a protocol buffer. At model load
+//! only. The input is hostile: every length is checked, and unneeded fields are skipped.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 use crate::TextError;
@@ -73,7 +73,7 @@ impl Default for NormalizerSpec {
 
 impl Model {
     /// # Errors
-    /// `TextError::Load` if the bytes are no such model.
+    /// `TextError::Load` if the bytes are not such a model.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, TextError> {
         if is_tiktoken(bytes) {
             let message =
@@ -204,7 +204,7 @@ fn each_field<'v>(
             }
             _ => return None,
         };
-        // There is no field 0.
+        // Field 0 is invalid.
         each(Some(key >> 3).filter(|number| *number != 0)?, value)?;
     }
     Some(())

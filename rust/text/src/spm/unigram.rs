@@ -1,5 +1,5 @@
-//! [2] SentencePiece's unigram model: the most likely way to cut a text into pieces. Any thread. Linear in
-//! the text, since pieces are short.
+//! [2] SentencePiece's unigram model: finds the most likely segmentation of a text. Any thread.
+//! Linear in the text, since pieces are short.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;

@@ -1,5 +1,6 @@
-//! [7] Reads one JSON object that is a tool call, character by character: the name once its arguments have begun as
-//! an object, then the arguments' JSON text as it comes. Arguments that are no object make no call; null is none.
+//! [7] Reads one JSON object that is a tool call, character by character. Reports the name once its
+//! arguments have begun as an object, then the arguments' JSON text as it arrives. Arguments that
+//! are not an object make no call; null counts as no arguments.
 
 use crate::answer_piece::Pieces;
 
@@ -40,7 +41,7 @@ pub(crate) enum CallStep {
     Begun,
     /// The object is complete.
     Done,
-    /// This is no call.
+    /// This is not a call.
     Broken,
 }
 

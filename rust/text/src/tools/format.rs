@@ -1,4 +1,4 @@
-//! How models spell tool calls; chosen by what the chat template says.
+//! How models write tool calls. The format is detected from the chat template.
 
 use serde_json::Value;
 

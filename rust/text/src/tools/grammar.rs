@@ -1,5 +1,5 @@
-//! [2] Grammars of tool calls: that there is a call, that its function is a declared one, that its
-//! arguments fit the function's schema.
+//! [2] Grammars of tool calls: there is a call, its function is declared, and its arguments match
+//! the function's schema.
 
 use serde_json::{Value, json};
 
@@ -37,7 +37,7 @@ pub struct ToolGrammar {
     tools: Vec<ToolSpec>,
     parallel: bool,
     required: bool,
-    /// Schema of the answer that may stand in place of calls.
+    /// Schema of the answer that is allowed instead of calls.
     answer: Option<Value>,
     opener: Marker,
     args: Marker,

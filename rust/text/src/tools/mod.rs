@@ -1,5 +1,5 @@
-//! [2] [7] Tool calling: how a model's template spells calls, the grammar that forces them, and the
-//! parser that finds them in an answer as it streams.
+//! [2] [7] Tool calling: how a model's template writes calls, the grammar that enforces them, and
+//! the parser that finds them in a streamed answer.
 
 mod call;
 mod format;

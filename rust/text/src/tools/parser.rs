@@ -1,5 +1,5 @@
-//! [7] Finds tool calls in an answer as it streams. Engine thread. Text that turns out not to be a
-//! call is content: nothing that the model wrote is lost, except white space around calls.
+//! [7] Finds tool calls in a streamed answer. Engine thread. Text that turns out not to be a call
+//! becomes content: nothing that the model wrote is lost, except white space around calls.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ pub(crate) struct ToolParser {
     names: Arc<[String]>,
     /// At most one call.
     single: bool,
-    /// Calls or JSON: the first character that is not white space tells.
+    /// Calls or JSON: the first character other than white space decides.
     or_json: bool,
     ids: CallIds,
     opener: MarkerFilter,
@@ -174,7 +174,7 @@ impl ToolParser {
         }
     }
 
-    /// Llama's calls have no marker, or one: the answer's first character tells.
+    /// Llama's calls may have a marker or none: the answer's first character decides.
     fn step_start(&mut self, c: char, out: &mut Pieces) {
         // The grammar lets some through, as between all tokens of JSON.
         if self.or_json && is_space(c) && !self.opener.is_matching() {
@@ -215,7 +215,7 @@ impl ToolParser {
         };
     }
 
-    /// Where text goes on that is no call.
+    /// The state after text that is not a call.
     fn no_call(&self) -> Place {
         if self.or_json && self.num_calls == 0 { Place::Json } else { Place::Content }
     }
@@ -350,7 +350,8 @@ impl ToolParser {
                 self.begin(false);
                 self.step_call(c, false, out);
             }
-            // Between calls it is nothing; behind a mark that turns out to be text it belongs to it.
+            // Between calls it is ignored; after a character that turns out to be text it is part
+            // of the text.
             c if is_space(c) => {
                 if !self.raw.is_empty() {
                     self.raw.push(c);
@@ -430,11 +431,11 @@ impl ToolParser {
         }
     }
 
-    /// What was read since the marker is no call: content. `c` has not been taken yet.
+    /// The text since the marker is not a call and becomes content. `c` has not been taken yet.
     fn give_up(&mut self, c: Option<char>, out: &mut Pieces) {
         let raw = std::mem::take(&mut self.raw);
         out.content(&raw);
-        // What it holds stands in `raw` too.
+        // The text that it holds is in `raw` too.
         self.closer.flush(&mut self.scratch);
         self.scratch.clear();
         self.place = self.no_call();

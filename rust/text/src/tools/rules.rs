@@ -13,16 +13,16 @@ pub struct ToolRules {
     pub names: Arc<[String]>,
     /// Whether one answer may have several calls.
     pub parallel: bool,
-    /// What there may be besides calls.
+    /// What is allowed besides calls.
     pub place: CallPlace,
 }
 
-/// Where calls stand in an answer.
+/// Where an answer may contain calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallPlace {
     /// Anywhere in a text.
     InText,
-    /// A grammar lets nothing else through: a call that is cut before its name is nothing.
+    /// A grammar allows nothing else. A call that is cut before its name is dropped.
     Alone,
     /// A grammar lets calls through, or JSON: what begins as no call has none, whatever its strings
     /// look like.

@@ -1,6 +1,5 @@
-//! Remembers the ids of words. Fixed size, so that hostile text cannot make it grow; a word takes
-//! the place of another one, never more than one cache line is looked at for a word in its first
-//! place.
+//! Caches the ids of words. The size is fixed, so that hostile text cannot make it grow: a new word
+//! replaces an old one. Looking up a word in its first place touches one cache line.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -1,5 +1,6 @@
-//! [2] The fast encoder of byte-level BPE: own splitters, own merger and a cache of words. Any
-//! thread. Ids are those of the tokenizers library; what is not recognised exactly goes to `pipeline`.
+//! [2] The fast encoder of byte-level BPE: its own splitters, merger and word cache. Any thread.
+//! Ids are those of the tokenizers library. Tokenizers that it does not recognise exactly use
+//! `pipeline`.
 
 mod cache;
 mod encoder;

@@ -1,5 +1,5 @@
-//! The splitting patterns of published tokenizers, letter by letter. The first three have functions of
-//! their own in `splitter`; the others run in the linear engine.
+//! The splitting patterns of published tokenizers, verbatim. The first three have hand-written
+//! functions in `splitter`; the others run in the linear engine.
 
 /// GPT-2, and every byte-level pre-tokeniser with `use_regex`.
 pub(crate) const GPT2: &str =

@@ -1,8 +1,8 @@
-//! Cuts text into words as the splitting patterns of known models do. The most common ones need no regex
-//! engine: one look at each character, linear in the text.
+//! Splits text into words as the splitting patterns of known models do. The most common ones need
+//! no regex engine: each character is read once, linear in the text.
 //!
-//! Each function below is one pattern, alternative by alternative; the patterns stand beside them.
-//! Property tests and a test over all characters hold them to the regex library.
+//! Each function below implements one pattern, alternative by alternative; the patterns are quoted
+//! beside them. Property tests and a test over all characters compare them with the regex library.
 
 use super::patterns;
 use super::unicode::{Class, class_at};
@@ -16,7 +16,7 @@ pub(crate) enum Splitter {
     Gpt2,
     /// SmolLM, StarCoder: every digit on its own, GPT-2 between digits.
     Gpt2Digits,
-    /// Llama 3 and cl100k: up to so many digits together. Qwen 2 and 3: one.
+    /// Llama 3 and cl100k, Qwen 2 and 3: they differ in `max_digits`.
     Llama3 {
         /// How many digits are one word.
         max_digits: usize,

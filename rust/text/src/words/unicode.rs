@@ -1,6 +1,6 @@
 //! The character classes of the splitting patterns, as the regex library of the tokenizers crate
-//! (Oniguruma) has them: `\p{L}`, `\p{N}`, `\s` of Unicode 16, as in `crate::pattern`. The standard
-//! library's tables follow a newer Unicode.
+//! (Oniguruma) defines them: `\p{L}`, `\p{N}`, `\s` of Unicode 16, as in `crate::pattern`. The
+//! standard library follows a newer version of Unicode.
 
 use std::sync::LazyLock;
 

@@ -1,5 +1,5 @@
-//! Broken headers are refused by name, the reference reader agrees about good ones, and no bytes make
-//! the reader panic.
+//! Broken headers are refused by name, valid ones are read as the reference implementation reads
+//! them, and no bytes make the reader panic.
 #![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "tests may panic")]
 
 use proptest::prelude::*;

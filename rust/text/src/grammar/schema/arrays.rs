@@ -6,7 +6,7 @@ use super::path::Path;
 use super::rewriter::{Node, Rewriter, is_any, is_never};
 use super::strings::count;
 
-/// Takes a keyword that stands for itself; false if it is none about arrays.
+/// Handles a keyword that is independent of others; returns false if it is not about arrays.
 pub(super) fn keyword<'a>(
     rewriter: &mut Rewriter<'a>,
     node: &mut Node<'a, '_>,
@@ -90,7 +90,7 @@ pub(super) fn combine<'a>(
     Ok(())
 }
 
-/// How many items there can be.
+/// The most items that are possible.
 fn most_items(node: &Node<'_, '_>) -> u64 {
     let most = node.out.get("maxItems").and_then(Value::as_u64).unwrap_or(u64::MAX);
     let prefix = node.out.get("prefixItems").and_then(Value::as_array).map_or(0, Vec::len);

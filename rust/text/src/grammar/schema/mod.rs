@@ -1,4 +1,5 @@
-//! JSON schemas before they are compiled: bounds, keywords, and layout of the JSON that comes out.
+//! Checks and rewrites JSON schemas before they are compiled: bounds, keywords, and the layout of
+//! the resulting JSON.
 
 mod arrays;
 mod numbers;
@@ -51,7 +52,8 @@ pub(crate) fn json_rule(schema: &Value) -> Result<String, String> {
 /// The grammar compares names as they are written. Spelled `"\u0061"`, the property `a` would be one of
 /// the others and escape its schema, so such a grammar has no escapes for letters.
 ///
-/// A map of properties is taken for a schema as well: that may say yes too often, which costs escapes only.
+/// A map of properties is also treated as a schema. The answer may then be yes too often, which
+/// only costs escapes.
 fn has_named_and_other_properties(schema: &Value) -> bool {
     match schema {
         Value::Array(items) => items.iter().any(has_named_and_other_properties),
@@ -91,7 +93,7 @@ pub(crate) fn well_formed(schema: &Value) -> Result<(), String> {
     check_form(schema)
 }
 
-/// Looks at everything that a schema can stand in. Depth has been checked.
+/// Checks every place that can contain a schema. The depth has been checked.
 fn check_form(schema: &Value) -> Result<(), String> {
     let Value::Object(fields) = schema else { return Ok(()) };
     if let Some(given) = fields.get("type") {
@@ -126,7 +128,7 @@ fn check_form(schema: &Value) -> Result<(), String> {
         .try_for_each(check_form)
 }
 
-/// Bounds what everything else recurses over.
+/// Bounds the size and depth, since the other functions recurse.
 fn check_size(value: &Value, depth: usize, num_values: &mut usize) -> Result<(), String> {
     *num_values += 1;
     if depth > MAX_SCHEMA_DEPTH {
@@ -146,7 +148,7 @@ fn check_size(value: &Value, depth: usize, num_values: &mut usize) -> Result<(),
     }
 }
 
-/// What may follow a backslash where `u` may not.
+/// The escapes that are allowed if `\u` is not.
 const ESCAPES_WITHOUT_U: &str = "nrbtf\\\"";
 
 /// One space, or a line feed with an indent of up to 20 spaces (ten levels of two, five of four) or ten tabs.

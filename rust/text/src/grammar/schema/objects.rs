@@ -7,7 +7,7 @@ use super::rewriter::{ANNOTATIONS, Node, Rewriter, is_any, is_never};
 use super::strings::{self, count};
 use crate::grammar::bounds::{MAX_COUNTED_PROPERTIES, MAX_PROPERTIES};
 
-/// Takes a keyword that stands for itself; false if it is none about objects.
+/// Handles a keyword that is independent of others; returns false if it is not about objects.
 pub(super) fn keyword<'a>(
     rewriter: &mut Rewriter<'a>,
     node: &mut Node<'a, '_>,
@@ -67,7 +67,7 @@ pub(super) fn combine<'a>(
     Ok(())
 }
 
-/// `unevaluatedProperties`: what neither this object's keywords nor those beside it have looked at.
+/// `unevaluatedProperties`: properties that no keyword of this object or of adjacent schemas has evaluated.
 fn unevaluated<'a>(rewriter: &mut Rewriter<'a>, node: &mut Node<'a, '_>) -> Result<(), String> {
     let Some(rest) = node.get("unevaluatedProperties") else { return Ok(()) };
     // additionalProperties looks at whatever is left.

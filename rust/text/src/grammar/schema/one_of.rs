@@ -1,4 +1,5 @@
-//! `oneOf`: a grammar knows only "any of"; where the options exclude each other both mean the same.
+//! `oneOf`. A grammar can only express "any of", which is equivalent if the options exclude each
+//! other.
 
 use serde_json::{Map, Value};
 

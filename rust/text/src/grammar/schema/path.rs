@@ -1,4 +1,4 @@
-//! Where in a schema something stands, for errors: `properties.tags.items`.
+//! The position of a keyword in a schema, for errors: `properties.tags.items`.
 
 use std::fmt;
 

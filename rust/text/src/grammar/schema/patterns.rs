@@ -1,4 +1,4 @@
-//! Patterns with look-ahead, as far as others say the same.
+//! Rewrites patterns with look-ahead where an equivalent pattern exists.
 
 /// Patterns that together match what `pattern` does. `^(?=A)B` means A from the beginning and B; some libraries
 /// write a look-ahead of the other kind, and always the same. Anything else stays.
@@ -102,7 +102,7 @@ mod tests {
             plain(r"^(?=.*[)(A-Z])(?=.*\d).{8,}$"),
             [r"^(?:.*[)(A-Z])", r"^(?:.*\d)", "^.{8,}$"]
         );
-        // Alternatives would not all have the condition; elsewhere it stands for a place.
+        // With alternatives the condition would not apply to all; elsewhere it depends on its position.
         for same in [r"^(?=a)b|c", r"(?=a)b", r"a(?=b)", r"^(?!a)b", "^(?=a"] {
             assert_eq!(plain(same), [same]);
         }

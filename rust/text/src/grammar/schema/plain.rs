@@ -1,6 +1,6 @@
-//! Rewrites a schema into keywords that grammars can enforce, without a change of what it allows: what forbids
-//! nothing goes, some keywords have an equal in others, everything else is refused by its path. The table in
-//! docs/JSON_SCHEMA.md lists every keyword.
+//! Rewrites a schema into keywords that grammars can enforce, without changing what it allows.
+//! Keywords that forbid nothing are dropped, some are replaced by equivalent ones, and all others
+//! are refused by path. docs/JSON_SCHEMA.md lists every keyword.
 
 use serde_json::{Map, Value, json};
 
@@ -58,7 +58,7 @@ impl<'a> Rewriter<'a> {
         Ok(node.out.into())
     }
 
-    /// A keyword that stands for itself; those that depend on others are looked at when all are known.
+    /// Handles a keyword that is independent of others; the others are handled when all are known.
     fn keyword(
         &mut self,
         node: &mut Node<'a, '_>,
@@ -202,7 +202,7 @@ impl<'a> Rewriter<'a> {
     }
 }
 
-/// A second reference, or one beside `allOf`, must hold too.
+/// A second reference, or one next to `allOf`, must also match.
 fn put_ref(node: &mut Node<'_, '_>, target: String) {
     if node.out.contains_key("$ref") {
         node.also.push(json!({ "$ref": target }));

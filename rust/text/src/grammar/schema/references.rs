@@ -1,5 +1,5 @@
-//! References of a schema: which place each means, under which name that place stands in what is compiled.
-//! Only places of the same document; nothing is ever fetched.
+//! Resolves the references of a schema and names their targets for the compiled schema. Only
+//! references within the document are followed; nothing is fetched.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,14 +7,14 @@ use serde_json::Value;
 
 use super::path::{Path, shown};
 
-/// The document and the places that were referred to.
+/// The document and the targets of its references.
 pub(super) struct References<'a> {
     root: &'a Value,
     /// Pointers of schemas with a name of their own: `$id`, `$anchor`, `$dynamicAnchor`.
     names: BTreeMap<&'a str, Vec<String>>,
     /// Numbers of the places, by pointer.
     places: BTreeMap<String, usize>,
-    /// Places whose schemas nobody has taken yet.
+    /// Targets whose schemas have not been rewritten yet.
     waiting: VecDeque<(String, &'a Value, String)>,
 }
 
@@ -72,7 +72,7 @@ impl<'a> References<'a> {
         self.root.pointer(&pointer)
     }
 
-    /// Where the resources lie: the document, and what has an `$id` in it.
+    /// The pointers of the resources: the document and schemas with an `$id`.
     fn resources(&self) -> &[String] {
         self.names.get("$id").map(Vec::as_slice).unwrap_or_default()
     }
@@ -119,7 +119,7 @@ impl<'a> References<'a> {
     }
 }
 
-/// Finds all names below `value`, which lies at `pointer`. Depth has been bounded.
+/// Finds all names in `value`, which is at `pointer`. The depth has been bounded.
 fn collect<'a>(value: &'a Value, pointer: &str, names: &mut BTreeMap<&'a str, Vec<String>>) {
     match value {
         Value::Array(items) => {
@@ -146,7 +146,7 @@ fn collect<'a>(value: &'a Value, pointer: &str, names: &mut BTreeMap<&'a str, Ve
     }
 }
 
-/// A fragment without percent signs; what is no text then stays as it is, and leads to nothing.
+/// Percent-decodes a fragment. One that is not UTF-8 is unchanged and has no target.
 fn decoded(fragment: &str) -> String {
     let mut bytes = Vec::with_capacity(fragment.len());
     let mut rest = fragment.as_bytes();

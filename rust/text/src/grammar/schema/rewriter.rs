@@ -1,4 +1,4 @@
-//! What is known while one schema is rewritten, shared by the files of its keywords.
+//! The state while a schema is rewritten, shared by the files of its keywords.
 
 use serde_json::{Map, Value};
 
@@ -10,14 +10,14 @@ pub(super) struct Rewriter<'a> {
     pub(super) references: References<'a>,
 }
 
-/// One object of a schema on its way.
+/// One object of a schema while it is rewritten.
 pub(super) struct Node<'a, 'p> {
     /// As given.
     pub(super) given: &'a Map<String, Value>,
     pub(super) path: &'p Path<'p>,
-    /// As rewritten so far.
+    /// The result so far.
     pub(super) out: Map<String, Value>,
-    /// Schemas that must hold too.
+    /// Schemas that must match too.
     pub(super) also: Vec<Value>,
     /// Nothing can match it.
     pub(super) is_never: bool,

@@ -1,4 +1,4 @@
-//! Keywords about strings, and counts of any kind.
+//! Keywords about strings, and counts for all types.
 
 use serde_json::{Value, json};
 
