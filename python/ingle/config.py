@@ -72,6 +72,14 @@ class Settings:
             "type of weights; auto lets the device choose; on a GPU also bfloat16, float16, half",
         ),
     )
+    quantization: Literal["fp8"] | None = field(
+        default=None,
+        metadata=about(
+            "engine",
+            "fp8: keep the linear layers of an unquantised model in 8 bits, with a scale per "
+            "output channel; default: weights as the model has them",
+        ),
+    )
     max_model_len: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = field(
         default=None,
         metadata=about(

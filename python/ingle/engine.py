@@ -51,6 +51,7 @@ class Engine:
         device: str = "auto",
         sim_speed: str | None = None,
         dtype: str = "auto",
+        quantization: Literal["fp8"] | None = None,
         max_model_len: int | None = None,
         max_num_seqs: int | None = None,
         max_num_batched_tokens: int | None = None,
@@ -81,6 +82,8 @@ class Engine:
             sim_speed: speed-up of the sim device: a number, or inf for no delay.
             dtype: type of weights; auto lets the device choose; on a GPU also bfloat16, float16,
                 half.
+            quantization: fp8: keep the linear layers of an unquantised model in 8 bits, with a
+                scale per output channel; default: weights as the model has them. "fp8".
             max_model_len: maximum length of prompt plus answer, in tokens; default: the model's own
                 limit. A whole number from 1 to 2147483647.
             max_num_seqs: maximum number of requests in one step; default: 256, on a CPU 32. A whole

@@ -1,8 +1,10 @@
-//! The CPU executor: weights exactly as stored; activations, KV and accumulation in f32.
+//! The CPU executor: weights exactly as stored, or as `--quantization` makes them; activations, KV
+//! and accumulation in f32.
 //!
 //! Three guarantees hold in every file. A row gets the same bits whatever else is in the batch,
 //! however its prompt is chunked and wherever its blocks are. The weights in memory are the numbers
-//! of the checkpoint. An idle executor uses no CPU.
+//! of the checkpoint, or those that `ingle_model::quantise_rows` makes of them. An idle executor
+//! uses no CPU.
 //!
 //! Unsafe code: intrinsics (`gemm/avx512.rs`, `gemm/avx2.rs`), calls of functions compiled for a
 //! path (`vector_path.rs`), memory whose disjoint parts are shared by workers (`rows.rs`), the

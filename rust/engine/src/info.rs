@@ -1,7 +1,7 @@
 //! What an engine reports about itself after start. Caller's thread.
 
 use ingle_core::{ExecutorShape, SAMPLING_FIELDS, SamplingParams};
-use ingle_model::Checkpoint;
+use ingle_model::{Checkpoint, WeightType};
 use serde_json::json;
 
 use crate::served::Served;
@@ -36,7 +36,7 @@ pub(crate) fn info(
         "path": checkpoint.path.display().to_string(),
         "device": start_up.device,
         "architecture": spec.architecture,
-        "weight_type": format!("{:?}", spec.weight_type).to_lowercase(),
+        "weight_type": weight_type(checkpoint),
         "num_layers": spec.layers.len(),
         "hidden_size": spec.hidden_size,
         "max_model_len": served.max_model_len,
@@ -70,6 +70,16 @@ pub(crate) fn info(
     })
     .to_string()
     .into_bytes()
+}
+
+/// What the weights are, and what they were in the file.
+fn weight_type(checkpoint: &Checkpoint) -> String {
+    let stored = match checkpoint.spec.weight_type {
+        WeightType::F8E4M3 => "fp8".to_owned(),
+        other => format!("{other:?}").to_lowercase(),
+    };
+    let is_quantised = checkpoint.plan.tensors.values().any(|view| view.quantise);
+    if is_quantised { format!("fp8 from {stored}") } else { stored }
 }
 
 /// `bos_token`, `eos_token` and so on, as templates see them.

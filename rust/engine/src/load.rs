@@ -9,7 +9,7 @@ use std::time::Instant;
 use ingle_core::{
     CompletionSink, Executor, Limits, SAMPLING_FIELDS, SamplingParams, Scheduler, SchedulerConfig,
 };
-use ingle_model::{Checkpoint, GenerationDefaults};
+use ingle_model::{Checkpoint, GenerationDefaults, TensorView};
 use ingle_text::{BadWordsFactory, GrammarFactory};
 use serde_json::{Map, Value};
 
@@ -60,8 +60,9 @@ pub(crate) fn load_with(
             )));
         }
     };
-    let checkpoint =
+    let mut checkpoint =
         ingle_model::open(&options.model).map_err(|error| EngineError::Model(error.to_string()))?;
+    quantise(&mut checkpoint, options.quantization.as_deref())?;
     let defaults = if defaults_from_model {
         sampling_defaults(&checkpoint.generation, &options.sampling_defaults)?
     } else {
@@ -105,10 +106,29 @@ pub(crate) fn load_with(
     Ok(Loaded { shared, scheduler, executor: built.executor, info, sizes: built.sizes })
 }
 
+/// Marks the matrices that executors make fp8 while they load.
+fn quantise(checkpoint: &mut Checkpoint, method: Option<&str>) -> Result<(), EngineError> {
+    match method {
+        None => Ok(()),
+        Some("fp8") => {
+            let quantised = checkpoint.plan.quantise_fp8();
+            if !quantised.map_err(|error| EngineError::Model(error.to_string()))? {
+                let note = "quantization: the checkpoint's weights are fp8 already";
+                checkpoint.notes.push(note.to_owned());
+            }
+            Ok(())
+        }
+        Some(other) => {
+            Err(EngineError::Model(format!("quantization: must be fp8 or absent, not {other:?}")))
+        }
+    }
+}
+
 /// Context tokens whose keys and values are as many bytes as the weights.
 fn weight_tokens(checkpoint: &Checkpoint, built: &Built) -> u32 {
     let estimate = || {
-        let weight_bytes: u64 = checkpoint.plan.tensors.values().map(|t| t.byte_len).sum();
+        let weight_bytes: u64 =
+            checkpoint.plan.tensors.values().map(TensorView::loaded_bytes).sum();
         let num_tokens = u64::from(built.sizes.num_blocks) * u64::from(built.sizes.block_size);
         let tokens = weight_bytes.saturating_mul(num_tokens) / built.sizes.kv_cache_bytes.max(1);
         u32::try_from(tokens).unwrap_or(u32::MAX)

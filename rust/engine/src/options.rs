@@ -24,6 +24,9 @@ pub struct EngineOptions {
     /// `auto`: as the device keeps weights best.
     #[serde(default = "auto")]
     pub dtype: String,
+    /// `fp8`: linear layers of an unquantised checkpoint become fp8 at load.
+    #[serde(default)]
+    pub quantization: Option<String>,
     /// Longest prompt plus answer, in tokens.
     #[serde(default)]
     pub max_model_len: Option<u32>,

@@ -1,8 +1,10 @@
 //! The arithmetic of 8-bit floats (e4m3, without infinities), the same bits for every device: what an
 //! element means, and how rows of wider numbers become elements with a scale.
 //!
-//! Loops have no branches and work on chunks of a fixed size, so that the compiler makes vector
-//! instructions of them: this runs over all weights of a model at load.
+//! Loops have no branches, so that the compiler makes vector instructions of them: this runs over all
+//! weights of a model at load.
+
+use half::f16;
 
 use crate::WeightType;
 
@@ -58,12 +60,16 @@ pub fn quantise_rows(
     );
     match weight_type {
         WeightType::F32 => {
-            each_row(stored.as_chunks().0, cols, elements, scales, f32::from_le_bytes)
+            each_row(stored.as_chunks().0, cols, elements, scales, largest_32, f32::from_le_bytes)
         }
-        WeightType::Bf16 => each_row(stored.as_chunks().0, cols, elements, scales, |bytes| {
-            f32::from_bits(u32::from(u16::from_le_bytes(bytes)) << 16)
-        }),
-        WeightType::F16 => each_row(stored.as_chunks().0, cols, elements, scales, half_to_f32),
+        WeightType::Bf16 => {
+            let largest = |row: &[[u8; 2]]| bf16_to_f32(largest_16(row));
+            each_row(stored.as_chunks().0, cols, elements, scales, largest, bf16_to_f32)
+        }
+        WeightType::F16 => {
+            let largest = |row: &[[u8; 2]]| half_to_f32(largest_16(row));
+            each_row(stored.as_chunks().0, cols, elements, scales, largest, finite_half_to_f32)
+        }
         other => panic!("{other:?} is not quantised"),
     }
 }
@@ -74,66 +80,44 @@ fn each_row<const BYTES: usize>(
     cols: usize,
     elements: &mut [u8],
     scales: &mut [f32],
+    largest: impl Fn(&[[u8; BYTES]]) -> f32,
     number: impl Fn([u8; BYTES]) -> f32,
 ) -> Result<(), NotFinite> {
-    for (row, scale) in scales.iter_mut().enumerate() {
+    for (row, to_scale) in scales.iter_mut().enumerate() {
         let stored = &stored[row * cols..][..cols];
-        let most = largest(stored, &number);
+        let most = largest(stored);
         if !most.is_finite() {
             return Err(NotFinite { row });
         }
         let quotient = most / MAX;
-        *scale = if quotient == 0.0 { 1.0 } else { quotient };
-        quantise(stored, *scale, &number, &mut elements[row * cols..][..cols]);
+        let scale = if quotient == 0.0 { 1.0 } else { quotient };
+        for (element, bytes) in elements[row * cols..][..cols].iter_mut().zip(stored) {
+            *element = e4m3_from_f32(number(*bytes) / scale);
+        }
+        *to_scale = scale;
     }
     Ok(())
 }
 
-/// The largest magnitude; not finite if an element is not.
-#[inline(always)]
-fn largest<const BYTES: usize>(
-    stored: &[[u8; BYTES]],
-    number: &impl Fn([u8; BYTES]) -> f32,
-) -> f32 {
-    // Without the sign, the order of floats is that of their bits, and what is not a number is above
-    // infinity.
-    let mut most = [0_u32; LANES];
-    let (chunks, rest) = stored.as_chunks::<LANES>();
-    for chunk in chunks {
-        for (most, bytes) in most.iter_mut().zip(chunk) {
-            *most = (number(*bytes).to_bits() & SIZE).max(*most);
-        }
-    }
-    for (most, bytes) in most.iter_mut().zip(rest) {
-        *most = (number(*bytes).to_bits() & SIZE).max(*most);
-    }
-    f32::from_bits(most.into_iter().fold(0, u32::max))
+/// The largest magnitude; not finite if an element is not. Without the sign, the order of floats is that
+/// of their bits, and what is not a number is above infinity.
+fn largest_32(row: &[[u8; 4]]) -> f32 {
+    let size = |bytes: &[u8; 4]| u32::from_le_bytes(*bytes) & SIZE;
+    f32::from_bits(row.iter().fold(0, |most, bytes| most.max(size(bytes))))
 }
 
-#[inline(always)]
-fn quantise<const BYTES: usize>(
-    stored: &[[u8; BYTES]],
-    scale: f32,
-    number: &impl Fn([u8; BYTES]) -> f32,
-    elements: &mut [u8],
-) {
-    let (chunks, rest) = stored.as_chunks::<LANES>();
-    let (out, out_rest) = elements.as_chunks_mut::<LANES>();
-    for (chunk, out) in chunks.iter().zip(out) {
-        for (element, bytes) in out.iter_mut().zip(chunk) {
-            *element = e4m3_from_f32(number(*bytes) / scale);
-        }
-    }
-    for (element, bytes) in out_rest.iter_mut().zip(rest) {
-        *element = e4m3_from_f32(number(*bytes) / scale);
-    }
+/// As `largest_32` for the two types of 16 bits. Signed, since every processor has that maximum.
+fn largest_16(row: &[[u8; 2]]) -> [u8; 2] {
+    let size = |bytes: &[u8; 2]| i16::from_le_bytes(*bytes) & 0x7fff;
+    row.iter().fold(0, |most: i16, bytes| most.max(size(bytes))).to_le_bytes()
 }
 
 /// The nearest element, ties to even, at most 448 in size. `value` is a number.
 #[inline(always)]
 fn e4m3_from_f32(value: f32) -> u8 {
     let bits = value.to_bits();
-    let size = f32::from_bits(bits & SIZE).min(MAX);
+    let size = f32::from_bits(bits & SIZE);
+    let size = if size < MAX { size } else { MAX };
     // Adding 2^14 rounds to multiples of 2^-9, the step of the smallest elements, as f32 rounds.
     let small = (size + SMALL_STEP).to_bits() & 0xff;
     // Half of what the 20 lower bits can hold, less one where the bit above is even.
@@ -144,14 +128,20 @@ fn e4m3_from_f32(value: f32) -> u8 {
     (element | bits >> 24 & 0x80) as u8
 }
 
-/// As `f16::to_f32` of finite numbers, without its branches; infinities stay so.
-#[inline(always)]
+fn bf16_to_f32(bytes: [u8; 2]) -> f32 {
+    f32::from_bits(u32::from(u16::from_le_bytes(bytes)) << 16)
+}
+
 fn half_to_f32(bytes: [u8; 2]) -> f32 {
+    f16::from_le_bytes(bytes).to_f32()
+}
+
+/// Without branches: the exponent moves by 112 with a product, which also makes subnormal halves normal.
+#[inline(always)]
+fn finite_half_to_f32(bytes: [u8; 2]) -> f32 {
     let bits = u32::from(u16::from_le_bytes(bytes));
-    // The exponent moves by 112 with a product, which also makes subnormal halves normal.
-    let scaled = f32::from_bits((bits & 0x7fff) << 13) * f32::from_bits(EXPONENT_112);
-    let special = if bits & 0x7c00 == 0x7c00 { INFINITY } else { 0 };
-    f32::from_bits(scaled.to_bits() | (bits & 0x8000) << 16 | special)
+    let size = f32::from_bits((bits & 0x7fff) << 13) * f32::from_bits(EXPONENT_112);
+    f32::from_bits(size.to_bits() | (bits & 0x8000) << 16)
 }
 
 /// The largest e4m3 number.
@@ -165,14 +155,13 @@ const BIAS_DIFFERENCE: u32 = 127 - 7;
 /// 2^120 and 2^112, as bits.
 const EXPONENT_120: u32 = (120 + 127) << 23;
 const EXPONENT_112: u32 = (112 + 127) << 23;
-const INFINITY: u32 = 0x7f80_0000;
 /// All bits but the sign.
 const SIZE: u32 = 0x7fff_ffff;
 const LANES: usize = 32;
 
 #[cfg(test)]
 mod tests {
-    use half::{bf16, f16};
+    use half::bf16;
 
     use super::*;
 
@@ -270,9 +259,21 @@ mod tests {
             let result = quantise_rows(WeightType::F32, &stored, 2, &mut elements, &mut scales);
             assert_eq!(result, Err(NotFinite { row: 1 }));
         }
+        for odd in [f16::NAN, f16::INFINITY, f16::NEG_INFINITY] {
+            let stored = [f16::ONE, odd].map(f16::to_le_bytes).concat();
+            let result = quantise_rows(WeightType::F16, &stored, 2, &mut [0; 2], &mut [0.0]);
+            assert_eq!(result, Err(NotFinite { row: 0 }));
+        }
+    }
+
+    #[test]
+    fn test_every_finite_half_widens_exactly() {
         for half in 0..=u16::MAX {
-            let (ours, want) = (half_to_f32(half.to_le_bytes()), f16::from_bits(half).to_f32());
-            assert!(ours == want || (ours.is_nan() && want.is_nan()), "{half:#x}");
+            let want = f16::from_bits(half).to_f32();
+            if want.is_finite() {
+                let ours = finite_half_to_f32(half.to_le_bytes());
+                assert_eq!(ours.to_bits(), want.to_bits(), "{half:#x}");
+            }
         }
     }
 

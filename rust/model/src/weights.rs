@@ -143,6 +143,17 @@ pub struct TensorView {
     pub quantise: bool,
 }
 
+impl TensorView {
+    /// Bytes of elements and scales in memory: as stored, or as fp8 if `quantise` says so.
+    #[must_use]
+    pub fn loaded_bytes(&self) -> u64 {
+        if self.quantise {
+            return u64::from(self.rows) * (u64::from(self.cols) + 4);
+        }
+        self.byte_len + self.scale.as_ref().map_or(0, |scale| scale.byte_len)
+    }
+}
+
 /// Where the scales of a matrix lie: `rows * cols` numbers, row-major, contiguous at `offset` of file
 /// `file`, each for a block of the matrix:
 /// `value(r, c) = element(r, c) * scale[r / block_rows][c / block_cols]`, in f32.

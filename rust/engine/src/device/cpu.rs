@@ -2,7 +2,7 @@
 
 use ingle_core::CompletionSink;
 use ingle_cpu::{CpuConfig, CpuExecutor, kv_bytes_per_block};
-use ingle_model::Checkpoint;
+use ingle_model::{Checkpoint, TensorView};
 
 use crate::device::built::Built;
 use crate::device::foreign::refuse_gpu_options;
@@ -22,7 +22,7 @@ pub(super) fn build(
     sink: CompletionSink,
 ) -> Result<Built, EngineError> {
     let spec = &checkpoint.spec;
-    let weight_bytes = checkpoint.plan.tensors.values().map(|tensor| tensor.byte_len).sum::<u64>();
+    let weight_bytes = checkpoint.plan.tensors.values().map(TensorView::loaded_bytes).sum::<u64>();
     refuse_gpu_options(options, "cpu")?;
     let dtype = options.dtype.as_str();
     if dtype != "auto" {

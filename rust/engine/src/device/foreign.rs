@@ -18,6 +18,7 @@ pub(super) fn refuse_foreign_options(
         ("sim_speed", "sim", options.sim_speed.is_some() && !is_sim),
         ("cpu_threads", "cpu", options.cpu_threads != 0 && !may_be_cpu),
         ("dtype", "cpu or cuda", options.dtype != "auto" && is_sim),
+        ("quantization", "cpu or cuda", options.quantization.is_some() && is_sim),
     ];
     match foreign.into_iter().find(|&(_, _, is_foreign)| is_foreign) {
         Some((name, owner, _)) => Err(EngineError::Model(format!(
@@ -58,6 +59,7 @@ mod tests {
             (Device::Cpu, json!({ "sim_speed": 2 }), "sim_speed"),
             (Device::Sim(None), json!({ "cpu_threads": 2 }), "cpu_threads"),
             (Device::Sim(None), json!({ "dtype": "bfloat16" }), "dtype"),
+            (Device::Sim(None), json!({ "quantization": "fp8" }), "quantization"),
             (Device::Cuda(0), json!({ "sim_speed": "inf" }), "sim_speed"),
         ] {
             let mut options = json!({ "model": "m", "device": "x" });

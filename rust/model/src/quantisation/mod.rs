@@ -1,5 +1,5 @@
 //! Checkpoints with fp8 weights: what their config says of the scales (config.rs), and which scale belongs
-//! to which rows of a matrix (scheme.rs).
+//! to which rows of a matrix (scheme.rs). mark.rs is for checkpoints without: `--quantization fp8`.
 //!
 //! Which matrices are fp8 is seen from their type in the file. So lists of modules that are not quantised
 //! need no reading, and scales of activations and of the KV cache have no effect: activations and the cache
@@ -7,6 +7,7 @@
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 mod config;
+mod mark;
 mod scheme;
 
 pub(crate) use config::read;
