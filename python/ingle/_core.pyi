@@ -19,8 +19,14 @@ __all__ = [
     "check_body",
     "check_ids",
     "doctor",
+    "harden_confine",
+    "harden_finish",
+    "harden_keeper",
+    "harden_shed",
+    "kept_variables",
     "render_template",
     "sampling_fields",
+    "security_check",
 ]
 
 @final
@@ -119,7 +125,10 @@ def harden_shed(start: bytes) -> bytes:
     """
 
 def harden_confine(start: bytes) -> bytes:
-    """Confines what can be opened, drops capabilities, adds the base filter. As `harden_shed`."""
+    """Confines what can be opened, drops capabilities, adds the base filter. As `harden_shed`.
+
+    With `by_namespace` in `start`, files are confined as on a kernel without Landlock.
+    """
 
 def harden_keeper(start: bytes) -> bytes:
     """The same for the keeper: only `read` and `write` can be opened, and a filter of its own."""
@@ -133,6 +142,13 @@ def harden_finish(readiness: bytes) -> bytes:
 
 def kept_variables() -> list[str]:
     """Patterns of the environment variables that a locked worker keeps; `*` ends a prefix."""
+
+def security_check(scratch: str) -> bytes:
+    """JSON: what every probe of the lock-down found, tried in child processes.
+
+    `scratch` is an empty folder. Blocks for about a second; the process must have one thread.
+    Raises HardeningError.
+    """
 
 def check_body(json: bytes) -> None:
     """Refuses JSON that is broken, has a key twice, or holds too many values to read at once.

@@ -1,4 +1,4 @@
-"""The `ingle` command: serve, generate, chat, bench, doctor. Main thread.
+"""The `ingle` command: serve, generate, chat, bench, doctor, security. Main thread.
 
 Exit codes are in exit_codes.py.
 Output for people goes to standard output, logs go to standard error.
@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ingle import _core
+from ingle import _core, security
 from ingle.config import Settings, add_flags, flag_name, load, places, respelled, spellings
 from ingle.doctor import doctor_lines
 from ingle.engine import Engine
@@ -97,7 +97,24 @@ def parser() -> argparse.ArgumentParser:
         "doctor", "show what this machine can run, what is missing and what that costs", run_doctor
     )
     doctor.add_argument("--json", action="store_true", help="print JSON")
+    add_security(commands)
     return top
+
+
+def add_security(commands: Any) -> None:
+    """`ingle security check` and `ingle security trace MODEL`."""
+    text = "prove or trace the lock-down of `ingle serve`"
+    security = commands.add_parser("security", help=text, description=text, allow_abbrev=False)
+    actions = security.add_subparsers(required=True, metavar="ACTION")
+    text = "try what the lock-down must refuse, each also without its rule; exit code 1 on surprise"
+    check = actions.add_parser("check", help=text, description=text, allow_abbrev=False)
+    check.add_argument("--json", action="store_true", help="print JSON")
+    check.set_defaults(run=run_security_check)
+    text = "serve, let through what the tight filter would refuse, and print it (not locked down)"
+    trace = actions.add_parser("trace", help=text, description=text, allow_abbrev=False)
+    trace.add_argument("model", metavar="MODEL", nargs="?", default=None, help="as for serve")
+    add_flags(trace, ("engine", "server"))
+    trace.set_defaults(run=run_security_trace)
 
 
 def add_sampling_flags(sub: argparse.ArgumentParser) -> None:
@@ -190,6 +207,20 @@ def run_serve(options: argparse.Namespace) -> int:
     from ingle.server.lifecycle import serve
 
     return serve(load(vars(options)), lambda text: print(text, flush=True))
+
+
+def run_security_check(options: argparse.Namespace) -> int:
+    """`ingle security check`: exit code 1 if a probe gave a surprise."""
+    report = security.check()
+    print(json.dumps(report, indent=2) if options.json else "\n".join(security.check_lines(report)))
+    return ExitCode.OK if report["ok"] else ExitCode.FAILED
+
+
+def run_security_trace(options: argparse.Namespace) -> int:
+    """`ingle security trace MODEL`: serves, and prints what serve.toml lacks."""
+    from ingle.server.lifecycle import serve
+
+    return serve(load(vars(options)), lambda text: print(text, flush=True), trace=True)
 
 
 def run_generate(options: argparse.Namespace) -> int:

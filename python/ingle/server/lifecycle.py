@@ -42,13 +42,13 @@ from ingle.server.turns import in_thread, start_threads
 log = logging.getLogger("ingle.server")
 
 
-def serve(settings: Settings, say: Callable[[str], None]) -> ExitCode:
-    """Serves until it is stopped; `say` prints text for people.
+def serve(settings: Settings, say: Callable[[str], None], *, trace: bool = False) -> ExitCode:
+    """Serves until it is stopped; `say` prints text for people. `trace`: see `Lockdown`.
 
     Blocking. Errors: ConfigError or ModelError before it listens; OSError if it cannot listen.
     """
     raise_file_limit()
-    guard = Guard(settings)
+    guard = Guard(settings, trace)
     listener = guard.listener
     keys = guard.keys
     try:

@@ -17,6 +17,7 @@ use serde::Deserialize;
 use crate::bpf::compile;
 use crate::error::HardeningError;
 use crate::landlock::Places;
+use crate::omitted::Omitted;
 use crate::policies::{BASE, KEEPER};
 use crate::policy::Policy;
 use crate::report::Report;
@@ -37,6 +38,8 @@ pub struct Start {
     pub write: Vec<PathBuf>,
     /// Whether a GPU may be used.
     pub has_cuda: bool,
+    /// Confine files as on a kernel without Landlock, wherever this is.
+    pub by_namespace: bool,
 }
 
 /// Closes descriptors, sets limits, gives up user, capabilities and privileges, and becomes unreadable to
@@ -46,12 +49,23 @@ pub struct Start {
 /// `HardeningError::State` if the process has more than one thread; `System` for a step that every kernel
 /// offers and this one refused.
 pub fn shed(start: &Start) -> Result<Report, HardeningError> {
+    shed_except(start, &Omitted::Nothing)
+}
+
+/// `shed` without one layer: a negative control of `security check`.
+pub(crate) fn shed_except(start: &Start, omitted: &Omitted) -> Result<Report, HardeningError> {
     expect_one_thread()?;
     let mut report = Report::default();
-    umask(Mode::RWXG | Mode::RWXO);
-    close_all_but(&start.keep)?;
-    report.on("descriptors", "only the server's own are open");
-    set_limits()?;
+    if !omitted.is_layer("umask") {
+        umask(Mode::RWXG | Mode::RWXO);
+    }
+    if !omitted.is_layer("descriptors") {
+        close_all_but(&start.keep)?;
+        report.on("descriptors", "only the server's own are open");
+    }
+    if !omitted.is_layer("limits") {
+        set_limits()?;
+    }
     // Needs a capability, so it comes first. Without the capability there is nothing to take away.
     for capability in 0..NUM_CAPABILITIES {
         if sys::drop_bounding(capability).is_err() {
@@ -78,10 +92,15 @@ pub fn shed(start: &Start) -> Result<Report, HardeningError> {
 /// # Errors
 /// As `shed`.
 pub fn confine(start: &Start) -> Result<Report, HardeningError> {
+    confine_except(start, &Omitted::Nothing)
+}
+
+/// `confine` without one layer or rule.
+pub(crate) fn confine_except(start: &Start, omitted: &Omitted) -> Result<Report, HardeningError> {
     let mut places = Surroundings::read()?.places(start.has_cuda);
     places.read.extend(start.read.iter().cloned());
     places.write.extend(start.write.iter().cloned());
-    confine_to(&places)
+    confine_to(&places, start.by_namespace, omitted)
 }
 
 /// The same for the process that reads the key file and removes the Unix socket while the worker can open
@@ -91,22 +110,32 @@ pub fn confine(start: &Start) -> Result<Report, HardeningError> {
 /// As `shed`.
 pub fn confine_keeper(start: &Start) -> Result<Report, HardeningError> {
     let places = Places { read: start.read.clone(), write: start.write.clone() };
-    let mut report = confine_to(&places)?;
+    let mut report = confine_to(&places, start.by_namespace, &Omitted::Nothing)?;
     put_on("filter", &KEEPER.policy()?, &mut report)?;
     Ok(report)
 }
 
-fn confine_to(places: &Places) -> Result<Report, HardeningError> {
+fn confine_to(
+    places: &Places,
+    by_namespace: bool,
+    omitted: &Omitted,
+) -> Result<Report, HardeningError> {
     expect_one_thread()?;
     let mut report = Report::default();
-    confine_files(places, &mut report)?;
+    if !omitted.is_layer("files") {
+        confine_files(places, by_namespace, &mut report)?;
+    }
     set_capabilities(None, NO_CAPABILITIES).map_err(HardeningError::at("capabilities"))?;
     report.on("capabilities", "none");
     // Not before: the files below /proc/self that a namespace needs would be root's.
-    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
-        .map_err(HardeningError::at("not dumpable"))?;
-    report.on("memory", "no core dump, unreadable to other processes");
-    put_on("base_filter", &BASE.policy()?, &mut report)?;
+    if !omitted.is_layer("memory") {
+        rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+            .map_err(HardeningError::at("not dumpable"))?;
+        report.on("memory", "no core dump, unreadable to other processes");
+    }
+    if !omitted.is_layer("filters") {
+        put_on("base_filter", &omitted.from(BASE.policy()?), &mut report)?;
+    }
     Ok(report)
 }
 
@@ -131,8 +160,13 @@ pub(crate) fn put_on(
     }
 }
 
-fn confine_files(places: &Places, report: &mut Report) -> Result<(), HardeningError> {
+fn confine_files(
+    places: &Places,
+    by_namespace: bool,
+    report: &mut Report,
+) -> Result<(), HardeningError> {
     let reason = match sys::landlock_version() {
+        Ok(_) if by_namespace => "Landlock is not used".to_owned(),
         Ok(version) => {
             landlock::confine(version, places)?;
             report.on("files", format!("Landlock {version}"));
@@ -149,7 +183,7 @@ fn confine_files(places: &Places, report: &mut Report) -> Result<(), HardeningEr
 }
 
 /// User ids and groups of one thread only would leave others as they are; so would Landlock.
-fn expect_one_thread() -> Result<(), HardeningError> {
+pub(crate) fn expect_one_thread() -> Result<(), HardeningError> {
     let threads = fs::read_dir("/proc/self/task").map_err(HardeningError::at("/proc/self/task"))?;
     let count = threads.count();
     if count == 1 {

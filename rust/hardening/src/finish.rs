@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use crate::begin::put_on;
 use crate::error::HardeningError;
+use crate::omitted::Omitted;
 use crate::policies::{CUDA, CUDA_UNKNOWN, SERVE};
 use crate::policy::Policy;
 use crate::proof::Proof;
@@ -32,25 +33,43 @@ pub fn finish(readiness: &Readiness) -> Result<Report, HardeningError> {
     let policy = policy_for(readiness.cuda_driver, &mut report)?;
     limit_files(&mut report)?;
     let proof = Proof::prepare(readiness.cuda_driver.is_some(), &mut report)?;
-    let code_is_final = sys::refuse_new_code();
-    report.on(
-        "code",
-        match &code_is_final {
-            Ok(()) => "no memory becomes executable (filter and PR_SET_MDWE)".to_owned(),
-            Err(error) => format!("no memory becomes executable (filter; PR_SET_MDWE: {error})"),
-        },
-    );
+    refuse_code(&mut report);
     if readiness.trace {
         trace::start(policy)?;
         report.missing("filter", "traced only: what it would refuse is let through");
-        return Ok(report);
-    }
-    if put_on("filter", &policy, &mut report)? {
+    } else if put_on("filter", &policy, &mut report)? {
         proof.check(&mut report)?;
     } else {
         report.missing("proof", "there is no filter to prove");
     }
     Ok(report)
+}
+
+/// `finish` without one layer or rule, and without the proof, which would notice.
+pub(crate) fn finish_except(
+    readiness: &Readiness,
+    omitted: &Omitted,
+) -> Result<Report, HardeningError> {
+    let mut report = Report::default();
+    let policy = omitted.from(policy_for(readiness.cuda_driver, &mut report)?);
+    if !omitted.is_layer("file_size") {
+        limit_files(&mut report)?;
+    }
+    if !omitted.is_layer("code") {
+        refuse_code(&mut report);
+    }
+    if !omitted.is_layer("filters") {
+        put_on("filter", &policy, &mut report)?;
+    }
+    Ok(report)
+}
+
+fn refuse_code(report: &mut Report) {
+    let what = match sys::refuse_new_code() {
+        Ok(()) => "no memory becomes executable (filter and PR_SET_MDWE)".to_owned(),
+        Err(error) => format!("no memory becomes executable (filter; PR_SET_MDWE: {error})"),
+    };
+    report.on("code", what);
 }
 
 fn policy_for(cuda_driver: Option<u32>, report: &mut Report) -> Result<Policy, HardeningError> {

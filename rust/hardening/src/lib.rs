@@ -6,10 +6,12 @@
 
 mod begin;
 mod bpf;
+mod check;
 mod error;
 mod finish;
 mod landlock;
 mod namespace;
+mod omitted;
 mod policies;
 mod policy;
 mod proof;
@@ -20,6 +22,7 @@ mod syscalls;
 mod trace;
 
 pub use begin::{Start, confine, confine_keeper, shed};
+pub use check::{Checked, Probed, Verdict, security_check};
 pub use error::HardeningError;
 pub use finish::{Readiness, finish};
 pub use report::{Layer, Report};

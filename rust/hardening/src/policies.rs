@@ -32,6 +32,8 @@ pub(crate) const BASE: PolicyFile = file!("base.toml");
 pub(crate) const SERVE: PolicyFile = file!("serve.toml");
 /// The process that reads the key file and removes the Unix socket.
 pub(crate) const KEEPER: PolicyFile = file!("keeper.toml");
+/// What `security check` tries.
+pub(crate) const PROBES: PolicyFile = file!("probes.toml");
 /// What a GPU needs beyond `SERVE`, by the driver's major version.
 pub(crate) const CUDA: &[(u32, PolicyFile)] = &[(580, file!("cuda-580.toml"))];
 /// The same for a driver whose calls nobody has listed.

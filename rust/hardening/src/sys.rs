@@ -296,6 +296,136 @@ pub(crate) fn map_code() -> io::Result<()> {
     result(c_long::from(unsafe { libc::munmap(page, PAGE) })).map(|_| ())
 }
 
+/// Shows that this is a forked child: it has a copy of everything, shares nothing and ends soon.
+#[derive(Debug)]
+pub(crate) struct Child(());
+
+/// How a child ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// With this exit code.
+    Exited(u8),
+    /// By this signal.
+    Killed(i32),
+}
+
+/// Runs `work` in a child process and waits for it; what it returns is the exit code.
+///
+/// The process must have one thread: the child has a copy of the calling one alone, and would wait for ever
+/// for a lock that another held.
+///
+/// # Errors
+/// The kernel's, if it gives no process.
+pub(crate) fn in_child(work: impl FnOnce(&Child) -> u8) -> io::Result<Ended> {
+    // SAFETY: the caller has one thread, so the child's copy of memory is whole and no lock is held by a
+    // thread that the child lacks.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let code = work(&Child(()));
+        // SAFETY: _exit(2) ends the child without running what belongs to the parent (buffers, handlers).
+        unsafe { libc::_exit(c_int::from(code)) };
+    }
+    result(c_long::from(pid))?;
+    loop {
+        let mut status = 0;
+        // SAFETY: waitpid(2) writes one int to `status`, which outlives the call.
+        let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
+        match result(c_long::from(waited)) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+            Ok(_) if libc::WIFSIGNALED(status) => return Ok(Ended::Killed(libc::WTERMSIG(status))),
+            Ok(_) => return Ok(Ended::Exited(libc::WEXITSTATUS(status) as u8)),
+        }
+    }
+}
+
+/// Leads output and log of the child nowhere, as a server's lead to a pipe: a file would keep its size.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn silence(_child: &Child) -> io::Result<()> {
+    let nowhere = std::fs::OpenOptions::new().write(true).open("/dev/null")?;
+    for standard in [libc::STDOUT_FILENO, libc::STDERR_FILENO] {
+        // SAFETY: dup2(2) replaces a standard descriptor of this child, which nothing here owns.
+        result(c_long::from(unsafe { libc::dup2(nowhere.as_raw_fd(), standard) }))?;
+    }
+    Ok(())
+}
+
+/// An argument of a call that a probe makes.
+#[derive(Debug)]
+pub(crate) enum Argument {
+    Number(i64),
+    /// Memory that the call may read and write; a text ends in a zero.
+    Memory(Vec<u8>),
+}
+
+/// Makes any system call, by number.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn call(_child: &Child, number: i64, arguments: &mut [Argument]) -> io::Result<i64> {
+    let mut words = [0; 6];
+    for (word, argument) in words.iter_mut().zip(arguments) {
+        *word = match argument {
+            Argument::Number(number) => *number as c_long,
+            Argument::Memory(bytes) => bytes.as_mut_ptr() as c_long,
+        };
+    }
+    let [a, b, c, d, e, f] = words;
+    // SAFETY: this is a forked child (`_child`): whatever the call does to memory, descriptors or this
+    // process harms nobody else. Pointers lead to buffers of `arguments`, which outlive the call; probes.toml
+    // states lengths within them.
+    result(unsafe { libc::syscall(number as c_long, a, b, c, d, e, f) })
+}
+
+/// Makes the system call getpid as a 32-bit program would.
+///
+/// # Errors
+/// The kernel's: `ENOSYS` without support for such programs.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn call_as_32_bit(_child: &Child) -> io::Result<()> {
+    const GETPID: i64 = 20;
+    let returned: i64;
+    // SAFETY: interrupt 0x80 makes the 32-bit call in eax, which takes no arguments and touches no memory;
+    // it changes rax and, on older kernels, r8 to r11. In a child, where a fault would end only the child.
+    unsafe {
+        std::arch::asm!(
+            "int 0x80",
+            inlateout("rax") GETPID => returned,
+            out("r8") _, out("r9") _, out("r10") _, out("r11") _,
+            options(nostack),
+        );
+    }
+    if returned > 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(-(returned as i32))) }
+}
+
+/// Writes to a page and then tries to make it executable.
+///
+/// # Errors
+/// The kernel's: `EACCES` after `refuse_new_code`.
+pub(crate) fn gain_code(_child: &Child) -> io::Result<()> {
+    const PAGE: usize = 4096;
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no other memory.
+    let page = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, rights, flags, -1, 0) };
+    if page == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the page is this function's own and nothing runs in it. It stays mapped until the child ends.
+    result(c_long::from(unsafe { libc::mprotect(page, PAGE, libc::PROT_READ | libc::PROT_EXEC) }))
+        .map(|_| ())
+}
+
+/// Puts a filter on this thread alone.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn filter_this_thread(_child: &Child, program: &[sock_filter]) -> io::Result<()> {
+    set_filter(program, 0).map(|_| ())
+}
+
 fn result(returned: c_long) -> io::Result<c_long> {
     if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(returned) }
 }

@@ -19,15 +19,19 @@ use crate::syscalls;
 /// `HardeningError::System` if the kernel does not take it.
 pub(crate) fn start(policy: Policy) -> Result<(), HardeningError> {
     let (sender, receiver) = mpsc::channel::<OwnedFd>();
+    let (is_up, wait) = mpsc::channel::<()>();
     let names = thread_names();
     std::thread::Builder::new()
         .name("ingle-trace".to_owned())
         .spawn(move || {
+            let _ = is_up.send(());
             if let Ok(listener) = receiver.recv() {
                 follow(&listener, &names);
             }
         })
         .map_err(HardeningError::at("the thread ingle-trace"))?;
+    // Its start makes calls that would otherwise wait for the thread itself.
+    let _ = wait.recv();
     let program = compile(&policy.traced().with(own_calls()), std::process::id())?;
     let listener =
         sys::filter_and_listen(&program).map_err(HardeningError::at("the traced filter"))?;

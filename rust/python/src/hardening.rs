@@ -1,8 +1,9 @@
 //! The lock-down as Python drives it: JSON in, JSON out. Decides nothing.
 
-use ingle_hardening::{HardeningError, Readiness, Report, Start};
+use ingle_hardening::{HardeningError, Readiness, Start};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error;
@@ -11,21 +12,21 @@ use crate::error;
 #[pyfunction]
 pub(crate) fn harden_shed<'py>(py: Python<'py>, start: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
     let start: Start = document(py, start)?;
-    reported(py, ingle_hardening::shed(&start))
+    as_json(py, ingle_hardening::shed(&start))
 }
 
 /// First half, second step: files, capabilities, base filter.
 #[pyfunction]
 pub(crate) fn harden_confine<'py>(py: Python<'py>, start: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
     let start: Start = document(py, start)?;
-    reported(py, ingle_hardening::confine(&start))
+    as_json(py, ingle_hardening::confine(&start))
 }
 
 /// The same for the process that reads the key file: only the places given, and a filter of its own.
 #[pyfunction]
 pub(crate) fn harden_keeper<'py>(py: Python<'py>, start: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
     let start: Start = document(py, start)?;
-    reported(py, ingle_hardening::confine_keeper(&start))
+    as_json(py, ingle_hardening::confine_keeper(&start))
 }
 
 /// Second half: the tight filter on every thread, and the proof that it holds.
@@ -36,7 +37,14 @@ pub(crate) fn harden_finish<'py>(
 ) -> PyResult<Bound<'py, PyBytes>> {
     let readiness: Readiness = document(py, readiness)?;
     // Other threads may wait for the interpreter; none of them needs to run for this.
-    reported(py, ingle_hardening::finish(&readiness))
+    as_json(py, ingle_hardening::finish(&readiness))
+}
+
+/// JSON: what every probe of the lock-down found. `scratch` is an empty folder.
+#[pyfunction]
+pub(crate) fn security_check<'py>(py: Python<'py>, scratch: &str) -> PyResult<Bound<'py, PyBytes>> {
+    let checked = ingle_hardening::security_check(std::path::Path::new(scratch));
+    as_json(py, checked)
 }
 
 /// Patterns of the environment variables that stay; `*` ends a prefix.
@@ -51,9 +59,9 @@ fn document<T: DeserializeOwned>(py: Python<'_>, json: &[u8]) -> PyResult<T> {
     })
 }
 
-fn reported(
+fn as_json<T: Serialize>(
     py: Python<'_>,
-    report: Result<Report, HardeningError>,
+    report: Result<T, HardeningError>,
 ) -> PyResult<Bound<'_, PyBytes>> {
     let report = report.map_err(|wrong| error::hardening_to_py(py, &wrong))?;
     let json = serde_json::to_vec(&report).map_err(|wrong| {

@@ -30,7 +30,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(hardening::harden_confine, module)?)?;
     module.add_function(wrap_pyfunction!(hardening::harden_keeper, module)?)?;
     module.add_function(wrap_pyfunction!(hardening::harden_finish, module)?)?;
-    module.add_function(wrap_pyfunction!(hardening::kept_variables, module)?)
+    module.add_function(wrap_pyfunction!(hardening::kept_variables, module)?)?;
+    module.add_function(wrap_pyfunction!(hardening::security_check, module)?)
 }
 
 /// Refuses JSON that is broken, has a key twice, or holds too many values.
