@@ -24,6 +24,7 @@ __all__ = [
     "harden_keeper",
     "harden_shed",
     "kept_variables",
+    "name_thread",
     "render_template",
     "sampling_fields",
     "security_check",
@@ -139,6 +140,9 @@ def harden_finish(readiness: bytes) -> bytes:
     `readiness` is JSON: `cuda_driver` (major version or null) and `trace`. As `harden_shed`, but
     with any number of threads.
     """
+
+def name_thread(name: str) -> None:
+    """Names the calling thread for the system."""
 
 def kept_variables() -> list[str]:
     """Patterns of the environment variables that a locked worker keeps; `*` ends a prefix."""

@@ -13,7 +13,6 @@ policies are files of security/policy; docs/OPERATIONS.md says what each layer i
 """
 
 import codecs
-import importlib
 import json
 import os
 import sys
@@ -194,16 +193,3 @@ def warm_up() -> None:
     time.tzset()
     for codec in ("idna", "latin-1", "utf-8", "ascii", "punycode"):
         codecs.lookup(codec)
-    for module in LATE_MODULES:
-        importlib.import_module(module)
-
-
-LATE_MODULES = (
-    "asyncio.staggered",
-    "encodings.idna",
-    "linecache",
-    "stringprep",
-    "tokenize",
-    "traceback",
-)
-"""Modules that the standard library imports at first use: all that a test of all routes came to."""

@@ -17,6 +17,7 @@ from ingle.hardening import Lockdown, model_places
 from ingle.server.auth import ApiKeys, read_key_file
 from ingle.server.keeper import Keeper
 from ingle.server.listen import bind
+from ingle.server.notify import Notifier
 from ingle.server.unix_socket import UnixListener
 
 
@@ -33,6 +34,8 @@ class Guard:
         self._settings = settings
         self._keeper: Keeper | None = None
         self.lockdown = Lockdown(settings.hardening, device=settings.device, trace=trace)
+        self.notifier = Notifier()
+        kept = self.notifier.descriptors()
         user = user_of(settings)
         # With another user, the keys must be readable for that one.
         self.keys = None
@@ -40,9 +43,9 @@ class Guard:
             self.keys = read_key_file(settings.api_key_file)
         if settings.uds is None:
             self.listener = bind(settings)
-            self.lockdown.shed(keep=[self.listener.fileno()], user=user)
+            self.lockdown.shed(keep=[*kept, self.listener.fileno()], user=user)
         else:
-            self.lockdown.shed(user=user)
+            self.lockdown.shed(keep=kept, user=user)
             self.listener = bind(settings)
         try:
             if self.lockdown.is_on and (settings.api_key_file or settings.uds):

@@ -18,9 +18,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import msgspec
 import uvloop
 from aiohttp import web
 
@@ -38,6 +38,7 @@ from ingle.server.off_loop import start_body_thread
 from ingle.server.state import STATE, ServerState
 from ingle.server.summary import summary
 from ingle.server.turns import in_thread, start_threads
+from ingle.threads import name_thread, thread_pool
 
 log = logging.getLogger("ingle.server")
 
@@ -67,6 +68,7 @@ def serve(settings: Settings, say: Callable[[str], None], *, trace: bool = False
                 if hangups:
                     server.read_keys()
                 shown = str(guard.keys or ApiKeys({}))
+                guard.notifier.send("READY=1")
                 say(summary(settings, engine.info, address(listener), shown, guard.lockdown))
 
             try:
@@ -149,8 +151,11 @@ class Server:
         gc.collect()
         gc.freeze()
         on_ready()
+        watchdog = asyncio.create_task(self._guard.notifier.watchdog(self._is_well))
         await self._stop.wait()
+        self._guard.notifier.send("STOPPING=1")
         await self._drain()
+        watchdog.cancel()
         server.close()
         await runner.cleanup()
         return ExitCode.FATAL if self._fatal else ExitCode.OK
@@ -186,6 +191,10 @@ class Server:
         else:
             log.info("reloaded the key file: serving %s", self.state.keys)
 
+    def _is_well(self) -> bool:
+        status = msgspec.json.decode(self._engine.core.health())["status"]
+        return status in ("ok", "draining") and not self._fatal
+
     def _on_signal(self) -> None:
         if self._stop.is_set():
             self._now.set()
@@ -210,7 +219,7 @@ class LastThreads:
     """Threads for the end of the process. Started early, because later there may be none left."""
 
     def __init__(self) -> None:
-        self._shutdown = ThreadPoolExecutor(1, "ingle-shutdown")
+        self._shutdown = thread_pool(1, "ingle-shutdown")
         self._armed = threading.Event()
         self._exit: tuple[float, ExitCode] = (0.0, ExitCode.FATAL)
         self._timer = threading.Thread(target=self._wait, name="ingle-exit", daemon=True)
@@ -234,6 +243,7 @@ class LastThreads:
         self._armed.set()
 
     def _wait(self) -> None:
+        name_thread("ingle-exit")
         self._armed.wait()
         delay_s, code = self._exit
         time.sleep(delay_s)

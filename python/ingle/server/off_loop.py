@@ -5,10 +5,10 @@ it calls must not hold the interpreter for long; see raw.py.
 """
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 from ingle.server.turns import in_thread, start_threads
+from ingle.threads import thread_pool
 
 T = TypeVar("T")
 
@@ -30,5 +30,5 @@ def start_body_thread() -> None:
 
 SHORT_BYTES: Final = 16 << 10
 """Switching threads costs more than parsing this much."""
-THREAD: Final = ThreadPoolExecutor(1, "ingle-bodies")
+THREAD: Final = thread_pool(1, "ingle-bodies")
 """Starts with a server, or with the first long body; sleeps between them."""

@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from ingle.errors import ConfigError, OverloadedError
+from ingle.threads import thread_pool
 
 T = TypeVar("T")
 
@@ -21,7 +22,7 @@ class Turns:
     """A thread pool whose threads are shared between tenants."""
 
     def __init__(self, num_threads: int = 8) -> None:
-        self._threads = ThreadPoolExecutor(num_threads, "ingle-submit")
+        self._threads = thread_pool(num_threads, "ingle-submit")
         self._num_threads = num_threads
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
         """In the order of their turns. A tenant that has just had one is last."""

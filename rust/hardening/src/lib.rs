@@ -27,6 +27,14 @@ pub use error::HardeningError;
 pub use finish::{Readiness, finish};
 pub use report::{Layer, Report};
 
+/// Names the calling thread for the system, which keeps the first 15 bytes.
+pub fn name_thread(name: &str) {
+    // A name with a zero in it names nothing; a thread without a name works.
+    if let Ok(name) = std::ffi::CString::new(name) {
+        let _ = rustix::thread::set_name(&name);
+    }
+}
+
 /// Patterns of the environment variables that a worker keeps; `*` ends a prefix.
 ///
 /// # Errors

@@ -47,6 +47,12 @@ pub(crate) fn security_check<'py>(py: Python<'py>, scratch: &str) -> PyResult<Bo
     as_json(py, checked)
 }
 
+/// Names the calling thread for the system.
+#[pyfunction]
+pub(crate) fn name_thread(name: &str) {
+    ingle_hardening::name_thread(name);
+}
+
 /// Patterns of the environment variables that stay; `*` ends a prefix.
 #[pyfunction]
 pub(crate) fn kept_variables(py: Python<'_>) -> PyResult<Vec<String>> {

@@ -13,6 +13,7 @@ from ingle.server import lifecycle, off_loop
 from ingle.server.app import create_app
 from ingle.server.state import STATE
 from ingle.server.turns import Turns, start_threads
+from ingle.threads import thread_pool
 
 LIMIT_S = 10
 
@@ -133,7 +134,7 @@ async def test_long_bodies_and_grammars_without_threads_are_503(core, monkeypatc
     with Engine("m") as engine:
         app = create_app(engine)
         async with TestClient(TestServer(app)) as client:
-            fresh = off_loop.ThreadPoolExecutor(1, "ingle-bodies")
+            fresh = thread_pool(1, "ingle-bodies")
             monkeypatch.setattr(off_loop, "THREAD", fresh)
             with monkeypatch.context() as patch:
                 no_threads(patch)
@@ -159,7 +160,7 @@ def test_threads_that_cannot_be_started_are_named_at_the_start(monkeypatch):
 
 
 def test_a_pool_has_all_its_threads_once_started():
-    pool = off_loop.ThreadPoolExecutor(5, "ingle-test")
+    pool = thread_pool(5, "ingle-test")
     start_threads(pool, 5, "ingle-test")
     names = {each.name for each in threading.enumerate()}
     assert {f"ingle-test_{i}" for i in range(5)} <= names

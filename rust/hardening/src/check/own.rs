@@ -10,7 +10,9 @@ use std::sync::mpsc;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::DumpableBehavior;
 
-use super::{NO_LOCK, Place, Probed, Stage, Verdict, code_of, judge, lock, probe_twice, start_in};
+use super::probe::{
+    NO_LOCK, Place, Probed, Stage, Verdict, code_of, judge, lock, probe_twice, start_in,
+};
 use crate::begin::Start;
 use crate::bpf::compile;
 use crate::error::HardeningError;

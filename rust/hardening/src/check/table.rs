@@ -5,7 +5,9 @@ use std::os::fd::AsRawFd;
 use serde::Deserialize;
 
 use super::act::{self, Part, Prepared};
-use super::{NO_LOCK, Place, Probed, Stage, Verdict, code_of, judge, lock, probe_twice, start_in};
+use super::probe::{
+    NO_LOCK, Place, Probed, Stage, Verdict, code_of, judge, lock, probe_twice, start_in,
+};
 use crate::error::HardeningError;
 use crate::omitted::Omitted;
 use crate::policies::PROBES;

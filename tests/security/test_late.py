@@ -1,0 +1,91 @@
+"""What goes on while the process is locked: keys, sockets, the service manager; no late import."""
+
+import os
+import signal
+import socket
+
+import pytest
+
+from server.worker import Worker, wait_for
+
+SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}
+
+
+def test_no_request_imports_a_module():
+    with Worker("--device", "cpu", environment={"PYTHONPROFILEIMPORTTIME": "1"}) as worker:
+        before = worker.errors().count("import time:")
+        assert before > 100
+        worker.complete()
+        worker.complete(stream=True)
+        worker.chat("hi", stream=True)
+        for path, body in (
+            ("/v1/completions", {"prompt": "x", "max_tokens": 2, "guided_json": SCHEMA}),
+            ("/v1/completions", {"prompt": "word " * 20_000}),
+            ("/v1/completions", {"prompt": 3, "nonsense": 1}),
+            ("/v1/responses", {"input": "x", "max_output_tokens": 20, "stream": True}),
+            ("/v1/messages", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2}),
+            ("/v1/embeddings", {"input": "x"}),
+            ("/tokenize", {"prompt": "x"}),
+            ("/detokenize", {"tokens": [1]}),
+            ("/nowhere", {}),
+        ):
+            assert worker.post(path, body).status in (200, 400, 404), path
+        for path in ("/v1/models", "/metrics", "/health", "/ready", "/version", "/openapi.json"):
+            assert worker.get(path).status == 200
+        worker.raw(b"\x00\xff nonsense\r\n\r\n")
+        assert worker.stop() == 0
+        late = worker.errors().split("import time:")[before + 1 :]
+        assert late == []
+
+
+@pytest.fixture
+def key_file(tmp_path):
+    path = tmp_path / "keys"
+    path.write_text("tenant:first admin\n")
+    path.chmod(0o600)
+    return path
+
+
+def status_with(worker, key):
+    headers = {"Authorization": f"Bearer {key}"}
+    return worker.get("/v1/models", headers=headers).status
+
+
+def test_a_key_file_that_was_replaced_is_read_again(key_file):
+    with Worker("--device", "sim", "--api-key-file", key_file) as worker:
+        assert (status_with(worker, "first"), status_with(worker, "second")) == (200, 401)
+        # As editors and configuration tools do it: a new file takes the old one's name.
+        other = key_file.with_name("other")
+        other.write_text("tenant:second admin\n")
+        other.chmod(0o600)
+        other.rename(key_file)
+        worker.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: status_with(worker, "second") == 200, 10, worker.errors)
+        assert status_with(worker, "first") == 401
+        key_file.chmod(0o644)
+        worker.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: "others can read" in worker.errors(), 10, worker.errors)
+        assert status_with(worker, "second") == 200
+        assert worker.stop() == 0
+
+
+def test_the_socket_goes_however_the_worker_ends(tmp_path):
+    path = tmp_path / "s"
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with Worker("--device", "sim", "--uds", path) as worker:
+            worker.complete()
+            worker.stop(number)
+            wait_for(lambda: list(tmp_path.iterdir()) == [], 10, lambda: os.listdir(tmp_path))
+
+
+def test_systemd_is_told_that_the_worker_is_ready_lives_and_stops(tmp_path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(30)
+        environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "200000"}
+        with Worker("--device", "sim", environment=environment) as worker:
+            assert manager.recv(100) == b"READY=1"
+            assert {manager.recv(100), manager.recv(100)} == {b"WATCHDOG=1"}
+            assert worker.stop() == 0
+        while (state := manager.recv(100)) != b"STOPPING=1":
+            assert state == b"WATCHDOG=1"

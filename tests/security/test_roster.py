@@ -1,0 +1,42 @@
+"""The threads of a served process are those that docs/ARCHITECTURE.md lists."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from server.worker import Worker
+
+DOCUMENT = Path(__file__).parents[2] / "docs/ARCHITECTURE.md"
+
+
+def roster(device):
+    """Names and counts that the document gives for a device; a count is None if it varies."""
+    rows = re.findall(
+        r"^\| (`[^|]+) \| ([^|]+) \| (any|cpu|sim|cuda) \|$", DOCUMENT.read_text(), re.M
+    )
+    assert len(rows) > 10
+    found = {}
+    for names, threads, where in rows:
+        if where in ("any", device):
+            count = re.match(r"\d+", threads)
+            found[tuple(re.findall("`([^`]+)`", names))] = int(count[0]) if count else None
+    return found
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+def test_a_served_process_has_the_threads_that_the_document_lists(device):
+    with Worker("--device", device) as worker:
+        worker.complete()
+        tasks = Path(f"/proc/{worker.process.pid}/task").iterdir()
+        names = [(task / "comm").read_text().strip() for task in tasks]
+        assert worker.stop() == 0, worker.errors()
+    # The interpreter's own name may have a version.
+    names = [re.sub(r"^python[\d.]+$", "python", name) for name in names]
+    found = Counter(re.sub(r"-\d+$", "-N", name) for name in names)
+    wanted = roster(device)
+    assert set(found) <= {name for names in wanted for name in names}
+    for names, count in wanted.items():
+        threads = sum(found[name] for name in names)
+        assert threads > 0 if count is None else threads == count, names
