@@ -19,7 +19,7 @@ pub(crate) fn check_body(json: &[u8]) -> Result<(), EngineError> {
     let mut reader = serde_json::Deserializer::from_slice(json);
     let walk = Walk { counts: &mut counts, depth: 0, in_list: false };
     let read = walk.deserialize(&mut reader).and_then(|()| reader.end());
-    read.map_err(|error| counts.refusal.take().unwrap_or_else(|| malformed(&error)))
+    read.map_err(|error| counts.refusal.take().unwrap_or_else(|| malformed(&error, &counts.place)))
 }
 
 /// Checks that a JSON value is a list of `1..=most` token ids, and counts them.
@@ -41,6 +41,8 @@ struct Counts {
     /// Numbers in lists.
     numbers: usize,
     refusal: Option<EngineError>,
+    /// Where the reader stopped, as `messages[0].content`, from the inside out.
+    place: String,
 }
 
 impl Counts {
@@ -55,6 +57,12 @@ impl Counts {
             *message = format!("{name}: {message}");
             *param = Some(name);
         }
+    }
+
+    /// The reader stopped within this part of what is around it.
+    fn stopped_in(&mut self, step: &str) {
+        let dot = if self.place.is_empty() || self.place.starts_with('[') { "" } else { "." };
+        self.place.insert_str(0, &format!("{step}{dot}"));
     }
 
     /// The reader stops at its own error; ours is kept beside it.
@@ -152,10 +160,17 @@ impl<'de> Visitor<'de> for Walk<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<(), A::Error> {
         let depth = self.open()?;
-        while list
-            .next_element_seed(Walk { counts: &mut *self.counts, depth, in_list: true })?
-            .is_some()
-        {}
+        for i in 0_usize.. {
+            let entry = Walk { counts: &mut *self.counts, depth, in_list: true };
+            match list.next_element_seed(entry) {
+                Ok(Some(())) => {}
+                Ok(None) => break,
+                Err(error) => {
+                    self.counts.stopped_in(&format!("[{i}]"));
+                    return Err(error);
+                }
+            }
+        }
         Ok(())
     }
 
@@ -172,6 +187,9 @@ impl<'de> Visitor<'de> for Walk<'_> {
                 if depth == 1 {
                     self.counts.name_field(&key);
                 }
+                let is_word =
+                    key.len() <= 32 && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+                self.counts.stopped_in(if is_word { &key } else { "*" });
                 return Err(error);
             }
             keys.push(key);
@@ -271,15 +289,60 @@ impl Entry {
     }
 }
 
-fn malformed(error: &serde_json::Error) -> EngineError {
+/// `place` names keys that are words: others are the client's text.
+fn malformed(error: &serde_json::Error, place: &str) -> EngineError {
+    let text = error.to_string();
+    let known = IN_OUR_WORDS.iter().find(|(sign, _)| text.starts_with(sign));
+    let words = known.map_or("it breaks JSON's grammar", |(_, words)| words);
+    let (line, column) = (error.line(), error.column());
+    // Where the grammar is broken, a key may be anything.
+    let is_of_value = OF_VALUES.iter().any(|sign| text.starts_with(sign)) && !place.is_empty();
+    let place = if is_of_value { format!("in {}, ", shortened(place)) } else { String::new() };
     EngineError::Refused {
-        message: format!("the body is not valid JSON: {error}"),
+        message: format!(
+            "the body is not valid JSON: {words} ({place}line {line}, column {column})"
+        ),
         param: None,
         code: Some("invalid_json"),
         status: 400,
     }
 }
 
+/// The beginning of a place.
+fn shortened(place: &str) -> String {
+    place.chars().take(200).collect()
+}
+
+/// What the JSON reader says, and what a client reads.
+const IN_OUR_WORDS: [(&str, &str); 15] = [
+    ("EOF", "it ends too early"),
+    ("expected `:`", "a colon must follow a key"),
+    ("expected `,` or `]`", "a comma or ] must follow a list's entry"),
+    ("expected `,` or `}`", "a comma or } must follow a value in an object"),
+    ("expected", "a value must stand here"),
+    ("invalid escape", "a text has an invalid escape"),
+    ("invalid number", "a number is not written as JSON writes numbers"),
+    ("number out of range", "a number is out of range"),
+    ("invalid unicode code point", "a text is not valid UTF-8"),
+    ("control character", "a text has a control character, which must be escaped"),
+    ("key must be a string", "a key must be a text in double quotes"),
+    ("lone leading surrogate", "a text has half of a surrogate pair, which is not a character"),
+    (
+        "unexpected end of hex escape",
+        "a text has half of a surrogate pair, which is not a character",
+    ),
+    ("trailing comma", "nothing follows a comma"),
+    ("trailing characters", "something follows the end of the document"),
+];
+/// Signs of a value that is none in a body whose grammar is right so far.
+const OF_VALUES: [&str; 6] = [
+    "number out of range",
+    "invalid escape",
+    "invalid unicode code point",
+    "control character",
+    "lone leading surrogate",
+    "unexpected end of hex escape",
+];
 /// Below serde_json's 128, with room for the objects that a request's parts are put into.
 const MAX_DEPTH: usize = 110;
 /// As many as 16,384 chat messages have; an interpreter makes them in some 10 ms.
@@ -324,6 +387,31 @@ mod tests {
             assert!(message.starts_with("the body is not valid JSON: "), "{message}");
             assert!(!message.contains("S3") && !message.contains('\n'), "{message}");
             assert_eq!(param, None);
+        }
+    }
+
+    #[test]
+    fn a_text_that_is_none_is_named_by_its_place() {
+        let half = "a text has half of a surrogate pair, which is not a character";
+        for (json, words, place) in [
+            (
+                r#"{"messages":[{"content":"\ud800"}]}"#,
+                half,
+                "in messages[0].content, line 1, column 32",
+            ),
+            (r#"{"a":[1,"\udc00"]}"#, half, "in a[1], line 1, column 15"),
+            (
+                r#"{"schema":{"S3 secret":{"const":1e400}}}"#,
+                "a number is out of range",
+                "in schema.*.const, line 1, column 37",
+            ),
+            ("{\"a\":\n01}", "a number is not written as JSON writes numbers", "line 2, column 2"),
+            ("{\"a\":[1,2", "it ends too early", "line 1, column 9"),
+            ("", "it ends too early", "line 1, column 0"),
+            ("{a:1}", "a key must be a text in double quotes", "line 1, column 2"),
+        ] {
+            let message = format!("the body is not valid JSON: {words} ({place})");
+            assert_eq!(refusal(json.as_bytes()), (message, None));
         }
     }
 

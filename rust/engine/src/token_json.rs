@@ -1,6 +1,7 @@
 //! [2] [8] The bodies of /tokenize and /detokenize, from JSON to JSON, so no list of tokens becomes
 //! Python objects. Any thread, GIL released.
 
+use crate::body::check_ids;
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::json::{integer_into, integers_into, string_into};
@@ -37,8 +38,10 @@ impl Engine {
     /// # Errors
     /// `Refused` for what is no list of ids and for an id that the tokenizer does not have.
     pub fn detokenize_json(&self, ids: &[u8]) -> Result<Vec<u8>, EngineError> {
-        let wrong = |_| EngineError::refused("tokens", "tokens: must be a list of token ids");
-        let ids: Vec<u32> = serde_json::from_slice(ids).map_err(wrong)?;
+        let ids: Vec<u32> = serde_json::from_slice(ids).map_err(|_| {
+            let wrong = || EngineError::refused("tokens", "tokens: must be a list of token ids");
+            check_ids("tokens", ids, usize::MAX).err().unwrap_or_else(wrong)
+        })?;
         let mut out = b"{\"prompt\":".to_vec();
         string_into(&mut out, &self.detokenize(&ids)?);
         out.push(b'}');
