@@ -33,6 +33,8 @@ pub(crate) const MAX_REPEAT: u64 = 10_000;
 pub(crate) const MAX_COUNTED_PROPERTIES: usize = 100;
 /// Largest `multipleOf`, scaled to an integer: the automaton has this many states.
 pub(crate) const MAX_DIVISOR: u64 = 10_000;
+/// Decimals of `multipleOf`: the library counts in 32 bits.
+pub(crate) const MAX_DECIMALS: u32 = 8;
 /// Numbers beyond this are not exact in JSON, and overflow in bounds.
 pub(crate) const MAX_BOUND: f64 = 9_007_199_254_740_992.0;
 /// A regex: compiling takes up to the square of its length.

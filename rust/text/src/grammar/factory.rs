@@ -6,16 +6,20 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::{Matcher, ParserFactory};
+use serde_json::Value;
 use toktrie::InferenceCapabilities;
 
 use super::bounds::{MAX_CACHED, MAX_CACHED_BYTES, parser_limits};
 use super::cache::SourceCache;
 use super::compilers::Compilers;
+use super::schema::{json_rule_of_part, parts, place};
 use super::source::Lark;
 use super::vocabulary::token_tree;
+use super::words::{self, NOTHING};
 use super::{Grammar, GrammarBudget, GrammarSource, GrammarSpec};
 use crate::tools::ToolGrammar;
 use crate::{TextError, Tokenizer};
@@ -88,9 +92,12 @@ impl GrammarFactory {
     ) -> Result<Arc<Grammar>, TextError> {
         let refuse = |message: &str| TextError::input(spec.field, message);
         let lark = spec.lark(budget, &self.inner.tokenizer).map_err(|error| refuse(&error))?;
-        let task = Task::new(&spec.source, lark);
+        let mut task = Task::new(&spec.source, lark);
         if let Some(known) = self.inner.known(&task.key) {
             return known.map_err(|message| refuse(&message));
+        }
+        if let GrammarSource::JsonSchema(schema) = &spec.source {
+            task.schema = Some(schema.clone());
         }
         // Built once a model, at the first grammar: no part of this grammar's budget.
         self.inner.parsers().map_err(|error| refuse(&error))?;
@@ -143,6 +150,8 @@ struct Task {
     lark: Lark,
     kind: Kind,
     tools: Option<ToolGrammar>,
+    /// To find the part that is at fault.
+    schema: Option<Value>,
 }
 
 /// Properties of a grammar other than its text.
@@ -163,7 +172,7 @@ impl Task {
             GrammarSource::JsonObject | GrammarSource::JsonSchema(_) => (Kind::Json, None),
             GrammarSource::Regex(_) | GrammarSource::Choice(_) => (Kind::Other, None),
         };
-        Self { key: format!("{kind:?}\0{}", lark.text()).into(), lark, kind, tools }
+        Self { key: format!("{kind:?}\0{}", lark.text()).into(), lark, kind, tools, schema: None }
     }
 }
 
@@ -176,15 +185,18 @@ impl Inner {
     }
 
     fn compile_and_keep(&self, task: Task) -> Outcome {
-        let Task { key, lark, kind, tools } = task;
+        let Task { key, lark, kind, tools, schema } = task;
         // Another request may have asked for the same meanwhile.
         if let Some(known) = self.known(&key) {
             return known;
         }
-        let compiled = self.compile_here(lark, kind).map_err(|message| {
-            let message = if kind == Kind::Lark { message } else { own_words(message) };
-            self.blame(tools.as_ref(), message)
-        });
+        let compiled =
+            self.compile_here(lark, kind).map_err(|message| match (kind, &tools, &schema) {
+                (Kind::Lark, ..) => words::of_lark(&message),
+                (_, Some(tools), _) => self.blame(tools, &message),
+                (_, None, Some(schema)) => self.blame_part(schema, &message),
+                _ => words::of_compilation(&message),
+            });
         match compiled {
             Ok(grammar) => {
                 let grammar = Arc::new(grammar);
@@ -241,17 +253,43 @@ impl Inner {
         Arc::clone(self.blank.get_or_init(make))
     }
 
-    /// The message, with the tool that is at fault in front, if one is.
-    fn blame(&self, tools: Option<&ToolGrammar>, message: String) -> String {
-        let fails = |alone: &ToolGrammar| {
+    /// The message, with the tool that is at fault in front, if one is, and the part of its schema.
+    fn blame(&self, tools: &ToolGrammar, message: &str) -> String {
+        for (name, alone, schema) in tools.alone() {
             let lark = alone.lark().map(|text| Lark { parts: vec![("main", text)] });
-            lark.and_then(|lark| self.compile_here(lark, Kind::Other)).is_err()
-        };
-        let mut alone = tools.into_iter().flat_map(ToolGrammar::alone);
-        match alone.find(|(_, grammar)| fails(grammar)) {
-            Some((name, _)) => format!("{name}: {message}"),
-            None => message,
+            if lark.and_then(|lark| self.compile_here(lark, Kind::Other)).is_err() {
+                let reason = match schema {
+                    Some(schema) => self.blame_part(&schema, message),
+                    None => words::of_compilation(message),
+                };
+                return format!("{name}: {reason}");
+            }
         }
+        words::of_compilation(message)
+    }
+
+    /// The message, with the innermost part of the schema in front that cannot be compiled by itself.
+    fn blame_part(&self, schema: &Value, message: &str) -> String {
+        let deadline = Instant::now() + MAX_BLAME;
+        let (mut pointer, mut reason) = (String::new(), message.to_owned());
+        loop {
+            let at_fault = parts(schema, &pointer).into_iter().find_map(|part| {
+                let rule = json_rule_of_part(schema, &part.pointer).ok()?;
+                if Instant::now() > deadline {
+                    return None;
+                }
+                let lark = Lark { parts: vec![("main", format!("start: {rule}"))] };
+                let error = self.compile_here(lark, Kind::Other).err()?;
+                let counts = part.is_needed || !words::is_unsatisfiable(&error);
+                counts.then_some((part.pointer, error))
+            });
+            match at_fault {
+                Some(found) => (pointer, reason) = found,
+                None => break,
+            }
+        }
+        let words = words::of_compilation(&reason);
+        if pointer.is_empty() { words } else { format!("{}: {words}", place(&pointer)) }
     }
 
     fn parsers(&self) -> Result<&ParserFactory, String> {
@@ -281,25 +319,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The message in words about what the client sent: without places in the grammar that we wrote around it, and
-/// without advice about the library's own settings. What a schema can be refused for is seen before, by its path;
-/// this is what only shows in the compilation.
-fn own_words(message: String) -> String {
-    let place = message.strip_prefix("at ").and_then(|rest| rest.split_once("): "));
-    let rest = place.map_or(message.as_str(), |(_, rest)| rest);
-    let rest = rest.strip_prefix("failed to compile JSON schema: ").unwrap_or(rest);
-    if let Some(reason) = rest.strip_prefix("Unsatisfiable schema: ") {
-        return format!("nothing can match the schema: {reason}");
-    }
-    if rest.starts_with("circular references with sibling keys") {
-        return "a $ref that leads back to itself has keywords beside it".into();
-    }
-    if rest.starts_with("Schema intersection stack level exceeded") {
-        return "allOf, anyOf and $ref are nested too deeply".into();
-    }
-    rest.to_owned()
-}
-
 /// An error of the library as one line of bounded length. At this point it can quote the grammar,
 /// which is the client's own, and no answer.
 fn one_line(error: &impl std::fmt::Display) -> String {
@@ -308,7 +327,7 @@ fn one_line(error: &impl std::fmt::Display) -> String {
         return "it cannot be compiled".into();
     }
     if text.starts_with("NoExtension") {
-        return "nothing can match it".into();
+        return NOTHING.into();
     }
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let first = lines.next().unwrap_or("it is refused").to_owned();
@@ -320,13 +339,14 @@ fn one_line(error: &impl std::fmt::Display) -> String {
     line.chars().take(300).collect()
 }
 
+/// How long the part of a schema that is at fault is looked for.
+const MAX_BLAME: Duration = Duration::from_millis(200);
+
 /// What is said of a compilation that ended without an outcome: a mistake of ours.
 const BROKEN: &str = "compiling it failed";
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
     use super::super::bounds::MAX_COMPILERS;
     use super::*;
 

@@ -13,6 +13,7 @@ mod schema;
 mod source;
 mod state;
 mod vocabulary;
+mod words;
 
 pub use bounds::GrammarBudget;
 pub use factory::GrammarFactory;

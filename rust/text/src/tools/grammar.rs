@@ -75,11 +75,12 @@ impl ToolGrammar {
         Ok(Self { answer: Some(schema), ..self })
     }
 
-    /// The same with one of the tools, to find the one whose schema is at fault.
-    pub fn alone(&self) -> impl Iterator<Item = (&str, Self)> {
+    /// The same with one of the tools, its name and what its arguments must fit, to find the one whose
+    /// schema is at fault.
+    pub(crate) fn alone(&self) -> impl Iterator<Item = (&str, Self, Option<Value>)> {
         self.tools.iter().map(|tool| {
-            let tools = vec![tool.clone()];
-            (tool.name.as_str(), Self { tools, answer: None, ..self.clone() })
+            let alone = Self { tools: vec![tool.clone()], answer: None, ..self.clone() };
+            (tool.name.as_str(), alone, self.parameters(tool))
         })
     }
 

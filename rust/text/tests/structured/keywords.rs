@@ -198,6 +198,135 @@ fn test_keywords_with_an_equal_in_others_are_enforced() {
 }
 
 #[test]
+fn test_conditions_about_one_property_are_enforced() {
+    // As the guide of json-schema.org has them: one condition after the other in allOf.
+    let address = json!({
+        "type": "object",
+        "properties": { "country": { "enum": ["US", "CA", "NL"] }, "code": { "type": "string" } },
+        "required": ["country", "code"],
+        "additionalProperties": false,
+        "allOf": [
+            { "if": { "properties": { "country": { "const": "US" } }, "required": ["country"] },
+              "then": { "properties": { "code": { "pattern": "^[0-9]{2}$" } } } },
+            { "if": { "properties": { "country": { "enum": ["CA", "NL"] } } },
+              "then": { "properties": { "code": { "pattern": "^[A-Z]{2}$" } } } },
+        ],
+    });
+    let optional = json!({
+        "type": "object",
+        "properties": { "on": { "type": "boolean" }, "port": { "type": "integer" } },
+        "additionalProperties": false,
+        "if": { "properties": { "on": { "const": true } }, "required": ["on"] },
+        "then": { "required": ["port"] },
+        "else": { "properties": { "port": false } },
+    });
+    let without_required = json!({
+        "type": "object",
+        "properties": { "on": { "type": "boolean" }, "port": { "type": "integer" } },
+        "additionalProperties": false,
+        "if": { "properties": { "on": { "const": true } } },
+        "then": { "required": ["port"] },
+    });
+    check(&[
+        (
+            address,
+            &[r#"{"country": "US", "code": "12"}"#, r#"{"country": "NL", "code": "AB"}"#],
+            &[r#"{"country": "US", "code": "AB"}"#, r#"{"country": "CA", "code": "12"}"#],
+        ),
+        (
+            optional,
+            &["{}", r#"{"on": false}"#, r#"{"on": true, "port": 1}"#],
+            &[r#"{"on": true}"#, r#"{"on": false, "port": 1}"#, r#"{"port": 1}"#],
+        ),
+        (
+            without_required,
+            &[r#"{"on": false}"#, r#"{"port": 1}"#, r#"{"on": true, "port": 1}"#],
+            &["{}", r#"{"on": true}"#],
+        ),
+    ]);
+}
+
+#[test]
+fn test_a_divisor_near_which_a_binary_fraction_lies_is_enforced_by_its_digits() {
+    check(&[
+        (json!({ "type": "number", "multipleOf": 0.07 }), &["0.07", "1.4", "7"], &["0.08", "1"]),
+        (json!({ "type": "integer", "multipleOf": 1.5 }), &["3", "-6"], &["1", "4"]),
+    ]);
+}
+
+#[test]
+fn test_conditions_about_presence_and_chains_of_them_are_enforced() {
+    let presence = json!({
+        "type": "object",
+        "properties": { "card": { "type": "integer" }, "name": { "type": "null" } },
+        "additionalProperties": false,
+        "if": { "required": ["card"] },
+        "then": { "required": ["name"] },
+        "else": { "properties": { "name": false } },
+    });
+    let chain = json!({
+        "type": "object",
+        "properties": { "k": { "$ref": "#/$defs/K" }, "v": {} },
+        "required": ["k", "v"],
+        "additionalProperties": false,
+        "$defs": { "K": { "type": "string", "enum": ["a", "b", "c"] } },
+        "if": { "properties": { "k": { "const": "a" } } },
+        "then": { "properties": { "v": { "type": "null" } } },
+        "else": {
+            "if": { "properties": { "k": { "const": "b" } } },
+            "then": { "properties": { "v": { "type": "boolean" } } },
+            "else": { "properties": { "v": { "type": "integer" } } },
+        },
+    });
+    check(&[
+        (
+            presence,
+            &["{}", r#"{"card": 1, "name": null}"#],
+            &[r#"{"card": 1}"#, r#"{"name": null}"#],
+        ),
+        (
+            chain,
+            &[r#"{"k": "a", "v": null}"#, r#"{"k": "b", "v": true}"#, r#"{"k": "c", "v": 3}"#],
+            &[r#"{"k": "a", "v": 3}"#, r#"{"k": "b", "v": null}"#, r#"{"k": "c", "v": true}"#],
+        ),
+    ]);
+}
+
+#[test]
+fn test_unique_items_of_listed_values_are_enforced() {
+    check(&[
+        (
+            json!({ "type": "array", "uniqueItems": true, "items": { "enum": ["a", "b", "c"] } }),
+            &["[]", r#"["b"]"#, r#"["c", "a"]"#, r#"["c", "a", "b"]"#],
+            &[r#"["a", "a"]"#, r#"["a", "b", "a"]"#, r#"["d"]"#],
+        ),
+        // pydantic 2: set[Kind], of an Enum.
+        (
+            json!({ "type": "array", "uniqueItems": true, "minItems": 1, "items": { "$ref": "#/$defs/Kind" },
+                "$defs": { "Kind": { "enum": ["x", "y"], "title": "Kind", "type": "string" } } }),
+            &[r#"["y"]"#, r#"["x", "y"]"#],
+            &["[]", r#"["x", "x"]"#],
+        ),
+        // A value that the item's other keywords forbid is none.
+        (
+            json!({ "type": "array", "uniqueItems": true, "maxItems": 2,
+                "items": { "type": "string", "enum": ["a", 1, "bb"], "maxLength": 1 } }),
+            &["[]", r#"["a"]"#],
+            &["[1]", r#"["bb"]"#, r#"["a", "a"]"#],
+        ),
+        (
+            json!({ "type": "array", "uniqueItems": true, "items": { "type": "boolean" } }),
+            &["[true, false]"],
+            &["[true, true]"],
+        ),
+    ]);
+    let letters: Vec<String> = ('a'..='h').map(String::from).collect();
+    let many = json!({ "type": "object", "properties": { "s": { "type": "array", "uniqueItems": true,
+        "items": { "enum": letters } } } });
+    assert!(refusal(&factory(), &many).starts_with("properties.s.uniqueItems: true cannot be"));
+}
+
+#[test]
 fn test_references_lead_within_the_schema_whatever_names_the_place() {
     check(&[
         (

@@ -9,5 +9,6 @@ mod cost;
 mod grammars;
 mod hostile;
 mod keywords;
+mod refusals;
 mod tool_grammars;
 mod walk;

@@ -68,10 +68,18 @@ pub(super) fn combine<'a>(
         None | Some(Value::Bool(false)) => {}
         // One item has no other that it could equal.
         Some(Value::Bool(true)) if most_items(node) <= 1 => {}
-        Some(Value::Bool(true)) => {
-            return Err(node
-                .refuse("uniqueItems", "allowed are false, and true where maxItems is at most 1"));
-        }
+        Some(Value::Bool(true)) => match sequences(rewriter, node) {
+            Some(all) => {
+                node.out.insert("enum".into(), all.into());
+            }
+            None => {
+                return Err(node.refuse(
+                    "uniqueItems",
+                    "allowed are false, and true where maxItems is at most 1, or where items list their \
+                     values (enum, const, boolean) and there are few orders of them",
+                ));
+            }
+        },
         Some(other) => return Err(node.path.key("uniqueItems").must_be("true or false", other)),
     }
     let Some(rest) = node.get("unevaluatedItems") else { return Ok(()) };
@@ -89,6 +97,41 @@ pub(super) fn combine<'a>(
     node.out.insert("items".into(), items);
     Ok(())
 }
+
+/// All lists of different items, where the items list their values and no other keyword looks at them.
+fn sequences(rewriter: &Rewriter<'_>, node: &Node<'_, '_>) -> Option<Vec<Value>> {
+    let others = ["prefixItems", "contains", "unevaluatedItems", "enum", "const"];
+    if node.given.get("type") != Some(&json!("array"))
+        || others.iter().any(|key| node.get(key).is_some())
+    {
+        return None;
+    }
+    let mut values = rewriter.listed(node.get("items")?)?;
+    values.sort_by_key(Value::to_string);
+    values.dedup();
+    let size = |key: &str| node.out.get(key).and_then(Value::as_u64).map(|size| size as usize);
+    let (least, most) = (size("minItems").unwrap_or(0), size("maxItems").unwrap_or(values.len()));
+    let (mut all, mut longest) = (Vec::new(), vec![Vec::new()]);
+    for length in 0..=most.min(values.len()) {
+        if length > 0 {
+            let longer = longest.iter().flat_map(|list: &Vec<Value>| {
+                let unused = values.iter().filter(|value| !list.contains(value));
+                unused.map(|value| [&list[..], std::slice::from_ref(value)].concat())
+            });
+            longest = longer.take(MAX_SEQUENCES + 1).collect();
+        }
+        if length >= least {
+            all.extend(longest.iter().map(|list| Value::from(list.clone())));
+        }
+        if longest.len().max(all.len()) > MAX_SEQUENCES {
+            return None;
+        }
+    }
+    (!all.is_empty()).then_some(all)
+}
+
+/// Lists of different items: those of five values in any number, or of seven in up to three.
+const MAX_SEQUENCES: usize = 400;
 
 /// The most items that are possible.
 fn most_items(node: &Node<'_, '_>) -> u64 {

@@ -2,9 +2,11 @@
 //! the resulting JSON.
 
 mod arrays;
+mod conditions;
 mod numbers;
 mod objects;
 mod one_of;
+mod parts;
 mod path;
 mod patterns;
 mod plain;
@@ -14,9 +16,10 @@ mod strings;
 
 use serde_json::{Value, json};
 
+pub(crate) use self::parts::parts;
 use self::path::kind_of;
 use self::patterns::check_pattern;
-use self::plain::plain;
+use self::plain::{plain, plain_part};
 use self::rewriter::{LAYOUT_KEY, TYPES};
 use super::bounds::{MAX_SCHEMA_DEPTH, MAX_SCHEMA_VALUES};
 
@@ -27,7 +30,34 @@ use super::bounds::{MAX_SCHEMA_DEPTH, MAX_SCHEMA_VALUES};
 /// # Errors
 /// One line that says what is out of bounds or cannot be enforced, and where.
 pub(crate) fn json_rule(schema: &Value) -> Result<String, String> {
-    let mut schema = match enforceable(schema)? {
+    rule_of(enforceable(schema)?)
+}
+
+/// The same of the part at `pointer` of a schema that `json_rule` has accepted.
+///
+/// # Errors
+/// As `json_rule`.
+pub(crate) fn json_rule_of_part(root: &Value, pointer: &str) -> Result<String, String> {
+    rule_of(plain_part(root, pointer)?)
+}
+
+/// A JSON pointer as errors show it: `properties.a.anyOf[1]`.
+pub(crate) fn place(pointer: &str) -> String {
+    let mut place = String::new();
+    for step in pointer.split('/').skip(1) {
+        let step = step.replace("~1", "/").replace("~0", "~");
+        if step.parse::<usize>().is_ok() {
+            place.push_str(&format!("[{step}]"));
+        } else {
+            place.push_str(if place.is_empty() { "" } else { "." });
+            place.push_str(&step);
+        }
+    }
+    place.chars().take(MAX_PLACE_CHARS).collect()
+}
+
+fn rule_of(schema: Value) -> Result<String, String> {
+    let mut schema = match schema {
         Value::Bool(true) => json!({}),
         Value::Bool(false) => return Err("the schema allows nothing".into()),
         schema => schema,
@@ -150,6 +180,9 @@ fn check_size(value: &Value, depth: usize, num_values: &mut usize) -> Result<(),
 
 /// The escapes that are allowed if `\u` is not.
 const ESCAPES_WITHOUT_U: &str = "nrbtf\\\"";
+
+/// Names in a place come from the client, and can be long.
+const MAX_PLACE_CHARS: usize = 300;
 
 /// One space, or a line feed with an indent of up to 20 spaces (ten levels of two, five of four) or ten tabs.
 const WHITE_SPACE: &str = r" |\n(?: {0,20}|\t{1,10})";

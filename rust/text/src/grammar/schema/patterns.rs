@@ -71,9 +71,15 @@ const KNOWN: [(&str, &str); 2] = [
 /// made from it.
 pub(super) fn check_pattern(pattern: &str, is_unused: bool) -> Result<(), String> {
     use regex_syntax::ast::ErrorKind;
-    match regex_syntax::ast::parse::Parser::new().parse(pattern) {
-        Ok(_) => Ok(()),
-        Err(error) => match error.kind() {
+    let error = match regex_syntax::Parser::new().parse(pattern) {
+        Ok(found) if !is_unused && found.properties().look_set().contains_word() => {
+            return Err("\\b and \\B cannot be enforced".into());
+        }
+        Ok(_) => return Ok(()),
+        Err(error) => error,
+    };
+    match error {
+        regex_syntax::Error::Parse(error) => match error.kind() {
             ErrorKind::UnsupportedLookAround | ErrorKind::UnsupportedBackreference if is_unused => {
                 Ok(())
             }
@@ -87,6 +93,8 @@ pub(super) fn check_pattern(pattern: &str, is_unused: bool) -> Result<(), String
             }
             kind => Err(format!("invalid regex: {kind}")),
         },
+        regex_syntax::Error::Translate(error) => Err(format!("invalid regex: {}", error.kind())),
+        _ => Err("invalid regex".into()),
     }
 }
 

@@ -14,21 +14,32 @@ use super::{arrays, numbers, objects, one_of, strings};
 /// # Errors
 /// One line: the path of the keyword, what was given, what is allowed.
 pub(super) fn plain(schema: &Value) -> Result<Value, String> {
-    let mut rewriter = Rewriter { references: References::new(schema)? };
-    let root = rewriter.schema(schema, &Path::root(""))?;
+    plain_part(schema, "")
+}
+
+/// The same of a part; its references lead into the whole.
+///
+/// # Errors
+/// As `plain`; nothing lies at `pointer`.
+pub(super) fn plain_part(whole: &Value, pointer: &str) -> Result<Value, String> {
+    let schema = whole.pointer(pointer).ok_or_else(|| format!("{pointer}: no such part"))?;
+    let mut rewriter = Rewriter { references: References::new(whole)?, around: Vec::new() };
+    let root = rewriter.schema(schema, &Path::root(pointer))?;
     let mut definitions = Map::new();
     while let Some((name, target, pointer)) = rewriter.references.next() {
         let path = Path::root(&pointer);
         let definition = rewriter.schema(target, &path)?;
         definitions.insert(name, definition);
     }
-    Ok(match root {
+    let whole = match root {
         Value::Object(mut fields) if !definitions.is_empty() => {
             fields.insert("$defs".into(), definitions.into());
             fields.into()
         }
         other => other,
-    })
+    };
+    numbers::check_divisors(&whole)?;
+    Ok(whole)
 }
 
 impl<'a> Rewriter<'a> {
@@ -39,7 +50,9 @@ impl<'a> Rewriter<'a> {
             Value::Object(fields) => fields,
             other => return Err(path.must_be("a schema: an object, true or false", other)),
         };
-        let mut node = Node { given, path, out: Map::new(), also: Vec::new(), is_never: false };
+        let around = std::mem::take(&mut self.around);
+        let mut node =
+            Node { given, path, around, out: Map::new(), also: Vec::new(), is_never: false };
         for (key, value) in given {
             self.keyword(&mut node, key, value)?;
         }
@@ -81,7 +94,7 @@ impl<'a> Rewriter<'a> {
                 return Ok(());
             }
             "allOf" => return self.all_of(node, value, &path),
-            "anyOf" => self.list(value, &path)?.into(),
+            "anyOf" => self.list(node, value, &path)?.into(),
             "oneOf" => {
                 one_of::check(value, &self.references, &path)?;
                 return self.any_of_too(node, value, &path);
@@ -100,11 +113,32 @@ impl<'a> Rewriter<'a> {
         Ok(())
     }
 
-    /// Each schema of a list.
-    fn list(&mut self, value: &'a Value, path: &Path<'_>) -> Result<Vec<Value>, String> {
+    /// Each schema of a list that applies to the same value as the node.
+    fn list(
+        &mut self,
+        node: &Node<'a, '_>,
+        value: &'a Value,
+        path: &Path<'_>,
+    ) -> Result<Vec<Value>, String> {
         let schemas = value.as_array().filter(|schemas| !schemas.is_empty());
         let schemas = schemas.ok_or_else(|| path.must_be("a list of one schema or more", value))?;
-        schemas.iter().enumerate().map(|(i, each)| self.schema(each, &path.index(i))).collect()
+        let each = schemas.iter().enumerate();
+        each.map(|(i, each)| {
+            self.around = node.and_around();
+            self.schema(each, &path.index(i))
+        })
+        .collect()
+    }
+
+    /// A schema that applies to the same value as the node.
+    pub(super) fn in_place(
+        &mut self,
+        node: &Node<'a, '_>,
+        schema: &'a Value,
+        key: &str,
+    ) -> Result<Value, String> {
+        self.around = node.and_around();
+        self.schema(schema, &node.path.key(key))
     }
 
     fn all_of(
@@ -116,7 +150,7 @@ impl<'a> Rewriter<'a> {
         if value.as_array().is_some_and(Vec::is_empty) {
             return Ok(());
         }
-        let all = self.list(value, path)?;
+        let all = self.list(node, value, path)?;
         node.is_never |= all.iter().any(|schema| *schema == Value::Bool(false));
         node.out.insert("allOf".into(), all.into());
         Ok(())
@@ -129,7 +163,7 @@ impl<'a> Rewriter<'a> {
         value: &'a Value,
         path: &Path<'_>,
     ) -> Result<(), String> {
-        let options = Value::from(self.list(value, path)?);
+        let options = Value::from(self.list(node, value, path)?);
         if node.given.contains_key("anyOf") {
             node.also.push(json!({ "anyOf": options }));
         } else {
@@ -175,29 +209,6 @@ impl<'a> Rewriter<'a> {
         } else {
             node.also.push(json!({ "type": left }));
         }
-        Ok(())
-    }
-
-    /// `if`, `then`, `else`.
-    fn conditions(&mut self, node: &mut Node<'a, '_>) -> Result<(), String> {
-        let Some(condition) = node.get("if") else { return Ok(()) };
-        let binds = |key| node.get(key).filter(|schema| !is_any(schema));
-        let (then, otherwise) = (binds("then"), binds("else"));
-        let (key, consequence) = match (then, otherwise) {
-            (None, None) => return Ok(()),
-            (Some(then), _) if is_any(condition) => ("then", then),
-            (None, Some(_)) if is_any(condition) => return Ok(()),
-            (_, Some(otherwise)) if is_never(condition) => ("else", otherwise),
-            (Some(_), None) if is_never(condition) => return Ok(()),
-            _ => {
-                return Err(node.refuse(
-                    "if",
-                    "allowed without then and else, and with a condition that always or never holds",
-                ));
-            }
-        };
-        let also = self.schema(consequence, &node.path.key(key))?;
-        node.also.push(also);
         Ok(())
     }
 }

@@ -8,6 +8,8 @@ use super::references::References;
 /// Rewrites a schema with everything below it; `plain.rs` has its methods.
 pub(super) struct Rewriter<'a> {
     pub(super) references: References<'a>,
+    /// What applies to the same value as the schema that comes next; empty for a part of it.
+    pub(super) around: Vec<&'a Map<String, Value>>,
 }
 
 /// One object of a schema while it is rewritten.
@@ -15,6 +17,8 @@ pub(super) struct Node<'a, 'p> {
     /// As given.
     pub(super) given: &'a Map<String, Value>,
     pub(super) path: &'p Path<'p>,
+    /// Schemas that apply to the same value, and in which this one stands.
+    pub(super) around: Vec<&'a Map<String, Value>>,
     /// The result so far.
     pub(super) out: Map<String, Value>,
     /// Schemas that must match too.
@@ -27,6 +31,11 @@ impl<'a> Node<'a, '_> {
     /// The keyword, unless it is absent.
     pub(super) fn get(&self, key: &str) -> Option<&'a Value> {
         self.given.get(key)
+    }
+
+    /// This schema and those around it.
+    pub(super) fn and_around(&self) -> Vec<&'a Map<String, Value>> {
+        self.around.iter().copied().chain([self.given]).collect()
     }
 
     /// Whether a value of the JSON type `name` may match, as far as `type` says.
