@@ -53,4 +53,16 @@ impl MarkerFilter {
         self.held.clear();
         self.matched = 0;
     }
+
+    /// The same at the end of an answer. A beginning that no other text has was to become the marker: it is
+    /// dropped.
+    pub(crate) fn end(&mut self, out: &mut String) {
+        if self.matched >= DISTINCT {
+            self.held.truncate(self.held.len() - self.matched);
+        }
+        self.flush(out);
+    }
 }
+
+/// So many bytes make `<tool` and `[TOOL`; `<` or `[T` may be text.
+const DISTINCT: usize = 5;

@@ -140,18 +140,29 @@ impl ToolParser {
     pub(crate) fn finish(&mut self, out: &mut Pieces) {
         let mut held = String::new();
         match self.place {
-            Place::Start | Place::Content => self.opener.flush(&mut held),
-            Place::Between => self.closer.flush(&mut held),
+            Place::Start | Place::Content => self.opener.end(&mut held),
+            Place::Between => self.closer.end(&mut held),
             Place::Closing | Place::Json => {}
             _ if self.is_sent => {}
             // Cut between the name and the arguments.
             Place::Call { .. } if self.is_cut_call() => self.tell(out),
+            _ if self.is_begun_call() => {}
             _ => held.push_str(&std::mem::take(&mut self.raw)),
         }
         if self.num_calls == 0 || !held.trim().is_empty() {
             out.content(&held);
         }
         self.place = Place::Content;
+    }
+
+    /// Whether the answer ends in a call whose name is not known yet: markup, and no text.
+    fn is_begun_call(&self) -> bool {
+        let is_opened = self.num_calls > 0 || self.raw.starts_with(self.format.markers()[0]);
+        let is_nameless = match self.place {
+            Place::Call { .. } => self.reader.name().is_none(),
+            place => matches!(place, Place::Before { .. } | Place::Name),
+        };
+        is_opened && is_nameless
     }
 
     /// Whether what has been read of an object can only be a call.

@@ -111,7 +111,8 @@ fn test_hermes_calls() {
         ),
         // No calls: nothing is lost.
         ("<tool_call>soon</tool_call>", &[content("<tool_call>soon</tool_call>")]),
-        ("<tool_call>{\"nam", &[content("<tool_call>{\"nam")]),
+        // Cut before its name: no text either.
+        ("<tool_call>{\"nam", &[]),
         (
             "<tool_call>{\"name\": 5}</tool_call>",
             &[content("<tool_call>{\"name\": 5}</tool_call>")],
@@ -183,7 +184,7 @@ fn test_mistral_calls() {
     assert_split(&tools(ToolFormat::Mistral, true), list, &both);
     let named = r#"[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[CALL_ID]abc123def[ARGS]{}"#;
     assert_split(&tools(ToolFormat::MistralNamed, true), named, &both);
-    let text = r#"[TOOL_CALLS] and [more] [TOOL"#;
+    let text = r#"[TOOL_CALLS] and [more] [T"#;
     assert_split(&tools(ToolFormat::Mistral, true), text, &[content(text)]);
     let text = r#"[TOOL_CALLS]f[ARGS]none"#;
     assert_split(&tools(ToolFormat::MistralNamed, true), text, &[content(text)]);

@@ -9,6 +9,7 @@ mod cost;
 mod grammars;
 mod hostile;
 mod keywords;
+mod leaks;
 mod refusals;
 mod tool_grammars;
 mod walk;
