@@ -1,6 +1,9 @@
 """API keys on every route and every odd spelling of one."""
 
+import json
 import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -232,6 +235,57 @@ def test_sighup_reads_the_keys_again_and_drops_no_stream(tmp_path):
                 data += part
         assert "nonsense" not in worker.errors()
         assert worker.stop() == 0
+
+
+def test_reloads_under_load_lose_no_request(tmp_path):
+    """A key that stays is never refused, while streams run and the file changes all the time."""
+    file = tmp_path / "keys"
+    file.write_text("alice:key-a\n")
+    file.chmod(0o600)
+    path, done = "/v1/completions", b"data: [DONE]\n\n\r\n0\r\n\r\n"
+    options = ("--device", "sim", "--sim-speed", "20", "--max-queue", "256")
+    with Worker(*options, "--api-key-file", file) as worker:
+        headers = {"Authorization": "Bearer key-a"}
+        body = {"prompt": "x", "ignore_eos": True, "max_tokens": 200, "stream": True}
+        stop = threading.Event()
+
+        def ask(_):
+            count = 0
+            while not stop.is_set() or not count:
+                with worker.connect() as connection:
+                    request = http_request("POST", path, json.dumps(body).encode(), **headers)
+                    connection.sendall(request)
+                    data = b""
+                    while not data.endswith(done):
+                        part = connection.recv(65536)
+                        assert part, data[-200:]
+                        data += part
+                    assert data.startswith(b"HTTP/1.1 200"), data[:200]
+                count += 1
+            return count
+
+        with ThreadPoolExecutor(16) as pool:
+            asking = [pool.submit(ask, i) for i in range(16)]
+            try:
+                for i in range(12):
+                    new = tmp_path / "new"
+                    new.write_text(f"bob:key-{i}\nalice:key-a\n")
+                    new.chmod(0o600)
+                    new.replace(file)
+                    worker.process.send_signal(signal.SIGHUP)
+                    known = {"Authorization": f"Bearer key-{i}"}
+                    wait_for(
+                        lambda known=known: worker.get("/v1/models", headers=known).status == 200,
+                        10.0,
+                        worker.errors,
+                    )
+                    gone = {"Authorization": f"Bearer key-{i - 1}"}
+                    assert worker.get("/v1/models", headers=gone).status == 401
+            finally:
+                stop.set()
+            assert all(future.result() for future in asking)
+        assert worker.stop() == 0, worker.errors()
+        assert "Traceback" not in worker.errors()
 
 
 def test_sighup_without_a_key_file_ends_the_server_as_sigterm_does():

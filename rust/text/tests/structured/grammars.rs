@@ -103,6 +103,46 @@ fn test_white_space_runs_out() {
     panic!("the list was never closed");
 }
 
+/// How many tokens of white space alone a model puts into JSON that takes as much of it as it can: of the
+/// white space that the mask allows it takes the token with the fewest bytes.
+#[test]
+fn test_a_model_that_loves_white_space_wastes_few_tokens() {
+    let schema = json!({ "type": "object", "properties": { "a": { "type": "array",
+        "items": { "type": "boolean" }, "minItems": 2, "maxItems": 2 }, "b": { "type": "null" } },
+        "required": ["a", "b"], "additionalProperties": false });
+    let tokenizer = tokenizer();
+    let bytes = |id: u32| tokenizer.token_bytes(id).unwrap();
+    let is_space = |id: &u32| {
+        !EOS.contains(id)
+            && !bytes(*id).is_empty()
+            && bytes(*id).iter().all(u8::is_ascii_whitespace)
+    };
+    // {"a":[true,false],"b":null}: thirteen places between tokens of JSON, and none after the end.
+    let places = 12;
+    for (first, most) in [(b' ', 1), (b'\n', 21), (b'\t', 0)] {
+        let mut state = compile(GrammarSource::JsonSchema(schema.clone())).start();
+        let (mut text, mut wasted, mut row) = (Vec::new(), 0, 0);
+        while !state.may_end() {
+            let ids = allowed(&state.mask().unwrap());
+            let spaces: Vec<u32> = ids.iter().copied().filter(is_space).collect();
+            let fits = |id: &&u32| row > 0 || bytes(**id)[0] == first;
+            let space = spaces.iter().filter(fits).min_by_key(|id| bytes(**id).len());
+            let closing = |id: &&u32| bytes(**id).len() == 1 && b"]},:".contains(&bytes(**id)[0]);
+            let id = space.or(ids.iter().find(closing)).copied().unwrap_or(ids[0]);
+            row = if space.is_some() { row + 1 } else { 0 };
+            wasted += usize::from(space.is_some());
+            assert!(row <= most, "{row} tokens of white space in a row");
+            text.extend(bytes(id));
+            state.accept(id).unwrap();
+        }
+        let ids = allowed(&state.mask().unwrap());
+        assert!(ids.iter().all(|id| EOS.contains(id)), "nothing follows the last brace");
+        let value: Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!(value["b"], Value::Null);
+        assert!(wasted <= most * places, "{wasted}: {:?}", String::from_utf8_lossy(&text));
+    }
+}
+
 #[test]
 fn test_regex_choice_and_lark_bind_the_whole_answer() {
     let grammar = compile(GrammarSource::Regex(r"[a-c]{2,5}/\d{3}".into()));

@@ -1,9 +1,12 @@
 //! Headers that lie: refused by name before anything large is allocated, and never a panic.
 
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
-use super::builder::{Gguf, Kv, read};
+use super::builder::{Gguf, Kv, Tensor, read};
+use crate::TensorView;
 
 fn raw_array(kind: u32, count: u64) -> Kv {
     let mut bytes = kind.to_le_bytes().to_vec();
@@ -151,6 +154,40 @@ fn test_gguf_tensors_out_of_bounds_are_refused() {
         let error = file.refused();
         assert!(error.contains(reason), "{error}");
         assert!(error.contains(name) || error.contains("overlap") || reason.contains("overflow"));
+    }
+}
+
+#[test]
+fn test_tensors_may_be_listed_and_may_lie_in_any_order() {
+    let plain = Gguf::llama();
+    let views = |file: &Gguf| file.read().plan.tensors;
+    let expected = views(&plain);
+    let start = expected.values().map(|view| view.offset).min().unwrap();
+    for step in [2, 3, 7, 10] {
+        let shuffled = |tensors: &[Tensor]| -> Vec<Tensor> {
+            (0..tensors.len()).map(|i| tensors[(i + 1) * step % 11].clone()).collect()
+        };
+        // The list in another order than the data.
+        let mut listed = plain.clone();
+        for tensor in &mut listed.tensors {
+            let view = expected.values().find(|view| view.name == tensor.name).unwrap();
+            tensor.offset = Some(view.offset - start);
+        }
+        listed.tensors = shuffled(&listed.tensors);
+        assert_eq!(views(&listed), expected);
+        // The data in another order: each tensor has its own size and type, the file is as full.
+        let mut lying = plain.clone();
+        lying.tensors = shuffled(&lying.tensors);
+        let found = views(&lying);
+        assert_ne!(found, expected);
+        for (role, view) in &found {
+            let same = &expected[role];
+            assert_eq!((&view.name, view.byte_len), (&same.name, same.byte_len));
+        }
+        let end = |views: &BTreeMap<_, TensorView>| {
+            views.values().map(|view| (view.offset + view.byte_len).next_multiple_of(32)).max()
+        };
+        assert_eq!(end(&found), end(&expected));
     }
 }
 
