@@ -16,7 +16,8 @@ pub struct ReasoningTags {
 impl ReasoningTags {
     /// The markers that a chat template writes or looks for; `None` for a model that has none.
     pub fn detect(template: &str) -> Option<Self> {
-        let tags = [("<think>", "</think>"), ("[THINK]", "[/THINK]")];
+        let tags =
+            [("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<seed:think>", "</seed:think>")];
         let named =
             |(open, close): &(&str, &str)| template.contains(open) || template.contains(close);
         let (open, close) = tags.into_iter().find(named)?;

@@ -73,7 +73,7 @@ pub(crate) struct Facts {
     pub(crate) reads: &'static [&'static str],
 }
 
-static TABLE: [Facts; 8] = [
+static TABLE: &[Facts] = &[
     Facts {
         model_type: "llama",
         gguf: Some("llama"),
@@ -221,6 +221,22 @@ static TABLE: [Facts; 8] = [
             "mlp_only_layers",
         ],
     },
+    Facts {
+        model_type: "seed_oss",
+        gguf: None,
+        class: "SeedOss",
+        default_theta: 1e4,
+        biases: Biases::QueryKeyValue,
+        activation: "hidden_act",
+        derives_head_dim: false,
+        qk_norm: false,
+        windows: Windows::None,
+        feed_forward: FeedForward::Dense,
+        is_gemma: false,
+        is_fused: false,
+        long_rope_names: &[],
+        reads: &["mlp_bias"],
+    },
 ];
 
 /// The class that a config.json names.
@@ -244,7 +260,8 @@ impl Facts {
     pub(crate) fn of(config: &Fields<'_>) -> Result<(&'static Self, Class), ModelError> {
         let name = config.string("model_type")?.ok_or_else(|| config.missing("model_type"))?;
         let Some(facts) = TABLE.iter().find(|facts| facts.model_type == name) else {
-            return Err(config.unsupported("model_type", name, model_types()));
+            let supported = model_types().collect::<Vec<_>>().join(", ");
+            return Err(config.unsupported("model_type", name, supported));
         };
         let classes = match config.get("architectures") {
             None => return Ok((facts, Class::CausalLm)),
@@ -267,8 +284,8 @@ impl Facts {
 }
 
 /// The supported values of `model_type`.
-pub(crate) fn model_types() -> String {
-    TABLE.iter().map(|facts| facts.model_type).collect::<Vec<_>>().join(", ")
+pub(crate) fn model_types() -> impl Iterator<Item = &'static str> {
+    TABLE.iter().map(|facts| facts.model_type)
 }
 
 /// The architectures of GGUF files that are read.

@@ -125,12 +125,14 @@ const READ: [&str; 26] = [
 ];
 
 /// Fields that change nothing in a family that does not read them, as long as they have this value.
-const NEUTRAL: [(&str, Neutral); 38] = [
+const NEUTRAL: &[(&str, Neutral)] = &[
     ("use_bidirectional_attention", Neutral::False),
     ("attention_bias", Neutral::OwnBiases),
     ("qkv_bias", Neutral::OwnBiases),
     ("mlp_bias", Neutral::False),
     ("o_bias", Neutral::False),
+    // Seed-OSS.
+    ("attention_out_bias", Neutral::False),
     ("lm_head_bias", Neutral::False),
     ("use_bias", Neutral::False),
     ("bias", Neutral::False),
@@ -186,6 +188,7 @@ const NO_EFFECT: &[&str] = &[
     "neftune_noise_alpha",
     "output_router_logits",
     "resid_pdrop",
+    "residual_dropout",
     "router_aux_loss_coef",
     "router_jitter_noise",
     // Slices of the same products, added in another order.

@@ -253,6 +253,19 @@ fn test_biases_are_those_of_the_family_and_the_config() {
 }
 
 #[test]
+fn test_seed_oss_has_biases_on_q_k_and_v_alone() {
+    let seed = |changes| {
+        let base = json!({"head_dim": 16, "attention_bias": true, "attention_out_bias": false});
+        family("seed_oss", "SeedOssForCausalLM", with(base, changes))
+    };
+    let spec = spec(&seed(json!({})));
+    assert!(spec.attention.qkv_bias && !spec.attention.o_bias);
+    let error = refused(&seed(json!({"attention_out_bias": true})));
+    assert!(error.contains("attention_out_bias: true is not supported"), "{error}");
+    assert!(refused(&seed(json!({"-": ["head_dim"]}))).contains("head_dim is missing"));
+}
+
+#[test]
 fn test_sliding_windows_are_read_by_layer() {
     let windows = |config: &Value| -> Vec<Option<u32>> {
         spec(config).layers.iter().map(|layer| layer.window).collect()

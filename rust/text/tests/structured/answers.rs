@@ -364,6 +364,8 @@ fn test_templates_tell_the_format() {
     assert_eq!(detect("{{ messages }}"), None);
     assert_eq!(detect("You are SmolLM"), Some(ToolFormat::SmolLm2));
     assert_eq!(ReasoningTags::detect("<tool_call>"), None);
+    let seed = ReasoningTags::detect("{%- set end = '</seed:think>' %}").unwrap();
+    assert_eq!((&*seed.open, &*seed.close), ("<seed:think>", "</seed:think>"));
     let tags = ReasoningTags::detect("{{ x.split('</think>') }}").unwrap();
     assert_eq!(tags.start_after("<think>old</think>\n<|assistant|>"), ReasoningStart::Unopened);
     assert_eq!(tags.start_after("<|assistant|><think>\n"), ReasoningStart::Opened);
