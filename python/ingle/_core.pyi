@@ -61,7 +61,6 @@ class Engine:
         fd: int,
         frames_seen: int = 0,
         head: bytes | None = None,
-        end_may_wait: bool = False,
     ) -> None:
         """Lets the core send this stream's frames on a duplicate of socket `fd` itself.
 
@@ -72,9 +71,6 @@ class Engine:
 
         `head` is sent in front of the first frame. If the socket does not take all of both, the
         rest is a HEADED event; a FRAME says that the core has not used the head.
-
-        `end_may_wait`: the caller drains before it reads on from this client, so that the END event
-        of a stream whose whole body the core has sent need not wake it at once.
         """
 
     def ping(self, key: int) -> None:

@@ -1,5 +1,5 @@
-"""The end of a stream that the core has sent by itself: the event loop hears of it late, and nobody
-may notice."""
+"""The end of a stream whose bytes the core has sent itself: the client can react to it before the
+event loop learns of it, and must not notice."""
 
 import json
 import time
@@ -40,8 +40,8 @@ def test_the_head_comes_with_the_first_event(worker):
             assert b"data: {" in first, first
 
 
-def test_requests_right_behind_the_end_of_the_last_are_answered(worker):
-    # The long stream keeps steps coming: an idle engine tells of every end at once.
+def test_requests_directly_after_the_end_of_the_last_are_answered(worker):
+    # The long stream keeps the engine busy.
     with worker.open_stream(), worker.connect() as connection:
         for number in range(20):
             answer = b"".join(ask(connection, max_tokens=1 + number % 3))
@@ -70,7 +70,7 @@ def test_a_request_sent_before_the_end_of_the_last_waits_for_it(worker):
             assert answer.count(b'"finish_reason":"length"') == 1
 
 
-def test_clients_that_close_behind_the_end_leave_nothing(worker):
+def test_clients_that_close_after_the_end_leave_nothing(worker):
     with worker.open_stream():
         for _ in range(5):
             with worker.connect() as connection:
@@ -79,7 +79,7 @@ def test_clients_that_close_behind_the_end_leave_nothing(worker):
     worker.wait_until_idle()
 
 
-def test_a_connection_that_shall_close_is_closed_soon(worker):
+def test_a_connection_that_must_close_is_closed_soon(worker):
     with worker.open_stream(), worker.connect() as connection:
         body = json.dumps({"prompt": "x", "stream": True, "max_tokens": 2}).encode()
         request = http_request("POST", "/v1/completions", body, Connection="close")
@@ -91,7 +91,7 @@ def test_a_connection_that_shall_close_is_closed_soon(worker):
 
 
 def test_the_end_is_counted_where_no_request_follows():
-    # SIGTERM waits for requests whose end has not been told.
+    # SIGTERM waits for requests whose end has not been reported.
     with Worker("--device", "sim", "--sim-speed", "1") as worker, worker.connect() as connection:
         ask(connection, max_tokens=2)
         started = time.monotonic()

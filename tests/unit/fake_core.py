@@ -36,7 +36,7 @@ class FakeCore:
     def abort(self, key):
         self.aborted.append(key)
 
-    def attach_socket(self, key, fd, frames_seen, head, end_may_wait):
+    def attach_socket(self, key, fd, frames_seen, head):
         self.attached.append((key, fd, frames_seen, head))
 
     def ping(self, key):

@@ -17,7 +17,7 @@ from ingle.dispatch import ABORTED, END, ERROR
 from ingle.engine import submit_async
 from ingle.errors import FailedError, IngleError, OverloadedError, RefusedError, error_of_event
 from ingle.generation import EncodedRequest
-from ingle.server.connection import Connection, EventResponse, leaves_http
+from ingle.server.connection import EventResponse, leaves_http
 from ingle.server.convert import Caller, random_hex
 from ingle.server.request_id import HEADER, request_id
 from ingle.server.sse import HEADERS, EventStream, Translator
@@ -127,7 +127,6 @@ async def stream(
     dispatcher, heartbeat = state.engine.dispatcher, state.heartbeat
     loop = asyncio.get_running_loop()
     events = EventStream(state.engine.core, loop, translator)
-    connection = request.protocol if isinstance(request.protocol, Connection) else None
     key = await submit(state, asked, events)
     try:
         if events.error is not None:
@@ -140,11 +139,7 @@ async def stream(
         transport = request.transport
         if transport is None:
             raise ConnectionResetError("the client has gone")
-        # If nothing may follow, the client waits for the end of the connection.
-        end_may_wait = connection is not None and bool(response.keep_alive)
-        events.start(key, transport, head, end_may_wait)
-        if connection is not None:
-            connection.catch_up = dispatcher.drain
+        events.start(key, transport, head)
         heartbeat.add(key)
         await events.done
         if events.error is not None:
@@ -152,7 +147,5 @@ async def stream(
         response.is_whole = events.ended and asked.chunked
         return response
     finally:
-        if connection is not None:
-            connection.catch_up = None
         heartbeat.remove(key)
         dispatcher.abort(key)

@@ -8,7 +8,6 @@ import asyncio
 import re
 import socket
 import struct
-from collections.abc import Callable
 from typing import Any, Final
 
 from aiohttp import HttpVersion11, web
@@ -46,7 +45,6 @@ class Connection(PrivateRequestHandler):
         "_most_bytes",
         "_num_bytes",
         "_request_seen",
-        "catch_up",
     )
 
     def __init__(
@@ -65,8 +63,6 @@ class Connection(PrivateRequestHandler):
             "max_line_size": MAX_LINE_BYTES,
         }
         super().__init__(server, loop=loop, **options)
-        self.catch_up: Callable[[], None] | None = None
-        """Drains pending events before this client's next bytes or its end are handled."""
         self._held = bytearray()
         """Bytes that have been read and wait to be parsed."""
         self._is_discarding = False
@@ -83,8 +79,6 @@ class Connection(PrivateRequestHandler):
         The loop reads up to 256 KB at once; in chunks of one byte that keeps a parser busy for a
         tenth of a second.
         """
-        if self.catch_up is not None:
-            self.catch_up()
         if self._request_seen != self.request_count:
             self._request_seen, self._num_bytes = self.request_count, 0
         self._num_bytes += len(data)
@@ -102,12 +96,6 @@ class Connection(PrivateRequestHandler):
             self._feed_soon()
         else:
             super().data_received(data)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """The client has disconnected, perhaps after its whole answer."""
-        if self.catch_up is not None:
-            self.catch_up()
-        super().connection_lost(exc)
 
     def resume_reading(self, resume_parser: bool = True) -> None:
         """Continues reading after a pause.

@@ -45,7 +45,6 @@ class EventStream:
     __slots__ = (
         "_attaches",
         "_core",
-        "_end_may_wait",
         "_head",
         "_held",
         "_key",
@@ -77,7 +76,6 @@ class EventStream:
         self._core = core
         self._head = b""
         """The response headers, if they may still have to be written before the first frame."""
-        self._end_may_wait = False
         self._loop = loop
         self._key = -1
         self._transport: asyncio.Transport | None = None
@@ -114,14 +112,11 @@ class EventStream:
         key: int,
         transport: asyncio.Transport,
         head: bytes = b"",
-        end_may_wait: bool = False,
     ) -> None:
         """Releases earlier and later frames, with `head` before them.
 
         The head waits for the first frame: one write for both, by the core or by us.
-        `end_may_wait`: as for the core's `attach_socket`.
         """
-        self._end_may_wait = end_may_wait
         self._key = key
         self._transport = transport
         self._head = head
@@ -173,7 +168,7 @@ class EventStream:
             # If a frame is on its way here the core stays with the loop; that frame offers again.
             # If no descriptor is left for its copy of the socket it stays there as well.
             with contextlib.suppress(OSError):
-                self._core.attach_socket(self._key, fd, self.frames, self._head, self._end_may_wait)
+                self._core.attach_socket(self._key, fd, self.frames, self._head)
 
 
 class Heartbeat:

@@ -66,7 +66,7 @@ fn run(
             let ours = listener.accept().unwrap().0;
             ours.set_nodelay(true).unwrap();
             let (fd, head) = (ours.into(), Vec::new());
-            let socket = ClientSocket { fd, frames_seen: 0, head, end_may_wait: false };
+            let socket = ClientSocket { fd, frames_seen: 0, head };
             engine.attach_socket(key, socket);
         }
     }

@@ -34,8 +34,6 @@ pub(crate) struct Committer {
     pub(crate) now: Micros,
     /// Frames of one stream between being shown and being sent; one buffer for all stays in the cache.
     pub(crate) shown: Vec<u8>,
-    /// Since when the outbox has events that caused no wake-up.
-    pub(crate) unannounced_since: Option<Micros>,
     /// Text of one token, reused.
     pub(crate) scratch: String,
     /// Choices whose stop string was found in this commit.
@@ -54,7 +52,6 @@ impl Committer {
             events: Vec::new(),
             now: Micros(0),
             shown: Vec::new(),
-            unannounced_since: None,
             scratch: String::new(),
             stopped: Vec::new(),
             mask_wanted: Vec::new(),

@@ -35,10 +35,9 @@ impl Committer {
             let sent = self.send_frames(key);
             match sent {
                 Sent::Yes if is_over => {
-                    let may_wait = self.streams.remove(&key).is_some_and(|s| s.end_may_wait());
-                    let end = if may_wait { Payload::BodySent } else { Payload::StreamEnd };
+                    self.streams.remove(&key);
                     if has_end {
-                        self.events.push(Event { key, payload: end });
+                        self.events.push(Event { key, payload: Payload::StreamEnd });
                     }
                 }
                 Sent::Yes => {}
@@ -58,21 +57,6 @@ impl Committer {
         self.touched = touched;
         self.shown.shrink_to(MAX_KEPT_BYTES);
         self.shared.outbox.publish(&mut self.events);
-        self.announce(scheduler.is_idle());
-    }
-
-    /// Wakes the event loop for events that have not, unless its next work is likely to come soon: the
-    /// client's next request mostly follows the end of its last one, and finds it.
-    fn announce(&mut self, is_last_chance: bool) {
-        if !self.shared.outbox.is_unannounced() {
-            self.unannounced_since = None;
-            return;
-        }
-        let since = *self.unannounced_since.get_or_insert(self.now);
-        if is_last_chance || self.now.0.saturating_sub(since.0) >= UNANNOUNCED_US {
-            self.unannounced_since = None;
-            self.shared.outbox.announce();
-        }
     }
 
     /// Sends the frames that the stream has just shown.
@@ -171,8 +155,6 @@ impl Sender<'_> {
 const SILENCE_US: u64 = 10_000_000;
 const CLIENT_GONE: &str = "the client closed the connection";
 const TOO_SLOW: &str = "the stream was ended because the client reads too slowly";
-/// How long the end of a stream may lie before it wakes the event loop, to the next step.
-const UNANNOUNCED_US: u64 = 5_000;
 /// Of the buffer that all streams show their frames in; a frame with many log-probs is larger.
 const MAX_KEPT_BYTES: usize = 1 << 20;
 /// Of one stream between two drains of the event loop; what the loop has taken is its own to bound.

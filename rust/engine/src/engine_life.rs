@@ -25,7 +25,6 @@ impl EngineThread {
         self.shared.advance(EngineState::Stopped);
         self.committer.end_all_with_error(SHUT_DOWN, "shutdown", 503);
         self.shared.outbox.publish(&mut self.committer.events);
-        self.shared.outbox.announce();
         self.refuse_rest(SHUT_DOWN, "shutdown", 503);
         // Dropping the executor waits for its threads.
     }

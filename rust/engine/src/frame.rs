@@ -99,11 +99,6 @@ impl FrameBuilder {
         self.head.iter().step_by(64).fold(0, |sum, &byte| sum ^ usize::from(byte))
     }
 
-    /// Whether the last group of a good stream carries the end of the HTTP body.
-    pub(crate) fn ends_the_body(&self) -> bool {
-        self.chunked
-    }
-
     /// Starts a group of events in an empty buffer: room for the chunk size.
     pub(crate) fn open(&self, out: &mut Vec<u8>) {
         if self.chunked && out.is_empty() {

@@ -32,8 +32,6 @@ pub enum Payload {
     Delta(Box<Delta>),
     /// The stream is complete; its last frame has been sent.
     StreamEnd,
-    /// The same, and the client has the end of the HTTP body, so nothing waits for this event.
-    BodySent,
     /// The whole JSON body of a request that is not streamed.
     Body(Vec<u8>),
     /// The end of a request in delta format.
@@ -93,7 +91,6 @@ pub enum StopCause {
 pub(crate) struct Outbox {
     state: Mutex<State>,
     armed: AtomicBool,
-    unannounced: AtomicBool,
     drains: AtomicU64,
     fd: OwnedFd,
 }
@@ -111,7 +108,6 @@ impl Outbox {
         Ok(Self {
             state: Mutex::default(),
             armed: AtomicBool::new(false),
-            unannounced: AtomicBool::new(false),
             drains: AtomicU64::new(0),
             fd,
         })
@@ -121,13 +117,11 @@ impl Outbox {
         self.fd.as_fd()
     }
 
-    /// Moves `batch` into the queue and wakes the event loop unless it has been woken already, or nobody
-    /// waits for any of it: then `announce` does, or a drain for another reason comes first.
+    /// Moves `batch` into the queue and wakes the event loop unless it has been woken already.
     pub(crate) fn publish(&self, batch: &mut Vec<Event>) {
         if batch.is_empty() {
             return;
         }
-        let may_wait = batch.iter().all(|event| event.payload == Payload::BodySent);
         {
             let mut state = self.lock();
             if !state.dead.is_empty() {
@@ -135,28 +129,13 @@ impl Outbox {
             }
             state.events.append(batch);
         }
-        if may_wait {
-            self.unannounced.store(true, Ordering::Release);
-        } else {
-            self.announce();
-        }
-    }
-
-    /// Whether the queue has events that caused no wake-up. May stay true for a while after a drain.
-    pub(crate) fn is_unannounced(&self) -> bool {
-        self.unannounced.load(Ordering::Acquire)
-    }
-
-    /// Wakes the event loop unless it has been woken already.
-    pub(crate) fn announce(&self) {
-        self.unannounced.store(false, Ordering::Release);
         if !self.armed.swap(true, Ordering::AcqRel) {
             // Fails only if the counter is full, and then the descriptor is readable already.
             let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
         }
     }
 
-    /// Takes everything. First the descriptor is cleared, then the flags, then the queue is taken: a
+    /// Takes everything. First the descriptor is cleared, then the flag, then the queue is taken: a
     /// publish in between writes again, so nothing is left lying without a wake-up. If there is nothing
     /// to clear yet, the write is on its way and the flag stays for the drain that it brings: without
     /// it no drain would clear the descriptor, and the event loop would spin.
@@ -165,7 +144,6 @@ impl Outbox {
         {
             self.armed.store(false, Ordering::Release);
         }
-        self.unannounced.store(false, Ordering::Release);
         let events = std::mem::take(&mut self.lock().events);
         self.drains.fetch_add(1, Ordering::Release);
         events
@@ -239,24 +217,6 @@ mod tests {
         assert!(!readable(&outbox));
         assert!(outbox.drain().is_empty());
         outbox.publish(&mut vec![event(3)]);
-        assert!(readable(&outbox));
-    }
-
-    #[test]
-    fn test_an_end_that_nobody_waits_for_wakes_nobody_until_announced() {
-        let sent = |key| Event { key, payload: Payload::BodySent };
-        let outbox = Outbox::new().unwrap();
-        outbox.publish(&mut vec![sent(1)]);
-        assert!(!readable(&outbox) && outbox.is_unannounced());
-        assert_eq!(outbox.drain().len(), 1);
-        assert!(!outbox.is_unannounced());
-        outbox.publish(&mut vec![sent(2)]);
-        outbox.announce();
-        assert!(readable(&outbox) && !outbox.is_unannounced());
-        outbox.publish(&mut vec![sent(3)]);
-        assert_eq!(outbox.drain().len(), 2);
-        assert!(!readable(&outbox) && !outbox.is_unannounced());
-        outbox.publish(&mut vec![sent(4), event(5)]);
         assert!(readable(&outbox));
     }
 

@@ -106,9 +106,6 @@ pub struct ClientSocket {
     pub frames_seen: u64,
     /// Goes in front of the first frame; may be empty.
     pub head: Vec<u8>,
-    /// Whoever lends it looks for events by itself before it reads on from this client: the event that
-    /// the stream has ended need not wake anybody, if the client has got the end of the body.
-    pub end_may_wait: bool,
 }
 
 impl Stream {
@@ -273,16 +270,6 @@ impl Stream {
         if let Form::Events(builder, _) = &self.form {
             builder.open(out);
             FrameBuilder::error_into(out, error_object);
-        }
-    }
-
-    /// Whether the client has the end of its body and nothing waits for the end event.
-    pub(crate) fn end_may_wait(&self) -> bool {
-        match (&self.form, &self.route) {
-            (Form::Events(builder, _), Route::Socket(socket)) => {
-                builder.ends_the_body() && socket.end_may_wait
-            }
-            _ => false,
         }
     }
 

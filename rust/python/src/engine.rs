@@ -41,14 +41,13 @@ impl Engine {
         self.inner.abort(key);
     }
 
-    #[pyo3(signature = (key, fd, frames_seen = 0, head = None, end_may_wait = false))]
+    #[pyo3(signature = (key, fd, frames_seen = 0, head = None))]
     fn attach_socket(
         &self,
         key: u64,
         fd: i32,
         frames_seen: u64,
         head: Option<&[u8]>,
-        end_may_wait: bool,
     ) -> PyResult<()> {
         if fd < 0 {
             return Err(PyValueError::new_err(format!("fd: {fd} is not a file descriptor")));
@@ -59,7 +58,7 @@ impl Engine {
         // lock. A number that was never open makes the duplication fail with EBADF, nothing else.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()?;
         let head = head.unwrap_or_default().to_vec();
-        self.inner.attach_socket(key, ClientSocket { fd, frames_seen, head, end_may_wait });
+        self.inner.attach_socket(key, ClientSocket { fd, frames_seen, head });
         Ok(())
     }
 

@@ -16,7 +16,7 @@ pub(crate) fn event<'py>(py: Python<'py>, event: Event) -> PyResult<Bound<'py, P
     let (kind, payload) = match event.payload {
         Payload::Frame(bytes) => (FRAME, PyBytes::new(py, &bytes).into_any()),
         Payload::Headed(bytes) => (HEADED, PyBytes::new(py, &bytes).into_any()),
-        Payload::StreamEnd | Payload::BodySent => (END, py.None().into_bound(py)),
+        Payload::StreamEnd => (END, py.None().into_bound(py)),
         Payload::Body(bytes) => (END, PyBytes::new(py, &bytes).into_any()),
         Payload::UsageEnd(usage) => {
             let counts = (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens);

@@ -199,7 +199,7 @@ async def test_heartbeat_pings_all_streams_and_rests_without(core):
 
 
 async def test_stream_goes_on_without_a_descriptor_for_the_core(core, stream, transport):
-    def refuse(key, fd, frames_seen, head, end_may_wait):
+    def refuse(key, fd, frames_seen, head):
         raise OSError(24, "Too many open files")
 
     core.attach_socket = refuse

@@ -28,7 +28,7 @@ fn request(max_tokens: u32) -> Value {
 }
 
 fn lent(socket: UnixStream, head: &[u8]) -> ClientSocket {
-    ClientSocket { fd: socket.into(), frames_seen: 0, head: head.to_vec(), end_may_wait: false }
+    ClientSocket { fd: socket.into(), frames_seen: 0, head: head.to_vec() }
 }
 
 /// Steps until `key` ends; its frames that came as events.
@@ -38,20 +38,6 @@ fn drive(bench: &Bench, key: u64) -> (Vec<u8>, Payload) {
         for event in bench.advance() {
             match event {
                 Event { key: other, .. } if other != key => panic!("{event:?}"),
-                Event { payload: Payload::Frame(frame), .. } => frames.extend(frame),
-                Event { payload, .. } => return (frames, payload),
-            }
-        }
-    }
-}
-
-/// As `drive` for the only other stream, passing over what comes of `other`.
-fn drive_beside(bench: &Bench, other: u64) -> (Vec<u8>, Payload) {
-    let mut frames = Vec::new();
-    loop {
-        for event in bench.advance() {
-            match event {
-                Event { key: found, .. } if found == other => {}
                 Event { payload: Payload::Frame(frame), .. } => frames.extend(frame),
                 Event { payload, .. } => return (frames, payload),
             }
@@ -111,21 +97,6 @@ fn test_the_head_goes_out_with_the_first_frame() {
     let mut got = Vec::new();
     theirs.read_to_end(&mut got).unwrap();
     assert_eq!(String::from_utf8(got).unwrap(), String::from_utf8(want).unwrap());
-}
-
-#[test]
-fn test_an_end_that_may_wait_comes_without_a_wake_up_of_its_own() {
-    let bench = Bench::lockstep(says("one two three four"));
-    let (ours, mut theirs) = UnixStream::pair().unwrap();
-    let key = bench.submit(&request(50)).unwrap();
-    bench.engine.attach_socket(key, ClientSocket { end_may_wait: true, ..lent(ours, b"") });
-    // Another one keeps the engine busy.
-    let other = bench.submit(&request(150)).unwrap();
-    let (frames, end) = drive_beside(&bench, other);
-    assert_eq!((frames, end), (Vec::new(), Payload::BodySent));
-    let mut got = Vec::new();
-    theirs.read_to_end(&mut got).unwrap();
-    assert!(got.ends_with(b"\r\n0\r\n\r\n"));
 }
 
 #[test]
