@@ -18,15 +18,19 @@ from pathlib import Path
 
 import torch
 import transformers
+from make_fp8 import MODELS, reference
 
 HERE = Path(__file__).parent
-EXPERTS = ("mixtral", "qwen3-moe")
+EXPERTS = ("mixtral", "qwen3-moe", "qwen3-moe-fp8-block")
 
 
 def margins(name: str) -> list[list[float]]:
     """Of one model, for each case."""
     path = HERE / "models" / name
-    model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    if name in MODELS:
+        model = reference(path)
+    else:
+        model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
     taken = model.config.num_experts_per_tok
     seen = []
 

@@ -240,6 +240,12 @@ mod tests {
         for entry in std::fs::read_dir(models).unwrap() {
             let checkpoint = ingle_model::open(&entry.unwrap().path()).unwrap();
             let (spec, plan) = (&checkpoint.spec, &checkpoint.plan);
+            if plan.tensors.values().any(|view| view.weight_type == WeightType::F8E4M3) {
+                let refused = WeightLayout::new(LayoutBuilder::measuring(), spec, plan);
+                let error = refused.unwrap_err().to_string();
+                assert!(error.contains("fp8 weights are not supported on cuda yet"), "{error}");
+                continue;
+            }
             let layout = WeightLayout::new(LayoutBuilder::measuring(), spec, plan).unwrap();
             assert_eq!(layout.jobs.len(), plan.tensors.len(), "{checkpoint:?}");
             let mut spans: Vec<(u64, u64)> = layout
