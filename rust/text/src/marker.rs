@@ -55,10 +55,10 @@ impl MarkerFilter {
     }
 
     /// The same at the end of an answer. A beginning that no other text has was to become the marker: it is
-    /// dropped.
+    /// dropped as the marker would be.
     pub(crate) fn end(&mut self, out: &mut String) {
         if self.matched >= DISTINCT {
-            self.held.truncate(self.held.len() - self.matched);
+            self.held.clear();
         }
         self.flush(out);
     }

@@ -107,12 +107,12 @@ impl ReasoningSplitter {
         let mut held = String::new();
         match self.place {
             Place::Start { opened: true } => {
-                self.open.flush(&mut held);
+                self.open.end(&mut held);
                 out.reasoning(held.trim());
             }
-            Place::Start { opened: false } => self.open.flush(content),
+            Place::Start { opened: false } => self.open.end(content),
             Place::Inside => {
-                self.close.flush(&mut held);
+                self.close.end(&mut held);
                 out.reasoning(held.trim_end());
             }
             Place::Between | Place::Content => {}

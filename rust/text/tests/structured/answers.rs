@@ -318,16 +318,17 @@ fn test_ids_differ_between_calls_and_answers() {
 #[test]
 fn test_reasoning_is_split_off() {
     use ReasoningStart::{Closed, Opened, Unopened};
-    let cases: [(ReasoningStart, &str, &[AnswerPiece]); 11] = [
+    let cases: [(ReasoningStart, &str, &[AnswerPiece]); 12] = [
         (Unopened, "<think>\nhm\n</think>\n\nYes.\n", &[reasoning("hm"), content("Yes.\n")]),
         (Opened, "\nhm <b>\n</think>\n\nYes.", &[reasoning("hm <b>"), content("Yes.")]),
         (Opened, "<think>hm</think>Yes.", &[reasoning("hm"), content("Yes.")]),
         (Unopened, "<think>\n\n</think>\n\nYes.", &[content("Yes.")]),
         (Opened, "</think>Yes.", &[content("Yes.")]),
         (Unopened, " Yes, <think> is a tag.", &[content(" Yes, <think> is a tag.")]),
-        (Unopened, " <thin", &[content(" <thin")]),
+        (Unopened, " <thi", &[content(" <thi")]),
         (Closed, "<think>no</think>", &[content("<think>no</think>")]),
-        (Opened, "never ends </thin", &[reasoning("never ends </thin")]),
+        (Opened, "never ends </th", &[reasoning("never ends </th")]),
+        (Opened, "cut </thin", &[reasoning("cut")]),
         (Opened, "a </think> b </think> c", &[reasoning("a"), content("b </think> c")]),
         (Unopened, "", &[]),
     ];
