@@ -23,6 +23,7 @@ __all__ = [
     "harden_finish",
     "harden_keeper",
     "harden_shed",
+    "hardening_survey",
     "kept_variables",
     "name_thread",
     "render_template",
@@ -139,6 +140,9 @@ def harden_finish(readiness: bytes) -> bytes:
 
 def name_thread(name: str) -> None:
     """Names the calling thread for the system."""
+
+def hardening_survey() -> bytes:
+    """JSON: what this machine offers to the lock-down, and what is missing. Needs one thread."""
 
 def kept_variables() -> list[str]:
     """Patterns of the environment variables that a locked worker keeps; `*` ends a prefix."""

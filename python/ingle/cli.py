@@ -349,7 +349,9 @@ def json_object(name: str, text: str) -> dict[str, Any]:
 
 def run_doctor(options: argparse.Namespace) -> int:
     """`ingle doctor`: one line per finding, and what each missing part costs."""
+    hardening = json.loads(_core.hardening_survey())  # First: it needs a process of one thread.
     report: dict[str, Any] = json.loads(_core.doctor(json.dumps(places()).encode()))
+    report["hardening"] = hardening
     if options.json:
         print(json.dumps(report, indent=2))
     else:

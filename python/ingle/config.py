@@ -320,7 +320,8 @@ def cuda_libraries(nvrtc: Path | None = None, cublaslt: Path | None = None) -> d
     """Where the core looks for NVIDIA's libraries: given files, then pip's packages."""
     exact = {"nvrtc": nvrtc, "cublaslt": cublaslt}
     found: dict[str, Any] = {name: str(path) for name, path in exact.items() if path}
-    found["site_packages"] = [p for p in sys.path if p and (Path(p) / "nvidia").is_dir()]
+    # Not Path.is_dir, which raises for a folder that this user may not look into.
+    found["site_packages"] = [p for p in sys.path if p and os.path.isdir(os.path.join(p, "nvidia"))]
     return found
 
 

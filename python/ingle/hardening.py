@@ -50,6 +50,7 @@ class Lockdown:
         """What is in force and what is missing, as far as the steps have come."""
         self._has_cuda = device.startswith(("auto", "cuda"))
         self._trace = trace
+        self._python = python_folders()
 
     @property
     def is_on(self) -> bool:
@@ -93,6 +94,8 @@ class Lockdown:
         """
         if not self.is_on:
             return
+        # While root's files, the interpreter's perhaps among them, can be read.
+        warm_up()
         self._add(_core.harden_shed(self._start(keep=list(keep), user=user)))
         self.layers.append(Layer("environment", True, f"{empty_environment()} variables removed"))
 
@@ -103,7 +106,7 @@ class Lockdown:
         """
         if not self.is_on:
             return
-        reads = [*python_folders(), *library_folders(), *absolute(read)]
+        reads = [*self._python, *library_folders(), *absolute(read)]
         start = self._start(read=reads, write=absolute(write))
         self._add(_core.harden_confine(start))
         self._refuse_lacks()
@@ -115,7 +118,6 @@ class Lockdown:
         """
         if not self.is_on:
             return
-        warm_up()
         driver = driver_version() if device.startswith("cuda") else None
         readiness = {"cuda_driver": driver, "trace": self._trace}
         self._add(_core.harden_finish(json.dumps(readiness).encode()))

@@ -39,7 +39,7 @@ def test_doctor():
     done = ingle("doctor", "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    assert list(report) == ["version", "cpu", "memory", "devices", "kernel"]
+    assert list(report) == ["version", "cpu", "memory", "devices", "kernel", "hardening"]
     assert report["memory"]["available_bytes"] > 1 << 20
     devices = report["devices"]
     assert devices["cpu"] == devices["sim"] == {"usable": True}
@@ -53,13 +53,16 @@ def test_doctor():
     if not cards:
         assert cuda["driver"]["cost"] == "no GPU: the cpu device is used"
     assert " / " in str(report["kernel"]["locked_memory"])
+    assert list(report["hardening"]) == ["landlock", "namespaces", "seccomp", "no_new_code", "user"]
+    for name, finding in report["hardening"].items():
+        assert not isinstance(finding, dict) or (finding["missing"] and finding["cost"]), name
 
 
 def test_doctor_in_words():
     done = ingle("doctor")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    for heading in ("cpu", "devices", "kernel", "memory"):
+    for heading in ("cpu", "devices", "kernel", "memory", "hardening"):
         assert heading in lines
     assert any(line.startswith("    prebuilt kernels") for line in lines)
     told = [line for line in lines if line.strip().startswith("what this costs: ")]

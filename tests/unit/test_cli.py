@@ -188,6 +188,7 @@ def test_doctor_prints_lines_or_json(monkeypatch, capsys):
         "kernel": {"open_files": {"value": "10 / 20", "cost": "few connections"}},
     }
     monkeypatch.setattr(_core, "doctor", lambda _libraries: json.dumps(report).encode())
+    monkeypatch.setattr(_core, "hardening_survey", lambda: b'{"landlock":7}')
     assert cli.main(["doctor"]) == ExitCode.OK
     assert capsys.readouterr().out.splitlines() == [
         "version             1",
@@ -208,6 +209,9 @@ def test_doctor_prints_lines_or_json(monkeypatch, capsys):
         "kernel",
         "  open files          10 / 20",
         "                      what this costs: few connections",
+        "",
+        "hardening",
+        "  landlock            7",
     ]
     assert cli.main(["doctor", "--json"]) == ExitCode.OK
-    assert json.loads(capsys.readouterr().out) == report
+    assert json.loads(capsys.readouterr().out) == report | {"hardening": {"landlock": 7}}

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::device::{Places, devices, or_lack};
+use crate::device::{Places, devices};
 use crate::error::EngineError;
 use crate::sizes::available_memory;
 
@@ -16,8 +16,6 @@ pub fn doctor(places: &[u8]) -> Result<Vec<u8>, EngineError> {
     let places: Places = serde_json::from_slice(places)
         .map_err(|error| EngineError::Model(format!("doctor: {error}")))?;
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let modules = std::fs::read_to_string("/sys/kernel/security/lsm").unwrap_or_default();
-    let seccomp = first_line("/proc/sys/kernel/seccomp/actions_avail");
     let report = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "cpu": cpu(),
@@ -25,19 +23,11 @@ pub fn doctor(places: &[u8]) -> Result<Vec<u8>, EngineError> {
         "devices": devices(&places),
         "kernel": {
             "release": first_line("/proc/sys/kernel/osrelease"),
-            "landlock": or_lack(&security_module(&modules, "landlock"), NO_LANDLOCK),
-            "seccomp": or_lack(&seccomp.map(|_| true).ok_or("not built into the kernel"), NO_SECCOMP),
             "open_files": open_files(limit(&limits, "Max open files")),
             "locked_memory": locked_memory(limit(&limits, "Max locked memory")),
         },
     });
     Ok(report.to_string().into_bytes())
-}
-
-/// `modules`: the kernel's list, with commas.
-fn security_module(modules: &str, name: &str) -> Result<bool, &'static str> {
-    let found = modules.trim().split(',').any(|module| module == name);
-    if found { Ok(true) } else { Err("not among the kernel's security modules") }
 }
 
 /// The limit on descriptors, each connection being one or two; the server raises the soft one to the hard.
@@ -113,8 +103,6 @@ fn processor_name() -> Option<String> {
 const FEW_FILES: u64 = 4096;
 const NO_LOCKS: &str =
     "none: the engine locks no memory, and the driver's pinned buffers do not count";
-const NO_LANDLOCK: &str = "the lock-down confines files by a mount namespace, or not at all";
-const NO_SECCOMP: &str = "the worker keeps all system calls; --hardening strict does not start";
 
 fn first_line(path: &str) -> Option<String> {
     let text = std::fs::read_to_string(path).ok()?;
@@ -147,8 +135,6 @@ mod tests {
 
     #[test]
     fn test_small_findings() {
-        assert_eq!(security_module("capability,landlock,yama\n", "landlock"), Ok(true));
-        assert!(security_module("capability,landlocked", "landlock").is_err());
         assert!(or_slow(&["portable"])["cost"].to_string().contains("AVX2"));
         assert_eq!(or_slow(&["avx2", "portable"]), json!(["avx2", "portable"]));
     }

@@ -8,8 +8,8 @@ use rustix::process::{
     DumpableBehavior, Gid, Resource, Rlimit, Uid, getgid, getrlimit, getuid, setrlimit, umask,
 };
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs, set_thread_groups,
-    set_thread_res_gid, set_thread_res_uid,
+    CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs,
+    set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
 
 use serde::Deserialize;
@@ -125,7 +125,11 @@ fn confine_to(
     if !omitted.is_layer("files") {
         confine_files(places, by_namespace, &mut report)?;
     }
-    set_capabilities(None, NO_CAPABILITIES).map_err(HardeningError::at("capabilities"))?;
+    // A service manager that has taken them all may also have taken the call that gives them up.
+    let held = capabilities(None).map_err(HardeningError::at("capabilities"))?;
+    if held != NO_CAPABILITIES {
+        set_capabilities(None, NO_CAPABILITIES).map_err(HardeningError::at("capabilities"))?;
+    }
     report.on("capabilities", "none");
     // Not before: the files below /proc/self that a namespace needs would be root's.
     if !omitted.is_layer("memory") {

@@ -17,6 +17,7 @@ mod policy;
 mod proof;
 mod report;
 mod surroundings;
+mod survey;
 mod sys;
 mod syscalls;
 mod trace;
@@ -26,6 +27,7 @@ pub use check::{Checked, Probed, Verdict, security_check};
 pub use error::HardeningError;
 pub use finish::{Readiness, finish};
 pub use report::{Layer, Report};
+pub use survey::survey;
 
 /// Names the calling thread for the system, which keeps the first 15 bytes.
 pub fn name_thread(name: &str) {

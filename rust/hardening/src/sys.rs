@@ -207,6 +207,35 @@ pub(crate) fn refuse_new_code() -> io::Result<()> {
     .map(|_| ())
 }
 
+/// Whether the kernel knows `refuse_new_code`.
+///
+/// # Errors
+/// `EINVAL` if it does not.
+pub(crate) fn knows_new_code() -> io::Result<()> {
+    const ZERO: c_ulong = 0;
+    // SAFETY: PR_GET_MDWE takes numbers and only reports.
+    result(c_long::from(unsafe { libc::prctl(libc::PR_GET_MDWE, ZERO, ZERO, ZERO, ZERO) }))
+        .map(|_| ())
+}
+
+/// Whether the kernel has seccomp filters.
+///
+/// # Errors
+/// The kernel's, if it has none.
+pub(crate) fn has_seccomp() -> io::Result<()> {
+    let kill = libc::SECCOMP_RET_KILL_PROCESS;
+    // SAFETY: SECCOMP_GET_ACTION_AVAIL reads one u32, alive until the call returns.
+    result(unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_GET_ACTION_AVAIL,
+            0 as c_uint,
+            &raw const kill,
+        )
+    })
+    .map(|_| ())
+}
+
 /// Makes a mount and all below it read-only, without set-user-id programs.
 ///
 /// # Errors

@@ -47,6 +47,12 @@ pub(crate) fn security_check<'py>(py: Python<'py>, scratch: &str) -> PyResult<Bo
     as_json(py, checked)
 }
 
+/// JSON: what this machine offers to the lock-down, and what is missing.
+#[pyfunction]
+pub(crate) fn hardening_survey(py: Python<'_>) -> Bound<'_, PyBytes> {
+    PyBytes::new(py, ingle_hardening::survey().to_string().as_bytes())
+}
+
 /// Names the calling thread for the system.
 #[pyfunction]
 pub(crate) fn name_thread(name: &str) {

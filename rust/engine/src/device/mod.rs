@@ -17,7 +17,6 @@ use ingle_core::CompletionSink;
 use ingle_model::Checkpoint;
 
 pub(crate) use built::{Built, DeviceMetrics};
-pub(crate) use finding::or_lack;
 pub(crate) use named::Device;
 pub(crate) use report::{Places, devices};
 

@@ -62,7 +62,7 @@ pub fn security_check(scratch: &Path) -> Result<Checked, HardeningError> {
     })
 }
 
-/// Whether files can be confined by a namespace.
+/// Whether the probes' places can be confined by a namespace.
 fn survey_namespaces(scratch: &Path) -> Result<bool, HardeningError> {
     let start = start_in(scratch, Vec::new());
     let places = crate::landlock::Places { read: start.read, write: start.write };
