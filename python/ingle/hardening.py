@@ -159,7 +159,10 @@ def python_folders() -> list[str]:
     """Where this interpreter and its packages are."""
     paths = sysconfig.get_paths()
     own = str(Path(__file__).resolve().parent)
-    return sorted({sys.prefix, sys.base_prefix, paths["stdlib"], paths["purelib"], own})
+    # Where NVIDIA's libraries may be, and packages of the user alone.
+    packages = {path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")}
+    fixed = {sys.prefix, sys.base_prefix, paths["stdlib"], paths["purelib"], paths["platlib"], own}
+    return sorted(fixed | packages)
 
 
 def library_folders() -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ingle import _core
 
-NAME_WIDTH = 46
+NAME_WIDTH = 62
 OUTCOME_WIDTH = 16
 
 

@@ -47,6 +47,8 @@ class Guard:
         else:
             self.lockdown.shed(keep=kept, user=user)
             self.listener = bind(settings)
+        if user is not None:
+            adopt_home(user[0])
         try:
             if self.lockdown.is_on and (settings.api_key_file or settings.uds):
                 self._keeper = Keeper(settings.api_key_file, self.listener)
@@ -96,6 +98,12 @@ def user_of(settings: Settings) -> tuple[int, int] | None:
     if entry.pw_uid == 0:
         raise ConfigError(f"user: {name} is root")
     return entry.pw_uid, gid
+
+
+def adopt_home(uid: int) -> None:
+    """Caches go below the home folder of the user that this process has become."""
+    os.environ["HOME"] = pwd.getpwuid(uid).pw_dir
+    os.environ.pop("XDG_CACHE_HOME", None)
 
 
 def read_places(settings: Settings) -> list[Path]:

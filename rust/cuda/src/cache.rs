@@ -32,14 +32,15 @@ impl Cache {
             .map_err(io(format!("cache folder {}", folder.display())))?;
         let metadata =
             std::fs::metadata(folder).map_err(io(format!("cache folder {}", folder.display())))?;
-        let own = std::fs::metadata("/proc/self").map_err(io("/proc/self".to_owned()))?;
-        if metadata.uid() != own.uid() || metadata.mode() & 0o022 != 0 {
+        // Not the owner of /proc/self: that is root for a process without core dumps.
+        let own = rustix::process::geteuid().as_raw();
+        if metadata.uid() != own || metadata.mode() & 0o022 != 0 {
             return Err(CudaError::Unsupported(format!(
                 "cache folder {}: owner {} mode {:o}, must have owner {} and no other user may write to it",
                 folder.display(),
                 metadata.uid(),
                 metadata.mode() & 0o777,
-                own.uid()
+                own
             )));
         }
         Ok(Self { folder: folder.to_owned(), next_temporary: AtomicU64::new(0) })

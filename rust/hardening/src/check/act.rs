@@ -1,7 +1,7 @@
 //! Builds the arguments of a probe, and opens before the lock-down what it needs open.
 
 use std::fs::{self, File, OpenOptions};
-use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::path::Path;
 
 use rustix::net::{AddressFamily, SocketType, socket};
@@ -36,6 +36,8 @@ pub(super) enum Opened {
     Folder,
     /// One that the lock-down is not told to keep.
     Forgotten,
+    /// The control device of NVIDIA's driver.
+    Nvidia,
 }
 
 /// A process.
@@ -57,6 +59,8 @@ pub(super) struct Prepared {
     file: OwnedFd,
     folder: OwnedFd,
     forgotten: OwnedFd,
+    /// The TCP socket, where there is no such device.
+    nvidia: OwnedFd,
 }
 
 impl Prepared {
@@ -75,20 +79,23 @@ impl Prepared {
             tcp: of(SocketType::STREAM)?,
             udp: of(SocketType::DGRAM)?,
             file: file.into(),
+            nvidia: match OpenOptions::new().read(true).write(true).open(NVIDIA) {
+                Ok(device) => device.into(),
+                Err(_) => of(SocketType::STREAM)?,
+            },
             folder: File::open(scratch.join("readable")).map_err(at("a folder"))?.into(),
             forgotten: File::open(scratch.join("forgotten")).map_err(at("a file"))?.into(),
         })
     }
 
     /// What the lock-down is told to keep.
-    pub(super) fn kept(&self) -> [BorrowedFd<'_>; 4] {
-        use std::os::fd::AsFd;
-        [self.tcp.as_fd(), self.udp.as_fd(), self.file.as_fd(), self.folder.as_fd()]
+    pub(super) fn kept(&self) -> [BorrowedFd<'_>; 5] {
+        [&self.tcp, &self.udp, &self.file, &self.folder, &self.nvidia].map(AsFd::as_fd)
     }
 
     /// Lets go of all without closing: the lock-down has closed one of them, and the process ends.
     pub(super) fn leave(self) {
-        for fd in [self.tcp, self.udp, self.file, self.folder, self.forgotten] {
+        for fd in [self.tcp, self.udp, self.file, self.folder, self.forgotten, self.nvidia] {
             let _ = fd.into_raw_fd();
         }
     }
@@ -100,10 +107,18 @@ impl Prepared {
             Opened::File => &self.file,
             Opened::Folder => &self.folder,
             Opened::Forgotten => &self.forgotten,
+            Opened::Nvidia => &self.nvidia,
         };
         i64::from(fd.as_raw_fd())
     }
 }
+
+/// Whether the control device of NVIDIA's driver can be opened.
+pub(super) fn has_nvidia() -> bool {
+    OpenOptions::new().read(true).write(true).open(NVIDIA).is_ok()
+}
+
+const NVIDIA: &str = "/dev/nvidiactl";
 
 /// Makes the folder of the probes what they expect.
 ///

@@ -79,10 +79,20 @@ pub(super) fn start_in(scratch: &Path, keep: Vec<u32>) -> Start {
 
 /// Locks a child down as far as `stage`, without what is omitted.
 pub(super) fn lock(stage: Stage, start: &Start, omitted: &Omitted) -> Result<(), HardeningError> {
+    lock_for(stage, start, None, omitted)
+}
+
+/// The same with the rules for a GPU's driver.
+pub(super) fn lock_for(
+    stage: Stage,
+    start: &Start,
+    cuda_driver: Option<u32>,
+    omitted: &Omitted,
+) -> Result<(), HardeningError> {
     shed_except(start, omitted)?;
     confine_except(start, omitted)?;
     if stage == Stage::Serve {
-        finish_except(&Readiness::default(), omitted)?;
+        finish_except(&Readiness { cuda_driver, ..Readiness::default() }, omitted)?;
     }
     Ok(())
 }

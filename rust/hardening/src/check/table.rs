@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::act::{self, Part, Prepared};
 use super::probe::{
-    NO_LOCK, Place, Probed, Stage, Verdict, code_of, judge, lock, probe_twice, start_in,
+    NO_LOCK, Place, Probed, Stage, Verdict, code_of, judge, lock_for, probe_twice, start_in,
 };
 use crate::error::HardeningError;
 use crate::omitted::Omitted;
@@ -34,8 +34,10 @@ struct Row {
     stage: Stage,
     /// The layer that the control leaves out; absent, the rules of the call.
     omit: Option<String>,
-    /// `files`, or `landlock N`: what the kernel must have.
+    /// `files`, `nvidia` or `landlock N`: what the kernel must have.
     needs: Option<String>,
+    /// Under the policy for this version of NVIDIA's driver, whether or not one is here.
+    driver: Option<u32>,
 }
 
 /// Makes all probes of the file.
@@ -63,6 +65,8 @@ fn lack(needs: Option<&str>, place: &Place<'_>) -> Option<String> {
         None => None,
         Some("files") if place.confines_files => None,
         Some("files") => Some("files are not confined here".to_owned()),
+        Some("nvidia") if act::has_nvidia() => None,
+        Some("nvidia") => Some("there is no NVIDIA GPU".to_owned()),
         Some(needs) => {
             let version: Option<u32> = needs.strip_prefix("landlock ").and_then(|n| n.parse().ok());
             if version.is_some_and(|version| version <= place.landlock) {
@@ -87,7 +91,7 @@ fn probe(row: &Row, number: i64, place: &Place<'_>) -> Result<Probed, HardeningE
         let keep = prepared.kept().iter().map(|fd| fd.as_raw_fd() as u32).collect();
         let start = start_in(place.scratch, keep);
         let mut arguments = act::arguments(&row.arguments, &prepared, place.scratch, parent);
-        if lock(row.stage, &start, omitted).is_err() {
+        if lock_for(row.stage, &start, row.driver, omitted).is_err() {
             return NO_LOCK;
         }
         let made = sys::call(child, number, &mut arguments).map(|_| ());
