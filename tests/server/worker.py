@@ -25,9 +25,8 @@ class Worker:
 
     def __init__(self, *arguments, model=TINY, environment=None):
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115 # Closed by __exit__.
-        command = [sys.executable, "-m", "ingle", "serve", str(model), "--port", "0"]
         self.process = subprocess.Popen(
-            [*command, *map(str, arguments)],
+            [*self.command(model), *map(str, arguments)],
             stdout=subprocess.PIPE,
             stderr=self.log,
             env=os.environ | (environment or {}),
@@ -41,6 +40,10 @@ class Worker:
         self.address = (found[1], int(found[2])) if found else None
         uds = re.search(r"^address +unix:(\S+),", self.summary, re.M)
         self.uds = uds[1] if uds else None
+
+    def command(self, model):
+        """What starts the server, without the arguments of this one."""
+        return [sys.executable, "-m", "ingle", "serve", str(model), "--port", "0"]
 
     def _read_summary(self):
         text = b""
