@@ -155,3 +155,122 @@ impl Scales {
 
 /// Bytes that a task reads at once, if that is at least one panel.
 const READ_BYTES: usize = 512 << 10;
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+    use ingle_model::{ScaleView, dequantise};
+
+    use super::*;
+    use crate::scratch::Scratch;
+    use crate::testing::Random;
+    use crate::unpack::unpack;
+    use crate::vector_path::VectorPath;
+
+    /// A file in memory.
+    struct Memory(Vec<u8>);
+
+    impl WeightSource for Memory {
+        fn read_at(&self, _: usize, offset: u64, buffer: &mut [u8]) -> std::io::Result<()> {
+            buffer.copy_from_slice(&self.0[offset as usize..][..buffer.len()]);
+            Ok(())
+        }
+    }
+
+    const ROWS: usize = 75;
+    const COLS: usize = 40;
+
+    fn view(weight_type: WeightType) -> TensorView {
+        TensorView {
+            name: "w".to_owned(),
+            file: 0,
+            offset: 0,
+            byte_len: (ROWS * COLS * weight_type.block_bytes()) as u64,
+            weight_type,
+            rows: ROWS as u32,
+            cols: COLS as u32,
+            scale: None,
+            quantise: false,
+        }
+    }
+
+    /// The values of a matrix that is read from `bytes`.
+    fn read(view: &TensorView, bytes: Vec<u8>) -> Result<Vec<f32>, String> {
+        let source = Memory(bytes);
+        let file = File { names: &["f".to_owned()], source: &source };
+        let mut pool = Pool::new(2, || Scratch::new(64, 64)).expect("threads");
+        let matrix = read_matrix(&file, view, &mut pool).map_err(|error| error.to_string())?;
+        let mut values = vec![0.0; ROWS.next_multiple_of(PANEL) * COLS];
+        for (panel, out) in values.chunks_mut(PANEL * COLS).enumerate() {
+            let mut lanes = vec![0.0; PANEL * COLS];
+            let path = VectorPath::all()[0];
+            unpack(path, matrix.panel(panel), 0..COLS, &mut lanes);
+            for (at, value) in out.iter_mut().enumerate() {
+                *value = lanes[at % COLS * PANEL + at / COLS];
+            }
+        }
+        values.truncate(ROWS * COLS);
+        Ok(values)
+    }
+
+    fn elements() -> Vec<u8> {
+        (0..ROWS * COLS).map(|at| (at % 127) as u8 | if at % 3 == 0 { 0x80 } else { 0 }).collect()
+    }
+
+    #[test]
+    fn test_stored_scales_belong_to_their_rows_and_columns() {
+        // Blocks of 16 x 24: five below each other, two beside each other, the last ones partial.
+        let scales: Vec<f32> = (1..=10).map(|n| n as f32 / 8.0).collect();
+        let mut bytes = elements();
+        bytes.extend(scales.iter().flat_map(|scale| scale.to_le_bytes()));
+        let scale = ScaleView {
+            name: "w_scale".to_owned(),
+            file: 0,
+            offset: (ROWS * COLS) as u64,
+            byte_len: 40,
+            weight_type: WeightType::F32,
+            rows: 5,
+            cols: 2,
+            block_rows: 16,
+            block_cols: 24,
+        };
+        let view = TensorView { scale: Some(scale), ..view(WeightType::F8E4M3) };
+        let mut want = vec![0.0; ROWS * COLS];
+        dequantise(WeightType::F8E4M3, &elements(), &mut want);
+        for (at, value) in want.iter_mut().enumerate() {
+            *value *= scales[at / COLS / 16 * 2 + at % COLS / 24];
+        }
+        assert_eq!(read(&view, bytes.clone()).unwrap(), want);
+
+        bytes[70 * COLS] = 0x7f;
+        let error = read(&view, bytes).unwrap_err();
+        assert_eq!(error, "tensor w: an element is not a finite number");
+    }
+
+    #[test]
+    fn test_a_marked_matrix_is_quantised_row_by_row() {
+        let mut random = Random(5);
+        let mut bytes: Vec<u8> = random
+            .floats(ROWS * COLS)
+            .into_iter()
+            .flat_map(|value| bf16::from_f32(value).to_le_bytes())
+            .collect();
+        let view = TensorView { quantise: true, ..view(WeightType::Bf16) };
+        let (mut elements, mut scales) = (vec![0; ROWS * COLS], vec![0.0; ROWS]);
+        quantise_rows(WeightType::Bf16, &bytes, COLS, &mut elements, &mut scales).unwrap();
+        let mut want = vec![0.0; ROWS * COLS];
+        dequantise(WeightType::F8E4M3, &elements, &mut want);
+        want.iter_mut().enumerate().for_each(|(at, value)| *value *= scales[at / COLS]);
+        assert_eq!(read(&view, bytes.clone()).unwrap(), want);
+
+        bytes[74 * COLS * 2..][..2].copy_from_slice(&bf16::INFINITY.to_le_bytes());
+        let error = read(&view, bytes).unwrap_err();
+        assert_eq!(error, "tensor w: an element is not a finite number");
+    }
+
+    #[test]
+    fn test_fp8_without_a_scale_is_refused() {
+        let error = read(&view(WeightType::F8E4M3), elements()).unwrap_err();
+        assert_eq!(error, "cpu executor: the checkpoint has no tensor for the scale of tensor w");
+    }
+}
