@@ -2,6 +2,7 @@
 //! they are used.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -194,8 +195,16 @@ fn vocab<'de, D: serde::Deserializer<'de>>(input: D) -> Result<HashMap<String, u
             mut map: A,
         ) -> Result<Self::Value, A::Error> {
             let mut vocab = HashMap::with_capacity(map.size_hint().unwrap_or(0).min(1 << 20));
-            while let Some((token, id)) = map.next_entry()? {
-                vocab.insert(token, id);
+            while let Some((token, id)) = map.next_entry::<String, u32>()? {
+                match vocab.entry(token) {
+                    Entry::Vacant(place) => _ = place.insert(id),
+                    Entry::Occupied(first) => {
+                        let (token, first) = (excerpt(first.key()), first.get());
+                        let message =
+                            format!("vocab: {token:?} is listed twice, as {first} and as {id}");
+                        return Err(serde::de::Error::custom(message));
+                    }
+                }
             }
             Ok(vocab)
         }

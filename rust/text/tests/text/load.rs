@@ -51,6 +51,12 @@ fn test_what_is_not_supported_is_refused_by_name() {
         assert!(!error.contains('\n'), "{error}");
     }
     assert!(Tokenizer::from_json(b"{", None).is_err());
+    let twice = tiny().to_string().replacen("\"vocab\":{", "\"vocab\":{\"a\":7,", 1);
+    let error = Tokenizer::from_json(twice.as_bytes(), None).unwrap_err().to_string();
+    assert!(
+        error.starts_with("tokenizer.json: vocab: \"a\" is listed twice, as 7 and as"),
+        "{error}"
+    );
     assert!(load(&tiny(), &json!({"add_bos_token": true, "bos_token": "<none>"})).is_err());
 }
 
