@@ -5,6 +5,7 @@
 
 mod answers;
 mod calls_or_json;
+mod conditions;
 mod cost;
 mod grammars;
 mod hostile;

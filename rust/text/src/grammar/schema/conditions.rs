@@ -4,10 +4,11 @@
 
 use serde_json::{Map, Value, json};
 
+use super::cases::{About, Condition, cases};
 use super::rewriter::{ANNOTATIONS, Node, Rewriter, is_any, is_never};
 
 impl<'a> Rewriter<'a> {
-    /// Puts the cases of a condition into the node's other schemas.
+    /// Puts the cases of a condition into the node's other schemas, or leaves it to the `allOf` around it.
     pub(super) fn conditions(&mut self, node: &mut Node<'a, '_>) -> Result<(), String> {
         let Some(condition) = node.get("if") else { return Ok(()) };
         let binds = |key| node.get(key).filter(|schema| !is_any(schema));
@@ -19,7 +20,7 @@ impl<'a> Rewriter<'a> {
             (_, Some(otherwise)) if is_never(condition) => ("else", otherwise),
             (Some(_), None) if is_never(condition) => return Ok(()),
             _ => {
-                let Some((holds, fails)) = self.cases(node, condition) else {
+                let Some((name, about)) = self.about(node, condition) else {
                     return Err(node.refuse(
                         "if",
                         "allowed without then and else, with a condition that always or never holds, and \
@@ -27,9 +28,15 @@ impl<'a> Rewriter<'a> {
                          values that its enum lists",
                     ));
                 };
-                let holds = self.case(node, holds, "then", then)?;
-                let fails = self.case(node, fails, "else", otherwise)?;
-                node.also.push(json!({ "anyOf": [holds, fails] }));
+                let then = then.map(|schema| self.in_place(node, schema, "then")).transpose()?;
+                let otherwise =
+                    otherwise.map(|schema| self.in_place(node, schema, "else")).transpose()?;
+                let condition = Condition { name, about, then, otherwise };
+                if node.is_of_all {
+                    self.conditions.push(condition);
+                } else {
+                    node.also.push(cases(&[condition]));
+                }
                 return Ok(());
             }
         };
@@ -38,51 +45,21 @@ impl<'a> Rewriter<'a> {
         Ok(())
     }
 
-    /// One case and what follows in it.
-    fn case(
-        &mut self,
-        node: &Node<'a, '_>,
-        case: Value,
-        key: &str,
-        consequence: Option<&'a Value>,
-    ) -> Result<Value, String> {
-        let Some(consequence) = consequence else { return Ok(case) };
-        let consequence = self.in_place(node, consequence, key)?;
-        Ok(match consequence {
-            Value::Bool(false) => Value::Bool(false),
-            consequence => json!({ "allOf": [case, consequence] }),
-        })
-    }
-
-    /// A schema of the objects for which the condition holds, and one of all others.
-    fn cases(&self, node: &Node<'a, '_>, condition: &'a Value) -> Option<(Value, Value)> {
+    /// What a condition says of one property of an object.
+    fn about(&self, node: &Node<'a, '_>, condition: &'a Value) -> Option<(String, About)> {
         let around = || std::iter::once(node.given).chain(node.around.iter().copied());
         let is_object = around().any(|fields| fields.get("type") == Some(&json!("object")));
-        let (name, values, needs_it) = about_one_property(condition)?;
-        if !is_object {
-            return None;
-        }
-        let Some(values) = values else {
-            // Whether it is there.
-            let absent = json!({ "properties": { name: false } });
-            return Some((json!({ "required": [name] }), absent));
+        let (name, chosen, needs_it) = about_one_property(condition).filter(|_| is_object)?;
+        let about = match chosen {
+            None => About::Presence,
+            Some(chosen) => {
+                let listed = |fields: &'a Map<String, Value>| {
+                    self.listed(fields.get("properties")?.get(name)?)
+                };
+                About::Values { chosen, all: around().find_map(listed)?, needs_it }
+            }
         };
-        let all = around().find_map(|fields| self.listed(fields.get("properties")?.get(name)?))?;
-        let (chosen, left): (Vec<Value>, Vec<Value>) =
-            all.into_iter().partition(|value| values.contains(value));
-        let is_there = |values: Vec<Value>| match values.is_empty() {
-            true => Value::Bool(false),
-            false => json!({ "properties": { name: { "enum": values } }, "required": [name] }),
-        };
-        let may_be_there = |values: Vec<Value>| {
-            let schema = if values.is_empty() { json!(false) } else { json!({ "enum": values }) };
-            json!({ "properties": { name: schema } })
-        };
-        // An object without the property meets a condition that does not ask for it.
-        Some(match needs_it {
-            true => (is_there(chosen), may_be_there(left)),
-            false => (may_be_there(chosen), is_there(left)),
-        })
+        Some((name.to_owned(), about))
     }
 
     /// The values of a property, if the schema lists them.

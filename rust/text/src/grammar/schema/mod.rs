@@ -2,6 +2,7 @@
 //! the resulting JSON.
 
 mod arrays;
+mod cases;
 mod conditions;
 mod numbers;
 mod objects;

@@ -31,6 +31,11 @@ impl<'a> Path<'a> {
         Self { parent: Some(self), key: Key::Index(index) }
     }
 
+    /// Whether the last step is this key.
+    pub(super) fn is_key(&self, name: &str) -> bool {
+        matches!(self.key, Key::Name(key) if key == name)
+    }
+
     /// The same as a JSON pointer.
     pub(super) fn pointer(&self) -> String {
         let mut pointer = self.parent.map(Path::pointer).unwrap_or_default();

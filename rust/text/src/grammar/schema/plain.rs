@@ -4,6 +4,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::cases::cases_of_all;
 use super::path::Path;
 use super::references::References;
 use super::rewriter::{ANNOTATIONS, LAYOUT_KEY, Node, Rewriter, TYPES, is_any, is_never};
@@ -23,7 +24,7 @@ pub(super) fn plain(schema: &Value) -> Result<Value, String> {
 /// As `plain`; nothing lies at `pointer`.
 pub(super) fn plain_part(whole: &Value, pointer: &str) -> Result<Value, String> {
     let schema = whole.pointer(pointer).ok_or_else(|| format!("{pointer}: no such part"))?;
-    let mut rewriter = Rewriter { references: References::new(whole)?, around: Vec::new() };
+    let mut rewriter = Rewriter::new(References::new(whole)?);
     let root = rewriter.schema(schema, &Path::root(pointer))?;
     let mut definitions = Map::new();
     while let Some((name, target, pointer)) = rewriter.references.next() {
@@ -45,14 +46,22 @@ pub(super) fn plain_part(whole: &Value, pointer: &str) -> Result<Value, String> 
 impl<'a> Rewriter<'a> {
     /// Rewrites one schema. Depth has been bounded.
     pub(super) fn schema(&mut self, schema: &'a Value, path: &Path<'_>) -> Result<Value, String> {
+        let around = std::mem::take(&mut self.around);
+        let is_of_all = std::mem::take(&mut self.is_of_all);
         let given = match schema {
             Value::Bool(_) => return Ok(schema.clone()),
             Value::Object(fields) => fields,
             other => return Err(path.must_be("a schema: an object, true or false", other)),
         };
-        let around = std::mem::take(&mut self.around);
-        let mut node =
-            Node { given, path, around, out: Map::new(), also: Vec::new(), is_never: false };
+        let mut node = Node {
+            given,
+            path,
+            around,
+            is_of_all,
+            out: Map::new(),
+            also: Vec::new(),
+            is_never: false,
+        };
         for (key, value) in given {
             self.keyword(&mut node, key, value)?;
         }
@@ -125,6 +134,7 @@ impl<'a> Rewriter<'a> {
         let each = schemas.iter().enumerate();
         each.map(|(i, each)| {
             self.around = node.and_around();
+            self.is_of_all = path.is_key("allOf");
             self.schema(each, &path.index(i))
         })
         .collect()
@@ -150,9 +160,17 @@ impl<'a> Rewriter<'a> {
         if value.as_array().is_some_and(Vec::is_empty) {
             return Ok(());
         }
-        let all = self.list(node, value, path)?;
+        let outer = std::mem::take(&mut self.conditions);
+        let all = self.list(node, value, path);
+        let conditions = std::mem::replace(&mut self.conditions, outer);
+        let all = all?;
+        node.also.extend(cases_of_all(conditions));
         node.is_never |= all.iter().any(|schema| *schema == Value::Bool(false));
-        node.out.insert("allOf".into(), all.into());
+        let says_something = |schema: &Value| schema.as_object().is_none_or(|all| !all.is_empty());
+        let all: Vec<Value> = all.into_iter().filter(says_something).collect();
+        if !all.is_empty() {
+            node.out.insert("allOf".into(), all.into());
+        }
         Ok(())
     }
 

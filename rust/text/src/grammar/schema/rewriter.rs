@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use super::cases::Condition;
 use super::path::{Path, shown};
 use super::references::References;
 
@@ -10,6 +11,16 @@ pub(super) struct Rewriter<'a> {
     pub(super) references: References<'a>,
     /// What applies to the same value as the schema that comes next; empty for a part of it.
     pub(super) around: Vec<&'a Map<String, Value>>,
+    /// Whether the schema that comes next is one of an `allOf`.
+    pub(super) is_of_all: bool,
+    /// Conditions of the schemas of an `allOf`, which are told together.
+    pub(super) conditions: Vec<Condition>,
+}
+
+impl<'a> Rewriter<'a> {
+    pub(super) fn new(references: References<'a>) -> Self {
+        Self { references, around: Vec::new(), is_of_all: false, conditions: Vec::new() }
+    }
 }
 
 /// One object of a schema while it is rewritten.
@@ -19,6 +30,8 @@ pub(super) struct Node<'a, 'p> {
     pub(super) path: &'p Path<'p>,
     /// Schemas that apply to the same value, and in which this one stands.
     pub(super) around: Vec<&'a Map<String, Value>>,
+    /// Whether it is one of an `allOf`, which takes its conditions.
+    pub(super) is_of_all: bool,
     /// The result so far.
     pub(super) out: Map<String, Value>,
     /// Schemas that must match too.
