@@ -15,6 +15,8 @@ from sampler_definition import Params, f32, raw_log_prob, scores
 
 PATH = Path(__file__).resolve().parents[1] / "golden" / "sampler_vectors.json"
 NUM_CASES = 120
+MOST_CASES = 400
+LEAST_DECIDED = 2  # cases whose answer changes when a parameter is turned off
 MARGIN = 1e-3  # between the best two scores: rounding must not decide
 
 
@@ -94,6 +96,34 @@ def drawn(rng: np.random.Generator, number: int) -> dict:
     return case
 
 
+def off_values() -> dict:
+    """The parameters of a case, each with the value that turns it off."""
+    other = {"seed", "choice", "log_probs"}
+    plain = [each for each in fields(Params) if isinstance(each.default, int | float)]
+    off = {each.name: each.default for each in plain if each.name not in other}
+    off |= {"logit_bias": [], "allowed_token_ids": None, "mask": None, "nan_at": None}
+    return {name: value for name, value in off.items() if name != "late_mask"}
+
+
+def num_decided(some: list[dict], name: str, off: object) -> int:
+    """How many cases have another answer with one parameter turned off."""
+    changed = 0
+    for case in some:
+        if case[name] != off:
+            values = scores(logits_of(case), params_of(case | {name: off}), case["valid"])
+            changed += (None if values is None else int(np.argmax(values))) != case["token"]
+    return changed
+
+
+def decides_enough(some: list[dict]) -> bool:
+    """Whether each parameter decides some cases."""
+    return all(
+        num_decided(some, name, off) >= LEAST_DECIDED
+        for name, off in off_values().items()
+        if name != "nan_at"
+    )
+
+
 def answered(case: dict) -> dict | None:
     """With the definition's answer; None where rounding could decide it."""
     logits, params = logits_of(case), params_of(case)
@@ -117,7 +147,9 @@ def answered(case: dict) -> dict | None:
 def main() -> None:
     """Writes the file."""
     rng, done = np.random.default_rng(20), []
-    while len(done) < NUM_CASES:
+    while len(done) < NUM_CASES or not decides_enough(done):
+        if len(done) >= MOST_CASES:
+            raise SystemExit("a parameter decides too few cases: draw stronger values of it")
         case = answered(drawn(rng, len(done)))
         if case is not None:
             done.append(case)

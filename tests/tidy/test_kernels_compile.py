@@ -56,19 +56,18 @@ def variants(name: str, arch: str) -> list[dict[str, object]]:
     return [{}]
 
 
-def builds(arch: str) -> Iterator[Build]:
-    """Those that the wheel carries, and where they are measured (sm_90a) those of one model too."""
-    for name in FILES:
-        text = (KERNELS / f"{name}.cu").read_text()
-        has_formats = "\nENTRY(" in text or ", DT, sm90)" in text
-        for variant in variants(name, arch):
-            yield name, arch, variant
-            if has_formats and arch in F16_ARCHS:
-                yield name, arch, {"ACT_DTYPE": 1, **variant}
-            if name == "attention" and arch in F16_ARCHS:
-                yield name, arch, {"CAUSAL": 0, **variant}
-            if arch == "sm_90a" and (name != "rope_kv" or variant["HEAD_DIM"] >= 128):
-                yield name, arch, {**EXACT, **variant}
+def builds(name: str, arch: str) -> Iterator[Build]:
+    """A file's builds in the wheel and, for sm_90a, where they are measured, those of one model."""
+    text = (KERNELS / f"{name}.cu").read_text()
+    has_formats = "\nENTRY(" in text or ", DT, sm90)" in text
+    for variant in variants(name, arch):
+        yield name, arch, variant
+        if has_formats and arch in F16_ARCHS:
+            yield name, arch, {"ACT_DTYPE": 1, **variant}
+        if name == "attention" and arch in F16_ARCHS:
+            yield name, arch, {"CAUSAL": 0, **variant}
+        if arch == "sm_90a" and (name != "rope_kv" or variant["HEAD_DIM"] >= 128):
+            yield name, arch, {**EXACT, **variant}
 
 
 def faults(build: Build) -> list[str]:
@@ -82,7 +81,7 @@ def faults(build: Build) -> list[str]:
         return [str(error)]
     if not entries:
         return [f"{shown}: no entry"]
-    # Its groups pass registers to each other; with fewer at the start one would wait for ever.
+    # Its groups pass registers to each other; with fewer at the start one would wait forever.
     wrong = [
         f"{shown}: {entry} starts with {used.registers} registers a thread, counts on 168"
         for entry, used in entries.items()
@@ -96,13 +95,14 @@ def faults(build: Build) -> list[str]:
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-def test_every_kernel_compiles_without_spills(arch: str) -> None:
+@pytest.mark.parametrize("name", FILES)
+def test_every_kernel_compiles_without_spills(name: str, arch: str) -> None:
     if library_folder() is None:
         # The dev requirements have it for this machine, so its absence is a fault of the set-up.
         if platform.machine() == "x86_64":
             pytest.fail("nvidia-cuda-nvrtc is not installed: requirements/dev.txt names it")
         pytest.skip("nvidia-cuda-nvrtc has no package for this machine")
-    todo = list(builds(arch))
+    todo = list(builds(name, arch))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = [line for lines in pool.map(faults, todo) for line in lines]
     assert not found, "\n".join(found)
