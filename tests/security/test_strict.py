@@ -1,6 +1,8 @@
 """`--hardening strict` and `--user`: a server that misses nothing, started by root."""
 
+import json
 import os
+import platform
 import pwd
 import re
 import signal
@@ -13,14 +15,15 @@ import pytest
 
 from server.worker import TINY, Worker, wait_for
 
+LESSER = Path(__file__).with_name("lesser_kernel.py")
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 
 class Strict(Worker):
     """A server whose log goes to a pipe, so that nothing is missing."""
 
-    def __init__(self, *arguments):
-        command = [sys.executable, "-m", "ingle", "serve", str(TINY), "--port", "0", *arguments]
+    def __init__(self, *arguments, kernel=()):
+        command = [*kernel, *self.command(TINY), *arguments]
         self.process = subprocess.Popen(
             [*map(str, command), "--device", "cpu", "--user", "nobody", "--hardening", "strict"],
             stdout=subprocess.PIPE,
@@ -70,6 +73,23 @@ def test_strict_starts_as_another_user_with_nothing_missing(nobody):
             assert re.search(rf"^{limit} +0 +0 ", limits, re.M), limit
         files = re.search(r"^Max open files +(\d+) +(\d+) ", limits, re.M)
         assert files[1] == files[2], "the limit cannot be raised"
+        assert worker.stop() == 0
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of x86-64")
+def test_strict_starts_as_another_user_in_a_namespace(nobody):
+    doctor = subprocess.run(
+        [sys.executable, "-m", "ingle", "doctor", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    if json.loads(doctor.stdout)["hardening"]["namespaces"] is not True:
+        pytest.skip("this machine gives users no namespaces")
+    with Strict(kernel=[sys.executable, LESSER, "landlock"]) as worker:
+        assert worker.health()["hardening"]["missing"] == {}
+        assert worker.health()["hardening"]["on"]["files"] == "a namespace"
+        assert worker.complete()["choices"][0]["finish_reason"] == "length"
         assert worker.stop() == 0
 
 

@@ -3,6 +3,7 @@
 //! In two halves. `shed` and `confine` run while there is one thread; `finish` runs when the worker is
 //! ready, covers every thread and proves that it does. The rules are data, in security/policy. Nothing here
 //! can be undone, and nothing is undone on an error: the process must then end.
+#![deny(unsafe_code)]
 
 mod begin;
 mod bpf;

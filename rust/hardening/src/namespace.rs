@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fstat, open, openat};
 use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
 };
-use rustix::process::{fchdir, getgid, getuid, pivot_root};
+use rustix::process::{DumpableBehavior, fchdir, getgid, getuid, pivot_root};
 
 use crate::error::HardeningError;
 use crate::landlock::Places;
@@ -26,6 +26,9 @@ pub(crate) fn confine(places: &Places) -> Result<(), HardeningError> {
     let (uid, gid) = (getuid().as_raw(), getgid().as_raw());
     let work_folder = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
     sys::new_namespaces().map_err(at("user namespaces"))?;
+    // A process that was root is not dumpable, and the files below are then root's. `begin` ends this again.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable)
+        .map_err(|error| at("dumpable")(error.into()))?;
     // The own ids mean the same inside; without `setgroups` no map of groups is allowed.
     for (name, line) in [
         ("setgroups", "deny".to_owned()),
