@@ -85,6 +85,30 @@ def test_an_engine_locked_by_its_own_process_computes_and_can_do_nothing_else(ac
     assert end in (done.returncode, done.stderr.strip()), done
 
 
+def test_a_descriptor_that_should_not_be_open_stops_the_start():
+    script = LOCKED_SCRIPT.replace(
+        "lockdown.finish()", f"kept = open({str(TINY / 'config.json')!r}); lockdown.finish()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "open", "--locked"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert "config.json is open and must not be" in done.stderr
+
+
+def test_the_lockdown_needs_a_process_with_one_thread():
+    thread = "threading.Thread(target=threading.Event().wait, daemon=True).start()"
+    script = f"import threading\n{thread}\n{LOCKED_SCRIPT}"
+    done = subprocess.run(
+        [sys.executable, "-c", script, "open"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert "the process has 2 threads; it must have one" in done.stderr
+
+
 def test_the_same_acts_succeed_before_the_tight_filter():
     for act in ("open", "socket"):
         done = subprocess.run([sys.executable, "-c", LOCKED_SCRIPT, act], timeout=60)

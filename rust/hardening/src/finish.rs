@@ -100,3 +100,23 @@ fn limit_files(report: &mut Report) -> Result<(), HardeningError> {
     report.on("file_size", "no file can grow");
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_a_driver_without_a_list_is_missing_its_layer() {
+        let device_calls = |driver| {
+            let mut report = Report::default();
+            let policy = policy_for(driver, &mut report).unwrap();
+            let ioctls = policy.rules_of("ioctl").filter(|rule| rule.when.is_empty()).count();
+            (report.layers[0].on, report.lacks(), ioctls)
+        };
+        assert_eq!(device_calls(None), (true, vec![], 0));
+        assert_eq!(device_calls(Some(580)), (true, vec![], 0));
+        let (on, lacks, unconditional) = device_calls(Some(999));
+        assert_eq!((on, unconditional), (false, 1));
+        assert!(lacks[0].contains("no list for driver 999"), "{lacks:?}");
+    }
+}

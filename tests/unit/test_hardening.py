@@ -1,0 +1,78 @@
+import os
+
+import pytest
+
+from ingle import _core, hardening
+from ingle.errors import HardeningError
+from ingle.hardening import Layer, Lockdown
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    """An environment of the test's own, which is put back."""
+    monkeypatch.setattr(os, "environ", {})
+    return os.environ
+
+
+def test_only_listed_variables_stay(environment):
+    environment |= {"PATH": "/bin", "LC_ALL": "C", "OPENAI_API_KEY": "x", "LD_PRELOAD": "x.so"}
+    assert hardening.empty_environment() >= 2
+    assert environment["PATH"] == "/bin"
+    assert environment["LC_ALL"] == "C"
+    assert not {"OPENAI_API_KEY", "LD_PRELOAD"} & set(environment)
+    assert environment["TZ"] == ":/etc/localtime"
+
+
+def test_a_model_is_where_its_links_lead(tmp_path):
+    blobs, model = tmp_path / "blobs", tmp_path / "snapshots/1"
+    blobs.mkdir()
+    model.mkdir(parents=True)
+    (blobs / "a").write_text("x")
+    (model / "config.json").symlink_to(blobs / "a")
+    (model / "own.json").write_text("x")
+    assert set(hardening.model_places(model)) == {model, blobs / "a"}
+    alias = tmp_path / "alias"
+    alias.symlink_to(model)
+    assert model in hardening.model_places(alias)
+
+
+def test_strict_names_all_that_is_missing(monkeypatch):
+    report = (
+        b'{"layers":[{"name":"files","on":false,"what":"none"},{"name":"a","on":true,"what":""}]}'
+    )
+    monkeypatch.setattr(_core, "harden_confine", lambda start: report)
+    Lockdown("auto").confine()
+    with pytest.raises(HardeningError, match=r"missing here: files: none$"):
+        Lockdown("strict").confine()
+
+
+def test_off_does_nothing_and_says_so(monkeypatch):
+    for step in ("harden_shed", "harden_confine", "harden_finish"):
+        monkeypatch.delattr(_core, step)
+    lockdown = Lockdown("off")
+    lockdown.shed()
+    lockdown.confine()
+    lockdown.finish()
+    assert lockdown.summary() == {"mode": "off", "on": {}, "missing": {"all": "hardening is off"}}
+    assert lockdown.metrics().endswith(b'ingle:hardening{layer="all"} 0\n')
+
+
+def test_each_layer_is_a_gauge_and_a_line():
+    lockdown = Lockdown("auto")
+    lockdown.layers += [Layer("filter", True, "67 calls"), Layer("user", False, "root")]
+    assert b'{layer="filter"} 1\ningle:hardening{layer="user"} 0\n' in lockdown.metrics()
+    assert lockdown.lines() == ["auto: layers in force: 1", "missing: user: root"]
+
+
+def test_a_gpu_asks_for_the_rules_of_its_driver(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        _core, "harden_finish", lambda readiness: asked.append(readiness) or b'{"layers":[]}'
+    )
+    monkeypatch.setattr(hardening, "driver_version", lambda: 580)
+    Lockdown("auto", device="auto").finish("cuda:0 (NVIDIA H200)")
+    Lockdown("auto", device="auto").finish("cpu (avx512, 2 threads)")
+    assert asked == [
+        b'{"cuda_driver": 580, "trace": false}',
+        b'{"cuda_driver": null, "trace": false}',
+    ]
