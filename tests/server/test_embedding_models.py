@@ -1,5 +1,6 @@
 """Embedding checkpoints in their published forms, against transformers, over HTTP on the CPU."""
 
+import base64
 import json
 
 import numpy
@@ -52,6 +53,40 @@ def test_the_request_may_ask_for_another_pooling(model):
     other = "last" if name == "llama-mean" else "mean"
     own, asked = vectors(worker, "one two three"), vectors(worker, "one two three", pooling=other)
     assert numpy.abs(own - asked).max() > 1e-3
+
+
+def test_every_form_of_a_request_and_what_is_none(model):
+    name, worker = model
+    case = CASES[name][0]
+    size = len(case["embedding"])
+    packed = worker.post(
+        "/v1/embeddings",
+        {"input": [case["text"], case["text"]], "encoding_format": "base64", "dimensions": size},
+    )
+    floats = vectors(worker, case["ids"], dimensions=None, encoding_format="float", user="u")
+    for item in packed.json["data"]:
+        found = numpy.frombuffer(base64.b64decode(item["embedding"]), "<f4")
+        assert (found == floats[0].astype("f4")).all()
+    assert (vectors(worker, [case["ids"], case["ids"]]) == floats[0]).all()
+    long = [5] * 257
+    for wrong, param in (
+        ({"input": ""}, "input"),
+        ({"input": []}, "input"),
+        ({"input": ["a", ""]}, "input[1]"),
+        ({"input": [[5], []]}, "input[1]"),
+        ({"input": [5, -1]}, "input[1]"),
+        ({"input": [[5], [5, 2**31]]}, "input[1][1]"),
+        ({"input": long}, "input"),
+        ({"input": [[5], long]}, "input[1]"),
+        ({"input": "x", "dimensions": size // 2}, "dimensions"),
+        ({"input": "x", "encoding_format": "int8"}, "encoding_format"),
+    ):
+        reply = worker.post("/v1/embeddings", wrong)
+        assert (reply.status, reply.error["param"]) == (400, param), reply.body
+        assert param.split("[")[0] in reply.error["message"]
+    assert vectors(worker, [5] * 256).shape == (1, size)
+    kept = vectors(worker, long, truncate_prompt_tokens=256)
+    assert (kept == vectors(worker, [5] * 256)).all()
 
 
 def test_generation_is_refused_by_name(model):

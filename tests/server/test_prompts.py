@@ -140,6 +140,19 @@ def test_prompt_and_answer_may_just_fill_the_context(cpu, stream):
         assert answer["choices"][0]["finish_reason"] == "length"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_one_of_several_prompts_that_is_too_long_is_named(cpu, stream):
+    long = [5] * CONTEXT
+    error = refused(cpu, prompt=[[5], long], max_tokens=1, stream=stream)
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "prompt[1]")
+    assert f"but prompt[1] has {CONTEXT} tokens" in error["message"]
+    error = refused(cpu, prompt=[[5], long[1:]], max_tokens=2, stream=stream)
+    assert f"({CONTEXT - 1} in prompt[1], 2 for the answer)" in error["message"]
+    error = refused(cpu, prompt=[[5], [6], [*long, 5]], max_tokens=0, echo=True, stream=stream)
+    assert error["param"] == "prompt[2]"
+    assert f"prompt[2] has {CONTEXT + 1} tokens" in error["message"]
+
+
 def test_chat_without_max_tokens_takes_the_rest_of_the_context(sim):
     answer = both(sim.chat, "x", max_tokens=None, ignore_eos=True)
     assert answer["usage"]["total_tokens"] == CONTEXT

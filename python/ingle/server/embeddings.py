@@ -15,7 +15,7 @@ from ingle.generation import GenerationRequest, Output, TextPrompt
 from ingle.server.convert import Caller, prompts
 from ingle.server.protocol import CommonFields
 from ingle.server.protocol_fields import AddSpecialTokens, NoEffect, Prompt
-from ingle.server.raw import ABSENT, refused
+from ingle.server.raw import ABSENT, kind, refused
 
 
 class EmbeddingRequest(CommonFields, kw_only=True, forbid_unknown_fields=True):
@@ -42,9 +42,10 @@ def embedding(request: EmbeddingRequest, caller: Caller, hidden_size: int) -> Ge
         reason = f"the model's vectors have {hidden_size} numbers, not {request.dimensions}"
         raise refused("dimensions", reason)
     inputs = prompts(request.input, request.add_special_tokens, "input")
-    for each in inputs:
+    is_list = kind(request.input) == "array"
+    for i, each in enumerate(inputs):
         if isinstance(each, TextPrompt) and each.text == NOTHING:
-            raise refused("input", "an empty text has no embedding")
+            raise refused(f"input[{i}]" if is_list else "input", "an empty text has no embedding")
     return GenerationRequest(
         prompts=inputs,
         truncate_prompt_tokens=request.truncate_prompt_tokens,

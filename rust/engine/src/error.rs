@@ -59,9 +59,27 @@ impl EngineError {
         Self::refused(param, format!("{param}: must be {allowed}, not {given}"))
     }
 
-    /// The same error for the `number`th of several prompts: `prompt[3]` becomes `prompt[1][3]`.
+    /// The same error for the `number`th of several prompts: `prompt[3]` becomes `prompt[1][3]`, and
+    /// `prompt` becomes `prompt[1]`.
     pub(crate) fn of_prompt(mut self, number: usize) -> Self {
         if let Self::Refused { message, param: Some(param), .. } = &mut self {
+            if param == "prompt" {
+                let place = format!("prompt[{number}]");
+                let mut named = message.clone();
+                for (one, each) in [
+                    ("prompt: ", format!("{place}: ")),
+                    ("the prompt has", format!("{place} has")),
+                    ("but prompt has", format!("but {place} has")),
+                    (" in prompt,", format!(" in {place},")),
+                ] {
+                    named = named.replace(one, &each);
+                }
+                // Others are about all prompts together.
+                if named != *message {
+                    (*message, *param) = (named, place);
+                }
+                return self;
+            }
             for text in [message, param] {
                 if let Some(rest) = text.strip_prefix("prompt[") {
                     *text = format!("prompt[{number}][{rest}");
