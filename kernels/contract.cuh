@@ -24,7 +24,8 @@
 // Another flag of a StepRow: its attention is attention_prefill.cu's.
 #define PROMPT_ROW 8u
 
-// Flags of a StepSample: its slot's mask holds, whatever Slot::flags says; the step's own sampler skips it.
+// Flags of a StepSample: its slot's mask applies, whatever Slot::flags says; the step's own
+// sampler skips it.
 #define SAMPLE_MASKED 2u
 #define SAMPLE_LATE 4u
 
@@ -116,7 +117,7 @@
 #define SLOT_HAS_MASK 1u
 #define SLOT_HAS_PENALTIES 2u
 
-// A count's bit that says the prompt holds the id; the bits below count the output.
+// The bit of a count that is set if the prompt has the id; the lower bits count the output.
 #define COUNT_IN_PROMPT 32768u
 
 // SampleOut::status; NONE for a padded row.

@@ -24,7 +24,7 @@ pub enum CpuError {
     /// The copy plan has no tensor for a part that the model spec asks for.
     #[error("cpu executor: the checkpoint has no tensor for {0}")]
     MissingTensor(String),
-    /// A tensor's shape is not what the model spec says.
+    /// A tensor's shape differs from the model spec.
     #[error("tensor {name}: shape [{rows}, {cols}], the model needs [{want_rows}, {want_cols}]")]
     Shape {
         /// Name in the file.

@@ -34,7 +34,7 @@ impl File<'_> {
     }
 }
 
-/// Reads a matrix; quantises it on the way if its view says so.
+/// Reads a matrix, and quantises it if its view requires it.
 pub(crate) fn read_matrix(
     file: &File<'_>,
     view: &TensorView,

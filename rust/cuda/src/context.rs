@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(error, "Scripted GPU has compute capability 7.5, at least 8.0 is needed");
     }
 
-    /// Whatever kernels are sized by is what the driver says of this card, not of its generation.
+    /// The sizes of kernels come from this card's attributes, not from its generation.
     #[test]
     fn limits_are_asked_of_the_driver() {
         let context = fake::context();

@@ -16,8 +16,9 @@ pub(crate) struct DevicePtr<T> {
 
 /// `len` consecutive elements of type `T` in device memory.
 ///
-/// It says where, not whether: whoever cuts it from a `Region` keeps the region mapped while it is in use (the
-/// `Model` owns regions and slices together). None of the model's is empty and at address 0.
+/// It does not own its memory: the code that takes it from a `Region` keeps the region mapped while
+/// it is in use (the `Model` owns regions and slices together). The model has no null slice
+/// (empty, at address 0).
 pub(crate) struct DeviceSlice<T> {
     start: DevicePtr<T>,
     len: u64,

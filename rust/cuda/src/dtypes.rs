@@ -66,7 +66,7 @@ impl Dtypes {
         )))
     }
 
-    /// What `--dtype` says for weights that are stored as `stored`.
+    /// The format that `--dtype` selects for weights stored as `stored`.
     ///
     /// # Errors
     /// As `new`.

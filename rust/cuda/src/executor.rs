@@ -116,7 +116,7 @@ impl CudaExecutor {
     /// Waits for the device. The caller names no block beyond the smaller pool any more.
     ///
     /// # Errors
-    /// Out of memory, with numbers; then the pool keeps what it got, and `shape` says how much.
+    /// Out of memory, with numbers. The pool then keeps the blocks that it has; `shape` gives their number.
     pub fn resize_kv_pool(&mut self, bytes: u64) -> Result<u32, CudaError> {
         self.model.context.make_current()?;
         self.stream.synchronise()?;

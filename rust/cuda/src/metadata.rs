@@ -243,7 +243,7 @@ pub(crate) fn pack_late(slots: &[SlotId], masked: &[bool], words: &mut [u32]) ->
 }
 
 impl StepHeader {
-    /// Of a step with nothing in it.
+    /// The layout of an empty step.
     pub(crate) fn empty() -> Self {
         let at = Self::COUNT as u32;
         Self { rows_at: at, tokens_at: at, updates_at: at, samples_at: at, ..Self::default() }
@@ -300,7 +300,7 @@ fn pooled_flags(row: &PlanRow) -> u32 {
     }
 }
 
-/// Word of a row that says which sample is its own.
+/// The index of the word of a row that names its sample.
 const SAMPLE_INDEX: usize = std::mem::offset_of!(StepRow, sample_index) / 4;
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use crate::dtypes::ActDtype;
 use crate::gemm::Blas;
 use crate::sys::LibraryPaths;
 
-/// What was found. A missing part is an error text that says what to do without it.
+/// The result. A missing part is an error text that says what to do about it.
 #[derive(Clone, Debug)]
 pub struct DeviceProbe {
     /// Nothing to use and nothing amiss: no driver is installed, or it sees no device.

@@ -226,7 +226,7 @@ impl PenaltyJobs {
     }
 }
 
-/// Sampling parameters as the kernels have them.
+/// Sampling parameters in the layout that kernels read.
 fn sampling_of(params: &SamplingParams, num_generated: u32, has_mask: bool) -> Slot {
     let mask = if has_mask { SLOT_HAS_MASK } else { 0 };
     let penalties = if params.has_penalties() { SLOT_HAS_PENALTIES } else { 0 };

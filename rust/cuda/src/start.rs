@@ -144,7 +144,7 @@ fn warm(model: &Arc<Model>, stream: &Stream) -> Result<(), CudaError> {
     let prompts = model.prompt_attention.is_some();
     for (tokens, has_prompts) in [(1, false), (model.buckets.largest(), prompts)] {
         let samples = tokens.min(LIST_ROWS);
-        // The metadata says that the step has no rows: every row is padding.
+        // The metadata describes a step without rows: every row is padding.
         model.step(stream, StepShape { tokens, samples, has_prompts })?;
     }
     stream.synchronise()

@@ -213,5 +213,5 @@ impl<'t> Interp<'t> {
 }
 
 /// Levels of statements, expressions and calls in each other while running. One takes up to 1.3 kB of
-/// stack; what is not on the way to the next level is kept out of line for that.
+/// stack; code that is not on the path to the next level is therefore not inlined.
 const MAX_RUN_DEPTH: usize = 400;

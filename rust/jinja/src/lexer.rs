@@ -130,7 +130,7 @@ impl<'s> Lexer<'s> {
         }
     }
 
-    /// The text before a tag, stripped as the tag says.
+    /// The text before a tag, stripped as the tag requires.
     fn push_data(&mut self, length: usize, sign: Option<u8>, lstrip: bool) {
         let text = self.rest().get(..length).unwrap_or("");
         let mut kept = text;

@@ -8,7 +8,7 @@ use crate::error::{ModelError, shown};
 use crate::quantisation::{Layout, Scheme, scale_names};
 use crate::{CopyPlan, LayerWeight, ScaleView, TensorView, WeightRole, WeightType};
 
-/// How a file says a tensor is stored.
+/// How a tensor is stored, according to the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stored {
     /// A type that executors read.
@@ -296,7 +296,7 @@ fn is_never_fp8(role: WeightRole) -> bool {
     matches!(role, WeightRole::Embedding | WeightRole::Layer(_, LayerWeight::Router))
 }
 
-/// Rows of a tensor and what they are.
+/// Rows of a tensor and their meaning.
 struct Part {
     role: WeightRole,
     first_row: u64,

@@ -44,7 +44,7 @@ pub enum ModelError {
         /// Allowed.
         limit: u64,
     },
-    /// Bytes that are not what the format says.
+    /// Bytes that do not follow the format.
     #[error("{file}: {reason}")]
     Malformed {
         /// Path as given.

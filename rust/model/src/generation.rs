@@ -7,7 +7,7 @@ use crate::GgufMetadata;
 use crate::config::Fields;
 use crate::error::ModelError;
 
-/// Defaults of a checkpoint; `None` where it says nothing. The tokenizer's own end token is not here.
+/// A checkpoint's defaults; `None` where it has none. The tokenizer's end token is not included.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GenerationDefaults {
     /// Union of config.json and generation_config.json (GGUF: eos, eot and eom), sorted.

@@ -11,7 +11,7 @@ use crate::config::Fields;
 use crate::error::ModelError;
 use crate::json_file::Json;
 
-/// How a checkpoint makes embeddings where the request says nothing.
+/// A checkpoint's defaults for embeddings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EmbeddingDefaults {
     /// Which hidden states.
@@ -35,7 +35,7 @@ pub enum PoolingKind {
     Mean,
 }
 
-/// What modules.json says; `None` if the folder has none.
+/// Reads modules.json; `None` if the folder has none.
 pub(crate) fn read(
     folder: &Path,
     hidden_size: u32,

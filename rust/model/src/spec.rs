@@ -51,7 +51,7 @@ pub enum EmbedsOnly {
     Bidirectional,
     /// It is published as a sentence-transformers model.
     SentenceTransformers,
-    /// Its GGUF file says how its states are pooled.
+    /// Its GGUF file states a pooling.
     Pooled,
     /// It was saved without its output layer.
     NoOutputLayer,

@@ -205,7 +205,7 @@ impl AddedMatcher {
     }
 
     /// Splits `text` and calls `part` for every piece in order. `honoured(kind, start, end)`
-    /// says whether a special token or marker may be read from these bytes of `text`.
+    /// decides whether these bytes of `text` may form a special token or marker.
     pub(crate) fn split<'t, E>(
         &self,
         text: &'t str,

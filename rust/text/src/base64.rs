@@ -14,7 +14,7 @@ pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
         for &byte in group {
             bits = bits << 6 | digit(byte)?;
         }
-        // Two digits are one byte, three are two, four are three; what is left over must be zero.
+        // Two digits are one byte, three are two, four are three; the remaining bits must be zero.
         let (unused, bytes) = match group.len() {
             4 => (0, 3),
             3 => (2, 2),

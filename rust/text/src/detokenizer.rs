@@ -134,7 +134,7 @@ fn unfinished(bytes: &[u8]) -> &[u8] {
 /// Bytes of a character without its last one.
 const MOST_HELD: usize = 3;
 
-/// Appends the characters that `bytes` settle and returns the unsettled rest.
+/// Appends the complete characters of `bytes` and returns the rest.
 fn take_certain<'b>(mut bytes: &'b [u8], out: &mut String) -> &'b [u8] {
     loop {
         match std::str::from_utf8(bytes) {

@@ -186,7 +186,7 @@ impl Tokenizer {
         (self.is_special(id) || self.added.contains(name)).then_some(id)
     }
 
-    /// The ids that end a text, as far as the tokenizer's files say.
+    /// The end tokens that the tokenizer's files name.
     pub fn eos_token_ids(&self) -> &[u32] {
         &self.eos
     }

@@ -24,7 +24,8 @@ constants {
     POOL_ENDS = 4;
     /// Another flag of a StepRow: its attention is attention_prefill.cu's.
     PROMPT_ROW = 8;
-    /// Flags of a StepSample: its slot's mask holds, whatever Slot::flags says; the step's own sampler skips it.
+    /// Flags of a StepSample: its slot's mask applies, whatever Slot::flags says; the step's own
+    /// sampler skips it.
     SAMPLE_MASKED = 2;
     SAMPLE_LATE = 4;
 
@@ -101,7 +102,7 @@ constants {
     /// Flags of a Slot: its mask holds; it has penalties, so its counts are kept.
     SLOT_HAS_MASK = 1;
     SLOT_HAS_PENALTIES = 2;
-    /// A count's bit that says the prompt holds the id; the bits below count the output.
+    /// The bit of a count that is set if the prompt has the id; the lower bits count the output.
     COUNT_IN_PROMPT = 32768;
     /// SampleOut::status; NONE for a padded row.
     STATUS_OK = 0;
@@ -274,7 +275,7 @@ pub(crate) const fn kv_tile(head_dim: u32) -> u32 {
     if head_dim == 256 { KV_TILE_256 } else { KV_TILE }
 }
 
-/// The header as the tree has it; NVRTC gets it with every kernel.
+/// The header file; NVRTC gets it with every kernel.
 pub(crate) const HEADER: &str = include_str!("../../../../kernels/contract.cuh");
 
 /// The text of kernels/contract.cuh.

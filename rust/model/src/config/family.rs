@@ -8,7 +8,7 @@ use crate::error::ModelError;
 /// Which biases the attention's projections have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Biases {
-    /// All four or none, as `attention_bias` says.
+    /// All four or none, depending on `attention_bias`.
     FromConfig,
     /// On q, k and v, whatever the config says.
     QueryKeyValue,
@@ -32,7 +32,7 @@ pub(crate) enum Windows {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FeedForward {
     Dense,
-    /// A mixture of experts in every layer, or where `decoder_sparse_step` and `mlp_only_layers` say. The
+    /// A mixture of experts in every layer, or as `decoder_sparse_step` and `mlp_only_layers` select. The
     /// fields that name an expert's width and whether the chosen weights are scaled to sum to 1; without
     /// such a field they are.
     Experts {
@@ -56,7 +56,7 @@ pub(crate) struct Facts {
     /// The field that names the activation.
     pub(crate) activation: &'static str,
     /// Whether `head_dim` defaults to the quotient of width and heads; otherwise the class has a constant
-    /// of its own, and the file must say it.
+    /// of its own, and the file must state it.
     pub(crate) derives_head_dim: bool,
     /// A norm over each head of q and k.
     pub(crate) qk_norm: bool,

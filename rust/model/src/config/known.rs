@@ -56,7 +56,7 @@ fn is_without_effect(key: &str) -> bool {
 #[derive(Clone, Copy, Debug)]
 enum Neutral {
     False,
-    /// What the family's class has whatever the file says.
+    /// The biases of the family's class, which the file cannot change.
     OwnBiases,
     OwnNorms,
     Zero,
@@ -68,7 +68,7 @@ impl Neutral {
     fn is(self, value: &Value, facts: &Facts) -> bool {
         match self {
             Self::False => *value == Value::Bool(false),
-            // Its tensors say which biases there are.
+            // Its tensors decide which biases exist.
             Self::OwnBiases => match value.as_bool() {
                 Some(bias) => !bias || facts.biases == Biases::QueryKeyValue,
                 None => false,
@@ -236,7 +236,7 @@ const NO_EFFECT: &[&str] = &[
     "max_sequence_length",
     "model_max_length",
     "seq_length",
-    // Old places of what generation_config.json says now.
+    // Older places of fields of generation_config.json.
     "bad_words_ids",
     "begin_suppress_tokens",
     "diversity_penalty",

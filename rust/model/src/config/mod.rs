@@ -80,7 +80,7 @@ pub(crate) fn model_spec(
     Ok((facts, class, spec))
 }
 
-/// Fields that change what a model computes and that no family here has.
+/// Refuses fields that change what a model computes and that no family here supports.
 fn refuse_what_we_lack(config: &Fields<'_>) -> Result<(), ModelError> {
     // quantisation/ reads quantization_config.
     let key = "compression_config";

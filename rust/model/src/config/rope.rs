@@ -238,7 +238,7 @@ impl Reader<'_> {
     }
 
     fn long_rope(&self, rotary_dim: u32) -> Result<RopeKind, ModelError> {
-        // Without it nothing says where the long factors begin.
+        // Without it, it is unknown where the long factors begin.
         let key = "original_max_position_embeddings";
         if self.config.get(key).or(self.rope.get(key)).is_none() {
             return Err(self.config.missing(key));

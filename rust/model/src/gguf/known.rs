@@ -34,7 +34,7 @@ pub(super) fn refuse_unknown(
     Ok(())
 }
 
-/// Why the model makes embeddings only, and how they are pooled where the file says so.
+/// Why the model only makes embeddings, and their pooling if the file states it.
 pub(super) fn embeddings(
     metadata: &GgufMetadata,
     architecture: &str,

@@ -121,7 +121,7 @@ impl GgufMetadata {
         }
     }
 
-    /// The value for a message; of arrays only what they are.
+    /// The value for a message; for arrays only their type.
     pub(super) fn shown_value(&self, key: &str) -> String {
         match self.values.get(key) {
             Some(Value::Integer(value)) => value.to_string(),

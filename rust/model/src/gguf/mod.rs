@@ -41,7 +41,7 @@ pub(crate) fn open_gguf(path: &Path) -> Result<Checkpoint, ModelError> {
     })
 }
 
-/// What the header of a GGUF file says.
+/// The contents of a GGUF file's header.
 #[derive(Debug)]
 struct Described {
     spec: ModelSpec,

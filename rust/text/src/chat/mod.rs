@@ -86,7 +86,7 @@ fn failure(error: RenderError) -> TextError {
     }
 }
 
-/// Who wrote a message: an earlier answer of the model, or somebody else.
+/// The origin of a message: an earlier answer of the model, or the request.
 fn source_of(message: &Value) -> Source {
     if message["role"] == "assistant" { Source::Answer } else { Source::Request }
 }

@@ -13,9 +13,9 @@ pub(super) struct Cut {
     pub(super) splitter: Splitter,
     /// Whether text is brought to normalisation form C first: GGUF has no key for it.
     pub(super) nfc: bool,
-    /// Whether a word that is a token is that token, whatever the merges say.
+    /// Whether a word that is a token becomes that token without merging.
     pub(super) whole_words: bool,
-    /// Whether texts begin with the begin token where no key says so.
+    /// Whether texts begin with the begin token if no key decides it.
     pub(super) add_bos: bool,
 }
 

@@ -43,7 +43,7 @@ struct Inner {
     compilers: Compilers,
 }
 
-/// A grammar, or one line that says why there is none.
+/// A grammar, or a one-line reason why there is none.
 type Outcome = Result<Arc<Grammar>, Arc<str>>;
 
 /// What the caller of a compilation hears.

@@ -71,9 +71,9 @@ pub(crate) fn tokenizer(json: &[u8], config: Option<&[u8]>) -> Result<Tokenizer,
     }))
 }
 
-/// The fastest encoder that is known to do what the file says.
+/// The fastest encoder that is known to implement the file exactly.
 ///
-/// `sections`: the normaliser and the pre-tokeniser as the file has them.
+/// `sections`: the file's normaliser and pre-tokeniser.
 fn encoder(
     sections: (Option<&Value>, Option<&Value>),
     normalizer: Normalizer,

@@ -109,7 +109,7 @@ impl Model {
     /// The merges by rank; `each` sees every token that a merge makes.
     ///
     /// # Errors
-    /// `TextError::Load` for a merge of tokens that the vocabulary lacks, as the library has it.
+    /// `TextError::Load` for a merge of tokens that the vocabulary lacks, as in the library.
     pub(crate) fn merge_table(&self, mut each: impl FnMut(&str)) -> Result<MergeTable, TextError> {
         let mut table = MergeTable::with_capacity(self.merges.len());
         let prefix = self.continuing_subword_prefix.as_ref().map_or(0, String::len);
@@ -139,7 +139,7 @@ impl Model {
         Ok(table)
     }
 
-    /// Refuses what is not deterministic byte-pair encoding.
+    /// Refuses anything but deterministic byte-pair encoding.
     pub(crate) fn check(&self) -> Result<(), TextError> {
         match self.kind.as_deref() {
             Some("BPE") => {}

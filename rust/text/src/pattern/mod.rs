@@ -51,7 +51,7 @@ enum Failure {
 }
 
 impl Pattern {
-    /// Compiles a pattern of a tokenizer file. `field` says where in `file` it stands.
+    /// Compiles a pattern of a tokenizer file. `file` and `field` are its place, for errors.
     ///
     /// # Errors
     /// `TextError` that names file, field and the part of the pattern that is not supported.

@@ -59,7 +59,7 @@ fn translate(pattern: &str) -> Result<Hir, String> {
     Ok(hir)
 }
 
-/// Engines differ in what the repetition of an empty match does.
+/// Engines differ in how they repeat an empty match.
 fn check_repetitions(hir: &Hir) -> Result<(), String> {
     match hir.kind() {
         HirKind::Repetition(repetition) => {

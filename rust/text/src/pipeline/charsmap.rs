@@ -36,7 +36,7 @@ impl CharsMap {
         })
     }
 
-    /// Reads the rules as tokenizer.json has them.
+    /// Reads the rules in tokenizer.json's form.
     ///
     /// # Errors
     /// What is wrong with them.
@@ -64,7 +64,7 @@ impl CharsMap {
         out
     }
 
-    /// What replaces the shortest prefix of `text` that has a rule, as the library has it.
+    /// The replacement of the shortest prefix of `text` that has a rule, as in the library.
     fn shortest(&self, text: &str) -> Option<&str> {
         let mut first = None;
         self.each_prefix(text.as_bytes(), |_, value| {

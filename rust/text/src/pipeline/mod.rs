@@ -34,7 +34,7 @@ impl Pipeline {
     /// Builds the encoder.
     ///
     /// # Errors
-    /// `TextError` that names the section and what is not supported in it.
+    /// `TextError` that names the section and the unsupported part.
     pub(crate) fn new(
         normalizer: Normalizer,
         pre_tokenizer: Option<&Value>,

@@ -76,7 +76,7 @@ pub(crate) fn tokenizer(bytes: &[u8], config: Option<&[u8]>) -> Result<Tokenizer
     }))
 }
 
-/// Refuses what is not done here.
+/// Refuses unsupported models.
 fn check(model: &Model) -> Result<(), TextError> {
     let count = model.pieces.len();
     if count == 0 || count > MAX_VOCAB as usize {

@@ -17,7 +17,7 @@ pub(super) struct Normalizer {
 
 impl Normalizer {
     /// # Errors
-    /// `TextError` for what is not supported.
+    /// `TextError` for unsupported options.
     pub(super) fn new(spec: &NormalizerSpec) -> Result<Self, TextError> {
         if !spec.escape_whitespaces {
             let what = "normalizer_spec.escape_whitespaces";

@@ -25,7 +25,7 @@ pub(super) struct Piece {
     pub(super) kind: u64,
 }
 
-/// What the trainer says about the vocabulary; ids below 0 are absent.
+/// The trainer's settings; ids below 0 are absent.
 #[derive(Debug)]
 pub(super) struct Trainer {
     pub(super) model_type: u64,
@@ -178,7 +178,8 @@ enum Value<'v> {
     Other,
 }
 
-/// Calls `each` with number and value of every field; `None` if the bytes are no message, or if it says so.
+/// Calls `each` with number and value of every field; `None` if the bytes are not a message or
+/// `each` returns `None`.
 fn each_field<'v>(
     mut bytes: &'v [u8],
     mut each: impl FnMut(u64, Value<'v>) -> Option<()>,

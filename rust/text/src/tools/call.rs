@@ -316,7 +316,7 @@ impl ValueScan {
     }
 }
 
-/// The JSON object that a JSON string holds; empty if the string says that there is none.
+/// The JSON object in a JSON string; empty if the string stands for no arguments.
 fn decoded_object(quoted: &str) -> Option<String> {
     let text = serde_json::from_str::<String>(quoted).ok()?;
     if matches!(text.trim(), "" | "null") {

@@ -257,7 +257,7 @@ fn may_read_as_call(schema: &Value) -> bool {
     !is_closed || schema.get("patternProperties").is_some() || has("parameters") || has("arguments")
 }
 
-/// Arguments are an object, whatever the schema says or leaves out.
+/// Arguments are always an object, whatever the schema says.
 fn as_object(schema: &Value) -> Value {
     let mut schema = schema.clone();
     if let Some(fields) = schema.as_object_mut()

@@ -113,7 +113,7 @@ impl WordEncoder {
     /// Builds the encoder.
     ///
     /// # Errors
-    /// `TextError::Load` for a merge of tokens that the vocabulary lacks, as the crate has it.
+    /// `TextError::Load` for a merge of tokens that the vocabulary lacks, as in the tokenizers crate.
     pub(crate) fn new(
         recipe: Recipe,
         model: &Model,

@@ -62,7 +62,7 @@ fn is_space(c: char) -> bool {
     )
 }
 
-/// Punctuation as pre-tokenisers named after it have it.
+/// Punctuation as the `Punctuation` pre-tokeniser defines it.
 pub(crate) fn is_punctuation(c: char) -> bool {
     let code = u32::from(c);
     let next = PUNCTUATION.partition_point(|(first, _)| *first <= code);

@@ -217,7 +217,7 @@ pub(crate) const NUMBERS: &[(u32, u32)] = &[
     (0x1ED01, 0x1ED2D), (0x1ED2F, 0x1ED3D), (0x1F100, 0x1F10C), (0x1FBF0, 0x1FBF9),
 ];
 
-/// Punctuation as the tokenizers library has it: ASCII punctuation, and `\p{P}` of an older Unicode.
+/// Punctuation of the tokenizers library: ASCII punctuation, and `\p{P}` of an older Unicode.
 #[rustfmt::skip]
 pub(crate) const PUNCTUATION: &[(u32, u32)] = &[
     (0x21, 0x2F), (0x3A, 0x40), (0x5B, 0x60), (0x7B, 0x7E),

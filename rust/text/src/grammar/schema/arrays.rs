@@ -28,7 +28,7 @@ pub(super) fn keyword<'a>(
             let items = rewriter.schema(value, path)?;
             node.out.insert("items".into(), items);
         }
-        // Without a list of items it says nothing.
+        // Without a list of items it has no effect.
         "additionalItems" if node.get("items").is_some_and(Value::is_array) => {
             let items = rewriter.schema(value, path)?;
             node.out.insert("items".into(), items);

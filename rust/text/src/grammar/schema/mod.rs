@@ -111,7 +111,7 @@ pub(crate) fn enforceable(schema: &Value) -> Result<Value, String> {
     plain(schema)
 }
 
-/// Checks a schema that no grammar is made from: it may say more than grammars can enforce, but it
+/// Checks a schema that is not compiled. It may use keywords that grammars cannot enforce, but it
 /// must be one.
 ///
 /// # Errors

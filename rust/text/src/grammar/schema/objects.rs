@@ -186,7 +186,7 @@ fn property_names(rewriter: &mut Rewriter<'_>, node: &mut Node<'_, '_>) -> Resul
     Ok(())
 }
 
-/// Whether a schema forbids no name. Names are strings: what it says of other types does not matter.
+/// Whether a schema forbids no name. Names are strings, so keywords of other types do not matter.
 fn takes_every_string(schema: &Value) -> bool {
     let Value::Object(fields) = schema else { return *schema == Value::Bool(true) };
     fields.iter().all(|(key, value)| match key.as_str() {

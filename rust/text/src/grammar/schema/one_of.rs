@@ -96,7 +96,7 @@ fn parts_exclude(a: &Value, b: &Value, references: &References<'_>, depth: u32) 
     })
 }
 
-/// The schema of a property; `None` if patterns may have a say.
+/// The schema of a property; `None` if patterns may also apply.
 fn property(fields: &Map<String, Value>, name: &str) -> Option<Value> {
     if let Some(schema) = fields.get("properties").and_then(|all| all.get(name)) {
         return Some(schema.clone());

@@ -56,7 +56,7 @@ fn outside_classes(text: &str) -> impl Iterator<Item = (usize, char)> {
     })
 }
 
-/// Patterns that libraries write, and what says the same without look-ahead.
+/// Patterns that libraries generate, and equivalent ones without look-ahead.
 const KNOWN: [(&str, &str); 2] = [
     // zod 4, `z.email()`: no dot at the beginning, no two in a row; the part behind the @ can have none in a row.
     (

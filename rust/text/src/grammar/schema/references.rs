@@ -66,7 +66,7 @@ impl<'a> References<'a> {
     /// The schema that a reference leads to, if it leads to one.
     pub(super) fn target(&self, schema: &'a Value) -> Option<&'a Value> {
         let text = schema.get("$ref")?.as_str()?;
-        // Where the schema lies is not known here, so neither is which of several resources is meant.
+        // The schema's position is unknown here, so it is also unknown which of several resources is meant.
         let is_clear = self.resources().iter().all(String::is_empty);
         let pointer = self.pointer("$ref", text, "").ok().filter(|_| is_clear)?;
         self.root.pointer(&pointer)

@@ -51,7 +51,7 @@ impl<'a> Node<'a, '_> {
         self.around.iter().copied().chain([self.given]).collect()
     }
 
-    /// Whether a value of the JSON type `name` may match, as far as `type` says.
+    /// Whether `type` allows values of the JSON type `name`.
     pub(super) fn may_be(&self, name: &str) -> bool {
         match self.given.get("type") {
             Some(Value::String(only)) => only == name,
@@ -92,7 +92,7 @@ pub(super) fn is_never(schema: &Value) -> bool {
     }
 }
 
-/// Keywords that say nothing about which values match.
+/// Keywords that do not restrict values.
 pub(super) const ANNOTATIONS: [&str; 21] = [
     "$anchor",
     "$comment",
