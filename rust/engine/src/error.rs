@@ -63,14 +63,15 @@ impl EngineError {
     /// `prompt` becomes `prompt[1]`.
     pub(crate) fn of_prompt(mut self, number: usize) -> Self {
         if let Self::Refused { message, param: Some(param), .. } = &mut self {
+            let place = format!("prompt[{number}]");
+            // The prompt's part of a length that the field max_tokens makes too long.
+            *message = message.replace(" in prompt,", &format!(" in {place},"));
             if param == "prompt" {
-                let place = format!("prompt[{number}]");
                 let mut named = message.clone();
                 for (one, each) in [
                     ("prompt: ", format!("{place}: ")),
                     ("the prompt has", format!("{place} has")),
                     ("but prompt has", format!("but {place} has")),
-                    (" in prompt,", format!(" in {place},")),
                 ] {
                     named = named.replace(one, &each);
                 }
