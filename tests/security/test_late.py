@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import sys
 
 import pytest
 
@@ -11,31 +12,53 @@ from server.worker import Worker, wait_for
 SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}
 
 
+def ask_everything(worker):
+    """A request of each kind, some of them wrong."""
+    worker.complete()
+    worker.complete(stream=True)
+    worker.chat("hi", stream=True)
+    for path, body in (
+        ("/v1/completions", {"prompt": "x", "max_tokens": 2, "guided_json": SCHEMA}),
+        ("/v1/completions", {"prompt": "word " * 20_000}),
+        ("/v1/completions", {"prompt": 3, "nonsense": 1}),
+        ("/v1/responses", {"input": "x", "max_output_tokens": 20, "stream": True}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2}),
+        ("/v1/embeddings", {"input": "x"}),
+        ("/tokenize", {"prompt": "x"}),
+        ("/detokenize", {"tokens": [1]}),
+        ("/nowhere", {}),
+    ):
+        assert worker.post(path, body).status in (200, 400, 404), path
+    for path in ("/v1/models", "/metrics", "/health", "/ready", "/version", "/openapi.json"):
+        assert worker.get(path).status == 200
+    worker.raw(b"\x00\xff nonsense\r\n\r\n")
+    worker.open_stream().close()
+
+
 def test_no_request_imports_a_module():
     with Worker("--device", "cpu", environment={"PYTHONPROFILEIMPORTTIME": "1"}) as worker:
         before = worker.errors().count("import time:")
         assert before > 100
-        worker.complete()
-        worker.complete(stream=True)
-        worker.chat("hi", stream=True)
-        for path, body in (
-            ("/v1/completions", {"prompt": "x", "max_tokens": 2, "guided_json": SCHEMA}),
-            ("/v1/completions", {"prompt": "word " * 20_000}),
-            ("/v1/completions", {"prompt": 3, "nonsense": 1}),
-            ("/v1/responses", {"input": "x", "max_output_tokens": 20, "stream": True}),
-            ("/v1/messages", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2}),
-            ("/v1/embeddings", {"input": "x"}),
-            ("/tokenize", {"prompt": "x"}),
-            ("/detokenize", {"tokens": [1]}),
-            ("/nowhere", {}),
-        ):
-            assert worker.post(path, body).status in (200, 400, 404), path
-        for path in ("/v1/models", "/metrics", "/health", "/ready", "/version", "/openapi.json"):
-            assert worker.get(path).status == 200
-        worker.raw(b"\x00\xff nonsense\r\n\r\n")
+        ask_everything(worker)
         assert worker.stop() == 0
         late = worker.errors().split("import time:")[before + 1 :]
         assert late == []
+
+
+class Traced(Worker):
+    """A server that prints what the tight filter would refuse."""
+
+    def command(self, model):
+        trace = [sys.executable, "-m", "ingle", "security", "trace", str(model)]
+        return [*trace, "--port", "0"]
+
+
+def test_no_request_needs_a_system_call_beyond_the_list():
+    with Traced("--device", "cpu") as worker:
+        assert "filter: traced only" in worker.summary
+        ask_everything(worker)
+        assert worker.stop() == 0
+        assert [line for line in worker.errors().splitlines() if "trace: " in line] == []
 
 
 @pytest.fixture

@@ -1,0 +1,73 @@
+"""`ingle serve` on the GPU is locked down, serves every kind of step, and lacks no system call."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+from test_server import DEVICE, FORMAT, LIMIT_S, demo_or_tiny
+
+from security.test_late import Traced
+from server.worker import Worker, wait_for
+
+FLAGS = ["--device", DEVICE, "--max-model-len", "1024", "--max-num-seqs", "16"]
+
+
+@pytest.fixture
+def flags(tmp_path):
+    return [*FLAGS, "--cache-dir", tmp_path] if DEVICE == "cuda" else FLAGS
+
+
+def drive(worker):
+    """Steps of all kinds: prompts long and short, one request and many, masks, echo, embeddings."""
+    jobs = [
+        lambda: worker.complete(max_tokens=32),
+        lambda: worker.complete("word " * 600, max_tokens=32),
+        lambda: worker.complete(max_tokens=32, stream=True),
+        lambda: worker.complete(max_tokens=4, n=4, temperature=1),
+        lambda: worker.complete(max_tokens=2, echo=True, logprobs=2),
+        lambda: worker.chat(response_format=FORMAT, max_tokens=100),
+        lambda: worker.post("/v1/embeddings", {"input": "a text"}),
+    ]
+    for _ in range(3):
+        threads = [threading.Thread(target=job) for job in jobs * 3]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LIMIT_S)
+            assert not thread.is_alive()
+        jobs[0]()
+
+
+def test_a_locked_server_does_all_that_it_must(flags):
+    with Worker(*flags, model=demo_or_tiny()) as worker:
+        hardening = worker.health()["hardening"]
+        for layer in ("base_filter", "filter", "code", "proof", "capabilities", "memory"):
+            assert layer in hardening["on"], hardening
+        if DEVICE == "cuda":
+            assert "device_calls" in hardening["on"], hardening
+        drive(worker)
+        if DEVICE == "cuda":
+            graphs = 'ingle:device_graphs{state="%s"}'
+            text = worker.get("/metrics").body.decode()
+            assert graphs % "failed" + " 0\n" in text, text
+            wait_for(lambda: worker.metric(graphs % "ready") > 0, LIMIT_S, worker.errors)
+        # The probes run beside a process that holds a GPU.
+        check = [sys.executable, "-m", "ingle", "security", "check", "--json"]
+        done = subprocess.run(check, capture_output=True, text=True, timeout=120)
+        report = json.loads(done.stdout)
+        failed = [each for each in report["probes"] if each["verdict"] == "failed"]
+        assert done.returncode == 0, failed
+        drive(worker)
+        assert worker.stop() == 0, worker.errors()
+        assert "Traceback" not in worker.errors()
+
+
+def test_the_list_lacks_nothing_that_the_device_needs(flags):
+    with Traced(*flags, model=demo_or_tiny()) as worker:
+        drive(worker)
+        assert worker.stop() == 0, worker.errors()
+        calls = [line for line in worker.errors().splitlines() if line.startswith("trace: ")]
+    assert calls == [], f"add these to security/policy ({os.uname().release}): {calls}"
