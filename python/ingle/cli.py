@@ -220,7 +220,10 @@ def run_security_trace(options: argparse.Namespace) -> int:
     """`ingle security trace MODEL`: serves, and prints what serve.toml lacks."""
     from ingle.server.lifecycle import serve
 
-    return serve(load(vars(options)), lambda text: print(text, flush=True), trace=True)
+    settings = load(vars(options))
+    if settings.hardening != "auto":
+        raise ConfigError(f"hardening: there is nothing to trace with {settings.hardening}")
+    return serve(settings, lambda text: print(text, flush=True), trace=True)
 
 
 def run_generate(options: argparse.Namespace) -> int:

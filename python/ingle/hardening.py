@@ -98,6 +98,8 @@ class Lockdown:
         warm_up()
         self._add(_core.harden_shed(self._start(keep=list(keep), user=user)))
         self.layers.append(Layer("environment", True, f"{empty_environment()} variables removed"))
+        time.tzset()  # The zone's file, by the name that it has now.
+        time.localtime()
 
     def confine(self, read: Iterable[str | Path] = (), write: Iterable[str | Path] = ()) -> None:
         """From here on the process can open libraries, `read` and `write`, and nothing else.
@@ -177,10 +179,11 @@ def absolute(paths: Iterable[str | Path]) -> list[str]:
 
 def model_places(path: Path) -> list[Path]:
     """A model's folder or file, and what links in it lead to, as in a Hugging Face cache."""
-    places = [path, path.resolve()]
-    if path.is_dir():
-        links = (each for each in path.iterdir() if each.is_symlink())
-        places += [each.resolve() for each in links]
+    places = [path, Path(os.path.realpath(path))]
+    # What cannot be looked into is left to the engine, which says so.
+    for folder, _, names in os.walk(path):
+        links = (os.path.join(folder, name) for name in names)
+        places += [Path(os.path.realpath(link)) for link in links if os.path.islink(link)]
     return places
 
 
@@ -194,7 +197,5 @@ def driver_version() -> int:
 
 def warm_up() -> None:
     """Does once what Python and its libraries do late, while they still can open files."""
-    time.localtime()
-    time.tzset()
     for codec in ("idna", "latin-1", "utf-8", "ascii", "punycode"):
         codecs.lookup(codec)

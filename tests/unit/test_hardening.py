@@ -30,7 +30,11 @@ def test_a_model_is_where_its_links_lead(tmp_path):
     (blobs / "a").write_text("x")
     (model / "config.json").symlink_to(blobs / "a")
     (model / "own.json").write_text("x")
-    assert set(hardening.model_places(model)) == {model, blobs / "a"}
+    (model / "templates").mkdir()
+    (blobs / "b").write_text("x")
+    (model / "templates/rag.jinja").symlink_to(blobs / "b")
+    (model / "loop").symlink_to(model / "loop")
+    assert set(hardening.model_places(model)) >= {model, blobs / "a", blobs / "b"}
     alias = tmp_path / "alias"
     alias.symlink_to(model)
     assert model in hardening.model_places(alias)

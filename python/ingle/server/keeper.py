@@ -5,6 +5,7 @@ a filter of its own (security/policy/keeper.toml), and handles no byte of a clie
 worker does, however that happens, and then removes the socket.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -52,9 +53,11 @@ class Keeper:
 
     def close(self) -> None:
         """Lets the keeper end and waits until it has: the socket's file is gone then."""
-        self._pipe.shutdown(socket.SHUT_WR)
-        while self._pipe.recv(CHUNK_BYTES):
-            pass
+        # It may have been killed.
+        with contextlib.suppress(OSError):
+            self._pipe.shutdown(socket.SHUT_WR)
+            while self._pipe.recv(CHUNK_BYTES):
+                pass
         self._pipe.close()
 
     def _receive(self) -> bytes:
