@@ -84,18 +84,6 @@ pub(crate) struct LiveRequest {
 }
 
 impl LiveRequest {
-    /// Reads what the commit of a token will need.
-    pub(crate) fn touch(&self) -> usize {
-        let stop = &self.request.stop;
-        usize::from(self.is_tainted)
-            ^ self.num_submitted as usize
-            ^ self.request.id.0 as usize
-            ^ self.generated.last().map_or(0, |token| token.0 as usize)
-            ^ stop.stop_token_ids.first().map_or(0, |token| token.0 as usize)
-            ^ stop.max_tokens as usize
-            ^ usize::from(self.is_prompt_reported)
-    }
-
     pub(crate) fn new(request: NewRequest, ticket: Ticket, now: Micros) -> Self {
         Self {
             phase: Phase::Waiting,

@@ -240,16 +240,6 @@ impl Choice {
             || self.parser.as_ref().is_some_and(|parser| parser.has_pieces())
     }
 
-    /// Reads what the next token will need; see `Stream::touch`.
-    pub(crate) fn touch(&self) -> usize {
-        usize::from(self.rules.prompt_only)
-            ^ self.index as usize
-            ^ self.num_output_tokens as usize
-            ^ usize::from(self.constraint.is_some())
-            ^ usize::from(self.finish.is_some())
-            ^ self.log_probs.len()
-    }
-
     /// Gets the pieces ready that an event or a body is about to show.
     pub(crate) fn collect(&mut self) {
         if let Some(parser) = &mut self.parser {

@@ -64,7 +64,6 @@ impl Committer {
         let now = self.now;
         while !core_events.is_empty() {
             let mut batch = std::mem::take(core_events);
-            self.touch(&batch);
             let mut events = batch.drain(..).peekable();
             while let Some(event) = events.next() {
                 match event {
@@ -114,17 +113,6 @@ impl Committer {
                 *core_events = batch;
             }
         }
-    }
-
-    /// See `Stream::touch`.
-    fn touch(&self, events: &[CoreEvent]) {
-        let mut sum = 0;
-        for event in events {
-            let CoreEvent::Tokens { id, .. } = event else { continue };
-            let (key, at) = split_id(*id);
-            sum ^= self.streams.get(&key).map_or(0, |stream| stream.touch(at));
-        }
-        std::hint::black_box(sum);
     }
 
     fn take_tokens(

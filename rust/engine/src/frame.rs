@@ -94,11 +94,6 @@ impl FrameBuilder {
         self.usage
     }
 
-    /// Reads what the next event will need; see `Stream::touch`.
-    pub(crate) fn touch(&self) -> usize {
-        self.head.iter().step_by(64).fold(0, |sum, &byte| sum ^ usize::from(byte))
-    }
-
     /// Starts a group of events in an empty buffer: room for the chunk size.
     pub(crate) fn open(&self, out: &mut Vec<u8>) {
         if self.chunked && out.is_empty() {

@@ -139,22 +139,6 @@ impl Stream {
         !std::mem::replace(&mut self.queued, true)
     }
 
-    /// Reads what the next token of a choice will need and does nothing with it: read so for all streams of
-    /// a step in one short loop, their memory comes at once instead of one cache miss after the other.
-    pub(crate) fn touch(&self, choice: usize) -> usize {
-        let form = match &self.form {
-            Form::Events(builder, _) => builder.touch(),
-            Form::Body(..) | Form::Deltas { .. } | Form::Embeddings(_) => 0,
-        };
-        let prompt =
-            self.prompts.first().and_then(|prompt| prompt.logs.separate).unwrap_or(0) as usize;
-        self.choices[choice].touch()
-            ^ self.dirty.capacity()
-            ^ usize::from(self.is_done)
-            ^ form
-            ^ prompt
-    }
-
     /// Log-probs of a prompt, for all its choices (only the first one asked the core for them).
     pub(crate) fn push_prompt_log_probs(&mut self, choice: usize, sources: Vec<TokenLogProbs>) {
         let prompt = choice / self.n as usize;
