@@ -123,10 +123,7 @@ def harden_shed(start: bytes) -> bytes:
     """
 
 def harden_confine(start: bytes) -> bytes:
-    """Confines what can be opened, drops capabilities, adds the base filter. As `harden_shed`.
-
-    With `by_namespace` in `start`, files are confined as on a kernel without Landlock.
-    """
+    """Confines what can be opened, drops capabilities, adds the base filter. As `harden_shed`."""
 
 def harden_keeper(start: bytes) -> bytes:
     """The same for the keeper: only `read` and `write` can be opened, and a filter of its own."""

@@ -1,6 +1,7 @@
 """Runs a command as on a kernel that lacks something: python lesser_kernel.py WITHOUT COMMAND...
 
-WITHOUT is `landlock` (built in but not active), or `landlock,namespaces` (users get none either).
+WITHOUT is `landlock` (built in but not active), `landlock,namespaces` (users get none either), or
+`capset` (taken away by a service manager, as security/ingle.service does).
 """
 
 import ctypes
@@ -9,8 +10,12 @@ import os
 import struct
 import sys
 
-NUMBERS = {"landlock": (444, errno.EOPNOTSUPP), "namespaces": (272, errno.EPERM)}
-"""landlock_create_ruleset; unshare on x86-64."""
+NUMBERS = {
+    "landlock": (444, errno.EOPNOTSUPP),
+    "namespaces": (272, errno.EPERM),
+    "capset": (126, errno.EPERM),
+}
+"""landlock_create_ruleset, unshare and capset on x86-64."""
 LOAD_NUMBER = (0x20, 0, 0, 0)
 ALLOW = (0x06, 0, 0, 0x7FFF0000)
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2

@@ -115,36 +115,6 @@ def test_the_same_acts_succeed_before_the_tight_filter():
         assert done.returncode == 0, act
 
 
-def test_without_landlock_a_namespace_holds_only_what_is_needed(tmp_path):
-    (tmp_path / "secret").write_text("x")
-    script = f"""
-import json, os
-import ingle
-from ingle import _core
-from ingle.hardening import Lockdown, python_folders
-
-lockdown = Lockdown("auto", device="cpu")
-lockdown.shed()
-places = [*python_folders(), {str(TINY)!r}]
-start = {{"read": places, "by_namespace": True}}
-report = json.loads(_core.harden_confine(json.dumps(start).encode()))
-files = next(layer for layer in report["layers"] if layer["name"] == "files")
-engine = ingle.Engine({str(TINY)!r}, device="cpu")
-params = ingle.SamplingParams(max_tokens=4, temperature=0)
-engine.generate("The quick", params)
-print(files["what"], os.path.exists({str(tmp_path / "secret")!r}), sorted(os.listdir("/")))
-lockdown.finish()
-assert engine.generate("The quick", params)[0].outputs[0].token_ids
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    if "namespace False" not in done.stdout:
-        pytest.skip(f"this system gives no user namespaces: {done.stdout}")
-    assert "home" not in done.stdout
-
-
 def test_strict_refuses_to_start_and_names_what_is_missing(tmp_path):
     with (tmp_path / "log").open("w+") as log:
         command = [sys.executable, "-m", "ingle", "serve", str(TINY), "--port", "0"]

@@ -77,6 +77,13 @@ def test_strict_starts_as_another_user_with_nothing_missing(nobody):
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of x86-64")
+def test_a_process_without_capabilities_needs_no_call_to_drop_them(nobody):
+    with Strict(kernel=[sys.executable, LESSER, "capset"]) as worker:
+        assert worker.health()["hardening"]["missing"] == {}
+        assert worker.stop() == 0
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of x86-64")
 def test_strict_starts_as_another_user_in_a_namespace(nobody):
     doctor = subprocess.run(
         [sys.executable, "-m", "ingle", "doctor", "--json"],

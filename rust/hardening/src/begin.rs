@@ -38,7 +38,8 @@ pub struct Start {
     pub write: Vec<PathBuf>,
     /// Whether a GPU may be used.
     pub has_cuda: bool,
-    /// Confine files as on a kernel without Landlock, wherever this is.
+    /// Confine files as on a kernel without Landlock, wherever this is: for the probes of that.
+    #[serde(skip)]
     pub by_namespace: bool,
 }
 
@@ -109,9 +110,17 @@ pub(crate) fn confine_except(start: &Start, omitted: &Omitted) -> Result<Report,
 /// # Errors
 /// As `shed`.
 pub fn confine_keeper(start: &Start) -> Result<Report, HardeningError> {
+    confine_keeper_except(start, &Omitted::Nothing)
+}
+
+/// `confine_keeper` without one layer or rule.
+pub(crate) fn confine_keeper_except(
+    start: &Start,
+    omitted: &Omitted,
+) -> Result<Report, HardeningError> {
     let places = Places { read: start.read.clone(), write: start.write.clone() };
-    let mut report = confine_to(&places, start.by_namespace, &Omitted::Nothing)?;
-    put_on("filter", &KEEPER.policy()?, &mut report)?;
+    let mut report = confine_to(&places, start.by_namespace, omitted)?;
+    put_on("filter", &omitted.from(KEEPER.policy()?), &mut report)?;
     Ok(report)
 }
 

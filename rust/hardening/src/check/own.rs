@@ -251,7 +251,7 @@ fn report(
     Probed {
         name: name.to_owned(),
         call: String::new(),
-        stage: if stage == Stage::Serve { "serve" } else { "confined" },
+        stage: stage.name(),
         expected,
         found,
         control,

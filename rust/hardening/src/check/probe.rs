@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::errors::error_name;
-use crate::begin::{Start, confine_except, shed_except};
+use crate::begin::{Start, confine_except, confine_keeper_except, shed_except};
 use crate::error::HardeningError;
 use crate::finish::{Readiness, finish_except};
 use crate::omitted::Omitted;
@@ -18,7 +18,7 @@ pub struct Probed {
     pub name: String,
     /// The system call, if the act is one.
     pub call: String,
-    /// Where: the whole lock-down (`serve`) or its first half (`confined`).
+    /// Where: the whole lock-down (`serve`), its first half (`confined`) or that of the keeper (`keeper`).
     pub stage: &'static str,
     /// What must come of it, any of these.
     pub expected: Vec<String>,
@@ -53,6 +53,19 @@ pub(super) enum Stage {
     Serve,
     /// Its first half.
     Confined,
+    /// That of the keeper.
+    Keeper,
+}
+
+impl Stage {
+    /// As probes.toml calls it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Serve => "serve",
+            Self::Confined => "confined",
+            Self::Keeper => "keeper",
+        }
+    }
 }
 
 /// What the children have around them.
@@ -90,6 +103,10 @@ pub(super) fn lock_for(
     omitted: &Omitted,
 ) -> Result<(), HardeningError> {
     shed_except(start, omitted)?;
+    if stage == Stage::Keeper {
+        confine_keeper_except(start, omitted)?;
+        return Ok(());
+    }
     confine_except(start, omitted)?;
     if stage == Stage::Serve {
         finish_except(&Readiness { cuda_driver, ..Readiness::default() }, omitted)?;

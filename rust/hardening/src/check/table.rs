@@ -113,7 +113,7 @@ fn empty(row: &Row) -> Probed {
     Probed {
         name: row.name.clone(),
         call: row.call.clone(),
-        stage: if row.stage == Stage::Serve { "serve" } else { "confined" },
+        stage: row.stage.name(),
         expected: row.expect.clone(),
         found: String::new(),
         control: String::new(),
