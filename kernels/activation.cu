@@ -6,12 +6,6 @@
 // Launch: grid (rows, ceil(intermediate_size / GATE_COLUMNS)), block 256. intermediate_size % 8 == 0.
 #include "ptx.cuh"
 
-DEV float gate_f32(float x, u32 kind) {
-    if (kind == GATE_SILU) return __fdividef(x, 1.0f + exp2_approx(-fmaxf(x, -80.0f) * LOG2E));
-    float inner = 0.7978845608028654f * (x + 0.044715f * x * x * x);
-    return 0.5f * x * (1.0f + tanh_f32(inner));
-}
-
 DEV u32 gate_pair(u32 gate, u32 up, const float* gate_bias, const float* up_bias, u32 kind) {
     float2 g = unpack2(gate), u = unpack2(up);
     if (gate_bias) {

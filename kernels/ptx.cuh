@@ -44,6 +44,7 @@ typedef long long i64;
 #define PASTE(op, dt, arch) PASTE_(op, dt, arch)
 // Entries whose name carries the activation type, and entries that do not depend on it.
 #define ENTRY(op) extern "C" __global__ void PASTE(op, DT, sm80)
+#define ENTRY_89(op) extern "C" __global__ void PASTE(op, DT, sm89)
 #define ENTRY_F32(op) extern "C" __global__ void PASTE(op, f32, sm80)
 #define ENTRY_U32(op) extern "C" __global__ void PASTE(op, u32, sm80)
 
@@ -110,6 +111,20 @@ DEV float2 unpack2(u32 pair) {
     return make_float2(act_to_f32(low), act_to_f32(high));
 }
 
+// Two of four e4m3 numbers as act, exactly: the two at the lower addresses, or the others. The bits of exponent and
+// mantissa move to act's places, and one multiplication moves the exponent's bias (it finds subnormals right too).
+DEV u32 widen_e4m3(u32 four, bool upper) {
+    u32 pair = __byte_perm(four, 0, upper ? 0x3424 : 0x1404), wide;
+#if ACT_DTYPE == DTYPE_F16
+    wide = (pair & 0x80008000u) | ((pair >> 1) & 0x3f803f80u);
+    asm("fma.rn.f16x2 %0, %0, %1, %2;" : "+r"(wide) : "r"(0x5c005c00u), "r"(0x80008000u));  // * 2^8 + -0
+#else
+    wide = (pair & 0x80008000u) | ((pair >> 4) & 0x07f007f0u);
+    asm("fma.rn.bf16x2 %0, %0, %1, %2;" : "+r"(wide) : "r"(0x7b807b80u), "r"(0x80008000u));  // * 2^120 + -0
+#endif
+    return wide;
+}
+
 DEV float exp2_approx(float x) {
     float result;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
@@ -124,6 +139,13 @@ DEV float exp2_approx(float x) {
 DEV float tanh_f32(float x) {
     float e = exp2_approx(fminf(fabsf(x), 20.0f) * (2.0f * LOG2E));
     return copysignf(1.0f - __fdividef(2.0f, e + 1.0f), x);
+}
+
+// The gate of a feed-forward part: GATE_SILU or GATE_GELU_TANH.
+DEV float gate_f32(float x, u32 kind) {
+    if (kind == GATE_SILU) return __fdividef(x, 1.0f + exp2_approx(-fmaxf(x, -80.0f) * LOG2E));
+    float inner = 0.7978845608028654f * (x + 0.044715f * x * x * x);
+    return 0.5f * x * (1.0f + tanh_f32(inner));
 }
 
 DEV bool is_finite(float x) { return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u; }
@@ -167,6 +189,16 @@ DEV float block_sum(float x, float* scratch) {
     if (lane == 0) scratch[warp] = x;
     __syncthreads();
     return warp_sum(lane < warps ? scratch[lane] : 0.0f);
+}
+
+// Maximum over the block; every thread gets it. `scratch` holds 33 floats.
+DEV float block_max(float x, float* scratch) {
+    x = warp_max(x);
+    u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, warps = blockDim.x >> 5;
+    __syncthreads();
+    if (lane == 0) scratch[warp] = x;
+    __syncthreads();
+    return warp_max(lane < warps ? scratch[lane] : NEG_INF);
 }
 
 // Exclusive prefix sum over the block; `total` is the sum. `scratch` holds 33 words.

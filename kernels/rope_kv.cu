@@ -4,6 +4,8 @@
 //   first as the reference does, its cosine and sine are taken in f64.
 // rope_kv_paged: one warp a head of a token.
 //   qkv [T_pad, (num_heads + 2 * num_kv_heads) * HEAD_DIM] act; bias the same width f32 or null;
+//   row_scale [T_pad] and scale, the same width as bias, f32: qkv is a product of e4m3 numbers, element (t, i) counts
+//   row_scale[t] * scale[i] times; or both null;
 //   q_norm, k_norm [HEAD_DIM] f32 or null; table [positions, rotary_dim / 2] float2; positions,
 //   kv_slot [T_pad] u32 (kv_slot = block * block_size + offset, NONE writes no KV);
 //   q_out [T_pad, num_heads * HEAD_DIM] act.
@@ -46,16 +48,26 @@ ENTRY_F32(rope_table)
 
 constexpr int GROUPS = (HEAD_DIM + 63) / 64;  // a lane holds elements 64 * g + 2 * lane, + 1
 
+// One head of one token as the projection left it; scale and bias are those of the head, or null.
+struct Head {
+    const act* values;
+    const float *scale, *bias;
+    float row_scale;
+};
+
+DEV float2 load_pair(const Head& head, u32 i) {
+    float2 v = unpack2(*(const u32*)(head.values + i));
+    if (head.scale) v.x *= head.row_scale * head.scale[i], v.y *= head.row_scale * head.scale[i + 1];
+    if (head.bias) v.x += head.bias[i], v.y += head.bias[i + 1];
+    return v;
+}
+
 // Loads element pairs; lanes beyond HEAD_DIM (96) hold zeros.
-DEV void load_pairs(float2 (&v)[GROUPS], const act* head, const float* bias, u32 lane) {
+DEV void load_pairs(float2 (&v)[GROUPS], const Head& head, u32 lane) {
 #pragma unroll
     for (int g = 0; g < GROUPS; g++) {
         u32 i = 64 * g + 2 * lane;
-        v[g] = make_float2(0.0f, 0.0f);
-        if (i < HEAD_DIM) {
-            v[g] = unpack2(*(const u32*)(head + i));
-            if (bias) v[g].x += bias[i], v[g].y += bias[i + 1];
-        }
+        v[g] = i < HEAD_DIM ? load_pair(head, i) : make_float2(0.0f, 0.0f);
     }
 }
 
@@ -67,15 +79,14 @@ DEV float head_scale(const float2 (&v)[GROUPS], float eps) {
 }
 
 // Applies bias, norm and weight to the pair at i, as the lane that owns the pair does.
-DEV float2 normed_pair(const act* head, const float* bias, const float* weight, float scale, u32 i) {
-    float2 v = unpack2(*(const u32*)(head + i));
-    if (bias) v.x += bias[i], v.y += bias[i + 1];
+DEV float2 normed_pair(const Head& head, const float* weight, float scale, u32 i) {
+    float2 v = load_pair(head, i);
     if (weight) v.x *= scale * weight[i], v.y *= scale * weight[i + 1];
     return v;
 }
 
-DEV float2 rotate_pair(float2 v, const act* head, const float* bias, const float* weight,
-                       float scale, const float2* angles, u32 i, u32 rotary_dim, u32 style) {
+DEV float2 rotate_pair(float2 v, const Head& head, const float* weight, float scale, const float2* angles, u32 i,
+                       u32 rotary_dim, u32 style) {
     if (i >= rotary_dim) return v;
     if (style == ROPE_INTERLEAVED) {
         float2 cs = angles[i / 2];
@@ -84,14 +95,15 @@ DEV float2 rotate_pair(float2 v, const act* head, const float* bias, const float
     u32 half = rotary_dim / 2;
     bool low = i < half;
     u32 j = low ? i : i - half;
-    float2 other = normed_pair(head, bias, weight, scale, low ? i + half : j);
+    float2 other = normed_pair(head, weight, scale, low ? i + half : j);
     float4 cs = *(const float4*)(angles + j);
     float sign = low ? -1.0f : 1.0f;
     return make_float2(v.x * cs.x + sign * other.x * cs.y, v.y * cs.z + sign * other.y * cs.w);
 }
 
 ENTRY(rope_kv_paged)
-(Dims dims, const act* __restrict__ qkv, const float* __restrict__ bias,
+(Dims dims, const act* __restrict__ qkv, const float* __restrict__ row_scale, const float* __restrict__ qkv_scale,
+ const float* __restrict__ bias,
  const float* __restrict__ q_norm, const float* __restrict__ k_norm,
  const float2* __restrict__ table, const u32* __restrict__ positions,
  const u32* __restrict__ kv_slot, act* __restrict__ q_out, u64 kv_base, u64 block_stride,
@@ -103,13 +115,13 @@ ENTRY(rope_kv_paged)
     u32 num_heads = DIM(num_heads), num_kv_heads = DIM(num_kv_heads);
     u32 all_heads = num_heads + 2 * num_kv_heads;
     if (head >= all_heads) return;
-    const act* source = qkv + ((u64)token * all_heads + head) * HEAD_DIM;
-    const float* head_bias = bias ? bias + head * HEAD_DIM : nullptr;
+    Head source{qkv + ((u64)token * all_heads + head) * HEAD_DIM, nullptr, bias ? bias + head * HEAD_DIM : nullptr, 1.0f};
+    if (qkv_scale) source.scale = qkv_scale + head * HEAD_DIM, source.row_scale = row_scale[token];
     bool is_q = head < num_heads, is_v = head >= num_heads + num_kv_heads;
     const float* weight = is_v ? nullptr : is_q ? q_norm : k_norm;
 
     float2 v[GROUPS];
-    load_pairs(v, source, head_bias, lane);
+    load_pairs(v, source, lane);
     float scale = weight ? head_scale(v, eps) : 1.0f;
 
     act* target;
@@ -130,7 +142,7 @@ ENTRY(rope_kv_paged)
             float2 x = v[g];
             if (weight) x.x *= scale * weight[i], x.y *= scale * weight[i + 1];
             if (!is_v)
-                x = rotate_pair(x, source, head_bias, weight, scale, angles, i, DIM(rotary_dim), style);
+                x = rotate_pair(x, source, weight, scale, angles, i, DIM(rotary_dim), style);
             *(u32*)(target + i) = pack2(x.x, x.y);
         }
     }

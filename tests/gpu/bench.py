@@ -156,7 +156,17 @@ def gemm(most_rows=(1, 8, 16)) -> None:
         def launch(pdl: bool) -> None:
             for weight in w:
                 kernels.launch(
-                    "gemm_stream_bf16_sm80", grid, 256, x, weight, out, rows, 0, smem=smem, pdl=pdl
+                    "gemm_stream_bf16_sm80",
+                    grid,
+                    256,
+                    x,
+                    weight,
+                    None,
+                    out,
+                    rows,
+                    0,
+                    smem=smem,
+                    pdl=pdl,
                 )
 
         for pdl in (False, True):
@@ -201,7 +211,7 @@ def chain(layers: int = 8, context: int = 1024) -> None:
         def launch(pdl: bool, built: dict = built) -> None:
             def product(name: str, layer: int, source, target) -> None:
                 kernels, smem = built[name]
-                arguments = (source, weights[name][layer], target, 1, 0)
+                arguments = (source, weights[name][layer], None, target, 1, 0)
                 kernels.launch("gemm_stream_bf16_sm80", sms, 256, *arguments, smem=smem, pdl=pdl)
 
             def normalise() -> None:
@@ -213,6 +223,8 @@ def chain(layers: int = 8, context: int = 1024) -> None:
                 normalise()
                 product("qkv", layer, x, qkv)
                 arguments = (
+                    None,
+                    None,
                     None,
                     None,
                     None,
@@ -316,6 +328,8 @@ def small() -> None:
                         (T, 6),
                         256,
                         qkv[i],
+                        None,
+                        None,
                         None,
                         None,
                         None,

@@ -365,11 +365,15 @@ def test_rope_kv(name, head_dim, rotary, style, extras):
 
 
 def check_rope_kv(kernels, name, sizes, style, table, expected, extras):
-    """T tokens at random positions; one of them, unless it is alone, writes no KV."""
+    """T tokens at random positions; one of them, unless it is alone, writes no KV.
+
+    `extras`: a raw product, with bias and norms.
+    """
     (dtype, _, tolerance), (T, heads, kv_heads, head_dim, block_size) = DTYPES[name], sizes
     num_blocks, width = T // block_size + 2, (heads + 2 * kv_heads) * head_dim
     qkv = torch.randn(T, width, device="cuda").to(dtype)
     bias = torch.randn(width, device="cuda") if extras else None
+    scales = [torch.rand(n, device="cuda") + 0.5 if extras else None for n in (T, width)]
     norms = [torch.rand(head_dim, device="cuda") + 0.5 if extras else None for _ in range(2)]
     positions = torch.randint(0, len(table), (T,))
     kv_slot = (torch.randperm(num_blocks * block_size)[:T]).tolist()
@@ -379,9 +383,12 @@ def check_rope_kv(kernels, name, sizes, style, table, expected, extras):
     kv = PagedKv(poison(num_blocks, 2, 2, kv_heads, block_size, head_dim, dtype=dtype), 1)
     grid = (T, -(-(heads + 2 * kv_heads) // 8))
     places = (table, u32(positions), u32(kv_slot))
-    arguments = (qkv, bias, *norms, *places, q, *kv.arguments, 1e-6, style)
+    arguments = (qkv, *scales, bias, *norms, *places, q, *kv.arguments, 1e-6, style)
     kernels.launch(f"rope_kv_paged_{name}_sm80", grid, 256, *arguments)
-    x = (qkv.double() + (bias.double() if extras else 0)).view(T, heads + 2 * kv_heads, head_dim)
+    x = qkv.double()
+    if extras:
+        x = x * scales[0][:, None].double() * scales[1].double() + bias.double()
+    x = x.view(T, heads + 2 * kv_heads, head_dim)
     for part, norm in ((slice(0, heads), norms[0]), (slice(heads, heads + kv_heads), norms[1])):
         if norm is not None:
             y = x[:, part]

@@ -31,19 +31,20 @@ def gated(y, kind):
     ) * up
 
 
-def kernels_of(name, tile, epilogue, shape, exact):
+def kernels_of(name, tile, epilogue, shape, exact, e4m3=False):
     """One build, for these dimensions alone or for any."""
     dims, flag = dict(zip(("gemm_n", "gemm_k"), shape, strict=True)), DTYPES[name][1]
-    return Kernels("gemm_stream", dims, exact, ACT_DTYPE=flag, **tile.defines(epilogue))
+    defines = tile.defines(epilogue) | {"GEMM_WEIGHT_E4M3": int(e4m3)}
+    return Kernels("gemm_stream", dims, exact, ACT_DTYPE=flag, **defines)
 
 
-def launch_gemm(name, tile, epilogue, x, w, out, kind, exact=True, grid=1):
+def launch_gemm(name, tile, epilogue, x, w, out, kind, exact=True, grid=1, scale=None):
     """gemm_stream with any grid."""
     n, k = w.shape
-    kernels = kernels_of(name, tile, epilogue, (n, k), exact)
+    kernels = kernels_of(name, tile, epilogue, (n, k), exact, scale is not None)
     smem = tile.shared_bytes(k, epilogue)
     grid = min(grid, n // 32 if epilogue == 2 else n // 16)
-    arguments = (x, w, out, len(x), kind)
+    arguments = (x, w, scale, out, len(x), kind)
     kernels.launch(f"gemm_stream_{name}_sm80", grid, 256, *arguments, smem=smem)
 
 
@@ -134,7 +135,7 @@ def test_programmatic_launch_changes_nothing():
         x, y = first.clone(), poison(rows, n, dtype=torch.float32)
         for i in range(depth * 8):
             weights = w[i % depth]
-            arguments = (x, weights, y, rows, 0)
+            arguments = (x, weights, None, y, rows, 0)
             gemm.launch("gemm_stream_bf16_sm80", 50, 256, *arguments, smem=smem, pdl=pdl)
             norm.launch("rms_norm_rows_bf16_sm80", rows, 256, y, None, weight, x, 1e-6, pdl=pdl)
         results.append(x.clone())

@@ -31,6 +31,7 @@ ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90a")
 # The others of sm_80's generation differ from it in the order of instructions alone: f16 there too
 # would double the time.
 F16_ARCHS = ("sm_80", "sm_90a")
+E4M3_ARCHS = ("sm_89", "sm_90a")
 DIMS = {
     "vocab_size": 128256, "sample_vocab": 128256, "hidden_size": 4096, "num_heads": 32,
     "num_kv_heads": 8, "rotary_dim": 128, "block_size": 64, "max_blocks": 2048, "num_slots": 288,
@@ -49,10 +50,14 @@ def variants(name: str, arch: str) -> list[dict[str, object]]:
         return [{"HEAD_DIM": d, "ATTN_STAGES": attention_stages(arch, d)} for d in HEAD_DIMS]
     if name == "attention_prefill":
         return [{"HEAD_DIM": d} for d in PROMPT_HEAD_DIMS] if arch == "sm_90a" else []
+    if name == "quantise" and arch not in E4M3_ARCHS:
+        return []
     if name == "rope_kv":
         return [{"HEAD_DIM": d} for d in HEAD_DIMS]
     if name == "gemm_stream":
-        return [tile.defines(epilogue) for tile in STREAM_TILES for epilogue in EPILOGUES]
+        builds = [tile.defines(epilogue) for tile in STREAM_TILES for epilogue in EPILOGUES]
+        e4m3 = [build | {"GEMM_WEIGHT_E4M3": 1} for build in builds]
+        return builds + (e4m3 if arch in E4M3_ARCHS else [])
     return [{}]
 
 
@@ -62,7 +67,9 @@ def builds(name: str, arch: str) -> Iterator[Build]:
     has_formats = "\nENTRY(" in text or ", DT, sm90)" in text
     for variant in variants(name, arch):
         yield name, arch, variant
-        if has_formats and arch in F16_ARCHS:
+        # Matrices of e4m3 numbers go with bf16 alone.
+        is_e4m3 = name == "quantise" or variant.get("GEMM_WEIGHT_E4M3")
+        if has_formats and arch in F16_ARCHS and not is_e4m3:
             yield name, arch, {"ACT_DTYPE": 1, **variant}
         if name == "attention" and arch in F16_ARCHS:
             yield name, arch, {"CAUSAL": 0, **variant}

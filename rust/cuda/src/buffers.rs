@@ -1,7 +1,7 @@
 //! The device buffers of a step, apart from weights and KV. Laid out once, at load, from the
 //! configuration; the largest padded row counts give the sizes.
 
-use ingle_model::{FeedForwardSpec, ModelSpec};
+use ingle_model::{FeedForwardSpec, LayerSpec, ModelSpec};
 
 use crate::arena::LayoutBuilder;
 use crate::attention_launch::AttentionLaunch;
@@ -79,6 +79,14 @@ pub(crate) struct Buffers {
     pub(crate) gate_up: DeviceSlice<Act>,
     /// `[T * experts_per_token, intermediate_size]` device type
     pub(crate) gated: DeviceSlice<Act>,
+    /// Of models with e4m3 matrices: the normed rows, `[T, hidden_size]`, and what goes into the output and the down
+    /// projection, `[T, max(num_heads * head_dim, intermediate_size)]`, with scales a row, `[T]` each.
+    pub(crate) normed_e4m3: DeviceSlice<u8>,
+    pub(crate) normed_scale: DeviceSlice<f32>,
+    pub(crate) inner_e4m3: DeviceSlice<u8>,
+    pub(crate) inner_scale: DeviceSlice<f32>,
+    /// A raw product on its way into the residual stream, `[T, hidden_size]` device type.
+    pub(crate) raw: DeviceSlice<Act>,
     /// `[S, hidden_size]` device type
     pub(crate) sampled: DeviceSlice<Act>,
     /// `[S, vocab_size]` f32
@@ -179,12 +187,16 @@ impl Buffers {
         engine: &EngineDims,
         launch: &AttentionLaunch,
         num_plans: u64,
+        quantises: bool,
     ) -> (Self, u64) {
         let sizes = BufferSizes::new(spec, engine, launch);
         let mut buffers = Self::default();
         buffers.lay_out_slots(spec, engine, &mut layout, &sizes);
         buffers.lay_out_step(spec, launch, &mut layout, &sizes, num_plans);
         buffers.lay_out_forward(spec, engine, &mut layout, &sizes);
+        if quantises {
+            buffers.lay_out_e4m3(spec, &mut layout, &sizes);
+        }
         buffers.lay_out_sampler(spec, engine, &mut layout, &sizes);
         buffers.gemm_workspace = layout.take(WORKSPACE_BYTES);
         (buffers, layout.bytes())
@@ -286,6 +298,22 @@ impl Buffers {
             self.expert_place = layout.take(tokens * choices);
             self.expert_out = layout.take(tokens * choices * hidden);
         }
+    }
+
+    fn lay_out_e4m3(&mut self, spec: &ModelSpec, layout: &mut LayoutBuilder, sizes: &BufferSizes) {
+        let tokens = sizes.tokens;
+        let hidden = u64::from(spec.hidden_size);
+        let dense = |layer: &LayerSpec| match layer.feed_forward {
+            FeedForwardSpec::Dense { intermediate_size, .. } => intermediate_size,
+            FeedForwardSpec::Moe(_) => 0,
+        };
+        let widest = spec.layers.iter().map(dense).max().unwrap_or(0);
+        let inner = u64::from(widest.max(spec.num_attention_heads * spec.head_dim));
+        self.normed_e4m3 = layout.take(tokens * hidden);
+        self.normed_scale = layout.take(tokens);
+        self.inner_e4m3 = layout.take(tokens * inner);
+        self.inner_scale = layout.take(tokens);
+        self.raw = layout.take(tokens * hidden);
     }
 
     fn lay_out_sampler(

@@ -5,11 +5,11 @@ use ingle_model::{FeedForwardSpec, ModelSpec};
 
 use crate::attention_launch;
 use crate::contract::{Dims, GEMM_OUT_ACT, GEMM_OUT_ADD_F32, GEMM_OUT_F32, GEMM_OUT_GATED};
-use crate::dtypes::Dtypes;
+use crate::dtypes::{Dtypes, ScaleMode, WeightDtype, has_e4m3};
 use crate::limits::DeviceLimits;
 use crate::prompt_launch::{self, PROMPT_HEAD_DIMS, is_built};
 use crate::shapes::{GemmOut, GemmShape};
-use crate::stream_tile::{STREAM_TILES, StreamTile, own_shapes, stream_tiles};
+use crate::stream_tile::{STREAM_TILES, StreamTile, is_streamed, stream_tiles};
 
 /// What one build of a file has that others have not, apart from dtypes and the sizes that all share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,6 +62,7 @@ impl Variant {
                     format!("-DGEMM_STAGES={}", tile.stages),
                     format!("-DGEMM_STEPS={}", tile.steps),
                     format!("-DGEMM_X_SHARED={}", u32::from(tile.x_shared)),
+                    format!("-DGEMM_WEIGHT_E4M3={}", u32::from(is_e4m3(shape))),
                 ]
             }
             Self::Plain | Self::Gate { .. } | Self::Experts { .. } => Vec::new(),
@@ -79,7 +80,8 @@ impl Variant {
             Self::Stream { shape, tile } => {
                 let StreamTile { rows, stages, steps, x_shared } = tile;
                 let x = if x_shared { "-x" } else { "" };
-                format!("-{:?}-{rows}-{stages}x{steps}{x}", shape.out).to_lowercase()
+                let weight = if is_e4m3(shape) { "-e4m3" } else { "" };
+                format!("{weight}-{:?}-{rows}-{stages}x{steps}{x}", shape.out).to_lowercase()
             }
             Self::Plain | Self::Gate { .. } | Self::Experts { .. } => String::new(),
         }
@@ -112,7 +114,8 @@ pub(crate) struct Builds {
 pub(crate) struct Wanted<'a> {
     pub(crate) spec: &'a ModelSpec,
     pub(crate) limits: &'a DeviceLimits,
-    pub(crate) dtypes: Dtypes,
+    /// All products of the model.
+    pub(crate) shapes: &'a [GemmShape],
 }
 
 /// One build for every model.
@@ -181,18 +184,40 @@ pub(crate) const EXPERTS: Builds = Builds {
 
 /// Every tile that fits the card, for each product of the model.
 pub(crate) const STREAMS: Builds = Builds {
-    of_model: |&Wanted { spec, limits, dtypes }| {
+    of_model: |&Wanted { limits, shapes, .. }| {
         let tiles =
-            |shape| stream_tiles(limits, shape).map(move |tile| Variant::Stream { shape, tile });
-        own_shapes(spec, dtypes.weight()).into_iter().flat_map(tiles).collect()
+            |&shape| stream_tiles(limits, shape).map(move |tile| Variant::Stream { shape, tile });
+        shapes.iter().filter(|shape| is_streamed(**shape)).flat_map(tiles).collect()
     },
-    of_any_model: |_, dtypes| {
+    of_any_model: |limits, dtypes| {
         let outs = [GemmOut::Device, GemmOut::F32, GemmOut::AddF32, GemmOut::Gated];
-        let shapes = outs.map(|out| GemmShape::plain(0, 0, out, dtypes.weight()));
+        let plain = outs.map(|out| GemmShape::plain(0, 0, out, dtypes.weight()));
+        let e4m3 = plain.map(|shape| GemmShape {
+            weight: WeightDtype::E4m3,
+            scale: ScaleMode::Channel,
+            ..shape
+        });
         let tiles = |shape| STREAM_TILES.map(|tile| Variant::Stream { shape, tile });
-        shapes.into_iter().flat_map(tiles).collect()
+        let e4m3 = e4m3.into_iter().filter(|_| has_e4m3(limits.compute_capability, dtypes));
+        plain.into_iter().chain(e4m3).flat_map(tiles).collect()
     },
 };
+
+/// One build for models with e4m3 matrices.
+pub(crate) const QUANTISED: Builds = Builds {
+    of_model: |&Wanted { shapes, .. }| {
+        let quantises = shapes.iter().any(|shape| is_e4m3(*shape));
+        quantises.then_some(Variant::Plain).into_iter().collect()
+    },
+    of_any_model: |limits, dtypes| {
+        let exists = has_e4m3(limits.compute_capability, dtypes);
+        exists.then_some(Variant::Plain).into_iter().collect()
+    },
+};
+
+fn is_e4m3(shape: GemmShape) -> bool {
+    shape.weight == WeightDtype::E4m3
+}
 
 fn attention(head_dim: u32, causal: bool, limits: &DeviceLimits) -> Variant {
     let stages = attention_launch::stages(limits, head_dim);

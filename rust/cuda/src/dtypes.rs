@@ -13,6 +13,8 @@ use crate::device_slice::{Act, Kv, Weight};
 pub(crate) enum WeightDtype {
     Bf16,
     F16,
+    /// 8-bit floats without infinities, with a scale each row. Only matrices of layers.
+    E4m3,
 }
 
 /// Of what goes from one kernel to the next, apart from the residual stream, which is f32.
@@ -29,12 +31,16 @@ pub(crate) enum KvDtype {
     F16,
 }
 
-/// How a product scales its weight. Per-tensor, per-channel and block scales have their place here once a kernel
-/// applies them.
+/// How a product scales its weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum ScaleMode {
     /// The stored numbers are the weights.
     None,
+    /// Each column of the result is multiplied by its scale.
+    Channel,
+    /// x is e4m3 too. The result is that of the stored numbers: whatever reads it applies the scales of rows and
+    /// columns.
+    Raw,
 }
 
 /// A combination that there are kernels for.
@@ -106,12 +112,19 @@ impl Dtypes {
     }
 }
 
+/// Whether e4m3 matrices stay so on a card: it computes products of such numbers, and there are kernels for it.
+/// Only bf16 activations hold raw products.
+pub(crate) fn has_e4m3(compute_capability: (u32, u32), dtypes: Dtypes) -> bool {
+    matches!(compute_capability, (8, 9) | (9, 0)) && dtypes.act() == ActDtype::Bf16
+}
+
 impl WeightDtype {
     /// The same as checkpoints name it.
     pub(crate) fn stored(self) -> WeightType {
         match self {
             Self::Bf16 => WeightType::Bf16,
             Self::F16 => WeightType::F16,
+            Self::E4m3 => WeightType::F8E4M3,
         }
     }
 }

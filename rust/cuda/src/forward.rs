@@ -6,15 +6,26 @@ use ingle_model::{MoeSpec, RopeStyle};
 use crate::CudaError;
 use crate::contract::{PLAN_NOT_CAUSAL, PLAN_WHOLE, ROPE_HALF_SPLIT, ROPE_INTERLEAVED};
 use crate::device_slice::{DeviceSlice, Weight};
-use crate::gemm::{GemmArgs, GemmResult};
+use crate::gemm::{GemmArgs, GemmInput, GemmResult};
 use crate::launch::{
-    ActMul, Attention, AttentionPrefill, EmbeddingGather, ExpertPlaces, Launcher, MoeGemm,
-    PromptPlans, RmsNorm, RopeKv, StepPrepare,
+    ActMul, ActMulQuantise, Attention, AttentionPrefill, E4m3Rows, EmbeddingGather, ExpertPlaces,
+    Launcher, MoeGemm, PromptPlans, Raw, RmsNorm, RmsNormQuantise, RopeKv, StepPrepare,
 };
+use crate::matrix::Matrix;
 use crate::model::{Model, StepShape};
-use crate::shapes::{Shapes, activation_kind};
+use crate::shapes::{GemmShape, Shapes, activation_kind};
 use crate::stream::Stream;
+use crate::stream_tile::quantises;
 use crate::weights::{FeedForwardWeights, LayerWeights};
+
+/// A projection back to the hidden size.
+struct Back {
+    /// Its shape for a plain matrix.
+    plain: GemmShape,
+    w: Matrix,
+    bias: Option<DeviceSlice<f32>>,
+    post_norm: Option<DeviceSlice<f32>>,
+}
 
 impl Model {
     /// Queues a whole step: unpack the metadata, run the layers, sample.
@@ -44,11 +55,12 @@ impl Model {
                 scale: self.spec.embedding_scale,
             },
         )?;
+        let mut pending = None;
         for (index, layer) in self.weights.layers.iter().enumerate() {
-            self.attention_part(stream, shape, index, layer)?;
-            self.feed_forward_part(stream, rows, layer)?;
+            pending = self.attention_part(stream, shape, (index, layer), pending)?;
+            pending = self.feed_forward_part(stream, rows, layer, pending)?;
         }
-        Ok(())
+        self.settle(stream, rows, pending)
     }
 
     /// Launches of this model's kernels on a stream.
@@ -87,13 +99,14 @@ impl Model {
         })
     }
 
+    /// Returns what is still to be added to the residual stream.
     fn attention_part(
         &self,
         stream: &Stream,
         shape: StepShape,
-        index: usize,
-        layer: &LayerWeights,
-    ) -> Result<(), CudaError> {
+        (index, layer): (usize, &LayerWeights),
+        pending: Option<Raw>,
+    ) -> Result<Option<Raw>, CudaError> {
         let (buffers, spec) = (&self.buffers, &self.spec);
         let rows = shape.tokens;
         let shapes = Shapes::of(spec, self.dtypes.weight());
@@ -104,16 +117,20 @@ impl Model {
             RopeStyle::HalfSplit => ROPE_HALF_SPLIT,
             RopeStyle::Interleaved => ROPE_INTERLEAVED,
         };
-        self.norm(stream, rows, self.layer_norm(layer.input_norm))?;
+        let x = self.norm_into(stream, rows, (layer.input_norm, &layer.qkv), pending)?;
         let out = GemmResult::Act(buffers.qkv);
-        let args = GemmArgs { x: buffers.normed, w: layer.qkv, out };
-        self.gemms.run(stream, rows, shapes.qkv, args)?;
+        self.product(stream, rows, shapes.qkv, GemmArgs { x, w: layer.qkv, out })?;
+        let scales = match x {
+            GemmInput::E4m3(_) => layer.qkv.scale().map(|scale| (buffers.normed_scale, scale)),
+            GemmInput::Act(_) => None,
+        };
         let launcher = self.launcher(stream);
         launcher.rope_kv(
             rows,
             spec.head_dim,
             &RopeKv {
                 qkv: buffers.qkv,
+                scales,
                 bias: layer.qkv_bias,
                 q_norm: layer.q_norm,
                 k_norm: layer.k_norm,
@@ -142,10 +159,20 @@ impl Model {
         if shape.has_prompts {
             self.prompt_attention(stream, index, plan, &attention)?;
         }
-        let out = GemmResult::F32(self.branch());
-        let args = GemmArgs { x: buffers.attended, w: layer.output, out };
-        self.gemms.run(stream, rows, shapes.output, args)?;
-        self.join(stream, rows, layer.output_bias, layer.post_attention_norm)
+        let width = spec.num_attention_heads * spec.head_dim;
+        let x = if self.quantises(rows, &layer.output) {
+            launcher.quantise_rows((rows, width), buffers.attended, &self.inner())?;
+            GemmInput::E4m3(buffers.inner_e4m3)
+        } else {
+            GemmInput::Act(buffers.attended)
+        };
+        let back = Back {
+            plain: shapes.output,
+            w: layer.output,
+            bias: layer.output_bias,
+            post_norm: layer.post_attention_norm,
+        };
+        self.back(stream, rows, x, &back)
     }
 
     /// Behind `attention`, whose plan leaves prompts out.
@@ -167,16 +194,17 @@ impl Model {
         self.launcher(stream).attention_prefill(&prompt.launch, attention, &prompts)
     }
 
+    /// Returns what is still to be added to the residual stream.
     fn feed_forward_part(
         &self,
         stream: &Stream,
         rows: u32,
         layer: &LayerWeights,
-    ) -> Result<(), CudaError> {
+        pending: Option<Raw>,
+    ) -> Result<Option<Raw>, CudaError> {
         let buffers = &self.buffers;
         let shapes = Shapes::of(&self.spec, self.dtypes.weight());
-        let x = buffers.normed;
-        self.norm(stream, rows, self.layer_norm(layer.feed_forward_norm))?;
+        let norm = layer.feed_forward_norm;
         match layer.feed_forward {
             FeedForwardWeights::Dense {
                 gate_up,
@@ -185,27 +213,130 @@ impl Model {
                 down_bias,
                 intermediate_size,
             } => {
-                let gated = shapes.gated(intermediate_size);
-                if self.gemms.has(rows, gated) {
-                    let args = GemmArgs { x, w: gate_up, out: GemmResult::Act(buffers.gated) };
-                    self.gemms.run(stream, rows, gated, args)?;
+                let x = self.norm_into(stream, rows, (norm, &gate_up), pending)?;
+                let plain = shapes.gate_up(intermediate_size);
+                let gated = gate_up.shape(shapes.gated(intermediate_size));
+                let out = GemmResult::Act(buffers.gate_up);
+                let mut inner = GemmInput::Act(buffers.gated);
+                if let (GemmInput::E4m3(_), Some(scale)) = (x, gate_up.scale()) {
+                    self.product(stream, rows, plain, GemmArgs { x, w: gate_up, out })?;
+                    let (values, row_scale) = (buffers.gate_up, buffers.normed_scale);
+                    let gate = ActMulQuantise {
+                        intermediate_size,
+                        gate_up: Raw { values, row_scale, scale },
+                        bias: gate_up_bias,
+                        out: self.inner(),
+                        kind: activation_kind(&self.spec),
+                    };
+                    self.launcher(stream).act_mul_quantise(rows, &gate)?;
+                    inner = GemmInput::E4m3(buffers.inner_e4m3);
+                } else if self.gemms.has(rows, gated) {
+                    let out = GemmResult::Act(buffers.gated);
+                    self.gemms.run(stream, rows, gated, GemmArgs { x, w: gate_up, out })?;
                 } else {
-                    let args = GemmArgs { x, w: gate_up, out: GemmResult::Act(buffers.gate_up) };
-                    self.gemms.run(stream, rows, shapes.gate_up(intermediate_size), args)?;
+                    self.product(stream, rows, plain, GemmArgs { x, w: gate_up, out })?;
                     self.gate(stream, rows, intermediate_size, gate_up_bias)?;
                 }
-                let out = GemmResult::F32(self.branch());
-                let args = GemmArgs { x: buffers.gated, w: down, out };
-                self.gemms.run(stream, rows, shapes.down(intermediate_size), args)?;
-                self.join(stream, rows, down_bias, layer.post_feed_forward_norm)
+                let back = Back {
+                    plain: shapes.down(intermediate_size),
+                    w: down,
+                    bias: down_bias,
+                    post_norm: layer.post_feed_forward_norm,
+                };
+                self.back(stream, rows, inner, &back)
             }
             FeedForwardWeights::Moe { router, gate_up, down, spec } => {
+                let w = Matrix::Plain(router);
+                let x = self.norm_into(stream, rows, (norm, &w), pending)?;
                 let shape = shapes.router(spec.num_experts);
-                let args = GemmArgs { x, w: router, out: GemmResult::F32(buffers.router_logits) };
-                self.gemms.run(stream, rows, shape, args)?;
-                self.experts(stream, rows, &spec, gate_up, down)
+                let out = GemmResult::F32(buffers.router_logits);
+                self.gemms.run(stream, rows, shape, GemmArgs { x, w, out })?;
+                self.experts(stream, rows, &spec, gate_up, down)?;
+                Ok(None)
             }
         }
+    }
+
+    /// Whether a step of so many rows quantises what goes into a matrix.
+    fn quantises(&self, rows: u32, matrix: &Matrix) -> bool {
+        matrix.is_e4m3() && quantises(rows, self.deterministic)
+    }
+
+    /// Where quantised rows for the output and the down projection lie.
+    fn inner(&self) -> E4m3Rows {
+        E4m3Rows { values: self.buffers.inner_e4m3, scale: self.buffers.inner_scale }
+    }
+
+    /// Queues the norm before a matrix, and before it what is pending; returns the rows for the matrix.
+    fn norm_into(
+        &self,
+        stream: &Stream,
+        rows: u32,
+        (weight, matrix): (DeviceSlice<f32>, &Matrix),
+        pending: Option<Raw>,
+    ) -> Result<GemmInput, CudaError> {
+        let buffers = &self.buffers;
+        if !self.quantises(rows, matrix) {
+            self.settle(stream, rows, pending)?;
+            self.norm(stream, rows, self.layer_norm(weight))?;
+            return Ok(GemmInput::Act(buffers.normed));
+        }
+        let out = E4m3Rows { values: buffers.normed_e4m3, scale: buffers.normed_scale };
+        let (residual, raw, eps) = (buffers.residual, pending, self.spec.norm.eps);
+        let norm = RmsNormQuantise { residual, raw, weight, out, eps };
+        self.launcher(stream).rms_norm_quantise((rows, self.norm_block(rows)), &norm)?;
+        Ok(GemmInput::E4m3(buffers.normed_e4m3))
+    }
+
+    /// Queues what is still to be added to the residual stream.
+    fn settle(&self, stream: &Stream, rows: u32, pending: Option<Raw>) -> Result<(), CudaError> {
+        let Some(raw) = pending else { return Ok(()) };
+        let size = (rows, self.norm_block(rows));
+        self.launcher(stream).scaled_add_rows(size, self.buffers.residual, &raw, true)
+    }
+
+    /// Queues a product of a layer; `plain` is its shape for a plain matrix.
+    fn product(
+        &self,
+        stream: &Stream,
+        rows: u32,
+        plain: GemmShape,
+        args: GemmArgs,
+    ) -> Result<(), CudaError> {
+        let shape = match args.x {
+            GemmInput::Act(_) => args.w.shape(plain),
+            GemmInput::E4m3(_) => args.w.raw_shape(plain).unwrap_or(plain),
+        };
+        self.gemms.run(stream, rows, shape, args)
+    }
+
+    /// Queues a projection back to the hidden size and what follows it; returns what is still to be added to the
+    /// residual stream.
+    fn back(
+        &self,
+        stream: &Stream,
+        rows: u32,
+        x: GemmInput,
+        back: &Back,
+    ) -> Result<Option<Raw>, CudaError> {
+        let buffers = &self.buffers;
+        let (GemmInput::E4m3(_), Some(scale)) = (x, back.w.scale()) else {
+            let out = GemmResult::F32(self.branch());
+            self.product(stream, rows, back.plain, GemmArgs { x, w: back.w, out })?;
+            self.join(stream, rows, back.bias, back.post_norm)?;
+            return Ok(None);
+        };
+        let out = GemmResult::Act(buffers.raw);
+        self.product(stream, rows, back.plain, GemmArgs { x, w: back.w, out })?;
+        let raw = Raw { values: buffers.raw, row_scale: buffers.inner_scale, scale };
+        if back.bias.is_none() && back.post_norm.is_none() {
+            return Ok(Some(raw));
+        }
+        let size = (rows, self.norm_block(rows));
+        let add = back.post_norm.is_none();
+        self.launcher(stream).scaled_add_rows(size, self.branch(), &raw, add)?;
+        self.join(stream, rows, back.bias, back.post_norm)?;
+        Ok(None)
     }
 
     /// Where a projection back to the hidden size goes.

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use crate::CudaError;
 use crate::context::Context;
-use crate::device_slice::{Act, DeviceSlice, Weight};
+use crate::device_slice::{Act, DeviceSlice};
 use crate::dtypes::{ActDtype, ScaleMode, WeightDtype};
+use crate::matrix::Matrix;
 use crate::shapes::{GemmOut, GemmShape};
 use crate::stream::Stream;
 use crate::sys::cublaslt::*;
@@ -17,10 +18,18 @@ use crate::sys::{LibraryPaths, open_cublaslt};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GemmArgs {
     /// `[m, k]`
-    pub(crate) x: DeviceSlice<Act>,
+    pub(crate) x: GemmInput,
     /// `[n, k]`
-    pub(crate) w: DeviceSlice<Weight>,
+    pub(crate) w: Matrix,
     pub(crate) out: GemmResult,
+}
+
+/// The rows of a product.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum GemmInput {
+    Act(DeviceSlice<Act>),
+    /// Of a raw product; their scales are left to whatever reads it.
+    E4m3(DeviceSlice<u8>),
 }
 
 /// Where a product goes.
@@ -36,8 +45,14 @@ impl GemmArgs {
     /// Asserts in debug builds that the slices hold a product of `m` rows and this shape.
     pub(crate) fn check(&self, m: u32, shape: GemmShape) {
         let (m, n, k) = (u64::from(m), u64::from(shape.n), u64::from(shape.k));
-        debug_assert!(self.x.len() >= m * k, "{m} rows of {shape:?}: x is {:?}", self.x);
-        debug_assert!(self.w.len() >= n * k, "{shape:?}: w is {:?}", self.w);
+        let x_len = match self.x {
+            GemmInput::Act(x) if shape.scale != ScaleMode::Raw => x.len(),
+            GemmInput::E4m3(x) if shape.scale == ScaleMode::Raw => x.len(),
+            _ => 0,
+        };
+        debug_assert!(x_len >= m * k, "{m} rows of {shape:?}: x is {:?}", self.x);
+        let is_form = self.w.is_e4m3() == (shape.weight == WeightDtype::E4m3);
+        debug_assert!(is_form && self.w.len() >= n * k, "{shape:?}: w is {:?}", self.w);
         let room = match (shape.out, self.out) {
             (GemmOut::Device, GemmResult::Act(out)) => out.len() >= m * n,
             (GemmOut::Gated, GemmResult::Act(out)) => out.len() >= m * n / 2,
@@ -45,6 +60,16 @@ impl GemmArgs {
             _ => false,
         };
         debug_assert!(room, "{m} rows of {shape:?}: out is {:?}", self.out);
+    }
+}
+
+impl GemmInput {
+    /// The bytes of it.
+    pub(crate) fn as_bytes(self) -> DeviceSlice<u8> {
+        match self {
+            Self::Act(x) => x.as_bytes(),
+            Self::E4m3(x) => x,
+        }
     }
 }
 
@@ -124,11 +149,12 @@ impl Blas {
             GemmOut::Device | GemmOut::Gated => self.act_element(),
             GemmOut::F32 | GemmOut::AddF32 => R_32F,
         };
-        let ScaleMode::None = shape.scale;
         let weight = match shape.weight {
             WeightDtype::Bf16 => R_16BF,
             WeightDtype::F16 => R_16F,
+            WeightDtype::E4m3 => R_8F_E4M3,
         };
+        let x = if shape.scale == ScaleMode::Raw { R_8F_E4M3 } else { self.act_element() };
         let (m, n, k) = (u64::from(m), u64::from(shape.n), u64::from(shape.k));
         let transposed = OP_T;
         // Column-major as the library sees it: out^T [n, m] = (w^T [k, n])^T * x^T [k, m].
@@ -145,7 +171,7 @@ impl Blas {
                 size_of::<i32>(),
             )?;
             check("cublasLtMatmulDescSetAttribute", code, || problem.label())?;
-            let kinds = [(weight, k, n), (self.act_element(), k, m), (out, n, m)];
+            let kinds = [(weight, k, n), (x, k, m), (out, n, m)];
             for (index, (kind, rows, cols)) in kinds.into_iter().enumerate() {
                 let layout = &raw mut problem.layouts[index];
                 let code = api.cublasLtMatrixLayoutCreate(layout, kind, rows, cols, rows as i64)?;
@@ -181,7 +207,7 @@ unsafe impl Sync for Problem {}
 
 impl Problem {
     fn label(&self) -> String {
-        format!("m {} n {} k {} {:?}", self.m, self.shape.n, self.shape.k, self.shape.out)
+        format!("m {} {:?}", self.m, self.shape)
     }
 
     /// The library's proposals, best first by its own guess, at most `most`; with `in_one_piece` only
@@ -304,7 +330,7 @@ impl Problem {
                 (&raw const alpha).cast(),
                 pointer(args.w.address()),
                 w,
-                pointer(args.x.address()),
+                pointer(args.x.as_bytes().address()),
                 x,
                 (&raw const beta).cast(),
                 result,

@@ -3,8 +3,9 @@
 
 use crate::CudaError;
 use crate::device_slice::DeviceSlice;
-use crate::gemm::{GemmArgs, GemmResult};
+use crate::gemm::{GemmArgs, GemmInput, GemmResult};
 use crate::launch::{PoolRows, RmsNorm, SampleFinish, SampleScan, Scores};
+use crate::matrix::Matrix;
 use crate::model::Model;
 use crate::shapes::Shapes;
 use crate::stream::Stream;
@@ -32,7 +33,8 @@ impl Model {
         };
         self.norm(stream, rows, norm)?;
         let out = GemmResult::F32(buffers.logits);
-        let args = GemmArgs { x: buffers.sampled, w: self.weights.lm_head, out };
+        let (x, w) = (GemmInput::Act(buffers.sampled), Matrix::Plain(self.weights.lm_head));
+        let args = GemmArgs { x, w, out };
         self.gemms.run(stream, rows, Shapes::of(&self.spec, self.dtypes.weight()).head, args)?;
         match self.spec.final_logit_softcap {
             Some(cap) => self.launcher(stream).softcap_rows(rows, buffers.logits, cap),

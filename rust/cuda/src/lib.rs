@@ -37,6 +37,7 @@ mod launch;
 mod launches;
 mod limits;
 mod loader;
+mod matrix;
 mod memory;
 mod metadata;
 mod model;

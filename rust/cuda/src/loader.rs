@@ -6,14 +6,16 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use half::{bf16, f16};
-use ingle_model::{WeightSource, WeightType, dequantise};
+use ingle_model::{
+    TensorView, WeightSource, WeightType, all_numbers, dequantise, e4m3_to_f32, quantise_rows,
+};
 
 use crate::CudaError;
 use crate::context::Context;
 use crate::dtypes::WeightDtype;
-use crate::memory::{PinnedBuffer, copy_to_device};
+use crate::memory::{PinnedBuffer, copy_from_offset, copy_to_device};
 use crate::stream::{Event, Stream};
-use crate::weights::{Conversion, CopyJob, DEVICE_TYPE_BYTES};
+use crate::weights::{AddOne, Conversion, CopyJob, DEVICE_TYPE_BYTES};
 
 /// Part of a job that one buffer holds.
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +80,9 @@ fn split(jobs: &[CopyJob]) -> Vec<Chunk> {
         let total = u64::from(view.rows) * u64::from(view.cols);
         // A vector's elements take twice the room of a matrix's.
         let most = match jobs[job].conversion {
-            Conversion::Matrix => CHUNK_ELEMENTS,
+            // Scales are made and applied by whole rows.
+            _ if view.quantise || view.scale.is_some() => whole_rows(view.cols),
+            Conversion::Matrix | Conversion::E4m3 => CHUNK_ELEMENTS,
             Conversion::Vector { .. } => CHUNK_ELEMENTS / 2,
         };
         let mut start = 0;
@@ -89,6 +93,12 @@ fn split(jobs: &[CopyJob]) -> Vec<Chunk> {
         }
     }
     chunks
+}
+
+/// Elements of a chunk of whole rows: at least one row.
+fn whole_rows(cols: u32) -> u64 {
+    let cols = u64::from(cols);
+    (CHUNK_ELEMENTS / cols).max(1) * cols
 }
 
 /// One thread's stream and its two buffers, used alternately.
@@ -133,43 +143,123 @@ impl Lane {
         self.turn = 1 - self.turn;
         // The copy that last read this buffer.
         copied.synchronise()?;
-        let (element_bytes, used) = match job.conversion {
-            Conversion::Matrix if view.weight_type == device_type => {
-                source
-                    .read_at(view.file, file_offset, &mut buffer.as_mut_slice()[..file_bytes])
-                    .map_err(weight_error)?;
-                (DEVICE_TYPE_BYTES, file_bytes)
-            }
-            conversion => {
-                self.raw.resize(file_bytes, 0);
-                source.read_at(view.file, file_offset, &mut self.raw).map_err(weight_error)?;
-                self.values.resize(chunk.elements as usize, 0.0);
-                dequantise(view.weight_type, &self.raw, &mut self.values);
-                convert(&self.values, conversion, device_type, buffer.as_mut_slice())
-            }
-        };
+        if job.conversion == Conversion::Matrix && view.weight_type == device_type && !view.quantise
+        {
+            let room = &mut buffer.as_mut_slice()[..file_bytes];
+            source.read_at(view.file, file_offset, room).map_err(weight_error)?;
+            let destination = job.destination.from(chunk.start * DEVICE_TYPE_BYTES);
+            copy_to_device(&self.stream, destination, buffer, file_bytes)?;
+            return copied.record(&self.stream);
+        }
+        self.raw.resize(file_bytes, 0);
+        source.read_at(view.file, file_offset, &mut self.raw).map_err(weight_error)?;
+        if job.conversion == Conversion::E4m3 {
+            let rows = e4m3_rows(view, source, &self.raw, chunk).map_err(weight_error)?;
+            let scale_bytes: Vec<u8> = rows.scales.iter().flat_map(|s| s.to_le_bytes()).collect();
+            // Scales behind the elements, which fill half of the buffer at most.
+            let (room, size) = (buffer.as_mut_slice(), rows.elements.len());
+            let scales_at = size.next_multiple_of(16);
+            room[..size].copy_from_slice(&rows.elements);
+            room[scales_at..][..scale_bytes.len()].copy_from_slice(&scale_bytes);
+            copy_to_device(&self.stream, job.destination.from(chunk.start), buffer, size)?;
+            let scale = job.scale.from(chunk.start / u64::from(view.cols));
+            copy_from_offset(&self.stream, scale, buffer, scales_at, scale_bytes.len())?;
+            return copied.record(&self.stream);
+        }
+        self.values.resize(chunk.elements as usize, 0.0);
+        if view.quantise || view.scale.is_some() {
+            let rows = e4m3_rows(view, source, &self.raw, chunk).map_err(weight_error)?;
+            rows.widen(view, chunk, &mut self.values);
+        } else {
+            dequantise(view.weight_type, &self.raw, &mut self.values);
+        }
+        let (element_bytes, used) =
+            convert(&self.values, job.vector(), device_type, buffer.as_mut_slice());
         let destination = job.destination.from(chunk.start * element_bytes);
         copy_to_device(&self.stream, destination, buffer, used)?;
         copied.record(&self.stream)
     }
 }
 
+/// Whole rows of e4m3 numbers with their scales.
+struct E4m3Chunk {
+    elements: Vec<u8>,
+    /// One a row where the storage has that or less; else all blocks of the tensor.
+    scales: Vec<f32>,
+}
+
+/// The rows of a chunk, quantised here or as they are stored.
+fn e4m3_rows(
+    view: &TensorView,
+    source: &dyn WeightSource,
+    stored: &[u8],
+    chunk: Chunk,
+) -> std::io::Result<E4m3Chunk> {
+    let invalid = |text: String| std::io::Error::new(std::io::ErrorKind::InvalidData, text);
+    let cols = view.cols as usize;
+    let first = (chunk.start / cols as u64) as usize;
+    let rows = chunk.elements as usize / cols;
+    let Some(scale) = &view.scale else {
+        let (mut elements, mut scales) = (vec![0; rows * cols], vec![0.0; rows]);
+        quantise_rows(view.weight_type, stored, cols, &mut elements, &mut scales)
+            .map_err(|odd| invalid(format!("row {} holds no finite number", first + odd.row)))?;
+        return Ok(E4m3Chunk { elements, scales });
+    };
+    if !all_numbers(stored) {
+        return Err(invalid("holds an element that is not a number".to_owned()));
+    }
+    let stored_scales = scale.read(source)?;
+    let scales = if scale.cols == 1 {
+        (first..first + rows).map(|row| stored_scales[row / scale.block_rows as usize]).collect()
+    } else {
+        stored_scales
+    };
+    Ok(E4m3Chunk { elements: stored.to_vec(), scales })
+}
+
+impl E4m3Chunk {
+    /// The numbers that the elements stand for.
+    fn widen(&self, view: &TensorView, chunk: Chunk, values: &mut [f32]) {
+        let cols = view.cols as usize;
+        let first = (chunk.start / cols as u64) as usize;
+        let rows = self.elements.chunks_exact(cols).zip(values.chunks_exact_mut(cols));
+        for (row, (elements, values)) in rows.enumerate() {
+            let blocks = view.scale.as_ref().filter(|scale| scale.cols > 1);
+            let (scales, width) = match blocks {
+                Some(scale) => {
+                    let start = (first + row) / scale.block_rows as usize * scale.cols as usize;
+                    (&self.scales[start..][..scale.cols as usize], scale.block_cols as usize)
+                }
+                None => (&self.scales[row..=row], cols),
+            };
+            let parts = elements.chunks(width).zip(values.chunks_mut(width)).zip(scales);
+            for ((elements, values), scale) in parts {
+                for (value, element) in values.iter_mut().zip(elements) {
+                    *value = e4m3_to_f32(*element) * scale;
+                }
+            }
+        }
+    }
+}
+
 /// Writes the values in the device's number format; returns the bytes per element and the total.
+///
+/// `vector`: f32, with or without a one added to each.
 fn convert(
     values: &[f32],
-    conversion: Conversion,
+    vector: Option<AddOne>,
     device_type: WeightType,
     out: &mut [u8],
 ) -> (u64, usize) {
-    match conversion {
-        Conversion::Vector { add_one } => {
+    match vector {
+        Some(AddOne(add_one)) => {
             let add = if add_one { 1.0 } else { 0.0 };
             for (bytes, value) in out.chunks_exact_mut(4).zip(values) {
                 bytes.copy_from_slice(&(value + add).to_le_bytes());
             }
             (4, values.len() * 4)
         }
-        Conversion::Matrix => {
+        None => {
             let pairs = out.chunks_exact_mut(2).zip(values);
             if device_type == WeightType::F16 {
                 pairs.for_each(|(b, v)| b.copy_from_slice(&f16::from_f32(*v).to_le_bytes()));
@@ -202,7 +292,12 @@ mod tests {
             scale: None,
             quantise: false,
         };
-        CopyJob { view, conversion, destination: DeviceSlice::default() }
+        CopyJob {
+            view,
+            conversion,
+            destination: DeviceSlice::default(),
+            scale: DeviceSlice::default(),
+        }
     }
 
     #[test]
@@ -232,13 +327,13 @@ mod tests {
     fn conversions_round_and_add() {
         let values = [1.0, -0.5, 3.0078125];
         let mut out = [0u8; 16];
-        let add = Conversion::Vector { add_one: true };
+        let add = Some(AddOne(true));
         assert_eq!(convert(&values, add, WeightType::Bf16, &mut out), (4, 12));
         assert_eq!(out[..8], [2.0f32.to_le_bytes(), 0.5f32.to_le_bytes()].concat());
-        assert_eq!(convert(&values, Conversion::Matrix, WeightType::Bf16, &mut out), (2, 6));
+        assert_eq!(convert(&values, None, WeightType::Bf16, &mut out), (2, 6));
         // 3.0078125 is half-way between two bf16 numbers; the even one is 3.
         assert_eq!(out[..6], [0x80, 0x3f, 0x00, 0xbf, 0x40, 0x40]);
-        assert_eq!(convert(&values, Conversion::Matrix, WeightType::F16, &mut out), (2, 6));
+        assert_eq!(convert(&values, None, WeightType::F16, &mut out), (2, 6));
         assert_eq!(out[..4], [0x00, 0x3c, 0x00, 0xb8]);
     }
 }

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use ingle_model::ModelSpec;
 
 use crate::buffers::Buffers;
-use crate::device_slice::{Act, DeviceSlice, Weight};
 use crate::dtypes::WeightDtype;
-use crate::gemm::GemmResult;
+use crate::gemm::{GemmInput, GemmResult};
+use crate::matrix::Matrix;
 use crate::shapes::{GemmShape, Shapes};
 use crate::weights::{FeedForwardWeights, Weights};
 
@@ -15,8 +15,8 @@ use crate::weights::{FeedForwardWeights, Weights};
 #[derive(Clone, Debug)]
 pub(crate) struct Operands {
     /// Weights of that shape, several where the model has them, so that the L2 cache does not help.
-    pub(crate) weights: Vec<DeviceSlice<Weight>>,
-    pub(crate) x: DeviceSlice<Act>,
+    pub(crate) weights: Vec<Matrix>,
+    pub(crate) x: GemmInput,
     pub(crate) out: GemmResult,
 }
 
@@ -28,31 +28,43 @@ pub(crate) fn operands_of(
     buffers: &Buffers,
 ) -> HashMap<GemmShape, Operands> {
     let mut operands: HashMap<GemmShape, Operands> = HashMap::new();
-    let mut add = |shape: GemmShape, weight, x, out| {
-        let entry = operands.entry(shape);
-        entry.or_insert_with(|| Operands { weights: Vec::new(), x, out }).weights.push(weight);
+    // The last two: where a raw product's input and result lie.
+    let mut add = |plain: GemmShape, weight: Matrix, (x, out), (raw_x, raw_out)| {
+        let mut put = |shape, x, out| {
+            let entry = operands.entry(shape);
+            entry.or_insert_with(|| Operands { weights: Vec::new(), x, out }).weights.push(weight);
+        };
+        put(weight.shape(plain), GemmInput::Act(x), out);
+        if let Some(raw) = weight.raw_shape(plain) {
+            put(raw, GemmInput::E4m3(raw_x), GemmResult::Act(raw_out));
+        }
     };
     let act = GemmResult::Act;
     let f32 = GemmResult::F32;
     let branch = f32(if spec.post_norms { buffers.branch } else { buffers.residual });
     let shapes = Shapes::of(spec, weight);
+    let (normed, inner, raw) = (buffers.normed_e4m3, buffers.inner_e4m3, buffers.raw);
     for layer in &weights.layers {
-        add(shapes.qkv, layer.qkv, buffers.normed, act(buffers.qkv));
-        add(shapes.output, layer.output, buffers.attended, branch);
+        add(shapes.qkv, layer.qkv, (buffers.normed, act(buffers.qkv)), (normed, buffers.qkv));
+        add(shapes.output, layer.output, (buffers.attended, branch), (inner, raw));
         match layer.feed_forward {
             FeedForwardWeights::Dense { gate_up, down, intermediate_size, .. } => {
                 let (plain, gated) =
                     (shapes.gate_up(intermediate_size), shapes.gated(intermediate_size));
-                add(plain, gate_up, buffers.normed, act(buffers.gate_up));
-                add(gated, gate_up, buffers.normed, act(buffers.gated));
-                add(shapes.down(intermediate_size), down, buffers.gated, branch);
+                let raw_gate = (normed, buffers.gate_up);
+                add(plain, gate_up, (buffers.normed, act(buffers.gate_up)), raw_gate);
+                add(gated, gate_up, (buffers.normed, act(buffers.gated)), raw_gate);
+                let down_shape = shapes.down(intermediate_size);
+                add(down_shape, down, (buffers.gated, branch), (inner, raw));
             }
             FeedForwardWeights::Moe { router, spec, .. } => {
-                let shape = shapes.router(spec.num_experts);
-                add(shape, router, buffers.normed, f32(buffers.router_logits));
+                let (shape, router) = (shapes.router(spec.num_experts), Matrix::Plain(router));
+                let out = f32(buffers.router_logits);
+                add(shape, router, (buffers.normed, out), (normed, raw));
             }
         }
     }
-    add(shapes.head, weights.lm_head, buffers.sampled, f32(buffers.logits));
+    let (head, out) = (Matrix::Plain(weights.lm_head), f32(buffers.logits));
+    add(shapes.head, head, (buffers.sampled, out), (normed, raw));
     operands
 }

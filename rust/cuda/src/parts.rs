@@ -21,7 +21,9 @@ use crate::program::{KernelSettings, Program};
 use crate::registry::HEADERS;
 use crate::row_costs::RowCosts;
 use crate::setup::{Memory, Setup};
+use crate::shapes::gemm_shapes;
 use crate::stream::Stream;
+use crate::weights::Weights;
 
 /// The result of loading.
 pub(crate) struct Parts {
@@ -35,7 +37,8 @@ pub(crate) struct Parts {
 }
 
 /// Weights, kernels and cuBLASLt beside each other. Stored algorithms are made ready while weights
-/// still come; new ones are measured on the weights, when the machine is quiet.
+/// still come; new ones are measured on the weights, while kernels are still compiled. Products that our own kernels
+/// may take come last.
 pub(crate) fn load_parts(
     setup: &Setup,
     memory: &Memory,
@@ -57,20 +60,23 @@ pub(crate) fn load_parts(
         let kernels = scope.spawn(|| {
             clock.time("kernels", || {
                 context.make_current()?;
-                build_kernels(setup)
+                build_kernels(setup, &memory.weight_layout.weights)
             })
         });
         let blas = clock.time("cuBLASLt", || {
             Blas::open(context, &setup.config.libraries, setup.dtypes.act()).map(Arc::new)
         })?;
-        let (kernels, kernels_compiled, nvrtc) = joined(kernels)?;
-        let picking = Picking { setup, memory, blas: &blas, kernels: &kernels, stream };
-        let stored = clock.time("stored algorithms", || picking.products(false))?;
+        let alone = Picking { setup, memory, blas: &blas, kernels: None, stream };
+        let stored = clock.time("stored algorithms", || alone.products(false))?;
         let bytes_read = joined(weights)?;
         let picked = match stored {
             Some(stored) => stored,
-            None => clock.time("algorithms measured", || picking.measured())?,
+            None => clock.time("algorithms measured", || alone.measured())?,
         };
+        let (kernels, kernels_compiled, nvrtc) = joined(kernels)?;
+        let choosing = Picking { kernels: Some(&kernels), ..alone };
+        let chosen = clock.time("own products measured", || choosing.measured())?;
+        let picked = choosing.finish(picked, chosen);
         stream.synchronise()?;
         let cublaslt = format!("cuBLASLt {} {}", blas.version()?, blas.path());
         let driver = format!("driver CUDA {}", context.driver.version()?);
@@ -87,11 +93,13 @@ pub(crate) fn load_parts(
     })
 }
 
-fn build_kernels(setup: &Setup) -> Result<(Kernels, usize, String), CudaError> {
+fn build_kernels(setup: &Setup, weights: &Weights) -> Result<(Kernels, usize, String), CudaError> {
     let settings =
         KernelSettings { dims: Dims::of(&setup.spec, &setup.engine), dtypes: setup.dtypes };
     let (spec, limits) = (&setup.spec, &setup.context.info.limits);
-    let programs = Program::of(&Wanted { spec, limits, dtypes: setup.dtypes });
+    let (mut shapes, head) = gemm_shapes(spec, setup.dtypes.weight(), weights);
+    shapes.push(head);
+    let programs = Program::of(&Wanted { spec, limits, shapes: &shapes });
     let compiler = match (Compiler::open(&setup.config.libraries), &setup.config.prebuilt_kernels) {
         (Ok(compiler), _) => compiler,
         (Err(missing), None) => {

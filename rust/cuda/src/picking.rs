@@ -10,7 +10,7 @@ use ingle_model::{FeedForwardSpec, LayerSpec};
 use crate::CudaError;
 use crate::buffers::BufferSizes;
 use crate::contract::Dims;
-use crate::dtypes::ActDtype;
+use crate::dtypes::{ActDtype, ScaleMode};
 use crate::gemm::Blas;
 use crate::kernels::Kernels;
 use crate::memory::upload;
@@ -18,69 +18,49 @@ use crate::operands::{Operands, operands_of};
 use crate::product::Products;
 use crate::row_costs::RowCosts;
 use crate::setup::{Memory, Setup};
-use crate::shapes::{GemmOut, GemmShape, activation_kind, gemm_shapes};
+use crate::shapes::{GemmOut, GemmShape, Shapes, activation_kind, gemm_shapes};
 use crate::stream::Stream;
 use crate::stream_gemm::OwnProduct;
+use crate::stream_tile::{STREAM_ROWS, quantises};
 use crate::tune::{Picked, Tuner};
 
 /// What algorithms are picked with.
+#[derive(Clone, Copy)]
 pub(crate) struct Picking<'a> {
     pub(crate) setup: &'a Setup,
     pub(crate) memory: &'a Memory,
     pub(crate) blas: &'a Arc<Blas>,
-    pub(crate) kernels: &'a Kernels,
     pub(crate) stream: &'a Stream,
+    /// With our own kernels: the products that have a choice. Without: all others, which need not wait until kernels
+    /// are compiled.
+    pub(crate) kernels: Option<&'a Kernels>,
 }
 
 impl Picking<'_> {
-    /// All products, measured where no pick is stored.
-    pub(crate) fn measured(&self) -> Result<PickedProducts, CudaError> {
+    /// The products; measured where no pick is stored.
+    pub(crate) fn measured(&self) -> Result<Picked, CudaError> {
         let picked = self.products(true)?;
         picked.ok_or_else(|| CudaError::Unsupported("no algorithm was measured".to_owned()))
     }
 
-    /// All products; `None` if one has no stored algorithm and none may be measured.
-    pub(crate) fn products(&self, measure: bool) -> Result<Option<PickedProducts>, CudaError> {
+    /// The products; `None` if one has no stored algorithm and none may be measured.
+    pub(crate) fn products(&self, measure: bool) -> Result<Option<Picked>, CudaError> {
         let (setup, buffers) = (self.setup, &self.memory.buffers);
         let cache = setup.cache("products")?;
-        let sizes = BufferSizes::new(&setup.spec, &setup.engine, &setup.attention);
-        let weight = setup.dtypes.weight();
-        let (layer_shapes, head) = gemm_shapes(&setup.spec, weight);
-        let operands =
-            operands_of(&setup.spec, weight, &self.memory.weight_layout.weights, buffers);
+        let weights = &self.memory.weight_layout.weights;
+        let operands = operands_of(&setup.spec, setup.dtypes.weight(), weights, buffers);
         if measure {
-            // As varied as activations are: constants draw less power, and so flatter the clock.
-            let noise = noise(setup.dtypes.act());
-            for (shape, operand) in &operands {
-                let rows = if *shape == head { sizes.samples } else { sizes.tokens };
-                let x = operand.x.slice(0, rows * u64::from(shape.k)).as_bytes();
-                let bytes = x.len();
-                for start in (0..bytes).step_by(noise.len()) {
-                    let part = &noise[..noise.len().min((bytes - start) as usize)];
-                    upload(self.stream, x.from(start), part)?;
-                }
-            }
+            self.fill_with_noise(&operands)?;
         }
         let dims = Dims::of(&setup.spec, &setup.engine);
         let (num_sms, activation) =
             (setup.context.info.limits.num_sms, activation_kind(&setup.spec));
         let own = |rows, shape| {
-            if setup.config.deterministic {
-                return Vec::new();
-            }
-            OwnProduct::all(self.kernels, dims, num_sms, (rows, shape), activation)
+            self.kernels.map_or(Vec::new(), |kernels| {
+                OwnProduct::all(kernels, dims, num_sms, (rows, shape), activation)
+            })
         };
-        let mut wanted = Vec::new();
-        for &rows in setup.buckets().sizes() {
-            // Only our own kernel has gated products, and not for every shape. They sort after the
-            // plain ones.
-            let exists =
-                |shape: &&GemmShape| shape.out != GemmOut::Gated || !own(rows, **shape).is_empty();
-            wanted.extend(layer_shapes.iter().filter(exists).map(|shape| (rows, *shape)));
-            if u64::from(rows) <= sizes.samples {
-                wanted.push((rows, head));
-            }
-        }
+        let wanted = self.wanted(&own);
         let tuner = Tuner {
             context: &setup.context,
             blas: self.blas,
@@ -92,18 +72,101 @@ impl Picking<'_> {
             own: &own,
             runs: Cell::new(0),
         };
-        let Some(picked) = tuner.products(&wanted, measure)? else { return Ok(None) };
-        let row_costs = row_costs(setup, &tuner.operands, &picked);
-        Ok(Some(PickedProducts {
+        tuner.products(&wanted, measure)
+    }
+
+    /// Row counts and shapes, rising.
+    fn wanted(&self, own: &impl Fn(u32, GemmShape) -> Vec<OwnProduct>) -> Vec<(u32, GemmShape)> {
+        let setup = self.setup;
+        let sizes = BufferSizes::new(&setup.spec, &setup.engine, &setup.attention);
+        let weights = &self.memory.weight_layout.weights;
+        let (layer_shapes, head) = gemm_shapes(&setup.spec, setup.dtypes.weight(), weights);
+        // With `deterministic` the library has one algorithm for all row counts.
+        let deterministic = setup.config.deterministic;
+        let has_choice = |rows| !deterministic && rows <= STREAM_ROWS;
+        let buckets = setup.buckets();
+        let rows = buckets.sizes().iter().copied();
+        let mut wanted = Vec::new();
+        for rows in rows.filter(|rows| has_choice(*rows) == self.kernels.is_some()) {
+            // Only our own kernel has gated products, and not for every shape. They sort after the
+            // plain ones.
+            let is_there =
+                |shape: GemmShape| shape.out != GemmOut::Gated || !own(rows, shape).is_empty();
+            let is_raw = quantises(rows, deterministic);
+            let exists = |shape: &&GemmShape| match shape.scale {
+                ScaleMode::None => is_there(**shape),
+                ScaleMode::Channel => !is_raw && is_there(**shape),
+                ScaleMode::Raw => is_raw,
+            };
+            wanted.extend(layer_shapes.iter().filter(exists).map(|shape| (rows, *shape)));
+            if u64::from(rows) <= sizes.samples {
+                wanted.push((rows, head));
+            }
+        }
+        wanted
+    }
+
+    /// Fills what products read with numbers as varied as activations are: constants draw less power, and so flatter
+    /// the clock.
+    fn fill_with_noise(&self, operands: &HashMap<GemmShape, Operands>) -> Result<(), CudaError> {
+        let setup = self.setup;
+        let sizes = BufferSizes::new(&setup.spec, &setup.engine, &setup.attention);
+        let head = Shapes::of(&setup.spec, setup.dtypes.weight()).head;
+        let (wide, e4m3) = (noise(Some(setup.dtypes.act())), noise(None));
+        for (shape, operand) in operands {
+            let is_raw = shape.scale == ScaleMode::Raw;
+            let (noise, element) = if is_raw { (&e4m3, 1) } else { (&wide, 2) };
+            let rows = if *shape == head { sizes.samples } else { sizes.tokens };
+            let x = operand.x.as_bytes().slice(0, rows * u64::from(shape.k) * element);
+            let bytes = x.len();
+            for start in (0..bytes).step_by(noise.len()) {
+                let part = &noise[..noise.len().min((bytes - start) as usize)];
+                upload(self.stream, x.from(start), part)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts together what was picked with and without our own kernels.
+    pub(crate) fn finish(&self, mut picked: Picked, with_choice: Picked) -> PickedProducts {
+        picked.products.extend(with_choice.products);
+        picked.times.extend(with_choice.times);
+        let buffers = &self.memory.buffers;
+        PickedProducts {
+            num_measured: picked.num_measured + with_choice.num_measured,
+            row_costs: self.row_costs(&picked),
             products: Products::new(picked.products, buffers.gemm_workspace),
-            num_measured: picked.num_measured,
-            row_costs,
-        }))
+        }
+    }
+
+    /// What the products of all layers take together, by rows.
+    fn row_costs(&self, picked: &Picked) -> Option<RowCosts> {
+        let setup = self.setup;
+        let is_dense =
+            |layer: &LayerSpec| matches!(layer.feed_forward, FeedForwardSpec::Dense { .. });
+        if !setup.spec.layers.iter().all(is_dense) {
+            return None;
+        }
+        let (weight, weights) = (setup.dtypes.weight(), &self.memory.weight_layout.weights);
+        let operands = operands_of(&setup.spec, weight, weights, &self.memory.buffers);
+        let (shapes, _) = gemm_shapes(&setup.spec, weight, weights);
+        let buckets = setup.buckets();
+        let costs = buckets.sizes().iter().map(|&rows| {
+            let time = |&shape: &GemmShape| {
+                let gated = GemmShape { out: GemmOut::Gated, ..shape };
+                // Where the gated product was picked, its plain one does not run.
+                let runs = if picked.products.contains_key(&(rows, gated)) { gated } else { shape };
+                let layers = operands.get(&shape).map_or(0, |operands| operands.weights.len());
+                picked.times.get(&(rows, runs)).copied().unwrap_or(0.0) * layers as f32
+            };
+            (rows, shapes.iter().filter(|shape| shape.out != GemmOut::Gated).map(time).sum())
+        });
+        Some(RowCosts::new(costs.collect()))
     }
 }
 
-/// 4 MiB of numbers between 1/8 and 2 with both signs, as activations have them.
-fn noise(act: ActDtype) -> Vec<u8> {
+/// 4 MiB of numbers between 1/8 and 2 with both signs, as activations have them; e4m3 without `act`.
+fn noise(act: Option<ActDtype>) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut bytes = Vec::with_capacity(4 << 20);
     while bytes.len() < 4 << 20 {
@@ -113,8 +176,9 @@ fn noise(act: ActDtype) -> Vec<u8> {
         state ^= state << 17;
         let (random, exponent) = ((state >> 32) as u16, (state & 3) as u16);
         let bits = match act {
-            ActDtype::F16 => random & 0x83ff | (12 + exponent) << 10,
-            ActDtype::Bf16 => random & 0x807f | (124 + exponent) << 7,
+            Some(ActDtype::F16) => random & 0x83ff | (12 + exponent) << 10,
+            Some(ActDtype::Bf16) => random & 0x807f | (124 + exponent) << 7,
+            None => random & 0x8787 | (4 + exponent) << 3 | (7 - exponent) << 11,
         };
         bytes.extend_from_slice(&bits.to_le_bytes());
     }
@@ -128,29 +192,4 @@ pub(crate) struct PickedProducts {
     pub(crate) num_measured: usize,
     /// `None` where products are not most of a step: experts have kernels of their own.
     pub(crate) row_costs: Option<RowCosts>,
-}
-
-/// What the products of all layers take together, by rows.
-fn row_costs(
-    setup: &Setup,
-    operands: &HashMap<GemmShape, Operands>,
-    picked: &Picked,
-) -> Option<RowCosts> {
-    let is_dense = |layer: &LayerSpec| matches!(layer.feed_forward, FeedForwardSpec::Dense { .. });
-    if !setup.spec.layers.iter().all(is_dense) {
-        return None;
-    }
-    let (shapes, _) = gemm_shapes(&setup.spec, setup.dtypes.weight());
-    let buckets = setup.buckets();
-    let costs = buckets.sizes().iter().map(|&rows| {
-        let time = |&shape: &GemmShape| {
-            let gated = GemmShape { out: GemmOut::Gated, ..shape };
-            // Where the gated product was picked, its plain one does not run.
-            let runs = if picked.products.contains_key(&(rows, gated)) { gated } else { shape };
-            let layers = operands.get(&shape).map_or(0, |operands| operands.weights.len());
-            picked.times.get(&(rows, runs)).copied().unwrap_or(0.0) * layers as f32
-        };
-        (rows, shapes.iter().filter(|shape| shape.out != GemmOut::Gated).map(time).sum())
-    });
-    Some(RowCosts::new(costs.collect()))
 }

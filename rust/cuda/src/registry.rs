@@ -1,7 +1,9 @@
 //! The kernels: one line per file of kernels/, with its build rule and entries. To add a kernel,
 //! add its file, a line here and a function in `launch` that calls it.
 
-use crate::builds::{ATTENTION, Builds, EXPERTS, GATES, HEADS, ONCE, PROMPTS, SOFTCAP, STREAMS};
+use crate::builds::{
+    ATTENTION, Builds, EXPERTS, GATES, HEADS, ONCE, PROMPTS, QUANTISED, SOFTCAP, STREAMS,
+};
 use crate::contract;
 
 /// Declares `Source` and `Entry`. A line: name, file, rule for its builds, then `Entry: OP_layout dtype arch`.
@@ -74,6 +76,10 @@ registry! {
         MoeGemm: moe_gemm act sm80, MoeCombine: moe_combine act sm80
     }
     Pool "pool.cu" ONCE { PoolScale: pool_scale f32 sm80, PoolRows: pool_rows f32 sm80 }
+    Quantise "quantise.cu" QUANTISED {
+        QuantiseRows: quantise_rows act sm89, RmsNormQuantise: rms_norm_quantise act sm89,
+        ActMulQuantise: act_mul_quantise act sm89, ScaledAddRows: scaled_add_rows act sm89
+    }
     RmsNorm "rms_norm.cu" ONCE {
         RmsNormRows: rms_norm_rows act sm80, RmsNormAdd: rms_norm_add act sm80,
         BiasAddRows: bias_add_rows f32 sm80

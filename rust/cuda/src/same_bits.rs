@@ -4,6 +4,7 @@
 
 use crate::CudaError;
 use crate::device_slice::DeviceSlice;
+use crate::dtypes::ScaleMode;
 use crate::gemm::GemmArgs;
 use crate::memory::{PinnedBuffer, copy_to_offset, fill, upload};
 use crate::operands::Operands;
@@ -32,8 +33,9 @@ impl RowBits<'_> {
         };
         let row_bytes = n * element;
         let most = products.iter().map(|(m, _)| *m as usize).max().unwrap_or(0);
-        let bytes: Vec<u8> = input(k).into_iter().cycle().take(most * k * 2).collect();
-        upload(self.stream, self.operands.x, &bytes)?;
+        let (x, bytes) = (self.operands.x.as_bytes(), input(k, self.shape.scale));
+        let size = most * bytes.len() / PERIOD;
+        upload(self.stream, x, &bytes.into_iter().cycle().take(size).collect::<Vec<u8>>())?;
         let mut seen: Vec<Option<Vec<u8>>> = vec![None; PERIOD];
         let mut host = PinnedBuffer::new(&self.stream.context, 2 * SHOWN * row_bytes)?;
         for (m, product) in products {
@@ -60,8 +62,9 @@ impl RowBits<'_> {
     }
 }
 
-/// `PERIOD` rows of 16-bit numbers that are finite, of both signs and of many sizes as either device type.
-fn input(k: usize) -> Vec<u8> {
+/// `PERIOD` rows of numbers that are finite, of both signs and of many sizes: 16-bit ones, as either device type, or
+/// e4m3 where the product is raw.
+fn input(k: usize, scale: ScaleMode) -> Vec<u8> {
     let mut state = 0x9e37_79b9u32;
     let mut next = || {
         // xorshift32 (Marsaglia 2003)
@@ -70,7 +73,11 @@ fn input(k: usize) -> Vec<u8> {
         state ^= state << 5;
         0x3c00 | (state >> 8) as u16 & 0x83ff
     };
-    (0..PERIOD * k).flat_map(|_| next().to_le_bytes()).collect()
+    match scale {
+        // Without the exponents from 0x40 on.
+        ScaleMode::Raw => (0..PERIOD * k).map(|_| next().to_le_bytes()[0] & 0xbf).collect(),
+        _ => (0..PERIOD * k).flat_map(|_| next().to_le_bytes()).collect(),
+    }
 }
 
 /// The rows of `m` that are looked at: the first and the last ones.
@@ -96,8 +103,12 @@ mod tests {
 
     #[test]
     fn the_input_is_finite_and_varied() {
-        let words: Vec<u16> =
-            input(64).as_chunks::<2>().0.iter().map(|pair| u16::from_le_bytes(*pair)).collect();
+        let words: Vec<u16> = input(64, ScaleMode::None)
+            .as_chunks::<2>()
+            .0
+            .iter()
+            .map(|pair| u16::from_le_bytes(*pair))
+            .collect();
         assert_eq!(words.len(), PERIOD * 64);
         // Exponents below 0x3c00 and from 0x4000 on are absent: 1 to 2 as float16, 0.008 to 2 as bfloat16.
         assert!(words.iter().all(|word| word & 0x7c00 == 0x3c00));

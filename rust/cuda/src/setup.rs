@@ -17,7 +17,7 @@ use crate::config::CudaConfig;
 use crate::context::Context;
 use crate::contract::{Dims, MAX_EXPERTS, MAX_EXPERTS_PER_TOKEN, MAX_STEP_ROWS};
 use crate::dims::{Buckets, EngineDims};
-use crate::dtypes::Dtypes;
+use crate::dtypes::{Dtypes, has_e4m3};
 use crate::kernels::Kernels;
 use crate::kv_pool::KvPool;
 use crate::model::Model;
@@ -98,16 +98,25 @@ impl Setup {
     }
 
     /// What the operator should know.
-    pub(crate) fn warnings(&self) -> Vec<String> {
+    pub(crate) fn warnings(&self, layout: &WeightLayout) -> Vec<String> {
         let (major, minor) = self.context.info.limits.compute_capability;
         let mut warnings = Vec::new();
         if (major, minor) != (9, 0) {
             warnings.push(format!("untested GPU: compute capability {major}.{minor}"));
         }
         let device = self.dtypes.weight().stored();
-        if self.spec.weight_type != device {
+        let (fp8, widened) = layout.fp8_tensors();
+        if fp8 == 0 && self.spec.weight_type != device {
             warnings
                 .push(format!("weights stored as {:?} run as {device:?}", self.spec.weight_type));
+        }
+        if widened > 0 {
+            let why = if has_e4m3((major, minor), self.dtypes) {
+                "experts, and matrices with more than one scale a row"
+            } else {
+                "this card, or this dtype, has no products of fp8 numbers"
+            };
+            warnings.push(format!("{widened} of {fp8} fp8 tensors run as {device:?}: {why}"));
         }
         warnings
     }
@@ -118,14 +127,26 @@ impl Setup {
         let (free_bytes, total_bytes) = context.memory_info()?;
         let num_plans = self.windows.len() as u64;
         let measuring = LayoutBuilder::measuring();
-        let buffer_bytes =
-            Buffers::layout(measuring, &self.spec, &self.engine, &self.attention, num_plans).1;
+        let lay_out = |layout| {
+            let has_e4m3 = has_e4m3(context.info.limits.compute_capability, self.dtypes);
+            WeightLayout::new(layout, &self.spec, plan, has_e4m3)
+        };
+        let measured = lay_out(measuring)?;
+        let (weight_bytes, quantises) = (measured.bytes, measured.weights.have_e4m3());
+        let buffer_bytes = Buffers::layout(
+            measuring,
+            &self.spec,
+            &self.engine,
+            &self.attention,
+            num_plans,
+            quantises,
+        )
+        .1;
         let head_bytes = u64::from(self.engine.block_size)
             * u64::from(self.spec.head_dim)
             * self.dtypes.kv().bytes();
         let layer_bytes = 2 * u64::from(self.spec.num_kv_heads) * head_bytes;
         let block_stride = layer_bytes * self.spec.layers.len() as u64;
-        let weight_bytes = WeightLayout::new(measuring, &self.spec, plan)?.bytes;
         let budget = MemoryBudget::new(&BudgetInputs {
             total_bytes,
             free_bytes,
@@ -148,10 +169,16 @@ impl Setup {
             let (kv_bytes, num_layers) = (budget.kv_cache_bytes, self.spec.layers.len() as u64);
             let kv = KvPool::new(context, kv_bytes, total_bytes, block_stride, num_layers)?;
             let layout = LayoutBuilder::over(&state);
-            let (buffers, _) =
-                Buffers::layout(layout, &self.spec, &self.engine, &self.attention, num_plans);
+            let (buffers, _) = Buffers::layout(
+                layout,
+                &self.spec,
+                &self.engine,
+                &self.attention,
+                num_plans,
+                quantises,
+            );
             Ok(Memory {
-                weight_layout: WeightLayout::new(LayoutBuilder::over(&weights), &self.spec, plan)?,
+                weight_layout: lay_out(LayoutBuilder::over(&weights))?,
                 buffers,
                 weights,
                 state,

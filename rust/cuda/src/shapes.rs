@@ -1,9 +1,11 @@
 //! Shapes of a model's products. Plain data.
 
-use ingle_model::{Activation, FeedForwardSpec, ModelSpec};
+use ingle_model::{Activation, ModelSpec};
 
 use crate::contract::{GATE_GELU_TANH, GATE_SILU};
 use crate::dtypes::{ScaleMode, WeightDtype};
+use crate::matrix::Matrix;
+use crate::weights::{FeedForwardWeights, Weights};
 
 /// A product apart from its row count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -40,19 +42,35 @@ pub(crate) enum GemmOut {
     Gated,
 }
 
-/// The products of the layers with the row counts of tokens, and the head's with those of samples.
-pub(crate) fn gemm_shapes(spec: &ModelSpec, weight: WeightDtype) -> (Vec<GemmShape>, GemmShape) {
+/// The products of the layers with the row counts of tokens, and the head's with those of samples. Of an e4m3 matrix
+/// both: that for few rows and the raw one.
+pub(crate) fn gemm_shapes(
+    spec: &ModelSpec,
+    weight: WeightDtype,
+    weights: &Weights,
+) -> (Vec<GemmShape>, GemmShape) {
     let shapes = Shapes::of(spec, weight);
-    let mut layers = vec![shapes.qkv, shapes.output];
-    for layer in &spec.layers {
-        match layer.feed_forward {
-            FeedForwardSpec::Dense { intermediate_size, bias } => {
-                layers.extend([shapes.gate_up(intermediate_size), shapes.down(intermediate_size)]);
-                if !bias {
-                    layers.push(shapes.gated(intermediate_size));
+    let mut layers = Vec::new();
+    let mut add = |matrix: &Matrix, plain: GemmShape| {
+        layers.push(matrix.shape(plain));
+        layers.extend(matrix.raw_shape(plain));
+    };
+    for layer in &weights.layers {
+        add(&layer.qkv, shapes.qkv);
+        add(&layer.output, shapes.output);
+        match &layer.feed_forward {
+            FeedForwardWeights::Dense {
+                gate_up, gate_up_bias, down, intermediate_size, ..
+            } => {
+                add(gate_up, shapes.gate_up(*intermediate_size));
+                add(down, shapes.down(*intermediate_size));
+                if gate_up_bias.is_none() {
+                    add(gate_up, shapes.gated(*intermediate_size));
                 }
             }
-            FeedForwardSpec::Moe(moe) => layers.push(shapes.router(moe.num_experts)),
+            FeedForwardWeights::Moe { router, spec, .. } => {
+                add(&Matrix::Plain(*router), shapes.router(spec.num_experts));
+            }
         }
     }
     layers.sort_unstable();

@@ -97,6 +97,7 @@ impl CudaExecutor {
         let stream = Stream::new(&context)?;
         let parts = load_parts(&setup, &memory, source, &stream, &clock)?;
         let budget = memory.budget.clone();
+        let warnings = setup.warnings(&memory.weight_layout);
         let model = Arc::new(setup.model(memory, parts.kernels, parts.products)?);
         clock.time("tables and warm pass", || warm(&model, &stream))?;
         let launches = Arc::new(LaunchCounters::default());
@@ -117,7 +118,7 @@ impl CudaExecutor {
             kernels_compiled: parts.kernels_compiled,
             products_measured: parts.products_measured,
             libraries: parts.libraries,
-            warnings: setup.warnings(),
+            warnings,
         };
         Ok((executor, report))
     }

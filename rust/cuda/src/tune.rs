@@ -10,6 +10,7 @@ use crate::CudaError;
 use crate::cache::{Cache, key};
 use crate::context::Context;
 use crate::device_slice::DeviceSlice;
+use crate::dtypes::ScaleMode;
 use crate::gemm::{Blas, GemmArgs, WORKSPACE_BYTES};
 use crate::operands::Operands;
 use crate::product::Product;
@@ -247,7 +248,7 @@ impl Tuner<'_> {
     /// Everything that can compute a product.
     fn candidates(&self, m: u32, shape: GemmShape) -> Result<Vec<Candidate>, CudaError> {
         let mut candidates = Vec::new();
-        if shape.out != GemmOut::Gated {
+        if shape.out != GemmOut::Gated && shape.scale != ScaleMode::Channel {
             let problem = self.blas.problem(m, shape)?;
             for (index, algo) in problem.candidates(CANDIDATES, false)?.into_iter().enumerate() {
                 let product = Product::Library { problem: self.blas.problem(m, shape)?, algo };
@@ -333,7 +334,9 @@ impl Tuner<'_> {
 
     /// Brings the clocks up: they are low until the card has worked for some milliseconds.
     fn warm_up(&self, wanted: &[(u32, GemmShape)]) -> Result<(), CudaError> {
-        let largest = wanted.iter().filter(|(_, shape)| shape.out != GemmOut::Gated);
+        let largest = wanted
+            .iter()
+            .filter(|(_, shape)| shape.out != GemmOut::Gated && shape.scale != ScaleMode::Channel);
         let largest = largest.max_by_key(|(m, shape)| u64::from(*m) * u64::from(shape.n));
         let Some(&(m, shape)) = largest else { return Ok(()) };
         let problem = self.blas.problem(m, shape)?;
@@ -381,7 +384,7 @@ impl Tuner<'_> {
     fn cache_key(&self, wanted: &[(u32, GemmShape)]) -> Result<String, CudaError> {
         let device = &self.context.info;
         let text = format!(
-            "7 {} {} {} {WORKSPACE_BYTES} {:?} {} {wanted:?}",
+            "8 {} {} {} {WORKSPACE_BYTES} {:?} {} {wanted:?}",
             self.blas.version()?,
             device.name,
             device.limits.num_sms,

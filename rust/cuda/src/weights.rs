@@ -3,12 +3,13 @@
 //! biases are f32 vectors; everything else has the device's number format.
 
 use ingle_model::{
-    CopyPlan, FeedForwardSpec, LayerWeight, ModelSpec, MoeSpec, TensorView, WeightRole, WeightType,
+    CopyPlan, FeedForwardSpec, LayerWeight, ModelSpec, MoeSpec, TensorView, WeightRole,
 };
 
 use crate::CudaError;
 use crate::arena::LayoutBuilder;
 use crate::device_slice::{DeviceSlice, Weight};
+use crate::matrix::Matrix;
 
 /// The addresses of all weights.
 #[derive(Clone, Debug)]
@@ -19,16 +20,30 @@ pub(crate) struct Weights {
     pub(crate) layers: Vec<LayerWeights>,
 }
 
+impl Weights {
+    /// Whether a matrix is e4m3.
+    pub(crate) fn have_e4m3(&self) -> bool {
+        let of_layer = |layer: &LayerWeights| {
+            let dense = match &layer.feed_forward {
+                FeedForwardWeights::Dense { gate_up, .. } => gate_up.is_e4m3(),
+                FeedForwardWeights::Moe { .. } => false,
+            };
+            layer.qkv.is_e4m3() || layer.output.is_e4m3() || dense
+        };
+        self.layers.iter().any(of_layer)
+    }
+}
+
 /// Those of one layer.
 #[derive(Clone, Debug)]
 pub(crate) struct LayerWeights {
     pub(crate) input_norm: DeviceSlice<f32>,
     /// `[(num_heads + 2 * num_kv_heads) * head_dim, hidden_size]`, q rows first, then k, then v.
-    pub(crate) qkv: DeviceSlice<Weight>,
+    pub(crate) qkv: Matrix,
     pub(crate) qkv_bias: Option<DeviceSlice<f32>>,
     pub(crate) q_norm: Option<DeviceSlice<f32>>,
     pub(crate) k_norm: Option<DeviceSlice<f32>>,
-    pub(crate) output: DeviceSlice<Weight>,
+    pub(crate) output: Matrix,
     pub(crate) output_bias: Option<DeviceSlice<f32>>,
     pub(crate) post_attention_norm: Option<DeviceSlice<f32>>,
     pub(crate) feed_forward_norm: DeviceSlice<f32>,
@@ -42,9 +57,10 @@ pub(crate) enum FeedForwardWeights {
     /// One network.
     Dense {
         /// `[2 * intermediate_size, hidden_size]`, gate rows first.
-        gate_up: DeviceSlice<Weight>,
+        gate_up: Matrix,
         gate_up_bias: Option<DeviceSlice<f32>>,
-        down: DeviceSlice<Weight>,
+        /// `[hidden_size, intermediate_size]`; e4m3 exactly if gate_up is.
+        down: Matrix,
         down_bias: Option<DeviceSlice<f32>>,
         intermediate_size: u32,
     },
@@ -62,6 +78,8 @@ pub(crate) enum FeedForwardWeights {
 pub(crate) enum Conversion {
     /// To the device type, unchanged if it is stored so.
     Matrix,
+    /// To e4m3 with a scale each row, unchanged if it is stored so.
+    E4m3,
     /// To f32, each element plus `add_one`.
     Vector { add_one: bool },
 }
@@ -72,7 +90,23 @@ pub(crate) struct CopyJob {
     pub(crate) view: TensorView,
     pub(crate) conversion: Conversion,
     pub(crate) destination: DeviceSlice<u8>,
+    /// `[rows]`, for `Conversion::E4m3`.
+    pub(crate) scale: DeviceSlice<f32>,
 }
+
+impl CopyJob {
+    /// Of a vector: whether a one is added to its elements.
+    pub(crate) fn vector(&self) -> Option<AddOne> {
+        match self.conversion {
+            Conversion::Vector { add_one } => Some(AddOne(add_one)),
+            Conversion::Matrix | Conversion::E4m3 => None,
+        }
+    }
+}
+
+/// Whether a one is added to each element of a vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AddOne(pub(crate) bool);
 
 /// All weights, the copies that fill them, and the bytes they take.
 #[derive(Debug)]
@@ -83,7 +117,8 @@ pub(crate) struct WeightLayout {
 }
 
 impl WeightLayout {
-    /// Takes a model's weights from `layout`.
+    /// Takes a model's weights from `layout`. Fp8 matrices of layers stay so with `has_e4m3`, where their scales allow
+    /// it (one each row or fewer); others become the device type.
     ///
     /// # Errors
     /// A tensor that the spec calls for and the plan lacks.
@@ -91,8 +126,9 @@ impl WeightLayout {
         layout: LayoutBuilder,
         spec: &ModelSpec,
         plan: &CopyPlan,
+        has_e4m3: bool,
     ) -> Result<Self, CudaError> {
-        let mut builder = Builder { spec, plan, layout, jobs: Vec::new() };
+        let mut builder = Builder { spec, plan, has_e4m3, layout, jobs: Vec::new() };
         let embedding = builder.matrix(&[WeightRole::Embedding])?;
         let final_norm = builder.norm(WeightRole::FinalNorm)?;
         let lm_head = if spec.tie_word_embeddings {
@@ -108,9 +144,19 @@ impl WeightLayout {
     }
 }
 
+impl WeightLayout {
+    /// How many tensors are fp8, in the file or by request, and how many of them become the device type.
+    pub(crate) fn fp8_tensors(&self) -> (usize, usize) {
+        let is_fp8 = |job: &&CopyJob| job.view.quantise || job.view.scale.is_some();
+        let fp8 = self.jobs.iter().filter(is_fp8);
+        (fp8.clone().count(), fp8.filter(|job| job.conversion != Conversion::E4m3).count())
+    }
+}
+
 struct Builder<'a> {
     spec: &'a ModelSpec,
     plan: &'a CopyPlan,
+    has_e4m3: bool,
     layout: LayoutBuilder,
     jobs: Vec<CopyJob>,
 }
@@ -123,14 +169,14 @@ impl Builder<'_> {
         let role = |part| WeightRole::Layer(layer, part);
         Ok(LayerWeights {
             input_norm: self.norm(role(InputNorm))?,
-            qkv: self.matrix(&[role(Query), role(Key), role(Value)])?,
+            qkv: self.linear(&[role(Query), role(Key), role(Value)], true)?,
             qkv_bias: self.vectors_if(
                 attention.qkv_bias,
                 &[role(QueryBias), role(KeyBias), role(ValueBias)],
             )?,
             q_norm: self.norm_if(attention.qk_norm, role(QueryNorm))?,
             k_norm: self.norm_if(attention.qk_norm, role(KeyNorm))?,
-            output: self.matrix(&[role(Output)])?,
+            output: self.linear(&[role(Output)], true)?,
             output_bias: self.vectors_if(attention.o_bias, &[role(OutputBias)])?,
             post_attention_norm: self.norm_if(post_norms, role(PostAttentionNorm))?,
             feed_forward_norm: self.norm(role(FeedForwardNorm))?,
@@ -143,13 +189,16 @@ impl Builder<'_> {
         use LayerWeight::*;
         let role = |part| WeightRole::Layer(layer, part);
         match self.spec.layers[layer as usize].feed_forward {
-            FeedForwardSpec::Dense { intermediate_size, bias } => Ok(FeedForwardWeights::Dense {
-                gate_up: self.matrix(&[role(Gate), role(Up)])?,
-                gate_up_bias: self.vectors_if(bias, &[role(GateBias), role(UpBias)])?,
-                down: self.matrix(&[role(Down)])?,
-                down_bias: self.vectors_if(bias, &[role(DownBias)])?,
-                intermediate_size,
-            }),
+            FeedForwardSpec::Dense { intermediate_size, bias } => {
+                let both = self.are_e4m3(&[role(Gate), role(Up), role(Down)])?;
+                Ok(FeedForwardWeights::Dense {
+                    gate_up: self.linear(&[role(Gate), role(Up)], both)?,
+                    gate_up_bias: self.vectors_if(bias, &[role(GateBias), role(UpBias)])?,
+                    down: self.linear(&[role(Down)], both)?,
+                    down_bias: self.vectors_if(bias, &[role(DownBias)])?,
+                    intermediate_size,
+                })
+            }
             FeedForwardSpec::Moe(spec) => {
                 let experts = 0..spec.num_experts;
                 let gate_up: Vec<_> = experts
@@ -194,35 +243,76 @@ impl Builder<'_> {
         wanted.then(|| self.place(roles, conversion)).transpose()
     }
 
+    /// The tensors one after another: e4m3 if all of them can be and `may_be_e4m3`, else the device type.
+    fn linear(&mut self, roles: &[WeightRole], may_be_e4m3: bool) -> Result<Matrix, CudaError> {
+        if !(may_be_e4m3 && self.are_e4m3(roles)?) {
+            return Ok(Matrix::Plain(self.matrix(roles)?));
+        }
+        let views = self.views(roles)?;
+        let values = self.layout.take::<u8>(views.iter().map(elements).sum());
+        let scale = self.layout.take::<f32>(views.iter().map(|view| u64::from(view.rows)).sum());
+        let (mut start, mut row) = (0, 0);
+        for view in views {
+            let (size, rows) = (elements(&view), u64::from(view.rows));
+            self.jobs.push(CopyJob {
+                destination: values.slice(start, size),
+                scale: scale.slice(row, rows),
+                conversion: Conversion::E4m3,
+                view,
+            });
+            start += size;
+            row += rows;
+        }
+        Ok(Matrix::E4m3 { values, scale })
+    }
+
+    /// Whether these tensors can be one e4m3 matrix with a scale each row.
+    fn are_e4m3(&self, roles: &[WeightRole]) -> Result<bool, CudaError> {
+        let has_rows = |view: &TensorView| match &view.scale {
+            Some(scale) => scale.block_cols >= view.cols,
+            None => view.quantise,
+        };
+        // 16 bytes are read at once, and 16 rows.
+        let is_whole =
+            |view: &TensorView| view.cols.is_multiple_of(16) && view.rows.is_multiple_of(16);
+        let views = self.views(roles)?;
+        Ok(self.has_e4m3 && views.iter().all(|view| has_rows(view) && is_whole(view)))
+    }
+
+    fn views(&self, roles: &[WeightRole]) -> Result<Vec<TensorView>, CudaError> {
+        let find = |role: &WeightRole| {
+            self.plan.tensors.get(role).cloned().ok_or_else(|| {
+                CudaError::Unsupported(format!("the checkpoint has no tensor for {role:?}"))
+            })
+        };
+        roles.iter().map(find).collect()
+    }
+
     fn place<T>(
         &mut self,
         roles: &[WeightRole],
         conversion: Conversion,
     ) -> Result<DeviceSlice<T>, CudaError> {
-        let mut views = Vec::with_capacity(roles.len());
-        for role in roles {
-            let view = self.plan.tensors.get(role).ok_or_else(|| {
-                CudaError::Unsupported(format!("the checkpoint has no tensor for {role:?}"))
-            })?;
-            if view.weight_type == WeightType::F8E4M3 || view.quantise {
-                return Err(CudaError::Unsupported(format!(
-                    "tensor {}: fp8 weights are not supported on cuda yet; device cpu computes them",
-                    view.name
-                )));
-            }
-            views.push(view);
-        }
-        let elements = |view: &TensorView| u64::from(view.rows) * u64::from(view.cols);
-        let total: u64 = views.iter().map(|view| elements(view)).sum();
-        let all = self.layout.take(total);
+        let views = self.views(roles)?;
+        let all = self.layout.take(views.iter().map(elements).sum());
         let mut start = 0;
         for view in views {
-            let destination = all.slice(start, elements(view)).as_bytes();
-            self.jobs.push(CopyJob { view: view.clone(), conversion, destination });
-            start += elements(view);
+            let size = elements(&view);
+            let destination = all.slice(start, size).as_bytes();
+            self.jobs.push(CopyJob {
+                view,
+                conversion,
+                destination,
+                scale: DeviceSlice::default(),
+            });
+            start += size;
         }
         Ok(all)
     }
+}
+
+fn elements(view: &TensorView) -> u64 {
+    u64::from(view.rows) * u64::from(view.cols)
 }
 
 /// Bytes of a bf16 or f16 element.
@@ -236,42 +326,54 @@ mod tests {
     #[test]
     fn every_tensor_of_every_model_has_its_place() {
         let models = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/models");
-        let mut seen = 0;
+        let mut num_e4m3 = 0;
         for entry in std::fs::read_dir(models).unwrap() {
-            let checkpoint = ingle_model::open(&entry.unwrap().path()).unwrap();
-            let (spec, plan) = (&checkpoint.spec, &checkpoint.plan);
-            if plan.tensors.values().any(|view| view.weight_type == WeightType::F8E4M3) {
-                let refused = WeightLayout::new(LayoutBuilder::measuring(), spec, plan);
-                let error = refused.unwrap_err().to_string();
-                assert!(error.contains("fp8 weights are not supported on cuda yet"), "{error}");
-                continue;
+            let mut checkpoint = ingle_model::open(&entry.unwrap().path()).unwrap();
+            let stored_so = checkpoint.plan.tensors.values().any(|view| view.scale.is_some());
+            for (quantised, has_e4m3) in [(false, false), (true, false), (true, true)] {
+                if quantised && !has_e4m3 {
+                    checkpoint.plan.quantise_fp8().unwrap();
+                }
+                let (spec, plan) = (&checkpoint.spec, &checkpoint.plan);
+                let layout =
+                    WeightLayout::new(LayoutBuilder::measuring(), spec, plan, has_e4m3).unwrap();
+                check_places(&layout, spec, plan);
+                assert!(has_e4m3 || !layout.weights.have_e4m3());
+                let (fp8, widened) = layout.fp8_tensors();
+                assert_eq!(fp8 > 0, quantised || stored_so);
+                assert_eq!(fp8 > widened, layout.weights.have_e4m3());
+                num_e4m3 += u32::from(layout.weights.have_e4m3() && !stored_so);
             }
-            let layout = WeightLayout::new(LayoutBuilder::measuring(), spec, plan).unwrap();
-            assert_eq!(layout.jobs.len(), plan.tensors.len(), "{checkpoint:?}");
-            let mut spans: Vec<(u64, u64)> = layout
-                .jobs
-                .iter()
-                .map(|job| {
-                    let elements = u64::from(job.view.rows) * u64::from(job.view.cols);
-                    let bytes = if job.conversion == Conversion::Matrix { 2 } else { 4 };
-                    let start = job.destination.address();
-                    assert_eq!(job.destination.len(), elements * bytes, "{:?}", job.view);
-                    (start, start + elements * bytes)
-                })
-                .collect();
-            spans.sort_unstable();
-            assert!(spans.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{checkpoint:?}");
-            let last = spans.last().unwrap().1;
-            assert!(spans[0].0 >= 256 && last <= layout.bytes);
-            let q_bytes =
-                u64::from(spec.num_attention_heads * spec.head_dim * spec.hidden_size) * 2;
-            let address = |part| {
-                let view = &plan.tensors[&WeightRole::Layer(0, part)];
-                layout.jobs.iter().find(|job| job.view == *view).unwrap().destination.address()
-            };
-            assert_eq!(address(LayerWeight::Key), layout.weights.layers[0].qkv.address() + q_bytes);
-            seen += 1;
         }
-        assert_eq!(seen, 15);
+        assert!(num_e4m3 >= 12, "{num_e4m3} models quantised");
+    }
+
+    fn check_places(layout: &WeightLayout, spec: &ModelSpec, plan: &CopyPlan) {
+        assert_eq!(layout.jobs.len(), plan.tensors.len());
+        let mut spans = Vec::new();
+        for job in &layout.jobs {
+            let bytes = match job.conversion {
+                Conversion::Matrix => 2,
+                Conversion::E4m3 => 1,
+                Conversion::Vector { .. } => 4,
+            };
+            let (start, size) = (job.destination.address(), elements(&job.view) * bytes);
+            assert_eq!(job.destination.len(), size, "{:?}", job.view);
+            spans.push((start, start + size));
+            if job.conversion == Conversion::E4m3 {
+                assert_eq!(job.scale.len(), u64::from(job.view.rows), "{:?}", job.view);
+                let scales = job.scale.as_bytes();
+                spans.push((scales.address(), scales.address() + scales.len()));
+            }
+        }
+        spans.sort_unstable();
+        assert!(spans.windows(2).all(|pair| pair[0].1 <= pair[1].0));
+        assert!(spans[0].0 >= 256 && spans.last().unwrap().1 <= layout.bytes);
+        let qkv = layout.weights.layers[0].qkv;
+        let element = if qkv.is_e4m3() { 1 } else { 2 };
+        let q = u64::from(spec.num_attention_heads * spec.head_dim * spec.hidden_size) * element;
+        let key = &plan.tensors[&WeightRole::Layer(0, LayerWeight::Key)];
+        let job = layout.jobs.iter().find(|job| job.view == *key).unwrap();
+        assert_eq!(job.destination.address(), qkv.address() + q);
     }
 }

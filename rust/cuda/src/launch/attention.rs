@@ -16,6 +16,8 @@ use crate::sys::driver::TensorMap;
 pub(crate) struct RopeKv {
     /// `[rows, (num_heads + 2 * num_kv_heads) * head_dim]`
     pub(crate) qkv: DeviceSlice<Act>,
+    /// Scales of its rows and columns if it is a raw product.
+    pub(crate) scales: Option<(DeviceSlice<f32>, DeviceSlice<f32>)>,
     /// The same width.
     pub(crate) bias: Option<DeviceSlice<f32>>,
     /// `[head_dim]`
@@ -77,6 +79,10 @@ impl Launcher<'_> {
         holds!(a.q, u64::from(rows) * width(num_heads));
         holds!(a.positions, u64::from(rows));
         holds!(a.kv_slot, u64::from(rows));
+        if let Some((row_scale, scale)) = a.scales {
+            holds!(row_scale, u64::from(rows));
+            holds!(scale, width(heads));
+        }
         for (weight, elements) in
             [(a.bias, width(heads)), (a.q_norm, width(1)), (a.k_norm, width(1))]
         {
@@ -95,6 +101,8 @@ impl Launcher<'_> {
                 args![
                     self.dims,
                     a.qkv,
+                    a.scales.map(|(row_scale, _)| row_scale),
+                    a.scales.map(|(_, scale)| scale),
                     a.bias,
                     a.q_norm,
                     a.k_norm,

@@ -24,7 +24,15 @@ impl GemmStream {
     /// Queues the product; `GemmArgs::check` has passed for its shape and rows.
     pub(crate) fn launch(&self, stream: &Stream, a: &GemmArgs) -> Result<(), CudaError> {
         let launch = Launch::linear(self.grid, GEMM_THREADS).shared(self.shared_bytes);
-        let arguments = args![&self.dims, a.x, a.w, a.out.as_bytes(), self.rows, self.gate];
+        let arguments = args![
+            &self.dims,
+            a.x.as_bytes(),
+            a.w.address(),
+            a.w.scale(),
+            a.out.as_bytes(),
+            self.rows,
+            self.gate,
+        ];
         // SAFETY: these are the parameters of gemm_stream in its order; the caller's check holds for the n and k
         // that the kernel was built for, and `OwnProduct::all` takes tiles of at least `rows` rows.
         unsafe { self.kernel.launch(stream, launch, arguments) }

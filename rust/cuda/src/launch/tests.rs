@@ -13,9 +13,10 @@ use crate::contract::{GATE_SILU, QUERY_ROWS, ROPE_HALF_SPLIT};
 use crate::device_slice::{DevicePtr, DeviceSlice};
 use crate::dtypes::{Dtypes, ScaleMode, WeightDtype};
 use crate::fake;
-use crate::gemm::{GemmArgs, GemmResult};
+use crate::gemm::{GemmArgs, GemmInput, GemmResult};
 use crate::kv_pool::KvLayer;
 use crate::limits::DeviceLimits;
+use crate::matrix::Matrix;
 use crate::program::{KernelSettings, Program};
 use crate::prompt_launch::PromptLaunch;
 use crate::registry::{Entry, Source};
@@ -141,6 +142,7 @@ fn launch_step_and_attention(launcher: &Launcher<'_>) -> Result<(), CudaError> {
         HEAD,
         &RopeKv {
             qkv: some(8 * 8 * HEAD),
+            scales: None,
             bias: None,
             q_norm: Some(some(HEAD)),
             k_norm: Some(some(HEAD)),
@@ -174,7 +176,8 @@ fn launch_rows(launcher: &Launcher<'_>) -> Result<(), CudaError> {
     let gate = ActMul { intermediate_size: 16, gate_up, bias, out, kind: GATE_SILU };
     launcher.act_mul_rows(8, &gate)?;
     launcher.softcap_rows(4, some(400), 30.0)?;
-    let args = GemmArgs { x: some(256), w: some(1024), out: GemmResult::Act(some(256)) };
+    let (x, w) = (GemmInput::Act(some(256)), Matrix::Plain(some(1024)));
+    let args = GemmArgs { x, w, out: GemmResult::Act(some(256)) };
     let own = OwnProduct::all(launcher.kernels, DIMS, 132, (8, SHAPE), GATE_SILU);
     own.iter().try_for_each(|own| own.run(launcher.stream, &args))?;
     let places = ExpertPlaces {
@@ -189,6 +192,19 @@ fn launch_rows(launcher: &Launcher<'_>) -> Result<(), CudaError> {
     let into = MoeGemm { n: 32, k: 32, x: some(256), w, out, gather: true };
     launcher.moe_gemm(16, &MOE, &places, &into)?;
     launcher.moe_combine(8, &MOE, out, &places, residual)
+}
+
+fn launch_quantise(launcher: &Launcher<'_>) -> Result<(), CudaError> {
+    let raw = |n: u32| Raw { values: some(8 * n), row_scale: some(8), scale: some(n) };
+    let rows = |width: u32| E4m3Rows { values: some(8 * width), scale: some(8) };
+    launcher.quantise_rows((8, 64), some(512), &rows(64))?;
+    let (residual, weight) = (some(256), some(32));
+    let norm = RmsNormQuantise { residual, raw: Some(raw(32)), weight, out: rows(32), eps: 1e-5 };
+    launcher.rms_norm_quantise((8, 32), &norm)?;
+    launcher.scaled_add_rows((8, 32), residual, &raw(32), true)?;
+    let (gate_up, bias, out) = (raw(32), Some(some(32)), rows(16));
+    let gate = ActMulQuantise { intermediate_size: 16, gate_up, bias, out, kind: GATE_SILU };
+    launcher.act_mul_quantise(8, &gate)
 }
 
 fn launch_sampler(launcher: &Launcher<'_>) -> Result<(), CudaError> {
@@ -214,7 +230,7 @@ fn launch_sampler(launcher: &Launcher<'_>) -> Result<(), CudaError> {
 /// How many parameters each entry of a file declares, by operation.
 fn declared(text: &str) -> BTreeMap<String, usize> {
     let mut found = BTreeMap::new();
-    for head in ["\nENTRY(", "\nENTRY_F32(", "\nENTRY_U32(", "\nPASTE("] {
+    for head in ["\nENTRY(", "\nENTRY_89(", "\nENTRY_F32(", "\nENTRY_U32(", "\nPASTE("] {
         for part in text.split(head).skip(1) {
             let (name, rest) = part.split_once(')').unwrap();
             let operation = name.split(',').next().unwrap().to_owned();
@@ -235,6 +251,7 @@ fn every_launch_has_the_parameters_of_its_kernel() {
     let launcher = Launcher { kernels: &kernels, stream: &stream, dims: &DIMS };
     launch_step_and_attention(&launcher).unwrap();
     launch_rows(&launcher).unwrap();
+    launch_quantise(&launcher).unwrap();
     launch_sampler(&launcher).unwrap();
     let launched: BTreeMap<String, usize> = fake::launches().into_iter().collect();
     let mut want = BTreeMap::new();

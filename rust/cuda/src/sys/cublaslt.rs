@@ -14,6 +14,7 @@ pub(crate) const COMPUTE_32F: c_int = 68;
 pub(crate) const R_32F: c_int = 0;
 pub(crate) const R_16F: c_int = 2;
 pub(crate) const R_16BF: c_int = 14;
+pub(crate) const R_8F_E4M3: c_int = 28;
 pub(crate) const OP_T: c_int = 1;
 pub(crate) const DESC_TRANSA: c_int = 3;
 pub(crate) const ALGO_SPLITK_NUM: c_int = 2;
