@@ -96,6 +96,9 @@ class Engine:
     def detokenize_json(self, ids: bytes) -> bytes:
         """The answer of /detokenize to a JSON list of ids."""
 
+    def seal_device(self) -> None:
+        """Blocks until the device has done what it began at load; then it only runs steps."""
+
     def metrics(self) -> bytes:
         """Prometheus text."""
 

@@ -64,6 +64,8 @@ def serve(settings: Settings, say: Callable[[str], None], *, trace: bool = False
             server = Server(settings, engine, guard)
 
             def on_ready() -> None:
+                if guard.lockdown.is_on:
+                    engine.core.seal_device()
                 guard.lock(engine.info["device"])
                 if hangups:
                     server.read_keys()

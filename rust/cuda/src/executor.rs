@@ -17,7 +17,7 @@ use crate::CudaError;
 use crate::buffers::OUT_BYTES;
 use crate::contract::{StepHeader, StepSample, Words};
 use crate::dims::LIST_ROWS;
-use crate::graphs::{GraphStats, Graphs};
+use crate::graphs::{GraphSeal, GraphStats, Graphs};
 use crate::launches::LaunchCounters;
 use crate::memory::{copy_to_device, copy_to_host, copy_to_offset};
 use crate::metadata::{PackedStep, PlanLimits, SlotRecord, pack, pack_late};
@@ -103,6 +103,12 @@ impl CudaExecutor {
     #[must_use]
     pub fn launch_counters(&self) -> Arc<LaunchCounters> {
         Arc::clone(&self.launches)
+    }
+
+    /// Ends the recording of graphs after the start; `None` where none are recorded.
+    #[must_use]
+    pub fn graph_seal(&self) -> Option<GraphSeal> {
+        self.graphs.as_ref().map(Graphs::seal)
     }
 
     /// Blocks until every graph asked for is recorded. For benchmarks and tests.

@@ -51,6 +51,8 @@ struct State {
     wanted: VecDeque<StepShape>,
     /// Nothing more is recorded.
     stop: bool,
+    /// Nothing but what was asked for before.
+    sealed: bool,
     last_error: Option<String>,
 }
 
@@ -85,10 +87,12 @@ impl Graphs {
 
     /// Blocks until nothing waits to be recorded. For benchmarks and tests.
     pub(crate) fn wait_until_idle(&self) {
-        let mut state = self.shared.lock();
-        while self.shared.counters.read().graphs_waiting > 0 {
-            state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+        drop(self.shared.wait_until_idle());
+    }
+
+    /// Ends recording, from any thread.
+    pub(crate) fn seal(&self) -> GraphSeal {
+        GraphSeal(Arc::clone(&self.shared))
     }
 
     /// Nodes of the largest graph, and why the last failed one failed.
@@ -99,6 +103,18 @@ impl Graphs {
             Entry::Requested | Entry::Failed => 0,
         });
         (nodes.max().unwrap_or(0), state.last_error.clone())
+    }
+}
+
+/// Ends the recording of graphs, for a process that keeps no system call for it.
+#[derive(Debug)]
+pub struct GraphSeal(Arc<Shared>);
+
+impl GraphSeal {
+    /// Blocks until the graphs asked for until now are recorded. Steps of other shapes are launched kernel by kernel
+    /// from then on.
+    pub fn close(&self) {
+        self.0.wait_until_idle().sealed = true;
     }
 }
 
@@ -159,11 +175,20 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn wait_until_idle(&self) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        while self.counters.read().graphs_waiting > 0 {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state
+    }
+
     fn ready(&self, shape: StepShape) -> Option<Arc<GraphExec>> {
         let mut state = self.lock();
         match state.graphs.get(&shape) {
             Some(Entry::Ready(graph)) => return Some(Arc::clone(graph)),
             Some(Entry::Requested | Entry::Failed) => return None,
+            None if state.sealed => return None,
             None => self.counters.ask(),
         }
         if state.stop {
@@ -322,6 +347,27 @@ mod tests {
             *warnings,
             ["no CUDA graphs: no stream; all steps are launched kernel by kernel, which is slower"]
         );
+    }
+
+    /// What is asked for after the seal is launched kernel by kernel, without a word and without a failure.
+    #[test]
+    fn nothing_is_recorded_after_the_seal() {
+        let context = fake::context();
+        let stream = Stream::new(&context).unwrap();
+        let (shared, warnings) = waiting();
+        let shared = Arc::new(shared);
+        let mut left = SHAPES.len();
+        shared.record_wanted(|_| {
+            left -= 1;
+            shared.lock().stop = left == 0;
+            GraphExec::capture(&stream, Arc::new(()), || Ok(()))
+        });
+        shared.lock().stop = false;
+        GraphSeal(Arc::clone(&shared)).close();
+        assert!(shared.ready(SHAPES[2]).is_some());
+        assert!(shared.ready(StepShape { tokens: 8, samples: 8, has_prompts: false }).is_none());
+        assert_eq!(numbers(&shared), [3, 0, 0]);
+        assert!(warnings.lock().unwrap().is_empty());
     }
 
     /// What a step needs now is recorded before what was asked for in advance.

@@ -71,7 +71,7 @@ pub use config::{CudaConfig, DeviceType};
 pub use contract::contract_header;
 pub use error::CudaError;
 pub use executor::CudaExecutor;
-pub use graphs::{GraphStats, WarningSink};
+pub use graphs::{GraphSeal, GraphStats, WarningSink};
 pub use launches::{LaunchCounters, LaunchStats};
 pub use prebuilt::write_prebuilt_kernels;
 pub use probe::{DeviceProbe, probe};

@@ -183,6 +183,12 @@ impl Engine {
         Ok(ids.iter().map(text).collect())
     }
 
+    /// Blocks until the device has done what it began at load, so that it makes no system call from now on but to run
+    /// steps. For a process that gives such calls up.
+    pub fn seal_device(&self) {
+        self.shared.metrics.seal_device();
+    }
+
     /// Prometheus text.
     #[must_use]
     pub fn metrics(&self) -> String {

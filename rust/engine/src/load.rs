@@ -98,7 +98,7 @@ pub(crate) fn load_with(
         total_s: started.elapsed().as_secs_f64(),
     };
     let info = info(&served, &checkpoint, &built.sizes, shape, &start_up);
-    let shared = Shared::new(served, Clock::start(), built.metrics)
+    let shared = Shared::new(served, Clock::start(), built.own)
         .map_err(|error| EngineError::Model(format!("cannot make an eventfd: {error}")))?;
     let shared = Arc::new(shared);
     inbox.connect(&shared);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ingle_core::SchedulerStats;
 
-use crate::device::DeviceMetrics;
+use crate::device::DeviceOwn;
 use crate::histogram::Histogram;
 
 /// Declares `Metrics`. Each counter and each histogram is declared once, in the list below: its field,
@@ -27,12 +27,12 @@ macro_rules! metrics {
             pub(crate) finished_abort: AtomicU64,
             pub(crate) finished_error: AtomicU64,
             pub(crate) gauges: Gauges,
-            device: Option<Arc<dyn DeviceMetrics>>,
+            device: Option<Arc<dyn DeviceOwn>>,
         }
 
         impl Metrics {
             /// `device`: what the device counts, if it does.
-            pub(crate) fn new(device: Option<Arc<dyn DeviceMetrics>>) -> Self {
+            pub(crate) fn new(device: Option<Arc<dyn DeviceOwn>>) -> Self {
                 Self {
                     $($counter: AtomicU64::new(0),)*
                     $($histogram: $buckets,)*
@@ -42,6 +42,13 @@ macro_rules! metrics {
                     finished_error: AtomicU64::new(0),
                     gauges: Gauges::default(),
                     device,
+                }
+            }
+
+            /// See `DeviceOwn::seal`.
+            pub(crate) fn seal_device(&self) {
+                if let Some(device) = &self.device {
+                    device.seal();
                 }
             }
 
@@ -266,10 +273,12 @@ mod tests {
     #[derive(Debug)]
     struct Counting;
 
-    impl DeviceMetrics for Counting {
+    impl DeviceOwn for Counting {
         fn render(&self, labels: &str, out: &mut String) {
             let _ = writeln!(out, "own{{{labels}}} 7");
         }
+
+        fn seal(&self) {}
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use ingle_core::Micros;
 
 use crate::clock::Clock;
-use crate::device::DeviceMetrics;
+use crate::device::DeviceOwn;
 use crate::inbox::Inbox;
 use crate::metrics::Metrics;
 use crate::outbox::Outbox;
@@ -50,7 +50,7 @@ impl Shared {
     pub(crate) fn new(
         served: Served,
         clock: Clock,
-        device: Option<Arc<dyn DeviceMetrics>>,
+        device: Option<Arc<dyn DeviceOwn>>,
     ) -> std::io::Result<Self> {
         Ok(Self {
             served,

@@ -98,6 +98,10 @@ impl Engine {
         Ok(PyBytes::new(py, &body.map_err(|error| to_py(py, error))?))
     }
 
+    fn seal_device(&self, py: Python<'_>) {
+        py.detach(|| self.inner.seal_device());
+    }
+
     fn metrics<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         let text = py.detach(|| self.inner.metrics());
         PyBytes::new(py, text.as_bytes())

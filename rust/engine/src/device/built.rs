@@ -15,12 +15,16 @@ pub(crate) struct Built {
     pub(crate) name: String,
     /// Name in the style `weights_bytes`, and bytes; for the memory table.
     pub(crate) memory: Vec<(String, u64)>,
-    /// Of a device that counts something of its own.
-    pub(crate) metrics: Option<Arc<dyn DeviceMetrics>>,
+    /// Of a device that counts something of its own, or works on after its load.
+    pub(crate) own: Option<Arc<dyn DeviceOwn>>,
 }
 
-/// What a device counts beside what all have. Its own threads write, a scrape reads; no lock is taken.
-pub(crate) trait DeviceMetrics: Debug + Send + Sync {
-    /// Appends Prometheus text; every sample carries `labels`.
+/// What one device has and the others have not.
+pub(crate) trait DeviceOwn: Debug + Send + Sync {
+    /// Appends Prometheus text; every sample carries `labels`. The device's threads write what a scrape reads; no lock
+    /// is taken.
     fn render(&self, labels: &str, out: &mut String);
+
+    /// Blocks until what the device began at load is done. From then on it makes no system call but to run steps.
+    fn seal(&self);
 }

@@ -62,7 +62,7 @@ pub(super) fn build(
         ("weights_bytes".to_owned(), weight_bytes),
         ("kv_cache_bytes".to_owned(), sizes.kv_cache_bytes),
     ];
-    Ok(Built { executor: Box::new(executor), sizes, name, memory, metrics: None })
+    Ok(Built { executor: Box::new(executor), sizes, name, memory, own: None })
 }
 
 /// The fastest for the cpu executor's attention; any size gives the same bits.

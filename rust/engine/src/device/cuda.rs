@@ -8,8 +8,8 @@ use ingle_cuda::{
 };
 use ingle_model::{Checkpoint, ModelSpec};
 
-use crate::device::built::{Built, DeviceMetrics};
-use crate::device::cuda_metrics::CudaMetrics;
+use crate::device::built::{Built, DeviceOwn};
+use crate::device::cuda_own::CudaOwn;
 use crate::device::libraries::library_paths;
 use crate::error::EngineError;
 use crate::options::EngineOptions;
@@ -63,9 +63,9 @@ pub(super) fn build_cuda(
     let name = name(ordinal, &report);
     let part = |(name, bytes): &(&str, u64)| (format!("{}_bytes", name.replace(' ', "_")), *bytes);
     let memory = report.memory.parts.iter().map(part).collect();
-    let metrics = CudaMetrics(executor.launch_counters());
-    let metrics: Option<Arc<dyn DeviceMetrics>> = Some(Arc::new(metrics));
-    Ok(Built { executor: Box::new(executor), sizes, name, memory, metrics })
+    let own = CudaOwn { launches: executor.launch_counters(), graphs: executor.graph_seal() };
+    let own: Option<Arc<dyn DeviceOwn>> = Some(Arc::new(own));
+    Ok(Built { executor: Box::new(executor), sizes, name, memory, own })
 }
 
 /// The executor's settings: those of `options`, checked, else the defaults; and what the operator should

@@ -4,7 +4,7 @@
 mod built;
 mod cpu;
 mod cuda;
-mod cuda_metrics;
+mod cuda_own;
 mod cuda_report;
 mod finding;
 mod foreign;
@@ -16,7 +16,7 @@ mod sim;
 use ingle_core::CompletionSink;
 use ingle_model::Checkpoint;
 
-pub(crate) use built::{Built, DeviceMetrics};
+pub(crate) use built::{Built, DeviceOwn};
 pub(crate) use named::Device;
 pub(crate) use report::{Places, devices};
 

@@ -168,7 +168,7 @@ pub(super) fn loaded(
         state.auto = auto;
         let executor = Box::new(ScriptExecutor { driver: driver.clone(), max_steps_in_flight });
         let (name, memory) = ("script".to_owned(), Vec::new());
-        Ok(Built { executor, sizes: sizes(), name, memory, metrics: None })
+        Ok(Built { executor, sizes: sizes(), name, memory, own: None })
     };
     let loaded = load_with(&options, build).unwrap();
     (options, loaded, driver)

@@ -1,19 +1,29 @@
-//! The GPU's own metrics: graphs of whole steps, and how steps were launched.
+//! What only a GPU has: graphs of whole steps, recorded beside the first ones, and counts of how steps were launched.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use ingle_cuda::{LaunchCounters, LaunchStats};
+use ingle_cuda::{GraphSeal, LaunchCounters, LaunchStats};
 
-use crate::device::built::DeviceMetrics;
+use crate::device::built::DeviceOwn;
 
-/// The counters of one executor.
-#[derive(Debug)]
-pub(super) struct CudaMetrics(pub(super) Arc<LaunchCounters>);
+/// Of one executor.
+#[derive(Debug, Default)]
+pub(super) struct CudaOwn {
+    pub(super) launches: Arc<LaunchCounters>,
+    /// `None` where no graphs are recorded.
+    pub(super) graphs: Option<GraphSeal>,
+}
 
-impl DeviceMetrics for CudaMetrics {
+impl DeviceOwn for CudaOwn {
     fn render(&self, labels: &str, out: &mut String) {
-        render(&self.0.read(), labels, out);
+        render(&self.launches.read(), labels, out);
+    }
+
+    fn seal(&self) {
+        if let Some(graphs) = &self.graphs {
+            graphs.close();
+        }
     }
 }
 
@@ -42,7 +52,7 @@ mod tests {
     #[test]
     fn test_graphs_and_launches_are_shown() {
         let mut text = String::new();
-        CudaMetrics(Arc::default()).render("engine=\"0\"", &mut text);
+        CudaOwn::default().render("engine=\"0\"", &mut text);
         assert!(text.contains("ingle:device_steps_total{engine=\"0\""));
         let stats = LaunchStats {
             graphs_ready: 1,
