@@ -41,6 +41,7 @@ mod matrix;
 mod memory;
 mod metadata;
 mod model;
+mod model_shapes;
 mod module;
 mod operands;
 mod parts;

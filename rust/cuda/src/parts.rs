@@ -14,6 +14,7 @@ use crate::gemm::Blas;
 use crate::kernels::Kernels;
 use crate::loader::load_weights;
 use crate::memory::fill;
+use crate::model_shapes::gemm_shapes;
 use crate::picking::Picking;
 use crate::prebuilt::read_prebuilt;
 use crate::product::Products;
@@ -21,7 +22,6 @@ use crate::program::{KernelSettings, Program};
 use crate::registry::HEADERS;
 use crate::row_costs::RowCosts;
 use crate::setup::{Memory, Setup};
-use crate::shapes::gemm_shapes;
 use crate::stream::Stream;
 use crate::weights::Weights;
 

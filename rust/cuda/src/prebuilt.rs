@@ -164,8 +164,8 @@ mod tests {
     use crate::attention_launch::stages;
     use crate::builds::{HEAD_DIMS, Variant, Wanted};
     use crate::dtypes::has_e4m3;
+    use crate::model_shapes::gemm_shapes;
     use crate::registry::Source;
-    use crate::shapes::gemm_shapes;
     use crate::weights::WeightLayout;
 
     const POOL: Program = Program { source: Source::Pool, variant: Variant::Plain };

@@ -4,8 +4,6 @@ use ingle_model::{Activation, ModelSpec};
 
 use crate::contract::{GATE_GELU_TANH, GATE_SILU};
 use crate::dtypes::{ScaleMode, WeightDtype};
-use crate::matrix::Matrix;
-use crate::weights::{FeedForwardWeights, Weights};
 
 /// A product apart from its row count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -40,42 +38,6 @@ pub(crate) enum GemmOut {
     /// The weight holds gate rows, then up rows: `act(gate) * up` is stored as the device type,
     /// `[m, n / 2]`. Own kernel only.
     Gated,
-}
-
-/// The products of the layers with the row counts of tokens, and the head's with those of samples. Of an e4m3 matrix
-/// both: that for few rows and the raw one.
-pub(crate) fn gemm_shapes(
-    spec: &ModelSpec,
-    weight: WeightDtype,
-    weights: &Weights,
-) -> (Vec<GemmShape>, GemmShape) {
-    let shapes = Shapes::of(spec, weight);
-    let mut layers = Vec::new();
-    let mut add = |matrix: &Matrix, plain: GemmShape| {
-        layers.push(matrix.shape(plain));
-        layers.extend(matrix.raw_shape(plain));
-    };
-    for layer in &weights.layers {
-        add(&layer.qkv, shapes.qkv);
-        add(&layer.output, shapes.output);
-        match &layer.feed_forward {
-            FeedForwardWeights::Dense {
-                gate_up, gate_up_bias, down, intermediate_size, ..
-            } => {
-                add(gate_up, shapes.gate_up(*intermediate_size));
-                add(down, shapes.down(*intermediate_size));
-                if gate_up_bias.is_none() {
-                    add(gate_up, shapes.gated(*intermediate_size));
-                }
-            }
-            FeedForwardWeights::Moe { router, spec, .. } => {
-                add(&Matrix::Plain(*router), shapes.router(spec.num_experts));
-            }
-        }
-    }
-    layers.sort_unstable();
-    layers.dedup();
-    (layers, shapes.head)
 }
 
 /// The gate as kernels name it.

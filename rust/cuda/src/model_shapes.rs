@@ -1,0 +1,44 @@
+//! Which products a model has, as its weights are stored. Plain data.
+
+use ingle_model::ModelSpec;
+
+use crate::dtypes::WeightDtype;
+use crate::matrix::Matrix;
+use crate::shapes::{GemmShape, Shapes};
+use crate::weights::{FeedForwardWeights, Weights};
+
+/// The products of the layers with the row counts of tokens, and the head's with those of samples. Of an e4m3 matrix
+/// both: that for few rows and the raw one.
+pub(crate) fn gemm_shapes(
+    spec: &ModelSpec,
+    weight: WeightDtype,
+    weights: &Weights,
+) -> (Vec<GemmShape>, GemmShape) {
+    let shapes = Shapes::of(spec, weight);
+    let mut layers = Vec::new();
+    let mut add = |matrix: &Matrix, plain: GemmShape| {
+        layers.push(matrix.shape(plain));
+        layers.extend(matrix.raw_shape(plain));
+    };
+    for layer in &weights.layers {
+        add(&layer.qkv, shapes.qkv);
+        add(&layer.output, shapes.output);
+        match &layer.feed_forward {
+            FeedForwardWeights::Dense {
+                gate_up, gate_up_bias, down, intermediate_size, ..
+            } => {
+                add(gate_up, shapes.gate_up(*intermediate_size));
+                add(down, shapes.down(*intermediate_size));
+                if gate_up_bias.is_none() {
+                    add(gate_up, shapes.gated(*intermediate_size));
+                }
+            }
+            FeedForwardWeights::Moe { router, spec, .. } => {
+                add(&Matrix::Plain(*router), shapes.router(spec.num_experts));
+            }
+        }
+    }
+    layers.sort_unstable();
+    layers.dedup();
+    (layers, shapes.head)
+}
