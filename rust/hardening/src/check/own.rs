@@ -201,11 +201,14 @@ fn from_thread(name: &str, is_late: bool, place: &Place<'_>) -> Result<Probed, H
             return NO_LOCK;
         }
         let (sender, receiver) = mpsc::channel::<()>();
+        let (is_up, wait) = mpsc::channel::<()>();
         let path = if is_late { secret.clone() } else { "/usr".into() };
         let sibling = std::thread::spawn(move || {
+            let _ = is_up.send(());
             let _ = receiver.recv();
             rustix::fs::open(&path, OFlags::RDONLY, Mode::empty()).map(drop)
         });
+        let _ = wait.recv();
         if !is_late {
             let Ok(program) = SERVE.policy().and_then(|policy| compile(&policy, 1)) else {
                 return NO_LOCK;
