@@ -188,7 +188,7 @@ def model_places(path: Path) -> list[Path]:
 
 
 def driver_version() -> int:
-    """The major version of NVIDIA's driver; 0 if it cannot be told."""
+    """The major version of NVIDIA's driver; 0 if it is unknown."""
     try:
         return int(Path("/sys/module/nvidia/version").read_text().split(".")[0])
     except (OSError, ValueError):

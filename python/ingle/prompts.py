@@ -116,13 +116,13 @@ def message(given: Any, place: str) -> dict[str, Any]:
     if not isinstance(role, str):
         raise not_allowed(f"{place}.role", "a string", role)
     if isinstance(content, str) or (content is None and role == "assistant"):
-        told = dict(given)
+        complete = dict(given)
     elif isinstance(content, list):
-        told = {**given, "content": joined_text(content, f"{place}.content")}
+        complete = {**given, "content": joined_text(content, f"{place}.content")}
     else:
         raise not_allowed(f"{place}.content", "a string or a list of text parts", content)
-    check_json(told, place)
-    return told
+    check_json(complete, place)
+    return complete
 
 
 BYTES = bytes | bytearray | memoryview

@@ -241,7 +241,7 @@ LOAD = record(
         ),
     }
 )
-# Where there are keys, a request without one is not told of the load.
+# If the server has keys, a request without one does not see the load.
 HEALTH: Final[Schema] = {"anyOf": [LOAD, record({"status": STATUS})]}
 ERROR = record(
     {"error": record({"message": TEXT, "type": TEXT, "param": TEXT_OR_NULL, "code": TEXT_OR_NULL})}

@@ -160,7 +160,7 @@ class ToolChoice(Struct, kw_only=True, tag_field="type", tag="tool", forbid_unkn
 
 
 class NoChoice(Struct, tag_field="type", tag="none", forbid_unknown_fields=True):
-    """The model is not told of the tools."""
+    """The prompt does not mention the tools."""
 
 
 class ThinkingEnabled(

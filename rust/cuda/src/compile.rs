@@ -177,7 +177,7 @@ impl Compiler {
         as_ptx: bool,
     ) -> Result<Vec<u8>, CudaError> {
         let api = &self.api;
-        // SAFETY: the caller's promises; each buffer has the size that NVRTC just told.
+        // SAFETY: the caller's promises; each buffer has the size that NVRTC just returned.
         unsafe {
             let code = api.nvrtcCompileProgram(program, options.len() as i32, options.as_ptr())?;
             if code != 0 {

@@ -74,7 +74,7 @@ impl Driver {
         let mut device = 0;
         let mut name = [0 as c_char; 128];
         let mut total = 0usize;
-        // SAFETY: each call writes within the local it is given; the name buffer is 128 bytes as told.
+        // SAFETY: each call writes within the local it is given; the name buffer has the 128 bytes that are passed.
         unsafe {
             let code = self.api.cuDeviceGet(&raw mut device, ordinal.cast_signed())?;
             self.check("cuDeviceGet", code)?;

@@ -283,9 +283,9 @@ mod tests {
     /// Shapes that wait, and where the warnings go.
     fn waiting() -> (Shared, Arc<Mutex<Vec<String>>>) {
         let warnings = Arc::new(Mutex::new(Vec::new()));
-        let told = Arc::clone(&warnings);
+        let written = Arc::clone(&warnings);
         let warn: WarningSink =
-            Arc::new(move |text: &str| told.lock().unwrap().push(text.to_owned()));
+            Arc::new(move |text: &str| written.lock().unwrap().push(text.to_owned()));
         (Shared::new(&SHAPES, &Arc::default(), &warn), warnings)
     }
 

@@ -85,7 +85,7 @@ pub(crate) fn fault_point(place: &'static str) {
 #[cfg(not(test))]
 pub(crate) fn fault_point(_place: &'static str) {}
 
-/// What clients are told.
+/// The message for clients.
 pub(crate) const INTERNAL: &str = "internal error";
 
 #[cfg(test)]

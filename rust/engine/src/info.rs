@@ -110,10 +110,10 @@ fn shortest(value: f32) -> f64 {
 mod tests {
     #[test]
     fn numbers_are_told_as_they_were_written() {
-        for (value, told) in
+        for (value, expected) in
             [(0.6, "0.6"), (1.05, "1.05"), (1.0, "1.0"), (0.0, "0.0"), (1e-7, "1e-7")]
         {
-            assert_eq!(serde_json::json!(super::shortest(value)).to_string(), told);
+            assert_eq!(serde_json::json!(super::shortest(value)).to_string(), expected);
         }
     }
 }

@@ -15,7 +15,7 @@ const NUM_BLOCKS: u32 = 12;
 enum Operation {
     /// A request with this salt and these blocks of tokens, each of one of three kinds.
     Open(u64, Vec<u32>),
-    /// The owner of this number (modulo) ends; if told so, a step still names it for a while.
+    /// The owner of this number (modulo) ends; if set, a step still names it for a while.
     End(usize, bool),
     /// The leaving owner of this number (modulo) is named no more.
     Complete(usize),

@@ -88,9 +88,9 @@ fn test_the_answers_of_the_numpy_copy() {
             let name = &case["name"];
             assert_eq!(token.map(|id| u64::from(id.0)), case["token"].as_u64(), "{name}");
             if let Some(token) = token {
-                let told = log_probs(path, &logits, row.num_valid, token, 0);
-                assert_eq!(u64::from(told.rank), case["rank"].as_u64().unwrap(), "{name}");
-                let off = f64::from(told.log_prob) - case["log_prob"].as_f64().unwrap();
+                let given = log_probs(path, &logits, row.num_valid, token, 0);
+                assert_eq!(u64::from(given.rank), case["rank"].as_u64().unwrap(), "{name}");
+                let off = f64::from(given.log_prob) - case["log_prob"].as_f64().unwrap();
                 assert!(off.abs() < 1e-4, "{name}: log-prob off by {off}");
             }
         }
