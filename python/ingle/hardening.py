@@ -9,6 +9,7 @@ policies are files of security/policy; docs/OPERATIONS.md says what each layer i
     lockdown.confine(read=["/srv/models/llama"])
     engine = ingle.Engine("/srv/models/llama", device="cpu")
     ...  # Start the front end's own threads and import what it imports late.
+    engine.core.seal_device()  # A locked process records no CUDA graphs.
     lockdown.finish()
 """
 
