@@ -11,7 +11,7 @@ import pytest
 SECURITY = Path(__file__).parents[2] / "security"
 MOST_EXPOSURE = 1.5
 LOCK_DOWN = """
-    capget close_range fork landlock_add_rule landlock_create_ruleset landlock_restrict_self
+    capget fork landlock_add_rule landlock_create_ruleset landlock_restrict_self
     prctl prlimit64 seccomp umask socketpair clone
 """
 START = (

@@ -17,6 +17,7 @@ from ingle.errors import ConfigError, IngleError
 from ingle.hardening import confine_keeper
 from ingle.server.auth import ApiKeys, parse_keys, read_secret
 from ingle.server.unix_socket import UnixListener
+from ingle.threads import name_thread
 
 
 class Keeper:
@@ -81,6 +82,7 @@ def _run(pipe: socket.socket, key_file: Path | None, listener: socket.socket) ->
     """The keeper itself, until the worker has gone. Never returns into the worker's code."""
     code = 1
     try:
+        name_thread("ingle-keeper")
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         # Only the worker may accept connections. A Unix socket's lock stays held.

@@ -206,16 +206,17 @@ pub(crate) fn expect_one_thread() -> Result<(), HardeningError> {
 }
 
 fn close_all_but(keep: &[u32]) -> Result<(), HardeningError> {
-    let mut keep: Vec<u32> = keep.iter().copied().filter(|fd| *fd > 2).collect();
-    keep.sort_unstable();
-    let mut first = 3;
-    for last_kept in keep {
-        if last_kept > first {
-            sys::close_range(first, last_kept - 1).map_err(HardeningError::at("close_range"))?;
-        }
-        first = last_kept + 1;
+    let at = || HardeningError::at("/proc/self/fd");
+    let mut open = Vec::new();
+    for entry in fs::read_dir("/proc/self/fd").map_err(at())? {
+        let name = entry.map_err(at())?.file_name();
+        open.extend(name.to_str().and_then(|name| name.parse::<u32>().ok()));
     }
-    sys::close_range(first, u32::MAX).map_err(HardeningError::at("close_range"))
+    // The listing's own descriptor is among them, and closed by now.
+    for fd in open.into_iter().filter(|fd| *fd > 2 && !keep.contains(fd)) {
+        sys::close(fd);
+    }
+    Ok(())
 }
 
 fn set_limits() -> Result<(), HardeningError> {

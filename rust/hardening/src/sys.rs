@@ -30,12 +30,10 @@ struct PathBeneath {
 /// # Errors
 /// The kernel's; `EBUSY` if some thread has other filters than the caller.
 pub(crate) fn filter_all_threads(program: &[sock_filter]) -> io::Result<()> {
-    let flags = libc::SECCOMP_FILTER_FLAG_TSYNC | libc::SECCOMP_FILTER_FLAG_TSYNC_ESRCH;
-    match set_filter(program, flags) {
-        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
-            Err(io::Error::from_raw_os_error(libc::EBUSY))
-        }
-        other => other.map(|_| ()),
+    match set_filter(program, libc::SECCOMP_FILTER_FLAG_TSYNC)? {
+        0 => Ok(()),
+        // The number of a thread that could not follow; the filter is then on none.
+        _ => Err(io::Error::from_raw_os_error(libc::EBUSY)),
     }
 }
 
@@ -264,17 +262,15 @@ pub(crate) fn mount_read_only(place: BorrowedFd<'_>) -> io::Result<()> {
     .map(|_| ())
 }
 
-/// Closes every descriptor from `first` to `last`, both included.
+/// Closes a descriptor, open or not.
 ///
-/// The process must be at its start: whoever owns one of these descriptors would use it, closed or
-/// reused. That is why this is for the lock-down alone, which names what to keep.
-///
-/// # Errors
-/// `ENOSYS` before Linux 5.9.
-pub(crate) fn close_range(first: u32, last: u32) -> io::Result<()> {
-    // SAFETY: close_range(2) takes numbers. No Rust value of this crate owns a descriptor while `begin`
-    // calls it, and the caller of `begin` lists what Python owns, which is left out of the range.
-    result(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0 as c_uint) }).map(|_| ())
+/// The process must be at its start: whoever owned the descriptor would go on using it, closed or reused.
+/// That is why this is for the lock-down alone, which names what to keep.
+pub(crate) fn close(fd: u32) {
+    // SAFETY: close(2) takes a number. No Rust value of this crate owns a descriptor while `begin` calls
+    // this, and the caller of `begin` lists what Python owns, which is left open. An error means that
+    // nothing was open.
+    let _ = unsafe { libc::close(fd as c_int) };
 }
 
 /// Gives this process user and mount namespaces of its own. It must have one thread.
