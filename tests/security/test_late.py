@@ -1,13 +1,16 @@
 """What goes on while the process is locked: keys, sockets, the service manager; no late import."""
 
 import os
+import platform
+import shutil
 import signal
 import socket
 import sys
 
 import pytest
 
-from server.worker import Worker, wait_for
+from security.test_lesser_kernels import Lesser
+from server.worker import TINY, Worker, wait_for
 
 SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}
 
@@ -59,6 +62,27 @@ def test_no_request_needs_a_system_call_beyond_the_list():
         ask_everything(worker)
         assert worker.stop() == 0
         assert [line for line in worker.errors().splitlines() if "trace: " in line] == []
+
+
+@pytest.mark.parametrize("kernel", ["this", "without landlock"])
+def test_a_model_of_links_is_served(tmp_path, kernel):
+    """As in a Hugging Face cache; one link leads nowhere and one to itself."""
+    blobs, model = tmp_path / "blobs", tmp_path / "models--a--b/snapshots/1"
+    shutil.copytree(TINY, blobs)
+    model.mkdir(parents=True)
+    for file in blobs.iterdir():
+        (model / file.name).symlink_to(file)
+    (model / "nowhere").symlink_to(tmp_path / "nothing")
+    (model / "loop").symlink_to(model / "loop")
+    if kernel == "this":
+        server = Worker("--device", "cpu", model=model)
+    elif platform.machine() == "x86_64":
+        server = Lesser("landlock", "--device", "cpu", model=model)
+    else:
+        pytest.skip("numbers of x86-64")
+    with server as worker:
+        assert worker.complete()["choices"][0]["finish_reason"] == "length"
+        assert worker.stop() == 0, worker.errors()
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ LESSER = Path(__file__).with_name("lesser_kernel.py")
 class Lesser(Worker):
     """A server on a lesser kernel."""
 
-    def __init__(self, without, *arguments):
+    def __init__(self, without, *arguments, **options):
         self.without = without
-        super().__init__(*arguments)
+        super().__init__(*arguments, **options)
 
     def command(self, model):
         return [sys.executable, str(LESSER), self.without, *super().command(model)]

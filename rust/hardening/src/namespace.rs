@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fstat, open, openat};
+use rustix::io::Errno;
 use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
 };
@@ -65,9 +66,7 @@ fn copy_of(path: &Path, is_read_only: bool) -> Result<Option<OwnedFd>, Hardening
     let at = || format!("namespace: {}", path.display());
     let mount = match rustix::mount::open_tree(CWD, path, flags) {
         Ok(mount) => mount,
-        Err(rustix::io::Errno::NOENT | rustix::io::Errno::ACCESS | rustix::io::Errno::NOTDIR) => {
-            return Ok(None);
-        }
+        Err(Errno::NOENT | Errno::ACCESS | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
         Err(error) => return Err(HardeningError::at(at())(error)),
     };
     if is_read_only {
