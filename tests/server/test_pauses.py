@@ -181,7 +181,8 @@ def test_no_body_holds_the_loop_up(sim, yardstick, name):
     body = make()
     assert len(body) <= MOST_BYTES
     pauses = []
-    for _ in range(3):
+    # A machine with other work makes pauses of its own; the worker's are there each time.
+    for _ in range(6):
         pauses.append(longest_pause(sim, path, body))
         if pauses[-1] < yardstick / 8:
             break
@@ -197,7 +198,8 @@ def test_chunks_of_few_bytes_do_not_either(sim, yardstick, size):
         "POST", "/tokenize", Transfer_Encoding="chunked", Content_Type="application/json"
     )
     pauses = []
-    for _ in range(3):
+    # A machine with other work makes pauses of its own; the worker's are there each time.
+    for _ in range(6):
         with Probe(sim) as probe, sim.connect() as connection:
             connection.sendall(head + data + b"0\r\n\r\n")
             assert connection.recv(1 << 16).startswith(b"HTTP/1.1 400"), (

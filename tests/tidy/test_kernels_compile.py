@@ -5,11 +5,15 @@ Needs the package nvidia-cuda-nvrtc 13.0, no GPU.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import platform
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -17,6 +21,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "gpu"))
 
+import nvrtc  # noqa: E402
 from builds import (  # noqa: E402
     EPILOGUES,
     HEAD_DIMS,
@@ -25,8 +30,16 @@ from builds import (  # noqa: E402
     attention_stages,
 )
 from contract import DIM_FIELDS  # noqa: E402
-from nvrtc import KERNELS, CompileError, compile_kernel, library_folder  # noqa: E402
+from nvrtc import (  # noqa: E402
+    KERNELS,
+    CompileError,
+    Resources,
+    compile_kernel,
+    library_folder,
+)
 
+# Compiling all takes minutes on two cores.
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "ingle/test-kernels"
 ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90a")
 # The others of sm_80's generation differ from it in the order of instructions alone: f16 there too
 # would double the time.
@@ -77,13 +90,36 @@ def builds(name: str, arch: str) -> Iterator[Build]:
             yield name, arch, {**EXACT, **variant}
 
 
+def entries_of(name: str, arch: str, defines: dict[str, object]) -> dict[str, Resources]:
+    """What ptxas says of a build's entries; kept on disk by everything that the build is made of.
+
+    Raises CompileError.
+    """
+    folder = library_folder()
+    assert folder is not None
+    parts = [path.read_bytes() for path in (KERNELS / f"{name}.cu", *sorted(KERNELS.glob("*.cuh")))]
+    compilers = sorted((p.name, p.stat().st_size) for p in folder.glob("libnvrtc*"))
+    parts += [repr((name, arch, sorted(defines.items()), compilers)).encode()]
+    parts += [Path(nvrtc.__file__).read_bytes()]
+    kept = CACHE / hashlib.sha256(b"\0".join(parts)).hexdigest()
+    if kept.exists():
+        found = json.loads(kept.read_text())
+        return {entry: Resources(**used) for entry, used in found.items()}
+    entries = compile_kernel(name, arch, defines).entries
+    CACHE.mkdir(parents=True, exist_ok=True)
+    half_written = kept.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
+    half_written.write_text(json.dumps({entry: asdict(used) for entry, used in entries.items()}))
+    half_written.replace(kept)
+    return entries
+
+
 def faults(build: Build) -> list[str]:
     """What is wrong with one build, a line each."""
     name, arch, defines = build
     macros = {key: value for key, value in defines.items() if not key.startswith("D_")}
     shown = f"{name}.cu for {arch} with {macros}"
     try:
-        entries = compile_kernel(name, arch, defines).entries
+        entries = entries_of(name, arch, defines)
     except CompileError as error:
         return [str(error)]
     if not entries:
