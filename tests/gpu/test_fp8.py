@@ -6,19 +6,25 @@ import pytest
 import torch
 from builds import EPILOGUES, STREAM_TILES
 from device import Kernels, poison, relative_error, shared_bytes_limit
-from engines import DEVICE, cases
+from engines import CASES, DEVICE, SMALL, cases
 from forced import follow, score, summary
 from test_gemm import gated, launch_gemm
 
 import ingle
 
 E4M3 = torch.float8_e4m3fn
+GOLDEN = CASES.parent
 # Heads of 128, GQA; biases; norms behind a layer and softcaps; fused matrices; a window; experts,
 # which are widened.
 MODELS = ["llama-headdim128", "qwen2", "gemma2", "phi3", "mistral-window16", "qwen3-moe"]
 # As bf16 activations allow it (test_models.py), and with activations rounded to 8 bits.
 # (tests/golden: rounding them moves these models' logits by 0.2 in the mean.)
 FEW_ROWS_P99, MANY_ROWS_MEAN, EXPERTS_MEAN = 0.15, 0.25, 0.25
+
+# As published: a scale per channel, per tensor (a static one for activations has no effect); and
+# blocks of scales, fused ones and experts' among them, which run as bf16.
+STORED = ["llama-fp8-channel", "mistral-fp8-static", "qwen3-fp8-modelopt"]
+WIDENED = ["llama-fp8-block-tied", "phi3-fp8-block", "qwen3-moe-fp8-block"]
 
 needs_e4m3 = pytest.mark.skipif(
     DEVICE != "cuda" or torch.cuda.get_device_capability() not in {(8, 9), (9, 0)},
@@ -128,6 +134,15 @@ def test_gate_reads_a_raw_product_and_quantises(width, extras, kind):
 
 
 @pytest.fixture(scope="module")
+def engine_for_path(tmp_path_factory):
+    """Starts an engine of a checkpoint on the device under test; all share one cache."""
+    cache_dir = tmp_path_factory.mktemp("cache")
+    return lambda path, **options: ingle.Engine(
+        str(path), device=DEVICE, cache_dir=cache_dir, **(SMALL | options)
+    )
+
+
+@pytest.fixture(scope="module")
 def defined(models):
     """Prompts with the reference answers, and their log-probs on the cpu; each model once."""
     known = {}
@@ -145,6 +160,28 @@ def defined(models):
 def differences(scored, expected):
     pairs = zip(scored, expected, strict=True)
     return [abs(a.logprob - b.logprob) for x, y in pairs for a, b in zip(x, y, strict=True)]
+
+
+@needs_e4m3
+@pytest.mark.parametrize("name", STORED + WIDENED)
+@pytest.mark.parametrize("rows", ["few", "many"])
+def test_stored_fp8_says_what_the_cpu_says(engine_for_path, figure, name, rows):
+    whole = [case["ids"] + case["greedy_ids"] for case in cases(name)]
+    with ingle.Engine(str(GOLDEN / "models" / name), device="cpu") as engine:
+        expected = score(engine, whole)
+    few = {"max_num_batched_tokens": 8, "max_num_seqs": 4}
+    with engine_for_path(GOLDEN / "models" / name, **(few if rows == "few" else {})) as engine:
+        notes = " ".join(engine.info["notes"])
+        assert ("fp8 tensors run as" in notes) == (name in WIDENED), notes
+        scored = score(engine, whole)
+    mean, p99 = summary(differences(scored, expected))
+    figure(f"fp8 against the cpu, {name}", f"{rows} {mean:.4f} {p99:.4f}")
+    if name == "qwen3-moe-fp8-block":
+        assert mean < EXPERTS_MEAN
+    elif rows == "few" or name in WIDENED:
+        assert p99 < FEW_ROWS_P99
+    else:
+        assert mean < MANY_ROWS_MEAN
 
 
 @needs_e4m3

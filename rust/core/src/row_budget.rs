@@ -3,7 +3,9 @@
 //! Every row of a step delays the next token of all requests that decode in it. Up to some number of
 //! rows a prompt token costs little, because the weights are read anyway; a step of that many rows is
 //! the steady one. When prompts have waited for some time, or few requests decode, steps grow towards
-//! the busy number, which bounds the pause of a decoding request.
+//! the busy number, which bounds the pause of a decoding request. Where prompts still pile up behind
+//! many decodes, steps grow to their limit: reading the keys and values of all decoding requests is a
+//! large part of such a step, and a longer one shares it among more prompt tokens.
 
 use crate::{ExecutorShape, Micros};
 
@@ -17,9 +19,11 @@ pub(crate) fn row_budget(shape: &ExecutorShape, num_decodes: u32, waited: Micros
     // However many decode, prompts go on.
     let steady = shape.steady_rows.max(num_decodes.saturating_add(PROMPT_ROWS_LEAST)).min(most);
     let busy = shape.busy_rows.clamp(steady, most);
-    let late = waited.0.saturating_sub(PATIENCE.0).min(LATE_RANGE.0) * ONE / LATE_RANGE.0;
+    let late = lateness(waited, PATIENCE.0);
     let few = u64::from(FEW_DECODES.saturating_sub(num_decodes)) * ONE / u64::from(FEW_DECODES);
-    let growth = u64::from(busy - steady) * late.max(few) / ONE;
+    let piled_up = lateness(waited, PATIENCE.0 + LATE_RANGE.0) * (ONE - few) / ONE;
+    let growth =
+        (u64::from(busy - steady) * late.max(few) + u64::from(most - busy) * piled_up) / ONE;
     // To the nearest whole tile: what lies between costs as much as the next one.
     let rows = u64::from(steady) + growth;
     let tile = u64::from(shape.row_tile);
@@ -27,11 +31,16 @@ pub(crate) fn row_budget(shape: &ExecutorShape, num_decodes: u32, waited: Micros
     u32::try_from(nearest).unwrap_or(most).clamp(steady, most)
 }
 
+/// 0 to `ONE` while the wait grows from `patience` to `LATE_RANGE` more.
+fn lateness(waited: Micros, patience: u64) -> u64 {
+    waited.0.saturating_sub(patience).min(LATE_RANGE.0) * ONE / LATE_RANGE.0
+}
+
 /// Prompt rows of a step, at least, that the number of decoding requests leaves.
 const PROMPT_ROWS_LEAST: u32 = 128;
 /// A prompt that has waited no longer than this gets what is cheap. A step or two of an 8B model.
 const PATIENCE: Micros = Micros(30_000);
-/// After so much longer steps have their busy size.
+/// After so much longer steps have their busy size, and after as much again their largest.
 const LATE_RANGE: Micros = Micros(100_000);
 /// From so many decoding requests on their pauses count fully.
 const FEW_DECODES: u32 = 64;
@@ -66,7 +75,16 @@ mod tests {
     #[test]
     fn beside_many_decodes_steps_stay_short_until_prompts_are_late() {
         let budget = |ms: u64| row_budget(&shape(), 200, Micros(ms * 1000));
-        assert_eq!([0, 40, 80, 120, 200, 5000].map(budget), [384, 512, 896, 1280, 1408, 1408]);
+        assert_eq!([0, 40, 80, 120, 130].map(budget), [384, 512, 896, 1280, 1408]);
+    }
+
+    #[test]
+    fn where_prompts_pile_up_behind_many_decodes_steps_grow_to_their_limit() {
+        let budget = |ms: u64| row_budget(&shape(), 200, Micros(ms * 1000));
+        assert_eq!([130, 180, 230, 5000].map(budget), [1408, 1792, 2048, 2048]);
+        // With few decodes it would save little.
+        assert_eq!(row_budget(&shape(), 1, Micros(5_000_000)), 1408);
+        assert_eq!(row_budget(&shape(), 32, Micros(5_000_000)), 1792);
     }
 
     #[test]
