@@ -6,14 +6,14 @@ import pytest
 import torch
 from builds import EPILOGUES, STREAM_TILES
 from device import Kernels, poison, relative_error, shared_bytes_limit
-from engines import CASES, DEVICE, SMALL, cases
+from engines import DEVICE, SMALL, cases
 from forced import follow, score, summary
+from padding import pad_model
 from test_gemm import gated, launch_gemm
 
 import ingle
 
 E4M3 = torch.float8_e4m3fn
-GOLDEN = CASES.parent
 # Heads of 128, GQA; biases; norms behind a layer and softcaps; fused matrices; a window; experts,
 # which are widened.
 MODELS = ["llama-headdim128", "qwen2", "gemma2", "phi3", "mistral-window16", "qwen3-moe"]
@@ -134,12 +134,10 @@ def test_gate_reads_a_raw_product_and_quantises(width, extras, kind):
 
 
 @pytest.fixture(scope="module")
-def engine_for_path(tmp_path_factory):
-    """Starts an engine of a checkpoint on the device under test; all share one cache."""
-    cache_dir = tmp_path_factory.mktemp("cache")
-    return lambda path, **options: ingle.Engine(
-        str(path), device=DEVICE, cache_dir=cache_dir, **(SMALL | options)
-    )
+def stored(tmp_path_factory):
+    """Paths of the stored fp8 models by name."""
+    folder = tmp_path_factory.mktemp("stored")
+    return {name: str(pad_model(name, folder)) for name in STORED + WIDENED}
 
 
 @pytest.fixture(scope="module")
@@ -165,12 +163,14 @@ def differences(scored, expected):
 @needs_e4m3
 @pytest.mark.parametrize("name", STORED + WIDENED)
 @pytest.mark.parametrize("rows", ["few", "many"])
-def test_stored_fp8_says_what_the_cpu_says(engine_for_path, figure, name, rows):
+def test_stored_fp8_says_what_the_cpu_says(stored, tmp_path_factory, figure, name, rows):
     whole = [case["ids"] + case["greedy_ids"] for case in cases(name)]
-    with ingle.Engine(str(GOLDEN / "models" / name), device="cpu") as engine:
+    with ingle.Engine(stored[name], device="cpu") as engine:
         expected = score(engine, whole)
     few = {"max_num_batched_tokens": 8, "max_num_seqs": 4}
-    with engine_for_path(GOLDEN / "models" / name, **(few if rows == "few" else {})) as engine:
+    cache_dir = tmp_path_factory.getbasetemp() / "fp8-cache"
+    options = {"cache_dir": cache_dir, **SMALL, **(few if rows == "few" else {})}
+    with ingle.Engine(stored[name], device=DEVICE, **options) as engine:
         notes = " ".join(engine.info["notes"])
         assert ("fp8 tensors run as" in notes) == (name in WIDENED), notes
         scored = score(engine, whole)
