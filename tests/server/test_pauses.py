@@ -198,8 +198,8 @@ def test_chunks_of_few_bytes_do_not_either(sim, yardstick, size):
         "POST", "/tokenize", Transfer_Encoding="chunked", Content_Type="application/json"
     )
     pauses = []
-    # A machine with other work makes pauses of its own; the worker's are there each time.
-    for _ in range(6):
+    for _ in range(3):
+        start = time.perf_counter()
         with Probe(sim) as probe, sim.connect() as connection:
             connection.sendall(head + data + b"0\r\n\r\n")
             assert connection.recv(1 << 16).startswith(b"HTTP/1.1 400"), (
@@ -208,7 +208,11 @@ def test_chunks_of_few_bytes_do_not_either(sim, yardstick, size):
         pauses.append(probe.longest)
         if pauses[-1] < yardstick / 16:
             break
-    assert min(pauses) < yardstick / 8, (pauses, yardstick)
+    # A machine with other work makes pauses of its own: those of as long a time without a body.
+    with Probe(sim) as idle:
+        idle.join(time.perf_counter() - start)
+    limit = max(yardstick / 8, 2 * idle.longest)
+    assert min(pauses) < limit, (pauses, yardstick, idle.longest)
 
 
 def test_chunks_of_one_byte_arrive_whole_and_in_order(sim):
