@@ -18,18 +18,21 @@ REQUEST_ID: Final = web.RequestKey("REQUEST_ID", str)
 
 def request_id(request: web.BaseRequest) -> str:
     """The client's X-Request-Id, else the body's `request_id` (see `adopt`), else a new one."""
-    known = request.get(REQUEST_ID)
-    if known is None:
-        known = _sane(request.headers.get(HEADER)) or new_id()
-        request[REQUEST_ID] = known
-    return known
+    try:
+        return request[REQUEST_ID]
+    except KeyError:
+        return adopt(request, None)
 
 
-def adopt(request: web.BaseRequest, of_body: str | None) -> None:
-    """Uses the id given in the body, unless the header gives one."""
-    found = _sane(request.headers.get(HEADER)) or _sane(of_body)
-    if found is not None:
-        request[REQUEST_ID] = found
+def adopt(request: web.BaseRequest, of_body: str | None) -> str:
+    """Determines the id: the header's, else the one given in the body, else a new one."""
+    for given in (request.headers.get(HEADER), of_body):
+        if given and PRINTABLE.match(given):
+            break
+    else:
+        given = new_id()
+    request[REQUEST_ID] = given
+    return given
 
 
 def new_id() -> str:
@@ -40,14 +43,8 @@ def new_id() -> str:
     ids.
     """
     if not _pool:
-        fresh = os.urandom(ID_BYTES * POOLED_IDS).hex()
-        digits = 2 * ID_BYTES
-        _pool.extend(fresh[at : at + digits] for at in range(0, len(fresh), digits))
+        _pool.extend(os.urandom(ID_BYTES * POOLED_IDS).hex(" ", ID_BYTES).split())
     return "req_" + _pool.pop()
-
-
-def _sane(given: str | None) -> str | None:
-    return given if given and PRINTABLE.match(given) else None
 
 
 ID_BYTES: Final = 16
