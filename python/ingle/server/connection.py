@@ -10,7 +10,7 @@ import socket
 import struct
 from typing import Any, Final
 
-from aiohttp import HttpVersion11, web
+from aiohttp import HttpVersion11, hdrs, web
 from aiohttp.http_exceptions import LineTooLong
 
 from ingle.server.aiohttp_private import PrivateRequestHandler, PrivateStreamResponse
@@ -203,9 +203,9 @@ class Connection(PrivateRequestHandler):
         if is_refused_early:
             resp.force_close()
         if not resp.prepared:
-            resp.headers["Server"] = "ingle"
-            # Never reached the application, for example bytes that are not a request.
-            resp.headers.setdefault(HEADER, request_id(request))
+            add_headers(request, resp)
+        if self._fits(resp) and not is_refused_early:
+            return await super().finish_response(request, resp, start_time)
         try:
             async with asyncio.timeout(EOF_S):
                 if is_whole:
@@ -218,6 +218,27 @@ class Connection(PrivateRequestHandler):
             if request.transport is not None:
                 reset(request.transport)
             return resp, True
+
+    def _fits(self, response: web.StreamResponse) -> bool:
+        """Whether the transport takes a whole response at once, so that nothing waits."""
+        body = response.body if isinstance(response, web.Response) else None
+        transport = self.transport
+        return (
+            isinstance(body, bytes)
+            and len(body) <= AT_ONCE_BYTES
+            and not self.writing_paused
+            and transport is not None
+            and not transport.get_write_buffer_size()
+        )
+
+
+def add_headers(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    """Adds what every response has and the application has not set."""
+    headers = response.headers
+    headers[hdrs.SERVER] = "ingle"
+    if HEADER not in headers:
+        # Never reached the application, for example bytes that are not a request.
+        headers[HEADER] = request_id(request)
 
 
 def has_much_to_come(request: web.BaseRequest) -> bool:
@@ -232,6 +253,8 @@ def has_much_to_come(request: web.BaseRequest) -> bool:
 
 
 SMALL_BODY_BYTES: Final = 64 << 10
+AT_ONCE_BYTES: Final = 32 << 10
+"""With the headers, less than the 64 KiB at which a transport begins to refuse more."""
 
 
 class EventResponse(PrivateStreamResponse):
@@ -252,13 +275,13 @@ def framing_error(request: web.BaseRequest) -> str | None:
     The parser refuses nearly everything that two parsers may read differently. This is the rest.
     """
     headers = request.headers
-    encoding = headers.get("Transfer-Encoding")
+    encoding = headers.get(hdrs.TRANSFER_ENCODING)
     if encoding is not None:
         if request.version < HttpVersion11:
             return "Transfer-Encoding is not part of HTTP/1.0"
         if encoding.lower() != "chunked":
             return "the only supported Transfer-Encoding is chunked"
-    host = headers.get("Host")
+    host = headers.get(hdrs.HOST)
     if host is not None and HOST.match(host) is None:
         return "the Host header is not a name or address"
     return None
@@ -266,7 +289,7 @@ def framing_error(request: web.BaseRequest) -> str | None:
 
 def leaves_http(request: web.BaseRequest) -> bool:
     """Whether the parser expects another protocol next, so the connection must end."""
-    return "Upgrade" in request.headers or request.method == "CONNECT"
+    return hdrs.UPGRADE in request.headers or request.method == "CONNECT"
 
 
 HOST: Final = re.compile(r"^(?:[A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{0,5})?$")
