@@ -8,7 +8,6 @@ import asyncio
 import functools
 import logging
 import re
-import time
 from typing import Any
 
 from aiohttp import HttpVersion11, web
@@ -18,7 +17,6 @@ from ingle.engine import submit_async
 from ingle.errors import FailedError, IngleError, OverloadedError, RefusedError, error_of_event
 from ingle.generation import EncodedRequest
 from ingle.server.connection import EventResponse, leaves_http
-from ingle.server.convert import Caller, random_hex
 from ingle.server.request_id import HEADER, request_id
 from ingle.server.sse import HEADERS, EventStream, Translator
 from ingle.server.state import ServerState
@@ -26,25 +24,6 @@ from ingle.server.state import ServerState
 log = logging.getLogger("ingle.server")
 
 MESSAGES_PATH = re.compile(r"/v1/messages(?:/|\Z)")
-
-
-def caller_of(
-    request: web.Request,
-    tenant: str,
-    kind: str,
-    model: str,
-    vocab_size: int,
-    separator: str = "-",
-) -> Caller:
-    """Properties of a request from its connection; `kind` starts the response's id."""
-    return Caller(
-        tenant=tenant,
-        response_id=f"{kind}{separator}{random_hex()}",
-        created=int(time.time()),
-        chunked=request.version == HttpVersion11,
-        model=model,
-        vocab_size=vocab_size,
-    )
 
 
 async def answer(
@@ -72,7 +51,9 @@ def common_headers(request: web.BaseRequest, state: ServerState) -> dict[str, st
 
 def is_anthropic(request: web.BaseRequest) -> bool:
     """Whether the URL belongs to Anthropic's API, with or without a prefix."""
-    return MESSAGES_PATH.search(request.path) is not None
+    path = request.path
+    # A search costs more than all the rest, and most paths cannot match.
+    return "/messages" in path and MESSAGES_PATH.search(path) is not None
 
 
 def log_failure(request: web.BaseRequest, error: IngleError) -> None:
@@ -83,12 +64,13 @@ def log_failure(request: web.BaseRequest, error: IngleError) -> None:
 
 async def submit(state: ServerState, asked: EncodedRequest, sink: Any) -> int:
     """Submits a request to the core. Slow ones take turns on other threads."""
-    if asked.is_slow:
-        # If the client disconnects here, nothing has been submitted.
-        await state.turns.take(asked.tenant)
-    in_thread = functools.partial(state.turns.call, asked.tenant)
     dispatcher = state.engine.dispatcher
-    return await submit_async(dispatcher, asked.document, sink, asked.is_slow, in_thread)
+    if not asked.is_slow:
+        return dispatcher.submit(asked.document, sink)
+    # If the client disconnects here, nothing has been submitted.
+    await state.turns.take(asked.tenant)
+    in_thread = functools.partial(state.turns.call, asked.tenant)
+    return await submit_async(dispatcher, asked.document, sink, True, in_thread)
 
 
 async def whole_body(state: ServerState, asked: EncodedRequest) -> bytes:

@@ -6,10 +6,9 @@ protocol.py is either used here or documented there as having no effect.
 
 import operator
 import random
-from dataclasses import dataclass
 from typing import Any, Literal
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from ingle.fields import MOST_STOP_IDS, MOST_STOPS, PLAIN, JsonLogitBias, StopTokenIds
 from ingle.generation import (
@@ -35,8 +34,7 @@ from ingle.server.protocol_messages import FunctionCall, Message, Parts, Refusal
 from ingle.server.raw import given, refused
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(Struct, frozen=True):
     """Properties of a request that come from the connection, not the body."""
 
     tenant: str

@@ -2,18 +2,19 @@
 
 import asyncio
 import re
+import time
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
-from aiohttp import web
+from aiohttp import HttpVersion11, hdrs, web
 
 from ingle import __version__
 from ingle.errors import RefusedError
 from ingle.generation import EncodedRequest, TextPrompt, encode, encoded
 from ingle.server import best_of, convert, embeddings, messages, raw, responses
-from ingle.server.answer import answer, caller_of
+from ingle.server.answer import answer
 from ingle.server.auth import OPEN_PATHS, Identity
-from ingle.server.convert import Caller
+from ingle.server.convert import Caller, random_hex
 from ingle.server.messages_stream import answer_message
 from ingle.server.off_loop import off_loop
 from ingle.server.openapi import openapi_document
@@ -176,8 +177,15 @@ class Routes:
             raise embeddings.renamed(error) from None
 
     def _caller(self, request: web.Request, kind: str, separator: str = "-") -> Caller:
-        tenant = request[IDENTITY].tenant
-        return caller_of(request, tenant, kind, self._model, self._num_ids, separator)
+        """Properties of a request from its connection; `kind` starts the response's id."""
+        return Caller(
+            tenant=request[IDENTITY].tenant,
+            response_id=f"{kind}{separator}{random_hex()}",
+            created=int(time.time()),
+            chunked=request.version == HttpVersion11,
+            model=self._model,
+            vocab_size=self._num_ids,
+        )
 
     async def _read(self, request: web.Request, parser: BodyParser[Asking]) -> tuple[bytes, Asking]:
         """The body of a request, raw and parsed."""
@@ -328,9 +336,8 @@ async def read_body(request: web.Request) -> bytes:
 
     Errors: RefusedError 415 unless it is plain JSON, 408 if it is late, 400 if it is broken.
     """
-    kind = request.content_type
-    given = "Content-Type" in request.headers
-    if given and kind != "application/json" and not kind.endswith("+json"):
+    kind = request.headers.get(hdrs.CONTENT_TYPE, JSON)
+    if kind != JSON and not is_json(kind := request.content_type):
         raise RefusedError(
             f"Content-Type must be application/json, not {kind[:100]!r}",
             code="unsupported_media_type",
@@ -341,7 +348,7 @@ async def read_body(request: web.Request) -> bytes:
         # Refused before the body arrives.
         raise web.HTTPRequestEntityTooLarge(request.client_max_size, length)
     # A small compressed body can unpack to a large one. A proxy may unpack it, we do not.
-    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+    if request.headers.get(hdrs.CONTENT_ENCODING, "identity").lower() != "identity":
         raise RefusedError(
             "Content-Encoding is not supported", code="unsupported_media_type", status=415
         )
@@ -355,6 +362,11 @@ async def read_body(request: web.Request) -> bytes:
         raise RefusedError(message, code="request_timeout", status=408) from None
     except web.RequestPayloadError as error:
         raise RefusedError(f"the request body is broken: {error}", code="invalid_body") from None
+
+
+def is_json(kind: str) -> bool:
+    """Whether a media type without its parameters is JSON."""
+    return kind == JSON or kind.endswith("+json")
 
 
 def bounded(request: web.Request, body: bytes) -> bytes:
@@ -423,6 +435,7 @@ def embedding_of(
     return encoded(embeddings.embedding(request, caller, hidden_size))
 
 
+JSON: Final = "application/json"
 BODY_S = 60.0
 INLINE_BYTES = 16 << 10
 CHAT_BODY = re.compile(rb'"messages"\s*:')

@@ -6,7 +6,6 @@ handler waits for one future per stream.
 """
 
 import asyncio
-import contextlib
 from typing import Any, Final, Protocol
 
 from ingle.dispatch import ABORTED, END, ERROR, FRAME, HEADED, Core
@@ -167,8 +166,10 @@ class EventStream:
         if fd >= 0:
             # If a frame is on its way here the core stays with the loop; that frame offers again.
             # If no descriptor is left for its copy of the socket it stays there as well.
-            with contextlib.suppress(OSError):
+            try:  # noqa: SIM105 # suppress() would cost three calls a stream.
                 self._core.attach_socket(self._key, fd, self.frames, self._head)
+            except OSError:
+                pass
 
 
 class Heartbeat:

@@ -1,6 +1,6 @@
-import dataclasses
 import json
 
+import msgspec
 import pytest
 
 from ingle.errors import RefusedError
@@ -173,7 +173,7 @@ def test_stop_has_as_many_texts_and_ids_as_the_core_takes(make):
 def test_an_id_in_stop_is_one_of_the_vocabulary():
     parsed = PARSERS[CompletionRequest](b'{"prompt":"x","stop":["a",399,400]}')
     with pytest.raises(RefusedError) as caught:
-        convert.completion(parsed, dataclasses.replace(CALLER, vocab_size=400))
+        convert.completion(parsed, msgspec.structs.replace(CALLER, vocab_size=400))
     assert caught.value.param == "stop[2]"
     assert caught.value.message == "stop[2]: token id 400 is outside the vocabulary of 400"
 
