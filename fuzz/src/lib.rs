@@ -1,10 +1,14 @@
-//! Hostile inputs for the parsers of untrusted bytes, made from seeds: model files, and mutated inputs for
-//! fuzz targets. For tests only; nothing that is shipped depends on this crate.
+//! Hostile inputs for the parsers of untrusted bytes, made from seeds: malformed model files, and fuzz
+//! targets with a driver that needs no special compiler. For tests only; nothing that is shipped depends
+//! on this crate.
 //!
-//! Everything here panics on a finding. The same seed makes the same input on every machine.
+//! Everything here panics on a finding. The same seed makes the same inputs on every machine.
 
 #![allow(clippy::unwrap_used, reason = "a finding is a panic")]
 
 pub mod cost;
+pub mod driver;
 pub mod model_files;
+pub mod mutation;
 pub mod rng;
+pub mod targets;

@@ -112,6 +112,14 @@ impl Generator {
         [self.safetensors.whole(), gguf]
     }
 
+    /// The header of the whole GGUF file, and how many bytes of weights follow its padding.
+    #[must_use]
+    pub fn gguf_header(&self) -> (Vec<u8>, u64) {
+        let (header, len) = self.gguf.bytes();
+        let start = (header.len() as u64).next_multiple_of(32);
+        (header, len - start)
+    }
+
     /// The case of a number: classes take turns, the rest comes from the number as a seed.
     #[must_use]
     pub fn case(&self, number: u64) -> Case {

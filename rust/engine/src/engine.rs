@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use ingle_core::TenantId;
 
 use crate::engine_thread::EngineThread;
-use crate::error::EngineError;
+use crate::error::{EngineError, shortened};
 use crate::guard::{Reservation, fault_point, guarded};
 use crate::inbox::Message;
 use crate::load::{Loaded, load};
@@ -153,8 +153,9 @@ impl Engine {
     /// `Refused` or `Failed`.
     pub fn tokenize(&self, document: &[u8]) -> Result<Vec<u32>, EngineError> {
         guarded(|| {
-            let prompt: PromptInput = serde_json::from_slice(document)
-                .map_err(|error| EngineError::refused("prompt", format!("prompt: {error}")))?;
+            let prompt: PromptInput = serde_json::from_slice(document).map_err(|error| {
+                EngineError::refused("prompt", format!("prompt: {}", shortened(&error)))
+            })?;
             let encoded = encode_prompt(&prompt, &self.shared.served)?;
             fault_point("tokenize");
             Ok(encoded.ids.into_iter().map(|id| id.0).collect())

@@ -106,3 +106,11 @@ pub(crate) fn text_refusal(param: &str, error: &TextError) -> EngineError {
     let param = if let TextError::Input { field, .. } = error { field } else { param };
     EngineError::refused(param, error.to_string())
 }
+
+/// What the JSON reader says of a document. It quotes a name that it does not know, which can be all of
+/// the document.
+pub(crate) fn shortened(error: &serde_json::Error) -> String {
+    error.to_string().chars().take(MAX_READER_CHARS).collect()
+}
+
+const MAX_READER_CHARS: usize = 300;

@@ -12,7 +12,7 @@ use crate::choice_mask::{ChoiceMask, MaskState};
 use crate::echo::echo;
 use crate::embedding::{Embeddings, pooling};
 use crate::entry_budget::EntryBudget;
-use crate::error::{EngineError, text_refusal};
+use crate::error::{EngineError, shortened, text_refusal};
 use crate::frame::{FrameBuilder, FrameFormat, FrameNames, UsagePolicy};
 use crate::guard::fault_point;
 use crate::lengths::{max_tokens, min_tokens, truncate};
@@ -29,7 +29,7 @@ use crate::wire::{GenerationRequest, OutputFormat, PromptInput};
 /// Parses the document.
 pub(crate) fn parse(document: &[u8]) -> Result<GenerationRequest, EngineError> {
     serde_json::from_slice(document).map_err(|error| EngineError::Refused {
-        message: format!("request: {error}"),
+        message: format!("request: {}", shortened(&error)),
         param: None,
         code: Some("invalid_request"),
         status: 400,

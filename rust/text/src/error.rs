@@ -78,8 +78,8 @@ pub(crate) fn excerpt(text: &str) -> String {
     first_chars(text, EXCERPT_CHARS)
 }
 
-/// Errors of the JSON parser quote the file, which may be all of it.
-fn bounded(message: String) -> String {
+/// The beginning of a message that can quote a file or a request whole: a JSON reader's, a template's own.
+pub(crate) fn bounded(message: String) -> String {
     first_chars(&message, MAX_MESSAGE_CHARS)
 }
 

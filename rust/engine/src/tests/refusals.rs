@@ -33,6 +33,26 @@ fn test_a_tiny_number_is_told_in_few_digits() {
 }
 
 #[test]
+fn test_a_long_unknown_name_is_not_told_in_full() {
+    let bench = Bench::auto(says("x"));
+    let long = "x".repeat(100_000);
+    let tool = json!({ "function": { "name": "f", long.as_str(): 1 } });
+    let chat = json!({ "messages": [], "tools": [tool] });
+    for extra in [json!({ long.as_str(): 1 }), json!({ "prompts": [{ "chat": chat }] })] {
+        let (message, _, _) = refusal(&bench, &extra);
+        assert!(message.starts_with("request: unknown field"), "{message}");
+        assert!(message.len() < 1000, "{} bytes", message.len());
+    }
+    let document = json!({ long.as_str(): 1 }).to_string();
+    let error = bench.engine.tokenize(document.as_bytes()).unwrap_err().to_string();
+    assert!(
+        error.starts_with("prompt: unknown field") && error.len() < 1000,
+        "{} bytes",
+        error.len()
+    );
+}
+
+#[test]
 fn test_every_refusal_names_its_field() {
     let bench = Bench::auto(says("x"));
     for (extra, param) in [

@@ -9,6 +9,7 @@ mod input;
 use ingle_jinja::{Context, RenderError, Source, Template};
 use serde_json::{Map, Value};
 
+use crate::error::bounded;
 use crate::{RenderedPrompt, TextError, Tokenizer};
 pub use input::ChatInput;
 
@@ -80,7 +81,7 @@ fn compile(source: &str) -> Result<Template, TextError> {
 /// The error that a failed rendering becomes.
 fn failure(error: RenderError) -> TextError {
     match error {
-        RenderError::Raised(message) => TextError::TemplateRefused(message),
+        RenderError::Raised(message) => TextError::TemplateRefused(bounded(message)),
         RenderError::Limit { limit } => TextError::TemplateLimit { what: "units of work", limit },
         RenderError::Failed { .. } => TextError::TemplateFailed(error.to_string()),
     }

@@ -361,3 +361,13 @@ fn test_deep_sources_end_at_load() {
     let long = ChatTemplate::new(&"x".repeat(300_000), "<s>", "</s>").unwrap_err();
     assert!(long.to_string().contains("300000 bytes, at most 262144"), "{long}");
 }
+
+#[test]
+fn test_a_template_that_raises_a_long_text_is_told_in_a_short_one() {
+    let source = "{{ raise_exception(messages[0]['content'] * 1000) }}";
+    let template = ChatTemplate::new(source, "", "").unwrap();
+    let messages = json!([{"role": "user", "content": "x".repeat(100)}]);
+    let error = template.render(&ChatInput { messages, ..ChatInput::default() }).unwrap_err();
+    assert!(matches!(error, TextError::TemplateRefused(_)), "{error:?}");
+    assert!(error.to_string().len() < 1200, "{} bytes", error.to_string().len());
+}
