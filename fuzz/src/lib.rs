@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a finding is a panic")]
 
+pub mod bombs;
 pub mod cost;
 pub mod driver;
 pub mod model_files;
