@@ -18,6 +18,7 @@ from typing import Any
 
 from ingle import _core
 from ingle.errors import FatalError, error_of_event
+from ingle.traces import trace
 
 log = logging.getLogger("ingle")
 
@@ -181,9 +182,9 @@ class Dispatcher:
             self._sinks.pop(key, None)
         try:
             sink(kind, payload)
-        except Exception:
+        except Exception as error:  # noqa: BLE001 # Logged, without its text.
             # Our own bug. The other requests of this batch must not suffer from it.
-            log.exception("a sink failed")
+            log.error("a sink failed\n%s", trace(error))
             self._sinks.pop(key, None)
             self._core.abort(key)
 

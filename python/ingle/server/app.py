@@ -26,6 +26,7 @@ from ingle.server.status import (
     response_of,
     response_of_http,
 )
+from ingle.traces import trace
 
 log = logging.getLogger("ingle.server")
 
@@ -120,8 +121,8 @@ async def answered(
         return response_of_http(error, request.path)
     except (asyncio.CancelledError, ConnectionError, *LEAVING):
         raise  # The client has gone, or the process goes.
-    except Exception:
-        log.exception("request %s failed", request_id(request))
+    except Exception as error:  # noqa: BLE001 # Logged, without its text.
+        log.error("request %s failed\n%s", request_id(request), trace(error))
         return error_response(500, "internal error")
     except BaseException as panic:  # noqa: BLE001 # A panic of the core is no Exception.
         # The core has logged its place; its own text could quote a prompt.

@@ -16,6 +16,7 @@ from aiohttp.http_exceptions import LineTooLong
 from ingle.server.aiohttp_private import PrivateRequestHandler, PrivateStreamResponse
 from ingle.server.request_id import HEADER, request_id
 from ingle.server.status import error_response, response_of_http
+from ingle.traces import trace
 
 KEEPALIVE_S: Final = 95.0
 """Longer than nginx keeps its side (75 s), so that a reused connection is never just closing.
@@ -168,7 +169,7 @@ class Connection(PrivateRequestHandler):
             # The parser's own text quotes the client's bytes, over several lines.
             message = "the request is not valid HTTP"
         else:
-            self.logger.error("a connection failed", exc_info=exc)
+            self.logger.error("a connection failed\n%s", "" if exc is None else trace(exc))
             message = "internal error"
         response = error_response(status, message)
         response.force_close()

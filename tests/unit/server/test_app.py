@@ -122,6 +122,10 @@ async def test_fault_of_ours_tells_nothing(core, client, caplog):
     assert (reply.status, reply.headers["X-Request-Id"]) == (500, "abc-1")
     assert (await error_of(reply))["message"] == "internal error"
     assert "request abc-1 failed" in caplog.text
+    # Where it happened; its text could quote a prompt.
+    assert "in fail" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+    assert "secret detail" not in caplog.text
 
 
 @pytest.mark.parametrize(("status", "is_ours"), [(500, True), (503, False), (499, False)])
