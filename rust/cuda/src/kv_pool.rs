@@ -159,4 +159,49 @@ mod tests {
             .collect();
         assert_eq!(fills, [(0, 2), (2, 1), (3, 1), (3, 2), (4, 1)]);
     }
+
+    /// The pool from its start over growth and shrinking to its end.
+    fn life() -> Result<(), CudaError> {
+        let context = fake::context();
+        let stream = Stream::new(&context)?;
+        let piece = PIECE_BYTES;
+        let pool = KvPool::new(&context, 2 * piece, 8 * piece, piece / 4, 1)?;
+        pool.clear(&stream)?;
+        pool.resize(&stream, 5 * piece)?;
+        pool.resize(&stream, 3 * piece)?;
+        pool.resize(&stream, 4 * piece)
+    }
+
+    #[test]
+    fn every_call_that_fails_once_is_an_error_and_leaks_nothing() {
+        let fallible = [
+            "cuStreamCreate",
+            "cuMemAddressReserve",
+            "cuMemCreate",
+            "cuMemMap",
+            "cuMemSetAccess",
+            "cuMemsetD8Async",
+        ];
+        let pairs = [
+            ("cuStreamCreate", "cuStreamDestroy"),
+            ("cuMemAddressReserve", "cuMemAddressFree"),
+            ("cuMemCreate", "cuMemRelease"),
+            ("cuMemMap", "cuMemUnmap"),
+        ];
+        let made = |name: &str| fake::calls(name).len();
+        life().unwrap();
+        let counts = fallible.map(|name| (name, made(name)));
+        assert!(counts.iter().all(|(_, count)| *count > 0), "{counts:?}");
+        for (name, count) in counts {
+            for index in 0..count {
+                let before = pairs.map(|(begin, end)| (made(begin), made(end)));
+                fake::fail(name, index, CUDA_ERROR_OUT_OF_MEMORY);
+                assert!(life().is_err(), "{name} {index} fails and nobody hears of it");
+                for ((begin, end), (begun, ended)) in pairs.into_iter().zip(before) {
+                    let got = made(begin) - begun - usize::from(begin == name);
+                    assert_eq!(made(end) - ended, got, "{name} {index}: {begin} and {end}");
+                }
+            }
+        }
+    }
 }
