@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from ingle.server import request_id
+from ingle.server.random_hex import POOLED_IDS
+from ingle.server.request_id import new_id
 from server.worker import http_request
 
 BODY = {"prompt": "x", "max_tokens": 2}
@@ -84,5 +85,5 @@ def test_what_the_parser_refuses_has_an_id_too(cpu, request_bytes):
 
 def test_made_up_ids_do_not_come_from_a_guessable_generator(monkeypatch):
     monkeypatch.setattr("random.getrandbits", lambda bits: pytest.fail("a guessable id"))
-    ids = {request_id.new_id() for _ in range(3 * request_id.POOLED_IDS)}
-    assert len(ids) == 3 * request_id.POOLED_IDS
+    ids = {new_id() for _ in range(3 * POOLED_IDS)}
+    assert len(ids) == 3 * POOLED_IDS

@@ -5,7 +5,6 @@ protocol.py is either used here or documented there as having no effect.
 """
 
 import operator
-import random
 from typing import Any, Literal
 
 from msgspec import Raw, Struct
@@ -45,11 +44,6 @@ class Caller(Struct, frozen=True):
     model: str
     vocab_size: int = 2**31
     """The core checks token ids, but knows only one of the fields that they come in."""
-
-
-def random_hex() -> str:
-    """32 hex digits that no other request has. Not a secret, so no system call is needed."""
-    return f"{random.getrandbits(128):032x}"
 
 
 def completion(request: CompletionRequest, caller: Caller) -> GenerationRequest:

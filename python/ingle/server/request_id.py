@@ -3,11 +3,12 @@
 Event loop. The id is a label for logs and support, not a key: two requests may share one.
 """
 
-import os
 import re
 from typing import Final
 
 from aiohttp import web
+
+from ingle.server.random_hex import random_hex
 
 HEADER: Final = "X-Request-Id"
 PRINTABLE: Final = re.compile(r"[\x21-\x7e]{1,256}\Z")
@@ -36,18 +37,5 @@ def adopt(request: web.BaseRequest, of_body: str | None) -> str:
 
 
 def new_id() -> str:
-    """A unique id that cannot be guessed: 128 bits of the system's randomness.
-
-    The `random` module would not do: a client that sees enough of its output can predict the rest,
-    and with it the ids of other tenants. The system call is the slow part, so one call serves many
-    ids.
-    """
-    if not _pool:
-        _pool.extend(os.urandom(ID_BYTES * POOLED_IDS).hex(" ", ID_BYTES).split())
-    return "req_" + _pool.pop()
-
-
-ID_BYTES: Final = 16
-POOLED_IDS: Final = 256
-_pool: list[str] = []
-os.register_at_fork(after_in_child=_pool.clear)
+    """An id for a request that has none."""
+    return "req_" + random_hex()

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Raw, Struct
 
 from ingle.errors import RefusedError
-from ingle.server.convert import EMPTY_TEXT, Caller, random_hex
+from ingle.server.convert import EMPTY_TEXT, Caller
 from ingle.server.protocol import (
     AnswerFields,
     ChatRequest,
@@ -33,6 +33,7 @@ from ingle.server.protocol_responses import (
     ResponsesRequest,
     ResponseToolChoice,
 )
+from ingle.server.random_hex import random_hex
 from ingle.server.raw import ABSENT, decoded, given, joined, kind, must_be, refused, text_parts
 from ingle.server.structured import function_tool
 

@@ -14,7 +14,7 @@ from ingle.generation import EncodedRequest, TextPrompt, encode, encoded
 from ingle.server import best_of, convert, embeddings, messages, raw, responses
 from ingle.server.answer import answer
 from ingle.server.auth import OPEN_PATHS, Identity
-from ingle.server.convert import Caller, random_hex
+from ingle.server.convert import Caller
 from ingle.server.messages_stream import answer_message
 from ingle.server.off_loop import off_loop
 from ingle.server.openapi import openapi_document
@@ -28,6 +28,7 @@ from ingle.server.protocol import (
 )
 from ingle.server.protocol_anthropic import CountTokensRequest, MessagesRequest, PromptFields
 from ingle.server.protocol_responses import ResponsesRequest
+from ingle.server.random_hex import random_hex
 from ingle.server.request_id import adopt
 from ingle.server.responses_stream import answer_response
 from ingle.server.state import ServerState
