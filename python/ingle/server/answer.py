@@ -62,15 +62,12 @@ def log_failure(request: web.BaseRequest, error: IngleError) -> None:
         log.error("request %s failed: %s", request_id(request), error)
 
 
-async def submit(state: ServerState, asked: EncodedRequest, sink: Any) -> int:
-    """Submits a request to the core. Slow ones take turns on other threads."""
-    dispatcher = state.engine.dispatcher
-    if not asked.is_slow:
-        return dispatcher.submit(asked.document, sink)
+async def submit_slow(state: ServerState, asked: EncodedRequest, sink: Any) -> int:
+    """Submits a request that takes long in the core. Such requests take turns on other threads."""
     # If the client disconnects here, nothing has been submitted.
     await state.turns.take(asked.tenant)
     in_thread = functools.partial(state.turns.call, asked.tenant)
-    return await submit_async(dispatcher, asked.document, sink, True, in_thread)
+    return await submit_async(state.engine.dispatcher, asked.document, sink, True, in_thread)
 
 
 async def whole_body(state: ServerState, asked: EncodedRequest) -> bytes:
@@ -88,15 +85,19 @@ async def whole_body(state: ServerState, asked: EncodedRequest) -> bytes:
         elif kind == ABORTED:
             done.set_exception(FailedError("the request was aborted"))
 
+    dispatcher = state.engine.dispatcher
     try:
-        key = await submit(state, asked, sink)
+        if asked.is_slow:
+            key = await submit_slow(state, asked, sink)
+        else:
+            key = dispatcher.submit(asked.document, sink)
     except asyncio.CancelledError:
         done.cancel()  # Nobody waits for the end that the abort will bring.
         raise
     try:
         return await done
     finally:
-        state.engine.dispatcher.abort(key)
+        dispatcher.abort(key)
 
 
 async def stream(
@@ -109,7 +110,10 @@ async def stream(
     dispatcher, heartbeat = state.engine.dispatcher, state.heartbeat
     loop = asyncio.get_running_loop()
     events = EventStream(state.engine.core, loop, translator)
-    key = await submit(state, asked, events)
+    if asked.is_slow:
+        key = await submit_slow(state, asked, events)
+    else:
+        key = dispatcher.submit(asked.document, events)
     try:
         if events.error is not None:
             raise error_of_event(events.error)

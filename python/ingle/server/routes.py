@@ -344,17 +344,19 @@ async def read_body(request: web.Request) -> bytes:
             code="unsupported_media_type",
             status=415,
         )
-    length = request.content_length
-    if length is not None and length > request.client_max_size:
-        # Refused before the body arrives.
-        raise web.HTTPRequestEntityTooLarge(request.client_max_size, length)
+    has_arrived = request.content.is_eof()
+    if not has_arrived:
+        length = request.content_length
+        if length is not None and length > request.client_max_size:
+            # Refused before the body arrives.
+            raise web.HTTPRequestEntityTooLarge(request.client_max_size, length)
     # A small compressed body can unpack to a large one. A proxy may unpack it, we do not.
     if request.headers.get(hdrs.CONTENT_ENCODING, "identity").lower() != "identity":
         raise RefusedError(
             "Content-Encoding is not supported", code="unsupported_media_type", status=415
         )
     try:
-        if request.content.is_eof():
+        if has_arrived:
             return bounded(request, request.content.read_nowait())
         async with asyncio.timeout(BODY_S):
             return await read_parts(request)

@@ -44,12 +44,12 @@ class ServerState:
     def enter(self, request: web.BaseRequest) -> None:
         """The body of a request has arrived. The request runs until `leave`."""
         self._running.add(id(request))
-        self._idle.clear()
 
     def leave(self, request: web.BaseRequest) -> None:
         """The request has ended and its response is written."""
         self._running.discard(id(request))
-        if not self._running:
+        # Before the drain nobody waits, and after its start nothing enters.
+        if self.draining and not self._running:
             self._idle.set()
 
     def count(self) -> int:
@@ -57,7 +57,7 @@ class ServerState:
         return len(self._running)
 
     async def idle(self) -> None:
-        """Waits until no request runs."""
+        """Waits until no request runs. Only while `draining`."""
         if self._running:
             await self._idle.wait()
 
