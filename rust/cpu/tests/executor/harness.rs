@@ -98,6 +98,11 @@ impl Harness {
         Self { executor, completions, next_step: 0, next_block: 0, block_size }
     }
 
+    /// New blocks come from this one on: also such as earlier requests have left behind.
+    pub(crate) fn hand_out_from(&mut self, block: u32) {
+        self.next_block = block;
+    }
+
     /// A plan with a row for each request: the next `count` of its tokens.
     pub(crate) fn plan(&mut self, parts: &mut [(&mut Request, u32)]) -> StepPlan {
         self.next_step += 1;

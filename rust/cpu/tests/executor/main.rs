@@ -2,6 +2,7 @@
 
 mod harness;
 mod outputs;
+mod tenants;
 mod trouble;
 
 use std::sync::Arc;
