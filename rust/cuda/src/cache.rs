@@ -119,6 +119,20 @@ mod tests {
     }
 
     #[test]
+    fn a_write_that_fails_leaves_nothing_behind() {
+        let folder = folder("fails");
+        let cache = Cache::open(&folder).unwrap();
+        // What is written cannot take the key's place; and then not even the folder is there.
+        std::fs::create_dir(folder.join("taken")).unwrap();
+        cache.write("taken", b"code");
+        assert_eq!(cache.read("taken"), None);
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "a temporary file is left");
+        std::fs::remove_dir_all(&folder).unwrap();
+        cache.write("key", b"code");
+        assert_eq!(cache.read("key"), None);
+    }
+
+    #[test]
     fn a_folder_that_others_can_write_is_refused() {
         use std::os::unix::fs::PermissionsExt;
         let folder = folder("mode");
