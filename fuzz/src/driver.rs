@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::cost::{Cost, measured};
-use crate::mutation::mutate;
+use crate::mutation::{mutate, mutate_json};
 use crate::rng::Rng;
 
 /// One parser of untrusted bytes, and what must hold for any input.
@@ -27,6 +27,11 @@ pub trait Target {
     /// Inputs beside those of the corpus.
     fn seeds(&self) -> Vec<Vec<u8>> {
         Vec::new()
+    }
+
+    /// Whether inputs are JSON: half of the mutations then change values instead of bytes.
+    fn is_json(&self) -> bool {
+        false
     }
 
     /// Longest input.
@@ -97,7 +102,13 @@ pub fn fuzz(target: &mut dyn Target, corpora: &Path, seed: u64, time: Duration) 
         // Most of what is new is refused in a new way: half of all inputs start from whole ones.
         let from = if rng.one_in(2) { &corpus[..num_given] } else { &corpus[..] };
         let (input, other) = (rng.pick(from), rng.pick(&corpus));
-        let input = mutate(input, other, target.words(), target.max_len(), &mut rng);
+        let (max_len, words) = (target.max_len(), target.words());
+        let json = if target.is_json() && rng.one_in(2) {
+            mutate_json(input, other, max_len, &mut rng)
+        } else {
+            None
+        };
+        let input = json.unwrap_or_else(|| mutate(input, other, words, max_len, &mut rng));
         if outcomes.insert(check(target, &input, &mut report)) && corpus.len() < MAX_CORPUS {
             corpus.push(input);
         }

@@ -9,6 +9,7 @@
 pub mod bombs;
 pub mod cost;
 pub mod driver;
+mod json_edits;
 pub mod model_files;
 pub mod mutation;
 pub mod rng;

@@ -1,5 +1,8 @@
 //! Turns inputs of a corpus into new ones.
 
+use serde_json::Value;
+
+use crate::json_edits::{grafted, replaced, without_key};
 use crate::rng::Rng;
 
 /// Changes `input` in one to four places. `words` are texts of the format, `other` is another input of the
@@ -17,6 +20,21 @@ pub fn mutate(
     }
     bytes.truncate(max_len);
     bytes
+}
+
+/// As `mutate`, for JSON: the result is JSON again. `None` if `input` is not.
+pub fn mutate_json(input: &[u8], other: &[u8], max_len: usize, rng: &mut Rng) -> Option<Vec<u8>> {
+    let mut tree: Value = serde_json::from_slice(input).ok()?;
+    for _ in 0..=rng.below(3) {
+        tree = match (rng.below(3), serde_json::from_slice(other)) {
+            (0, _) => replaced(tree, rng),
+            (1, _) => without_key(tree, rng),
+            (_, Ok(other)) => grafted(tree, other, rng),
+            (_, Err(_)) => tree,
+        };
+    }
+    let text = tree.to_string();
+    (text.len() <= max_len).then(|| text.into_bytes())
 }
 
 fn change(bytes: &mut Vec<u8>, other: &[u8], words: &[&str], max_len: usize, rng: &mut Rng) {

@@ -1,8 +1,8 @@
 //! The ways to break a GGUF file.
 
 use super::gguf::{Field, Gguf, Kv, Tensor};
-use super::json_edits::damaged;
 use super::{Case, Content, NewFile};
+use crate::json_edits::damaged;
 use crate::rng::Rng;
 
 pub(super) const NAME: &str = "model.gguf";

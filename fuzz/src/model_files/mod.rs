@@ -4,7 +4,6 @@
 
 mod gguf;
 mod gguf_cases;
-mod json_edits;
 mod safetensors_cases;
 
 use std::path::{Path, PathBuf};

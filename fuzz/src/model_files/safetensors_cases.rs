@@ -4,8 +4,8 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::json_edits::{damaged, nested, odd_value, replaced, with_key_twice, without_key};
 use super::{Case, Content, NewFile};
+use crate::json_edits::{damaged, nested, odd_value, replaced, with_key_twice, without_key};
 use crate::rng::Rng;
 
 const WEIGHTS: &str = "model.safetensors";

@@ -31,6 +31,10 @@ impl Target for Schema {
         "schema"
     }
 
+    fn is_json(&self) -> bool {
+        true
+    }
+
     fn words(&self) -> &'static [&'static str] {
         &[
             "\"type\":\"object\"",

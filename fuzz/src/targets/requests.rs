@@ -26,6 +26,10 @@ impl Target for Request {
         "request"
     }
 
+    fn is_json(&self) -> bool {
+        true
+    }
+
     fn words(&self) -> &'static [&'static str] {
         &[
             "\"n\":",

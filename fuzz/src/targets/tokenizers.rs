@@ -15,6 +15,10 @@ impl Target for TokenizerJson {
         "tokenizer_json"
     }
 
+    fn is_json(&self) -> bool {
+        true
+    }
+
     fn words(&self) -> &'static [&'static str] {
         &[
             "\"type\":\"BPE\"",

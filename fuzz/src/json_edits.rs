@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use crate::rng::Rng;
 
 /// Flips, cuts, repeats or inserts a few bytes.
-pub(super) fn damaged(bytes: &[u8], rng: &mut Rng) -> Vec<u8> {
+pub(crate) fn damaged(bytes: &[u8], rng: &mut Rng) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for _ in 0..=rng.below(4) {
         let place = rng.below(bytes.len());
@@ -25,16 +25,28 @@ pub(super) fn damaged(bytes: &[u8], rng: &mut Rng) -> Vec<u8> {
 }
 
 /// Replaces one value anywhere in the tree by one that code gets wrong.
-pub(super) fn replaced(mut tree: Value, rng: &mut Rng) -> Value {
+pub(crate) fn replaced(mut tree: Value, rng: &mut Rng) -> Value {
     let count = num_values(&tree);
+    if count == 1 {
+        return odd_value(rng);
+    }
     let target = 1 + rng.below(count - 1);
     let value = odd_value(rng);
     *nth(&mut tree, &mut { target }).unwrap() = value;
     tree
 }
 
+/// One value anywhere in the tree becomes one of another tree.
+pub(crate) fn grafted(mut tree: Value, mut other: Value, rng: &mut Rng) -> Value {
+    let from = rng.below(num_values(&other));
+    let part = nth(&mut other, &mut { from }).unwrap().take();
+    let to = rng.below(num_values(&tree));
+    *nth(&mut tree, &mut { to }).unwrap() = part;
+    tree
+}
+
 /// A value of any type, at its limits.
-pub(super) fn odd_value(rng: &mut Rng) -> Value {
+pub(crate) fn odd_value(rng: &mut Rng) -> Value {
     match rng.below(12) {
         0 => Value::Null,
         1 => json!(rng.one_in(2)),
@@ -51,12 +63,12 @@ pub(super) fn odd_value(rng: &mut Rng) -> Value {
 }
 
 /// A list in a list in a list.
-pub(super) fn nested(depth: usize) -> Value {
+pub(crate) fn nested(depth: usize) -> Value {
     (0..depth).fold(json!([]), |inner, _| Value::Array(vec![inner]))
 }
 
 /// Takes away one key of one object, the outermost more often than others.
-pub(super) fn without_key(mut tree: Value, rng: &mut Rng) -> Value {
+pub(crate) fn without_key(mut tree: Value, rng: &mut Rng) -> Value {
     let mut at = &mut tree;
     loop {
         let object = at.as_object().filter(|object| !object.is_empty());
@@ -74,7 +86,7 @@ pub(super) fn without_key(mut tree: Value, rng: &mut Rng) -> Value {
 }
 
 /// The text of an object with one of its keys twice.
-pub(super) fn with_key_twice(object: &Map<String, Value>, rng: &mut Rng) -> Vec<u8> {
+pub(crate) fn with_key_twice(object: &Map<String, Value>, rng: &mut Rng) -> Vec<u8> {
     let keys: Vec<&String> = object.keys().collect();
     let key = *rng.pick(&keys);
     let text = Value::Object(object.clone()).to_string();
