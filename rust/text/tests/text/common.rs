@@ -17,7 +17,7 @@ pub(crate) fn tiny_models() -> Vec<String> {
     let mut names: Vec<String> =
         folders.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
-    assert_eq!(names.len(), 15);
+    assert!(names.len() >= 15, "{names:?}");
     names
 }
 
