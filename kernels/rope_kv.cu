@@ -6,7 +6,7 @@
 //   qkv [T_pad, (num_heads + 2 * num_kv_heads) * HEAD_DIM] act; bias the same width f32 or null;
 //   row_scale [T_pad] and scale, the same width as bias, f32: qkv is a product of e4m3 numbers, element (t, i) counts
 //   row_scale[t] * scale[i] times; or both null;
-//   q_norm, k_norm [HEAD_DIM] f32 or null; table [positions, rotary_dim / 2] float2; positions,
+//   q_norm, k_norm [HEAD_DIM] f32 or null; table [positions, rotary_dim / 2] float2, null: no rotation; positions,
 //   kv_slot [T_pad] u32 (kv_slot = block * block_size + offset, NONE writes no KV);
 //   q_out [T_pad, num_heads * HEAD_DIM] act.
 //   KV address in bytes: kv_base + block * block_stride + layer_offset
@@ -141,7 +141,7 @@ ENTRY(rope_kv_paged)
         if (i < HEAD_DIM) {
             float2 x = v[g];
             if (weight) x.x *= scale * weight[i], x.y *= scale * weight[i + 1];
-            if (!is_v)
+            if (table && !is_v)
                 x = rotate_pair(x, source, weight, scale, angles, i, DIM(rotary_dim), style);
             *(u32*)(target + i) = pack2(x.x, x.y);
         }

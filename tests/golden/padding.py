@@ -9,19 +9,19 @@ import shutil
 from pathlib import Path
 
 MODELS = Path(__file__).parent / "models"
-VOCAB_SIZE = 512
 
 
 def pad_model(name: str, folder: Path) -> Path:
     """Copies the model `name` into `folder` and completes its tokenizer; returns its path."""
     target = folder / name
     shutil.copytree(MODELS / name, target)
+    rows = json.loads((target / "config.json").read_text())["vocab_size"]
     tokenizer = json.loads((target / "tokenizer.json").read_text())
     known = len(tokenizer["model"]["vocab"])
     tokenizer["added_tokens"] += [
         {"id": i, "content": f"<unused{i}>", "single_word": False, "lstrip": False}
         | {"rstrip": False, "normalized": False, "special": False}
-        for i in range(known, VOCAB_SIZE)
+        for i in range(known, rows)
     ]
     (target / "tokenizer.json").write_text(json.dumps(tokenizer))
     return target

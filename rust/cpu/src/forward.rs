@@ -19,7 +19,7 @@ use crate::weights::{FeedForward, Weights};
 pub(crate) struct Pass<'a> {
     pub(crate) spec: &'a ModelSpec,
     pub(crate) weights: &'a Weights,
-    pub(crate) rope: &'a Rope,
+    pub(crate) ropes: &'a [Rope],
     pub(crate) kv: &'a mut KvCache,
     pub(crate) buffers: &'a mut Buffers,
     pub(crate) pool: &'a mut Pool,
@@ -110,8 +110,8 @@ impl Pass<'_> {
 
     /// Biases, head norms and rotation of queries and keys, in place.
     fn rotate(&mut self, index: usize) {
-        let (spec, layer, path, rope) =
-            (self.spec, &self.weights.layers[index], self.path, self.rope);
+        let (spec, layer, path) = (self.spec, &self.weights.layers[index], self.path);
+        let rope = spec.layers[index].rope.map(|rope| &self.ropes[rope]);
         let head_dim = spec.head_dim as usize;
         let columns = self.buffers.columns;
         let q_len = spec.num_attention_heads as usize * head_dim;
@@ -132,7 +132,9 @@ impl Pass<'_> {
                     if let Some(norm) = &layer.qk_norm {
                         rms_norm_in_place(path, head, &norm[part], spec.norm.eps);
                     }
-                    rope.rotate(row, head);
+                    if let Some(rope) = rope {
+                        rope.rotate(row, head);
+                    }
                 }
             }
         });

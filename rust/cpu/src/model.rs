@@ -36,7 +36,8 @@ pub struct Model {
     spec: ModelSpec,
     weights: Weights,
     kv: KvCache,
-    rope: Rope,
+    /// One for each of the spec's.
+    ropes: Vec<Rope>,
     buffers: Buffers,
     pool: Pool,
     path: VectorPath,
@@ -68,7 +69,7 @@ impl Model {
             spec: spec.clone(),
             weights: weights::load(spec, plan, source, &mut pool)?,
             kv: KvCache::new(spec, config.block_size, config.num_blocks),
-            rope: Rope::new(&spec.rope, config.max_model_len),
+            ropes: spec.ropes.iter().map(|rope| Rope::new(rope, config.max_model_len)).collect(),
             buffers: Buffers::new(spec, config.max_num_batched_tokens as usize),
             pool,
             path,
@@ -116,13 +117,15 @@ impl Model {
             });
             self.num_rows += sequence.tokens.len();
         }
-        self.rope.set_positions(spans.iter().flat_map(|s| s.start..s.start + s.num_tokens));
+        for rope in &mut self.ropes {
+            rope.set_positions(spans.iter().flat_map(|s| s.start..s.start + s.num_tokens));
+        }
         let tokens: Vec<TokenId> =
             sequences.iter().flat_map(|sequence| sequence.tokens.iter().copied()).collect();
         let pass = Pass {
             spec: &self.spec,
             weights: &self.weights,
-            rope: &self.rope,
+            ropes: &self.ropes,
             kv: &mut self.kv,
             buffers: &mut self.buffers,
             pool: &mut self.pool,

@@ -2,7 +2,7 @@
 
 use ingle_model::{RopeSpec, RopeStyle, RopeTables};
 
-/// Cosines and sines for the rows of a step, shared by all layers.
+/// Cosines and sines of one rotation for the rows of a step.
 #[derive(Debug)]
 pub(crate) struct Rope {
     tables: RopeTables,

@@ -13,6 +13,7 @@ use crate::contract::{
 use crate::device_slice::{Act, DeviceSlice};
 use crate::dims::{Buckets, EngineDims, LIST_ROWS};
 use crate::gemm::WORKSPACE_BYTES;
+use crate::rope::rotary_dim;
 
 /// Slices; empty for what the model has no use for. Shapes are [rows, columns], T the largest padded token
 /// count, S the largest padded sample count.
@@ -59,9 +60,9 @@ pub(crate) struct Buffers {
     pub(crate) partials: DeviceSlice<f32>,
     /// `[grid]` u32, zero between launches.
     pub(crate) counters: DeviceSlice<u32>,
-    /// `[max_model_len, rotary_dim / 2]` float2
-    pub(crate) rope_table: DeviceSlice<[f32; 2]>,
-    /// `[rotary_dim / 2]` f32
+    /// Of each rope of the model, `[ropes, max_model_len, rotary_dim / 2]` float2; see `rope_table`.
+    pub(crate) rope_tables: DeviceSlice<[f32; 2]>,
+    /// `[ropes, rotary_dim / 2]` f32
     pub(crate) inv_freq: DeviceSlice<f32>,
     /// `[T, hidden_size]` f32
     pub(crate) residual: DeviceSlice<f32>,
@@ -261,9 +262,9 @@ impl Buffers {
         let head_dim = u64::from(spec.head_dim);
         let q_width = u64::from(spec.num_attention_heads) * head_dim;
         let kv_width = u64::from(spec.num_kv_heads) * head_dim;
-        let half = u64::from(spec.rope.rotary_dim / 2);
-        self.inv_freq = layout.take(half);
-        self.rope_table = layout.take(u64::from(engine.max_model_len) * half);
+        let angles = u64::from(rotary_dim(spec) / 2) * spec.ropes.len() as u64;
+        self.inv_freq = layout.take(angles);
+        self.rope_tables = layout.take(u64::from(engine.max_model_len) * angles);
         self.residual = layout.take(tokens * hidden);
         if spec.post_norms {
             self.branch = layout.take(tokens * hidden);

@@ -4,6 +4,7 @@
 use ingle_model::ModelSpec;
 
 use crate::contract::Dims;
+use crate::rope::rotary_dim;
 
 impl Dims {
     /// The sizes that all kernels of the model share; the launch fills in the rest.
@@ -14,7 +15,7 @@ impl Dims {
             hidden_size: spec.hidden_size,
             num_heads: spec.num_attention_heads,
             num_kv_heads: spec.num_kv_heads,
-            rotary_dim: spec.rope.rotary_dim,
+            rotary_dim: rotary_dim(spec),
             block_size: engine.block_size,
             max_blocks: engine.max_blocks,
             num_slots: engine.num_slots,

@@ -1,10 +1,10 @@
 //! [5] The launches of a forward pass, from metadata to the last residual. Engine thread, or the
 //! capture thread while it records.
 
-use ingle_model::{MoeSpec, RopeStyle};
+use ingle_model::MoeSpec;
 
 use crate::CudaError;
-use crate::contract::{PLAN_NOT_CAUSAL, PLAN_WHOLE, ROPE_HALF_SPLIT, ROPE_INTERLEAVED};
+use crate::contract::{PLAN_NOT_CAUSAL, PLAN_WHOLE};
 use crate::device_slice::{DeviceSlice, Weight};
 use crate::gemm::{GemmArgs, GemmInput, GemmResult};
 use crate::launch::{
@@ -13,6 +13,7 @@ use crate::launch::{
 };
 use crate::matrix::Matrix;
 use crate::model::{Model, StepShape};
+use crate::rope;
 use crate::shapes::{GemmShape, Shapes, activation_kind};
 use crate::stream::Stream;
 use crate::stream_tile::quantises;
@@ -113,10 +114,6 @@ impl Model {
         let window = spec.layers[index].window.unwrap_or(0);
         let plan = self.windows.iter().position(|&w| w == window).unwrap_or(0) as u64;
         let kv = self.kv.layer(index);
-        let style = match spec.rope.style {
-            RopeStyle::HalfSplit => ROPE_HALF_SPLIT,
-            RopeStyle::Interleaved => ROPE_INTERLEAVED,
-        };
         let x = self.norm_into(stream, rows, (layer.input_norm, &layer.qkv), pending)?;
         let out = GemmResult::Act(buffers.qkv);
         self.product(stream, rows, shapes.qkv, GemmArgs { x, w: layer.qkv, out })?;
@@ -134,13 +131,13 @@ impl Model {
                 bias: layer.qkv_bias,
                 q_norm: layer.q_norm,
                 k_norm: layer.k_norm,
-                table: buffers.rope_table,
+                table: self.rope_table(index),
                 positions: buffers.positions,
                 kv_slot: buffers.kv_slot,
                 q: buffers.q,
                 kv,
                 eps: spec.norm.eps,
-                style,
+                style: rope::style(spec),
             },
         )?;
         let attention = Attention {

@@ -53,6 +53,8 @@ mod program;
 mod prompt_attention;
 mod prompt_launch;
 mod registry;
+mod rope;
+mod rope_tables;
 mod row_costs;
 mod same_bits;
 mod setup;

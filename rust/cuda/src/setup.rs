@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use ingle_model::{CopyPlan, FeedForwardSpec, ModelSpec};
+use ingle_model::{CopyPlan, FeedForwardSpec, ModelSpec, RopeSpec};
 
 use crate::CudaError;
 use crate::arena::{LayoutBuilder, Region};
@@ -24,6 +24,7 @@ use crate::model::Model;
 use crate::product::Products;
 use crate::prompt_attention::{KvShape, PromptAttention, kv_maps};
 use crate::prompt_launch::PromptLaunch;
+use crate::rope::rotary_dim;
 use crate::weights::WeightLayout;
 
 /// What is fixed before memory is taken.
@@ -253,11 +254,17 @@ pub(crate) fn check_supported(spec: &ModelSpec, config: &CudaConfig) -> Result<(
     if !HEAD_DIMS.contains(&spec.head_dim) {
         return refuse(format!("head_dim {}: want 16, 32, 64, 96, 128 or 256", spec.head_dim));
     }
-    if !spec.hidden_size.is_multiple_of(8) || !spec.rope.rotary_dim.is_multiple_of(4) {
+    let rotary_dim = rotary_dim(spec);
+    if !spec.hidden_size.is_multiple_of(8) || !rotary_dim.is_multiple_of(4) {
         return refuse(format!(
-            "hidden_size {} and rotary_dim {}: want multiples of 8 and 4",
-            spec.hidden_size, spec.rope.rotary_dim
+            "hidden_size {} and rotary_dim {rotary_dim}: want multiples of 8 and 4",
+            spec.hidden_size
         ));
+    }
+    let is_alike =
+        |rope: &RopeSpec| (rope.rotary_dim, rope.style) == (rotary_dim, spec.ropes[0].style);
+    if !spec.ropes.iter().all(is_alike) {
+        return refuse("layers that rotate different parts of a head".to_owned());
     }
     for layer in &spec.layers {
         let width = match layer.feed_forward {

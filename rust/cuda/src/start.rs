@@ -18,7 +18,6 @@ use crate::contract::{StepHeader, Words};
 use crate::dims::LIST_ROWS;
 use crate::executor::{BUFFER_SETS, CudaExecutor, STEPS_IN_FLIGHT};
 use crate::graphs::{Graphs, WarningSink};
-use crate::launch::RopeTable;
 use crate::launches::LaunchCounters;
 use crate::memory::{PinnedBuffer, upload};
 use crate::metadata::SlotRecord;
@@ -127,17 +126,9 @@ impl CudaExecutor {
 /// Fills the constant tables and runs each kernel once on a step without rows.
 fn warm(model: &Arc<Model>, stream: &Stream) -> Result<(), CudaError> {
     let buffers = &model.buffers;
-    let tables = model.spec.rope.tables(model.engine.max_model_len - 1);
-    let bytes: Vec<u8> = tables.inv_freq.iter().flat_map(|f| f.to_le_bytes()).collect();
-    upload(stream, buffers.inv_freq, &bytes)?;
     let bytes: Vec<u8> = model.windows.iter().flat_map(|w| w.to_le_bytes()).collect();
     upload(stream, buffers.windows, &bytes)?;
-    model.launcher(stream).rope_table(&RopeTable {
-        inv_freq: buffers.inv_freq.slice(0, tables.inv_freq.len() as u64),
-        table: buffers.rope_table,
-        attention_factor: tables.attention_factor,
-        positions: model.engine.max_model_len,
-    })?;
+    model.fill_rope_tables(stream)?;
     let mut words = [0; StepHeader::COUNT];
     StepHeader::empty().write(&mut words);
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();

@@ -19,7 +19,11 @@ pub struct RopeTables {
 impl RopeSpec {
     /// The context of a model that declares `declared` positions. A YaRN entry stretches the length of
     /// training, and published ones (Qwen2.5) leave the declared length at that.
-    pub(crate) fn context(&self, declared: u32) -> u32 {
+    pub(crate) fn context_of(ropes: &[Self], declared: u32) -> u32 {
+        ropes.iter().map(|rope| rope.context(declared)).max().unwrap_or(declared)
+    }
+
+    fn context(&self, declared: u32) -> u32 {
         let RopeKind::Yarn { factor, original_max_position_embeddings, .. } = self.kind else {
             return declared;
         };

@@ -22,8 +22,8 @@ pub struct ModelSpec {
     pub max_position_embeddings: u32,
     /// All norms of the model.
     pub norm: NormSpec,
-    /// Positions.
-    pub rope: RopeSpec,
+    /// The rotations of the layers, each once; `LayerSpec::rope` is an index.
+    pub ropes: Vec<RopeSpec>,
     /// Attention details that all layers share.
     pub attention: AttentionSpec,
     /// Of the gate.
@@ -109,6 +109,8 @@ pub enum Activation {
 pub struct LayerSpec {
     /// A token sees itself and the `window - 1` tokens before it; `None` sees all.
     pub window: Option<u32>,
+    /// Which of `ModelSpec::ropes` rotates queries and keys; `None`: they stay as they are.
+    pub rope: Option<usize>,
     /// The part after attention.
     pub feed_forward: FeedForwardSpec,
 }

@@ -1,8 +1,7 @@
 //! Compares attention with float64, over head sizes, groups, block sizes, windows and caps.
 
 use ingle_model::{
-    Activation, AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec, NormSpec, RopeKind, RopeSpec,
-    RopeStyle, WeightType,
+    Activation, AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec, NormSpec, WeightType,
 };
 
 use super::*;
@@ -33,12 +32,7 @@ fn spec(head_dim: usize, group: usize) -> ModelSpec {
         head_dim: head_dim as u32,
         max_position_embeddings: 1,
         norm: NormSpec { eps: 0.0, plus_one: false },
-        rope: RopeSpec {
-            style: RopeStyle::HalfSplit,
-            rotary_dim: 2,
-            theta: 1.0,
-            kind: RopeKind::Default,
-        },
+        ropes: Vec::new(),
         attention: AttentionSpec {
             causal: true,
             scale: 1.0,
@@ -54,7 +48,7 @@ fn spec(head_dim: usize, group: usize) -> ModelSpec {
         tie_word_embeddings: true,
         weight_type: WeightType::F32,
         embeds_only: None,
-        layers: vec![LayerSpec { window: None, feed_forward }],
+        layers: vec![LayerSpec { window: None, rope: None, feed_forward }],
     }
 }
 

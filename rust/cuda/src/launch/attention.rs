@@ -23,8 +23,8 @@ pub(crate) struct RopeKv {
     /// `[head_dim]`
     pub(crate) q_norm: Option<DeviceSlice<f32>>,
     pub(crate) k_norm: Option<DeviceSlice<f32>>,
-    /// `[max_model_len, rotary_dim / 2]`
-    pub(crate) table: DeviceSlice<[f32; 2]>,
+    /// `[max_model_len, rotary_dim / 2]`; `None`: no rotation.
+    pub(crate) table: Option<DeviceSlice<[f32; 2]>>,
     /// `[rows]` each
     pub(crate) positions: DeviceSlice<u32>,
     pub(crate) kv_slot: DeviceSlice<u32>,

@@ -146,7 +146,7 @@ fn launch_step_and_attention(launcher: &Launcher<'_>) -> Result<(), CudaError> {
             bias: None,
             q_norm: Some(some(HEAD)),
             k_norm: Some(some(HEAD)),
-            table: some(32 * 128),
+            table: Some(some(32 * 128)),
             positions: some(8),
             kv_slot: some(8),
             q: some(8 * 4 * HEAD),

@@ -2,6 +2,7 @@
 //! does not list is refused by name. `auto_map` and other pointers to code are ignored.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
+mod facts;
 mod family;
 mod fields;
 mod known;
@@ -9,22 +10,25 @@ pub(crate) mod limits;
 mod rope;
 mod windows;
 
-use family::FeedForward;
-pub(crate) use family::{Biases, Class, Facts, gguf_architectures};
+use facts::FeedForward;
+pub(crate) use facts::{Biases, Facts};
+use family::family_of;
+pub(crate) use family::{Class, gguf_architectures};
 pub(crate) use fields::{Fields, to_f32};
+use rope::LayerRopes;
 pub(crate) use rope::yarn_attention_factor;
 
 use crate::error::ModelError;
 use crate::{
     Activation, AttentionSpec, EmbedsOnly, FeedForwardSpec, LayerSpec, ModelSpec, MoeSpec,
-    NormSpec, WeightType,
+    NormSpec, RopeSpec, WeightType,
 };
 
 /// Reads the fields of a config.json.
 pub(crate) fn model_spec(
     config: &Fields<'_>,
 ) -> Result<(&'static Facts, Class, ModelSpec), ModelError> {
-    let (facts, class) = Facts::of(config)?;
+    let (facts, class) = family_of(config)?;
     refuse_what_we_lack(config)?;
     known::refuse_unknown(config, facts)?;
     let hidden_size = config.required("hidden_size", limits::WIDTH)?;
@@ -37,7 +41,9 @@ pub(crate) fn model_spec(
     }
     let head_dim = head_dim(config, facts, hidden_size, num_attention_heads)?;
     let declared = config.required("max_position_embeddings", limits::POSITIONS)?;
-    let rope = rope::rope_spec(config, facts, head_dim, declared)?;
+    let count = config.required("num_hidden_layers", limits::LAYERS)?;
+    let windows = windows::windows(config, facts, count)?;
+    let LayerRopes { ropes, of_layer } = rope::layer_ropes(config, facts, head_dim, &windows)?;
     let gemma = facts.is_gemma;
     let causal = config.bool("is_causal")?.unwrap_or(true);
     let bias =
@@ -49,14 +55,14 @@ pub(crate) fn model_spec(
         num_attention_heads,
         num_kv_heads,
         head_dim,
-        max_position_embeddings: rope.context(declared),
+        max_position_embeddings: RopeSpec::context_of(&ropes, declared),
         norm: NormSpec {
             eps: config
                 .positive_f32("rms_norm_eps")?
                 .ok_or_else(|| config.missing("rms_norm_eps"))?,
             plus_one: gemma,
         },
-        rope,
+        ropes,
         attention: AttentionSpec {
             causal,
             scale: attention_scale(config, facts, head_dim)?,
@@ -69,10 +75,10 @@ pub(crate) fn model_spec(
         post_norms: gemma,
         embedding_scale: if gemma { root(hidden_size) } else { 1.0 },
         final_logit_softcap: softcap(config, facts, "final_logit_softcapping")?,
-        tie_word_embeddings: config.bool("tie_word_embeddings")?.unwrap_or(gemma),
+        tie_word_embeddings: config.bool("tie_word_embeddings")?.unwrap_or(facts.ties_by_default),
         weight_type: WeightType::F32,
         embeds_only: if causal { None } else { Some(EmbedsOnly::Bidirectional) },
-        layers: layers(config, facts)?,
+        layers: layers(config, facts, windows, of_layer)?,
     };
     if !causal && spec.layers.iter().any(|layer| layer.window.is_some()) {
         return Err(config.unsupported("is_causal", "false", "true beside a sliding window"));
@@ -155,9 +161,13 @@ fn activation(config: &Fields<'_>, facts: &Facts) -> Result<Activation, ModelErr
     }
 }
 
-fn layers(config: &Fields<'_>, facts: &Facts) -> Result<Vec<LayerSpec>, ModelError> {
+fn layers(
+    config: &Fields<'_>,
+    facts: &Facts,
+    windows: Vec<Option<u32>>,
+    ropes: Vec<Option<usize>>,
+) -> Result<Vec<LayerSpec>, ModelError> {
     let count = config.required("num_hidden_layers", limits::LAYERS)?;
-    let windows = windows::windows(config, facts, count)?;
     let dense = FeedForwardSpec::Dense {
         intermediate_size: config.required("intermediate_size", limits::WIDTH)?,
         bias: facts.has("mlp_bias") && config.bool("mlp_bias")?.unwrap_or(false),
@@ -170,8 +180,9 @@ fn layers(config: &Fields<'_>, facts: &Facts) -> Result<Vec<LayerSpec>, ModelErr
             sparse.into_iter().map(|sparse| if sparse { moe } else { dense }).collect::<Vec<_>>()
         }
     };
-    let layers = windows.into_iter().zip(feed_forward);
-    Ok(layers.map(|(window, feed_forward)| LayerSpec { window, feed_forward }).collect())
+    let layers = windows.into_iter().zip(ropes).zip(feed_forward);
+    let layer = |((window, rope), feed_forward)| LayerSpec { window, rope, feed_forward };
+    Ok(layers.map(layer).collect())
 }
 
 fn moe(config: &Fields<'_>, width: &str, normalises: Option<&str>) -> Result<MoeSpec, ModelError> {

@@ -5,17 +5,62 @@
 
 use serde_json::{Map, Value};
 
+use super::facts::Ropes;
 use super::{Facts, Fields, limits, to_f32};
 use crate::error::{ModelError, shown};
 use crate::{RopeKind, RopeSpec, RopeStyle};
 
-/// Reads the rope fields.
-pub(super) fn rope_spec(
+/// The rotations of a model: the different ones, and which of them each layer has.
+pub(super) struct LayerRopes {
+    pub(super) ropes: Vec<RopeSpec>,
+    /// One per layer: an index into `ropes`, `None` for a layer without positions.
+    pub(super) of_layer: Vec<Option<usize>>,
+}
+
+/// Reads the rope fields; `windows` has an entry for each layer.
+pub(super) fn layer_ropes(
     config: &Fields<'_>,
     facts: &Facts,
     head_dim: u32,
-    max_position_embeddings: u32,
-) -> Result<RopeSpec, ModelError> {
+    windows: &[Option<u32>],
+) -> Result<LayerRopes, ModelError> {
+    let of_all = |index| windows.iter().map(|_| Some(index)).collect();
+    match facts.ropes {
+        Ropes::One => {
+            let ropes = vec![rope_spec(config, facts, head_dim)?];
+            Ok(LayerRopes { ropes, of_layer: of_all(0) })
+        }
+        Ropes::NoneInSome => {
+            let ropes = vec![rope_spec(config, facts, head_dim)?];
+            let of_layer = rotating_layers(config, windows.len())?;
+            let of_layer = of_layer.into_iter().map(|rotates| rotates.then_some(0)).collect();
+            Ok(LayerRopes { ropes, of_layer })
+        }
+    }
+}
+
+/// For each layer whether it rotates: `no_rope_layers` has a 1 for those that do.
+fn rotating_layers(config: &Fields<'_>, layers: usize) -> Result<Vec<bool>, ModelError> {
+    let key = "no_rope_layers";
+    let Some(value) = config.get(key) else {
+        let interval = config.positive("no_rope_layer_interval", limits::LAYERS)?.unwrap_or(4);
+        let numbers = (1_u32..).take(layers);
+        return Ok(numbers.map(|number| !number.is_multiple_of(interval)).collect());
+    };
+    let wanted = "a list with 0 or 1 for each layer";
+    let list = value.as_array().ok_or_else(|| config.wrong(key, value, wanted))?;
+    let flag = |value: &Value| match value.as_u64() {
+        Some(flag @ (0 | 1)) => Ok(flag == 1),
+        _ => Err(config.wrong(key, value, wanted)),
+    };
+    if list.len() != layers {
+        return Err(config.error(key, format!("has {} entries for {layers} layers", list.len())));
+    }
+    list.iter().map(flag).collect()
+}
+
+/// The rope of a model that has one.
+fn rope_spec(config: &Fields<'_>, facts: &Facts, head_dim: u32) -> Result<RopeSpec, ModelError> {
     let empty = Map::new();
     let empty = Value::Object(empty);
     let rope = match source(config)? {
@@ -32,6 +77,7 @@ pub(super) fn rope_spec(
         return Err(config.error("rope_theta", format!("{theta} is not above 1")));
     }
     let rotary_dim = rotary_dim(config, &rope, head_dim)?;
+    let max_position_embeddings = config.required("max_position_embeddings", limits::POSITIONS)?;
     let reader = Reader { config, rope, max_position_embeddings };
     let kind = reader.kind(facts, rotary_dim)?;
     Ok(RopeSpec { style: RopeStyle::HalfSplit, rotary_dim, theta, kind })

@@ -53,7 +53,7 @@ fn refused(config: &Value) -> String {
 }
 
 fn rope(changes: Value) -> RopeKind {
-    spec(&with(llama(), changes)).rope.kind
+    spec(&with(llama(), changes)).ropes.remove(0).kind
 }
 
 const LLAMA3: RopeKind = RopeKind::Llama3 {
@@ -86,7 +86,7 @@ fn test_both_spellings_of_the_rope_type_are_read() {
 
 #[test]
 fn test_rope_theta_comes_from_either_place_or_the_class() {
-    let theta = |changes| spec(&with(llama(), changes)).rope.theta;
+    let theta = |changes| spec(&with(llama(), changes)).ropes[0].theta;
     assert_eq!(theta(json!({})), 10_000.0);
     assert_eq!(theta(json!({"rope_theta": 500_000})), 500_000.0);
     let new = json!({"rope_parameters": {"rope_type": "default", "rope_theta": 250_000.0}});
@@ -97,7 +97,7 @@ fn test_rope_theta_comes_from_either_place_or_the_class() {
         "MixtralForCausalLM",
         json!({"num_local_experts": 4, "num_experts_per_tok": 2}),
     );
-    assert_eq!(spec(&mixtral).rope.theta, 1e6);
+    assert_eq!(spec(&mixtral).ropes[0].theta, 1e6);
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn test_a_rope_field_that_stands_twice_must_agree() {
 fn test_rope_by_layer_type_is_refused_unless_equal() {
     let one = json!({"rope_type": "default", "rope_theta": 20_000});
     let equal = json!({"sliding_attention": one, "full_attention": one});
-    assert_eq!(spec(&with(llama(), json!({"rope_parameters": equal}))).rope.theta, 20_000.0);
+    assert_eq!(spec(&with(llama(), json!({"rope_parameters": equal}))).ropes[0].theta, 20_000.0);
     let other = json!({"rope_type": "linear", "factor": 8, "rope_theta": 20_000});
     let differing = json!({"sliding_attention": one, "full_attention": other});
     let error = refused(&with(llama(), json!({"rope_parameters": differing})));
@@ -208,10 +208,11 @@ fn test_longrope_of_phi3() {
         family("phi3", "Phi3ForCausalLM", with(base, changes))
     };
     let spec = spec(&phi3(json!({})));
-    assert_eq!(spec.rope.rotary_dim, 24);
-    let RopeKind::LongRope { short_factor, long_factor, attention_factor, .. } = &spec.rope.kind
+    assert_eq!(spec.ropes[0].rotary_dim, 24);
+    let RopeKind::LongRope { short_factor, long_factor, attention_factor, .. } =
+        &spec.ropes[0].kind
     else {
-        panic!("{:?}", spec.rope.kind)
+        panic!("{:?}", spec.ropes[0].kind)
     };
     assert_eq!((short_factor.len(), long_factor[11]), (12, 4.0));
     // sqrt(1 + ln 32 / ln 4096)
@@ -459,9 +460,9 @@ proptest! {
         change(&mut config, changes);
         if let Ok(spec) = read(&config) {
             for length in [1, spec.max_position_embeddings] {
-                let tables = spec.rope.tables(length);
-                prop_assert!(tables.inv_freq.iter().all(|f| f.is_finite()), "{:?}", spec.rope);
-                prop_assert!(tables.attention_factor.is_finite(), "{:?}", spec.rope);
+                let tables = spec.ropes[0].tables(length);
+                prop_assert!(tables.inv_freq.iter().all(|f| f.is_finite()), "{:?}", spec.ropes);
+                prop_assert!(tables.attention_factor.is_finite(), "{:?}", spec.ropes);
             }
         }
     }
@@ -475,4 +476,5 @@ fn change(object: &mut Value, changes: Vec<(prop::sample::Index, Value)>) {
     }
 }
 
+mod families;
 mod fields;

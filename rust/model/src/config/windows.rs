@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::family::Windows;
+use super::facts::Windows;
 use super::{Facts, Fields, limits};
 use crate::error::ModelError;
 

@@ -52,7 +52,7 @@ pub(super) fn model_spec(
     let feed_forward = keys.feed_forward(has("ffn_gate.bias"))?;
     let tie_word_embeddings = !catalogue.contains(HEAD);
     let vocab_size = keys.vocab_size(catalogue)?;
-    let rope = keys.rope(head_dim, declared, catalogue, source)?;
+    let ropes = vec![keys.rope(head_dim, declared, catalogue, source)?];
     let layers = keys.size("block_count", limits::LAYERS)?;
     Ok(ModelSpec {
         architecture: architecture.to_owned(),
@@ -61,7 +61,7 @@ pub(super) fn model_spec(
         num_attention_heads,
         num_kv_heads,
         head_dim,
-        max_position_embeddings: rope.context(declared),
+        max_position_embeddings: RopeSpec::context_of(&ropes, declared),
         norm: NormSpec { eps: keys.eps()?, plus_one: false },
         attention,
         activation: Activation::Silu,
@@ -71,8 +71,10 @@ pub(super) fn model_spec(
         tie_word_embeddings,
         weight_type: WeightType::F32,
         embeds_only,
-        layers: (0..layers).map(|_| LayerSpec { window: None, feed_forward }).collect(),
-        rope,
+        layers: (0..layers)
+            .map(|_| LayerSpec { window: None, rope: Some(0), feed_forward })
+            .collect(),
+        ropes,
     })
 }
 

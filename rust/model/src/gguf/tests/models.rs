@@ -15,8 +15,8 @@ fn test_a_gguf_llama_without_an_output_tensor_is_tied() {
     assert!(spec.tie_word_embeddings);
     assert_eq!((spec.vocab_size, spec.hidden_size, spec.head_dim), (256, 64, 16));
     assert_eq!((spec.num_attention_heads, spec.num_kv_heads), (4, 2));
-    assert_eq!((spec.rope.style, spec.rope.theta), (RopeStyle::Interleaved, 10_000.0));
-    assert_eq!((spec.rope.rotary_dim, &spec.rope.kind), (16, &RopeKind::Default));
+    assert_eq!((spec.ropes[0].style, spec.ropes[0].theta), (RopeStyle::Interleaved, 10_000.0));
+    assert_eq!((spec.ropes[0].rotary_dim, &spec.ropes[0].kind), (16, &RopeKind::Default));
     assert_eq!(spec.norm.eps, 1e-5);
     assert_eq!(spec.weight_type, WeightType::Q8_0);
     let query = &described.plan.tensors[&WeightRole::Layer(0, LayerWeight::Query)];
@@ -159,7 +159,7 @@ fn test_rope_scaling_of_metadata() {
         for (key, value) in keys {
             file.set(&format!("llama.rope.{key}"), value.clone());
         }
-        super::builder::read(&file.bytes()).map(|described| described.spec.rope.kind)
+        super::builder::read(&file.bytes()).map(|described| described.spec.ropes[0].kind.clone())
     };
     let text = |text: &str| Kv::Text(text.to_owned());
     assert_eq!(kind(&[("scaling.type", text("none"))]), Ok(RopeKind::Default));
@@ -196,7 +196,7 @@ fn test_rope_factors_are_read_from_their_tensor() {
     let mut file = Gguf::llama().with_tensor("rope_freqs.weight", &[8], 0);
     file.data = Some(("rope_freqs.weight".to_owned(), data(&divisors)));
     let described = file.read();
-    assert_eq!(described.spec.rope.kind, RopeKind::Factors { divisors: divisors.clone() });
+    assert_eq!(described.spec.ropes[0].kind, RopeKind::Factors { divisors: divisors.clone() });
     assert_eq!(described.plan.tensors.len(), 11);
     let scaled = file
         .clone()
@@ -221,7 +221,7 @@ fn test_qwen2_has_biases_and_half_split_rope() {
     }
     let described = file.read();
     assert!(described.spec.attention.qkv_bias && !described.spec.attention.o_bias);
-    assert_eq!(described.spec.rope.style, RopeStyle::HalfSplit);
+    assert_eq!(described.spec.ropes[0].style, RopeStyle::HalfSplit);
 }
 
 #[test]

@@ -1,0 +1,110 @@
+//! What a family is described by: plain data. The families are in family/.
+#![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
+
+/// Which biases the attention's projections have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Biases {
+    /// All four or none, depending on `attention_bias`.
+    FromConfig,
+    /// On q, k and v, whatever the config says.
+    QueryKeyValue,
+    None,
+}
+
+/// Which layers see only a window of the tokens before them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Windows {
+    /// None; a file that asks for one is refused.
+    None,
+    /// All, where `sliding_window` is not null. `by_default`: what an absent one means.
+    All { by_default: Option<u32> },
+    /// Where `use_sliding_window` is on; `from_layer`: only from layer `max_window_layers` on.
+    Switched { from_layer: bool },
+    /// All but every `sliding_window_pattern`-th.
+    Pattern,
+}
+
+/// Which rotation each layer has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ropes {
+    /// All the same.
+    One,
+    /// The same, but none where `no_rope_layers` has a 0; without that list, in every
+    /// `no_rope_layer_interval`-th layer (4 if absent).
+    NoneInSome,
+}
+
+/// What follows attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FeedForward {
+    Dense,
+    /// A mixture of experts in every layer, or as `decoder_sparse_step` and `mlp_only_layers` select. The
+    /// fields that name an expert's width and whether the chosen weights are scaled to sum to 1; without
+    /// such a field they are.
+    Experts {
+        width: &'static str,
+        normalises: Option<&'static str>,
+    },
+}
+
+/// Everything that differs by family.
+#[derive(Debug)]
+pub(crate) struct Facts {
+    /// `model_type` of config.json.
+    pub(crate) model_type: &'static str,
+    /// `general.architecture` of GGUF files that are read, where the family has one of its own.
+    pub(crate) gguf: Option<&'static str>,
+    /// Its classes are this and `ForCausalLM`, or this and `Model`.
+    pub(crate) class: &'static str,
+    /// The class default of `rope_theta`, which older checkpoints leave out.
+    pub(crate) default_theta: f32,
+    pub(crate) biases: Biases,
+    /// The field that names the activation.
+    pub(crate) activation: &'static str,
+    /// Whether `head_dim` defaults to the quotient of width and heads; otherwise the class has a constant
+    /// of its own, and the file must state it.
+    pub(crate) derives_head_dim: bool,
+    /// A norm over each head of q and k.
+    pub(crate) qk_norm: bool,
+    pub(crate) windows: Windows,
+    pub(crate) ropes: Ropes,
+    pub(crate) feed_forward: FeedForward,
+    /// Norms multiply by 1 + weight, norms follow both parts of a layer, and embeddings are scaled by the
+    /// root of the width.
+    pub(crate) is_gemma: bool,
+    /// The head is the embedding unless the file says otherwise.
+    pub(crate) ties_by_default: bool,
+    /// One tensor holds q, k and v, another one gate and up.
+    pub(crate) is_fused: bool,
+    /// Older names of the rope type `longrope`.
+    pub(crate) long_rope_names: &'static [&'static str],
+    /// Fields that change what the family computes, in addition to those that all families read.
+    pub(crate) reads: &'static [&'static str],
+}
+
+/// What most families have; each family's file states what is different.
+pub(crate) const PLAIN: Facts = Facts {
+    model_type: "",
+    gguf: None,
+    class: "",
+    default_theta: 1e4,
+    biases: Biases::None,
+    activation: "hidden_act",
+    derives_head_dim: true,
+    qk_norm: false,
+    windows: Windows::None,
+    ropes: Ropes::One,
+    feed_forward: FeedForward::Dense,
+    is_gemma: false,
+    is_fused: false,
+    ties_by_default: false,
+    long_rope_names: &[],
+    reads: &[],
+};
+
+impl Facts {
+    /// Whether the family's class reads the field.
+    pub(crate) fn has(&self, field: &str) -> bool {
+        self.reads.contains(&field)
+    }
+}

@@ -1,0 +1,23 @@
+//! Gemma 2: a window in every other layer, norms around both parts, capped logits.
+#![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
+
+use crate::config::facts::{Biases, Facts, PLAIN, Windows};
+
+pub(super) const FACTS: Facts = Facts {
+    model_type: "gemma2",
+    class: "Gemma2",
+    biases: Biases::FromConfig,
+    activation: "hidden_activation",
+    derives_head_dim: false,
+    windows: Windows::Pattern,
+    is_gemma: true,
+    ties_by_default: true,
+    reads: &[
+        "attention_bias",
+        "query_pre_attn_scalar",
+        "attn_logit_softcapping",
+        "final_logit_softcapping",
+        "sliding_window_pattern",
+    ],
+    ..PLAIN
+};
