@@ -19,6 +19,7 @@ __all__ = [
     "check_body",
     "check_ids",
     "doctor",
+    "give_back_memory",
     "harden_confine",
     "harden_finish",
     "harden_keeper",
@@ -99,6 +100,12 @@ class Engine:
     def seal_device(self) -> None:
         """Blocks until the device has done what it began at load; then it only runs steps."""
 
+    def memory_room(self, enough: int) -> int:
+        """Bytes of memory that the process may still take before the least of its limits.
+
+        A few system calls. What is `enough` or more may be too low.
+        """
+
     def metrics(self) -> bytes:
         """Prometheus text."""
 
@@ -137,6 +144,9 @@ def harden_finish(readiness: bytes) -> bytes:
     `readiness` is JSON: `cuda_driver` (major version or null) and `trace`. As `harden_shed`, but
     with any number of threads.
     """
+
+def give_back_memory() -> None:
+    """Gives memory that nothing uses back to the system. Blocks for milliseconds."""
 
 def name_thread(name: str) -> None:
     """Names the calling thread for the system."""

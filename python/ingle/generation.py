@@ -184,6 +184,8 @@ class EncodedRequest(Struct, frozen=True):
     is_slow: bool
     """Whether `submit` may take longer than an event loop can wait."""
     tenant: str = ""
+    answer_bytes: int = 0
+    """Memory that an answer with log-probs may take; 0 for text, which is short, and streams."""
 
 
 def encoded(request: GenerationRequest) -> EncodedRequest:
@@ -191,8 +193,31 @@ def encoded(request: GenerationRequest) -> EncodedRequest:
     document = encode(request)
     is_slow = len(document) > INLINE_BYTES or is_slow_to_submit(request)
     output = request.output
-    return EncodedRequest(document, output.stream, output.chunked, is_slow, request.tenant)
+    size = 0
+    sampling = request.sampling
+    if not (output.stream or sampling.logprobs is sampling.prompt_logprobs is None):
+        size = answer_bytes(request, len(document))
+    return EncodedRequest(document, output.stream, output.chunked, is_slow, request.tenant, size)
 
 
+def answer_bytes(request: GenerationRequest, document_bytes: int) -> int:
+    """About the most memory that log-probs take while an answer is put together."""
+    sampling, entries = request.sampling, 0
+    if sampling.logprobs is not None:
+        num_tokens = LIKELY_TOKENS if request.max_tokens is None else request.max_tokens
+        choices = len(request.prompts) * request.n
+        entries += choices * num_tokens * (1 + sampling.logprobs)
+    scored = sampling.logprobs if request.output.echo else sampling.prompt_logprobs
+    if scored is not None:
+        entries += document_bytes // BYTES_A_TOKEN * (1 + scored)
+    return entries * BYTES_AN_ALTERNATIVE
+
+
+LIKELY_TOKENS = 4096
+"""The length of an answer for which no limit is given."""
+BYTES_A_TOKEN = 2
+"""Of a document, at least: a short id and its comma."""
+BYTES_AN_ALTERNATIVE = 160
+"""An alternative of a token is 60 bytes of JSON, and they are copied before they are sent."""
 INLINE_BYTES = 16 << 10
 """A shorter document, without a grammar, is read and tokenised within a millisecond or so."""

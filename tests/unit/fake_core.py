@@ -64,6 +64,9 @@ class FakeCore:
     def info(self):
         return json.dumps({"max_model_len": 64, "vocab_size": 400}).encode()
 
+    def memory_room(self, enough):
+        return 1 << 40
+
     def health(self):
         return json.dumps({"status": self.health_status}).encode()
 

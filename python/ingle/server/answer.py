@@ -5,6 +5,7 @@ these functions return.
 """
 
 import asyncio
+import contextlib
 import functools
 import logging
 import re
@@ -17,12 +18,14 @@ from ingle.engine import submit_async
 from ingle.errors import FailedError, IngleError, OverloadedError, RefusedError, error_of_event
 from ingle.generation import EncodedRequest
 from ingle.server.connection import EventResponse, leaves_http
+from ingle.server.headroom import BYTES_A_PROMPT_BYTE
 from ingle.server.request_id import HEADER, request_id
 from ingle.server.sse import HEADERS, EventStream, Translator
 from ingle.server.state import ServerState
 
 log = logging.getLogger("ingle.server")
 
+NOTHING: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
 MESSAGES_PATH = re.compile(r"/v1/messages(?:/|\Z)")
 
 
@@ -63,15 +66,22 @@ def log_failure(request: web.BaseRequest, error: IngleError) -> None:
 
 
 async def submit_slow(state: ServerState, asked: EncodedRequest, sink: Any) -> int:
-    """Submits a request that takes long in the core. Such requests take turns on other threads."""
+    """Submits a request that takes long in the core. Such requests take turns on other threads.
+
+    Errors: those of submit; OverloadedError 503 if there is no thread, or not enough memory.
+    """
     # If the client disconnects here, nothing has been submitted.
     await state.turns.take(asked.tenant)
-    in_thread = functools.partial(state.turns.call, asked.tenant)
+    num_bytes = BYTES_A_PROMPT_BYTE * len(asked.document)
+    in_thread = functools.partial(state.turns.call, asked.tenant, num_bytes)
     return await submit_async(state.engine.dispatcher, asked.document, sink, True, in_thread)
 
 
 async def whole_body(state: ServerState, asked: EncodedRequest) -> bytes:
-    """One JSON body, once all choices have ended."""
+    """One JSON body, once all choices have ended.
+
+    Errors: those of the core; OverloadedError 503 if there is too little memory for it.
+    """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[bytes] = loop.create_future()
 
@@ -86,18 +96,19 @@ async def whole_body(state: ServerState, asked: EncodedRequest) -> bytes:
             done.set_exception(FailedError("the request was aborted"))
 
     dispatcher = state.engine.dispatcher
-    try:
-        if asked.is_slow:
-            key = await submit_slow(state, asked, sink)
-        else:
-            key = dispatcher.submit(asked.document, sink)
-    except asyncio.CancelledError:
-        done.cancel()  # Nobody waits for the end that the abort will bring.
-        raise
-    try:
-        return await done
-    finally:
-        dispatcher.abort(key)
+    with state.headroom.reserve(asked.answer_bytes) if asked.answer_bytes else NOTHING:
+        try:
+            if asked.is_slow:
+                key = await submit_slow(state, asked, sink)
+            else:
+                key = dispatcher.submit(asked.document, sink)
+        except asyncio.CancelledError:
+            done.cancel()  # Nobody waits for the end that the abort will bring.
+            raise
+        try:
+            return await done
+        finally:
+            dispatcher.abort(key)
 
 
 async def stream(

@@ -11,11 +11,13 @@ from aiohttp import web
 from ingle.engine import Engine
 from ingle.errors import FatalError, IngleError
 from ingle.hardening import Lockdown
+from ingle.memory import give_back_memory
 from ingle.server import routes
 from ingle.server.answer import common_headers, is_anthropic, log_failure
 from ingle.server.auth import ApiKeys
 from ingle.server.connection import framing_error, leaves_http
 from ingle.server.cors import Cors
+from ingle.server.headroom import Headroom
 from ingle.server.parse import UnknownFields
 from ingle.server.request_id import request_id
 from ingle.server.sse import Heartbeat
@@ -26,6 +28,7 @@ from ingle.server.status import (
     response_of,
     response_of_http,
 )
+from ingle.server.turns import Turns
 from ingle.traces import trace
 
 log = logging.getLogger("ingle.server")
@@ -52,6 +55,7 @@ def create_app(
     /llm/ready is then open without a key.
     """
     app = web.Application(client_max_size=max_body_bytes, middlewares=[boundary])
+    headroom = Headroom(engine.core.memory_room, give_back_memory)
     app[STATE] = ServerState(
         engine=engine,
         keys=api_keys or ApiKeys({}),
@@ -60,6 +64,8 @@ def create_app(
         on_fatal=on_fatal or (lambda reason: None),
         started_at=int(time.time()),
         heartbeat=Heartbeat(engine.core),
+        headroom=headroom,
+        turns=Turns(headroom),
         lockdown=lockdown or Lockdown("off"),
     )
     routes.add_routes(app, app[STATE])

@@ -13,7 +13,9 @@ from typing import Any, Final
 from aiohttp import HttpVersion11, hdrs, web
 from aiohttp.http_exceptions import LineTooLong
 
+from ingle.errors import OverloadedError
 from ingle.server.aiohttp_private import PrivateRequestHandler, PrivateStreamResponse
+from ingle.server.headroom import Headroom
 from ingle.server.request_id import HEADER, request_id
 from ingle.server.status import error_response, response_of_http
 from ingle.traces import trace
@@ -40,6 +42,7 @@ class Connection(PrivateRequestHandler):
     """aiohttp's handler of one connection; made by the listener, see lifecycle.py."""
 
     __slots__ = (
+        "_headroom",
         "_held",
         "_is_discarding",
         "_is_feeding",
@@ -53,6 +56,7 @@ class Connection(PrivateRequestHandler):
         server: web.Server,
         loop: asyncio.AbstractEventLoop,
         max_body_bytes: int = 8 << 20,
+        headroom: Headroom | None = None,
     ) -> None:
         options: dict[str, Any] = {
             "access_log": None,
@@ -64,6 +68,7 @@ class Connection(PrivateRequestHandler):
             "max_line_size": MAX_LINE_BYTES,
         }
         super().__init__(server, loop=loop, **options)
+        self._headroom = headroom
         self._held = bytearray()
         """Bytes that have been read and wait to be parsed."""
         self._is_discarding = False
@@ -73,6 +78,16 @@ class Connection(PrivateRequestHandler):
         self._num_bytes = 0
         """Read since the last request's head; the parser counts no chunk sizes and extensions."""
         self._request_seen = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has come. It is cut off while there is no memory for its request either."""
+        super().connection_made(transport)
+        if self._headroom is None or not isinstance(transport, asyncio.Transport):
+            return
+        try:
+            self._headroom.refuse_if_short()
+        except OverloadedError:
+            reset(transport)
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client. Many small chunks are parsed in pieces, between other work.

@@ -145,7 +145,7 @@ class Server:
         if manager is None:
             raise InternalError("the application did not start")
         server = await loop.create_server(
-            lambda: Connection(manager, loop, self._max_body_bytes),
+            lambda: Connection(manager, loop, self._max_body_bytes, self.state.headroom),
             sock=listener,
             backlog=BACKLOG,
         )

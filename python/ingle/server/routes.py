@@ -15,6 +15,7 @@ from ingle.server import best_of, convert, embeddings, messages, raw, responses
 from ingle.server.answer import answer
 from ingle.server.auth import OPEN_PATHS, Identity
 from ingle.server.convert import Caller
+from ingle.server.headroom import BYTES_A_BODY_BYTE, BYTES_A_PROMPT_BYTE, Headroom
 from ingle.server.messages_stream import answer_message
 from ingle.server.off_loop import off_loop
 from ingle.server.openapi import openapi_document
@@ -151,7 +152,7 @@ class Routes:
 
     async def count_tokens(self, request: web.Request) -> web.Response:
         """POST /v1/messages/count_tokens: the length of these messages' prompt."""
-        body = await read_body(request)
+        body = await read_body(request, self._state.headroom)
         parsed = await off_loop(len(body), self._count_tokens.parse, body)
         self._check_model(parsed.model)
         adopt(request, parsed.request_id)
@@ -191,7 +192,7 @@ class Routes:
     async def _read(self, request: web.Request, parser: BodyParser[Asking]) -> tuple[bytes, Asking]:
         """The body of a request, raw and parsed."""
         self._state.refuse_if_leaving()
-        body = await read_body(request)
+        body = await read_body(request, self._state.headroom)
         self._state.refuse_if_leaving()
         # From here on, a shutdown waits for this request.
         self._state.enter(request)
@@ -211,7 +212,7 @@ class Routes:
 
     async def tokenize(self, request: web.Request) -> web.Response:
         """POST /tokenize, in vLLM's format."""
-        body = await read_body(request)
+        body = await read_body(request, self._state.headroom)
         document, model, texts = await off_loop(len(body), self._to_tokenize, body)
         self._check_model(model)
         return whole(
@@ -231,7 +232,7 @@ class Routes:
 
     async def detokenize(self, request: web.Request) -> web.Response:
         """POST /detokenize, in vLLM's format."""
-        body = await read_body(request)
+        body = await read_body(request, self._state.headroom)
         parsed = await off_loop(len(body), self._detokenize.parse, body)
         self._check_model(parsed.model)
         ids = bytes(raw.must_be(parsed.tokens, "tokens", "array"))
@@ -294,7 +295,8 @@ class Routes:
         """Calls the core, which releases the GIL; on another thread if `size` is long."""
         if len(size) <= INLINE_BYTES:
             return work(*arguments)
-        return await self._state.turns.run(request[IDENTITY].tenant, work, *arguments)
+        num_bytes = BYTES_A_PROMPT_BYTE * len(size)
+        return await self._state.turns.run(request[IDENTITY].tenant, num_bytes, work, *arguments)
 
     def _health(self) -> dict[str, Any]:
         health: dict[str, Any] = msgspec.json.decode(self._core.health())
@@ -332,10 +334,11 @@ def add_routes(app: web.Application, state: ServerState) -> None:
     Routes(state).add_to(app)
 
 
-async def read_body(request: web.Request) -> bytes:
+async def read_body(request: web.Request, headroom: Headroom) -> bytes:
     """The body of a POST.
 
-    Errors: RefusedError 415 unless it is plain JSON, 408 if it is late, 400 if it is broken.
+    Errors: RefusedError 415 unless it is plain JSON, 408 if it is late, 400 if it is broken;
+    OverloadedError 503 if there is too little memory for it.
     """
     kind = request.headers.get(hdrs.CONTENT_TYPE, JSON)
     if kind != JSON and not is_json(kind := request.content_type):
@@ -359,7 +362,7 @@ async def read_body(request: web.Request) -> bytes:
         if has_arrived:
             return bounded(request, request.content.read_nowait())
         async with asyncio.timeout(BODY_S):
-            return await read_parts(request)
+            return await read_parts(request, headroom)
     except TimeoutError:
         message = f"the request body did not come within {BODY_S:.0f} s"
         raise RefusedError(message, code="request_timeout", status=408) from None
@@ -379,7 +382,7 @@ def bounded(request: web.Request, body: bytes) -> bytes:
     return body
 
 
-async def read_parts(request: web.Request) -> bytes:
+async def read_parts(request: web.Request, headroom: Headroom) -> bytes:
     """The whole body.
 
     Not aiohttp's `read`: that takes all that the client can send in one turn of the loop, and
@@ -387,12 +390,16 @@ async def read_parts(request: web.Request) -> bytes:
     """
     parts: list[bytes] = []
     size = 0
-    while part := await request.content.readany():
-        size += len(part)
-        if size > request.client_max_size:
-            raise web.HTTPRequestEntityTooLarge(request.client_max_size, size)
-        parts.append(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    # All of it at once where the length is known, so that two large ones do not stop half-way.
+    with headroom.reserve(BYTES_A_BODY_BYTE * (request.content_length or 0)) as reserve_more:
+        while part := await request.content.readany():
+            size += len(part)
+            if size > request.client_max_size:
+                raise web.HTTPRequestEntityTooLarge(request.client_max_size, size)
+            if request.content_length is None:
+                reserve_more(BYTES_A_BODY_BYTE * len(part))
+            parts.append(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def whole(body: bytes) -> web.Response:

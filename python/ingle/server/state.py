@@ -12,6 +12,7 @@ from ingle.errors import OverloadedError
 from ingle.hardening import Lockdown
 from ingle.server.auth import ApiKeys
 from ingle.server.cors import Cors
+from ingle.server.headroom import Headroom
 from ingle.server.parse import UnknownFields
 from ingle.server.sse import Heartbeat
 from ingle.server.turns import Turns
@@ -30,8 +31,9 @@ class ServerState:
     started_at: int
     """Unix seconds."""
     heartbeat: Heartbeat
+    headroom: Headroom
     lockdown: Lockdown
-    turns: Turns = field(default_factory=Turns)
+    turns: Turns
     """Threads for work that may take long in the core."""
     open_resources: list[web.AbstractResource] = field(default_factory=list)
     """Routes that need no key; where the application is mounted they have its prefix."""
@@ -72,9 +74,14 @@ class ServerState:
             self.on_fatal(reason)
 
     def refuse_if_leaving(self) -> None:
-        """Errors: OverloadedError 503 once the worker is shutting down."""
+        """Errors: OverloadedError 503 once the worker is shutting down, or if it lacks memory."""
         if self.draining or self.dead:
             raise OverloadedError("the worker is shutting down", RETRY_S, status=503)
+        headroom = self.headroom
+        headroom.looks_in -= 1
+        # Written out, because every request comes by here twice.
+        if headroom.short or headroom.looks_in < 0:
+            headroom.refuse_if_short()
 
 
 STATE: Final = web.AppKey("STATE", ServerState)

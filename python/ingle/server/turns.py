@@ -6,6 +6,7 @@ sends many slow requests delays only itself.
 """
 
 import asyncio
+import contextlib
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from ingle.errors import ConfigError, OverloadedError
+from ingle.server.headroom import Headroom
 from ingle.threads import thread_pool
 
 T = TypeVar("T")
@@ -21,7 +23,8 @@ T = TypeVar("T")
 class Turns:
     """A thread pool whose threads are shared between tenants."""
 
-    def __init__(self, num_threads: int = 8) -> None:
+    def __init__(self, headroom: Headroom, num_threads: int = 8) -> None:
+        self._headroom = headroom
         self._threads = thread_pool(num_threads, "ingle-submit")
         self._num_threads = num_threads
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
@@ -36,14 +39,14 @@ class Turns:
         """Ends the threads, each after its current work."""
         self._threads.shutdown(wait=False)
 
-    async def run(self, tenant: str, work: Callable[..., T], *arguments: Any) -> T:
-        """Calls `work` on a thread when it is the tenant's turn.
+    async def run(self, tenant: str, num_bytes: int, work: Callable[..., T], *arguments: Any) -> T:
+        """Calls `work`, which may take `num_bytes`, on a thread when it is the tenant's turn.
 
         A caller that is cancelled leaves the queue; work that has begun goes on without it.
-        Errors: those of `work`; OverloadedError 503 if there is no thread.
+        Errors: those of `work`; OverloadedError 503 if there is no thread or not enough memory.
         """
         await self.take(tenant)
-        return await asyncio.shield(self.call(tenant, work, *arguments))
+        return await asyncio.shield(self.call(tenant, num_bytes, work, *arguments))
 
     async def take(self, tenant: str) -> None:
         """Waits for the tenant's turn; `call` must follow. A cancelled caller leaves the queue."""
@@ -56,17 +59,21 @@ class Turns:
             self._leave(tenant, turn)
             raise
 
-    def call(self, tenant: str, work: Callable[..., T], *arguments: Any) -> "asyncio.Future[T]":
-        """Calls `work` on a thread, in a turn already taken. Its end returns the turn.
+    def call(
+        self, tenant: str, num_bytes: int, work: Callable[..., T], *arguments: Any
+    ) -> "asyncio.Future[T]":
+        """Calls `work`, which may take `num_bytes`, on a thread, in a turn already taken.
 
-        Errors: OverloadedError 503 if there is no thread.
+        Its end returns the turn. Errors: OverloadedError 503 if there is no thread or not enough
+        memory.
         """
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._end, tenant)
+            stack.enter_context(self._headroom.reserve(num_bytes))
             done = in_thread(self._threads, work, *arguments)
-        except OverloadedError:
-            self._end(tenant)
-            raise
-        done.add_done_callback(lambda _: self._end(tenant))
+            until_done = stack.pop_all()
+        # Not when the caller leaves: the work goes on and keeps its memory.
+        done.add_done_callback(lambda _: until_done.close())
         return done
 
     def _next(self) -> None:

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::device::{Places, devices};
 use crate::error::EngineError;
-use crate::sizes::available_memory;
+use crate::memory::Memory;
 
 /// A JSON report: processor, memory, devices and kernel, each with what is missing and what it costs.
 /// `places` is a JSON document of `device::Places`, as the options have them.
@@ -19,7 +19,7 @@ pub fn doctor(places: &[u8]) -> Result<Vec<u8>, EngineError> {
     let report = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "cpu": cpu(),
-        "memory": { "available_bytes": available_memory() },
+        "memory": memory(),
         "devices": devices(&places),
         "kernel": {
             "release": first_line("/proc/sys/kernel/osrelease"),
@@ -28,6 +28,12 @@ pub fn doctor(places: &[u8]) -> Result<Vec<u8>, EngineError> {
         },
     });
     Ok(report.to_string().into_bytes())
+}
+
+/// What this process could take, and which limit is the least.
+fn memory() -> Value {
+    let room = Memory::open().room();
+    json!({ "available_bytes": room.bytes, "limit": room.limit })
 }
 
 /// The limit on descriptors, each connection being one or two; the server raises the soft one to the hard.

@@ -15,6 +15,7 @@ use crate::error::{EngineError, shortened};
 use crate::guard::{Reservation, fault_point, guarded};
 use crate::inbox::Message;
 use crate::load::{Loaded, load};
+use crate::memory::Memory;
 use crate::options::EngineOptions;
 use crate::outbox::Event;
 use crate::prepare::{num_choices, parse, prepare};
@@ -34,6 +35,7 @@ pub struct Engine {
     num_blocks: u32,
     health_stall_us: u64,
     next_key: AtomicU64,
+    memory: Memory,
     tenants: Mutex<HashMap<String, Arc<TenantLoad>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -64,6 +66,7 @@ impl Engine {
             num_blocks: sizes.num_blocks,
             health_stall_us: u64::from(options.health_stall_s) * 1_000_000,
             next_key: AtomicU64::new(FIRST_KEY),
+            memory: Memory::open(),
             tenants: Mutex::default(),
             thread: Mutex::new(Some(thread)),
         })
@@ -188,6 +191,13 @@ impl Engine {
     /// steps. For a process that gives such calls up.
     pub fn seal_device(&self) {
         self.shared.metrics.seal_device();
+    }
+
+    /// Bytes of memory that this process may still take before the least of its limits; a few system
+    /// calls. What is `enough` or more may be too low.
+    #[must_use]
+    pub fn memory_room(&self, enough: u64) -> u64 {
+        self.memory.room_if_below(enough)
     }
 
     /// Prometheus text.

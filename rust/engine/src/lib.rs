@@ -31,6 +31,7 @@ mod json;
 mod lengths;
 mod load;
 mod logprobs;
+mod memory;
 mod metrics;
 mod options;
 mod outbox;

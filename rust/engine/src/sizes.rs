@@ -186,27 +186,6 @@ fn mib(bytes: u64) -> u64 {
     bytes.div_ceil(1 << 20)
 }
 
-/// Bytes of memory that this process may still take: what the kernel calls available, or what the
-/// control group leaves if that is less.
-pub(crate) fn available_memory() -> u64 {
-    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kernel = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))
-        .and_then(|rest| rest.trim().strip_suffix(" kB"))
-        .and_then(|number| number.parse::<u64>().ok())
-        .map_or(GIB, |kib| kib * 1024);
-    let read = |path: &str| {
-        std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<u64>().ok())
-    };
-    let max = read("/sys/fs/cgroup/memory.max");
-    let current = read("/sys/fs/cgroup/memory.current");
-    match (max, current) {
-        (Some(max), Some(current)) => kernel.min(max.saturating_sub(current)),
-        _ => kernel,
-    }
-}
-
 const GIB: u64 = 1 << 30;
 /// Prompts of this length fit a step of a model that computes them whole, unless the options say
 /// otherwise: what published models of this kind are served with.

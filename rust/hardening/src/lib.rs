@@ -38,6 +38,11 @@ pub fn name_thread(name: &str) {
     }
 }
 
+/// Gives memory that nothing uses back to the system, which the allocator keeps otherwise. Milliseconds.
+pub fn give_back_memory() {
+    sys::trim_heap();
+}
+
 /// Patterns of the environment variables that a worker keeps; `*` ends a prefix.
 ///
 /// # Errors

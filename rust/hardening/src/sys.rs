@@ -1,5 +1,5 @@
 //! System calls that rustix does not wrap: seccomp, Landlock, a few of prctl and mount, and for the probes
-//! fork and calls by number. The only file of this crate with unsafe code. Any thread, except for what
+//! fork and calls by number; and one call of the allocator. The only file of this crate with unsafe code. Any thread, except for what
 //! says that the process must have one.
 #![allow(unsafe_code, reason = "each block makes one system call and says why it is sound")]
 
@@ -23,6 +23,13 @@ pub(crate) struct RulesetRights {
 struct PathBeneath {
     allowed: u64,
     parent: c_int,
+}
+
+/// Gives free pages of the allocator back to the kernel.
+pub(crate) fn trim_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: malloc_trim(3) takes no pointer, may be called from any thread and moves nothing in use.
+    let _ = unsafe { libc::malloc_trim(0) };
 }
 
 /// Puts a filter on every thread of this process, or on none.

@@ -102,6 +102,10 @@ impl Engine {
         py.detach(|| self.inner.seal_device());
     }
 
+    fn memory_room(&self, enough: u64) -> u64 {
+        self.inner.memory_room(enough)
+    }
+
     fn metrics<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         let text = py.detach(|| self.inner.metrics());
         PyBytes::new(py, text.as_bytes())

@@ -53,6 +53,12 @@ pub(crate) fn hardening_survey(py: Python<'_>) -> Bound<'_, PyBytes> {
     PyBytes::new(py, ingle_hardening::survey().to_string().as_bytes())
 }
 
+/// Gives memory that nothing uses back to the system.
+#[pyfunction]
+pub(crate) fn give_back_memory(py: Python<'_>) {
+    py.detach(ingle_hardening::give_back_memory);
+}
+
 /// Names the calling thread for the system.
 #[pyfunction]
 pub(crate) fn name_thread(name: &str) {

@@ -33,6 +33,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(hardening::kept_variables, module)?)?;
     module.add_function(wrap_pyfunction!(hardening::hardening_survey, module)?)?;
     module.add_function(wrap_pyfunction!(hardening::name_thread, module)?)?;
+    module.add_function(wrap_pyfunction!(hardening::give_back_memory, module)?)?;
     module.add_function(wrap_pyfunction!(hardening::security_check, module)?)
 }
 

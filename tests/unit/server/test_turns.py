@@ -11,11 +11,14 @@ from ingle.engine import Engine
 from ingle.errors import ConfigError, OverloadedError
 from ingle.server import lifecycle, off_loop
 from ingle.server.app import create_app
+from ingle.server.headroom import Headroom
 from ingle.server.state import STATE
 from ingle.server.turns import Turns, start_threads
 from ingle.threads import thread_pool
 
 LIMIT_S = 10
+
+ROOMY = Headroom(lambda enough: 1 << 40, lambda: None)
 
 
 class Gate:
@@ -40,11 +43,11 @@ class Gate:
 
 
 async def test_one_tenant_never_has_all_threads_and_others_take_turns():
-    gate, turns = Gate(), Turns(3)
-    tasks = [asyncio.create_task(turns.run("hog", gate.work, "hog")) for _ in range(10)]
+    gate, turns = Gate(), Turns(ROOMY, 3)
+    tasks = [asyncio.create_task(turns.run("hog", 0, gate.work, "hog")) for _ in range(10)]
     assert await gate.next(2) == ["hog", "hog"]
     for name in ("b", "b", "c"):
-        tasks.append(asyncio.create_task(turns.run(name, gate.work, name)))
+        tasks.append(asyncio.create_task(turns.run(name, 0, gate.work, name)))
     # The last thread is not the hog's; then each end goes to whoever has the fewest threads.
     assert await gate.next(1) == ["b"]
     gate.let(100)
@@ -55,10 +58,10 @@ async def test_one_tenant_never_has_all_threads_and_others_take_turns():
 
 
 async def test_a_caller_that_leaves_gives_its_turn_to_the_next():
-    gate, turns = Gate(), Turns(2)
-    first = asyncio.create_task(turns.run("a", gate.work, 1))
+    gate, turns = Gate(), Turns(ROOMY, 2)
+    first = asyncio.create_task(turns.run("a", 0, gate.work, 1))
     await gate.next(1)
-    waiting = [asyncio.create_task(turns.run("a", gate.work, i)) for i in (2, 3)]
+    waiting = [asyncio.create_task(turns.run("a", 0, gate.work, i)) for i in (2, 3)]
     await asyncio.sleep(0)
     waiting[0].cancel()
     first.cancel()  # It has begun: its thread is busy until its work ends.
@@ -87,7 +90,7 @@ async def test_a_slow_request_whose_client_leaves_in_the_queue_is_never_submitte
     core.on_submit = submit
     with Engine("m") as engine:
         app = create_app(engine)
-        app[STATE].turns = Turns(1)
+        app[STATE].turns = Turns(ROOMY, 1)
         server = TestServer(app, handler_cancellation=True)
         async with TestClient(server) as client:
             body = {"prompt": "x", "guided_regex": "a"}
@@ -112,10 +115,10 @@ async def test_errors_of_the_work_are_the_callers():
     def fail():
         raise OverloadedError("busy", 1.0, 503)
 
-    turns = Turns(1)
+    turns = Turns(ROOMY, 1)
     for _ in range(3):
         with pytest.raises(OverloadedError, match="busy"):
-            await turns.run("a", fail)
+            await turns.run("a", 0, fail)
     turns.close()
 
 
@@ -154,7 +157,7 @@ async def test_long_bodies_and_grammars_without_threads_are_503(core, monkeypatc
 def test_threads_that_cannot_be_started_are_named_at_the_start(monkeypatch):
     no_threads(monkeypatch)
     with pytest.raises(ConfigError, match=r"the 8 threads ingle-submit: .*pids\.max"):
-        Turns().start()
+        Turns(ROOMY).start()
     with pytest.raises(ConfigError, match="ingle-shutdown"):
         lifecycle.LastThreads().start()
 

@@ -7,8 +7,9 @@ use ingle_model::{Checkpoint, TensorView};
 use crate::device::built::Built;
 use crate::device::foreign::refuse_gpu_options;
 use crate::error::EngineError;
+use crate::memory::Memory;
 use crate::options::EngineOptions;
-use crate::sizes::{DeviceDefaults, available_memory, host_sizes};
+use crate::sizes::{DeviceDefaults, host_sizes};
 use crate::tokenizer_files::TextParts;
 
 /// Loads the weights and starts the workers.
@@ -39,7 +40,7 @@ pub(super) fn build(
         max_num_batched_tokens,
         block_size,
         kv_bytes_per_token: kv_bytes_per_block(spec, block_size).div_ceil(u64::from(block_size)),
-        available_bytes: available_memory().saturating_sub(weight_bytes),
+        available_bytes: left_by_weights(weight_bytes)?,
     };
     let sizes = host_sizes(spec, options, defaults)?;
     let config = CpuConfig {
@@ -63,6 +64,22 @@ pub(super) fn build(
         ("kv_cache_bytes".to_owned(), sizes.kv_cache_bytes),
     ];
     Ok(Built { executor: Box::new(executor), sizes, name, memory, own: None })
+}
+
+/// Bytes that the weights leave.
+///
+/// # Errors
+/// `EngineError::Model` if they do not fit: without it, the kernel would end the process in the middle of the load.
+fn left_by_weights(weight_bytes: u64) -> Result<u64, EngineError> {
+    let room = Memory::open().room();
+    room.bytes.checked_sub(weight_bytes).ok_or_else(|| {
+        EngineError::Model(format!(
+            "the model's weights take {} MiB of memory, and {} leaves {} MiB",
+            weight_bytes.div_ceil(1 << 20),
+            room.limit,
+            room.bytes >> 20,
+        ))
+    })
 }
 
 /// The fastest for the cpu executor's attention; any size gives the same bits.

@@ -1,0 +1,91 @@
+"""[1] How much memory is left, and which requests may still take some. Event loop only.
+
+A worker whose control group has little memory must refuse what does not fit, because the kernel
+kills it otherwise. Every request that needs much memory reserves it before it is taken; all others
+are refused while next to nothing is left. How much each may take is measured, not guessed:
+tests/server/test_memory_limit.py.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from ingle.errors import OverloadedError
+
+
+class Headroom:
+    """The memory that this worker may still take."""
+
+    def __init__(self, room: Callable[[int], int], give_back: Callable[[], None]) -> None:
+        """`room`: see `Engine.memory_room` of the core. `give_back` frees what nothing uses."""
+        self._room = room
+        self._give_back = give_back
+        self._reserved = 0
+        self.looks_in = 0
+        """Requests and connections until `look` is due; whoever counts down calls it."""
+        self._least = min(LEAST_BYTES, room(LARGE) // 4)
+        """A worker that starts with less must still answer small requests."""
+        self.short = False
+        """Whether there is too little for any request, as of the last look."""
+
+    def look(self) -> None:
+        """Updates `short`."""
+        self.looks_in = CALLS_A_LOOK
+        self.short = self._left(0) < 0
+
+    def refuse_if_short(self) -> None:
+        """Errors: OverloadedError 503 while there is too little for any request."""
+        self.looks_in -= 1
+        if self.short or self.looks_in < 0:
+            self.look()
+        if self.short:
+            raise OverloadedError("the worker has too little memory left", RETRY_S, status=503)
+
+    @contextlib.contextmanager
+    def reserve(self, num_bytes: int = 0) -> Iterator[Callable[[int], None]]:
+        """Keeps `num_bytes` free for the block, and more with each call of what it gives.
+
+        Errors: OverloadedError 503 if that is not left.
+        """
+        held = 0
+
+        def more(num_bytes: int) -> None:
+            nonlocal held
+            self._take(num_bytes)
+            held += num_bytes
+
+        try:
+            more(num_bytes)
+            yield more
+        finally:
+            self._reserved -= held
+
+    def _take(self, num_bytes: int) -> None:
+        left = self._left(num_bytes)
+        if left < 0:
+            raise OverloadedError(
+                f"this request may take {num_bytes >> 20} MiB of memory, "
+                f"{max(0, left + num_bytes) >> 20} MiB are left",
+                RETRY_S,
+                status=503,
+            )
+        self._reserved += num_bytes
+
+    def _left(self, num_bytes: int) -> int:
+        """Bytes left if `num_bytes` more are reserved; negative if they are not there."""
+        wanted = self._reserved + num_bytes + self._least
+        left = self._room(wanted) - wanted
+        if left < 0:
+            self._give_back()
+            left = self._room(wanted) - wanted
+        return left
+
+
+LEAST_BYTES = 16 << 20
+"""Kept free for small requests, connections and answers."""
+BYTES_A_BODY_BYTE = 4
+"""A body is received, joined, decoded and written as the core's document."""
+BYTES_A_PROMPT_BYTE = 44
+"""A prompt that is one word of a megabyte takes that while it becomes tokens; others a tenth."""
+CALLS_A_LOOK = 64
+LARGE = 1 << 40
+RETRY_S = 1.0
