@@ -91,6 +91,26 @@ def test_a_request_that_never_ends_is_refused_soon(worker, head, part, status):
     worker.complete(max_tokens=1)
 
 
+def test_a_fault_in_a_body_whose_request_already_waits_for_it_is_answered(worker):
+    """The head comes alone, so the request's handler runs before the fault is seen."""
+    head, part, status = ENDLESS["trailers"]
+    before = worker.health()["in_system"]
+    with worker.connect() as connection:
+        connection.sendall(head)
+        worker.complete(max_tokens=1)  # The server has read the head.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            for _ in range(400):
+                connection.sendall(part * 1024)
+                if is_readable(connection):
+                    break
+        answer = connection.recv(65536)
+        assert int(answer.split(b" ", 2)[1]) == status, answer
+        assert b"not valid HTTP" in answer
+        while connection.recv(65536):
+            pass
+    assert worker.health()["in_system"] == before
+
+
 @pytest.mark.parametrize(("start", "part"), [(b"", b"0"), (b"1;", b"x")], ids=["size", "extension"])
 def test_chunks_without_contents_are_cut_off(worker, start, part):
     """The parser counts none of these bytes: there is no answer, but there is an end."""

@@ -6,9 +6,10 @@ the pin, read what has changed around these names.
 """
 
 import asyncio
+from collections import deque
 from typing import Any
 
-from aiohttp import web
+from aiohttp import StreamReader, web
 from aiohttp.http_writer import StreamWriter
 
 SLOTS: Any = web.RequestHandler
@@ -26,6 +27,8 @@ class PrivateRequestHandler(web.RequestHandler):
     """The request whose handler runs."""
     event_loop: asyncio.AbstractEventLoop = SLOTS._loop
     """The loop that the connection belongs to."""
+    waiting: deque[tuple[Any, StreamReader]] = SLOTS._messages
+    """Heads and bodies that no handler has yet; a head that is an error stands for a fault."""
     is_reading_paused: bool = SLOTS._reading_paused
     """Whether reading is paused because a body buffer is full."""
     is_queue_paused: bool = SLOTS._buffer_paused

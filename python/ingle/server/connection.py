@@ -5,12 +5,14 @@ cases.
 """
 
 import asyncio
+import contextlib
 import re
 import socket
 import struct
 from typing import Any, Final
 
 from aiohttp import HttpVersion11, hdrs, web
+from aiohttp.http import RawRequestMessage
 from aiohttp.http_exceptions import LineTooLong
 
 from ingle.errors import OverloadedError
@@ -27,6 +29,8 @@ Also how long a new connection has for its first request's head.
 """
 EOF_S: Final = 60.0
 """Maximum wait for a client to read the end of an answer."""
+CLOSE_S: Final = 10.0
+"""How long a client that still sends may take to notice that it was refused; aiohttp's number."""
 MAX_LINE_BYTES: Final = 8190
 MAX_HEADERS: Final = 128
 PIECE_BYTES: Final = 8 << 10
@@ -46,6 +50,7 @@ class Connection(PrivateRequestHandler):
         "_held",
         "_is_discarding",
         "_is_feeding",
+        "_lost",
         "_most_bytes",
         "_num_bytes",
         "_request_seen",
@@ -74,6 +79,7 @@ class Connection(PrivateRequestHandler):
         self._is_discarding = False
         """Whether the incoming bytes belong to a request that has been answered already."""
         self._is_feeding = False
+        self._lost = asyncio.Event()
         self._most_bytes = FRAMED_BYTES_A_BYTE * max_body_bytes + HEAD_BYTES
         self._num_bytes = 0
         """Read since the last request's head; the parser counts no chunk sizes and extensions."""
@@ -112,6 +118,24 @@ class Connection(PrivateRequestHandler):
             self._feed_soon()
         else:
             super().data_received(data)
+            if self.waiting and not isinstance(self.waiting[-1][0], RawRequestMessage):
+                self._drop_rest()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The connection has ended, by either side."""
+        self._lost.set()
+        super().connection_lost(exc)
+
+    def _drop_rest(self) -> None:
+        """After bytes that are not HTTP, since nobody can tell what the next ones mean.
+
+        Without that each later piece would be one more fault in the queue of requests, and a
+        request with the fault in its body would wait for the rest of it.
+        """
+        self._discard()
+        request = self.current_request
+        if request is not None and not request.content.is_eof():
+            request.content.set_exception(web.RequestPayloadError(NOT_HTTP))
 
     def resume_reading(self, resume_parser: bool = True) -> None:
         """Continues reading after a pause.
@@ -136,6 +160,21 @@ class Connection(PrivateRequestHandler):
         self._held.clear()
         self.resume_transport()
 
+    async def _see_off(self, request: web.BaseRequest) -> bool:
+        """Waits for a refused client that still sends. Returns whether the connection is done.
+
+        If not, aiohttp waits: it can where the body can be read on.
+        """
+        self._discard()
+        if request.content.exception() is None:
+            return False
+        if self.transport is not None:
+            self.transport.write_eof()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await self._lost.wait()
+        return True
+
     def _feed_soon(self) -> None:
         if not self._is_feeding:
             self._is_feeding = True
@@ -151,7 +190,10 @@ class Connection(PrivateRequestHandler):
         rest = self._held[PIECE_BYTES:]
         self._held.clear()
         super().data_received(piece)
-        self._held += rest
+        if self.waiting and not isinstance(self.waiting[-1][0], RawRequestMessage):
+            self._drop_rest()
+        else:
+            self._held += rest
         if self._held:
             self.pause_transport()  # aiohttp may have resumed meanwhile.
         if not self.is_reading_paused and not self.is_queue_paused:
@@ -182,7 +224,7 @@ class Connection(PrivateRequestHandler):
             status, message = 431, "a header or the request line is too long"
         elif status < 500:
             # The parser's own text quotes the client's bytes, over several lines.
-            message = "the request is not valid HTTP"
+            message = NOT_HTTP
         else:
             self.logger.error("a connection failed\n%s", "" if exc is None else trace(exc))
             message = "internal error"
@@ -227,9 +269,10 @@ class Connection(PrivateRequestHandler):
                 if is_whole:
                     await self.drained()
                 finished = await super().finish_response(request, resp, start_time)
-                if is_refused_early:
-                    self._discard()
+            if not is_refused_early:
                 return finished
+            resp, is_lost = finished
+            return resp, is_lost or await self._see_off(request)
         except TimeoutError:
             if request.transport is not None:
                 reset(request.transport)
@@ -308,6 +351,7 @@ def leaves_http(request: web.BaseRequest) -> bool:
     return hdrs.UPGRADE in request.headers or request.method == "CONNECT"
 
 
+NOT_HTTP: Final = "the request is not valid HTTP"
 HOST: Final = re.compile(r"^(?:[A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{0,5})?$")
 """RFC 9110 section 7.2, without what no client sends; empty where there is no name."""
 

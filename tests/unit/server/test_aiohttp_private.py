@@ -23,7 +23,14 @@ METHODS = {
     "_pause_transport_reading",
     "_resume_transport_reading",
 }
-ATTRIBUTES = {"_buffer_paused", "_current_request", "_loop", "_reading_paused", "_request_count"}
+ATTRIBUTES = {
+    "_buffer_paused",
+    "_current_request",
+    "_loop",
+    "_messages",
+    "_reading_paused",
+    "_request_count",
+}
 OF_WRITER = {"_headers_buf", "_headers_written"}
 OF_RESPONSE = {"_send_headers_immediately"}
 UNDOCUMENTED = {
