@@ -59,6 +59,15 @@ class Settings:
             metavar="DEVICE",
         ),
     )
+    data_parallel_size: Annotated[int, Meta(ge=1, le=1024)] = field(
+        default=1,
+        metadata=about(
+            "engine",
+            "number of engines that share the requests: one per GPU, from the device's number on; "
+            "on a CPU they divide the threads; limits such as max-num-seqs are each engine's, "
+            "max-queue is the server's",
+        ),
+    )
     sim_speed: str | None = field(
         default=None,
         metadata=about(
@@ -117,7 +126,9 @@ class Settings:
     max_queue: Annotated[int, Meta(ge=1, le=2**24)] | None = field(
         default=None,
         metadata=about(
-            "engine", "maximum number of waiting requests; more get 429; default: 4 x max-num-seqs"
+            "engine",
+            "maximum number of waiting requests; more get 429; default: 4 x max-num-seqs for each "
+            "engine",
         ),
     )
     seed: Seed | None = field(
@@ -138,7 +149,10 @@ class Settings:
     )
     cpu_threads: Annotated[int, Meta(ge=0, le=1024)] = field(
         default=0,
-        metadata=about("engine", "worker threads of the cpu device; 0: one per physical core"),
+        metadata=about(
+            "engine",
+            "worker threads of the cpu device, for all engines together; 0: one per physical core",
+        ),
     )
     gpu_memory_utilization: Annotated[float, Meta(ge=0.01, le=1)] | None = field(
         default=None,

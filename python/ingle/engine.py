@@ -49,6 +49,7 @@ class Engine:
         *,
         served_model_name: str | None = None,
         device: str = "auto",
+        data_parallel_size: int = 1,
         sim_speed: str | None = None,
         dtype: str = "auto",
         quantization: Literal["fp8"] | None = None,
@@ -79,6 +80,9 @@ class Engine:
                 path. A string of at least 1 character.
             device: auto, cpu, cuda, cuda:N, sim, or sim:FILE with a JSON profile; auto uses the GPU
                 if there is one.
+            data_parallel_size: number of engines that share the requests: one per GPU, from the
+                device's number on; on a CPU they divide the threads; limits such as max_num_seqs
+                are each engine's, max_queue is the server's. A whole number from 1 to 1024.
             sim_speed: speed-up of the sim device: a number, or inf for no delay.
             dtype: type of weights; auto lets the device choose; on a GPU also bfloat16, float16,
                 half.
@@ -96,15 +100,15 @@ class Engine:
             kv_cache_memory_bytes: size of the KV cache in bytes; default: a quarter of the free
                 memory, at most what max_num_seqs requests can fill; on a GPU, what
                 gpu_memory_utilization leaves. A whole number from 1 to 9223372036854775807.
-            max_queue: maximum number of waiting requests; more get 429; default: 4 x max_num_seqs.
-                A whole number from 1 to 16777216.
+            max_queue: maximum number of waiting requests; more get 429; default: 4 x max_num_seqs
+                for each engine. A whole number from 1 to 16777216.
             seed: seed for requests without their own; makes them repeatable. A whole number from 0
                 to 18446744073709551615.
             chat_template: file with a chat template that replaces the model's own.
             generation_config: auto: take sampling defaults from the model's generation_config.json.
                 "auto" or "none".
-            cpu_threads: worker threads of the cpu device; 0: one per physical core. A whole number
-                from 0 to 1024.
+            cpu_threads: worker threads of the cpu device, for all engines together; 0: one per
+                physical core. A whole number from 0 to 1024.
             gpu_memory_utilization: share of the GPU's memory that this process may use; default:
                 0.9. A number from 0.01 to 1.
             enforce_eager: launch kernels one by one, without CUDA graphs.

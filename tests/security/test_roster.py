@@ -11,7 +11,7 @@ from server.worker import Worker
 DOCUMENT = Path(__file__).parents[2] / "docs/ARCHITECTURE.md"
 
 
-def roster(device):
+def roster(device, num_engines):
     """Names and counts that the document gives for a device; a count is None if it varies."""
     rows = re.findall(
         r"^\| (`[^|]+) \| ([^|]+) \| (any|cpu|sim|cuda) \|$", DOCUMENT.read_text(), re.M
@@ -21,13 +21,16 @@ def roster(device):
     for names, threads, where in rows:
         if where in ("any", device):
             count = re.match(r"\d+", threads)
-            found[tuple(re.findall("`([^`]+)`", names))] = int(count[0]) if count else None
+            number = num_engines if "an engine" in threads else 1
+            found[tuple(re.findall("`([^`]+)`", names))] = number * int(count[0]) if count else None
     return found
 
 
-@pytest.mark.parametrize("device", ["cpu", "sim"])
-def test_a_served_process_has_the_threads_that_the_document_lists(device):
-    with Worker("--device", device) as worker:
+@pytest.mark.parametrize(
+    ("device", "num_engines"), [("cpu", 1), ("sim", 1), ("cpu", 2), ("sim", 2)]
+)
+def test_a_served_process_has_the_threads_that_the_document_lists(device, num_engines):
+    with Worker("--device", device, "--data-parallel-size", num_engines) as worker:
         worker.complete()
         tasks = Path(f"/proc/{worker.process.pid}/task").iterdir()
         names = [(task / "comm").read_text().strip() for task in tasks]
@@ -35,7 +38,7 @@ def test_a_served_process_has_the_threads_that_the_document_lists(device):
     # The interpreter's own name may have a version.
     names = [re.sub(r"^python[\d.]+$", "python", name) for name in names]
     found = Counter(re.sub(r"-\d+$", "-N", name) for name in names)
-    wanted = roster(device)
+    wanted = roster(device, num_engines)
     assert set(found) <= {name for names in wanted for name in names}
     for names, count in wanted.items():
         threads = sum(found[name] for name in names)

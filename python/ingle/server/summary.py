@@ -23,7 +23,7 @@ def summary(
                    f"device {times['executor_s']:.2f})"),
         ("context", f"{info['max_model_len']} tokens"),
         ("limits", f"{limits['max_num_seqs']} requests and {limits['max_num_batched_tokens']} "
-                   f"tokens a step, {limits['max_queue']} waiting"),
+                   f"tokens a step{per_engine(info)}, {limits['max_queue']} waiting"),
         ("memory", memory_sum(memory)),
         *(("", with_flags(note)) for note in info["notes"]),
         ("defaults", f"{defaults} ({source})"),
@@ -34,6 +34,12 @@ def summary(
         ("address", f"{address}, {keys}"),
     ]  # fmt: skip
     return "\n".join(f"{name:12}{text}" for name, text in lines)
+
+
+def per_engine(info: Mapping[str, Any]) -> str:
+    """What the limits of a step belong to where there are several engines."""
+    num_engines = info["num_engines"]
+    return f" on each of {num_engines} engines" if num_engines > 1 else ""
 
 
 def serves(info: Mapping[str, Any]) -> str:

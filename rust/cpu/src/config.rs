@@ -39,6 +39,9 @@ pub struct CpuConfig {
     pub max_steps_in_flight: u32,
     /// Threads that compute; 0 is one per physical core that this process may use.
     pub threads: u32,
+    /// The number that the first thread has in its name; the others follow. For several executors in
+    /// one process.
+    pub first_thread: u32,
     /// Vector instructions.
     pub path: CpuPath,
     /// Ids at and above this are never sampled (the tokenizer does not know them); 0 is all.
@@ -57,6 +60,7 @@ impl Default for CpuConfig {
             max_model_len: 2048,
             max_steps_in_flight: 1,
             threads: 0,
+            first_thread: 0,
             path: CpuPath::Auto,
             num_valid_tokens: 0,
         }

@@ -13,6 +13,7 @@ use ingle_core::{
 use ingle_model::{CopyPlan, ModelSpec, WeightSource};
 
 use crate::step::{Limits, Stepper};
+use crate::weights::Weights;
 use crate::{CpuConfig, CpuError, Model};
 
 /// Runs plans on the CPU.
@@ -20,6 +21,9 @@ use crate::{CpuConfig, CpuError, Model};
 pub struct CpuExecutor {
     shape: ExecutorShape,
     description: (&'static str, usize),
+    /// For siblings.
+    spec: ModelSpec,
+    weights: Arc<Weights>,
     inbox: Arc<Inbox>,
     driver: Option<JoinHandle<()>>,
 }
@@ -55,7 +59,19 @@ impl CpuExecutor {
         config: &CpuConfig,
         sink: CompletionSink,
     ) -> Result<Self, CpuError> {
-        let model = Model::load(spec, plan, source, config)?;
+        Self::start(Model::load(spec, plan, source, config)?, config, sink)
+    }
+
+    /// Starts another executor on this one's weights, with KV blocks and threads of its own.
+    ///
+    /// # Errors
+    /// `CpuError`, one line that names the setting.
+    pub fn sibling(&self, config: &CpuConfig, sink: CompletionSink) -> Result<Self, CpuError> {
+        Self::start(Model::on(&self.weights, &self.spec, config)?, config, sink)
+    }
+
+    fn start(model: Model, config: &CpuConfig, sink: CompletionSink) -> Result<Self, CpuError> {
+        let (spec, weights) = (model.spec().clone(), Arc::clone(model.weights()));
         let description = model.description();
         let vocab = spec.vocab_size;
         let num_valid = if config.num_valid_tokens == 0 { vocab } else { config.num_valid_tokens };
@@ -71,11 +87,11 @@ impl CpuExecutor {
         let inbox = Arc::new(Inbox::default());
         let driver_inbox = Arc::clone(&inbox);
         let driver = std::thread::Builder::new()
-            .name("ingle-cpu-0".to_owned())
+            .name(format!("ingle-cpu-{}", config.first_thread))
             .spawn(move || drive(stepper, &driver_inbox, &sink))
             .map_err(CpuError::Thread)?;
-        let shape = config.shape(spec);
-        Ok(Self { shape, description, inbox, driver: Some(driver) })
+        let shape = config.shape(&spec);
+        Ok(Self { shape, description, spec, weights, inbox, driver: Some(driver) })
     }
 
     /// Name of the vector path and number of threads that compute, for the start-up message.

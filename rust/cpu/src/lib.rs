@@ -46,3 +46,4 @@ pub use error::CpuError;
 pub use executor::CpuExecutor;
 pub use model::{Model, Sequence};
 pub use panel::LOGIT_ROWS;
+pub use threads::physical_cores;

@@ -198,7 +198,7 @@ mod tests {
     fn read(view: &TensorView, bytes: Vec<u8>) -> Result<Vec<f32>, String> {
         let source = Memory(bytes);
         let file = File { names: &["f".to_owned()], source: &source };
-        let mut pool = Pool::new(2, || Scratch::new(64, 64)).expect("threads");
+        let mut pool = Pool::new(2, 0, || Scratch::new(64, 64)).expect("threads");
         let matrix = read_matrix(&file, view, &mut pool).map_err(|error| error.to_string())?;
         let mut values = vec![0.0; ROWS.next_multiple_of(PANEL) * COLS];
         for (panel, out) in values.chunks_mut(PANEL * COLS).enumerate() {

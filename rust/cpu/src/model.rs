@@ -1,6 +1,8 @@
 //! [5] A model on the CPU: one forward pass over the rows of a step. Runs on the driver thread,
 //! which shares the work with the pool. It knows sequences, positions and blocks, but not requests.
 
+use std::sync::Arc;
+
 use ingle_core::{BlockId, TokenId};
 use ingle_model::{CopyPlan, ModelSpec, WeightSource};
 
@@ -34,7 +36,7 @@ pub struct Sequence<'a> {
 #[derive(Debug)]
 pub struct Model {
     spec: ModelSpec,
-    weights: Weights,
+    weights: Arc<Weights>,
     kv: KvCache,
     /// One for each of the spec's.
     ropes: Vec<Rope>,
@@ -56,6 +58,23 @@ impl Model {
         source: &dyn WeightSource,
         config: &CpuConfig,
     ) -> Result<Self, CpuError> {
+        Self::new(spec, config, |pool| weights::load(spec, plan, source, pool).map(Arc::new))
+    }
+
+    /// A model on weights that another one has read; its KV blocks and threads are its own.
+    pub(crate) fn on(
+        weights: &Arc<Weights>,
+        spec: &ModelSpec,
+        config: &CpuConfig,
+    ) -> Result<Self, CpuError> {
+        Self::new(spec, config, |_| Ok(Arc::clone(weights)))
+    }
+
+    fn new(
+        spec: &ModelSpec,
+        config: &CpuConfig,
+        weights: impl FnOnce(&mut Pool) -> Result<Arc<Weights>, CpuError>,
+    ) -> Result<Self, CpuError> {
         config.check()?;
         let path = VectorPath::resolve(config.path)?;
         let num_threads = match config.threads {
@@ -63,11 +82,12 @@ impl Model {
             threads => threads as usize,
         };
         let (head_dim, max_len) = (spec.head_dim as usize, config.max_model_len as usize);
-        let mut pool =
-            Pool::new(num_threads, || Scratch::new(head_dim, max_len)).map_err(CpuError::Thread)?;
+        let scratch = || Scratch::new(head_dim, max_len);
+        let mut pool = Pool::new(num_threads, config.first_thread as usize, scratch)
+            .map_err(CpuError::Thread)?;
         Ok(Self {
             spec: spec.clone(),
-            weights: weights::load(spec, plan, source, &mut pool)?,
+            weights: weights(&mut pool)?,
             kv: KvCache::new(spec, config.block_size, config.num_blocks),
             ropes: spec.ropes.iter().map(|rope| Rope::new(rope, config.max_model_len)).collect(),
             buffers: Buffers::new(spec, config.max_num_batched_tokens as usize),
@@ -76,6 +96,10 @@ impl Model {
             num_threads,
             num_rows: 0,
         })
+    }
+
+    pub(crate) fn weights(&self) -> &Arc<Weights> {
+        &self.weights
     }
 
     /// What the model is.

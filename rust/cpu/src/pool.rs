@@ -51,8 +51,12 @@ impl std::fmt::Debug for PoolShared {
 }
 
 impl Pool {
-    /// `threads` in all, the caller of `run` included.
-    pub(crate) fn new(threads: usize, scratch: impl Fn() -> Scratch) -> std::io::Result<Self> {
+    /// `threads` in all, the caller of `run` included. `first` is the number of that one in names.
+    pub(crate) fn new(
+        threads: usize,
+        first: usize,
+        scratch: impl Fn() -> Scratch,
+    ) -> std::io::Result<Self> {
         let shared = Arc::new(PoolShared {
             gate: AtomicU64::new(0),
             job: Mutex::new(None),
@@ -67,7 +71,7 @@ impl Pool {
         for index in 1..threads {
             let (shared, scratch) = (Arc::clone(&pool.shared), scratch());
             let thread = std::thread::Builder::new()
-                .name(format!("ingle-cpu-{index}"))
+                .name(format!("ingle-cpu-{}", first + index))
                 .spawn(move || worker(&shared, scratch))?;
             pool.threads.push(thread);
         }
@@ -259,7 +263,7 @@ mod tests {
     #[test]
     fn test_every_task_runs_once_in_every_job() {
         for threads in [1, 2, 5] {
-            let mut pool = Pool::new(threads, || Scratch::new(16, 16)).expect("threads");
+            let mut pool = Pool::new(threads, 0, || Scratch::new(16, 16)).expect("threads");
             for tasks in (0..200).chain([1000]) {
                 let counts: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
                 pool.run(tasks, &|task, _| {
@@ -272,7 +276,7 @@ mod tests {
 
     #[test]
     fn test_a_panic_reaches_the_caller_and_the_pool_goes_on() {
-        let mut pool = Pool::new(3, || Scratch::new(16, 16)).expect("threads");
+        let mut pool = Pool::new(3, 0, || Scratch::new(16, 16)).expect("threads");
         for round in 0..20 {
             let run = catch_unwind(AssertUnwindSafe(|| {
                 pool.run(50, &|task, _| assert!(task != 7 + round, "expected by the test"));

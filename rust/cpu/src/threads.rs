@@ -5,7 +5,8 @@ use std::fs;
 
 /// Physical cores among the processors that the scheduler lets this process use, at most what a cgroup
 /// quota grants. Where the system does not say which processors share a core, each counts as one.
-pub(crate) fn physical_cores() -> usize {
+#[must_use]
+pub fn physical_cores() -> usize {
     let available = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let allowed = fs::read_to_string("/proc/self/status")
         .ok()

@@ -1,6 +1,7 @@
 //! The executor's settings. Plain data.
 
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::LibraryPaths;
 
@@ -39,6 +40,29 @@ pub struct CudaConfig {
     pub libraries: LibraryPaths,
     /// Threads that read weights.
     pub load_threads: u32,
+    /// Shared by executors that are loaded beside each other.
+    pub turns: Arc<LoadTurns>,
+}
+
+/// Lets executors that are loaded beside each other onto several cards prepare what the cache keeps one
+/// after the other: the first compiles and measures, the others find it stored. So all of them run the
+/// same algorithms, which give the same bits.
+#[derive(Debug, Default)]
+pub struct LoadTurns {
+    kernels: Mutex<()>,
+    algorithms: Mutex<()>,
+}
+
+impl LoadTurns {
+    /// Held while kernels are compiled.
+    pub(crate) fn kernels(&self) -> MutexGuard<'_, ()> {
+        self.kernels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Held while algorithms are measured.
+    pub(crate) fn algorithms(&self) -> MutexGuard<'_, ()> {
+        self.algorithms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Default for CudaConfig {
@@ -60,6 +84,7 @@ impl Default for CudaConfig {
             prebuilt_kernels: None,
             libraries: LibraryPaths::default(),
             load_threads: 12,
+            turns: Arc::default(),
         }
     }
 }

@@ -70,14 +70,14 @@ mod waiter;
 mod weights;
 
 pub use budget::MemoryBudget;
-pub use config::{CudaConfig, DeviceType};
+pub use config::{CudaConfig, DeviceType, LoadTurns};
 pub use contract::contract_header;
 pub use error::CudaError;
 pub use executor::CudaExecutor;
 pub use graphs::{GraphSeal, GraphStats, WarningSink};
 pub use launches::{LaunchCounters, LaunchStats};
 pub use prebuilt::write_prebuilt_kernels;
-pub use probe::{DeviceProbe, probe};
+pub use probe::{DeviceProbe, device_count, probe};
 pub use slots::{MAX_LOG_PROBS, MAX_LOGIT_BIAS_ENTRIES, MAX_MIN_TOKENS_BANNED};
 pub use start::StartReport;
 pub use sys::LibraryPaths;

@@ -71,11 +71,17 @@ pub(crate) fn load_parts(
         let bytes_read = joined(weights)?;
         let picked = match stored {
             Some(stored) => stored,
-            None => clock.time("algorithms measured", || alone.measured())?,
+            None => clock.time("algorithms measured", || {
+                let _turn = setup.config.turns.algorithms();
+                alone.measured()
+            })?,
         };
         let (kernels, kernels_compiled, nvrtc) = joined(kernels)?;
         let choosing = Picking { kernels: Some(&kernels), ..alone };
-        let chosen = clock.time("own products measured", || choosing.measured())?;
+        let chosen = clock.time("own products measured", || {
+            let _turn = setup.config.turns.algorithms();
+            choosing.measured()
+        })?;
         let picked = choosing.finish(picked, chosen);
         stream.synchronise()?;
         let cublaslt = format!("cuBLASLt {} {}", blas.version()?, blas.path());
@@ -119,7 +125,9 @@ fn build_kernels(setup: &Setup, weights: &Weights) -> Result<(Kernels, usize, St
     let units: Vec<_> = programs.iter().map(|program| program.unit(&settings)).collect();
     let threads = std::thread::available_parallelism().map_or(4, usize::from);
     let arch = setup.context.info.arch();
+    let turn = setup.config.turns.kernels();
     let (cubins, compiled) = compiler.build(&units, &HEADERS, &arch, cache.as_ref(), threads)?;
+    drop(turn);
     let kernels = Kernels::load(&setup.context, &programs, &cubins, &settings)?;
     let (major, minor) = compiler.version;
     Ok((kernels, compiled, format!("NVRTC {major}.{minor} {}", compiler.path())))

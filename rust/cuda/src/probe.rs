@@ -45,6 +45,14 @@ impl DeviceProbe {
     }
 }
 
+/// How many devices this process can use, as `CUDA_VISIBLE_DEVICES` has it. Makes no context.
+///
+/// # Errors
+/// The driver cannot be opened, or sees no device.
+pub fn device_count() -> Result<u32, CudaError> {
+    Driver::open()?.device_count().map(|count| count.max(0).cast_unsigned())
+}
+
 /// Looks at device `device`. Never panics, also without a driver. Blocking, up to a second.
 #[must_use]
 pub fn probe(device: u32, libraries: &LibraryPaths) -> DeviceProbe {

@@ -1,5 +1,5 @@
-//! [1] [2] [3] The engine as other threads see it: requests in, events out. Any thread may call any
-//! method. Only `shutdown` waits for the engine thread.
+//! [1] [2] [3] The engines of a process as other threads see them: requests in, events out. Any thread
+//! may call any method. Only `shutdown` waits for the engine threads.
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
@@ -16,32 +16,38 @@ use crate::guard::{Reservation, fault_point, guarded};
 use crate::inbox::Message;
 use crate::load::{Loaded, load};
 use crate::memory::Memory;
+use crate::metrics::{self, Metrics};
 use crate::options::EngineOptions;
 use crate::outbox::Event;
 use crate::prepare::{num_choices, parse, prepare};
 use crate::prompt::encode_prompt;
+use crate::routing::Routing;
 use crate::sampling::outside_the_vocabulary;
-use crate::shared::{EngineState, Shared};
+use crate::shared::{EngineState, Front, Shared};
 use crate::stream::ClientSocket;
+use crate::submission::Submission;
 use crate::tenant_load::TenantLoad;
 use crate::threads::{self, USUAL_STACK_BYTES};
 use crate::wire::PromptInput;
 
-/// A loaded model and its engine thread. Dropping it shuts it down.
+/// A loaded model and the engines that run it, each with a thread of its own. Dropping it shuts them
+/// down.
 pub struct Engine {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) front: Front,
+    /// At least one.
+    pub(crate) engines: Vec<Arc<Shared>>,
+    /// Chooses the engine of a request; absent if there is no choice.
+    routing: Option<Routing>,
     info: Vec<u8>,
-    block_size: u32,
-    num_blocks: u32,
-    health_stall_us: u64,
-    next_key: AtomicU64,
+    pub(crate) health_stall_us: u64,
+    next_serial: AtomicU64,
     memory: Memory,
     tenants: Mutex<HashMap<String, Arc<TenantLoad>>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Engine {
-    /// Loads the model named in the JSON document and starts the engine thread; blocks until it can
+    /// Loads the model named in the JSON document and starts the engine threads; blocks until it can
     /// serve.
     ///
     /// # Errors
@@ -54,22 +60,31 @@ impl Engine {
         Self::run(&options, loaded.unwrap_or_else(|_| Err(EngineError::Model(LOAD_PANIC.into())))?)
     }
 
-    /// Starts the engine thread of what has been loaded.
+    /// Starts the engine threads of what has been loaded.
     pub(crate) fn run(options: &EngineOptions, loaded: Loaded) -> Result<Self, EngineError> {
-        let Loaded { shared, scheduler, executor, info, sizes } = loaded;
-        let thread = EngineThread::new(Arc::clone(&shared), scheduler, executor)?;
-        let thread = threads::start("ingle-engine", USUAL_STACK_BYTES, move || thread.run())?;
-        Ok(Self {
-            shared,
+        let Loaded { front, engines: loaded, routing, info } = loaded;
+        let mut this = Self {
+            front,
+            engines: loaded.iter().map(|each| Arc::clone(&each.shared)).collect(),
+            routing,
             info,
-            block_size: sizes.block_size,
-            num_blocks: sizes.num_blocks,
             health_stall_us: u64::from(options.health_stall_s) * 1_000_000,
-            next_key: AtomicU64::new(FIRST_KEY),
+            next_serial: AtomicU64::new(FIRST_SERIAL),
             memory: Memory::open(),
             tenants: Mutex::default(),
-            thread: Mutex::new(Some(thread)),
-        })
+            threads: Mutex::default(),
+        };
+        let is_alone = loaded.len() == 1;
+        for each in loaded {
+            let number = each.shared.number;
+            let thread = EngineThread::new(each.shared, each.scheduler, each.executor)?;
+            let name =
+                if is_alone { "ingle-engine".into() } else { format!("ingle-engine-{number}") };
+            // Where one cannot start, `this` is dropped and ends those before it.
+            let thread = threads::start(&name, USUAL_STACK_BYTES, move || thread.run())?;
+            this.threads.get_mut().unwrap_or_else(PoisonError::into_inner).push(thread);
+        }
+        Ok(this)
     }
 
     /// JSON: served model, limits, sampling defaults, executor sizes, start-up times.
@@ -81,7 +96,7 @@ impl Engine {
     /// Becomes readable when `drain` has something.
     #[must_use]
     pub fn event_fd(&self) -> BorrowedFd<'_> {
-        self.shared.outbox.fd()
+        self.front.outbox.fd()
     }
 
     /// Validates, tokenises and queues one request; gives its key. Blocking: as long as tokenising
@@ -96,35 +111,65 @@ impl Engine {
 
     fn submit_guarded(&self, document: &[u8]) -> Result<u64, EngineError> {
         let request = parse(document)?;
-        let count = num_choices(&request, &self.shared.served)?;
+        let front = &self.front;
+        let count = num_choices(&request, &front.served)?;
         let tenant = self.tenant(&request.tenant);
-        let Some(room) = Reservation::take(&self.shared, &tenant, count) else {
-            self.shared.metrics.rejections.fetch_add(1, Ordering::Relaxed);
+        let Some(room) = Reservation::take(&front.room, &tenant, count) else {
+            // It was refused before an engine was chosen.
+            self.engines[0].metrics.rejections.fetch_add(1, Ordering::Relaxed);
             return Err(EngineError::Overloaded {
                 message: format!(
                     "{} requests are running or waiting, {count} more would exceed the limit of {}",
-                    self.shared.in_system(),
-                    self.shared.served.capacity
+                    front.room.in_system(),
+                    front.served.capacity
                 ),
-                retry_after_s: self.shared.retry_after_s(),
+                retry_after_s: self.retry_after_s(),
                 status: 429,
             });
         };
-        let key = self.next_key.fetch_add(1, Ordering::Relaxed);
-        let now = self.shared.clock.now();
-        let submission = prepare(&request, &self.shared.served, key, tenant.id, now)?;
+        let serial = self.next_serial.fetch_add(1, Ordering::Relaxed);
+        let now = front.clock.now();
+        let mut submission = prepare(&request, &front.served, serial, tenant.id, now)?;
         fault_point("queue");
+        let engine = self.place(&mut submission);
+        let key = submission.stream.key;
         let message = Message::Submit(Box::new(submission), Arc::clone(&tenant));
-        self.shared.inbox.put_for_next_step(message).map_err(|_| self.stopped())?;
+        engine.inbox.put_for_next_step(message).map_err(|_| {
+            engine.leave(count);
+            self.stopped()
+        })?;
         room.hand_over();
         Ok(key)
     }
 
+    /// The engine that the request goes to, where it counts from now on. With several engines the key
+    /// says which one it is.
+    fn place(&self, submission: &mut Submission) -> &Shared {
+        let number = match &self.routing {
+            None => {
+                self.engines[0].enter(submission.requests.len() as u32);
+                0
+            }
+            Some(routing) => {
+                let number = routing.place(submission, &self.engines);
+                let num_engines = self.engines.len() as u64;
+                submission.rename(submission.stream.key * num_engines + number as u64);
+                number
+            }
+        };
+        &self.engines[number]
+    }
+
+    /// The engine that has the request of this key.
+    fn engine_of(&self, key: u64) -> &Shared {
+        &self.engines[(key % self.engines.len() as u64) as usize]
+    }
+
     /// Ends a request; no further event carries `key`. Unknown keys are ignored.
     pub fn abort(&self, key: u64) {
-        self.shared.outbox.silence(key);
-        if self.shared.inbox.put_for_next_step(Message::Abort(key)).is_err() {
-            self.shared.outbox.forget(key);
+        self.front.outbox.silence(key);
+        if self.engine_of(key).inbox.put_for_next_step(Message::Abort(key)).is_err() {
+            self.front.outbox.forget(key);
         }
     }
 
@@ -135,19 +180,19 @@ impl Engine {
     pub fn attach_socket(&self, key: u64, socket: ClientSocket) {
         // While this copy of the socket lies anywhere, the client of a request that has ended meanwhile
         // sees no end of the connection: a step at most.
-        let _ = self.shared.inbox.put_for_next_step(Message::Attach(key, socket));
+        let _ = self.engine_of(key).inbox.put_for_next_step(Message::Attach(key, socket));
     }
 
     /// Sends an SSE comment on a stream to which nothing was sent for ten seconds.
     pub fn ping(&self, key: u64) {
         // A stopped engine has ended every stream.
-        let _ = self.shared.inbox.put(Message::Ping(key));
+        let _ = self.engine_of(key).inbox.put(Message::Ping(key));
     }
 
     /// Clears the eventfd and takes all events.
     #[must_use]
     pub fn drain(&self) -> Vec<Event> {
-        self.shared.outbox.drain()
+        self.front.outbox.drain()
     }
 
     /// Token ids of one prompt, given as an entry of `prompts`.
@@ -159,7 +204,7 @@ impl Engine {
             let prompt: PromptInput = serde_json::from_slice(document).map_err(|error| {
                 EngineError::refused("prompt", format!("prompt: {}", shortened(&error)))
             })?;
-            let encoded = encode_prompt(&prompt, &self.shared.served)?;
+            let encoded = encode_prompt(&prompt, &self.front.served)?;
             fault_point("tokenize");
             Ok(encoded.ids.into_iter().map(|id| id.0).collect())
         })
@@ -171,7 +216,7 @@ impl Engine {
     /// `Refused` for an id that the tokenizer does not have.
     pub fn detokenize(&self, ids: &[u32]) -> Result<String, EngineError> {
         self.check_ids(ids)?;
-        guarded(|| Ok(self.shared.served.tokenizer.decode(ids, false)))
+        guarded(|| Ok(self.front.served.tokenizer.decode(ids, false)))
     }
 
     /// Each id's own text, lossy.
@@ -180,17 +225,19 @@ impl Engine {
     /// `Refused` for an id that the tokenizer does not have.
     pub fn token_texts(&self, ids: &[u32]) -> Result<Vec<String>, EngineError> {
         self.check_ids(ids)?;
-        let tokenizer = &self.shared.served.tokenizer;
+        let tokenizer = &self.front.served.tokenizer;
         let text = |&id: &u32| {
             String::from_utf8_lossy(tokenizer.token_bytes(id).unwrap_or_default()).into_owned()
         };
         Ok(ids.iter().map(text).collect())
     }
 
-    /// Blocks until the device has done what it began at load, so that it makes no system call from now on but to run
-    /// steps. For a process that gives such calls up.
+    /// Blocks until the devices have done what they began at load, so that they make no system call from now on but to
+    /// run steps. For a process that gives such calls up.
     pub fn seal_device(&self) {
-        self.shared.metrics.seal_device();
+        for engine in &self.engines {
+            engine.metrics.seal_device();
+        }
     }
 
     /// Bytes of memory that this process may still take before the least of its limits; a few system
@@ -203,54 +250,40 @@ impl Engine {
     /// Prometheus text.
     #[must_use]
     pub fn metrics(&self) -> String {
-        let name = &self.shared.served.name;
-        self.shared.metrics.render(name, self.block_size, self.num_blocks)
-    }
-
-    /// JSON: status, step counter, running, waiting. `stuck` means that work waits and nothing has
-    /// moved for the time set in the options; measured here, no timer runs.
-    #[must_use]
-    pub fn health(&self) -> Vec<u8> {
-        let metrics = &self.shared.metrics;
-        let in_system = self.shared.in_system();
-        let standstill = if in_system > 0 { self.shared.standstill_us() } else { 0 };
-        let status = status_word(self.shared.state(), standstill, self.health_stall_us);
-        let read = |value: &AtomicU64| value.load(Ordering::Relaxed);
-        serde_json::json!({
-            "status": status,
-            "steps": read(&metrics.steps),
-            "running": read(&metrics.gauges.running),
-            "waiting": u64::from(in_system).saturating_sub(read(&metrics.gauges.running)),
-            "in_system": in_system,
-            "capacity": self.shared.served.capacity,
-            "standstill_s": standstill as f64 / 1e6,
-        })
-        .to_string()
-        .into_bytes()
+        let engines: Vec<&Metrics> = self.engines.iter().map(|engine| &engine.metrics).collect();
+        metrics::render(&self.front.served.name, &engines)
     }
 
     /// Refuses new requests from now on; running ones go on.
     pub fn start_drain(&self) {
-        self.shared.advance(EngineState::Draining);
+        for engine in &self.engines {
+            engine.advance(EngineState::Draining);
+        }
     }
 
     /// Aborts what runs and stops all threads; blocks until they have ended. Idempotent.
     pub fn shutdown(&self) {
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread {
+        let threads =
+            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        if threads.is_empty() {
+            return;
+        }
+        for engine in &self.engines {
             // A closed inbox means that the thread has ended already.
-            let _ = self.shared.inbox.put(Message::Shutdown);
+            let _ = engine.inbox.put(Message::Shutdown);
+        }
+        for thread in threads {
             // The thread catches its own panics.
             let _ = thread.join();
         }
     }
 
     fn check_serving(&self) -> Result<(), EngineError> {
-        match self.shared.state() {
+        match self.state() {
             EngineState::Serving => Ok(()),
             EngineState::Draining => Err(EngineError::Overloaded {
                 message: "the server finishes its requests and takes no new ones".to_owned(),
-                retry_after_s: self.shared.retry_after_s(),
+                retry_after_s: self.retry_after_s(),
                 status: 503,
             }),
             EngineState::Stopped | EngineState::Dead => Err(self.stopped()),
@@ -258,14 +291,31 @@ impl Engine {
     }
 
     fn stopped(&self) -> EngineError {
-        EngineError::Fatal(match self.shared.state() {
+        EngineError::Fatal(match self.state() {
             EngineState::Dead => "the engine died of a fault".to_owned(),
             _ => "the engine has been shut down".to_owned(),
         })
     }
 
+    /// The furthest that an engine has come in its life: what one cannot do any more, the process
+    /// refuses.
+    pub(crate) fn state(&self) -> EngineState {
+        let states = self.engines.iter().map(|engine| engine.state());
+        states.max().unwrap_or(EngineState::Stopped)
+    }
+
+    /// Seconds until the queue ahead has likely run, from 1 to 60.
+    fn retry_after_s(&self) -> u32 {
+        let num_running = self.front.served.max_num_seqs.max(1);
+        let rounds = u64::from(self.front.room.in_system() / num_running).max(1);
+        let service_us = self.engines.iter().map(|engine| engine.service_us()).max();
+        let micros = service_us.unwrap_or(0).saturating_mul(rounds);
+        // Below 60, so the cast is exact.
+        micros.div_ceil(1_000_000).clamp(1, 60) as u32
+    }
+
     fn check_ids(&self, ids: &[u32]) -> Result<(), EngineError> {
-        let size = self.shared.served.vocab_size;
+        let size = self.front.served.vocab_size;
         match ids.iter().enumerate().find(|(_, id)| **id >= size) {
             None => Ok(()),
             Some((i, id)) => {
@@ -286,16 +336,6 @@ impl Engine {
     }
 }
 
-/// The word that `/health` shows; `standstill` counts only while work waits.
-pub(crate) fn status_word(state: EngineState, standstill: u64, limit: u64) -> &'static str {
-    match state {
-        EngineState::Dead | EngineState::Stopped => "dead",
-        _ if standstill > limit => "stuck",
-        EngineState::Draining => "draining",
-        EngineState::Serving => "ok",
-    }
-}
-
 impl Drop for Engine {
     fn drop(&mut self) {
         self.shutdown();
@@ -304,10 +344,10 @@ impl Drop for Engine {
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Engine").field("model", &self.shared.served.name).finish_non_exhaustive()
+        f.debug_struct("Engine").field("model", &self.front.served.name).finish_non_exhaustive()
     }
 }
 
-/// 0 is the engine's own.
-const FIRST_KEY: u64 = 1;
+/// Key 0 is the engines' own.
+const FIRST_SERIAL: u64 = 1;
 const LOAD_PANIC: &str = "internal error while the model was loaded; the line before says where";

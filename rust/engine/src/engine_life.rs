@@ -35,7 +35,11 @@ impl EngineThread {
         let message = DIED;
         self.shared.advance(EngineState::Dead);
         self.committer.end_all_with_error(message, "engine_dead", 500);
-        let payload = error_payload(reason, "engine_dead", 500);
+        let reason = match self.shared.served.num_engines {
+            1 => reason.to_owned(),
+            _ => format!("engine {}: {reason}", self.shared.number),
+        };
+        let payload = error_payload(&reason, "engine_dead", 500);
         self.committer.events.push(Event { key: ENGINE_KEY, payload });
         self.shared.outbox.publish(&mut self.committer.events);
         let mut batch = std::mem::take(&mut self.left);

@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 use std::sync::Arc;
 
 use crate::error::EngineError;
-use crate::shared::Shared;
+use crate::room::Room;
 use crate::tenant_load::TenantLoad;
 
 /// Runs the work of one request.
@@ -43,7 +43,7 @@ fn panic_line(panic: &PanicHookInfo<'_>) -> String {
 /// Room in the queue for the choices of one request. Given back when dropped, unless the engine thread has
 /// taken over.
 pub(crate) struct Reservation<'a> {
-    shared: &'a Shared,
+    room: &'a Room,
     tenant: &'a Arc<TenantLoad>,
     /// 0 once the engine thread has taken over.
     count: u32,
@@ -51,13 +51,9 @@ pub(crate) struct Reservation<'a> {
 
 impl<'a> Reservation<'a> {
     /// `None` if the queue is full for this tenant.
-    pub(crate) fn take(
-        shared: &'a Shared,
-        tenant: &'a Arc<TenantLoad>,
-        count: u32,
-    ) -> Option<Self> {
+    pub(crate) fn take(room: &'a Room, tenant: &'a Arc<TenantLoad>, count: u32) -> Option<Self> {
         // Not `then_some`: what it were not to give would be dropped, and give back what was not taken.
-        shared.reserve(tenant, count).then(|| Self { shared, tenant, count })
+        room.reserve(tenant, count).then(|| Self { room, tenant, count })
     }
 
     /// The request is in the inbox: the engine thread gives the room back as its choices end.
@@ -69,7 +65,7 @@ impl<'a> Reservation<'a> {
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         if self.count > 0 {
-            self.shared.release(self.tenant, self.count);
+            self.room.release(self.tenant, self.count);
         }
     }
 }

@@ -4,13 +4,12 @@ use ingle_core::{ExecutorShape, SAMPLING_FIELDS, SamplingParams};
 use ingle_model::{Checkpoint, WeightType};
 use serde_json::json;
 
+use crate::device::Built;
+use crate::fleet::Fleet;
 use crate::served::Served;
-use crate::sizes::Sizes;
 
 /// How the start went.
 pub(crate) struct StartUp {
-    pub(crate) device: String,
-    pub(crate) memory: Vec<(String, u64)>,
     /// As the model or the setting has it.
     pub(crate) chat_template: Option<String>,
     pub(crate) open_s: f64,
@@ -23,18 +22,19 @@ pub(crate) struct StartUp {
 pub(crate) fn info(
     served: &Served,
     checkpoint: &Checkpoint,
-    sizes: &Sizes,
-    shape: ExecutorShape,
+    built: &[Built],
+    fleet: &Fleet,
     start_up: &StartUp,
 ) -> Vec<u8> {
     let spec = &checkpoint.spec;
-    let notes: Vec<&String> = checkpoint.notes.iter().chain(&sizes.notes).collect();
+    let notes: Vec<&String> = checkpoint.notes.iter().chain(&fleet.notes).collect();
     let memory: serde_json::Map<String, serde_json::Value> =
-        start_up.memory.iter().map(|(name, bytes)| (name.clone(), json!(bytes))).collect();
+        fleet.memory.iter().map(|(name, bytes)| (name.clone(), json!(bytes))).collect();
     json!({
         "model": served.name,
         "path": checkpoint.path.display().to_string(),
-        "device": start_up.device,
+        "device": fleet.device,
+        "num_engines": fleet.num_engines,
         "architecture": spec.architecture,
         "weight_type": weight_type(checkpoint),
         "num_layers": spec.layers.len(),
@@ -48,16 +48,7 @@ pub(crate) fn info(
         "eos_token_ids": served.eos_token_ids.iter().map(|id| id.0).collect::<Vec<_>>(),
         "bos_token_id": served.tokenizer.bos_token_id(),
         "sampling_defaults": sampling_defaults(&served.defaults),
-        "limits": {
-            "max_num_seqs": shape.max_num_seqs,
-            "max_num_batched_tokens": shape.max_num_batched_tokens,
-            "max_queue": sizes.max_queue,
-            "capacity": served.capacity,
-            "block_size": shape.block_size,
-            "num_blocks": shape.num_blocks,
-            "num_slots": shape.num_slots,
-            "max_steps_in_flight": shape.max_steps_in_flight,
-        },
+        "limits": built.first().map(|built| limits(built.executor.shape(), served, fleet)),
         "memory": memory,
         "notes": notes,
         "embeddings_only": served.embeds_only.map(|reason| reason.to_string()),
@@ -70,6 +61,21 @@ pub(crate) fn info(
     })
     .to_string()
     .into_bytes()
+}
+
+/// `capacity` and `max_queue` are the server's, the others each engine's; the first engine's blocks
+/// stand for those of the others.
+fn limits(shape: ExecutorShape, served: &Served, fleet: &Fleet) -> serde_json::Value {
+    json!({
+        "max_num_seqs": shape.max_num_seqs,
+        "max_num_batched_tokens": shape.max_num_batched_tokens,
+        "max_queue": fleet.max_queue,
+        "capacity": served.capacity,
+        "block_size": shape.block_size,
+        "num_blocks": shape.num_blocks,
+        "num_slots": shape.num_slots,
+        "max_steps_in_flight": shape.max_steps_in_flight,
+    })
 }
 
 /// What the weights are, and what they were in the file.

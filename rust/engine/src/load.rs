@@ -1,4 +1,4 @@
-//! From options to a loaded model: checkpoint, tokenizer, sizes, executor, scheduler. Once, on the
+//! From options to a loaded model: checkpoint, tokenizer, sizes, executors, schedulers. Once, on the
 //! caller's thread; blocks until the model can serve.
 
 use std::hash::{BuildHasher as _, RandomState};
@@ -14,24 +14,35 @@ use ingle_text::{BadWordsFactory, GrammarFactory};
 use serde_json::{Map, Value};
 
 use crate::clock::Clock;
-use crate::device::{Built, Device, build_executor};
+use crate::device::{Built, Device, build_executors};
 use crate::error::EngineError;
+use crate::fleet::Fleet;
 use crate::inbox::Message;
 use crate::info::{StartUp, info};
+use crate::metrics::{Metrics, PoolSize};
 use crate::options::EngineOptions;
+use crate::outbox::Outbox;
+use crate::room::Room;
+use crate::routing::Routing;
 use crate::served::{Seeds, Served};
-use crate::shared::Shared;
-use crate::sizes::Sizes;
+use crate::shared::{Front, Shared};
+use crate::sizes::setting;
 use crate::threads::cannot_start;
 use crate::tokenizer_files::{TextParts, text_parts};
 
-/// Everything an engine is made of, nothing running yet.
+/// Everything the engines are made of, nothing running yet.
 pub(crate) struct Loaded {
+    pub(crate) front: Front,
+    pub(crate) engines: Vec<LoadedEngine>,
+    pub(crate) routing: Option<Routing>,
+    pub(crate) info: Vec<u8>,
+}
+
+/// What one engine thread takes over.
+pub(crate) struct LoadedEngine {
     pub(crate) shared: Arc<Shared>,
     pub(crate) scheduler: Scheduler,
     pub(crate) executor: Box<dyn Executor>,
-    pub(crate) info: Vec<u8>,
-    pub(crate) sizes: Sizes,
 }
 
 /// Loads.
@@ -40,70 +51,85 @@ pub(crate) struct Loaded {
 /// `EngineError::Model`, one line that names the setting, or file and field or tensor.
 pub(crate) fn load(options: &EngineOptions) -> Result<Loaded, EngineError> {
     let device = Device::parse(&options.device)?;
-    load_with(options, |checkpoint, text, sink| {
-        build_executor(&device, checkpoint, options, text, sink)
+    load_with(options, |checkpoint, text, sinks| {
+        build_executors(&device, checkpoint, options, text, sinks)
     })
 }
 
-/// `load` with an executor of the caller's.
+/// `load` with executors of the caller's: one for each sink.
 pub(crate) fn load_with(
     options: &EngineOptions,
-    build: impl FnOnce(&Checkpoint, &TextParts, CompletionSink) -> Result<Built, EngineError>,
+    build: impl FnOnce(&Checkpoint, &TextParts, Vec<CompletionSink>) -> Result<Vec<Built>, EngineError>,
 ) -> Result<Loaded, EngineError> {
     let started = Instant::now();
-    let defaults_from_model = match options.generation_config.as_str() {
-        "auto" => true,
-        "none" => false,
-        other => {
-            return Err(EngineError::Model(format!(
-                "generation_config: must be auto or none, not {other:?}"
-            )));
-        }
-    };
+    let num_engines = setting("data_parallel_size", options.data_parallel_size, 1)?;
     let mut checkpoint =
         ingle_model::open(&options.model).map_err(|error| EngineError::Model(error.to_string()))?;
     quantise(&mut checkpoint, options.quantization.as_deref())?;
-    let defaults = if defaults_from_model {
-        sampling_defaults(&checkpoint.generation, &options.sampling_defaults)?
-    } else {
-        SamplingParams::unset()
-    };
+    let defaults = defaults(options, &checkpoint)?;
     let opened = Instant::now();
     let mut text = text_parts(&checkpoint, options.chat_template.as_deref())?;
     let tokenizer_ready = Instant::now();
 
-    let inbox = Arc::new(LateSink::default());
-    let built = build(&checkpoint, &text, inbox.sink())?;
+    let inboxes: Vec<_> = (0..num_engines).map(|_| Arc::new(LateSink::default())).collect();
+    let built = build(&checkpoint, &text, inboxes.iter().map(LateSink::sink).collect())?;
     let executor_ready = Instant::now();
-    let shape = built.executor.shape();
-    let config = SchedulerConfig {
-        shape,
-        max_model_len: built.sizes.max_model_len,
-        // The queue is bounded where requests come in, by tenant: `Shared::reserve`.
+    let fleet = Fleet::new(&built, options.max_queue);
+    let secret = RandomState::new().hash_one("prefix cache");
+    let config = |built: &Built| SchedulerConfig {
+        shape: built.executor.shape(),
+        max_model_len: fleet.max_model_len,
+        // The queue is bounded where requests come in, by tenant: `Room::reserve`.
         max_queue: u32::MAX,
-        weight_tokens: weight_tokens(&checkpoint, &built),
+        weight_tokens: weight_tokens(&checkpoint, built),
         enable_prefix_caching: options.enable_prefix_caching,
         whole_prompts: !checkpoint.spec.attention.causal,
-        cache_secret: RandomState::new().hash_one("prefix cache"),
+        cache_secret: secret,
     };
+    let configs: Vec<SchedulerConfig> = built.iter().map(config).collect();
     let chat_template = text.template_source.take();
-    let served = served(options, &checkpoint, text, &config, &built.sizes, defaults)?;
+    let served = served(options, &checkpoint, text, &configs, &fleet, defaults)?;
     let start_up = StartUp {
-        device: built.name,
-        memory: built.memory,
         chat_template,
         open_s: (opened - started).as_secs_f64(),
         tokenizer_s: (tokenizer_ready - opened).as_secs_f64(),
         executor_s: (executor_ready - tokenizer_ready).as_secs_f64(),
         total_s: started.elapsed().as_secs_f64(),
     };
-    let info = info(&served, &checkpoint, &built.sizes, shape, &start_up);
-    let shared = Shared::new(served, Clock::start(), built.own)
+    let info = info(&served, &checkpoint, &built, &fleet, &start_up);
+    let outbox = Outbox::new()
         .map_err(|error| EngineError::Model(format!("cannot make an eventfd: {error}")))?;
-    let shared = Arc::new(shared);
-    inbox.connect(&shared);
-    let scheduler = Scheduler::new(config);
-    Ok(Loaded { shared, scheduler, executor: built.executor, info, sizes: built.sizes })
+    let front = Front {
+        room: Arc::new(Room::new(served.capacity)),
+        served: Arc::new(served),
+        outbox: Arc::new(outbox),
+        clock: Clock::start(),
+    };
+    let mut engines = Vec::with_capacity(built.len());
+    for (number, (built, config)) in built.into_iter().zip(configs).enumerate() {
+        let shape = config.shape;
+        let pool = PoolSize { block_size: shape.block_size, num_blocks: shape.num_blocks };
+        let shared = Arc::new(Shared::new(number, front.clone(), Metrics::new(pool, built.own)));
+        inboxes[number].connect(&shared);
+        let scheduler = Scheduler::new(config);
+        engines.push(LoadedEngine { shared, scheduler, executor: built.executor });
+    }
+    let routing = (engines.len() > 1).then(Routing::default);
+    Ok(Loaded { front, engines, routing, info })
+}
+
+/// Sampling parameters of a request that names none.
+fn defaults(
+    options: &EngineOptions,
+    checkpoint: &Checkpoint,
+) -> Result<SamplingParams, EngineError> {
+    match options.generation_config.as_str() {
+        "auto" => sampling_defaults(&checkpoint.generation, &options.sampling_defaults),
+        "none" => Ok(SamplingParams::unset()),
+        other => Err(EngineError::Model(format!(
+            "generation_config: must be auto or none, not {other:?}"
+        ))),
+    }
 }
 
 /// Marks the matrices that executors make fp8 while they load.
@@ -140,10 +166,14 @@ fn served(
     options: &EngineOptions,
     checkpoint: &Checkpoint,
     text: TextParts,
-    config: &SchedulerConfig,
-    sizes: &Sizes,
+    configs: &[SchedulerConfig],
+    fleet: &Fleet,
     defaults: SamplingParams,
 ) -> Result<Served, EngineError> {
+    // A request may go to any engine, so it must fit the one with the fewest blocks.
+    let Some(config) = configs.iter().min_by_key(|config| config.shape.num_blocks) else {
+        return Err(EngineError::Failed("no executor was built".to_owned()));
+    };
     let eos: Vec<u32> = text.eos_token_ids.iter().map(|id| id.0).collect();
     let rows = config.shape.vocab_size;
     let grammars = GrammarFactory::start(Arc::clone(&text.tokenizer), rows, &eos)
@@ -164,8 +194,9 @@ fn served(
         max_model_len: config.max_model_len,
         vocab_size: text.vocab_size,
         limits: Limits::new(config),
-        max_num_seqs: config.shape.max_num_seqs,
-        capacity: sizes.max_num_seqs.saturating_add(sizes.max_queue),
+        num_engines: fleet.num_engines,
+        max_num_seqs: fleet.max_num_seqs,
+        capacity: fleet.max_num_seqs.saturating_add(fleet.max_queue),
         seeds: Seeds::new(options.seed),
         salts: RandomState::new(),
     })

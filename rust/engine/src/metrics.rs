@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ingle_core::SchedulerStats;
 
-use crate::device::DeviceOwn;
+use crate::device::{DeviceCount, DeviceOwn};
 use crate::histogram::Histogram;
 
 /// Declares `Metrics`. Each counter and each histogram is declared once, in the list below: its field,
@@ -17,7 +17,7 @@ macro_rules! metrics {
         counters { $($counter:ident, $counter_name:literal, $counter_help:literal;)* }
         histograms { $($histogram:ident, $buckets:expr, $name:literal, $help:literal;)* }
     ) => {
-        /// Everything that `/metrics` shows of the engine.
+        /// Everything that `/metrics` shows of one engine.
         #[derive(Debug)]
         pub(crate) struct Metrics {
             $(#[doc = $counter_help] pub(crate) $counter: AtomicU64,)*
@@ -27,12 +27,13 @@ macro_rules! metrics {
             pub(crate) finished_abort: AtomicU64,
             pub(crate) finished_error: AtomicU64,
             pub(crate) gauges: Gauges,
+            pool: PoolSize,
             device: Option<Arc<dyn DeviceOwn>>,
         }
 
         impl Metrics {
             /// `device`: what the device counts, if it does.
-            pub(crate) fn new(device: Option<Arc<dyn DeviceOwn>>) -> Self {
+            pub(crate) fn new(pool: PoolSize, device: Option<Arc<dyn DeviceOwn>>) -> Self {
                 Self {
                     $($counter: AtomicU64::new(0),)*
                     $($histogram: $buckets,)*
@@ -41,6 +42,7 @@ macro_rules! metrics {
                     finished_abort: AtomicU64::new(0),
                     finished_error: AtomicU64::new(0),
                     gauges: Gauges::default(),
+                    pool,
                     device,
                 }
             }
@@ -54,7 +56,14 @@ macro_rules! metrics {
 
             /// Name, help and value of every counter.
             fn counters(&self) -> impl Iterator<Item = (&'static str, &'static str, &AtomicU64)> {
-                [$(($counter_name, $counter_help, &self.$counter),)*].into_iter()
+                let gauges = &self.gauges;
+                [
+                    $(($counter_name, $counter_help, &self.$counter),)*
+                    (PREFIX_QUERIES, "Tokens looked up.", &gauges.prefix_queries),
+                    (PREFIX_HITS, "Tokens found.", &gauges.prefix_hits),
+                    (PREEMPTIONS, "Preemptions.", &gauges.preemptions),
+                ]
+                .into_iter()
             }
 
             /// Name, help and value of every histogram.
@@ -133,78 +142,137 @@ impl Gauges {
             gauge.store(value, Ordering::Relaxed);
         }
     }
+
+    fn usage(&self) -> f64 {
+        read(&self.blocks_used) as f64 / (read(&self.blocks_total).max(1)) as f64
+    }
 }
 
-impl Metrics {
-    /// Prometheus text. `block_size` and `num_blocks` go into `cache_config_info`.
-    pub(crate) fn render(&self, model_name: &str, block_size: u32, num_blocks: u32) -> String {
-        let mut out = String::with_capacity(24 * 1024);
-        let labels = format!("engine=\"0\",model_name=\"{}\"", escape_label(model_name));
-        self.render_gauges(&mut out, &labels, block_size, num_blocks);
-        self.render_counters(&mut out, &labels);
-        if let Some(device) = &self.device {
-            device.render(&labels, &mut out);
-        }
-        self.render_histograms(&mut out, &labels);
-        out
-    }
+/// The KV pool, for `cache_config_info`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PoolSize {
+    pub(crate) block_size: u32,
+    pub(crate) num_blocks: u32,
+}
 
-    fn render_gauges(&self, out: &mut String, labels: &str, block_size: u32, num_blocks: u32) {
-        let read = |value: &AtomicU64| value.load(Ordering::Relaxed);
-        let gauges = &self.gauges;
-        let usage = read(&gauges.blocks_used) as f64 / (read(&gauges.blocks_total).max(1)) as f64;
-        for (name, help, value) in [
-            ("vllm:num_requests_running", "Requests in the batch.", read(&gauges.running) as f64),
-            ("vllm:num_requests_waiting", "Requests in the queue.", read(&gauges.waiting) as f64),
-            ("vllm:num_requests_swapped", "Always 0: nothing is swapped.", 0.0),
-            ("vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", usage),
-            ("vllm:gpu_cache_usage_perc", "Old name of vllm:kv_cache_usage_perc.", usage),
-        ] {
-            let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge");
-            let _ = writeln!(out, "{name}{{{labels}}} {value}");
+/// Prometheus text of all engines; each family is declared once and has a sample of every engine.
+pub(crate) fn render(model_name: &str, engines: &[&Metrics]) -> String {
+    let model_name = escape_label(model_name);
+    let labels = |number| format!("engine=\"{number}\",model_name=\"{model_name}\"");
+    let engines: Vec<Labelled<'_>> = engines
+        .iter()
+        .enumerate()
+        .map(|(number, metrics)| Labelled { labels: labels(number), metrics })
+        .collect();
+    let mut out = String::with_capacity(24 * 1024 * engines.len());
+    render_gauges(&mut out, &engines);
+    render_counters(&mut out, &engines);
+    render_device(&mut out, &engines);
+    render_histograms(&mut out, &engines);
+    out
+}
+
+/// One engine and the labels of its samples.
+struct Labelled<'a> {
+    labels: String,
+    metrics: &'a Metrics,
+}
+
+fn render_gauges(out: &mut String, engines: &[Labelled<'_>]) {
+    for (name, help, read) in GAUGES {
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge");
+        for Labelled { labels, metrics } in engines {
+            let _ = writeln!(out, "{name}{{{labels}}} {}", read(&metrics.gauges));
         }
-        let name = "vllm:cache_config_info";
-        let _ = writeln!(out, "# HELP {name} Sizes of the KV pool.\n# TYPE {name} gauge");
+    }
+    let name = "vllm:cache_config_info";
+    let _ = writeln!(out, "# HELP {name} Sizes of the KV pool.\n# TYPE {name} gauge");
+    for Labelled { labels, metrics } in engines {
+        let PoolSize { block_size, num_blocks } = metrics.pool;
         let _ = writeln!(
             out,
             "{name}{{{labels},block_size=\"{block_size}\",num_gpu_blocks=\"{num_blocks}\"}} 1"
         );
     }
+}
 
-    fn render_counters(&self, out: &mut String, labels: &str) {
-        let of_scheduler = [
-            ("vllm:prefix_cache_queries_total", "Tokens looked up.", &self.gauges.prefix_queries),
-            ("vllm:prefix_cache_hits_total", "Tokens found.", &self.gauges.prefix_hits),
-            ("vllm:num_preemptions_total", "Preemptions.", &self.gauges.preemptions),
-        ];
-        for (name, help, value) in self.counters().chain(of_scheduler) {
-            let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} counter");
-            let _ = writeln!(out, "{name}{{{labels}}} {}", value.load(Ordering::Relaxed));
+fn render_counters(out: &mut String, engines: &[Labelled<'_>]) {
+    let Some(first) = engines.first() else { return };
+    for (number, (name, help, _)) in first.metrics.counters().enumerate() {
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} counter");
+        for Labelled { labels, metrics } in engines {
+            let value = metrics.counters().nth(number).map_or(0, |(_, _, value)| read(value));
+            let _ = writeln!(out, "{name}{{{labels}}} {value}");
         }
-        let name = "vllm:request_success_total";
-        let _ = writeln!(out, "# HELP {name} Requests by how they ended.\n# TYPE {name} counter");
+    }
+    let name = "vllm:request_success_total";
+    let _ = writeln!(out, "# HELP {name} Requests by how they ended.\n# TYPE {name} counter");
+    for Labelled { labels, metrics } in engines {
         for (reason, value) in [
-            ("stop", &self.finished_stop),
-            ("length", &self.finished_length),
-            ("abort", &self.finished_abort),
-            ("error", &self.finished_error),
+            ("stop", &metrics.finished_stop),
+            ("length", &metrics.finished_length),
+            ("abort", &metrics.finished_abort),
+            ("error", &metrics.finished_error),
         ] {
-            let value = value.load(Ordering::Relaxed);
+            let value = read(value);
             let _ = writeln!(out, "{name}{{{labels},finished_reason=\"{reason}\"}} {value}");
         }
     }
+}
 
-    fn render_histograms(&self, out: &mut String, labels: &str) {
-        for (name, help, histogram) in self.histograms() {
-            let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} histogram");
-            histogram.render(out, name, labels);
+/// What devices count of their own. All engines have devices of one kind.
+fn render_device(out: &mut String, engines: &[Labelled<'_>]) {
+    let counts: Vec<(&str, Vec<DeviceCount>)> = engines
+        .iter()
+        .filter_map(|each| Some((each.labels.as_str(), each.metrics.device.as_ref()?.counts())))
+        .collect();
+    let Some((_, families)) = counts.first() else { return };
+    for (number, family) in families.iter().enumerate() {
+        let DeviceCount { name, help, kind, label, .. } = family;
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for (labels, counts) in &counts {
+            for (state, value) in &counts[number].values {
+                let _ = writeln!(out, "{name}{{{labels},{label}=\"{state}\"}} {value}");
+            }
         }
     }
 }
+
+fn render_histograms(out: &mut String, engines: &[Labelled<'_>]) {
+    let Some(first) = engines.first() else { return };
+    for (number, (name, help, _)) in first.metrics.histograms().enumerate() {
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} histogram");
+        for Labelled { labels, metrics } in engines {
+            if let Some((_, _, histogram)) = metrics.histograms().nth(number) {
+                histogram.render(out, name, labels);
+            }
+        }
+    }
+}
+
+fn read(value: &AtomicU64) -> u64 {
+    value.load(Ordering::Relaxed)
+}
+
+/// Name, help and value of every gauge.
+type GaugeRow = (&'static str, &'static str, fn(&Gauges) -> f64);
+
+const GAUGES: [GaugeRow; 5] = [
+    ("vllm:num_requests_running", "Requests in the batch.", |gauges| read(&gauges.running) as f64),
+    ("vllm:num_requests_waiting", "Requests in the queue.", |gauges| read(&gauges.waiting) as f64),
+    ("vllm:num_requests_swapped", "Always 0: nothing is swapped.", |_| 0.0),
+    ("vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", Gauges::usage),
+    ("vllm:gpu_cache_usage_perc", "Old name of vllm:kv_cache_usage_perc.", Gauges::usage),
+];
 
 fn escape_label(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
+
+/// The scheduler counts these.
+const PREFIX_QUERIES: &str = "vllm:prefix_cache_queries_total";
+const PREFIX_HITS: &str = "vllm:prefix_cache_hits_total";
+const PREEMPTIONS: &str = "vllm:num_preemptions_total";
 
 // vLLM's buckets (vllm/v1/metrics/loggers.py), in microseconds: other bounds would make the quantiles
 // of existing panels jump.
@@ -269,13 +337,15 @@ const TOKENS: &[u64] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::histogram::add;
 
     #[derive(Debug)]
     struct Counting;
 
     impl DeviceOwn for Counting {
-        fn render(&self, labels: &str, out: &mut String) {
-            let _ = writeln!(out, "own{{{labels}}} 7");
+        fn counts(&self) -> Vec<DeviceCount> {
+            let values = vec![("a", 7), ("b", 8)];
+            vec![DeviceCount { name: "own", help: "Own.", kind: "gauge", label: "state", values }]
         }
 
         fn seal(&self) {}
@@ -283,9 +353,35 @@ mod tests {
 
     #[test]
     fn test_what_a_device_counts_is_shown_with_the_engine_s_labels() {
-        let of = |device| Metrics::new(device).render("m", 16, 1);
+        let of = |device| render("m", &[&Metrics::new(PoolSize::default(), device)]);
         assert!(!of(None).contains("own"));
         let shown = of(Some(Arc::new(Counting)));
-        assert!(shown.contains("\nown{engine=\"0\",model_name=\"m\"} 7\n"));
+        assert!(shown.contains("\nown{engine=\"0\",model_name=\"m\",state=\"a\"} 7\n"));
+    }
+
+    /// Prometheus refuses a text that declares a family twice.
+    #[test]
+    fn every_family_is_declared_once_and_has_a_sample_of_each_engine() {
+        let metrics = |num_blocks| {
+            let device: Option<Arc<dyn DeviceOwn>> = Some(Arc::new(Counting));
+            Metrics::new(PoolSize { block_size: 16, num_blocks }, device)
+        };
+        let (first, second) = (metrics(5), metrics(6));
+        add(&second.steps, 3);
+        let one = render("m", &[&first]);
+        let two = render("m", &[&first, &second]);
+        let declared = |text: &str| -> Vec<String> {
+            text.lines().filter(|line| line.starts_with('#')).map(str::to_owned).collect()
+        };
+        assert_eq!(declared(&two), declared(&one));
+        let samples = |text: &str, engine: &str| -> Vec<String> {
+            let of_engine = text.lines().filter(|line| line.contains(engine));
+            of_engine.map(|line| line.replace(engine, "")).collect()
+        };
+        let of_first = samples(&two, "engine=\"0\",");
+        assert_eq!(of_first, samples(&one, "engine=\"0\","));
+        assert_eq!(samples(&two, "engine=\"1\",").len(), of_first.len());
+        assert!(two.contains("ingle:steps_total{engine=\"1\",model_name=\"m\"} 3\n"));
+        assert!(two.contains("num_gpu_blocks=\"6\"} 1\n"));
     }
 }

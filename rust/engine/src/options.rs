@@ -18,6 +18,9 @@ pub struct EngineOptions {
     /// `auto`, `cpu`, `cuda`, `cuda:N`, `sim` or `sim:FILE`.
     #[serde(default = "auto")]
     pub device: String,
+    /// How many engines share the requests, each on a GPU of its own, or with a share of the threads.
+    #[serde(default)]
+    pub data_parallel_size: Option<u32>,
     /// Divides the sim device's step times.
     #[serde(default)]
     pub sim_speed: Option<SimSpeed>,

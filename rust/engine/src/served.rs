@@ -33,9 +33,10 @@ pub(crate) struct Served {
     /// Ids that have both a row in the model and an entry in the tokenizer: 0 to this.
     pub(crate) vocab_size: u32,
     pub(crate) limits: Limits,
-    /// Most rows of one step.
+    pub(crate) num_engines: u32,
+    /// Requests that all engines can run at once.
     pub(crate) max_num_seqs: u32,
-    /// Requests that can be in the engine at once: running and waiting.
+    /// Requests that can be in the engines at once: running and waiting.
     pub(crate) capacity: u32,
     pub(crate) seeds: Seeds,
     /// Keys the hash of tenant and cache salt, new with each start.

@@ -1,5 +1,5 @@
-//! State that the engine thread shares with callers' threads: the two queues, atomics and the model's
-//! read-only description. A caller never holds a lock of the engine thread while it computes.
+//! State that one engine thread shares with callers' threads: its inbox, atomics, and what all engines
+//! have in common. A caller never holds a lock of the engine thread while it computes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -7,33 +7,43 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use ingle_core::Micros;
 
 use crate::clock::Clock;
-use crate::device::DeviceOwn;
 use crate::inbox::Inbox;
 use crate::metrics::Metrics;
 use crate::outbox::Outbox;
+use crate::room::Room;
 use crate::served::Served;
 use crate::tenant_load::TenantLoad;
 
+/// What all engines of a process have in common.
+#[derive(Clone)]
+pub(crate) struct Front {
+    pub(crate) served: Arc<Served>,
+    pub(crate) outbox: Arc<Outbox>,
+    pub(crate) room: Arc<Room>,
+    pub(crate) clock: Clock,
+}
+
 /// Shared state of one engine.
 pub(crate) struct Shared {
-    pub(crate) served: Served,
-    pub(crate) inbox: Inbox,
-    pub(crate) outbox: Outbox,
-    pub(crate) metrics: Metrics,
+    /// What operators call it: `0`, `1` and so on.
+    pub(crate) number: usize,
+    pub(crate) served: Arc<Served>,
+    pub(crate) outbox: Arc<Outbox>,
+    pub(crate) room: Arc<Room>,
     pub(crate) clock: Clock,
+    pub(crate) inbox: Inbox,
+    pub(crate) metrics: Metrics,
     state: AtomicU8,
-    /// Choices accepted and not ended, counted by callers at submit, released by the engine thread.
-    in_system: AtomicU32,
-    /// Tenants that have some of them.
-    num_tenants: AtomicU32,
+    /// Choices handed to this engine and not ended.
+    num_choices: AtomicU32,
     /// Micros of the last sign of progress: a step that ended, or work that came to an idle engine.
     progress_us: AtomicU64,
     /// Moving average of the time a request spends running, micros.
     service_us: AtomicU64,
 }
 
-/// Where the engine is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Where an engine is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum EngineState {
     /// Takes requests.
@@ -47,23 +57,21 @@ pub(crate) enum EngineState {
 }
 
 impl Shared {
-    pub(crate) fn new(
-        served: Served,
-        clock: Clock,
-        device: Option<Arc<dyn DeviceOwn>>,
-    ) -> std::io::Result<Self> {
-        Ok(Self {
+    pub(crate) fn new(number: usize, front: Front, metrics: Metrics) -> Self {
+        let Front { served, outbox, room, clock } = front;
+        Self {
+            number,
             served,
-            inbox: Inbox::default(),
-            outbox: Outbox::new()?,
-            metrics: Metrics::new(device),
+            outbox,
+            room,
             clock,
+            inbox: Inbox::default(),
+            metrics,
             state: AtomicU8::new(EngineState::Serving as u8),
-            in_system: AtomicU32::new(0),
-            num_tenants: AtomicU32::new(0),
+            num_choices: AtomicU32::new(0),
             progress_us: AtomicU64::new(0),
             service_us: AtomicU64::new(0),
-        })
+        }
     }
 
     pub(crate) fn state(&self) -> EngineState {
@@ -80,56 +88,35 @@ impl Shared {
         self.state.fetch_max(state as u8, Ordering::AcqRel);
     }
 
-    /// Takes room for `count` choices; false if they would exceed the capacity. A tenant may have its
-    /// share of the capacity even where others have filled all of it, so only a tenant that overloads
-    /// the server is refused. The k-th tenant to do so has at most a k-th of the capacity, so n
-    /// tenants together have at most 1 + 1/2 + ... + 1/n times it.
-    pub(crate) fn reserve(&self, tenant: &TenantLoad, count: u32) -> bool {
-        let capacity = self.served.capacity;
-        // Counted first, so that requests of one tenant that come together see each other.
-        let before = tenant.add(count);
-        if before == 0 {
-            self.num_tenants.fetch_add(1, Ordering::AcqRel);
-        }
-        let share = capacity / self.num_tenants.load(Ordering::Acquire).max(1);
-        let is_within_share = before.checked_add(count).is_some_and(|after| after <= share);
-        let total = self.in_system.fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| {
-            now.checked_add(count).filter(|&after| is_within_share || after <= capacity)
-        });
-        match total {
+    /// Counts choices in that are about to be put into the inbox; there is room for them.
+    pub(crate) fn enter(&self, count: u32) {
+        if self.num_choices() == 0 {
             // An idle engine stood still rightly until now.
-            Ok(0) => self.progress(self.clock.now()),
-            Ok(_) => {}
-            Err(_) => self.forget(tenant, count),
+            self.progress(self.clock.now());
         }
-        total.is_ok()
+        self.num_choices.fetch_add(count, Ordering::AcqRel);
     }
 
-    /// Gives back room for `count` choices.
+    /// Takes back an `enter`: the inbox is closed.
+    pub(crate) fn leave(&self, count: u32) {
+        self.num_choices.fetch_sub(count, Ordering::AcqRel);
+    }
+
+    /// Choices have ended; gives their room back.
     pub(crate) fn release(&self, tenant: &TenantLoad, count: u32) {
-        self.in_system.fetch_sub(count, Ordering::AcqRel);
-        self.forget(tenant, count);
+        self.leave(count);
+        self.room.release(tenant, count);
     }
 
     /// Gives back room where nothing is accepted any more.
     pub(crate) fn release_at_end(&self, count: u32) {
-        self.in_system.fetch_sub(count, Ordering::AcqRel);
+        self.leave(count);
+        self.room.release_at_end(count);
     }
 
-    fn forget(&self, tenant: &TenantLoad, count: u32) {
-        if tenant.remove(count) == 0 {
-            self.num_tenants.fetch_sub(1, Ordering::AcqRel);
-        }
-    }
-
-    pub(crate) fn in_system(&self) -> u32 {
-        self.in_system.load(Ordering::Acquire)
-    }
-
-    /// Tenants that have something in the system.
-    #[cfg(test)]
-    pub(crate) fn num_tenants(&self) -> u32 {
-        self.num_tenants.load(Ordering::Acquire)
+    /// Choices that this engine has: running and waiting.
+    pub(crate) fn num_choices(&self) -> u32 {
+        self.num_choices.load(Ordering::Acquire)
     }
 
     /// Something moved.
@@ -137,8 +124,11 @@ impl Shared {
         self.progress_us.store(now.0, Ordering::Release);
     }
 
-    /// Micros since something moved.
+    /// Micros since something moved while there is work; 0 without work.
     pub(crate) fn standstill_us(&self) -> u64 {
+        if self.num_choices() == 0 {
+            return 0;
+        }
         self.clock.now().0.saturating_sub(self.progress_us.load(Ordering::Acquire))
     }
 
@@ -149,11 +139,8 @@ impl Shared {
         self.service_us.store(new, Ordering::Relaxed);
     }
 
-    /// Seconds until the queue ahead has likely run, from 1 to 60.
-    pub(crate) fn retry_after_s(&self) -> u32 {
-        let rounds = u64::from(self.in_system() / self.served.max_num_seqs.max(1)).max(1);
-        let micros = self.service_us.load(Ordering::Relaxed).saturating_mul(rounds);
-        // Below 60, so the cast is exact.
-        micros.div_ceil(1_000_000).clamp(1, 60) as u32
+    /// Micros that a request spent running of late.
+    pub(crate) fn service_us(&self) -> u64 {
+        self.service_us.load(Ordering::Relaxed)
     }
 }

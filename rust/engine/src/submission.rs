@@ -11,6 +11,17 @@ pub(crate) struct Submission {
     pub(crate) requests: Vec<NewRequest>,
 }
 
+impl Submission {
+    /// Gives the request another key.
+    pub(crate) fn rename(&mut self, key: u64) {
+        self.stream.key = key;
+        for request in &mut self.requests {
+            request.id = request_id(key, split_id(request.id).1);
+            request.leader = request.leader.map(|leader| request_id(key, split_id(leader).1));
+        }
+    }
+}
+
 /// The core's id of a choice: unique, since keys are.
 pub(crate) fn request_id(key: u64, choice: usize) -> RequestId {
     RequestId((key << CHOICE_BITS) | choice as u64)

@@ -16,7 +16,7 @@ impl Engine {
         let mut out = b"{\"count\":".to_vec();
         integer_into(&mut out, ids.len() as u64);
         out.extend_from_slice(b",\"max_model_len\":");
-        integer_into(&mut out, u64::from(self.shared.served.max_model_len));
+        integer_into(&mut out, u64::from(self.front.served.max_model_len));
         out.extend_from_slice(b",\"tokens\":");
         integers_into(&mut out, ids.iter().map(|&id| u64::from(id)));
         out.extend_from_slice(b",\"token_strs\":");

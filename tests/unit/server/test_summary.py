@@ -7,6 +7,7 @@ INFO = {
     "architecture": "llama",
     "weight_type": "bf16",
     "num_layers": 2,
+    "num_engines": 1,
     "path": "/models/tiny",
     "device": "cpu (avx512, 2 threads)",
     "max_model_len": 2048,

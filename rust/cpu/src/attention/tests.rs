@@ -186,7 +186,7 @@ fn run(setting: &Setting, new: [usize; 2]) {
         let mut out = Rows::zeroed(rows, q_len);
         let run = |threads: usize, out: &mut Rows| {
             let scratch = || Scratch::new(setting.head_dim, 128);
-            let mut pool = Pool::new(threads, scratch).expect("threads");
+            let mut pool = Pool::new(threads, 0, scratch).expect("threads");
             attention.run(&mut pool, &queries, out);
         };
         run(2, &mut out);

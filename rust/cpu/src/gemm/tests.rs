@@ -16,7 +16,7 @@ fn plain<'a>(matrix: &'a PackedMatrix, rows: Range<usize>) -> Item<'a> {
 }
 
 fn pool(threads: usize) -> Pool {
-    Pool::new(threads, || Scratch::new(64, 64)).expect("threads")
+    Pool::new(threads, 0, || Scratch::new(64, 64)).expect("threads")
 }
 
 /// Product and the sum of its terms' sizes, in f64.

@@ -1,11 +1,23 @@
-//! The result of building a device: the executor and what the engine reports about it. Plain data.
+//! What a device is built from, and the result: the executor and what the engine reports about it.
+//! Plain data.
 
 use std::fmt::Debug;
 use std::sync::Arc;
 
 use ingle_core::Executor;
+use ingle_model::Checkpoint;
 
+use crate::options::EngineOptions;
 use crate::sizes::Sizes;
+use crate::tokenizer_files::TextParts;
+
+/// What executors are built from.
+#[derive(Clone, Copy)]
+pub(super) struct Parts<'a> {
+    pub(super) checkpoint: &'a Checkpoint,
+    pub(super) options: &'a EngineOptions,
+    pub(super) text: &'a TextParts,
+}
 
 /// An executor and how it came about.
 pub(crate) struct Built {
@@ -21,10 +33,22 @@ pub(crate) struct Built {
 
 /// What one device has and the others have not.
 pub(crate) trait DeviceOwn: Debug + Send + Sync {
-    /// Appends Prometheus text; every sample carries `labels`. The device's threads write what a scrape reads; no lock
+    /// What the device counts, always the same families. The device's threads write what a scrape reads; no lock
     /// is taken.
-    fn render(&self, labels: &str, out: &mut String);
+    fn counts(&self) -> Vec<DeviceCount>;
 
     /// Blocks until what the device began at load is done. From then on it makes no system call but to run steps.
     fn seal(&self);
+}
+
+/// A family of Prometheus samples that one label tells apart.
+#[derive(Clone, Debug)]
+pub(crate) struct DeviceCount {
+    pub(crate) name: &'static str,
+    pub(crate) help: &'static str,
+    /// `gauge` or `counter`.
+    pub(crate) kind: &'static str,
+    pub(crate) label: &'static str,
+    /// Value of the label, and the sample.
+    pub(crate) values: Vec<(&'static str, u64)>,
 }

@@ -1,27 +1,25 @@
 //! The CPU as a device: sizes, weights, workers. At start, caller's thread.
 
 use ingle_core::CompletionSink;
-use ingle_cpu::{CpuConfig, CpuExecutor, kv_bytes_per_block};
-use ingle_model::{Checkpoint, TensorView};
+use ingle_cpu::{CpuConfig, CpuExecutor, kv_bytes_per_block, physical_cores};
+use ingle_model::TensorView;
 
-use crate::device::built::Built;
+use crate::device::built::{Built, Parts};
 use crate::device::foreign::refuse_gpu_options;
 use crate::error::EngineError;
 use crate::memory::Memory;
-use crate::options::EngineOptions;
-use crate::sizes::{DeviceDefaults, host_sizes};
-use crate::tokenizer_files::TextParts;
+use crate::sizes::{DeviceDefaults, Sizes, host_sizes};
 
-/// Loads the weights and starts the workers.
+/// Loads the weights once and starts an executor on them for each sink. They divide the threads and
+/// the memory for KV among them.
 ///
 /// # Errors
 /// `EngineError::Model`, one line.
 pub(super) fn build(
-    checkpoint: &Checkpoint,
-    options: &EngineOptions,
-    text: &TextParts,
-    sink: CompletionSink,
-) -> Result<Built, EngineError> {
+    parts: Parts<'_>,
+    sinks: Vec<CompletionSink>,
+) -> Result<Vec<Built>, EngineError> {
+    let Parts { checkpoint, options, text } = parts;
     let spec = &checkpoint.spec;
     let weight_bytes = checkpoint.plan.tensors.values().map(TensorView::loaded_bytes).sum::<u64>();
     refuse_gpu_options(options, "cpu")?;
@@ -31,18 +29,8 @@ pub(super) fn build(
             "dtype: {dtype:?}; the cpu device keeps weights as stored and accepts auto only"
         )));
     }
-    // In half a second a pair of cores computes about this many rows of a small model: the longest
-    // that a decoding request waits for another's prompt.
-    let max_num_batched_tokens = 512;
-    let block_size = options.block_size.unwrap_or(CPU_BLOCK_SIZE).max(1);
-    let defaults = DeviceDefaults {
-        max_num_seqs: 32,
-        max_num_batched_tokens,
-        block_size,
-        kv_bytes_per_token: kv_bytes_per_block(spec, block_size).div_ceil(u64::from(block_size)),
-        available_bytes: left_by_weights(weight_bytes)?,
-    };
-    let sizes = host_sizes(spec, options, defaults)?;
+    let num_engines = sinks.len() as u32;
+    let sizes = sizes(parts, weight_bytes, num_engines)?;
     let config = CpuConfig {
         block_size: sizes.block_size,
         num_blocks: sizes.num_blocks,
@@ -50,20 +38,69 @@ pub(super) fn build(
         max_num_seqs: sizes.max_num_seqs,
         max_num_batched_tokens: sizes.max_num_batched_tokens,
         max_model_len: sizes.max_model_len,
-        threads: options.cpu_threads,
         num_valid_tokens: text.vocab_size,
         ..CpuConfig::default()
     };
-    let source = checkpoint.source.as_ref();
-    let executor = CpuExecutor::load(spec, &checkpoint.plan, source, &config, sink)
-        .map_err(|error| EngineError::Model(error.to_string()))?;
-    let (path, threads) = executor.description();
-    let name = format!("cpu ({path}, {threads} threads)");
-    let memory = vec![
-        ("weights_bytes".to_owned(), weight_bytes),
-        ("kv_cache_bytes".to_owned(), sizes.kv_cache_bytes),
-    ];
-    Ok(Built { executor: Box::new(executor), sizes, name, memory, own: None })
+    let threads = divide_threads(options.cpu_threads, num_engines)?;
+    let mut executors: Vec<CpuExecutor> = Vec::with_capacity(sinks.len());
+    let mut first_thread = 0;
+    for (sink, threads) in sinks.into_iter().zip(threads) {
+        let config = CpuConfig { threads, first_thread, ..config };
+        first_thread += threads;
+        let executor = match executors.first() {
+            Some(first) => first.sibling(&config, sink),
+            None => {
+                let source = checkpoint.source.as_ref();
+                CpuExecutor::load(spec, &checkpoint.plan, source, &config, sink)
+            }
+        };
+        executors.push(executor.map_err(|error| EngineError::Model(error.to_string()))?);
+    }
+    let mut weights = Some(("weights_bytes".to_owned(), weight_bytes));
+    let built = executors.into_iter().map(|executor| {
+        let (path, threads) = executor.description();
+        let kv = ("kv_cache_bytes".to_owned(), sizes.kv_cache_bytes);
+        Built {
+            executor: Box::new(executor),
+            sizes: sizes.clone(),
+            name: format!("cpu ({path}, {threads} threads)"),
+            // All have the same weights: they count once.
+            memory: weights.take().into_iter().chain([kv]).collect(),
+            own: None,
+        }
+    });
+    Ok(built.collect())
+}
+
+/// The sizes of one of `num_engines`.
+fn sizes(parts: Parts<'_>, weight_bytes: u64, num_engines: u32) -> Result<Sizes, EngineError> {
+    let (spec, options) = (&parts.checkpoint.spec, parts.options);
+    // In half a second a pair of cores computes about this many rows of a small model: the longest
+    // that a decoding request waits for another's prompt.
+    let max_num_batched_tokens = 512;
+    let block_size = options.block_size.unwrap_or(CPU_BLOCK_SIZE).max(1);
+    let available = left_by_weights(weight_bytes)?;
+    let defaults = DeviceDefaults {
+        max_num_seqs: 32,
+        max_num_batched_tokens,
+        block_size,
+        kv_bytes_per_token: kv_bytes_per_block(spec, block_size).div_ceil(u64::from(block_size)),
+        available_bytes: available / u64::from(num_engines.max(1)),
+    };
+    host_sizes(spec, options, defaults)
+}
+
+/// The threads of each engine; `threads` in all, 0 for one a physical core. Each engine has at least
+/// one.
+fn divide_threads(threads: u32, num_engines: u32) -> Result<Vec<u32>, EngineError> {
+    if threads != 0 && threads < num_engines {
+        return Err(EngineError::Model(format!(
+            "cpu_threads: {threads} threads for {num_engines} engines (data_parallel_size); each needs one"
+        )));
+    }
+    let all = if threads == 0 { physical_cores() as u32 } else { threads };
+    let share = |number| all / num_engines + u32::from(number < all % num_engines);
+    Ok((0..num_engines).map(|number| share(number).max(1)).collect())
 }
 
 /// Bytes that the weights leave.
@@ -84,3 +121,20 @@ fn left_by_weights(weight_bytes: u64) -> Result<u64, EngineError> {
 
 /// The fastest for the cpu executor's attention; any size gives the same bits.
 const CPU_BLOCK_SIZE: u32 = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_divided_and_none_is_left_over() {
+        assert_eq!(divide_threads(5, 2).unwrap(), [3, 2]);
+        assert_eq!(divide_threads(4, 4).unwrap(), [1, 1, 1, 1]);
+        assert_eq!(divide_threads(7, 1).unwrap(), [7]);
+        let cores = physical_cores() as u32;
+        assert_eq!(divide_threads(0, 1).unwrap(), [cores]);
+        assert_eq!(divide_threads(0, cores + 1).unwrap(), vec![1; cores as usize + 1]);
+        let error = divide_threads(1, 2).unwrap_err().to_string();
+        assert!(error.starts_with("cpu_threads: 1 threads for 2 engines"), "{error}");
+    }
+}

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use ingle_core::{CompletionSink, Executor as _};
 use ingle_cuda::{
-    CudaConfig, CudaExecutor, DeviceProbe, DeviceType, StartReport, WarningSink, probe,
+    CudaConfig, CudaError, CudaExecutor, DeviceProbe, DeviceType, LoadTurns, StartReport,
+    WarningSink, device_count, probe,
 };
-use ingle_model::{Checkpoint, ModelSpec};
+use ingle_model::ModelSpec;
 
-use crate::device::built::{Built, DeviceOwn};
+use crate::device::built::{Built, DeviceOwn, Parts};
 use crate::device::cuda_own::CudaOwn;
 use crate::device::libraries::library_paths;
 use crate::error::EngineError;
@@ -16,28 +17,76 @@ use crate::options::EngineOptions;
 use crate::prepare::MAX_BANNED;
 use crate::sampling::{MAX_LOG_PROBS, MAX_LOGIT_BIAS};
 use crate::sizes::{Sizes, beyond_model, setting, step_tokens};
-use crate::tokenizer_files::TextParts;
 use crate::warn::warn;
 
-/// Loads the model onto GPU `ordinal`.
+/// Loads the model onto GPU `first` and, for each further sink, onto the next one; beside each other.
 ///
 /// # Errors
 /// `EngineError::Model`, one line with the numbers.
 pub(super) fn build_cuda(
+    first: u32,
+    parts: Parts<'_>,
+    sinks: Vec<CompletionSink>,
+) -> Result<Vec<Built>, EngineError> {
+    let num_engines = sinks.len() as u32;
+    let turns = Arc::new(LoadTurns::default());
+    let build = |(ordinal, sink)| {
+        let place = Place { ordinal, num_engines, turns: Arc::clone(&turns) };
+        build_one(place, parts, sink)
+    };
+    let mut places = (first..).zip(sinks);
+    if num_engines == 1 {
+        return places.map(build).collect();
+    }
+    check_count(first, num_engines, device_count().map_err(model_error)?)?;
+    std::thread::scope(|scope| {
+        let loads: Vec<_> = places.by_ref().map(|place| scope.spawn(|| build(place))).collect();
+        loads.into_iter().map(joined).collect()
+    })
+}
+
+/// Where one of several executors is loaded.
+struct Place {
     ordinal: u32,
-    checkpoint: &Checkpoint,
-    options: &EngineOptions,
-    text: &TextParts,
-    sink: CompletionSink,
+    num_engines: u32,
+    turns: Arc<LoadTurns>,
+}
+
+/// Too few GPUs are found before anything is read.
+fn check_count(first: u32, num_engines: u32, num_devices: u32) -> Result<(), EngineError> {
+    let end = u64::from(first) + u64::from(num_engines);
+    if end <= u64::from(num_devices) {
+        return Ok(());
+    }
+    Err(EngineError::Model(format!(
+        "data_parallel_size: {num_engines} engines need {num_engines} GPUs, cuda:{first} to cuda:{}; this process \
+         sees {num_devices} (CUDA_VISIBLE_DEVICES counts)",
+        end - 1
+    )))
+}
+
+fn joined(
+    load: std::thread::ScopedJoinHandle<'_, Result<Built, EngineError>>,
 ) -> Result<Built, EngineError> {
+    // A panic goes on as the one it was.
+    load.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+fn model_error(error: CudaError) -> EngineError {
+    EngineError::Model(error.to_string())
+}
+
+fn build_one(place: Place, parts: Parts<'_>, sink: CompletionSink) -> Result<Built, EngineError> {
+    let Parts { checkpoint, options, text } = parts;
+    let ordinal = place.ordinal;
     let spec = &checkpoint.spec;
-    let (config, note) = config(ordinal, options, spec, text.vocab_size)?;
+    let (config, note) = config(place, options, spec, text.vocab_size)?;
     let wanted_len = config.max_model_len;
     let source = &checkpoint.source;
     let warn: WarningSink = Arc::new(warn);
     let (executor, report) =
         CudaExecutor::load(spec.clone(), &checkpoint.plan, source, &config, sink, &warn)
-            .map_err(|error| EngineError::Model(error.to_string()))?;
+            .map_err(model_error)?;
     let shape = executor.shape();
     let holds = shape.num_blocks.saturating_mul(shape.block_size);
     let mut notes: Vec<String> = report.to_string().lines().map(str::to_owned).collect();
@@ -71,7 +120,7 @@ pub(super) fn build_cuda(
 /// The executor's settings: those of `options`, checked, else the defaults; and what the operator should
 /// know of them.
 fn config(
-    ordinal: u32,
+    place: Place,
     options: &EngineOptions,
     spec: &ModelSpec,
     vocab_size: u32,
@@ -81,7 +130,9 @@ fn config(
     let batched = defaults.max_num_batched_tokens.max(max_num_seqs);
     let tokens = step_tokens(spec, options, batched)?;
     let config = CudaConfig {
-        device: ordinal,
+        device: place.ordinal,
+        load_threads: load_threads(defaults.load_threads, place.num_engines),
+        turns: place.turns,
         gpu_memory_utilization: utilization(options, &defaults)?,
         kv_cache_memory_bytes: options.kv_cache_memory_bytes,
         block_size: setting("block_size", options.block_size, defaults.block_size)?,
@@ -96,9 +147,14 @@ fn config(
         cache_dir: options.cache_dir.clone(),
         prebuilt_kernels: options.prebuilt_kernels.clone(),
         libraries: library_paths(&options.cuda_libraries),
-        ..defaults
     };
     Ok((config, tokens.note))
+}
+
+/// Threads that copy weights to one of several GPUs: all together twice those of one at most, which is
+/// what the memory of a host feeds (docs/decisions/0011-weight-load-streams.md).
+fn load_threads(alone: u32, num_engines: u32) -> u32 {
+    (2 * alone / num_engines.max(1)).clamp(1, alone)
 }
 
 /// Looks for the GPU that `auto` would take.
@@ -150,6 +206,29 @@ mod tests {
 
     use super::*;
 
+    fn place(ordinal: u32) -> Place {
+        Place { ordinal, num_engines: 1, turns: Arc::default() }
+    }
+
+    #[test]
+    fn too_few_gpus_are_told_with_both_numbers() {
+        check_count(0, 2, 2).unwrap();
+        check_count(2, 2, 4).unwrap();
+        let error = check_count(0, 4, 2).unwrap_err().to_string();
+        assert!(
+            error.starts_with("data_parallel_size: 4 engines need 4 GPUs, cuda:0 to cuda:3;"),
+            "{error}"
+        );
+        assert!(error.contains("sees 2"), "{error}");
+        check_count(u32::MAX, 2, 8).unwrap_err();
+    }
+
+    #[test]
+    fn gpus_that_load_beside_each_other_share_the_threads() {
+        let threads = |num_engines| load_threads(12, num_engines);
+        assert_eq!([1, 2, 3, 8, 100].map(threads), [12, 12, 8, 3, 1]);
+    }
+
     /// A model with a context of 2,048 tokens.
     fn spec() -> ModelSpec {
         let path =
@@ -167,7 +246,7 @@ mod tests {
             "cuda_libraries": { "nvrtc": "/n.so", "cublaslt": "/b.so", "site_packages": ["/s"] },
         }))
         .unwrap();
-        let got = config(2, &options, &spec(), 400).unwrap().0;
+        let got = config(place(2), &options, &spec(), 400).unwrap().0;
         let want = CudaConfig {
             device: 2,
             gpu_memory_utilization: 0.5,
@@ -189,10 +268,11 @@ mod tests {
                 site_packages: vec!["/s".into()],
             },
             load_threads: CudaConfig::default().load_threads,
+            turns: Arc::default(),
         };
         assert_eq!(format!("{got:?}"), format!("{want:?}"));
         let options = serde_json::from_value(serde_json::json!({ "model": "m" })).unwrap();
-        let of_the_model = config(0, &options, &spec(), 400).unwrap().0;
+        let of_the_model = config(place(0), &options, &spec(), 400).unwrap().0;
         assert_eq!(
             (of_the_model.max_model_len, of_the_model.must_hold_max_model_len),
             (2048, false)

@@ -1,11 +1,10 @@
 //! What only a GPU has: graphs of whole steps, recorded beside the first ones, and counts of how steps were launched.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use ingle_cuda::{GraphSeal, LaunchCounters, LaunchStats};
 
-use crate::device::built::DeviceOwn;
+use crate::device::built::{DeviceCount, DeviceOwn};
 
 /// Of one executor.
 #[derive(Debug, Default)]
@@ -16,8 +15,8 @@ pub(super) struct CudaOwn {
 }
 
 impl DeviceOwn for CudaOwn {
-    fn render(&self, labels: &str, out: &mut String) {
-        render(&self.launches.read(), labels, out);
+    fn counts(&self) -> Vec<DeviceCount> {
+        counts(&self.launches.read())
     }
 
     fn seal(&self) {
@@ -27,22 +26,27 @@ impl DeviceOwn for CudaOwn {
     }
 }
 
-fn render(stats: &LaunchStats, labels: &str, out: &mut String) {
-    let name = "ingle:device_graphs";
-    let _ = writeln!(out, "# HELP {name} Graphs of whole steps.\n# TYPE {name} gauge");
-    for (state, value) in [
-        ("ready", stats.graphs_ready),
-        ("waiting", stats.graphs_waiting),
-        ("failed", stats.graphs_failed),
-    ] {
-        let _ = writeln!(out, "{name}{{{labels},state=\"{state}\"}} {value}");
-    }
-    let name = "ingle:device_steps_total";
-    let help = "Steps that the device got, as one graph or kernel by kernel.";
-    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} counter");
-    for (launch, value) in [("graph", stats.steps_replayed), ("plain", stats.steps_plain)] {
-        let _ = writeln!(out, "{name}{{{labels},launch=\"{launch}\"}} {value}");
-    }
+fn counts(stats: &LaunchStats) -> Vec<DeviceCount> {
+    vec![
+        DeviceCount {
+            name: "ingle:device_graphs",
+            help: "Graphs of whole steps.",
+            kind: "gauge",
+            label: "state",
+            values: vec![
+                ("ready", stats.graphs_ready),
+                ("waiting", stats.graphs_waiting),
+                ("failed", stats.graphs_failed),
+            ],
+        },
+        DeviceCount {
+            name: "ingle:device_steps_total",
+            help: "Steps that the device got, as one graph or kernel by kernel.",
+            kind: "counter",
+            label: "launch",
+            values: vec![("graph", stats.steps_replayed), ("plain", stats.steps_plain)],
+        },
+    ]
 }
 
 #[cfg(test)]
@@ -51,9 +55,9 @@ mod tests {
 
     #[test]
     fn test_graphs_and_launches_are_shown() {
-        let mut text = String::new();
-        CudaOwn::default().render("engine=\"0\"", &mut text);
-        assert!(text.contains("ingle:device_steps_total{engine=\"0\""));
+        let names: Vec<&str> =
+            CudaOwn::default().counts().iter().map(|family| family.name).collect();
+        assert_eq!(names, ["ingle:device_graphs", "ingle:device_steps_total"]);
         let stats = LaunchStats {
             graphs_ready: 1,
             graphs_waiting: 2,
@@ -61,18 +65,11 @@ mod tests {
             steps_replayed: 4,
             steps_plain: 5,
         };
-        let mut text = String::new();
-        render(&stats, "e=\"0\"", &mut text);
-        let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        let values: Vec<(&str, u64)> =
+            counts(&stats).into_iter().flat_map(|family| family.values).collect();
         assert_eq!(
-            lines,
-            [
-                "ingle:device_graphs{e=\"0\",state=\"ready\"} 1",
-                "ingle:device_graphs{e=\"0\",state=\"waiting\"} 2",
-                "ingle:device_graphs{e=\"0\",state=\"failed\"} 3",
-                "ingle:device_steps_total{e=\"0\",launch=\"graph\"} 4",
-                "ingle:device_steps_total{e=\"0\",launch=\"plain\"} 5",
-            ]
+            values,
+            [("ready", 1), ("waiting", 2), ("failed", 3), ("graph", 4), ("plain", 5)]
         );
     }
 }

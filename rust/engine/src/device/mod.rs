@@ -16,7 +16,8 @@ mod sim;
 use ingle_core::CompletionSink;
 use ingle_model::Checkpoint;
 
-pub(crate) use built::{Built, DeviceOwn};
+use built::Parts;
+pub(crate) use built::{Built, DeviceCount, DeviceOwn};
 pub(crate) use named::Device;
 pub(crate) use report::{Places, devices};
 
@@ -26,29 +27,34 @@ use crate::tokenizer_files::TextParts;
 use cuda::{build_cuda, left_alone, probe_first};
 use foreign::refuse_foreign_options;
 
-/// Builds the executor; loads weights.
+/// Builds an executor for each sink; loads weights.
 ///
 /// # Errors
 /// `EngineError::Model`, one line.
-pub(crate) fn build_executor(
+pub(crate) fn build_executors(
     device: &Device,
     checkpoint: &Checkpoint,
     options: &EngineOptions,
     text: &TextParts,
-    sink: CompletionSink,
-) -> Result<Built, EngineError> {
+    sinks: Vec<CompletionSink>,
+) -> Result<Vec<Built>, EngineError> {
     refuse_foreign_options(device, options)?;
+    let parts = Parts { checkpoint, options, text };
     match device {
-        Device::Sim(profile) => sim::build(profile.as_ref(), checkpoint, options, text, sink),
-        Device::Cpu => cpu::build(checkpoint, options, text, sink),
-        Device::Cuda(ordinal) => build_cuda(*ordinal, checkpoint, options, text, sink),
+        Device::Sim(profile) => {
+            sinks.into_iter().map(|sink| sim::build(profile.as_ref(), parts, sink)).collect()
+        }
+        Device::Cpu => cpu::build(parts, sinks),
+        Device::Cuda(ordinal) => build_cuda(*ordinal, parts, sinks),
         Device::Auto => {
             let found = probe_first(options);
             let Some(lack) = found.lack(options.prebuilt_kernels.is_some()) else {
-                return build_cuda(0, checkpoint, options, text, sink);
+                return build_cuda(0, parts, sinks);
             };
-            let mut built = cpu::build(checkpoint, options, text, sink)?;
-            built.sizes.notes.extend(left_alone(&found, lack));
+            let mut built = cpu::build(parts, sinks)?;
+            if let Some(first) = built.first_mut() {
+                first.sizes.notes.extend(left_alone(&found, lack));
+            }
             Ok(built)
         }
     }

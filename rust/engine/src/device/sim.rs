@@ -5,15 +5,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ingle_core::{CompletionSink, TokenId};
-use ingle_model::Checkpoint;
 use ingle_sim::{Profile, SimConfig, SimExecutor};
 
-use crate::device::built::Built;
+use crate::device::built::{Built, Parts};
 use crate::device::foreign::refuse_gpu_options;
 use crate::error::EngineError;
-use crate::options::{EngineOptions, SimSpeed};
+use crate::options::SimSpeed;
 use crate::sizes::{DeviceDefaults, host_sizes};
-use crate::tokenizer_files::TextParts;
 
 /// Starts the timer thread; no weights are read, no KV is allocated.
 ///
@@ -21,11 +19,10 @@ use crate::tokenizer_files::TextParts;
 /// `EngineError::Model`, one line.
 pub(super) fn build(
     file: Option<&PathBuf>,
-    checkpoint: &Checkpoint,
-    options: &EngineOptions,
-    text: &TextParts,
+    parts: Parts<'_>,
     sink: CompletionSink,
 ) -> Result<Built, EngineError> {
+    let Parts { checkpoint, options, text } = parts;
     let fail = |error: ingle_sim::SimError| EngineError::Model(format!("device sim: {error}"));
     refuse_gpu_options(options, "sim")?;
     let profile = match file {

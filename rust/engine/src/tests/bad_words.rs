@@ -121,7 +121,7 @@ fn test_masks_come_again_after_preemption() {
             assert_eq!(texts(&serde_json::from_slice(&body).unwrap()), alone);
         }
     }
-    let preempted = bench.engine.shared.metrics.gauges.preemptions.load(Ordering::Relaxed);
+    let preempted = bench.engine.engines[0].metrics.gauges.preemptions.load(Ordering::Relaxed);
     assert!(preempted > 0);
 }
 

@@ -245,11 +245,8 @@ fn test_health_is_stuck_only_while_work_waits() {
     let key = bench.submit(&long_request(false)).unwrap();
     let waiting = health(&bench);
     assert_eq!((&waiting["status"], &waiting["in_system"]), (&json!("ok"), &json!(1)));
-    // As if the last step had ended before the start of the clock's limit.
+    // health.rs tests what becomes of it above the limit.
     assert!(waiting["standstill_s"].as_f64().unwrap() < 30.0);
-    let stuck =
-        crate::engine::status_word(crate::shared::EngineState::Serving, 31_000_000, 30_000_000);
-    assert_eq!(stuck, "stuck");
     step_to_end(&bench, key);
     assert_eq!(health(&bench)["standstill_s"], 0.0);
 }

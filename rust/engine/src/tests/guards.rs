@@ -63,7 +63,7 @@ fn test_a_panic_leaves_its_tenant_no_share_of_the_queue() {
     let failed = with_fault("queue", || bench.submit(&hog));
     assert!(matches!(failed, Err(EngineError::Failed(_))));
     // Tenants that have something in the system share the queue.
-    assert_eq!(bench.engine.shared.num_tenants(), 0);
+    assert_eq!(bench.engine.front.room.num_tenants(), 0);
 }
 
 #[test]

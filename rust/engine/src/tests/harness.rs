@@ -134,18 +134,18 @@ impl Bench {
 
     /// Token ids of a text, nothing put in front.
     pub(super) fn ids(&self, text: &str) -> Vec<TokenId> {
-        let ids = self.engine.shared.served.tokenizer.encode(text, false).unwrap();
+        let ids = self.engine.front.served.tokenizer.encode(text, false).unwrap();
         ids.into_iter().map(TokenId).collect()
     }
 
     /// Steps that the engine thread has seen the end of.
     pub(super) fn steps(&self) -> u64 {
-        self.engine.shared.metrics.steps.load(std::sync::atomic::Ordering::Relaxed)
+        self.engine.engines[0].metrics.steps.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// KV blocks in use when the engine thread last looked.
     pub(super) fn blocks_used(&self) -> u64 {
-        let gauges = &self.engine.shared.metrics.gauges;
+        let gauges = &self.engine.engines[0].metrics.gauges;
         gauges.blocks_used.load(std::sync::atomic::Ordering::Relaxed)
     }
 }
@@ -162,13 +162,14 @@ pub(super) fn loaded(
     }
     let options: EngineOptions = serde_json::from_value(options).unwrap();
     let driver = Driver::new();
-    let build = |_: &_, _: &_, sink: CompletionSink| -> Result<Built, EngineError> {
+    let build = |_: &_, _: &_, sinks: Vec<CompletionSink>| -> Result<Vec<Built>, EngineError> {
+        let [sink] = <[CompletionSink; 1]>::try_from(sinks).map_err(|_| unreachable!()).unwrap();
         let mut state = driver.state.0.lock().unwrap();
         state.device = Some(Device { script, slots: HashMap::new(), sink });
         state.auto = auto;
         let executor = Box::new(ScriptExecutor { driver: driver.clone(), max_steps_in_flight });
         let (name, memory) = ("script".to_owned(), Vec::new());
-        Ok(Built { executor, sizes: sizes(), name, memory, own: None })
+        Ok(vec![Built { executor, sizes: sizes(), name, memory, own: None }])
     };
     let loaded = load_with(&options, build).unwrap();
     (options, loaded, driver)

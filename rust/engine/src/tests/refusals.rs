@@ -123,7 +123,7 @@ fn test_every_refusal_names_its_field() {
     assert_eq!(refusal(&bench, &chat).1.as_deref(), Some("continue_final_message"));
     assert!(refusal(&bench, &json!({ "temprature": 1 })).0.contains("temprature"));
     // Nothing of all this was counted as running.
-    assert_eq!(bench.engine.shared.in_system(), 0);
+    assert_eq!(bench.engine.front.room.in_system(), 0);
 }
 
 #[test]

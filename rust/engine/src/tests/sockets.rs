@@ -12,6 +12,7 @@ use super::harness::{Bench, SHAPE, loaded, says};
 use crate::commit::Committer;
 use crate::engine_thread::EngineThread;
 use crate::inbox::Message;
+use crate::load::LoadedEngine;
 use crate::outbox::{Event, Payload};
 use crate::prepare::prepare;
 use crate::stream::ClientSocket;
@@ -183,7 +184,7 @@ fn test_a_stream_that_nobody_takes_is_ended() {
     for _ in 0..150 {
         bench.driver.step();
     }
-    assert_eq!(bench.engine.shared.in_system(), 1);
+    assert_eq!(bench.engine.front.room.in_system(), 1);
     let events = bench.collect(&[key]);
     let bytes: usize = events
         .iter()
@@ -221,7 +222,7 @@ fn test_a_socket_of_a_request_that_has_ended_is_closed_at_once() {
 #[test]
 fn test_a_silent_stream_gets_a_comment_of_its_own() {
     let bench = Bench::manual(says("x"));
-    let shared = &bench.engine.shared;
+    let shared = &bench.engine.engines[0];
     let document = serde_json::from_value(request(5)).unwrap();
     let prepared = prepare(&document, &shared.served, 9, TenantId(0), Micros(0)).unwrap();
     let mut committer = Committer::new(Arc::clone(shared));
@@ -251,13 +252,15 @@ fn test_a_silent_stream_gets_a_comment_of_its_own() {
 
 #[test]
 fn test_a_stream_refused_at_the_end_gets_a_frame_to_put_its_head_before() {
-    let (_, loaded, _driver) = loaded(says("x"), (true, 1), &json!({}));
-    let (shared, key) = (loaded.shared, 9);
-    let thread = EngineThread::new(Arc::clone(&shared), loaded.scheduler, loaded.executor).unwrap();
+    let (_, mut loaded, _driver) = loaded(says("x"), (true, 1), &json!({}));
+    let LoadedEngine { shared, scheduler, executor } = loaded.engines.pop().unwrap();
+    let key = 9;
+    let thread = EngineThread::new(Arc::clone(&shared), scheduler, executor).unwrap();
     let document = serde_json::from_value(request(5)).unwrap();
     let submission = prepare(&document, &shared.served, key, TenantId(0), Micros(0)).unwrap();
     let tenant = Arc::new(TenantLoad::new(TenantId(0)));
-    assert!(shared.reserve(&tenant, 1));
+    assert!(shared.room.reserve(&tenant, 1));
+    shared.enter(1);
     // The engine thread takes both at once.
     assert!(shared.inbox.put(Message::Shutdown).is_ok());
     assert!(shared.inbox.put(Message::Submit(Box::new(submission), tenant)).is_ok());
@@ -270,5 +273,5 @@ fn test_a_stream_refused_at_the_end_gets_a_frame_to_put_its_head_before() {
     };
     let text = String::from_utf8_lossy(frame);
     assert!(text.contains("shutting down") && text.ends_with("[DONE]\n\n\r\n"), "{text}");
-    assert_eq!(shared.in_system(), 0);
+    assert_eq!((shared.num_choices(), shared.room.in_system()), (0, 0));
 }
