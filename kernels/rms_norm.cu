@@ -2,8 +2,9 @@
 //
 // rms_norm_rows: out[i] = x[r] * rsqrt(mean(x[r]^2) + eps) * weight, r = row_index ? row_index[i] : i.
 //   x [*, hidden_size] f32; weight [hidden_size] f32 (Gemma's 1 already added); out [rows, hidden_size] act.
-// rms_norm_add: residual[i] += norm(x[i]) * weight (the norms after each part of a Gemma 2 layer).
+// rms_norm_add: residual[i] += norm(x[i]) * weight (the norms after each part of a layer).
 // bias_add_rows: residual[i] += bias.
+// cast_rows: out[i] = act(x[i]) (where a layer has no norm before its parts).
 // Numerics: f32 throughout, sum of squares in a fixed order; one rounding to act.
 // Launch: grid rows, block a multiple of 32 up to 1024. hidden_size % 4 == 0. All contiguous, 16-byte aligned.
 #include "ptx.cuh"
@@ -75,5 +76,17 @@ ENTRY_F32(bias_add_rows)
     for (u32 i = threadIdx.x; i < DIM(hidden_size) / 4; i += blockDim.x) {
         float4 r = target[i], b = ((const float4*)bias)[i];
         target[i] = make_float4(r.x + b.x, r.y + b.y, r.z + b.z, r.w + b.w);
+    }
+}
+
+ENTRY(cast_rows)
+(Dims dims, const float* __restrict__ x, act* __restrict__ out) {
+    grid_trigger();
+    grid_wait();
+    const float4* row = (const float4*)(x + (u64)blockIdx.x * DIM(hidden_size));
+    uint2* target = (uint2*)(out + (u64)blockIdx.x * DIM(hidden_size));
+    for (u32 i = threadIdx.x; i < DIM(hidden_size) / 4; i += blockDim.x) {
+        float4 v = row[i];
+        target[i] = make_uint2(pack2(v.x, v.y), pack2(v.z, v.w));
     }
 }

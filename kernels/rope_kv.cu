@@ -6,16 +6,25 @@
 //   qkv [T_pad, (num_heads + 2 * num_kv_heads) * HEAD_DIM] act; bias the same width f32 or null;
 //   row_scale [T_pad] and scale, the same width as bias, f32: qkv is a product of e4m3 numbers, element (t, i) counts
 //   row_scale[t] * scale[i] times; or both null;
-//   q_norm, k_norm [HEAD_DIM] f32 or null; table [positions, rotary_dim / 2] float2, null: no rotation; positions,
+//   q_norm, k_norm [HEAD_DIM] f32 or null, with -DFULL_NORM=1 [num_heads * HEAD_DIM] and
+//   [num_kv_heads * HEAD_DIM], for one norm over all heads of q and one over all of k; table [positions, rotary_dim / 2] float2, null: no rotation; positions,
 //   kv_slot [T_pad] u32 (kv_slot = block * block_size + offset, NONE writes no KV);
 //   q_out [T_pad, num_heads * HEAD_DIM] act.
 //   KV address in bytes: kv_base + block * block_stride + layer_offset
 //                        + (((K ? 0 : 1) * num_kv_heads + head) * block_size + offset) * HEAD_DIM * 2.
-//   style: ROPE_HALF_SPLIT or ROPE_INTERLEAVED.
+//   style: ROPE_HALF_SPLIT or ROPE_INTERLEAVED. With -DQUERY_SCALE=1 a query at position p is multiplied by
+//   1 + query_beta * ln(1 + floor(p / query_length)).
 // Numerics: f32, one rounding to act. rotary_dim % 4 == 0, HEAD_DIM even, <= 256 (built: 16, 32, 64, 96, 128, 256).
 // Launch: rope_table grid ceil(num_positions * half / 256), block 256;
 //   rope_kv_paged grid (T_pad, ceil(heads / ROPE_HEADS)), block 256, heads = num_heads + 2 * num_kv_heads.
 #include "ptx.cuh"
+
+#ifndef FULL_NORM
+#define FULL_NORM 0
+#endif
+#ifndef QUERY_SCALE
+#define QUERY_SCALE 0
+#endif
 
 // Sine and cosine of x in [0, 2^27), to about 1e-15.
 DEV float2 cos_sin(double x) {
@@ -78,6 +87,19 @@ DEV float head_scale(const float2 (&v)[GROUPS], float eps) {
     return rsqrtf(warp_sum(sum) / (float)HEAD_DIM + eps);
 }
 
+#if FULL_NORM
+// The same over several heads, the first of which is `head`; all threads of the block call.
+DEV float heads_scale(const Head& head, u32 num_heads, float eps) {
+    __shared__ float scratch[33];
+    float sum = 0.0f;
+    for (u32 i = 2 * threadIdx.x; i < num_heads * HEAD_DIM; i += 2 * blockDim.x) {
+        float2 v = load_pair(head, i);
+        sum += v.x * v.x + v.y * v.y;
+    }
+    return rsqrtf(block_sum(sum, scratch) / (float)(num_heads * HEAD_DIM) + eps);
+}
+#endif
+
 // Applies bias, norm and weight to the pair at i, as the lane that owns the pair does.
 DEV float2 normed_pair(const Head& head, const float* weight, float scale, u32 i) {
     float2 v = load_pair(head, i);
@@ -107,22 +129,38 @@ ENTRY(rope_kv_paged)
  const float* __restrict__ q_norm, const float* __restrict__ k_norm,
  const float2* __restrict__ table, const u32* __restrict__ positions,
  const u32* __restrict__ kv_slot, act* __restrict__ q_out, u64 kv_base, u64 block_stride,
- u64 layer_offset, float eps, u32 style) {
+ u64 layer_offset, float eps, u32 style, float query_beta, u32 query_length) {
     // In this order: attention reads the plan before its own wait, so the plan must be complete here.
     grid_wait();
     grid_trigger();
     u32 lane = threadIdx.x & 31, head = blockIdx.y * ROPE_HEADS + (threadIdx.x >> 5), token = blockIdx.x;
     u32 num_heads = DIM(num_heads), num_kv_heads = DIM(num_kv_heads);
     u32 all_heads = num_heads + 2 * num_kv_heads;
-    if (head >= all_heads) return;
-    Head source{qkv + ((u64)token * all_heads + head) * HEAD_DIM, nullptr, bias ? bias + head * HEAD_DIM : nullptr, 1.0f};
-    if (qkv_scale) source.scale = qkv_scale + head * HEAD_DIM, source.row_scale = row_scale[token];
+    auto head_at = [&](u32 h) {
+        Head at{qkv + ((u64)token * all_heads + h) * HEAD_DIM, nullptr, bias ? bias + h * HEAD_DIM : nullptr, 1.0f};
+        if (qkv_scale) at.scale = qkv_scale + h * HEAD_DIM, at.row_scale = row_scale[token];
+        return at;
+    };
     bool is_q = head < num_heads, is_v = head >= num_heads + num_kv_heads;
-    const float* weight = is_v ? nullptr : is_q ? q_norm : k_norm;
+#if FULL_NORM
+    // A block has heads of q, of k or of both, the same for all of its threads.
+    u32 first = blockIdx.y * ROPE_HEADS;
+    bool has_q = first < num_heads, has_k = first < num_heads + num_kv_heads && first + ROPE_HEADS > num_heads;
+    float q_scale = has_q ? heads_scale(head_at(0), num_heads, eps) : 1.0f;
+    float k_scale = has_k ? heads_scale(head_at(num_heads), num_kv_heads, eps) : 1.0f;
+#endif
+    if (head >= all_heads) return;
+    Head source = head_at(head);
 
     float2 v[GROUPS];
     load_pairs(v, source, lane);
+#if FULL_NORM
+    const float* weight = is_v ? nullptr : is_q ? q_norm + head * HEAD_DIM : k_norm + (head - num_heads) * HEAD_DIM;
+    float scale = is_q ? q_scale : k_scale;
+#else
+    const float* weight = is_v ? nullptr : is_q ? q_norm : k_norm;
     float scale = weight ? head_scale(v, eps) : 1.0f;
+#endif
 
     act* target;
     if (is_q) {
@@ -134,6 +172,9 @@ ENTRY(rope_kv_paged)
         target = (kv*)(kv_base + block * block_stride + layer_offset) +
                  ((u64)(head - num_heads) * DIM(block_size) + offset) * HEAD_DIM;
     }
+#if QUERY_SCALE
+    float factor = is_q ? 1.0f + query_beta * logf(1.0f + (float)(positions[token] / query_length)) : 1.0f;
+#endif
     const float2* angles = table + (u64)positions[token] * (DIM(rotary_dim) / 2);
 #pragma unroll
     for (int g = 0; g < GROUPS; g++) {
@@ -143,6 +184,9 @@ ENTRY(rope_kv_paged)
             if (weight) x.x *= scale * weight[i], x.y *= scale * weight[i + 1];
             if (table && !is_v)
                 x = rotate_pair(x, source, weight, scale, angles, i, DIM(rotary_dim), style);
+#if QUERY_SCALE
+            x.x *= factor, x.y *= factor;
+#endif
             *(u32*)(target + i) = pack2(x.x, x.y);
         }
     }

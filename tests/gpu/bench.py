@@ -235,6 +235,8 @@ def chain(layers: int = 8, context: int = 1024) -> None:
                     *kv,
                     1e-5,
                     0,
+                    0.0,
+                    1,
                 )
                 rope.launch("rope_kv_paged_bf16_sm80", (1, 6), 256, qkv, *arguments, pdl=pdl)
                 arguments = (table, *kv, partials, counters, 128**-0.5, 0.0, 0)
@@ -340,6 +342,8 @@ def small() -> None:
                         *PagedKv(pool, 0).arguments,
                         1e-5,
                         0,
+                        0.0,
+                        1,
                     )
                     for i in range(copies)
                 ]

@@ -363,19 +363,25 @@ def test_rope_kv(name, head_dim, rotary, style, extras):
         sizes = (T, heads, kv_heads, head_dim, block_size)
         check_rope_kv(kernels, name, sizes, style, table, expected, extras)
     check_rope_kv(kernels, name, sizes, style, table, expected, extras, rotates=False)
+    if extras:
+        for macro in ("FULL_NORM", "QUERY_SCALE"):
+            defines = {"ACT_DTYPE": DTYPES[name][1], "HEAD_DIM": head_dim, macro: 1}
+            kernels = Kernels("rope_kv", dims, extras, **defines)
+            check_rope_kv(kernels, name, sizes, style, table, expected, extras, macro=macro)
 
 
-def check_rope_kv(kernels, name, sizes, style, table, expected, extras, rotates=True):
+def check_rope_kv(kernels, name, sizes, style, table, expected, extras, rotates=True, macro=None):
     """T tokens at random positions; one of them, unless it is alone, writes no KV.
 
-    `extras`: a raw product, with bias and norms.
+    `extras`: a raw product, with bias and norms; `macro`: what the kernels were built with.
     """
     (dtype, _, tolerance), (T, heads, kv_heads, head_dim, block_size) = DTYPES[name], sizes
     num_blocks, width = T // block_size + 2, (heads + 2 * kv_heads) * head_dim
     qkv = torch.randn(T, width, device="cuda").to(dtype)
     bias = torch.randn(width, device="cuda") if extras else None
     scales = [torch.rand(n, device="cuda") + 0.5 if extras else None for n in (T, width)]
-    norms = [torch.rand(head_dim, device="cuda") + 0.5 if extras else None for _ in range(2)]
+    widths = (heads, kv_heads) if macro == "FULL_NORM" else (1, 1)
+    norms = [torch.rand(n * head_dim, device="cuda") + 0.5 if extras else None for n in widths]
     positions = torch.randint(0, len(table), (T,))
     kv_slot = (torch.randperm(num_blocks * block_size)[:T]).tolist()
     if T > 3:
@@ -384,7 +390,8 @@ def check_rope_kv(kernels, name, sizes, style, table, expected, extras, rotates=
     kv = PagedKv(poison(num_blocks, 2, 2, kv_heads, block_size, head_dim, dtype=dtype), 1)
     grid = (T, -(-(heads + 2 * kv_heads) // 8))
     places = (table if rotates else None, u32(positions), u32(kv_slot))
-    arguments = (qkv, *scales, bias, *norms, *places, q, *kv.arguments, 1e-6, style)
+    scale = (0.3, 1000) if macro == "QUERY_SCALE" else (0.0, 1)
+    arguments = (qkv, *scales, bias, *norms, *places, q, *kv.arguments, 1e-6, style, *scale)
     kernels.launch(f"rope_kv_paged_{name}_sm80", grid, 256, *arguments)
     x = qkv.double()
     if extras:
@@ -393,11 +400,16 @@ def check_rope_kv(kernels, name, sizes, style, table, expected, extras, rotates=
     for part, norm in ((slice(0, heads), norms[0]), (slice(heads, heads + kv_heads), norms[1])):
         if norm is not None:
             y = x[:, part]
-            x[:, part] = y * (y.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * norm.double()
+            over = (1, 2) if macro == "FULL_NORM" else -1
+            y = y * (y.square().mean(over, keepdim=True) + 1e-6).rsqrt()
+            x[:, part] = y * norm.double().view(-1, head_dim)
     turned = x[:, : heads + kv_heads]
     if rotates:
         turned = rotated(turned, expected[positions], style)
     x = torch.cat([turned, x[:, heads + kv_heads :]], 1)
+    if macro == "QUERY_SCALE":
+        lengths = (positions // scale[1]).double().cuda()
+        x[:, :heads] *= (1 + scale[0] * (1 + lengths).log())[:, None, None]
     assert relative_error(q, x[:, :heads]) < tolerance
     stored = [t for t, slot in enumerate(kv_slot) if slot != NONE]
     blocks, places = zip(*(divmod(kv_slot[t], block_size) for t in stored), strict=True)

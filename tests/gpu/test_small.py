@@ -61,6 +61,9 @@ def test_rms_norm(name, rows, hidden, exact):
         expected = residual + bias
         kernels.launch("bias_add_rows_f32_sm80", rows, block, residual, bias)
         assert torch.equal(residual, expected), block
+        cast = poison(rows, hidden, dtype=dtype)
+        kernels.launch(f"cast_rows_{name}_sm80", rows, block, residual, cast)
+        assert torch.equal(cast, residual.to(dtype)), block
 
 
 @pytest.mark.parametrize("exact", [True, False])

@@ -66,7 +66,8 @@ def variants(name: str, arch: str) -> list[dict[str, object]]:
     if name == "quantise" and arch not in E4M3_ARCHS:
         return []
     if name == "rope_kv":
-        return [{"HEAD_DIM": d} for d in HEAD_DIMS]
+        kinds = [{}, {"FULL_NORM": 1}, {"QUERY_SCALE": 1}]
+        return [{"HEAD_DIM": d} | kind for d in HEAD_DIMS for kind in kinds]
     if name == "gemm_stream":
         builds = [tile.defines(epilogue) for tile in STREAM_TILES for epilogue in EPILOGUES]
         e4m3 = [build | {"GEMM_WEIGHT_E4M3": 1} for build in builds]

@@ -13,13 +13,15 @@ use crate::moe;
 use crate::pool::{INLINE_ROWS, Pool};
 use crate::rope::Rope;
 use crate::vector_path::VectorPath;
-use crate::weights::{FeedForward, Weights};
+use crate::weights::{FeedForward, LayerWeights, Weights};
 
 /// One pass over the rows of a step.
 pub(crate) struct Pass<'a> {
     pub(crate) spec: &'a ModelSpec,
     pub(crate) weights: &'a Weights,
     pub(crate) ropes: &'a [Rope],
+    /// By row; empty if queries are not scaled.
+    pub(crate) query_factors: &'a [f32],
     pub(crate) kv: &'a mut KvCache,
     pub(crate) buffers: &'a mut Buffers,
     pub(crate) pool: &'a mut Pool,
@@ -32,8 +34,37 @@ pub(crate) struct Pass<'a> {
 struct Gain<'a> {
     bias: Option<&'a [f32]>,
     post_norm: Option<&'a [f32]>,
-    /// Norm of the new residual stream, written to `normed`.
-    next_norm: Option<&'a [f32]>,
+    next: Next<'a>,
+}
+
+/// What becomes of a new residual stream.
+#[derive(Clone, Copy)]
+enum Next<'a> {
+    /// Its norm goes to `normed`.
+    Norm(&'a [f32]),
+    /// It goes to `normed` as it is.
+    Copy,
+    /// Nothing: this was the last part.
+    End,
+}
+
+impl<'a> Next<'a> {
+    fn part(norm: Option<&'a Vec<f32>>) -> Self {
+        norm.map_or(Self::Copy, |norm| Self::Norm(norm))
+    }
+
+    fn layer(layer: Option<&'a LayerWeights>) -> Self {
+        layer.map_or(Self::End, |layer| Self::part(layer.input_norm.as_ref()))
+    }
+
+    /// Writes `out` from a row of the residual stream.
+    fn write(self, path: VectorPath, x: &[f32], eps: f32, out: &mut [f32]) {
+        match self {
+            Self::Norm(norm) => rms_norm(path, x, norm, eps, out),
+            Self::Copy => out.copy_from_slice(x),
+            Self::End => {}
+        }
+    }
 }
 
 impl Pass<'_> {
@@ -50,7 +81,7 @@ impl Pass<'_> {
         let hidden = self.spec.hidden_size as usize;
         let (path, eps, scale) = (self.path, self.spec.norm.eps, self.spec.embedding_scale);
         let embedding = &self.weights.embedding;
-        let first_norm = self.weights.layers.first().map(|layer| &layer.input_norm);
+        let next = Next::layer(self.weights.layers.first());
         let (residual, normed) = (self.buffers.residual.shared(), self.buffers.normed.shared());
         self.pool.for_rows(tokens.len(), &|row| {
             // SAFETY: one call a row.
@@ -59,11 +90,9 @@ impl Pass<'_> {
             if scale != 1.0 {
                 x.iter_mut().for_each(|x| *x *= scale);
             }
-            if let Some(norm) = first_norm {
-                // SAFETY: one call a row.
-                let out = unsafe { normed.row_part(row, 0, hidden) };
-                rms_norm(path, x, norm, eps, out);
-            }
+            // SAFETY: one call a row.
+            let out = unsafe { normed.row_part(row, 0, hidden) };
+            next.write(path, x, eps, out);
         });
     }
 
@@ -104,7 +133,7 @@ impl Pass<'_> {
         self.add_to_residual(&Gain {
             bias: layer.output_bias.as_deref(),
             post_norm: layer.post_attention_norm.as_deref(),
-            next_norm: Some(&layer.feed_forward_norm),
+            next: Next::part(layer.feed_forward_norm.as_ref()),
         });
     }
 
@@ -112,6 +141,7 @@ impl Pass<'_> {
     fn rotate(&mut self, index: usize) {
         let (spec, layer, path) = (self.spec, &self.weights.layers[index], self.path);
         let rope = spec.layers[index].rope.map(|rope| &self.ropes[rope]);
+        let query_factors = self.query_factors;
         let head_dim = spec.head_dim as usize;
         let columns = self.buffers.columns;
         let q_len = spec.num_attention_heads as usize * head_dim;
@@ -128,13 +158,17 @@ impl Pass<'_> {
                 if part == 2 {
                     continue;
                 }
-                for head in values.chunks_exact_mut(head_dim) {
-                    if let Some(norm) = &layer.qk_norm {
-                        rms_norm_in_place(path, head, &norm[part], spec.norm.eps);
+                if let Some(norm) = &layer.qk_norm {
+                    // Over a head, or over all of them.
+                    for values in values.chunks_exact_mut(norm[part].len()) {
+                        rms_norm_in_place(path, values, &norm[part], spec.norm.eps);
                     }
-                    if let Some(rope) = rope {
-                        rope.rotate(row, head);
-                    }
+                }
+                if let Some(rope) = rope {
+                    values.chunks_exact_mut(head_dim).for_each(|head| rope.rotate(row, head));
+                }
+                if let Some(factor) = query_factors.get(row).filter(|_| part == 0) {
+                    values.iter_mut().for_each(|x| *x *= factor);
                 }
             }
         });
@@ -193,7 +227,7 @@ impl Pass<'_> {
         self.add_to_residual(&Gain {
             bias,
             post_norm: layer.post_feed_forward_norm.as_deref(),
-            next_norm: next.map(|layer| layer.input_norm.as_slice()),
+            next: Next::layer(next),
         });
     }
 
@@ -218,9 +252,7 @@ impl Pass<'_> {
                 rms_norm_in_place(path, y, norm, eps);
             }
             add_assign(path, x, y);
-            if let Some(norm) = gain.next_norm {
-                rms_norm(path, x, norm, eps, out);
-            }
+            gain.next.write(path, x, eps, out);
         });
     }
 }

@@ -40,6 +40,8 @@ pub struct Model {
     kv: KvCache,
     /// One for each of the spec's.
     ropes: Vec<Rope>,
+    /// What each row's queries are multiplied by; empty if by nothing.
+    query_factors: Vec<f32>,
     buffers: Buffers,
     pool: Pool,
     path: VectorPath,
@@ -90,6 +92,7 @@ impl Model {
             weights: weights(&mut pool)?,
             kv: KvCache::new(spec, config.block_size, config.num_blocks),
             ropes: spec.ropes.iter().map(|rope| Rope::new(rope, config.max_model_len)).collect(),
+            query_factors: Vec::new(),
             buffers: Buffers::new(spec, config.max_num_batched_tokens as usize),
             pool,
             path,
@@ -141,8 +144,13 @@ impl Model {
             });
             self.num_rows += sequence.tokens.len();
         }
+        let positions = || spans.iter().flat_map(|s| s.start..s.start + s.num_tokens);
         for rope in &mut self.ropes {
-            rope.set_positions(spans.iter().flat_map(|s| s.start..s.start + s.num_tokens));
+            rope.set_positions(positions());
+        }
+        if let Some(scale) = self.spec.attention.query_scale {
+            self.query_factors.clear();
+            self.query_factors.extend(positions().map(|position| scale.at(position)));
         }
         let tokens: Vec<TokenId> =
             sequences.iter().flat_map(|sequence| sequence.tokens.iter().copied()).collect();
@@ -150,6 +158,7 @@ impl Model {
             spec: &self.spec,
             weights: &self.weights,
             ropes: &self.ropes,
+            query_factors: &self.query_factors,
             kv: &mut self.kv,
             buffers: &mut self.buffers,
             pool: &mut self.pool,
@@ -179,6 +188,9 @@ impl Model {
             let x = self.buffers.residual.row(*row, hidden);
             let out = self.buffers.head_input.row_mut(index, hidden);
             rms_norm(self.path, x, &self.weights.final_norm, self.spec.norm.eps, out);
+            if self.spec.logit_scale != 1.0 {
+                out.iter_mut().for_each(|x| *x *= self.spec.logit_scale);
+            }
         }
         let head = self.weights.lm_head.as_ref().unwrap_or(&self.weights.embedding);
         let item = Item { rows: 0..rows.len(), product: Product::Plain(head), out_col: 0 };

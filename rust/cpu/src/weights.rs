@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 
 use ingle_model::{
-    Activation, CopyPlan, FeedForwardSpec, LayerSpec, LayerWeight, ModelSpec, MoeSpec, TensorView,
-    WeightRole, WeightSource, dequantise,
+    Activation, CopyPlan, FeedForwardSpec, LayerSpec, LayerWeight, ModelSpec, MoeSpec, QkNorm,
+    TensorView, WeightRole, WeightSource, dequantise,
 };
 
 use crate::CpuError;
@@ -26,18 +26,18 @@ pub(crate) struct Weights {
 /// One layer. Norm weights have Gemma's 1 added.
 #[derive(Debug)]
 pub(crate) struct LayerWeights {
-    pub(crate) input_norm: Vec<f32>,
+    pub(crate) input_norm: Option<Vec<f32>>,
     pub(crate) query: PackedMatrix,
     pub(crate) key: PackedMatrix,
     pub(crate) value: PackedMatrix,
     /// Query, key, value.
     pub(crate) qkv_bias: Option<[Vec<f32>; 3]>,
-    /// Query, key.
+    /// Query, key: over a head, or over all of them.
     pub(crate) qk_norm: Option<[Vec<f32>; 2]>,
     pub(crate) output: PackedMatrix,
     pub(crate) output_bias: Option<Vec<f32>>,
     pub(crate) post_attention_norm: Option<Vec<f32>>,
-    pub(crate) feed_forward_norm: Vec<f32>,
+    pub(crate) feed_forward_norm: Option<Vec<f32>>,
     pub(crate) post_feed_forward_norm: Option<Vec<f32>>,
     pub(crate) feed_forward: FeedForward,
 }
@@ -134,7 +134,8 @@ impl Reader<'_> {
         let kv_len = spec.num_kv_heads as usize * head_dim;
         let optional =
             |wanted: bool, part, len| wanted.then(|| self.vector(role(part), len)).transpose();
-        let post_norm = |part| spec.post_norms.then(|| self.norm(role(part), hidden)).transpose();
+        let norm_if =
+            |wanted: bool, part| wanted.then(|| self.norm(role(part), hidden)).transpose();
         let qkv_bias = if spec.attention.qkv_bias {
             Some([
                 self.vector(role(W::QueryBias), q_len)?,
@@ -144,13 +145,17 @@ impl Reader<'_> {
         } else {
             None
         };
-        let qk_norm = if spec.attention.qk_norm {
-            Some([self.norm(role(W::QueryNorm), head_dim)?, self.norm(role(W::KeyNorm), head_dim)?])
-        } else {
-            None
+        let norms = |q_len, kv_len| -> Result<_, CpuError> {
+            let query = self.norm(role(W::QueryNorm), q_len)?;
+            Ok(Some([query, self.norm(role(W::KeyNorm), kv_len)?]))
+        };
+        let qk_norm = match spec.attention.qk_norm {
+            QkNorm::None => None,
+            QkNorm::Head => norms(head_dim, head_dim)?,
+            QkNorm::Full => norms(q_len, kv_len)?,
         };
         Ok(LayerWeights {
-            input_norm: self.norm(role(W::InputNorm), hidden)?,
+            input_norm: norm_if(spec.pre_norms, W::InputNorm)?,
             query: self.matrix(role(W::Query), q_len, hidden)?,
             key: self.matrix(role(W::Key), kv_len, hidden)?,
             value: self.matrix(role(W::Value), kv_len, hidden)?,
@@ -158,9 +163,9 @@ impl Reader<'_> {
             qk_norm,
             output: self.matrix(role(W::Output), hidden, q_len)?,
             output_bias: optional(spec.attention.o_bias, W::OutputBias, hidden)?,
-            post_attention_norm: post_norm(W::PostAttentionNorm)?,
-            feed_forward_norm: self.norm(role(W::FeedForwardNorm), hidden)?,
-            post_feed_forward_norm: post_norm(W::PostFeedForwardNorm)?,
+            post_attention_norm: norm_if(spec.post_norms, W::PostAttentionNorm)?,
+            feed_forward_norm: norm_if(spec.pre_norms, W::FeedForwardNorm)?,
+            post_feed_forward_norm: norm_if(spec.post_norms, W::PostFeedForwardNorm)?,
             feed_forward: self.feed_forward(index, layer.feed_forward)?,
         })
     }

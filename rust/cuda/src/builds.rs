@@ -1,7 +1,7 @@
 //! The builds of each kernel file: those that a model needs on a card, and those that the wheel
 //! contains. `registry.rs` names one of the policies below for each file. At load only.
 
-use ingle_model::{FeedForwardSpec, ModelSpec};
+use ingle_model::{FeedForwardSpec, ModelSpec, QkNorm};
 
 use crate::attention_launch;
 use crate::contract::{Dims, GEMM_OUT_ACT, GEMM_OUT_ADD_F32, GEMM_OUT_F32, GEMM_OUT_GATED};
@@ -15,7 +15,7 @@ use crate::stream_tile::{STREAM_TILES, StreamTile, is_streamed, stream_tiles};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Variant {
     Plain,
-    Head { head_dim: u32 },
+    Rope { head_dim: u32, full_norm: bool, scales_queries: bool },
     Attention { head_dim: u32, stages: u32, causal: bool },
     Prompt { head_dim: u32 },
     Gate { intermediate_size: u32 },
@@ -32,7 +32,7 @@ impl Variant {
                 Dims { num_experts, experts_per_token, gemm_n, gemm_k, ..shared }
             }
             Self::Stream { shape, .. } => shared.gemm(shape.n, shape.k),
-            Self::Plain | Self::Head { .. } | Self::Attention { .. } | Self::Prompt { .. } => {
+            Self::Plain | Self::Rope { .. } | Self::Attention { .. } | Self::Prompt { .. } => {
                 shared
             }
         }
@@ -41,9 +41,12 @@ impl Variant {
     /// Macros other than the dimensions.
     pub(crate) fn macros(self) -> Vec<String> {
         match self {
-            Self::Head { head_dim } | Self::Prompt { head_dim } => {
-                vec![format!("-DHEAD_DIM={head_dim}")]
-            }
+            Self::Rope { head_dim, full_norm, scales_queries } => vec![
+                format!("-DHEAD_DIM={head_dim}"),
+                format!("-DFULL_NORM={}", u32::from(full_norm)),
+                format!("-DQUERY_SCALE={}", u32::from(scales_queries)),
+            ],
+            Self::Prompt { head_dim } => vec![format!("-DHEAD_DIM={head_dim}")],
             Self::Attention { head_dim, stages, causal } => vec![
                 format!("-DHEAD_DIM={head_dim}"),
                 format!("-DATTN_STAGES={stages}"),
@@ -73,7 +76,11 @@ impl Variant {
     /// from the target.
     pub(crate) fn suffix(self) -> String {
         match self {
-            Self::Head { head_dim } | Self::Prompt { head_dim } => format!("-hd{head_dim}"),
+            Self::Rope { head_dim, full_norm, scales_queries } => {
+                let norm = if full_norm { "-full" } else { "" };
+                format!("-hd{head_dim}{norm}{}", if scales_queries { "-scaled" } else { "" })
+            }
+            Self::Prompt { head_dim } => format!("-hd{head_dim}"),
             Self::Attention { head_dim, causal, .. } => {
                 format!("-hd{head_dim}{}", if causal { "" } else { "-bidirectional" })
             }
@@ -130,13 +137,32 @@ pub(crate) const SOFTCAP: Builds = Builds {
     of_any_model: |_, _| vec![Variant::Plain],
 };
 
-/// One build for the width of a model's heads.
-pub(crate) const HEADS: Builds = Builds {
-    of_model: |wanted| vec![Variant::Head { head_dim: wanted.spec.head_dim }],
-    of_any_model: |_, _| HEAD_DIMS.map(|head_dim| Variant::Head { head_dim }).to_vec(),
+/// One build for the width of a model's heads, and for what happens to q and k.
+pub(crate) const ROPES: Builds = Builds {
+    of_model: |wanted| vec![rope(wanted.spec)],
+    of_any_model: |_, _| {
+        let kinds = [(false, false), (true, false), (false, true)];
+        let all = |head_dim| {
+            kinds.map(|(full_norm, scales_queries)| Variant::Rope {
+                head_dim,
+                full_norm,
+                scales_queries,
+            })
+        };
+        HEAD_DIMS.into_iter().flat_map(all).collect()
+    },
 };
 
-/// The same with as many tiles in flight as the card takes, causal or not.
+/// The build of rope_kv.cu for a model.
+pub(crate) fn rope(spec: &ModelSpec) -> Variant {
+    Variant::Rope {
+        head_dim: spec.head_dim,
+        full_norm: spec.attention.qk_norm == QkNorm::Full,
+        scales_queries: spec.attention.query_scale.is_some(),
+    }
+}
+
+/// One build for the width of a model's heads with as many tiles in flight as the card takes, causal or not.
 pub(crate) const ATTENTION: Builds = Builds {
     of_model: |&Wanted { spec, limits, .. }| {
         vec![attention(spec.head_dim, spec.attention.causal, limits)]

@@ -4,6 +4,7 @@
 use ingle_model::MoeSpec;
 
 use crate::CudaError;
+use crate::builds;
 use crate::contract::{PLAN_NOT_CAUSAL, PLAN_WHOLE};
 use crate::device_slice::{DeviceSlice, Weight};
 use crate::gemm::{GemmArgs, GemmInput, GemmResult};
@@ -124,7 +125,7 @@ impl Model {
         let launcher = self.launcher(stream);
         launcher.rope_kv(
             rows,
-            spec.head_dim,
+            builds::rope(spec),
             &RopeKv {
                 qkv: buffers.qkv,
                 scales,
@@ -138,6 +139,7 @@ impl Model {
                 kv,
                 eps: spec.norm.eps,
                 style: rope::style(spec),
+                query_scale: spec.attention.query_scale,
             },
         )?;
         let attention = Attention {
@@ -264,21 +266,33 @@ impl Model {
         E4m3Rows { values: self.buffers.inner_e4m3, scale: self.buffers.inner_scale }
     }
 
-    /// Queues the norm before a matrix, and before it what is pending; returns the rows for the matrix.
+    /// Queues the norm before a matrix, if there is one, and before it what is pending; returns the rows for the
+    /// matrix.
     fn norm_into(
         &self,
         stream: &Stream,
         rows: u32,
-        (weight, matrix): (DeviceSlice<f32>, &Matrix),
+        (weight, matrix): (Option<DeviceSlice<f32>>, &Matrix),
         pending: Option<Raw>,
     ) -> Result<GemmInput, CudaError> {
         let buffers = &self.buffers;
-        if !self.quantises(rows, matrix) {
+        let quantises = self.quantises(rows, matrix);
+        let out = E4m3Rows { values: buffers.normed_e4m3, scale: buffers.normed_scale };
+        let Some(weight) = weight else {
+            self.settle(stream, rows, pending)?;
+            let launcher = self.launcher(stream);
+            launcher.cast_rows((rows, self.norm_block(rows)), buffers.residual, buffers.normed)?;
+            if !quantises {
+                return Ok(GemmInput::Act(buffers.normed));
+            }
+            launcher.quantise_rows((rows, self.spec.hidden_size), buffers.normed, &out)?;
+            return Ok(GemmInput::E4m3(buffers.normed_e4m3));
+        };
+        if !quantises {
             self.settle(stream, rows, pending)?;
             self.norm(stream, rows, self.layer_norm(weight))?;
             return Ok(GemmInput::Act(buffers.normed));
         }
-        let out = E4m3Rows { values: buffers.normed_e4m3, scale: buffers.normed_scale };
         let (residual, raw, eps) = (buffers.residual, pending, self.spec.norm.eps);
         let norm = RmsNormQuantise { residual, raw, weight, out, eps };
         self.launcher(stream).rms_norm_quantise((rows, self.norm_block(rows)), &norm)?;

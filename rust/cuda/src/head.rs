@@ -27,7 +27,7 @@ impl Model {
         let norm = RmsNorm {
             x: buffers.residual,
             row_index: Some(row_index),
-            weight: self.weights.final_norm,
+            weight: self.weights.head_norm,
             out: buffers.sampled,
             eps: self.spec.norm.eps,
         };

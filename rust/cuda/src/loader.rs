@@ -15,7 +15,7 @@ use crate::context::Context;
 use crate::dtypes::WeightDtype;
 use crate::memory::{PinnedBuffer, copy_from_offset, copy_to_device};
 use crate::stream::{Event, Stream};
-use crate::weights::{AddOne, Conversion, CopyJob, DEVICE_TYPE_BYTES};
+use crate::weights::{Change, Conversion, CopyJob, DEVICE_TYPE_BYTES};
 
 /// Part of a job that one buffer holds.
 #[derive(Clone, Copy, Debug)]
@@ -83,7 +83,7 @@ fn split(jobs: &[CopyJob]) -> Vec<Chunk> {
             // Scales are made and applied by whole rows.
             _ if view.quantise || view.scale.is_some() => whole_rows(view.cols),
             Conversion::Matrix | Conversion::E4m3 => CHUNK_ELEMENTS,
-            Conversion::Vector { .. } => CHUNK_ELEMENTS / 2,
+            Conversion::Vector(_) => CHUNK_ELEMENTS / 2,
         };
         let mut start = 0;
         while start < total {
@@ -244,18 +244,17 @@ impl E4m3Chunk {
 
 /// Writes the values in the device's number format; returns the bytes per element and the total.
 ///
-/// `vector`: f32, with or without a one added to each.
+/// `vector`: to f32, each element changed.
 fn convert(
     values: &[f32],
-    vector: Option<AddOne>,
+    vector: Option<Change>,
     device_type: WeightType,
     out: &mut [u8],
 ) -> (u64, usize) {
     match vector {
-        Some(AddOne(add_one)) => {
-            let add = if add_one { 1.0 } else { 0.0 };
+        Some(Change { add, factor }) => {
             for (bytes, value) in out.chunks_exact_mut(4).zip(values) {
-                bytes.copy_from_slice(&(value + add).to_le_bytes());
+                bytes.copy_from_slice(&((value + add) * factor).to_le_bytes());
             }
             (4, values.len() * 4)
         }
@@ -304,8 +303,8 @@ mod tests {
     fn chunks_cover_every_element_once_in_file_order() {
         let jobs = [
             job(3000, 4096, 900, Conversion::Matrix),
-            job(1, 256, 100, Conversion::Vector { add_one: false }),
-            job(1, 5 << 20, 500, Conversion::Vector { add_one: true }),
+            job(1, 256, 100, Conversion::Vector(Change::NONE)),
+            job(1, 5 << 20, 500, Conversion::Vector(Change::NONE)),
         ];
         let chunks = split(&jobs);
         let order: Vec<usize> = chunks.iter().map(|chunk| chunk.job).collect();
@@ -327,9 +326,12 @@ mod tests {
     fn conversions_round_and_add() {
         let values = [1.0, -0.5, 3.0078125];
         let mut out = [0u8; 16];
-        let add = Some(AddOne(true));
+        let add = Some(Change { add: 1.0, factor: 1.0 });
         assert_eq!(convert(&values, add, WeightType::Bf16, &mut out), (4, 12));
         assert_eq!(out[..8], [2.0f32.to_le_bytes(), 0.5f32.to_le_bytes()].concat());
+        let change = Some(Change { add: 1.0, factor: 0.5 });
+        assert_eq!(convert(&values, change, WeightType::Bf16, &mut out), (4, 12));
+        assert_eq!(out[..8], [1.0f32.to_le_bytes(), 0.25f32.to_le_bytes()].concat());
         assert_eq!(convert(&values, None, WeightType::Bf16, &mut out), (2, 6));
         // 3.0078125 is half-way between two bf16 numbers; the even one is 3.
         assert_eq!(out[..6], [0x80, 0x3f, 0x00, 0xbf, 0x40, 0x40]);

@@ -2,7 +2,7 @@
 //! add its file, a line here and a function in `launch` that calls it.
 
 use crate::builds::{
-    ATTENTION, Builds, EXPERTS, GATES, HEADS, ONCE, PROMPTS, QUANTISED, SOFTCAP, STREAMS,
+    ATTENTION, Builds, EXPERTS, GATES, ONCE, PROMPTS, QUANTISED, ROPES, SOFTCAP, STREAMS,
 };
 use crate::contract;
 
@@ -82,9 +82,9 @@ registry! {
     }
     RmsNorm "rms_norm.cu" ONCE {
         RmsNormRows: rms_norm_rows act sm80, RmsNormAdd: rms_norm_add act sm80,
-        BiasAddRows: bias_add_rows f32 sm80
+        BiasAddRows: bias_add_rows f32 sm80, CastRows: cast_rows act sm80
     }
-    RopeKv "rope_kv.cu" HEADS { RopeTable: rope_table f32 sm80, RopeKvPaged: rope_kv_paged act sm80 }
+    RopeKv "rope_kv.cu" ROPES { RopeTable: rope_table f32 sm80, RopeKvPaged: rope_kv_paged act sm80 }
     Sampler "sampler.cu" ONCE { SampleScan: sample_scan f32 sm80, SampleFinish: sample_finish f32 sm80 }
     SlotState "slot_state.cu" ONCE { SampleOpen: sample_open u32 sm80 }
     Softcap "softcap.cu" SOFTCAP { SoftcapRows: softcap_rows f32 sm80 }

@@ -3,7 +3,7 @@
 //! biases are f32 vectors; everything else has the device's number format.
 
 use ingle_model::{
-    CopyPlan, FeedForwardSpec, LayerWeight, ModelSpec, MoeSpec, TensorView, WeightRole,
+    CopyPlan, FeedForwardSpec, LayerWeight, ModelSpec, MoeSpec, QkNorm, TensorView, WeightRole,
 };
 
 use crate::CudaError;
@@ -16,6 +16,8 @@ use crate::matrix::Matrix;
 pub(crate) struct Weights {
     pub(crate) embedding: DeviceSlice<Weight>,
     pub(crate) final_norm: DeviceSlice<f32>,
+    /// The same times the factor of the logits.
+    pub(crate) head_norm: DeviceSlice<f32>,
     pub(crate) lm_head: DeviceSlice<Weight>,
     pub(crate) layers: Vec<LayerWeights>,
 }
@@ -37,7 +39,7 @@ impl Weights {
 /// Those of one layer.
 #[derive(Clone, Debug)]
 pub(crate) struct LayerWeights {
-    pub(crate) input_norm: DeviceSlice<f32>,
+    pub(crate) input_norm: Option<DeviceSlice<f32>>,
     /// `[(num_heads + 2 * num_kv_heads) * head_dim, hidden_size]`, q rows first, then k, then v.
     pub(crate) qkv: Matrix,
     pub(crate) qkv_bias: Option<DeviceSlice<f32>>,
@@ -46,7 +48,7 @@ pub(crate) struct LayerWeights {
     pub(crate) output: Matrix,
     pub(crate) output_bias: Option<DeviceSlice<f32>>,
     pub(crate) post_attention_norm: Option<DeviceSlice<f32>>,
-    pub(crate) feed_forward_norm: DeviceSlice<f32>,
+    pub(crate) feed_forward_norm: Option<DeviceSlice<f32>>,
     pub(crate) post_feed_forward_norm: Option<DeviceSlice<f32>>,
     pub(crate) feed_forward: FeedForwardWeights,
 }
@@ -74,14 +76,14 @@ pub(crate) enum FeedForwardWeights {
 }
 
 /// What becomes of a tensor on its way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Conversion {
     /// To the device type, unchanged if it is stored so.
     Matrix,
     /// To e4m3 with a scale each row, unchanged if it is stored so.
     E4m3,
-    /// To f32, each element plus `add_one`.
-    Vector { add_one: bool },
+    /// To f32.
+    Vector(Change),
 }
 
 /// One tensor's way to the device.
@@ -95,18 +97,26 @@ pub(crate) struct CopyJob {
 }
 
 impl CopyJob {
-    /// Of a vector: whether a one is added to its elements.
-    pub(crate) fn vector(&self) -> Option<AddOne> {
+    /// Of a vector: what happens to its elements.
+    pub(crate) fn vector(&self) -> Option<Change> {
         match self.conversion {
-            Conversion::Vector { add_one } => Some(AddOne(add_one)),
+            Conversion::Vector(change) => Some(change),
             Conversion::Matrix | Conversion::E4m3 => None,
         }
     }
 }
 
-/// Whether a one is added to each element of a vector.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AddOne(pub(crate) bool);
+/// What happens to each element of a vector: `(element + add) * factor`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Change {
+    pub(crate) add: f32,
+    pub(crate) factor: f32,
+}
+
+impl Change {
+    /// None.
+    pub(crate) const NONE: Self = Self { add: 0.0, factor: 1.0 };
+}
 
 /// All weights, the copies that fill them, and the bytes they take.
 #[derive(Debug)]
@@ -131,6 +141,10 @@ impl WeightLayout {
         let mut builder = Builder { spec, plan, has_e4m3, layout, jobs: Vec::new() };
         let embedding = builder.matrix(&[WeightRole::Embedding])?;
         let final_norm = builder.norm(WeightRole::FinalNorm)?;
+        let head_norm = match spec.logit_scale {
+            1.0 => final_norm,
+            factor => builder.scaled_norm(WeightRole::FinalNorm, factor)?,
+        };
         let lm_head = if spec.tie_word_embeddings {
             embedding
         } else {
@@ -139,7 +153,7 @@ impl WeightLayout {
         let layers = (0..spec.layers.len() as u32)
             .map(|layer| builder.layer(layer))
             .collect::<Result<Vec<_>, _>>()?;
-        let weights = Weights { embedding, final_norm, lm_head, layers };
+        let weights = Weights { embedding, final_norm, head_norm, lm_head, layers };
         Ok(Self { weights, jobs: builder.jobs, bytes: builder.layout.bytes() })
     }
 }
@@ -165,21 +179,22 @@ impl Builder<'_> {
     fn layer(&mut self, layer: u32) -> Result<LayerWeights, CudaError> {
         use LayerWeight::*;
         let attention = self.spec.attention;
-        let post_norms = self.spec.post_norms;
+        let (pre_norms, post_norms) = (self.spec.pre_norms, self.spec.post_norms);
+        let has_qk_norm = attention.qk_norm != QkNorm::None;
         let role = |part| WeightRole::Layer(layer, part);
         Ok(LayerWeights {
-            input_norm: self.norm(role(InputNorm))?,
+            input_norm: self.norm_if(pre_norms, role(InputNorm))?,
             qkv: self.linear(&[role(Query), role(Key), role(Value)], true)?,
             qkv_bias: self.vectors_if(
                 attention.qkv_bias,
                 &[role(QueryBias), role(KeyBias), role(ValueBias)],
             )?,
-            q_norm: self.norm_if(attention.qk_norm, role(QueryNorm))?,
-            k_norm: self.norm_if(attention.qk_norm, role(KeyNorm))?,
+            q_norm: self.norm_if(has_qk_norm, role(QueryNorm))?,
+            k_norm: self.norm_if(has_qk_norm, role(KeyNorm))?,
             output: self.linear(&[role(Output)], true)?,
             output_bias: self.vectors_if(attention.o_bias, &[role(OutputBias)])?,
             post_attention_norm: self.norm_if(post_norms, role(PostAttentionNorm))?,
-            feed_forward_norm: self.norm(role(FeedForwardNorm))?,
+            feed_forward_norm: self.norm_if(pre_norms, role(FeedForwardNorm))?,
             post_feed_forward_norm: self.norm_if(post_norms, role(PostFeedForwardNorm))?,
             feed_forward: self.feed_forward(layer)?,
         })
@@ -222,8 +237,16 @@ impl Builder<'_> {
     }
 
     fn norm(&mut self, role: WeightRole) -> Result<DeviceSlice<f32>, CudaError> {
-        let add_one = self.spec.norm.plus_one;
-        self.place(&[role], Conversion::Vector { add_one })
+        self.scaled_norm(role, 1.0)
+    }
+
+    fn scaled_norm(
+        &mut self,
+        role: WeightRole,
+        factor: f32,
+    ) -> Result<DeviceSlice<f32>, CudaError> {
+        let add = if self.spec.norm.plus_one { 1.0 } else { 0.0 };
+        self.place(&[role], Conversion::Vector(Change { add, factor }))
     }
 
     fn norm_if(
@@ -239,7 +262,7 @@ impl Builder<'_> {
         wanted: bool,
         roles: &[WeightRole],
     ) -> Result<Option<DeviceSlice<f32>>, CudaError> {
-        let conversion = Conversion::Vector { add_one: false };
+        let conversion = Conversion::Vector(Change::NONE);
         wanted.then(|| self.place(roles, conversion)).transpose()
     }
 
@@ -349,13 +372,14 @@ mod tests {
     }
 
     fn check_places(layout: &WeightLayout, spec: &ModelSpec, plan: &CopyPlan) {
-        assert_eq!(layout.jobs.len(), plan.tensors.len());
+        let again = usize::from(spec.logit_scale != 1.0);
+        assert_eq!(layout.jobs.len(), plan.tensors.len() + again);
         let mut spans = Vec::new();
         for job in &layout.jobs {
             let bytes = match job.conversion {
                 Conversion::Matrix => 2,
                 Conversion::E4m3 => 1,
-                Conversion::Vector { .. } => 4,
+                Conversion::Vector(_) => 4,
             };
             let (start, size) = (job.destination.address(), elements(&job.view) * bytes);
             assert_eq!(job.destination.len(), size, "{:?}", job.view);

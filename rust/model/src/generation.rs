@@ -31,6 +31,12 @@ pub(crate) fn from_config(
         bos_token_id: config.u32("bos_token_id", u32::MAX)?,
         ..GenerationDefaults::default()
     };
+    // Of a multimodal model.
+    if let Some(text) = config.object("text_config")? {
+        defaults.eos_token_ids.extend(token_ids(&text, "eos_token_id")?);
+        let bos = text.u32("bos_token_id", u32::MAX)?;
+        defaults.bos_token_id = defaults.bos_token_id.or(bos);
+    }
     if let Some(fields) = generation {
         defaults.eos_token_ids.extend(token_ids(fields, "eos_token_id")?);
         let bos = fields.u32("bos_token_id", u32::MAX)?;

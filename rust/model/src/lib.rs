@@ -39,7 +39,7 @@ pub use pooling::{EmbeddingDefaults, PoolingKind};
 pub use rope::RopeTables;
 pub use spec::{
     Activation, AttentionSpec, EmbedsOnly, FeedForwardSpec, LayerSpec, ModelSpec, MoeSpec,
-    NormSpec, RopeKind, RopeSpec, RopeStyle,
+    NormSpec, QkNorm, QueryScale, RopeKind, RopeSpec, RopeStyle,
 };
 pub use weights::{
     CopyPlan, LayerWeight, ScaleView, TensorView, WeightRole, WeightSource, WeightType,

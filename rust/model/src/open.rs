@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::chat_templates::ChatTemplates;
 use crate::checkpoint::{Checkpoint, TokenizerFiles, VocabularyFile};
-use crate::config;
+use crate::config::{self, Described};
 use crate::error::{ModelError, shown};
 use crate::gguf::open_gguf;
 use crate::json_file::{Json, missing, read};
@@ -62,7 +62,7 @@ fn open_folder(folder: &Path) -> Result<Checkpoint, ModelError> {
         return Err(without_config(folder));
     };
     let config = config.fields()?;
-    let (facts, class, mut spec) = config::model_spec(&config)?;
+    let Described { family, mut spec } = config::model_spec(&config)?;
     let generation = Json::optional(folder, "generation_config.json", MAX_CONFIG_BYTES)?;
     let generation = generation.as_ref().map(Json::fields).transpose()?;
     let generation = generation::from_config(&config, generation.as_ref())?;
@@ -75,9 +75,12 @@ fn open_folder(folder: &Path) -> Result<Checkpoint, ModelError> {
     let (files, mut catalogue) = safetensors::open_folder(folder)?;
     catalogue.set_scheme(scheme);
     let source = FileSource::new(files);
-    let found = safetensors::find(class, &spec, &catalogue, &source)?;
-    safetensors::take_tensors(facts, &spec, found, &mut catalogue)?;
+    let found = safetensors::find(family.class, &spec, &catalogue, &source)?;
+    safetensors::take_tensors(family.facts, &spec, found, &mut catalogue)?;
     let mut notes = prompt_note(folder)?;
+    if let Some(wrapper) = family.wrapper {
+        notes.push(format!("{}: its text model is served; images are refused", wrapper.model_type));
+    }
     if found.head == Head::Own && spec.tie_word_embeddings {
         notes.push(
             "lm_head.weight: differs from the embedding, so that it is used, although config.json says \
@@ -95,6 +98,7 @@ fn open_folder(folder: &Path) -> Result<Checkpoint, ModelError> {
     spec.weight_type = catalogue.main_type();
     let plan = catalogue.finish(|name, entry| {
         safetensors::is_harmless(name, entry)
+            || family.wrapper.is_some() && safetensors::is_of_images(name)
             || is_fp8 && quantisation::is_without_effect(name, &entry.shape)
     })?;
     scales::check(&plan, &source)?;

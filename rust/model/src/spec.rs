@@ -28,11 +28,15 @@ pub struct ModelSpec {
     pub attention: AttentionSpec,
     /// Of the gate.
     pub activation: Activation,
-    /// Gemma 2: a norm after attention and after the feed-forward part too.
+    /// A norm before attention and before the feed-forward part.
+    pub pre_norms: bool,
+    /// A norm after both, before the residual stream is added.
     pub post_norms: bool,
     /// Embeddings are multiplied by this (Gemma: square root of `hidden_size`); else 1.
     pub embedding_scale: f32,
-    /// Logits become `cap * tanh(logits / cap)`.
+    /// What the head computes is multiplied by this.
+    pub logit_scale: f32,
+    /// Then logits become `cap * tanh(logits / cap)`.
     pub final_logit_softcap: Option<f32>,
     /// The head is the embedding, or there is none.
     pub tie_word_embeddings: bool,
@@ -87,12 +91,46 @@ pub struct AttentionSpec {
     pub scale: f32,
     /// Scores become `cap * tanh(scores / cap)` before the mask.
     pub logit_softcap: Option<f32>,
-    /// RMS norm over each head of q and k before the rotation, weights `[head_dim]`.
-    pub qk_norm: bool,
+    /// Before the rotation.
+    pub qk_norm: QkNorm,
+    /// Queries are multiplied by a factor that grows with their position.
+    pub query_scale: Option<QueryScale>,
     /// Biases on q, k and v.
     pub qkv_bias: bool,
     /// Bias on the output projection.
     pub o_bias: bool,
+}
+
+/// RMS norm of queries and keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkNorm {
+    /// There is none.
+    None,
+    /// Over each head, weights `[head_dim]`.
+    Head,
+    /// Over all heads of q, and over all of k; weights `[num_attention_heads * head_dim]` and
+    /// `[num_kv_heads * head_dim]`.
+    Full,
+}
+
+/// A query at position p is multiplied by `1 + beta * ln(1 + floor(p / length))` (Llama 4, Ministral 3).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QueryScale {
+    /// Above 0.
+    pub beta: f32,
+    /// Length of training.
+    pub length: u32,
+}
+
+impl QueryScale {
+    /// The factor at a position.
+    #[must_use]
+    pub fn at(&self, position: usize) -> f32 {
+        let lengths = position / self.length.max(1) as usize;
+        #[expect(clippy::cast_precision_loss, reason = "far below 2^24")]
+        let lengths = lengths as f32;
+        1.0 + self.beta * (1.0 + lengths).ln()
+    }
 }
 
 /// Gate activation.

@@ -34,19 +34,19 @@ pub enum LayerWeight {
     KeyBias,
     /// `[num_kv_heads * head_dim]`
     ValueBias,
-    /// `[head_dim]`
+    /// `[head_dim]`, or as `QkNorm` says.
     QueryNorm,
-    /// `[head_dim]`
+    /// The same.
     KeyNorm,
     /// `[hidden_size, num_attention_heads * head_dim]`
     Output,
     /// `[hidden_size]`
     OutputBias,
-    /// After attention, before the residual is added (Gemma 2), `[hidden_size]`.
+    /// After attention, before the residual is added (Gemma, OLMo 3), `[hidden_size]`.
     PostAttentionNorm,
     /// Before the feed-forward part, `[hidden_size]`.
     FeedForwardNorm,
-    /// After the feed-forward part, before the residual is added (Gemma 2), `[hidden_size]`.
+    /// After the feed-forward part, before the residual is added (Gemma, OLMo 3), `[hidden_size]`.
     PostFeedForwardNorm,
     /// `[intermediate_size, hidden_size]`
     Gate,

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use ingle_model::{
-    Activation, FeedForwardSpec, LayerWeight, RopeKind, RopeStyle, TokenizerFiles, WeightRole,
-    WeightType, open,
+    Activation, FeedForwardSpec, LayerWeight, QkNorm, RopeKind, RopeStyle, TokenizerFiles,
+    WeightRole, WeightType, open,
 };
 
 fn models() -> PathBuf {
@@ -87,8 +87,9 @@ fn test_what_the_families_ask_for_reaches_the_spec() {
     assert!(gemma.norm.plus_one && gemma.post_norms && gemma.tie_word_embeddings);
 
     let qwen2 = golden("qwen2").spec;
-    assert!(qwen2.attention.qkv_bias && !qwen2.attention.o_bias && !qwen2.attention.qk_norm);
-    assert!(golden("qwen3").spec.attention.qk_norm);
+    assert!(qwen2.attention.qkv_bias && !qwen2.attention.o_bias);
+    assert_eq!(qwen2.attention.qk_norm, QkNorm::None);
+    assert_eq!(golden("qwen3").spec.attention.qk_norm, QkNorm::Head);
 
     let FeedForwardSpec::Moe(mixtral) = golden("mixtral").spec.layers[1].feed_forward else {
         panic!("mixtral has experts")

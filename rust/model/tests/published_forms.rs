@@ -215,3 +215,53 @@ fn test_an_empty_path_is_named() {
     let error = open("".as_ref()).unwrap_err().to_string();
     assert_eq!(error, "model: the path is empty: a folder or a .gguf file is needed");
 }
+
+/// A multimodal model whose text half is the llama model of the other tests, as `mistral`.
+fn multimodal() -> Value {
+    let mut text = llama_config();
+    text["model_type"] = json!("mistral");
+    text.as_object_mut().unwrap().remove("architectures");
+    text.as_object_mut().unwrap().remove("eos_token_id");
+    json!({"model_type": "mistral3", "architectures": ["Mistral3ForConditionalGeneration"],
+        "text_config": text, "vision_config": {"model_type": "pixtral"}, "eos_token_id": 7})
+}
+
+/// The text tensors with `prefix` before them, `head` as the output layer, and two of the vision tower.
+fn composite(prefix: &str, head: &str, tower: &str) -> Tensors {
+    let rename = |name: String| match name.strip_prefix("model.") {
+        Some(rest) => format!("{prefix}{rest}"),
+        None => head.to_owned(),
+    };
+    let text = llama_tensors().into_iter().map(|(name, tensor)| (rename(name), tensor));
+    let images = ["vision_tower.ln_pre.weight", "multi_modal_projector.norm.weight"];
+    let images = images.map(|name| (format!("{tower}{name}"), ("BF16", vec![4])));
+    text.chain(images).collect()
+}
+
+#[test]
+fn test_the_text_half_of_a_multimodal_checkpoint_is_found_under_its_names() {
+    let old = composite("language_model.model.", "language_model.lm_head.weight", "");
+    let new = composite("model.language_model.", "lm_head.weight", "model.");
+    for tensors in [&old, &new] {
+        let checkpoint = open(folder(&multimodal(), tensors).path()).unwrap();
+        assert_eq!(checkpoint.plan.tensors.len(), llama_tensors().len());
+        assert_eq!(checkpoint.spec.architecture, "mistral");
+        assert!(!checkpoint.spec.tie_word_embeddings && checkpoint.spec.embeds_only.is_none());
+        assert_eq!(checkpoint.generation.eos_token_ids, [7]);
+        assert_eq!(checkpoint.notes, ["mistral3: its text model is served; images are refused"]);
+        let mut unknown = tensors.clone();
+        unknown.insert("audio_tower.bias".to_owned(), ("BF16", vec![4]));
+        let error = folder(&multimodal(), &unknown).refused();
+        assert!(error.contains("audio_tower.bias is not used"), "{error}");
+    }
+    // A text model has no part that sees images.
+    let error = folder(&multimodal()["text_config"], &new).refused();
+    assert!(error.contains("is not used"), "{error}");
+    // Saved without its output layer.
+    let base = composite("language_model.", "unused", "");
+    let base = base.into_iter().filter(|(name, _)| name != "unused").collect();
+    let mut config = multimodal();
+    config["architectures"] = json!(["Mistral3Model"]);
+    let checkpoint = open(folder(&config, &base).path()).unwrap();
+    assert_eq!(checkpoint.spec.embeds_only, Some(EmbedsOnly::NoOutputLayer));
+}

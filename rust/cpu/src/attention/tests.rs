@@ -1,7 +1,7 @@
 //! Compares attention with float64, over head sizes, groups, block sizes, windows and caps.
 
 use ingle_model::{
-    Activation, AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec, NormSpec, WeightType,
+    Activation, AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec, NormSpec, QkNorm, WeightType,
 };
 
 use super::*;
@@ -37,13 +37,16 @@ fn spec(head_dim: usize, group: usize) -> ModelSpec {
             causal: true,
             scale: 1.0,
             logit_softcap: None,
-            qk_norm: false,
+            qk_norm: QkNorm::None,
+            query_scale: None,
             qkv_bias: false,
             o_bias: false,
         },
         activation: Activation::Silu,
+        pre_norms: true,
         post_norms: false,
         embedding_scale: 1.0,
+        logit_scale: 1.0,
         final_logit_softcap: None,
         tie_word_embeddings: true,
         weight_type: WeightType::F32,

@@ -1,8 +1,11 @@
 //! Launches of rope_kv.cu and attention.cu.
 
+use ingle_model::QueryScale;
+
 use super::Launcher;
 use crate::CudaError;
 use crate::attention_launch::AttentionLaunch;
+use crate::builds::Variant;
 use crate::contract::{ATTENTION_THREADS, Dims, ROPE_HEADS, attention_partial_floats};
 use crate::device_slice::{Act, DeviceSlice};
 use crate::kv_pool::KvLayer;
@@ -20,7 +23,7 @@ pub(crate) struct RopeKv {
     pub(crate) scales: Option<(DeviceSlice<f32>, DeviceSlice<f32>)>,
     /// The same width.
     pub(crate) bias: Option<DeviceSlice<f32>>,
-    /// `[head_dim]`
+    /// `[head_dim]`, or of all heads
     pub(crate) q_norm: Option<DeviceSlice<f32>>,
     pub(crate) k_norm: Option<DeviceSlice<f32>>,
     /// `[max_model_len, rotary_dim / 2]`; `None`: no rotation.
@@ -34,6 +37,7 @@ pub(crate) struct RopeKv {
     pub(crate) eps: f32,
     /// ROPE_HALF_SPLIT or ROPE_INTERLEAVED.
     pub(crate) style: u32,
+    pub(crate) query_scale: Option<QueryScale>,
 }
 
 /// Of attention_paged.
@@ -71,7 +75,10 @@ pub(crate) struct AttentionPrefill<'a> {
 
 impl Launcher<'_> {
     /// Queues bias, head norms, rotation and the KV write of `rows` rows.
-    pub(crate) fn rope_kv(&self, rows: u32, head_dim: u32, a: &RopeKv) -> Result<(), CudaError> {
+    pub(crate) fn rope_kv(&self, rows: u32, build: Variant, a: &RopeKv) -> Result<(), CudaError> {
+        let Variant::Rope { head_dim, full_norm, .. } = build else {
+            return Err(CudaError::Unsupported(format!("rope_kv was not built as {build:?}")));
+        };
         let Dims { num_heads, num_kv_heads, .. } = *self.dims;
         let heads = num_heads + 2 * num_kv_heads;
         let width = |heads: u32| u64::from(heads) * u64::from(head_dim);
@@ -83,14 +90,18 @@ impl Launcher<'_> {
             holds!(row_scale, u64::from(rows));
             holds!(scale, width(heads));
         }
-        for (weight, elements) in
-            [(a.bias, width(heads)), (a.q_norm, width(1)), (a.k_norm, width(1))]
-        {
+        let normed = |heads| width(if full_norm { heads } else { 1 });
+        for (weight, elements) in [
+            (a.bias, width(heads)),
+            (a.q_norm, normed(num_heads)),
+            (a.k_norm, normed(num_kv_heads)),
+        ] {
             if let Some(weight) = weight {
                 holds!(weight, elements);
             }
         }
-        let kernel = self.kernels.only(Entry::RopeKvPaged)?;
+        let kernel = self.kernels.build(Entry::RopeKvPaged, build)?;
+        let scale = a.query_scale.unwrap_or(QueryScale { beta: 0.0, length: 1 });
         let launch = Launch::plane(rows, heads.div_ceil(ROPE_HEADS), 256);
         // SAFETY: these are the parameters of rope_kv_paged in its order; the slices were checked above, the table
         // covers every position that `metadata::pack` lets through, and kv_slot names blocks of the pool.
@@ -115,6 +126,8 @@ impl Launcher<'_> {
                     a.kv.layer_offset,
                     a.eps,
                     a.style,
+                    scale.beta,
+                    scale.length,
                 ],
             )
         }

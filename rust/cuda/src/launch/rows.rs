@@ -125,6 +125,20 @@ impl Launcher<'_> {
         }
     }
 
+    /// Queues `out = x` in the type of activations over `rows` rows.
+    pub(crate) fn cast_rows(
+        &self,
+        (rows, block): (u32, u32),
+        x: DeviceSlice<f32>,
+        out: DeviceSlice<Act>,
+    ) -> Result<(), CudaError> {
+        holds!(x, self.hidden(rows));
+        holds!(out, self.hidden(rows));
+        let kernel = self.kernels.only(Entry::CastRows)?;
+        // SAFETY: these are the parameters of cast_rows in its order; the slices were checked above.
+        unsafe { kernel.launch(self.stream, Launch::linear(rows, block), args![self.dims, x, out]) }
+    }
+
     /// Queues `residual += bias` over `rows` rows.
     pub(crate) fn bias_add_rows(
         &self,

@@ -52,6 +52,7 @@ const SHAPE: GemmShape = GemmShape {
     weight: WeightDtype::Bf16,
     scale: ScaleMode::None,
 };
+const ROPE: Variant = Variant::Rope { head_dim: HEAD, full_norm: false, scales_queries: false };
 const MOE: MoeSpec =
     MoeSpec { num_experts: 4, experts_per_token: 2, intermediate_size: 16, normalise_top_k: true };
 
@@ -65,7 +66,7 @@ fn kernels() -> Kernels {
         Source::Activation => vec![Variant::Gate { intermediate_size: 16 }],
         Source::Attention => vec![Variant::Attention { head_dim: HEAD, stages: 3, causal: true }],
         Source::AttentionPrefill => vec![Variant::Prompt { head_dim: HEAD }],
-        Source::RopeKv => vec![Variant::Head { head_dim: HEAD }],
+        Source::RopeKv => vec![ROPE],
         Source::Moe => vec![experts(32, 32), experts(32, 16)],
         Source::GemmStream => vec![Variant::Stream { shape: SHAPE, tile: STREAM_TILES[0] }],
         _ => vec![Variant::Plain],
@@ -139,7 +140,7 @@ fn launch_step_and_attention(launcher: &Launcher<'_>) -> Result<(), CudaError> {
     launcher.sample_open(some(400), some(10), some(4))?;
     launcher.rope_kv(
         8,
-        HEAD,
+        ROPE,
         &RopeKv {
             qkv: some(8 * 8 * HEAD),
             scales: None,
@@ -153,6 +154,7 @@ fn launch_step_and_attention(launcher: &Launcher<'_>) -> Result<(), CudaError> {
             kv: attention.kv,
             eps: 1e-5,
             style: ROPE_HALF_SPLIT,
+            query_scale: None,
         },
     )?;
     launcher.attention(8, HEAD, &sizes, &attention)?;
@@ -172,6 +174,7 @@ fn launch_rows(launcher: &Launcher<'_>) -> Result<(), CudaError> {
     )?;
     launcher.rms_norm_add((8, 32), residual, weight, residual, 1e-5)?;
     launcher.bias_add_rows((8, 32), residual, weight)?;
+    launcher.cast_rows((8, 32), residual, some(256))?;
     let (gate_up, bias, out) = (some(8 * 32), Some(some(32)), some(8 * 16));
     let gate = ActMul { intermediate_size: 16, gate_up, bias, out, kind: GATE_SILU };
     launcher.act_mul_rows(8, &gate)?;

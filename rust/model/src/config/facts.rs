@@ -1,6 +1,8 @@
 //! What a family is described by: plain data. The families are in family/.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
+use crate::QkNorm;
+
 /// Which biases the attention's projections have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Biases {
@@ -20,18 +22,41 @@ pub(crate) enum Windows {
     All { by_default: Option<u32> },
     /// Where `use_sliding_window` is on; `from_layer`: only from layer `max_window_layers` on.
     Switched { from_layer: bool },
-    /// All but every `sliding_window_pattern`-th.
-    Pattern,
+    /// All but every `every`-th; `sliding_window_pattern` may say another number in families that read it.
+    Pattern { every: u32 },
 }
 
 /// Which rotation each layer has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Ropes {
     /// All the same.
     One,
     /// The same, but none where `no_rope_layers` has a 0; without that list, in every
     /// `no_rope_layer_interval`-th layer (4 if absent).
     NoneInSome,
+    /// One for the layers that see everything, which alone have the file's scaling, and the default one for
+    /// those with a window. The field that states the base of the latter, and the base without it; where
+    /// there is no such field, the base is the same.
+    ByWindow { local: Option<(&'static str, f32)> },
+}
+
+/// The norms of a layer: names of their tensors, `None` where there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Norms {
+    /// Before attention and before the feed-forward part.
+    pub(crate) before: Option<[&'static str; 2]>,
+    /// After them, before the residual stream is added.
+    pub(crate) after: Option<[&'static str; 2]>,
+}
+
+/// Fields by which a family scales what it computes (Granite).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Multipliers {
+    pub(crate) embedding: &'static str,
+    pub(crate) attention: &'static str,
+    pub(crate) residual: &'static str,
+    /// Divides.
+    pub(crate) logits: &'static str,
 }
 
 /// What follows attention.
@@ -64,20 +89,24 @@ pub(crate) struct Facts {
     /// Whether `head_dim` defaults to the quotient of width and heads; otherwise the class has a constant
     /// of its own, and the file must state it.
     pub(crate) derives_head_dim: bool,
-    /// A norm over each head of q and k.
-    pub(crate) qk_norm: bool,
+    pub(crate) qk_norm: QkNorm,
     pub(crate) windows: Windows,
     pub(crate) ropes: Ropes,
     pub(crate) feed_forward: FeedForward,
-    /// Norms multiply by 1 + weight, norms follow both parts of a layer, and embeddings are scaled by the
-    /// root of the width.
+    pub(crate) norms: Norms,
+    /// Norms multiply by 1 + weight, and embeddings are scaled by the root of the width.
     pub(crate) is_gemma: bool,
+    pub(crate) multipliers: Option<Multipliers>,
+    /// Queries are scaled by position, as `llama_4_scaling_beta` among the rope's fields says.
+    pub(crate) scales_queries: bool,
     /// The head is the embedding unless the file says otherwise.
     pub(crate) ties_by_default: bool,
     /// One tensor holds q, k and v, another one gate and up.
     pub(crate) is_fused: bool,
     /// Older names of the rope type `longrope`.
     pub(crate) long_rope_names: &'static [&'static str],
+    /// Class defaults of fields that published files leave out, as JSON.
+    pub(crate) defaults: &'static [(&'static str, &'static str)],
     /// Fields that change what the family computes, in addition to those that all families read.
     pub(crate) reads: &'static [&'static str],
 }
@@ -91,14 +120,18 @@ pub(crate) const PLAIN: Facts = Facts {
     biases: Biases::None,
     activation: "hidden_act",
     derives_head_dim: true,
-    qk_norm: false,
+    qk_norm: QkNorm::None,
     windows: Windows::None,
     ropes: Ropes::One,
     feed_forward: FeedForward::Dense,
+    norms: Norms { before: Some(["input_layernorm", "post_attention_layernorm"]), after: None },
     is_gemma: false,
+    multipliers: None,
+    scales_queries: false,
     is_fused: false,
     ties_by_default: false,
     long_rope_names: &[],
+    defaults: &[],
     reads: &[],
 };
 
@@ -107,4 +140,16 @@ impl Facts {
     pub(crate) fn has(&self, field: &str) -> bool {
         self.reads.contains(&field)
     }
+}
+
+/// A multimodal model, of which the text half is served. Its config.json holds a family's in `text_config`.
+#[derive(Debug)]
+pub(crate) struct Wrapper {
+    pub(crate) model_type: &'static str,
+    /// Its classes are this and `ForConditionalGeneration`, or this and `Model`.
+    pub(crate) class: &'static str,
+    /// The families of its text half.
+    pub(crate) texts: &'static [&'static str],
+    /// Fields beside `text_config` that concern images alone.
+    pub(crate) ignores: &'static [&'static str],
 }

@@ -12,14 +12,15 @@ use crate::error::{ModelError, shown};
 #[derive(Clone, Copy)]
 pub(crate) struct Fields<'a> {
     file: &'a str,
-    prefix: &'a str,
+    /// The objects around the map, outermost first; empty for none.
+    path: [&'a str; 2],
     map: &'a Map<String, Value>,
 }
 
 impl<'a> Fields<'a> {
     pub(crate) fn of_file(file: &'a str, value: &'a Value) -> Result<Self, ModelError> {
         match value {
-            Value::Object(map) => Ok(Self { file, prefix: "", map }),
+            Value::Object(map) => Ok(Self { file, path: [""; 2], map }),
             other => {
                 let reason = format!("not a JSON object but {}", kind(other));
                 Err(ModelError::malformed(file, reason))
@@ -27,17 +28,40 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The object under `key`; `prefix` names it in messages.
+    /// The object under `key`, at most two deep.
     pub(crate) fn object(&self, key: &'a str) -> Result<Option<Self>, ModelError> {
         match self.get(key) {
             None => Ok(None),
-            Some(Value::Object(map)) => Ok(Some(Self { file: self.file, prefix: key, map })),
+            Some(Value::Object(map)) => {
+                let [outer, _] = self.path;
+                let path = if outer.is_empty() { [key, ""] } else { [outer, key] };
+                Ok(Some(Self { file: self.file, path, map }))
+            }
             Some(other) => Err(self.wrong(key, other, "an object")),
         }
     }
 
-    pub(crate) fn file(&self) -> &'a str {
-        self.file
+    /// The fields with those of `defaults`, names and JSON, that are not written.
+    pub(crate) fn over(&self, defaults: &[(&str, &str)]) -> Map<String, Value> {
+        let mut map = self.map.clone();
+        for (key, json) in defaults {
+            let value = || serde_json::from_str(json).unwrap_or_default();
+            map.entry(*key).or_insert_with(value);
+        }
+        map
+    }
+
+    /// Other fields in the same place.
+    pub(crate) fn with_map<'b>(&self, map: &'b Map<String, Value>) -> Fields<'b>
+    where
+        'a: 'b,
+    {
+        Fields { file: self.file, path: self.path, map }
+    }
+
+    /// Whether these are the fields of the file itself, not of an object in it.
+    pub(crate) fn is_whole_file(&self) -> bool {
+        self.path == [""; 2]
     }
 
     pub(crate) fn keys(&self) -> impl Iterator<Item = &'a str> + use<'a> {
@@ -162,7 +186,8 @@ impl<'a> Fields<'a> {
     }
 
     fn path(&self, key: &str) -> String {
-        if self.prefix.is_empty() { key.to_owned() } else { format!("{}.{key}", self.prefix) }
+        let around = self.path.iter().filter(|object| !object.is_empty());
+        around.copied().chain([key]).collect::<Vec<_>>().join(".")
     }
 }
 

@@ -8,7 +8,8 @@
 
 use serde_json::Value;
 
-use super::{Biases, Facts, Fields};
+use super::{Biases, Facts, Fields, Wrapper};
+use crate::QkNorm;
 use crate::error::{ModelError, shown};
 
 /// Errors: a field that is not known, or has a value that would change the result.
@@ -19,6 +20,9 @@ pub(super) fn refuse_unknown(config: &Fields<'_>, facts: &Facts) -> Result<(), M
         {
             let reason = format!("{} contradicts {name}, which is {}", text(value), text(first));
             return Err(config.error(key, reason));
+        }
+        if key == "quantization_config" && !config.is_whole_file() {
+            return Err(config.unsupported(key, "an object", "the field beside text_config"));
         }
         let is_read = READ.contains(&key) || facts.activation == key || facts.has(key);
         if is_read || is_without_effect(key) {
@@ -34,6 +38,22 @@ pub(super) fn refuse_unknown(config: &Fields<'_>, facts: &Facts) -> Result<(), M
                 let supported = format!("{} without this field", facts.model_type);
                 return Err(config.unsupported(key, text(value), supported));
             }
+        }
+    }
+    Ok(())
+}
+
+/// Errors: a field beside `text_config` that is not known to concern images alone.
+pub(super) fn refuse_unknown_around(
+    config: &Fields<'_>,
+    wrapper: &Wrapper,
+) -> Result<(), ModelError> {
+    for (key, value) in config.entries() {
+        let is_known =
+            READ_AROUND.contains(&key) || wrapper.ignores.contains(&key) || is_without_effect(key);
+        if !is_known {
+            let supported = format!("{} without this field", wrapper.model_type);
+            return Err(config.unsupported(key, text(value), supported));
         }
     }
     Ok(())
@@ -73,7 +93,7 @@ impl Neutral {
                 Some(bias) => !bias || facts.biases == Biases::QueryKeyValue,
                 None => false,
             },
-            Self::OwnNorms => *value == Value::Bool(facts.qk_norm),
+            Self::OwnNorms => *value == Value::Bool(facts.qk_norm != QkNorm::None),
             Self::Zero => value.as_f64() == Some(0.0),
             Self::One => value.as_f64() == Some(1.0),
             Self::Empty => {
@@ -85,7 +105,7 @@ impl Neutral {
 
     fn name(self, facts: &Facts) -> &'static str {
         match self {
-            Self::OwnNorms if facts.qk_norm => "true",
+            Self::OwnNorms if facts.qk_norm != QkNorm::None => "true",
             Self::False | Self::OwnBiases | Self::OwnNorms => "false",
             Self::Zero => "0",
             Self::One => "1",
@@ -95,7 +115,7 @@ impl Neutral {
 }
 
 /// Fields that the readers of all families look at.
-const READ: [&str; 26] = [
+const READ: [&str; 24] = [
     "model_type",
     "architectures",
     "vocab_size",
@@ -120,8 +140,19 @@ const READ: [&str; 26] = [
     "torch_dtype",
     "quantization_config",
     "compression_config",
+];
+
+/// Fields of a multimodal model's config.json that are looked at, or belong to the part that is left out.
+const READ_AROUND: [&str; 9] = [
+    "model_type",
+    "architectures",
     "text_config",
     "vision_config",
+    "tie_word_embeddings",
+    "dtype",
+    "torch_dtype",
+    "quantization_config",
+    "compression_config",
 ];
 
 /// Fields that change nothing in a family that does not read them, as long as they have this value.

@@ -6,16 +6,16 @@ mod facts;
 mod family;
 mod fields;
 mod known;
+mod layer_ropes;
 pub(crate) mod limits;
 mod rope;
 mod windows;
 
 use facts::FeedForward;
-pub(crate) use facts::{Biases, Facts};
-use family::family_of;
-pub(crate) use family::{Class, gguf_architectures};
+pub(crate) use facts::{Biases, Facts, Norms, Wrapper};
+pub(crate) use family::{Class, Family, gguf_architectures};
 pub(crate) use fields::{Fields, to_f32};
-use rope::LayerRopes;
+use layer_ropes::LayerRopes;
 pub(crate) use rope::yarn_attention_factor;
 
 use crate::error::ModelError;
@@ -24,13 +24,36 @@ use crate::{
     NormSpec, RopeSpec, WeightType,
 };
 
+/// What a config.json describes.
+#[derive(Debug)]
+pub(crate) struct Described {
+    pub(crate) family: Family,
+    pub(crate) spec: ModelSpec,
+}
+
 /// Reads the fields of a config.json.
-pub(crate) fn model_spec(
-    config: &Fields<'_>,
-) -> Result<(&'static Facts, Class, ModelSpec), ModelError> {
-    let (facts, class) = family_of(config)?;
+pub(crate) fn model_spec(config: &Fields<'_>) -> Result<Described, ModelError> {
+    let family = Family::of(config)?;
     refuse_what_we_lack(config)?;
+    let text = match family.wrapper {
+        Some(wrapper) => {
+            known::refuse_unknown_around(config, wrapper)?;
+            config.object("text_config")?.ok_or_else(|| config.missing("text_config"))?
+        }
+        None => *config,
+    };
+    let fields = text.over(family.facts.defaults);
+    let mut spec = text_spec(&text.with_map(&fields), family.facts)?;
+    let key = "tie_word_embeddings";
+    if family.wrapper.is_some() && text.get(key).is_none() {
+        spec.tie_word_embeddings = config.bool(key)?.unwrap_or(spec.tie_word_embeddings);
+    }
+    Ok(Described { family, spec })
+}
+
+fn text_spec(config: &Fields<'_>, facts: &Facts) -> Result<ModelSpec, ModelError> {
     known::refuse_unknown(config, facts)?;
+    refuse_what_we_lack(config)?;
     let hidden_size = config.required("hidden_size", limits::WIDTH)?;
     let num_attention_heads = config.required("num_attention_heads", limits::HEADS)?;
     let key = "num_key_value_heads";
@@ -43,8 +66,9 @@ pub(crate) fn model_spec(
     let declared = config.required("max_position_embeddings", limits::POSITIONS)?;
     let count = config.required("num_hidden_layers", limits::LAYERS)?;
     let windows = windows::windows(config, facts, count)?;
-    let LayerRopes { ropes, of_layer } = rope::layer_ropes(config, facts, head_dim, &windows)?;
-    let gemma = facts.is_gemma;
+    let LayerRopes { ropes, of_layer } =
+        layer_ropes::layer_ropes(config, facts, head_dim, &windows)?;
+    let scales = scales(config, facts, hidden_size, head_dim)?;
     let causal = config.bool("is_causal")?.unwrap_or(true);
     let bias =
         facts.biases == Biases::FromConfig && config.bool("attention_bias")?.unwrap_or(false);
@@ -56,24 +80,22 @@ pub(crate) fn model_spec(
         num_kv_heads,
         head_dim,
         max_position_embeddings: RopeSpec::context_of(&ropes, declared),
-        norm: NormSpec {
-            eps: config
-                .positive_f32("rms_norm_eps")?
-                .ok_or_else(|| config.missing("rms_norm_eps"))?,
-            plus_one: gemma,
-        },
+        norm: NormSpec { eps: scales.norm_eps, plus_one: facts.is_gemma },
         ropes,
         attention: AttentionSpec {
             causal,
-            scale: attention_scale(config, facts, head_dim)?,
+            scale: scales.attention,
             logit_softcap: softcap(config, facts, "attn_logit_softcapping")?,
             qk_norm: facts.qk_norm,
+            query_scale: layer_ropes::query_scale(config, facts)?,
             qkv_bias: bias || facts.biases == Biases::QueryKeyValue,
             o_bias: bias,
         },
         activation: activation(config, facts)?,
-        post_norms: gemma,
-        embedding_scale: if gemma { root(hidden_size) } else { 1.0 },
+        pre_norms: facts.norms.before.is_some(),
+        post_norms: facts.norms.after.is_some(),
+        embedding_scale: scales.embedding,
+        logit_scale: scales.logits,
         final_logit_softcap: softcap(config, facts, "final_logit_softcapping")?,
         tie_word_embeddings: config.bool("tie_word_embeddings")?.unwrap_or(facts.ties_by_default),
         weight_type: WeightType::F32,
@@ -83,7 +105,45 @@ pub(crate) fn model_spec(
     if !causal && spec.layers.iter().any(|layer| layer.window.is_some()) {
         return Err(config.unsupported("is_causal", "false", "true beside a sliding window"));
     }
-    Ok((facts, class, spec))
+    Ok(spec)
+}
+
+/// The numbers by which a model multiplies.
+struct Scales {
+    embedding: f32,
+    norm_eps: f32,
+    attention: f32,
+    logits: f32,
+}
+
+fn scales(
+    config: &Fields<'_>,
+    facts: &Facts,
+    hidden_size: u32,
+    head_dim: u32,
+) -> Result<Scales, ModelError> {
+    let key = "rms_norm_eps";
+    let norm_eps = config.positive_f32(key)?.ok_or_else(|| config.missing(key))?;
+    let Some(names) = facts.multipliers else {
+        let embedding = if facts.is_gemma { root(hidden_size) } else { 1.0 };
+        let attention = attention_scale(config, facts, head_dim)?;
+        return Ok(Scales { embedding, norm_eps, attention, logits: 1.0 });
+    };
+    let multiplier = |key| Ok(config.positive_f32(key)?.map_or(1.0, f64::from));
+    let residual = multiplier(names.residual)?;
+    let narrow = |key, value: f64| {
+        let narrowed = to_f32(value).filter(|value| *value > 0.0);
+        narrowed.ok_or_else(|| config.error(key, format!("gives {value}, which is no factor")))
+    };
+    // The residual stream is kept in units of the multiplier: what a part adds to it needs none then,
+    // embeddings are divided by it, and norms, for which units make no difference, have an eps of their
+    // own unit.
+    Ok(Scales {
+        embedding: narrow(names.residual, multiplier(names.embedding)? / residual)?,
+        norm_eps: narrow(names.residual, f64::from(norm_eps) / (residual * residual))?,
+        attention: narrow(names.attention, multiplier(names.attention)?)?,
+        logits: narrow(names.logits, 1.0 / multiplier(names.logits)?)?,
+    })
 }
 
 /// Refuses fields that change what a model computes and that no family here supports.
@@ -92,11 +152,6 @@ fn refuse_what_we_lack(config: &Fields<'_>) -> Result<(), ModelError> {
     let key = "compression_config";
     if config.get(key).is_some() {
         return Err(config.unsupported(key, "an object", "quantization_config"));
-    }
-    for key in ["text_config", "vision_config"] {
-        if config.get(key).is_some() {
-            return Err(config.unsupported(key, "a nested model", "text models with flat fields"));
-        }
     }
     for key in ["dtype", "torch_dtype"] {
         if let Some(dtype) = config.string(key)? {

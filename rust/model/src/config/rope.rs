@@ -5,74 +5,39 @@
 
 use serde_json::{Map, Value};
 
-use super::facts::Ropes;
 use super::{Facts, Fields, limits, to_f32};
 use crate::error::{ModelError, shown};
 use crate::{RopeKind, RopeSpec, RopeStyle};
 
-/// The rotations of a model: the different ones, and which of them each layer has.
-pub(super) struct LayerRopes {
-    pub(super) ropes: Vec<RopeSpec>,
-    /// One per layer: an index into `ropes`, `None` for a layer without positions.
-    pub(super) of_layer: Vec<Option<usize>>,
-}
-
-/// Reads the rope fields; `windows` has an entry for each layer.
-pub(super) fn layer_ropes(
+/// The rope that an object describes; without one, the default.
+pub(super) fn rope_spec(
     config: &Fields<'_>,
     facts: &Facts,
+    rope: Option<Fields<'_>>,
     head_dim: u32,
-    windows: &[Option<u32>],
-) -> Result<LayerRopes, ModelError> {
-    let of_all = |index| windows.iter().map(|_| Some(index)).collect();
-    match facts.ropes {
-        Ropes::One => {
-            let ropes = vec![rope_spec(config, facts, head_dim)?];
-            Ok(LayerRopes { ropes, of_layer: of_all(0) })
-        }
-        Ropes::NoneInSome => {
-            let ropes = vec![rope_spec(config, facts, head_dim)?];
-            let of_layer = rotating_layers(config, windows.len())?;
-            let of_layer = of_layer.into_iter().map(|rotates| rotates.then_some(0)).collect();
-            Ok(LayerRopes { ropes, of_layer })
-        }
+) -> Result<RopeSpec, ModelError> {
+    let key = "rope_theta";
+    if let Some(rope) = &rope {
+        agree(config, rope, key)?;
     }
-}
-
-/// For each layer whether it rotates: `no_rope_layers` has a 1 for those that do.
-fn rotating_layers(config: &Fields<'_>, layers: usize) -> Result<Vec<bool>, ModelError> {
-    let key = "no_rope_layers";
-    let Some(value) = config.get(key) else {
-        let interval = config.positive("no_rope_layer_interval", limits::LAYERS)?.unwrap_or(4);
-        let numbers = (1_u32..).take(layers);
-        return Ok(numbers.map(|number| !number.is_multiple_of(interval)).collect());
-    };
-    let wanted = "a list with 0 or 1 for each layer";
-    let list = value.as_array().ok_or_else(|| config.wrong(key, value, wanted))?;
-    let flag = |value: &Value| match value.as_u64() {
-        Some(flag @ (0 | 1)) => Ok(flag == 1),
-        _ => Err(config.wrong(key, value, wanted)),
-    };
-    if list.len() != layers {
-        return Err(config.error(key, format!("has {} entries for {layers} layers", list.len())));
-    }
-    list.iter().map(flag).collect()
-}
-
-/// The rope of a model that has one.
-fn rope_spec(config: &Fields<'_>, facts: &Facts, head_dim: u32) -> Result<RopeSpec, ModelError> {
-    let empty = Map::new();
-    let empty = Value::Object(empty);
-    let rope = match source(config)? {
-        Some(rope) => rope,
-        None => Fields::of_file(config.file(), &empty)?,
-    };
-    refuse_unknown_keys(&rope)?;
-    agree(config, &rope, "rope_theta")?;
-    let theta = match rope.positive_f32("rope_theta")? {
+    let inner = rope.map(|rope| rope.positive_f32(key)).transpose()?.flatten();
+    let theta = match inner {
         Some(theta) => theta,
-        None => config.positive_f32("rope_theta")?.unwrap_or(facts.default_theta),
+        None => config.positive_f32(key)?.unwrap_or(facts.default_theta),
     };
+    rope_with_theta(config, facts, rope, (theta, head_dim))
+}
+
+/// The same with a base that is known.
+pub(super) fn rope_with_theta(
+    config: &Fields<'_>,
+    facts: &Facts,
+    rope: Option<Fields<'_>>,
+    (theta, head_dim): (f32, u32),
+) -> Result<RopeSpec, ModelError> {
+    let empty = Map::new();
+    let rope = rope.unwrap_or_else(|| config.with_map(&empty));
+    refuse_unknown_keys(&rope, facts)?;
     if theta <= 1.0 {
         return Err(config.error("rope_theta", format!("{theta} is not above 1")));
     }
@@ -84,7 +49,7 @@ fn rope_spec(config: &Fields<'_>, facts: &Facts, head_dim: u32) -> Result<RopeSp
 }
 
 /// The object that describes the rope, if there is one.
-fn source<'a>(config: &Fields<'a>) -> Result<Option<Fields<'a>>, ModelError> {
+pub(super) fn source<'a>(config: &Fields<'a>) -> Result<Option<Fields<'a>>, ModelError> {
     let old = config.object("rope_scaling")?;
     let new = config.object("rope_parameters")?;
     let Some(rope) = old.or(new) else { return Ok(None) };
@@ -125,8 +90,13 @@ const KNOWN_KEYS: [&str; 17] = [
     "finetuned",
 ];
 
-fn refuse_unknown_keys(rope: &Fields<'_>) -> Result<(), ModelError> {
-    match rope.keys().find(|key| !KNOWN_KEYS.contains(key)) {
+/// Of families that scale queries by position.
+pub(super) const QUERY_SCALE: &str = "llama_4_scaling_beta";
+
+fn refuse_unknown_keys(rope: &Fields<'_>, facts: &Facts) -> Result<(), ModelError> {
+    let is_known =
+        |key: &str| KNOWN_KEYS.contains(&key) || facts.scales_queries && key == QUERY_SCALE;
+    match rope.keys().find(|key| !is_known(key)) {
         Some(key) => {
             let value = rope.get(key).map_or(String::new(), Value::to_string);
             Err(rope.unsupported(key, value, "the rope fields of transformers 5"))

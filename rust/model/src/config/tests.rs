@@ -39,7 +39,7 @@ fn family(name: &str, class: &str, changes: Value) -> Value {
 
 fn read(config: &Value) -> Result<ModelSpec, String> {
     let fields = Fields::of_file("config.json", config).map_err(|e| e.to_string())?;
-    model_spec(&fields).map(|(_, _, spec)| spec).map_err(|error| error.to_string())
+    model_spec(&fields).map(|described| described.spec).map_err(|error| error.to_string())
 }
 
 fn spec(config: &Value) -> ModelSpec {
@@ -277,7 +277,7 @@ fn test_sliding_windows_are_read_by_layer() {
     // The class default, as Hugging Face reads a file without the key.
     assert_eq!(windows(&mistral(json!({}))), [Some(4096); 4]);
     let nested = mistral(json!({"text_config": {"sliding_window": 8}}));
-    assert!(refused(&nested).contains("text_config: a nested model is not supported"));
+    assert!(refused(&nested).contains("(supported: mistral without this field)"));
     assert!(refused(&mistral(json!({"sliding_window": 0}))).contains("sliding_window: 0"));
     assert!(refused(&mistral(json!({"sliding_window": "8"}))).contains("sliding_window: \"8\""));
     assert!(refused(&with(llama(), json!({"sliding_window": 8}))).contains("sliding_window: 8"));

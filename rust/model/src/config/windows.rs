@@ -51,13 +51,14 @@ pub(super) fn windows(
             };
             Ok((0..layers).map(|layer| window.filter(|_| layer >= first)).collect())
         }
-        Windows::Pattern => {
+        Windows::Pattern { every } => {
             let window = Some(window.ok_or_else(|| config.missing(KEY))?);
             if types.is_some() {
                 return by_type(config, types, window, layers);
             }
             // Every pattern-th layer sees everything, the others a window.
-            let pattern = config.positive("sliding_window_pattern", limits::LAYERS)?.unwrap_or(2);
+            let pattern =
+                config.positive("sliding_window_pattern", limits::LAYERS)?.unwrap_or(every);
             Ok((1..=layers)
                 .map(|number| window.filter(|_| !number.is_multiple_of(pattern)))
                 .collect())

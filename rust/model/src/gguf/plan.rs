@@ -4,7 +4,7 @@
 use crate::catalogue::{Catalogue, Entry};
 use crate::error::ModelError;
 use crate::safetensors::Widths;
-use crate::{FeedForwardSpec, LayerWeight, ModelSpec, MoeSpec, WeightRole};
+use crate::{FeedForwardSpec, LayerWeight, ModelSpec, MoeSpec, QkNorm, WeightRole};
 
 pub(super) const HEAD: &str = "output.weight";
 pub(super) const ROPE_FACTORS: &str = "rope_freqs.weight";
@@ -74,7 +74,7 @@ impl Layer<'_> {
         if self.spec.attention.o_bias {
             self.vector(LayerWeight::OutputBias, "attn_output.bias", hidden)?;
         }
-        if self.spec.attention.qk_norm {
+        if self.spec.attention.qk_norm == QkNorm::Head {
             let head_dim = u64::from(self.spec.head_dim);
             self.vector(LayerWeight::QueryNorm, "attn_q_norm.weight", head_dim)?;
             self.vector(LayerWeight::KeyNorm, "attn_k_norm.weight", head_dim)?;

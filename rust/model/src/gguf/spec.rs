@@ -9,7 +9,7 @@ use crate::error::ModelError;
 use crate::source::ReadAt;
 use crate::{
     Activation, AttentionSpec, EmbedsOnly, FeedForwardSpec, LayerSpec, ModelSpec, MoeSpec,
-    NormSpec, RopeKind, RopeSpec, RopeStyle, WeightType,
+    NormSpec, QkNorm, RopeKind, RopeSpec, RopeStyle, WeightType,
 };
 
 /// Describes the model; reads `rope_freqs.weight` if the file has it.
@@ -44,7 +44,8 @@ pub(super) fn model_spec(
         causal: embeds_only != Some(EmbedsOnly::Bidirectional),
         scale: 1.0 / root(head_dim),
         logit_softcap: None,
-        qk_norm: architecture.starts_with("qwen3"),
+        qk_norm: if architecture.starts_with("qwen3") { QkNorm::Head } else { QkNorm::None },
+        query_scale: None,
         // GGUF has no key for biases: the tensors say it, then every layer must have them all.
         qkv_bias: architecture == "qwen2" || has("attn_q.bias"),
         o_bias: has("attn_output.bias"),
@@ -65,8 +66,10 @@ pub(super) fn model_spec(
         norm: NormSpec { eps: keys.eps()?, plus_one: false },
         attention,
         activation: Activation::Silu,
+        pre_norms: true,
         post_norms: false,
         embedding_scale: 1.0,
+        logit_scale: 1.0,
         final_logit_softcap: None,
         tie_word_embeddings,
         weight_type: WeightType::F32,

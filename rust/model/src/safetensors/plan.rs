@@ -2,16 +2,18 @@
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 use crate::catalogue::{Catalogue, Entry, Stored};
-use crate::config::{Class, Facts};
+use crate::config::{Class, Facts, Norms};
 use crate::error::ModelError;
 use crate::source::{FileSource, same_bytes};
-use crate::{FeedForwardSpec, LayerWeight, ModelSpec, MoeSpec, WeightRole};
+use crate::{FeedForwardSpec, LayerWeight, ModelSpec, MoeSpec, QkNorm, WeightRole};
 
 /// How the tensors are named, and what of the config they overrule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// In front of all names but the head's; empty in checkpoints saved without the output layer.
+    /// In front of all names but the head's.
     prefix: &'static str,
+    /// The head's name.
+    head_name: &'static str,
     /// The head that the file holds.
     pub(crate) head: Head,
 }
@@ -34,10 +36,11 @@ pub(crate) fn find(
     catalogue: &Catalogue,
     source: &FileSource,
 ) -> Result<Found, ModelError> {
-    let is_bare = catalogue.contains("norm.weight") && !catalogue.contains("model.norm.weight");
-    let prefix = if is_bare { "" } else { "model." };
+    let names =
+        NAMES.iter().find(|names| catalogue.contains(&format!("{}norm.weight", names.prefix)));
+    let Names { prefix, head: head_name, is_bare } = *names.unwrap_or(&NAMES[0]);
     let embedding = catalogue.entry(&format!("{prefix}{EMBEDDING}"));
-    let head = match catalogue.entry(HEAD) {
+    let head = match catalogue.entry(head_name) {
         _ if class == Class::Base => Head::Absent,
         None if spec.tie_word_embeddings && !is_bare => Head::Tied,
         None if is_bare => Head::Absent,
@@ -51,7 +54,7 @@ pub(crate) fn find(
             Some(_) => Head::Own,
         },
     };
-    Ok(Found { prefix, head })
+    Ok(Found { prefix, head_name, head })
 }
 
 fn is_equal(
@@ -75,24 +78,24 @@ pub(crate) fn take_tensors(
     catalogue: &mut Catalogue,
 ) -> Result<(), ModelError> {
     let (vocabulary, hidden) = (u64::from(spec.vocab_size), u64::from(spec.hidden_size));
-    let prefix = found.prefix;
+    let Found { prefix, head_name, .. } = found;
     let embedding = format!("{prefix}{EMBEDDING}");
     let only_head = found.head == Head::Tied && !catalogue.contains(&embedding);
-    if only_head && catalogue.contains(HEAD) {
-        catalogue.matrix(WeightRole::Embedding, HEAD, vocabulary, hidden)?;
+    if only_head && catalogue.contains(head_name) {
+        catalogue.matrix(WeightRole::Embedding, head_name, vocabulary, hidden)?;
     } else {
         catalogue.matrix(WeightRole::Embedding, &embedding, vocabulary, hidden)?;
     }
     catalogue.vector(WeightRole::FinalNorm, &format!("{prefix}norm.weight"), hidden)?;
     if found.head == Head::Own {
-        catalogue.matrix(WeightRole::LmHead, HEAD, vocabulary, hidden)?;
-    } else if catalogue.contains(HEAD) && !only_head {
+        catalogue.matrix(WeightRole::LmHead, head_name, vocabulary, hidden)?;
+    } else if catalogue.contains(head_name) && !only_head {
         // The embedding once more, or the head of a class that has none.
-        catalogue.take(HEAD, &[vocabulary, hidden])?;
+        catalogue.take(head_name, &[vocabulary, hidden])?;
     }
     for (number, layer) in (0..).zip(&spec.layers) {
         let mut layer_tensors = Layer { catalogue, spec, prefix, number };
-        layer_tensors.norms()?;
+        layer_tensors.norms(facts.norms)?;
         layer_tensors.attention(facts)?;
         layer_tensors.feed_forward(facts, layer.feed_forward)?;
     }
@@ -109,7 +112,36 @@ pub(crate) fn is_harmless(name: &str, entry: &Entry) -> bool {
 }
 
 const EMBEDDING: &str = "embed_tokens.weight";
-const HEAD: &str = "lm_head.weight";
+
+/// How the tensors of a checkpoint are named.
+#[derive(Clone, Copy)]
+struct Names {
+    prefix: &'static str,
+    head: &'static str,
+    /// Saved without the output layer.
+    is_bare: bool,
+}
+
+/// Text models, then the text half of multimodal ones as older and newer releases of transformers save it.
+const NAMES: [Names; 5] = [
+    Names { prefix: "model.", head: "lm_head.weight", is_bare: false },
+    Names { prefix: "", head: "lm_head.weight", is_bare: true },
+    Names {
+        prefix: "language_model.model.",
+        head: "language_model.lm_head.weight",
+        is_bare: false,
+    },
+    Names { prefix: "model.language_model.", head: "lm_head.weight", is_bare: false },
+    Names { prefix: "language_model.", head: "lm_head.weight", is_bare: true },
+];
+
+/// Tensors of the half of a multimodal model that sees images.
+pub(crate) fn is_of_images(name: &str) -> bool {
+    let name = name.strip_prefix("model.").unwrap_or(name);
+    ["vision_tower.", "vision_model.", "multi_modal_projector."]
+        .iter()
+        .any(|part| name.starts_with(part))
+}
 
 struct Layer<'a> {
     catalogue: &'a mut Catalogue,
@@ -157,19 +189,14 @@ impl Layer<'_> {
         self.catalogue.rows(&name, &[rows, cols], &parts)
     }
 
-    fn norms(&mut self) -> Result<(), ModelError> {
+    fn norms(&mut self, names: Norms) -> Result<(), ModelError> {
         let hidden = u64::from(self.spec.hidden_size);
-        self.vector(LayerWeight::InputNorm, "input_layernorm.weight", hidden)?;
-        if !self.spec.post_norms {
-            let name = "post_attention_layernorm.weight";
-            return self.vector(LayerWeight::FeedForwardNorm, name, hidden);
-        }
-        for (weight, name) in [
-            (LayerWeight::PostAttentionNorm, "post_attention_layernorm.weight"),
-            (LayerWeight::FeedForwardNorm, "pre_feedforward_layernorm.weight"),
-            (LayerWeight::PostFeedForwardNorm, "post_feedforward_layernorm.weight"),
-        ] {
-            self.vector(weight, name, hidden)?;
+        let before = [LayerWeight::InputNorm, LayerWeight::FeedForwardNorm];
+        let after = [LayerWeight::PostAttentionNorm, LayerWeight::PostFeedForwardNorm];
+        for (weights, names) in [(before, names.before), (after, names.after)] {
+            for (weight, name) in weights.into_iter().zip(names.into_iter().flatten()) {
+                self.vector(weight, &format!("{name}.weight"), hidden)?;
+            }
         }
         Ok(())
     }
@@ -194,11 +221,14 @@ impl Layer<'_> {
         if self.spec.attention.o_bias {
             self.vector(LayerWeight::OutputBias, "self_attn.o_proj.bias", hidden)?;
         }
-        if self.spec.attention.qk_norm {
-            let head_dim = u64::from(self.spec.head_dim);
-            self.vector(LayerWeight::QueryNorm, "self_attn.q_norm.weight", head_dim)?;
-            self.vector(LayerWeight::KeyNorm, "self_attn.k_norm.weight", head_dim)?;
-        }
+        let head_dim = u64::from(self.spec.head_dim);
+        let widths = match self.spec.attention.qk_norm {
+            QkNorm::None => return Ok(()),
+            QkNorm::Head => [head_dim, head_dim],
+            QkNorm::Full => [query, kv],
+        };
+        self.vector(LayerWeight::QueryNorm, "self_attn.q_norm.weight", widths[0])?;
+        self.vector(LayerWeight::KeyNorm, "self_attn.k_norm.weight", widths[1])?;
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! Gemma 2: a window in every other layer, norms around both parts, capped logits.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
-use crate::config::facts::{Biases, Facts, PLAIN, Windows};
+use crate::config::facts::{Biases, Facts, Norms, PLAIN, Windows};
 
 pub(super) const FACTS: Facts = Facts {
     model_type: "gemma2",
@@ -9,7 +9,8 @@ pub(super) const FACTS: Facts = Facts {
     biases: Biases::FromConfig,
     activation: "hidden_activation",
     derives_head_dim: false,
-    windows: Windows::Pattern,
+    windows: Windows::Pattern { every: 2 },
+    norms: NORMS,
     is_gemma: true,
     ties_by_default: true,
     reads: &[
@@ -20,4 +21,10 @@ pub(super) const FACTS: Facts = Facts {
         "sliding_window_pattern",
     ],
     ..PLAIN
+};
+
+/// Of all generations since the second.
+pub(super) const NORMS: Norms = Norms {
+    before: Some(["input_layernorm", "pre_feedforward_layernorm"]),
+    after: Some(["post_attention_layernorm", "post_feedforward_layernorm"]),
 };

@@ -1,6 +1,7 @@
 //! Qwen3: norms over the heads of q and k.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
+use crate::QkNorm;
 use crate::config::facts::{Biases, Facts, PLAIN, Windows};
 
 pub(super) const FACTS: Facts = Facts {
@@ -9,7 +10,7 @@ pub(super) const FACTS: Facts = Facts {
     class: "Qwen3",
     biases: Biases::FromConfig,
     derives_head_dim: false,
-    qk_norm: true,
+    qk_norm: QkNorm::Head,
     windows: Windows::Switched { from_layer: true },
     reads: &["attention_bias", "use_sliding_window", "max_window_layers"],
     ..PLAIN

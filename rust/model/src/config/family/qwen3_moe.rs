@@ -1,6 +1,7 @@
 //! Qwen3-MoE: experts in every layer, or as the file selects.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
+use crate::QkNorm;
 use crate::config::facts::{Biases, Facts, FeedForward, PLAIN, Windows};
 
 pub(super) const FACTS: Facts = Facts {
@@ -8,7 +9,7 @@ pub(super) const FACTS: Facts = Facts {
     gguf: Some("qwen3moe"),
     class: "Qwen3Moe",
     biases: Biases::FromConfig,
-    qk_norm: true,
+    qk_norm: QkNorm::Head,
     windows: Windows::Switched { from_layer: false },
     feed_forward: FeedForward::Experts {
         width: "moe_intermediate_size",

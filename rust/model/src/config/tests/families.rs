@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{family, refused, spec, with};
+use crate::{QkNorm, QueryScale, RopeKind};
 
 #[test]
 fn test_smollm3_rotates_where_its_list_says_so() {
@@ -27,4 +28,157 @@ fn test_smollm3_rotates_where_its_list_says_so() {
         let error = refused(&with(smollm3(json!({})), changes));
         assert!(error.contains(reason), "{error}");
     }
+}
+
+#[test]
+fn test_granite_keeps_its_residual_stream_in_units_of_the_multiplier() {
+    let granite = |changes: Value| {
+        let base = json!({"embedding_multiplier": 12.0, "attention_multiplier": 0.0078125,
+            "residual_multiplier": 0.25, "logits_scaling": 16.0});
+        family("granite", "GraniteForCausalLM", with(base, changes))
+    };
+    let spec = spec(&granite(json!({})));
+    assert_eq!((spec.embedding_scale, spec.attention.scale), (48.0, 0.007_812_5));
+    assert_eq!((spec.norm.eps, spec.logit_scale), (1.6e-4, 0.0625));
+    for field in ["embedding_multiplier", "residual_multiplier", "logits_scaling"] {
+        let error = refused(&granite(json!({field: 0})));
+        assert!(error.contains(&format!("{field}: 0 is not a positive number")), "{error}");
+    }
+    let error = refused(&granite(json!({"residual_multiplier": 1e-30})));
+    assert!(error.contains("residual_multiplier: gives"), "{error}");
+    // The class multiplies scores by 1 where the file says nothing.
+    let plain = super::spec(&family("granite", "GraniteForCausalLM", json!({})));
+    assert_eq!((plain.attention.scale, plain.embedding_scale, plain.logit_scale), (1.0, 1.0, 1.0));
+}
+
+fn gemma3(changes: Value) -> Value {
+    let base = json!({"head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 16,
+        "num_hidden_layers": 12, "hidden_activation": "gelu_pytorch_tanh", "-": ["hidden_act"]});
+    with(family("gemma3_text", "Gemma3ForCausalLM", base), changes)
+}
+
+#[test]
+fn test_gemma3_layers_with_a_window_have_a_rope_of_their_own() {
+    let sixth: Vec<bool> = (1..=12).map(|number| number % 6 == 0).collect();
+    let scaling = json!({"rope_theta": 5e5, "rope_local_base_freq": 2e4,
+        "rope_scaling": {"rope_type": "linear", "factor": 8}});
+    let published = spec(&gemma3(scaling));
+    let full: Vec<bool> = published.layers.iter().map(|layer| layer.window.is_none()).collect();
+    assert_eq!(full, sixth);
+    for layer in &published.layers {
+        assert_eq!(layer.rope, Some(usize::from(layer.window.is_some())));
+    }
+    let [outer, inner] = &published.ropes[..] else { panic!("{:?}", published.ropes) };
+    assert_eq!((outer.theta, &outer.kind), (5e5, &RopeKind::Linear { factor: 8.0 }));
+    assert_eq!((inner.theta, &inner.kind), (2e4, &RopeKind::Default));
+    let both = json!({"rope_parameters": {
+        "full_attention": {"rope_type": "linear", "factor": 8, "rope_theta": 5e5},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 2e4}}});
+    assert_eq!(spec(&gemma3(both)), published);
+    let defaults = spec(&gemma3(json!({})));
+    assert_eq!((defaults.ropes[0].theta, defaults.ropes[1].theta), (1e6, 1e4));
+    assert_eq!((defaults.attention.qk_norm, defaults.norm.plus_one), (QkNorm::Head, true));
+    assert!(defaults.pre_norms && defaults.post_norms && defaults.tie_word_embeddings);
+    let third = spec(&gemma3(json!({"sliding_window_pattern": 3})));
+    assert_eq!(third.layers.iter().filter(|layer| layer.window.is_none()).count(), 4);
+    for (changes, reason) in [
+        (json!({"rope_local_base_freq": 1}), "1 is not above 1"),
+        (json!({"rope_parameters": {"linear_attention": {}}}), "linear_attention: a rope"),
+        (json!({"use_bidirectional_attention": true}), "use_bidirectional_attention: true"),
+    ] {
+        let error = refused(&gemma3(changes));
+        assert!(error.contains(reason), "{error}");
+    }
+}
+
+/// A multimodal config around `text`.
+fn wrapped(model_type: &str, class: &str, text: Value, changes: Value) -> Value {
+    let mut text = text;
+    text.as_object_mut().expect("an object").remove("architectures");
+    let around = json!({"model_type": model_type, "architectures": [class],
+        "vision_config": {"model_type": "any"}, "text_config": text});
+    with(around, changes)
+}
+
+#[test]
+fn test_the_text_half_of_a_multimodal_model_is_that_family() {
+    let class = "Gemma3ForConditionalGeneration";
+    let gemma = |changes| wrapped("gemma3", class, gemma3(json!({})), changes);
+    assert_eq!(spec(&gemma(json!({"image_token_index": 3}))), spec(&gemma3(json!({}))));
+    // What published files leave out has the value of the class.
+    let short = json!({"model_type": "gemma3_text", "hidden_size": 2560, "num_hidden_layers": 34,
+        "intermediate_size": 10240, "sliding_window": 1024});
+    let short = spec(&wrapped("gemma3", class, short, json!({})));
+    assert_eq!((short.vocab_size, short.head_dim, short.num_kv_heads), (262_208, 256, 4));
+    assert_eq!((short.attention.scale, short.max_position_embeddings), (0.0625, 131_072));
+
+    let mistral = |text: Value, changes: Value| {
+        let text = family("mistral", "MistralForCausalLM", text);
+        wrapped("mistral3", "Mistral3ForConditionalGeneration", text, changes)
+    };
+    assert!(!spec(&mistral(json!({}), json!({}))).tie_word_embeddings);
+    assert!(spec(&mistral(json!({}), json!({"tie_word_embeddings": true}))).tie_word_embeddings);
+    let inner =
+        mistral(json!({"tie_word_embeddings": false}), json!({"tie_word_embeddings": true}));
+    assert!(!spec(&inner).tie_word_embeddings);
+    for (config, reason) in [
+        (gemma(json!({"audio_config": {}})), "config.json: audio_config: {} is not supported"),
+        (gemma(json!({"-": ["text_config"]})), "config.json: text_config is missing"),
+        (gemma(json!({"architectures": ["Gemma3ForCausalLM"]})), "Gemma3ForConditionalGeneration"),
+        (mistral(json!({"model_type": "llama"}), json!({})), "(supported: mistral, ministral3)"),
+        (mistral(json!({"hidden_size": 0}), json!({})), "config.json: text_config.hidden_size: 0"),
+        (mistral(json!({"quantization_config": {}}), json!({})), "beside text_config"),
+        (
+            mistral(json!({"rope_scaling": {"rope_type": "spiral"}}), json!({})),
+            "text_config.rope_scaling.rope_type: spiral",
+        ),
+    ] {
+        let error = refused(&config);
+        assert!(error.contains(reason), "{error}");
+    }
+}
+
+#[test]
+fn test_olmo3_norms_and_ropes() {
+    let olmo3 = |changes: Value| {
+        let base = json!({"sliding_window": 8, "rope_theta": 5e5,
+            "rope_scaling": {"rope_type": "yarn", "factor": 8}});
+        family("olmo3", "Olmo3ForCausalLM", with(base, changes))
+    };
+    let spec = spec(&olmo3(json!({})));
+    assert!(!spec.pre_norms && spec.post_norms && !spec.norm.plus_one);
+    assert_eq!(spec.attention.qk_norm, QkNorm::Full);
+    let layers: Vec<_> = spec.layers.iter().map(|layer| (layer.window, layer.rope)).collect();
+    let inner = (Some(8), Some(1));
+    assert_eq!(layers, [inner, inner, inner, (None, Some(0))]);
+    assert!(matches!(spec.ropes[0].kind, RopeKind::Yarn { .. }));
+    assert_eq!((spec.ropes[1].theta, &spec.ropes[1].kind), (5e5, &RopeKind::Default));
+    let error = refused(&olmo3(json!({"rope_theta": 1e6})));
+    assert!(error.contains("rope_theta: 1000000 is not supported"), "{error}");
+}
+
+#[test]
+fn test_ministral3_scales_queries_by_position() {
+    let ministral3 = |rope: Value| {
+        let base = json!({"rope_type": "yarn", "factor": 16, "rope_theta": 1e6,
+            "original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.1});
+        let rope = json!({"head_dim": 16, "rope_parameters": with(base, rope)});
+        family("ministral3", "Ministral3ForCausalLM", rope)
+    };
+    let scale = spec(&ministral3(json!({}))).attention.query_scale.expect("a scale");
+    assert_eq!(scale, QueryScale { beta: 0.1, length: 16 });
+    assert_eq!((scale.at(0), scale.at(15)), (1.0, 1.0));
+    assert_eq!(scale.at(33), 1.0 + 0.1 * 3_f32.ln());
+    let off = spec(&ministral3(json!({"llama_4_scaling_beta": 0})));
+    assert_eq!(off.attention.query_scale, None);
+    for (rope, reason) in [
+        (json!({"-": ["llama_4_scaling_beta"]}), "llama_4_scaling_beta is missing"),
+        (json!({"llama_4_scaling_beta": -1}), "llama_4_scaling_beta: -1 is below 0"),
+        (json!({"-": ["original_max_position_embeddings"]}), "position_embeddings is missing"),
+    ] {
+        let error = refused(&ministral3(rope));
+        assert!(error.contains(reason), "{error}");
+    }
+    let llama = with(super::llama(), json!({"rope_scaling": {"llama_4_scaling_beta": 0.1}}));
+    assert!(refused(&llama).contains("llama_4_scaling_beta: 0.1 is not supported"));
 }

@@ -119,7 +119,7 @@ fn test_classes_without_an_output_layer_are_known() {
     for (name, class) in [("llama", "LlamaModel"), ("mistral", "MistralModel")] {
         let config = family(name, class, json!({}));
         let fields = Fields::of_file("config.json", &config).expect("an object");
-        assert_eq!(model_spec(&fields).expect("read").1, Class::Base);
+        assert_eq!(model_spec(&fields).expect("read").family.class, Class::Base);
     }
     let error = refused(&family("qwen2", "Qwen2ForTokenClassification", json!({})));
     let supported = "(supported: Qwen2ForCausalLM, Qwen2Model)";

@@ -4,8 +4,8 @@ use super::super::known;
 use super::builder::{Gguf, Kv};
 use crate::generation;
 use crate::{
-    ChatTemplates, EmbedsOnly, FeedForwardSpec, LayerWeight, PoolingKind, RopeKind, RopeStyle,
-    WeightRole, WeightType,
+    ChatTemplates, EmbedsOnly, FeedForwardSpec, LayerWeight, PoolingKind, QkNorm, RopeKind,
+    RopeStyle, WeightRole, WeightType,
 };
 
 #[test]
@@ -238,7 +238,7 @@ fn test_qwen3_has_head_norms_and_its_own_head_width() {
     }
     let described = file.read();
     assert_eq!(described.spec.head_dim, 32);
-    assert!(described.spec.attention.qk_norm);
+    assert_eq!(described.spec.attention.qk_norm, QkNorm::Head);
     assert_eq!(described.spec.attention.scale, 1.0 / 32_f32.sqrt());
 }
 
