@@ -8,6 +8,7 @@ use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crate::CudaError;
 
@@ -16,14 +17,18 @@ use crate::CudaError;
 pub(crate) struct Cache {
     folder: PathBuf,
     next_temporary: AtomicU64,
+    lack: Arc<Lack>,
 }
 
+/// Why something could not be kept, the first time; for the operator.
+pub(crate) type Lack = OnceLock<String>;
+
 impl Cache {
-    /// Makes the folder if needed.
+    /// Makes the folder if needed. What cannot be written to it later is noted in `lack`.
     ///
     /// # Errors
     /// If it cannot be made, belongs to another user or can be written by others.
-    pub(crate) fn open(folder: &Path) -> Result<Self, CudaError> {
+    pub(crate) fn open(folder: &Path, lack: &Arc<Lack>) -> Result<Self, CudaError> {
         let io = |what: String| move |source| CudaError::Io { what, source };
         std::fs::DirBuilder::new()
             .recursive(true)
@@ -43,7 +48,8 @@ impl Cache {
                 own
             )));
         }
-        Ok(Self { folder: folder.to_owned(), next_temporary: AtomicU64::new(0) })
+        let (folder, lack) = (folder.to_owned(), Arc::clone(lack));
+        Ok(Self { folder, next_temporary: AtomicU64::new(0), lack })
     }
 
     /// The content stored under the key, if its hash is right.
@@ -57,7 +63,8 @@ impl Cache {
         Some(bytes)
     }
 
-    /// Stores the content under the key. A failure (a full disk) costs only the next start's time.
+    /// Stores the content under the key. A failure (a full disk) is noted and costs only the next
+    /// start's time.
     pub(crate) fn write(&self, key: &str, content: &[u8]) {
         let number = self.next_temporary.fetch_add(1, Ordering::Relaxed);
         let temporary = self.folder.join(format!("{key}.{}.{number}.tmp", std::process::id()));
@@ -71,8 +78,9 @@ impl Cache {
                 file.write_all(content)
             })
             .and_then(|()| std::fs::rename(&temporary, self.folder.join(key)));
-        if written.is_err() {
+        if let Err(error) = written {
             let _ = std::fs::remove_file(&temporary);
+            let _ = self.lack.set(format!("cache folder {}: {error}", self.folder.display()));
         }
     }
 }
@@ -101,10 +109,14 @@ mod tests {
         folder
     }
 
+    fn open(folder: &Path) -> Result<Cache, CudaError> {
+        Cache::open(folder, &Arc::default())
+    }
+
     #[test]
     fn content_comes_back_and_a_changed_byte_is_a_miss() {
         let folder = folder("change");
-        let cache = Cache::open(&folder).unwrap();
+        let cache = open(&folder).unwrap();
         let key = key("cubin", &[b"source", b"options"]);
         assert_eq!(cache.read(&key), None);
         cache.write(&key, b"code");
@@ -121,11 +133,13 @@ mod tests {
     #[test]
     fn a_write_that_fails_leaves_nothing_behind() {
         let folder = folder("fails");
-        let cache = Cache::open(&folder).unwrap();
+        let cache = open(&folder).unwrap();
         // What is written cannot take the key's place; and then not even the folder is there.
         std::fs::create_dir(folder.join("taken")).unwrap();
+        assert_eq!(cache.lack.get(), None);
         cache.write("taken", b"code");
         assert_eq!(cache.read("taken"), None);
+        assert!(cache.lack.get().is_some_and(|reason| reason.contains("directory")));
         assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "a temporary file is left");
         std::fs::remove_dir_all(&folder).unwrap();
         cache.write("key", b"code");
@@ -136,10 +150,10 @@ mod tests {
     fn a_folder_that_others_can_write_is_refused() {
         use std::os::unix::fs::PermissionsExt;
         let folder = folder("mode");
-        Cache::open(&folder).unwrap();
+        open(&folder).unwrap();
         assert_eq!(std::fs::metadata(&folder).unwrap().mode() & 0o777, 0o700);
         std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o770)).unwrap();
-        assert!(Cache::open(&folder).unwrap_err().to_string().contains("mode 770"));
+        assert!(open(&folder).unwrap_err().to_string().contains("mode 770"));
         std::fs::remove_dir_all(folder).unwrap();
     }
 

@@ -1,7 +1,7 @@
 //! Decides sizes, launches and the division of memory before anything is loaded, and assembles the
 //! model at the end. The loading thread; `start.rs` calls it in order.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ingle_model::{CopyPlan, FeedForwardSpec, ModelSpec, RopeSpec};
 
@@ -11,7 +11,7 @@ use crate::attention_launch::AttentionLaunch;
 use crate::budget::{BudgetInputs, MemoryBudget};
 use crate::buffers::{BufferSizes, Buffers};
 use crate::builds::HEAD_DIMS;
-use crate::cache::Cache;
+use crate::cache::{Cache, Lack};
 use crate::clock::Clock;
 use crate::config::CudaConfig;
 use crate::context::Context;
@@ -37,6 +37,8 @@ pub(crate) struct Setup {
     prompt_attention: Option<PromptLaunch>,
     pub(crate) dtypes: Dtypes,
     windows: Vec<u32>,
+    /// Why the cache keeps nothing.
+    cache_lack: Arc<Lack>,
 }
 
 /// The mapped regions and their layout.
@@ -88,6 +90,7 @@ impl Setup {
             prompt_attention,
             dtypes,
             windows,
+            cache_lack: Arc::new(OnceLock::new()),
         })
     }
 
@@ -98,10 +101,15 @@ impl Setup {
         format!("{} (compute capability {major}.{minor}, {} SMs)", info.name, info.limits.num_sms)
     }
 
-    /// What the operator should know.
+    /// What the operator should know, once everything is loaded.
     pub(crate) fn warnings(&self, layout: &WeightLayout) -> Vec<String> {
         let (major, minor) = self.context.info.limits.compute_capability;
         let mut warnings = Vec::new();
+        if let Some(reason) = self.cache_lack.get() {
+            warnings.push(format!(
+                "kernels and measurements are not kept, so the next start takes as long: {reason}"
+            ));
+        }
         if (major, minor) != (9, 0) {
             warnings.push(format!("untested GPU: compute capability {major}.{minor}"));
         }
@@ -189,14 +197,22 @@ impl Setup {
         })
     }
 
-    /// The cache's folder of this name, if anything is kept.
+    /// The cache's folder of this name. `None` if nothing is kept, or if the folder cannot be made,
+    /// which `warnings` then says.
+    ///
+    /// # Errors
+    /// If other users can write to the folder: what is read from it is code.
     pub(crate) fn cache(&self, folder: &str) -> Result<Option<Cache>, CudaError> {
-        match &self.config.cache_dir {
-            Some(path) => {
-                Cache::open(path)?;
-                Cache::open(&path.join(folder)).map(Some)
+        let Some(path) = &self.config.cache_dir else { return Ok(None) };
+        let lack = &self.cache_lack;
+        let opened = Cache::open(path, lack).and_then(|_| Cache::open(&path.join(folder), lack));
+        match opened {
+            Ok(cache) => Ok(Some(cache)),
+            Err(error @ CudaError::Io { .. }) => {
+                let _ = lack.set(error.to_string());
+                Ok(None)
             }
-            None => Ok(None),
+            Err(error) => Err(error),
         }
     }
 

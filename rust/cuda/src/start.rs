@@ -227,11 +227,7 @@ fn assemble(
         let _ = to_executor.send(set);
     }
     let lost = Arc::new(OnceLock::new());
-    let (for_thread, lost_there) = (Arc::clone(context), Arc::clone(&lost));
-    let waiter = std::thread::Builder::new()
-        .name("ingle-waiter".to_owned())
-        .spawn(move || waiter::run(&for_thread, &messages, &to_executor, &lost_there, &sink))
-        .map_err(|source| CudaError::Io { what: "waiter thread".to_owned(), source })?;
+    let waiter = waiter::start(context, messages, to_executor, &lost, sink)?;
     let Launching { stream, graphs, launches } = launching;
     Ok(CudaExecutor {
         graphs,

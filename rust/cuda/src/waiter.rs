@@ -3,6 +3,7 @@
 
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
 
 use ingle_core::{
     CompletionSink, ExecutorError, RowOutput, RowStatus, StepCompletion, StepId, StepOutput,
@@ -52,24 +53,50 @@ pub(crate) struct Submitted {
     pub(crate) buffers: StepBuffers,
 }
 
-/// Runs until the executor hangs up.
-pub(crate) fn run(
+/// Starts the thread, which ends when the executor hangs up.
+///
+/// # Errors
+/// If there is no thread, or the context cannot be used on it.
+pub(crate) fn start(
     context: &Arc<Context>,
+    messages: Receiver<Message>,
+    free: Sender<StepBuffers>,
+    lost: &Arc<OnceLock<String>>,
+    sink: CompletionSink,
+) -> Result<JoinHandle<()>, CudaError> {
+    let (context, lost) = (Arc::clone(context), Arc::clone(lost));
+    let (started, has_started) = std::sync::mpsc::channel();
+    let thread = std::thread::Builder::new()
+        .name("ingle-waiter".to_owned())
+        .spawn(move || {
+            let current = context.make_current();
+            let is_current = current.is_ok();
+            // The receiver waits for it below.
+            let _ = started.send(current);
+            if is_current {
+                run(&messages, &free, &lost, &sink);
+            }
+        })
+        .map_err(|source| CudaError::Io { what: "waiter thread".to_owned(), source })?;
+    match has_started.recv() {
+        Ok(current) => current.map(|()| thread),
+        Err(_) => Err(CudaError::Unsupported("the waiter thread has ended".to_owned())),
+    }
+}
+
+/// Runs until the executor hangs up.
+fn run(
     messages: &Receiver<Message>,
     free: &Sender<StepBuffers>,
     lost: &OnceLock<String>,
     sink: &CompletionSink,
 ) {
-    let current = context.make_current();
     while let Ok(message) = messages.recv() {
         let (id, result) = match message {
             Message::Failed(id, error) => (id, Err(error)),
             Message::Submitted(step) => {
-                let reached = match &current {
-                    Ok(()) => step.buffers.done.synchronise().map_err(|error| lose(lost, &error)),
-                    Err(error) => Err(lose(lost, error)),
-                };
-                let result = reached.map(|()| {
+                let reached = step.buffers.done.synchronise();
+                let result = reached.map_err(|error| lose(lost, &error)).map(|()| {
                     let returned = Returned {
                         out: step.buffers.out.as_words(),
                         list: step.buffers.list_out.as_words(),

@@ -1,0 +1,1 @@
+"""Device calls that fail: a GPU's libraries for a machine without one."""
