@@ -148,6 +148,8 @@ class GenerationRequest(Struct, omit_defaults=True, kw_only=True):
     priority: int = 0
     tenant: str = ""
     cache_salt: str | None = None
+    session: str | None = None
+    """Requests of one session go to one engine, where there are several."""
     bad_words: list[str] = []
     grammar: Grammar | None = None
     output: Output

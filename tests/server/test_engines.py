@@ -5,6 +5,7 @@ this file's fixtures in the place of its own.
 """
 
 import concurrent.futures
+import itertools
 import json
 import re
 import signal
@@ -33,6 +34,9 @@ test_a_disconnect_frees_everything_at_once = test_life.test_a_disconnect_frees_e
 test_a_disconnect_in_a_stream_aborts_it = (
     test_life.test_a_disconnect_in_the_middle_of_a_stream_aborts_it
 )
+test_cold_and_warm_answers_are_equal = test_life.test_cold_and_warm_answers_are_equal
+test_a_salt_separates_cached_prefixes = test_life.test_a_salt_separates_cached_prefixes
+test_a_disconnect_keeps_the_cached_prefix = test_life.test_a_disconnect_keeps_the_cached_prefix
 test_full_queue_is_429_with_retry_after = test_life.test_full_queue_is_429_with_retry_after
 TWO = ("--data-parallel-size", "2")
 
@@ -92,6 +96,45 @@ def test_both_engines_work_and_give_the_answers_of_one(cpu, cpu_worker):
         assert whole(answer) == whole(cpu_worker.complete(prompt, max_tokens=40))
 
 
+def test_turns_of_conversations_find_their_prefixes(cpu):
+    def talk(number):
+        usages, messages = [], []
+        for turn in range(4):
+            words = f"{number} and {turn} " * 40
+            messages.append({"role": "user", "content": words})
+            answer = cpu.chat(messages, max_tokens=24, ignore_eos=True)
+            messages.append({"role": "assistant", "content": "yes"})
+            usage = answer["usage"]
+            usages.append((usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]))
+        return usages
+
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        talks = list(pool.map(talk, range(6)))
+    # A short prefix may be computed again where that is the shorter way: not many, and no long one.
+    could = sum(before for usages in talks for (before, _), _ in itertools.pairwise(usages))
+    found = sum(cached for usages in talks for _, cached in usages)
+    assert found >= 0.8 * could, talks
+
+
+@pytest.mark.parametrize("name", ["one", "two", "\xff\xfe", "x" * 4000])
+def test_a_session_stays_on_its_engine(cpu, name):
+    before = of_engines(cpu, "vllm:generation_tokens_total")
+    for i in range(4):
+        body = {
+            "prompt": [40 + i] * 40,
+            "max_tokens": 5,
+            "ignore_eos": True,
+            "cache_salt": name[:9],
+        }
+        if name == "\xff\xfe":
+            body["cache_salt"] = "odd"
+        reply = cpu.post("/v1/completions", body, headers={"X-Session-Affinity": name})
+        assert reply.status == 200, reply.body
+    cpu.wait_until_idle()
+    after = of_engines(cpu, "vllm:generation_tokens_total")
+    assert sorted(late - early for early, late in zip(before, after, strict=True)) == [0, 20]
+
+
 def test_the_start_tells_how_many_engines_there_are(cpu):
     assert re.search(r"^device +cpu \(.*\) x 2 engines;", cpu.summary, re.M)
     assert "16 requests and 64 tokens a step on each of 2 engines" in cpu.summary
@@ -113,7 +156,7 @@ def test_health_and_metrics_tell_of_each_engine(slow):
 
 
 def test_one_engine_that_hangs_shows():
-    with Worker("--device", "sim", "--sim-speed", "0.001", "--health-stall-s", "1", *TWO) as w:
+    with Worker("--device", "sim", "--sim-speed", "0.002", "--health-stall-s", "1", *TWO) as w:
         connection = send(w, max_tokens=2)
         wait_for(lambda: w.get("/health").status == 503, 10, lambda: str(w.health()))
         health = w.health()
@@ -159,7 +202,7 @@ def test_tenants_have_their_share_of_both_engines(tmp_path):
     keys.write_text("hog:key-h\npolite:key-p\nops:key-o admin\n")
     keys.chmod(0o600)
     options = ("--max-num-seqs", "1", "--max-queue", "2", "--api-key-file", keys)
-    with Worker("--device", "sim", *options, *TWO) as worker:
+    with Worker("--device", "sim", "--sim-speed", "5", *options, *TWO) as worker:
         assert worker.get("/v1/models").status == 401
         hog, polite = ({"Authorization": f"Bearer key-{name}"} for name in "hp")
 

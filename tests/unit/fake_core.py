@@ -62,7 +62,7 @@ class FakeCore:
         self.push(key, _core.END, usage)
 
     def info(self):
-        return json.dumps({"max_model_len": 64, "vocab_size": 400}).encode()
+        return json.dumps({"max_model_len": 64, "vocab_size": 400, "num_engines": 1}).encode()
 
     def memory_room(self, enough):
         return 1 << 40

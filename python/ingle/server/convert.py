@@ -44,6 +44,8 @@ class Caller(Struct, frozen=True):
     model: str
     vocab_size: int = 2**31
     """The core checks token ids, but knows only one of the fields that they come in."""
+    session: str | None = None
+    """The client's X-Session-Affinity, where there are several engines to choose from."""
 
 
 def completion(request: CompletionRequest, caller: Caller) -> GenerationRequest:
@@ -93,6 +95,7 @@ def generation(
         priority=request.priority or 0,
         tenant=caller.tenant,
         cache_salt=request.cache_salt or None,
+        session=caller.session,
         bad_words=request.bad_words or [],
         grammar=structured.grammar(request),
         output=Output(

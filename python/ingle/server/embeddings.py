@@ -52,6 +52,7 @@ def embedding(request: EmbeddingRequest, caller: Caller, hidden_size: int) -> Ge
         priority=request.priority or 0,
         tenant=caller.tenant,
         cache_salt=request.cache_salt or None,
+        session=caller.session,
         output=Output(
             format="embedding",
             model=caller.model,

@@ -90,7 +90,9 @@ OF_ANSWERS = ("429", "503")
 DESCRIPTION = (
     "An LLM behind OpenAI's API. HEAD is answered wherever GET is. Any other method is a 405, "
     "whose Allow header names the right ones, and any other path a 404; both have an `Error`. "
-    "Every answer has an `X-Request-Id`: the request's own if it is printable, else a new one."
+    "Every answer has an `X-Request-Id`: the request's own if it is printable, else a new one. "
+    "Requests with the same `X-Session-Affinity` go to the same engine of a server with several, "
+    "as long as it is not much busier than the others."
 )
 
 

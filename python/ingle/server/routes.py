@@ -64,6 +64,7 @@ class Routes:
         self._core = state.engine.core
         self._info = state.engine.info
         self._num_ids = self._info["vocab_size"]
+        self._has_choice = self._info["num_engines"] > 1
         self._model = state.engine.settings.model_name()
         self._completion = BodyParser(CompletionRequest, state.unknown)
         self._chat = BodyParser(ChatRequest, state.unknown)
@@ -187,6 +188,7 @@ class Routes:
             chunked=request.version == HttpVersion11,
             model=self._model,
             vocab_size=self._num_ids,
+            session=session_of(request) if self._has_choice else None,
         )
 
     async def _read(self, request: web.Request, parser: BodyParser[Asking]) -> tuple[bytes, Asking]:
@@ -370,6 +372,12 @@ async def read_body(request: web.Request, headroom: Headroom) -> bytes:
         raise RefusedError(f"the request body is broken: {error}", code="invalid_body") from None
 
 
+def session_of(request: web.Request) -> str | None:
+    """The session that the client names, in ASCII: a header may hold bytes that JSON may not."""
+    name = request.headers.get(SESSION_HEADER)
+    return ascii(name) if name else None
+
+
 def is_json(kind: str) -> bool:
     """Whether a media type without its parameters is JSON."""
     return kind == JSON or kind.endswith("+json")
@@ -446,6 +454,7 @@ def embedding_of(
 
 
 JSON: Final = "application/json"
+SESSION_HEADER: Final = "X-Session-Affinity"
 BODY_S = 60.0
 INLINE_BYTES = 16 << 10
 CHAT_BODY = re.compile(rb'"messages"\s*:')

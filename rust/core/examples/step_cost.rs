@@ -116,6 +116,7 @@ fn request(id: u32) -> NewRequest {
         priority: 0,
         tenant: TenantId(id % 4),
         cache_salt: 0,
+        block_hashes: None,
         prompt_log_probs: None,
         leader: None,
         late_sampled: false,

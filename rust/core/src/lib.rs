@@ -40,6 +40,7 @@ pub use counts::{Counters, SchedulerStats};
 pub use executor::{CompletionSink, Executor, ExecutorError, ExecutorShape, StepCompletion};
 pub use flight::LateRow;
 pub use ids::{BlockId, Micros, RequestId, SlotId, StepId, TenantId, TokenId};
+pub use kv::{ChainHasher, PrefixWatcher};
 pub use limits::{AdmitError, Limits};
 pub use request::{FinishReason, NewRequest, RequestFault, RequestKind, StopRules};
 pub use sampling::{

@@ -47,6 +47,9 @@ pub struct NewRequest {
     pub tenant: TenantId,
     /// Requests share cached prefixes only if this is equal (tenant and client salt hashed together).
     pub cache_salt: u64,
+    /// Chain hashes of the prompt's full blocks, if the caller has them (`ChainHasher::of_prompt` with
+    /// this salt and the scheduler's secret); else they are computed when they are needed.
+    pub block_hashes: Option<Arc<[u128]>>,
     /// Log-probs of the prompt's own tokens, as in `SamplingParams::log_probs`; takes no cache hit.
     pub prompt_log_probs: Option<u32>,
     /// For choice 1 and up of `n`: wait until this request has submitted its prompt, then share its

@@ -1,6 +1,8 @@
 //! [3] [4] [7] The engine's state machine: requests in, plans out; outputs in, events out. Engine
 //! thread only. batcher.rs plans, step_commit.rs handles results.
 
+use std::sync::Arc;
+
 use crate::fair_share::FairShare;
 use crate::flight::InFlight;
 use crate::ids::RequestIndex;
@@ -12,7 +14,7 @@ use crate::slots::Slots;
 use crate::waiting_queue::WaitingQueue;
 use crate::{
     AdmitError, CoreEvent, Counters, ExecutorShape, FinishReason, Limits, Micros, NewRequest,
-    RequestFault, RequestId, RequestKind, SchedulerConfig, TokenId,
+    PrefixWatcher, RequestFault, RequestId, RequestKind, SchedulerConfig, TokenId,
 };
 
 /// Owns requests, queue, slots and KV blocks. `plan` and `commit` alternate freely as long as commits
@@ -63,6 +65,20 @@ impl Scheduler {
         }
     }
 
+    /// Whether requests share computed prefixes.
+    #[must_use]
+    pub fn shares_prefixes(&self) -> bool {
+        self.enable_prefix_caching
+    }
+
+    /// Tells `watcher` which prefixes the cache can find, from now on.
+    ///
+    /// # Panics
+    /// If requests have run.
+    pub fn watch_prefixes(&mut self, watcher: Arc<dyn PrefixWatcher>) {
+        self.kv.prefix.watch(watcher);
+    }
+
     /// The stateless part of admission, for other threads.
     #[must_use]
     pub fn limits(&self) -> Limits {
@@ -109,6 +125,9 @@ impl Scheduler {
         request.request.stop.max_tokens = max_tokens.max(1);
         if self.enable_prefix_caching {
             request.root = Some(Parent::Salt(request.request.cache_salt));
+            if let Some(hashes) = request.request.block_hashes.take() {
+                request.table.hashes = hashes.to_vec();
+            }
         }
         let index = self.requests.insert(request);
         match leader {

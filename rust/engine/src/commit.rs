@@ -151,7 +151,9 @@ impl Committer {
         let metrics = &self.shared.metrics;
         if at.is_multiple_of(stream.n as usize) {
             stream.usage.cached_tokens += u64::from(num_cached);
-            add(&metrics.prompt_tokens, stream.prompts[at / stream.n as usize].ids.len() as u64);
+            let prompt = &mut stream.prompts[at / stream.n as usize];
+            add(&metrics.prompt_tokens, prompt.ids.len() as u64);
+            prompt.queued = None;
         }
         let choice = &mut stream.choices[at];
         choice.scheduled_at = Micros(stream.submitted_at.0 + queue_wait.0);

@@ -2,6 +2,7 @@
 //! may call any method. Only `shutdown` waits for the engine threads.
 
 use std::collections::HashMap;
+use std::hash::BuildHasher as _;
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,14 +22,14 @@ use crate::options::EngineOptions;
 use crate::outbox::Event;
 use crate::prepare::{num_choices, parse, prepare};
 use crate::prompt::encode_prompt;
-use crate::routing::Routing;
+use crate::routing::{Hints, Routing};
 use crate::sampling::outside_the_vocabulary;
 use crate::shared::{EngineState, Front, Shared};
 use crate::stream::ClientSocket;
 use crate::submission::Submission;
 use crate::tenant_load::TenantLoad;
 use crate::threads::{self, USUAL_STACK_BYTES};
-use crate::wire::PromptInput;
+use crate::wire::{GenerationRequest, PromptInput};
 
 /// A loaded model and the engines that run it, each with a thread of its own. Dropping it shuts them
 /// down.
@@ -131,7 +132,7 @@ impl Engine {
         let now = front.clock.now();
         let mut submission = prepare(&request, &front.served, serial, tenant.id, now)?;
         fault_point("queue");
-        let engine = self.place(&mut submission);
+        let engine = self.place(&mut submission, &request, &tenant);
         let key = submission.stream.key;
         let message = Message::Submit(Box::new(submission), Arc::clone(&tenant));
         engine.inbox.put_for_next_step(message).map_err(|_| {
@@ -144,19 +145,22 @@ impl Engine {
 
     /// The engine that the request goes to, where it counts from now on. With several engines the key
     /// says which one it is.
-    fn place(&self, submission: &mut Submission) -> &Shared {
-        let number = match &self.routing {
-            None => {
-                self.engines[0].enter(submission.requests.len() as u32);
-                0
-            }
-            Some(routing) => {
-                let number = routing.place(submission, &self.engines);
-                let num_engines = self.engines.len() as u64;
-                submission.rename(submission.stream.key * num_engines + number as u64);
-                number
-            }
+    fn place(
+        &self,
+        submission: &mut Submission,
+        request: &GenerationRequest,
+        tenant: &TenantLoad,
+    ) -> &Shared {
+        let Some(routing) = &self.routing else {
+            self.engines[0].enter(submission.requests.len() as u32);
+            return &self.engines[0];
         };
+        // With the tenant's name: a session is its own, whatever others call theirs.
+        let hash = |session: &String| self.front.served.salts.hash_one((&request.tenant, session));
+        let hints = Hints { session: request.session.as_ref().map(hash), tenant: tenant.id };
+        let number = routing.place(submission, hints, &self.engines);
+        let serial = submission.stream.key;
+        submission.rename(serial * self.engines.len() as u64 + number as u64);
         &self.engines[number]
     }
 

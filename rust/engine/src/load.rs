@@ -7,7 +7,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
 use ingle_core::{
-    CompletionSink, Executor, Limits, SAMPLING_FIELDS, SamplingParams, Scheduler, SchedulerConfig,
+    ChainHasher, CompletionSink, Executor, Limits, PrefixWatcher, SAMPLING_FIELDS, SamplingParams,
+    Scheduler, SchedulerConfig,
 };
 use ingle_model::{Checkpoint, GenerationDefaults, TensorView};
 use ingle_text::{BadWordsFactory, GrammarFactory};
@@ -15,6 +16,7 @@ use serde_json::{Map, Value};
 
 use crate::clock::Clock;
 use crate::device::{Built, Device, build_executors};
+use crate::engine_view::EngineView;
 use crate::error::EngineError;
 use crate::fleet::Fleet;
 use crate::inbox::Message;
@@ -114,8 +116,22 @@ pub(crate) fn load_with(
         let scheduler = Scheduler::new(config);
         engines.push(LoadedEngine { shared, scheduler, executor: built.executor });
     }
-    let routing = (engines.len() > 1).then(Routing::default);
+    let routing = (engines.len() > 1).then(|| routing(options, &mut engines, secret));
     Ok(Loaded { front, engines, routing, info })
+}
+
+/// Lets the engines show their prefix caches, which all hash with `secret`, and chooses between them.
+fn routing(options: &EngineOptions, engines: &mut [LoadedEngine], secret: u64) -> Routing {
+    let block_size = engines[0].scheduler.limits().block_size;
+    let shares_prefixes = engines[0].scheduler.shares_prefixes();
+    let views = engines.iter_mut().map(|engine| {
+        let view = Arc::new(EngineView::new(engine.scheduler.limits().num_blocks));
+        engine.scheduler.watch_prefixes(Arc::clone(&view) as Arc<dyn PrefixWatcher>);
+        view
+    });
+    let views = views.collect();
+    let hasher = shares_prefixes.then(|| ChainHasher::new(block_size, secret));
+    Routing::new(views, hasher, block_size, u64::from(options.health_stall_s) * 1_000_000)
 }
 
 /// Sampling parameters of a request that names none.

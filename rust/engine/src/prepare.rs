@@ -270,6 +270,7 @@ impl<'a> Common<'a> {
             priority: self.priority,
             tenant: self.tenant,
             cache_salt: self.cache_salt,
+            block_hashes: None,
             prompt_log_probs: None,
             leader: None,
             late_sampled: false,

@@ -1,25 +1,149 @@
-//! [3] Chooses the engine of a request where there are several. Caller's thread; its lock is never taken
-//! by an engine thread.
+//! [3] Finds out what each engine has of a request's prompts and how busy it is, and lets the router
+//! choose. Caller's thread; no lock here is ever taken by an engine thread.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ingle_core::{ChainHasher, TenantId};
+
+use crate::engine_view::{EngineView, QueuedPrompt};
+use crate::router::{Ask, Candidate, Router};
 use crate::shared::Shared;
 use crate::submission::Submission;
 
-/// The choice between engines.
-#[derive(Debug, Default)]
+/// The choice between several engines.
+#[derive(Debug)]
 pub(crate) struct Routing {
-    /// Held while the engines are compared, so that requests that come together see each other.
-    turn: Mutex<()>,
+    /// Cloned for each request; absent where requests share no prefixes.
+    hasher: Option<ChainHasher>,
+    block_size: u64,
+    views: Vec<Arc<EngineView>>,
+    /// Held while engines are compared and the request is counted, so that requests that come together
+    /// see each other.
+    router: Mutex<Router>,
+    /// An engine that has stood still for longer gets nothing.
+    stall_us: u64,
+}
+
+/// What a client says about where its request belongs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hints {
+    /// Hash of its session's name and its tenant.
+    pub(crate) session: Option<u64>,
+    pub(crate) tenant: TenantId,
+}
+
+/// A prompt as the routing sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct HashedPrompt {
+    /// Chain hashes of its full blocks; none where requests share no prefixes.
+    pub(crate) hashes: Arc<[u128]>,
+    pub(crate) num_tokens: u64,
 }
 
 impl Routing {
-    /// The number of the engine for the request, which counts there from now on.
-    pub(crate) fn place(&self, submission: &Submission, engines: &[Arc<Shared>]) -> usize {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let least = engines.iter().min_by_key(|engine| engine.num_choices());
-        let number = least.map_or(0, |engine| engine.number);
-        engines[number].enter(submission.requests.len() as u32);
+    pub(crate) fn new(
+        views: Vec<Arc<EngineView>>,
+        hasher: Option<ChainHasher>,
+        block_size: u32,
+        stall_us: u64,
+    ) -> Self {
+        let router = Mutex::new(Router::new(views.len()));
+        Self { hasher, block_size: u64::from(block_size), views, router, stall_us }
+    }
+
+    /// The number of the engine for the request, where it counts from now on.
+    pub(crate) fn place(
+        &self,
+        submission: &mut Submission,
+        hints: Hints,
+        engines: &[Arc<Shared>],
+    ) -> usize {
+        let prompts = self.hash_prompts(submission);
+        let count = submission.requests.len() as u32;
+        let (number, queued) = self.choose(&prompts, count, hints, engines);
+        for (state, queued) in submission.stream.prompts.iter_mut().zip(queued) {
+            state.queued = Some(queued);
+        }
         number
+    }
+
+    /// Chooses an engine for `count` choices of these prompts and counts them there. The prompts are
+    /// queued until what comes with the number is dropped.
+    pub(crate) fn choose(
+        &self,
+        prompts: &[HashedPrompt],
+        count: u32,
+        hints: Hints,
+        engines: &[Arc<impl Load>],
+    ) -> (usize, Vec<QueuedPrompt>) {
+        let num_tokens = prompts.iter().map(|prompt| prompt.num_tokens).sum();
+        let ask = Ask { num_tokens, session: hints.session, tenant: hints.tenant };
+        let cached: Vec<Vec<u64>> = self
+            .views
+            .iter()
+            .map(|view| prompts.iter().map(|prompt| self.num_cached(view, prompt)).collect())
+            .collect();
+
+        let mut router = self.router.lock().unwrap_or_else(PoisonError::into_inner);
+        let candidate = |number: usize| Candidate {
+            num_cached: cached[number].iter().sum(),
+            num_queued: self.views[number].num_queued(),
+            num_choices: engines[number].num_choices(),
+            is_stuck: engines[number].standstill_us() > self.stall_us,
+        };
+        let candidates: Vec<Candidate> = (0..engines.len()).map(candidate).collect();
+        let number = router.choose(&ask, &candidates);
+        engines[number].enter(count);
+        let queued = prompts.iter().zip(&cached[number]).map(|(prompt, cached)| {
+            QueuedPrompt::new(&self.views[number], &prompt.hashes, prompt.num_tokens - cached)
+        });
+        let queued = queued.collect();
+        drop(router);
+        (number, queued)
+    }
+
+    /// Hashes each prompt once, for the router and for the engine; nothing where nothing is shared.
+    fn hash_prompts(&self, submission: &mut Submission) -> Vec<HashedPrompt> {
+        let mut hasher = self.hasher.clone();
+        let choices = submission.requests.chunks_mut(submission.stream.n as usize);
+        choices
+            .map(|choices| {
+                let (prompt, salt) = (&choices[0].prompt, choices[0].cache_salt);
+                let num_tokens = prompt.len() as u64;
+                let hashes = hasher.as_mut().map(|hasher| hasher.of_prompt(salt, prompt));
+                choices.iter_mut().for_each(|choice| choice.block_hashes.clone_from(&hashes));
+                HashedPrompt { hashes: hashes.unwrap_or_default(), num_tokens }
+            })
+            .collect()
+    }
+
+    /// Tokens of a prompt that the engine need not compute: all but the last at most.
+    fn num_cached(&self, view: &EngineView, prompt: &HashedPrompt) -> u64 {
+        let known = view.num_known(&prompt.hashes) as u64 * self.block_size;
+        known.min(prompt.num_tokens.saturating_sub(1))
+    }
+}
+
+/// How busy an engine is.
+pub(crate) trait Load {
+    /// Choices that it has: running and waiting.
+    fn num_choices(&self) -> u32;
+    /// Micros since something moved while there is work; 0 without work.
+    fn standstill_us(&self) -> u64;
+    /// Counts choices in.
+    fn enter(&self, count: u32);
+}
+
+impl Load for Shared {
+    fn num_choices(&self) -> u32 {
+        self.num_choices()
+    }
+
+    fn standstill_us(&self) -> u64 {
+        self.standstill_us()
+    }
+
+    fn enter(&self, count: u32) {
+        self.enter(count);
     }
 }

@@ -10,6 +10,7 @@ use ingle_text::Tokenizer;
 use crate::choice::Choice;
 use crate::choice_mask::CancelOnDrop;
 use crate::embedding::Embeddings;
+use crate::engine_view::QueuedPrompt;
 use crate::frame::{ChoicePart, FrameBuilder, UsagePolicy};
 use crate::logprobs::LogEntry;
 use crate::outbox::{Delta, Event, Payload, Usage};
@@ -80,12 +81,15 @@ pub(crate) struct PromptState {
     logs: PromptLogs,
     /// Those that stand beside the answer.
     log_probs: Vec<LogEntry>,
+    /// Until the prompt has been computed, where there are several engines.
+    pub(crate) queued: Option<QueuedPrompt>,
 }
 
 impl PromptState {
     pub(crate) fn new(ids: Arc<[TokenId]>, offsets: Vec<u32>, logs: PromptLogs) -> Self {
         let first = logs.separate.map(|_| LogEntry::first(ids[0].0));
-        Self { ids, offsets, num_seen: 1, logs, log_probs: first.into_iter().collect() }
+        let log_probs = first.into_iter().collect();
+        Self { ids, offsets, num_seen: 1, logs, log_probs, queued: None }
     }
 }
 

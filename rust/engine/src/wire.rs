@@ -50,6 +50,9 @@ pub struct GenerationRequest {
     /// Separates cached prefixes further.
     #[serde(default)]
     pub cache_salt: Option<String>,
+    /// The client's session: its requests go to one engine where they can.
+    #[serde(default)]
+    pub session: Option<String>,
     /// Texts that the answer must not contain.
     #[serde(default)]
     pub bad_words: Vec<String>,

@@ -8,13 +8,17 @@
 
 mod block_pool;
 mod block_table;
+mod chain_hash;
 mod prefix_cache;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use block_pool::BlockPool;
 pub(crate) use block_table::BlockTable;
-pub(crate) use prefix_cache::{Parent, PrefixCache};
+pub use chain_hash::ChainHasher;
+pub(crate) use chain_hash::Parent;
+pub(crate) use prefix_cache::PrefixCache;
+pub use prefix_cache::PrefixWatcher;
 
 use crate::{BlockId, StepId, TokenId};
 

@@ -1,27 +1,22 @@
 //! Which full blocks hold the KV of which tokens. Engine thread only.
 //!
-//! A block's key is a chain hash: xxh3-128, seeded with a per-boot secret, over the previous block's
-//! hash and its own token ids. The first block's chain starts at a salt. The hash only finds a
-//! candidate. A hit compares the token ids and the *identity* of the parent, so by induction the whole
+//! A block's key is its chain hash (`chain_hash.rs`). The hash only finds a candidate. A hit compares the token ids and the *identity* of the parent, so by induction the whole
 //! prefix is equal even if hashes collide. Contents decide, never a hash that a client could choose. An
 //! entry's serial number is never reused, so the children of a removed entry cannot be found any more.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
 
-use xxhash_rust::xxh3::xxh3_128_with_seed;
+use super::chain_hash::{ChainHasher, Parent};
+use crate::{BlockId, StepId, TokenId};
 
-use crate::{BlockId, RequestId, StepId, TokenId};
-
-/// What comes before a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Parent {
-    /// Nothing; shared by all requests of this salt.
-    Salt(u64),
-    /// Nothing; shared by the choices of one prompt, where prefix caching is off.
-    Leader(RequestId),
-    /// The entry with this serial number.
-    Entry(u64),
+/// Learns which chain hashes can be found, as that changes. Called by the engine thread: must not block.
+pub trait PrefixWatcher: std::fmt::Debug + Send + Sync {
+    /// A block with this hash can be found from now on.
+    fn added(&self, hash: u128);
+    /// It cannot be found any more.
+    fn removed(&self, hash: u128);
 }
 
 /// Map from chain hash to block, and each block's content.
@@ -32,9 +27,9 @@ pub(crate) struct PrefixCache {
     /// `[num_blocks, block_size]`, valid where the block has an entry.
     tokens: Vec<TokenId>,
     block_size: usize,
-    secret: u64,
+    hasher: ChainHasher,
     next_serial: u64,
-    scratch: Vec<u8>,
+    watcher: Option<Arc<dyn PrefixWatcher>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +43,7 @@ struct Entry {
 
 impl PrefixCache {
     pub(crate) fn new(num_blocks: u32, block_size: u32, secret: u64) -> Self {
+        let hasher = ChainHasher::new(block_size, secret);
         let (num_blocks, block_size) = (num_blocks as usize, block_size as usize);
         Self {
             // All of it at once: a table that grows would stall one step.
@@ -55,31 +51,26 @@ impl PrefixCache {
             entries: vec![None; num_blocks],
             tokens: vec![TokenId(0); num_blocks * block_size],
             block_size,
-            secret,
+            hasher,
             next_serial: 1,
-            scratch: Vec::new(),
+            watcher: None,
         }
+    }
+
+    /// Tells `watcher` of every change from now on; the cache is empty yet.
+    pub(crate) fn watch(&mut self, watcher: Arc<dyn PrefixWatcher>) {
+        assert!(self.by_hash.is_empty(), "a cache in use gets a watcher");
+        self.watcher = Some(watcher);
     }
 
     /// Hash of a chain without blocks.
     pub(crate) fn root_hash(&mut self, root: Parent) -> u128 {
-        let (kind, number) = match root {
-            Parent::Salt(salt) => (0_u8, salt),
-            Parent::Leader(id) => (1, id.0),
-            Parent::Entry(_) => unreachable!("an entry is not the root of a chain"),
-        };
-        self.scratch.clear();
-        self.scratch.push(kind);
-        self.scratch.extend_from_slice(&number.to_le_bytes());
-        xxh3_128_with_seed(&self.scratch, self.secret)
+        self.hasher.root(root)
     }
 
     /// Hash of the chain that ends with a block of these tokens.
     pub(crate) fn chain_hash(&mut self, before: u128, tokens: &[TokenId]) -> u128 {
-        self.scratch.clear();
-        self.scratch.extend_from_slice(&before.to_le_bytes());
-        self.scratch.extend(tokens.iter().flat_map(|token| token.0.to_le_bytes()));
-        xxh3_128_with_seed(&self.scratch, self.secret)
+        self.hasher.next(before, tokens)
     }
 
     /// The block with this hash; its content may still differ.
@@ -121,6 +112,9 @@ impl PrefixCache {
         assert!(old.is_none(), "block {block} is in the prefix cache twice");
         let old = self.by_hash.insert(hash, block);
         assert!(old.is_none(), "blocks {block} and {old:?} have one hash");
+        if let Some(watcher) = &self.watcher {
+            watcher.added(hash);
+        }
         Parent::Entry(serial)
     }
 
@@ -129,6 +123,9 @@ impl PrefixCache {
         let Some(entry) = self.entries[block.index()].take() else { return false };
         let removed = self.by_hash.remove(&entry.hash);
         assert_eq!(removed, Some(block), "the block found under the hash of block {block}");
+        if let Some(watcher) = &self.watcher {
+            watcher.removed(entry.hash);
+        }
         true
     }
 

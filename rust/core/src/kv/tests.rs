@@ -1,11 +1,12 @@
 //! Random owners over a tiny pool, with hashes cut to two bits so that they collide all the time:
 //! contents alone must decide what is found.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 
-use super::{BlockTable, KvCache, Parent};
+use super::{BlockTable, ChainHasher, KvCache, Parent, PrefixWatcher};
 use crate::{BlockId, StepId, TokenId};
 
 const BLOCK_SIZE: u32 = 2;
@@ -34,9 +35,24 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
     prop::collection::vec(operation, 1..120)
 }
 
+/// What a watcher has learnt.
+#[derive(Debug, Default)]
+struct Known(Mutex<HashSet<u128>>);
+
+impl PrefixWatcher for Known {
+    fn added(&self, hash: u128) {
+        assert!(self.0.lock().unwrap().insert(hash), "hash {hash} is added twice");
+    }
+
+    fn removed(&self, hash: u128) {
+        assert!(self.0.lock().unwrap().remove(&hash), "hash {hash} is removed and was not there");
+    }
+}
+
 /// The pool and what its blocks really hold.
 struct Model {
     kv: KvCache,
+    known: Arc<Known>,
     content: HashMap<BlockId, (u64, Vec<TokenId>)>,
     owners: Vec<BlockTable>,
     leaving: Vec<BlockTable>,
@@ -114,6 +130,11 @@ impl Model {
         }
         self.kv.pool.verify_owners(&owners);
         self.kv.verify();
+        let known = self.known.0.lock().unwrap();
+        for kind in 0..2 {
+            let is_found = self.kv.prefix.block_of(hash(kind)).is_some();
+            assert_eq!(known.contains(&hash(kind)), is_found, "what the watcher knows of {kind}");
+        }
     }
 }
 
@@ -124,8 +145,11 @@ fn hash(kind: u32) -> u128 {
 proptest! {
     #[test]
     fn test_blocks_are_conserved_and_hits_are_exact_under_collisions(operations in operations()) {
+        let (mut kv, known) = (KvCache::new(NUM_BLOCKS, BLOCK_SIZE, 0), Arc::<Known>::default());
+        kv.prefix.watch(known.clone());
         let mut model = Model {
-            kv: KvCache::new(NUM_BLOCKS, BLOCK_SIZE, 0),
+            kv,
+            known,
             content: HashMap::new(),
             owners: Vec::new(),
             leaving: Vec::new(),
@@ -148,6 +172,22 @@ fn test_evicted_parent_hides_its_children_for_good() {
     let again = kv.allocate().unwrap();
     let parent = kv.register(again, 10, Parent::Salt(0), &tokens[0], StepId(2));
     assert!(!kv.prefix.matches(second, parent, &tokens[1]), "its parent was another entry");
+}
+
+#[test]
+fn test_a_prompt_has_the_hashes_of_its_full_blocks() {
+    let tokens: Vec<TokenId> = (0..7).map(TokenId).collect();
+    let mut kv = KvCache::new(1, BLOCK_SIZE, 5);
+    let mut before = kv.prefix.root_hash(Parent::Salt(9));
+    let mut chain = Vec::new();
+    for block in tokens.chunks_exact(BLOCK_SIZE as usize) {
+        before = kv.prefix.chain_hash(before, block);
+        chain.push(before);
+    }
+    assert_eq!(chain.len(), 3);
+    assert_eq!(*ChainHasher::new(BLOCK_SIZE, 5).of_prompt(9, &tokens), *chain);
+    assert_ne!(*ChainHasher::new(BLOCK_SIZE, 5).of_prompt(8, &tokens), *chain);
+    assert_ne!(*ChainHasher::new(BLOCK_SIZE, 6).of_prompt(9, &tokens), *chain);
 }
 
 #[test]

@@ -173,6 +173,7 @@ pub fn request(id: u64, prompt: &[u32], max_tokens: u32) -> NewRequest {
         priority: 0,
         tenant: TenantId(0),
         cache_salt: 0,
+        block_hashes: None,
         prompt_log_probs: None,
         leader: None,
         late_sampled: false,

@@ -27,7 +27,10 @@ pub(super) type Script = Box<dyn Fn(&[TokenId], usize) -> TokenId + Send>;
 /// Engine and the hand on its executor.
 pub(super) struct Bench {
     pub(super) engine: Engine,
+    /// Of the first executor, which mostly is the only one.
     pub(super) driver: Driver,
+    /// Of those that follow.
+    pub(super) more_drivers: Vec<Driver>,
 }
 
 /// Sizes of the scripted executor.
@@ -74,7 +77,15 @@ impl Bench {
 
     fn build(script: Script, steps: (bool, u32), more: Value) -> Self {
         let (options, loaded, driver) = loaded(script, steps, &more);
-        Self { engine: Engine::run(&options, loaded).unwrap(), driver }
+        Self { engine: Engine::run(&options, loaded).unwrap(), driver, more_drivers: Vec::new() }
+    }
+
+    /// Two engines; steps complete when the driver of each says so.
+    pub(super) fn pair(script: fn() -> Script) -> Self {
+        let more = json!({ "data_parallel_size": 2 });
+        let (options, loaded, mut drivers) = several(&script, (false, 1), &more);
+        let driver = drivers.remove(0);
+        Self { engine: Engine::run(&options, loaded).unwrap(), driver, more_drivers: drivers }
     }
 
     /// Submits a request given as JSON.
@@ -153,26 +164,43 @@ impl Bench {
 /// What an engine thread needs, and the hand on its executor. Steps complete by themselves if `auto`.
 pub(super) fn loaded(
     script: Script,
-    (auto, max_steps_in_flight): (bool, u32),
+    steps: (bool, u32),
     more: &Value,
 ) -> (EngineOptions, Loaded, Driver) {
+    let script = Mutex::new(Some(script));
+    let (options, loaded, mut drivers) =
+        several(&|| script.lock().unwrap().take().unwrap(), steps, more);
+    (options, loaded, drivers.remove(0))
+}
+
+/// The same for as many engines as `more` asks for, each with its own script.
+fn several(
+    script: &dyn Fn() -> Script,
+    (auto, max_steps_in_flight): (bool, u32),
+    more: &Value,
+) -> (EngineOptions, Loaded, Vec<Driver>) {
     let mut options = json!({ "model": model_path(), "served_model_name": "tiny", "seed": 1 });
     for (key, value) in more.as_object().unwrap() {
         options[key] = value.clone();
     }
     let options: EngineOptions = serde_json::from_value(options).unwrap();
-    let driver = Driver::new();
+    let mut drivers = Vec::new();
     let build = |_: &_, _: &_, sinks: Vec<CompletionSink>| -> Result<Vec<Built>, EngineError> {
-        let [sink] = <[CompletionSink; 1]>::try_from(sinks).map_err(|_| unreachable!()).unwrap();
-        let mut state = driver.state.0.lock().unwrap();
-        state.device = Some(Device { script, slots: HashMap::new(), sink });
-        state.auto = auto;
-        let executor = Box::new(ScriptExecutor { driver: driver.clone(), max_steps_in_flight });
-        let (name, memory) = ("script".to_owned(), Vec::new());
-        Ok(vec![Built { executor, sizes: sizes(), name, memory, own: None }])
+        let build_one = |sink| {
+            let driver = Driver::new();
+            let mut state = driver.state.0.lock().unwrap();
+            state.device = Some(Device { script: script(), slots: HashMap::new(), sink });
+            state.auto = auto;
+            drop(state);
+            let executor = Box::new(ScriptExecutor { driver: driver.clone(), max_steps_in_flight });
+            drivers.push(driver);
+            let (name, memory) = ("script".to_owned(), Vec::new());
+            Built { executor, sizes: sizes(), name, memory, own: None }
+        };
+        Ok(sinks.into_iter().map(build_one).collect())
     };
     let loaded = load_with(&options, build).unwrap();
-    (options, loaded, driver)
+    (options, loaded, drivers)
 }
 
 /// The JSON of every event of a stream without chunk framing; `[DONE]` must be the last.
@@ -264,6 +292,15 @@ impl Driver {
         }
         rustix::io::read(&*self.pending, &mut [0_u8; 8]).unwrap();
         state.complete();
+    }
+
+    /// Completes the oldest step that is not complete, if there is one; for tests that cannot know.
+    pub(super) fn step_if_ready(&self) {
+        let mut state = self.state.0.lock().unwrap();
+        if state.is_ready() {
+            rustix::io::read(&*self.pending, &mut [0_u8; 8]).unwrap();
+            state.complete();
+        }
     }
 
     /// The next step that completes fails.

@@ -6,6 +6,8 @@ mod frames;
 mod guards;
 mod harness;
 mod log_probs;
+mod multi_turn;
+mod pairs;
 mod prompt_logs;
 mod refusals;
 mod sockets;
