@@ -137,7 +137,7 @@ fn output(plan: &StepPlan) -> StepOutput {
             pooled: Vec::new(),
         });
         if is_sampled {
-            output.tokens.push(TokenId((row.start * 7 + row.slot.0) % 128_000));
+            output.tokens.push(TokenId((row.start * 7 + row.slot.number()) % 128_000));
         }
     }
     output

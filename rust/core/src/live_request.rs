@@ -87,7 +87,7 @@ impl LiveRequest {
     pub(crate) fn new(request: NewRequest, ticket: Ticket, now: Micros) -> Self {
         Self {
             phase: Phase::Waiting,
-            slot: SlotId(0),
+            slot: SlotId::first(0),
             num_in_flight: 0,
             num_prompt: u32::try_from(request.prompt.len()).unwrap_or(u32::MAX),
             num_submitted: 0,

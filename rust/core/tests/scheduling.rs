@@ -16,7 +16,7 @@ use world::oracle::request;
 use world::{World, config, prompt, shape, world};
 
 fn slots(plan: &StepPlan) -> Vec<u32> {
-    plan.rows.iter().map(|row| row.slot.0).collect()
+    plan.rows.iter().map(|row| row.slot.number()).collect()
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn test_late_rows_wait_for_their_masks_and_hold_up_nobody_else() {
     world.take_completions_without_masks();
     // Step 3 is planned before step 2 has its masks: the other request goes on alone.
     let third = world.scheduler.plan(now).unwrap();
-    assert_eq!(slots(&third), [second.rows[1].slot.0]);
+    assert_eq!(slots(&third), [second.rows[1].slot.number()]);
     assert_eq!(world.scheduler.late_rows(&mut rows), Some(second.id));
     assert_eq!(rows, [LateRow { slot: second.rows[0].slot, request: RequestId(1), is_live: true }]);
 }

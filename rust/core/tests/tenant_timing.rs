@@ -43,9 +43,8 @@ fn see(world: &mut World, id: u64, tenant: u32, prompt: &[u32]) -> Seen {
         while let Some(plan) = world.submit() {
             let cached = plan.opened.iter().map(|slot| slot.cached_blocks.len()).sum();
             let rows = plan.rows.iter();
-            seen.rows.extend(
-                rows.map(|row| (row.start, row.num_tokens, row.new_blocks.len(), cached)),
-            );
+            seen.rows
+                .extend(rows.map(|row| (row.start, row.num_tokens, row.new_blocks.len(), cached)));
         }
         world.complete(&Outcome::Ok);
     }

@@ -3,13 +3,15 @@
 
 use std::sync::Arc;
 
-use ingle_core::{BlockId, OpenedSlot, SamplingParams, TokenId};
+use ingle_core::{BlockId, OpenedSlot, SamplingParams, SlotId, TokenId};
 
 use crate::sampler::History;
 
 /// One open slot.
 #[derive(Debug)]
 pub(crate) struct Slot {
+    /// With the owner that it was opened for.
+    pub(crate) id: SlotId,
     pub(crate) sampling: Arc<SamplingParams>,
     pub(crate) blocks: Vec<BlockId>,
     pub(crate) last_sampled: Option<TokenId>,
@@ -21,6 +23,7 @@ impl Slot {
     pub(crate) fn open(opened: OpenedSlot) -> Self {
         let history = History::new(&opened.sampling, &opened.prompt, &opened.generated);
         Self {
+            id: opened.slot,
             sampling: opened.sampling,
             blocks: opened.cached_blocks,
             last_sampled: None,

@@ -112,7 +112,10 @@ impl Stepper {
     }
 
     fn slot(&mut self, slot: SlotId) -> Result<&mut Slot, ExecutorError> {
-        self.slot_entry(slot)?.as_mut().ok_or_else(|| failed(format!("slot {slot} is not open")))
+        let open = self.slot_entry(slot)?.as_mut().filter(|open| open.id == slot);
+        open.ok_or_else(|| {
+            failed(format!("slot {slot} is not open for its owner {}", slot.generation()))
+        })
     }
 
     /// Checks the rows, extends their block tables and returns their token ids.

@@ -13,8 +13,8 @@ use crate::prompt_launch::is_prompt;
 /// What the host remembers of each slot to check plans and to decode results.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SlotRecord {
-    /// Between opened and closed.
-    pub(crate) is_open: bool,
+    /// Between opened and closed: for whom.
+    pub(crate) open: Option<SlotId>,
     /// Length of its block table.
     pub(crate) num_blocks: u32,
     /// Log-probs wanted with each sample.
@@ -34,7 +34,7 @@ impl SlotRecord {
             mask.into_boxed_slice()
         });
         Self {
-            is_open: true,
+            open: Some(opened.slot),
             num_blocks: opened.cached_blocks.len() as u32,
             log_probs: opened.sampling.log_probs,
             allowed,
@@ -119,8 +119,7 @@ pub(crate) fn pack(
     let mut first_token = 0u32;
     let mut num_updates = 0usize;
     for (index, row) in plan.rows.iter().enumerate() {
-        let record = slots.get_mut(row.slot.index()).filter(|record| record.is_open);
-        let record = record.ok_or_else(|| format!("row {index}: slot {} is not open", row.slot))?;
+        let record = record_of(row, slots).map_err(|reason| format!("row {index}: {reason}"))?;
         check_row(row, limits).map_err(|reason| format!("row {index}: {reason}"))?;
         for block in &row.new_blocks {
             if block.0 >= limits.num_blocks || record.num_blocks >= engine.max_blocks {
@@ -129,7 +128,8 @@ pub(crate) fn pack(
             if num_updates == limits.max_updates as usize {
                 return Err(format!("more than {} new blocks", limits.max_updates));
             }
-            let update = BlockUpdate { slot: row.slot.0, index: record.num_blocks, block: block.0 };
+            let update =
+                BlockUpdate { slot: row.slot.number(), index: record.num_blocks, block: block.0 };
             update.write(&mut words[updates_at + num_updates * BlockUpdate::COUNT..]);
             record.num_blocks += 1;
             num_updates += 1;
@@ -143,7 +143,7 @@ pub(crate) fn pack(
         packed.has_prompts |= is_prompt;
         write_tokens(row, &mut words[tokens_at + first_token as usize..]);
         let step_row = StepRow {
-            slot: row.slot.0,
+            slot: row.slot.number(),
             start: row.start,
             num_tokens: row.num_tokens,
             first_token,
@@ -213,8 +213,12 @@ fn write_samples(
                 continue;
             }
             let flags = if mode == SampleMode::Late { SAMPLE_LATE } else { 0 };
-            let sample =
-                StepSample { row: index as u32, token_row: token_row - 1, slot: row.slot.0, flags };
+            let sample = StepSample {
+                row: index as u32,
+                token_row: token_row - 1,
+                slot: row.slot.number(),
+                flags,
+            };
             sample.write(&mut words[samples_at + count as usize * StepSample::COUNT..]);
             words[row_at(index) + SAMPLE_INDEX] = count;
             packed.rows[index].sample = Some(count);
@@ -236,7 +240,7 @@ pub(crate) fn pack_late(slots: &[SlotId], masked: &[bool], words: &mut [u32]) ->
     header.write(words);
     for (index, slot) in slots.iter().enumerate() {
         let flags = if masked[index] { SAMPLE_MASKED } else { 0 };
-        let sample = StepSample { row: index as u32, token_row: 0, slot: slot.0, flags };
+        let sample = StepSample { row: index as u32, token_row: 0, slot: slot.number(), flags };
         sample.write(&mut words[StepHeader::COUNT + index * StepSample::COUNT..]);
     }
     StepHeader::COUNT + slots.len() * StepSample::COUNT
@@ -253,6 +257,14 @@ impl StepHeader {
 /// The position of a row in the packed words.
 fn row_at(index: usize) -> usize {
     StepHeader::COUNT + index * StepRow::COUNT
+}
+
+/// The record of a row's slot, if it is open for the row's owner.
+fn record_of<'a>(row: &PlanRow, slots: &'a mut [SlotRecord]) -> Result<&'a mut SlotRecord, String> {
+    let record = slots.get_mut(row.slot.index()).filter(|record| record.open == Some(row.slot));
+    record.ok_or_else(|| {
+        format!("slot {} is not open for its owner {}", row.slot, row.slot.generation())
+    })
 }
 
 fn check_row(row: &PlanRow, limits: &PlanLimits) -> Result<(), String> {
@@ -327,12 +339,13 @@ mod tests {
     }
 
     fn slots() -> Vec<SlotRecord> {
-        vec![SlotRecord { is_open: true, ..SlotRecord::default() }; 4]
+        let open = |number| Some(SlotId::first(number));
+        (0..4).map(|number| SlotRecord { open: open(number), ..SlotRecord::default() }).collect()
     }
 
     fn row(slot: u32, start: u32, ids: &[u32], blocks: &[u32], sample: SampleMode) -> PlanRow {
         PlanRow {
-            slot: SlotId(slot),
+            slot: SlotId::first(slot),
             start,
             num_tokens: ids.len() as u32,
             source: TokenSource::Host(ids.iter().map(|&id| TokenId(id)).collect()),
@@ -363,7 +376,7 @@ mod tests {
         assert_eq!(words[44..52], [1, 5, 1, 0, 0, 0, 2, SAMPLE_LATE]);
         assert_eq!((packed.words, packed.num_now, packed.num_late), (52, 1, 1));
         assert_eq!(packed.rows[0].sample, Some(1));
-        assert_eq!(packed.late_slots, [SlotId(2)]);
+        assert_eq!(packed.late_slots, [SlotId::first(2)]);
         assert_eq!(records[1].num_blocks, 2);
     }
 
@@ -381,6 +394,10 @@ mod tests {
             let error = pack(&plan(vec![bad]), &limits(), &mut slots(), &mut [0; 200]).unwrap_err();
             assert!(error.contains(reason), "{error} should say {reason}");
         }
+        let mut later = row(1, 0, &[1], &[0], SampleMode::Now);
+        later.slot = later.slot.next();
+        let error = pack(&plan(vec![later]), &limits(), &mut slots(), &mut [0; 200]).unwrap_err();
+        assert!(error.contains("slot 1 is not open for its owner 1"), "{error}");
         let mut next = row(1, 0, &[1, 2], &[0], SampleMode::None);
         next.wants.prompt_log_probs = Some(0);
         next.wants.next_prompt_token = Some(TokenId(100));
@@ -404,7 +421,7 @@ mod tests {
     #[test]
     fn late_samples_get_a_list_of_their_own() {
         let mut words = vec![9; 64];
-        let used = pack_late(&[SlotId(3), SlotId(1)], &[true, false], &mut words);
+        let used = pack_late(&[SlotId::first(3), SlotId::first(1)], &[true, false], &mut words);
         assert_eq!(used, 24);
         assert_eq!((words[2], words[7]), (2, 16));
         assert_eq!(words[16..24], [0, 0, 3, SAMPLE_MASKED, 1, 0, 1, 0]);

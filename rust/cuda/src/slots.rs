@@ -117,7 +117,7 @@ pub(crate) fn check_opened(
     too_many("tokens", ids.count(), model.engine.max_model_len)?;
     match opened.cached_blocks.iter().find(|block| block.0 >= num_blocks) {
         Some(block) => Err(format!("cached block {block} of {num_blocks}")),
-        None if opened.slot.0 >= model.engine.num_slots => {
+        None if opened.slot.number() >= model.engine.num_slots => {
             Err(format!("slot {} of {}", opened.slot, model.engine.num_slots))
         }
         None => Ok(()),
@@ -135,7 +135,7 @@ pub(crate) fn open_slots(
     let buffers = &model.buffers;
     let mut penalties = PenaltyJobs::default();
     for open in opened {
-        let slot = u64::from(open.slot.0);
+        let slot = u64::from(open.slot.number());
         let params = &open.sampling;
         let mask = &slots[open.slot.index()].allowed;
         let mut parameters = sampling_of(params, open.generated.len() as u32, mask.is_some());
@@ -169,7 +169,7 @@ impl Model {
     /// The address of a slot's mask.
     pub(crate) fn mask_of(&self, slot: ingle_core::SlotId) -> DeviceSlice<u32> {
         let words = u64::from(self.spec.vocab_size.div_ceil(32));
-        self.buffers.mask.row(u64::from(slot.0), words)
+        self.buffers.mask.row(u64::from(slot.number()), words)
     }
 }
 
@@ -194,7 +194,7 @@ impl PenaltyJobs {
         }
         let (prompt, generated) = (open.prompt.len() as u32, open.generated.len() as u32);
         let job = OpenJob {
-            slot: open.slot.0,
+            slot: open.slot.number(),
             first_id: self.ids.len() as u32,
             num_prompt: prompt,
             num_generated: generated,

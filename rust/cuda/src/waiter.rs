@@ -194,7 +194,7 @@ mod tests {
 
     fn place(slot: u32, sample: Option<u32>) -> RowPlace {
         RowPlace {
-            slot: SlotId(slot),
+            slot: SlotId::first(slot),
             sample,
             wants_log_probs: false,
             list: 0..0,

@@ -60,14 +60,14 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn step(id: u32) -> StepPlan {
     let opened = OpenedSlot {
-        slot: SlotId(0),
+        slot: SlotId::first(0),
         sampling: Arc::new(SamplingParams::default()),
         prompt: Arc::new([TokenId(1)]),
         generated: Vec::new(),
         cached_blocks: Vec::new(),
     };
     let row = PlanRow {
-        slot: SlotId(0),
+        slot: SlotId::first(0),
         start: id,
         num_tokens: 1,
         source: TokenSource::LastSampled,

@@ -19,6 +19,8 @@ pub(crate) struct KvModel {
 /// One open slot.
 #[derive(Debug)]
 pub(crate) struct ModelSlot {
+    /// With the owner that it was opened for.
+    id: SlotId,
     pub(crate) num_prompt: usize,
     pub(crate) offset: usize,
     pub(crate) log_probs: Option<u32>,
@@ -47,6 +49,7 @@ impl KvModel {
         }
         for opened in &plan.opened {
             let mut slot = ModelSlot {
+                id: opened.slot,
                 num_prompt: opened.prompt.len(),
                 offset: offset(opened),
                 log_probs: opened.sampling.log_probs,
@@ -70,6 +73,7 @@ impl KvModel {
         let Some(slot) = &mut self.slots[row.slot.index()] else {
             panic!("a row names slot {}, which is not open", row.slot)
         };
+        assert_eq!(slot.id, row.slot, "a row names another owner of its slot");
         let (start, end) = (row.start as usize, (row.start + row.num_tokens) as usize);
         assert!(row.num_tokens > 0, "slot {}: a row without tokens", row.slot);
         assert_eq!(start, slot.num_computed, "slot {}: positions are not contiguous", row.slot);

@@ -180,7 +180,7 @@ mod tests {
 
     fn step(num_seqs: u32, context: u32) -> StepPlan {
         let row = |slot| PlanRow {
-            slot: SlotId(slot),
+            slot: SlotId::first(slot),
             start: context - 1,
             num_tokens: 1,
             source: TokenSource::LastSampled,

@@ -317,7 +317,7 @@ impl VirtualState {
 
 impl SubmittedStep {
     fn names(&self, slot: SlotId) -> bool {
-        self.plan.rows.iter().any(|row| row.slot == slot)
+        self.plan.rows.iter().any(|row| row.slot.index() == slot.index())
     }
 }
 

@@ -52,7 +52,7 @@ fn start(config: SimConfig) -> (SimExecutor, Receiver<(StepCompletion, Instant)>
 
 fn opened(slot: u32, prompt: &[u32], sampling: SamplingParams) -> OpenedSlot {
     OpenedSlot {
-        slot: SlotId(slot),
+        slot: SlotId::first(slot),
         sampling: Arc::new(sampling),
         prompt: prompt.iter().copied().map(TokenId).collect(),
         generated: Vec::new(),
@@ -62,7 +62,7 @@ fn opened(slot: u32, prompt: &[u32], sampling: SamplingParams) -> OpenedSlot {
 
 fn row(slot: u32, start: u32, ids: &[u32], sample: SampleMode) -> PlanRow {
     PlanRow {
-        slot: SlotId(slot),
+        slot: SlotId::first(slot),
         start,
         num_tokens: ids.len().max(1) as u32,
         source: match ids {
@@ -148,8 +148,10 @@ fn test_late_step_waits_for_its_masks_and_obeys_them() {
     sim.submit(step(2, vec![], vec![row(0, 1, &[], SampleMode::Now)])).unwrap();
     let only_62: Arc<[u32]> = Arc::new([0, 1 << 30]);
     let nothing: Arc<[u32]> = Arc::new([0, 0]);
-    let mask =
-        |slot, allowed: &Arc<[u32]>| RowMask { slot: SlotId(slot), allowed: Arc::clone(allowed) };
+    let mask = |slot, allowed: &Arc<[u32]>| RowMask {
+        slot: SlotId::first(slot),
+        allowed: Arc::clone(allowed),
+    };
     sim.sample(StepId(1), vec![mask(0, &only_62), mask(1, &nothing)]).unwrap();
     let output = next(&receiver);
     assert_eq!((output.id, output.tokens), (StepId(1), vec![TokenId(62)]));

@@ -33,7 +33,7 @@ pub(crate) struct Request {
 impl Request {
     pub(crate) fn new(slot: u32, prompt: &[u32], params: SamplingParams) -> Self {
         Self {
-            slot: SlotId(slot),
+            slot: SlotId::first(slot),
             params: Arc::new(params),
             prompt: prompt.to_vec(),
             output: Vec::new(),

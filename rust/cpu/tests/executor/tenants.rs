@@ -41,7 +41,8 @@ fn run(num_pairs: u32) {
         }
         shared.hand_out_from(random.below(NUM_BLOCKS_IN_USE));
         shared.generate(&mut both, NUM_TOKENS, 1 + random.below(40));
-        let mine = both.iter().find(|request| request.slot.0 == slot).expect("it is one of them");
+        let mine =
+            both.iter().find(|request| request.slot.number() == slot).expect("it is one of them");
         assert_eq!(mine.output, alone[0].output, "pair {pair}: tokens");
         let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
         assert_eq!(bits(&mine.log_probs), bits(&alone[0].log_probs), "pair {pair}: log-probs");

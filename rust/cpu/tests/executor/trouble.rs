@@ -69,6 +69,23 @@ fn test_a_row_that_is_not_finite_ends_alone() {
     assert_eq!(output.rows[0].log_probs[0].log_prob, alone[0].log_probs[0]);
 }
 
+/// Whatever a plan mixes up, a row never runs on what a later owner of its slot has left there.
+#[test]
+fn test_a_row_of_a_slots_earlier_owner_fails_its_step() {
+    let mut harness = Harness::new(MODEL, &config(16));
+    let mut earlier = Request::new(2, &prompt(12), greedy());
+    let plan = harness.plan(&mut [(&mut earlier, 12)]);
+    harness.run(plan).expect("step");
+    let mut later = Request::new(2, &prompt(5), greedy());
+    later.slot = later.slot.next();
+    let plan = harness.plan(&mut [(&mut later, 5)]);
+    harness.run(plan).expect("step");
+
+    let stale = harness.plan(&mut [(&mut earlier, 1)]);
+    let error = harness.run(stale).expect_err("the slot has another owner");
+    assert!(error.to_string().contains("slot 2 is not open for its owner 0"), "{error}");
+}
+
 #[test]
 fn test_a_plan_that_does_not_fit_fails_and_the_next_one_runs() {
     let mut harness = Harness::new(MODEL, &config(16));

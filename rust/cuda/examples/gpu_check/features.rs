@@ -216,7 +216,7 @@ fn late(h: &mut Harness) -> Result<(), String> {
     h.prefill(&mut plan, &mut plain, &prompt(15, 6), sampled());
     let id = plan.id;
     h.submit(plan);
-    let row = RowMask { slot: SlotId(0), allowed: mask(h, 123) };
+    let row = RowMask { slot: SlotId::first(0), allowed: mask(h, 123) };
     h.executor.sample(id, vec![row]).map_err(|error| error.to_string())?;
     let output = h.wait();
     let tokens: Vec<u32> = output.tokens.iter().map(|token| token.0).collect();
@@ -233,7 +233,7 @@ fn late_queue(h: &mut Harness) -> Result<(), String> {
     let mut plan = h.plan();
     h.decode(&mut plan, &mut seq);
     h.submit(plan);
-    let row = RowMask { slot: SlotId(0), allowed: mask(h, 200) };
+    let row = RowMask { slot: SlotId::first(0), allowed: mask(h, 200) };
     h.executor.sample(first, vec![row]).map_err(|error| error.to_string())?;
     let one = h.wait();
     let two = h.wait();

@@ -134,15 +134,15 @@ impl Harness {
         slot: u32,
         sampling: &SamplingParams,
     ) -> Sequence {
-        plan.closed.push(SlotId(slot));
+        plan.closed.push(SlotId::first(slot));
         plan.opened.push(OpenedSlot {
-            slot: SlotId(slot),
+            slot: SlotId::first(slot),
             sampling: Arc::new(sampling.clone()),
             prompt: Arc::from(Vec::new()),
             generated: Vec::new(),
             cached_blocks: Vec::new(),
         });
-        Sequence { slot: SlotId(slot), position: 0, num_blocks: 0 }
+        Sequence { slot: SlotId::first(slot), position: 0, num_blocks: 0 }
     }
 
     /// Opens a slot whose first tokens are those of another sequence, in shared blocks.
