@@ -108,7 +108,7 @@ fn request(id: u32) -> NewRequest {
         stop: StopRules {
             max_tokens: NUM_OUTPUT,
             eos_token_ids: Arc::from([TokenId(128_001), TokenId(128_008), TokenId(128_009)]),
-            stop_token_ids: Vec::new(),
+            stop_token_ids: [].into(),
             ignore_eos: false,
             min_tokens: 0,
         },

@@ -1,6 +1,7 @@
 //! [4] One admitted request and its progress. Engine thread only.
 
 use std::borrow::Cow;
+use std::mem::offset_of;
 
 use crate::counts::count;
 use crate::ids::RequestIndex;
@@ -36,9 +37,23 @@ pub(crate) enum Phase {
 ///         [num_prompt, num_tokens())  generated and committed
 /// KV      [0, num_submitted)          computed or in flight
 /// ```
+///
+/// What every step reads shares three cache lines, in this order. With hundreds of requests each further line
+/// is a cache miss per request and step.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct LiveRequest {
     pub(crate) phase: Phase,
+    /// Its last row is late-sampled and the mask has not been issued.
+    pub(crate) is_mask_pending: bool,
+    /// Left out of the step that is being planned.
+    pub(crate) is_paused: bool,
+    /// Rows in flight were computed from a failed step's blocks: their results are dropped.
+    pub(crate) is_tainted: bool,
+    pub(crate) is_prompt_reported: bool,
+    /// A step that completes the prompt has been submitted; choices that follow it may start.
+    pub(crate) is_prompt_submitted: bool,
+    pub(crate) has_started: bool,
     /// Of the open slot; meaningless while it waits.
     pub(crate) slot: SlotId,
     /// Submitted steps that name it.
@@ -48,40 +63,38 @@ pub(crate) struct LiveRequest {
     /// Tokens known when the slot was opened: these are computed from host ids, later ones from what
     /// the slot sampled.
     pub(crate) prefill_end: u32,
-    /// Its last row is late-sampled and the mask has not been issued.
-    pub(crate) is_mask_pending: bool,
-    /// Left out of the step that is being planned.
-    pub(crate) is_paused: bool,
-    /// Rows in flight were computed from a failed step's blocks: their results are dropped.
-    pub(crate) is_tainted: bool,
-    pub(crate) rank: Rank,
     pub(crate) table: BlockTable,
+    pub(crate) num_cached: u32,
+    /// Blocks found in the prefix cache when it started last.
+    pub(crate) num_shared_blocks: u32,
+    pub(crate) started_after: Micros,
     pub(crate) generated: Vec<TokenId>,
-    pub(crate) request: NewRequest,
     pub(crate) ticket: Ticket,
+    pub(crate) request: NewRequest,
 
+    pub(crate) rank: Rank,
     /// Where its chain of blocks starts, if it takes part in a prefix cache.
     pub(crate) root: Option<Parent>,
     /// The latest step that fills a block it got from the prefix cache.
     pub(crate) depends_on: Option<StepId>,
-    pub(crate) num_cached: u32,
-    /// Blocks found in the prefix cache when it started last.
-    pub(crate) num_shared_blocks: u32,
     pub(crate) admitted_at: Micros,
     /// All time spent waiting before `queued_at`.
     pub(crate) waited: Micros,
     pub(crate) queued_at: Micros,
-    pub(crate) has_started: bool,
-    pub(crate) started_after: Micros,
-    /// A step that completes the prompt has been submitted; choices that follow it may start.
-    pub(crate) is_prompt_submitted: bool,
-    pub(crate) is_prompt_reported: bool,
     pub(crate) num_prompt_log_probs: u32,
     /// The request whose prompt it waits for.
     pub(crate) leader: Option<RequestIndex>,
     /// Requests that wait for its prompt.
     pub(crate) followers: Vec<RequestIndex>,
 }
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+const _: () = {
+    assert!(offset_of!(LiveRequest, table.num_registered) == LINE, "the step's part of the table");
+    assert!(offset_of!(LiveRequest, generated) == 2 * LINE);
+    assert!(offset_of!(LiveRequest, request.prompt) <= 4 * LINE, "what comes before is the step's");
+};
 
 impl LiveRequest {
     pub(crate) fn new(request: NewRequest, ticket: Ticket, now: Micros) -> Self {

@@ -15,32 +15,38 @@ pub enum RequestKind {
 
 /// When the core itself ends a request; stop strings are the caller's (`Scheduler::finish`).
 #[derive(Clone, Debug, PartialEq)]
+#[repr(C)]
 pub struct StopRules {
     /// Most tokens to generate, at least 1.
     pub max_tokens: u32,
+    /// Below this many generated tokens no token id ends the request.
+    pub min_tokens: u32,
+    /// Go on through end-of-text.
+    pub ignore_eos: bool,
     /// End-of-text ids; skipped if `ignore_eos`.
     pub eos_token_ids: Arc<[TokenId]>,
     /// Ids that end the request, whatever `ignore_eos` says.
-    pub stop_token_ids: Vec<TokenId>,
-    /// Go on through end-of-text.
-    pub ignore_eos: bool,
-    /// Below this many generated tokens no token id ends the request.
-    pub min_tokens: u32,
+    pub stop_token_ids: Arc<[TokenId]>,
 }
 
 /// A request that has been validated and tokenised.
+///
+/// What every step reads stands in front.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub struct NewRequest {
     /// Unique; a second use is our own mistake and panics.
     pub id: RequestId,
+    /// Generate or embed.
+    pub kind: RequestKind,
+    /// Every sample waits for a mask (`Executor::sample`): grammars.
+    pub late_sampled: bool,
+    /// When it ends.
+    pub stop: StopRules,
     /// At least one token.
     pub prompt: Arc<[TokenId]>,
     /// How tokens are chosen.
     pub sampling: Arc<SamplingParams>,
-    /// When it ends.
-    pub stop: StopRules,
-    /// Generate or embed.
-    pub kind: RequestKind,
     /// Lower runs first.
     pub priority: i32,
     /// Fairness group.
@@ -55,8 +61,6 @@ pub struct NewRequest {
     /// For choice 1 and up of `n`: wait until this request has submitted its prompt, then share its
     /// full prompt blocks, also where prefix caching is off.
     pub leader: Option<RequestId>,
-    /// Every sample waits for a mask (`Executor::sample`): grammars.
-    pub late_sampled: bool,
 }
 
 /// Why a request ended. Every request ends exactly once.

@@ -38,7 +38,7 @@ fn test_stop_token_is_found_one_step_late_and_blocks_stay_until_then() {
     let mut world = world(config(shape(64, 4)));
     let mut stopping = request(1, &prompt(1, 10), 20);
     let tokens = world.answers.expected(&stopping.prompt, 3);
-    stopping.stop.stop_token_ids = vec![tokens[2]];
+    stopping.stop.stop_token_ids = [tokens[2]].into();
     world.admit(stopping).unwrap();
     for _ in 0..3 {
         world.submit().unwrap();

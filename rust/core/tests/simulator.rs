@@ -242,7 +242,7 @@ impl Load {
         request.stop.eos_token_ids = Arc::from([TokenId(0)]);
         request.stop.ignore_eos = rng.one_in(4);
         if rng.one_in(4) {
-            request.stop.stop_token_ids = vec![TokenId(rng.range(1, 60))];
+            request.stop.stop_token_ids = [TokenId(rng.range(1, 60))].into();
         }
         request.stop.min_tokens = if rng.one_in(4) { rng.range(0, 6) } else { 0 };
         request.priority = rng.pick(&[0, 0, 0, -1, 5]);

@@ -1,6 +1,7 @@
 //! [7] One choice of one prompt, from token ids to text: detokenizer, stop strings, log-probs. Engine
 //! thread. Text that may still turn out to be a stop string is never sent.
 
+use std::mem::offset_of;
 use std::sync::Arc;
 
 use ingle_core::{Micros, TokenId, TokenLogProbs};
@@ -18,10 +19,16 @@ pub(crate) struct ChoiceRules {
     pub(crate) stop_token_ids: Vec<u32>,
     /// Ids by which the model ends by itself.
     pub(crate) eos_token_ids: Arc<[TokenId]>,
-    pub(crate) include_stop: bool,
     pub(crate) skip_special_tokens: bool,
+    pub(crate) per_token: TokenRules,
+}
+
+/// Those that each token asks for; every choice has its own copy.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TokenRules {
     /// Stop strings are looked for in what follows so many tokens.
     pub(crate) min_tokens: u32,
+    pub(crate) include_stop: bool,
     pub(crate) keep_log_probs: bool,
     pub(crate) keep_token_ids: bool,
     /// `max_tokens` was 0: the one token that the core computes is dropped.
@@ -29,40 +36,46 @@ pub(crate) struct ChoiceRules {
 }
 
 /// Text state of one choice.
+///
+/// What each token reads shares two cache lines, in this order; what few choices have is boxed.
+#[repr(C, align(64))]
 pub(crate) struct Choice {
+    rules: TokenRules,
     /// `prompt_index * n + choice`.
     pub(crate) index: u32,
-    rules: Arc<ChoiceRules>,
-    detokenizer: Detokenizer,
-    // What few choices have is boxed: a token then touches fewer pages.
+    /// Characters that the text had before the next token, shown or held back.
+    num_chars: u32,
+    pub(crate) num_output_tokens: u32,
+    /// Something of this choice has been shown.
+    pub(crate) started: bool,
+    /// There may be something to show.
+    pub(crate) dirty: bool,
+    /// The core has ended it.
+    pub(crate) is_over: bool,
+    /// What constrains the tokens, if anything does.
+    pub(crate) constraint: Option<Box<ChoiceMask>>,
     matcher: Option<Box<StopMatcher>>,
     /// Splits the text of a chat that has tools or reasoning; comes after the stop matcher.
     parser: Option<Box<AnswerParser>>,
-    /// What constrains the tokens, if anything does.
-    pub(crate) constraint: Option<Box<ChoiceMask>>,
     /// Ready to be shown; emptied by each event of a stream.
     pub(crate) text: String,
+    detokenizer: Detokenizer,
+    pub(crate) last_token_at: Micros,
+    /// Set once; nothing changes after it.
+    pub(crate) finish: Option<Box<Finish>>,
+    pub(crate) first_token_at: Option<Micros>,
+    pub(crate) scheduled_at: Micros,
+    shared_rules: Arc<ChoiceRules>,
     /// Ready to be shown in place of `text`, if there is a parser; filled by `collect`.
     pieces: Vec<AnswerPiece>,
     /// Tokens since the last event of a stream, if kept.
     pub(crate) token_ids: Vec<u32>,
     /// Log-probs since the last event of a stream, if kept.
     pub(crate) log_probs: Vec<LogEntry>,
-    /// Characters that the text had before the next token, shown or held back.
-    num_chars: u32,
-    pub(crate) num_output_tokens: u32,
-    /// Set once; nothing changes after it.
-    pub(crate) finish: Option<Finish>,
-    /// Something of this choice has been shown.
-    pub(crate) started: bool,
-    /// Waits in the stream's list of choices to show.
-    pub(crate) dirty: bool,
-    /// The core has ended it.
-    pub(crate) is_over: bool,
-    pub(crate) scheduled_at: Micros,
-    pub(crate) first_token_at: Option<Micros>,
-    pub(crate) last_token_at: Micros,
 }
+
+const _: () =
+    assert!(offset_of!(Choice, first_token_at) <= 128, "what comes before is for each token");
 
 impl Choice {
     /// `echo` stands in front of the text; `matcher` is there if the rules have stop strings.
@@ -84,7 +97,7 @@ impl Choice {
             text: echo.to_owned(),
             token_ids: Vec::new(),
             log_probs: Vec::new(),
-            num_chars: if rules.keep_log_probs { count_chars(echo) } else { 0 },
+            num_chars: if rules.per_token.keep_log_probs { count_chars(echo) } else { 0 },
             num_output_tokens: 0,
             finish: None,
             started: false,
@@ -93,7 +106,8 @@ impl Choice {
             scheduled_at: Micros(0),
             first_token_at: None,
             last_token_at: Micros(0),
-            rules,
+            rules: rules.per_token,
+            shared_rules: rules,
         }
     }
 
@@ -157,7 +171,7 @@ impl Choice {
             matcher.finish(&mut self.text);
         }
         let stop = match last {
-            Some(id) if reason == "stop" && self.rules.stop_token_ids.contains(&id) => {
+            Some(id) if reason == "stop" && self.shared_rules.stop_token_ids.contains(&id) => {
                 StopCause::Token(id)
             }
             _ => StopCause::None,
@@ -180,7 +194,10 @@ impl Choice {
         match &mut self.matcher {
             Some(matcher) if self.num_output_tokens > self.rules.min_tokens => {
                 if let Some(which) = matcher.push(text, &mut self.text) {
-                    self.finish_with("stop", StopCause::Text(self.rules.stop[which].clone()));
+                    self.finish_with(
+                        "stop",
+                        StopCause::Text(self.shared_rules.stop[which].clone()),
+                    );
                     return true;
                 }
             }
@@ -208,7 +225,7 @@ impl Choice {
         let by_itself = reason == "stop"
             && match &stop {
                 StopCause::None => true,
-                StopCause::Token(id) => self.rules.eos_token_ids.contains(&TokenId(*id)),
+                StopCause::Token(id) => self.shared_rules.eos_token_ids.contains(&TokenId(*id)),
                 StopCause::Text(_) => false,
             };
         self.parse();
@@ -218,7 +235,7 @@ impl Choice {
                 reason = "tool_calls";
             }
         }
-        self.finish = Some(Finish { reason, stop });
+        self.finish = Some(Box::new(Finish { reason, stop }));
     }
 
     /// Of the answer's tokens, if log-probs are kept and none was shown; without a token it is 0:
@@ -257,9 +274,15 @@ impl Choice {
     pub(crate) fn shown(&mut self) {
         self.started = true;
         self.text.clear();
-        self.pieces.clear();
-        self.token_ids.clear();
-        self.log_probs.clear();
+        if self.parser.is_some() {
+            self.pieces.clear();
+        }
+        if self.rules.keep_token_ids {
+            self.token_ids.clear();
+        }
+        if self.rules.keep_log_probs {
+            self.log_probs.clear();
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::histogram::add;
 use crate::metrics::Metrics;
 use crate::outbox::{Event, error_object, error_payload};
 use crate::shared::Shared;
-use crate::stream::{ClientSocket, Form, Route, Stream};
+use crate::stream::{ClientSocket, Form, Ready, Route, Stream};
 use crate::submission::{request_id, split_id};
 use crate::tenant_load::TenantLoad;
 
@@ -23,7 +23,7 @@ use crate::tenant_load::TenantLoad;
 pub(crate) struct Committer {
     pub(crate) shared: Arc<Shared>,
     /// By key. We assign keys by counting, so a client cannot choose colliding ones.
-    pub(crate) streams: FxHashMap<u64, Stream>,
+    pub(crate) streams: FxHashMap<u64, Box<Stream>>,
     /// All tenants that ever had a request.
     pub(crate) tenants: HashMap<TenantId, Arc<TenantLoad>>,
     /// Streams with something to show, each once.
@@ -32,8 +32,10 @@ pub(crate) struct Committer {
     pub(crate) events: Vec<Event>,
     /// Time of the wake-up that is being worked off.
     pub(crate) now: Micros,
-    /// Frames of one stream between being shown and being sent; one buffer for all stays in the cache.
+    /// Frames of all streams between being shown and being sent.
     pub(crate) shown: Vec<u8>,
+    /// Streams between being shown and being sent.
+    pub(crate) ready: Vec<Ready>,
     /// Text of one token, reused.
     pub(crate) scratch: String,
     /// Choices whose stop string was found in this commit.
@@ -52,6 +54,7 @@ impl Committer {
             events: Vec::new(),
             now: Micros(0),
             shown: Vec::new(),
+            ready: Vec::new(),
             scratch: String::new(),
             stopped: Vec::new(),
             mask_wanted: Vec::new(),
@@ -217,9 +220,9 @@ impl Committer {
     /// Reports to a client request that it failed. The stream stays known until it is dropped.
     pub(crate) fn end_with_error(&mut self, key: u64, message: &str, code: &str, status: u16) {
         let Some(stream) = self.streams.get_mut(&key) else { return };
-        stream.show_error(&error_object(message, code), &mut self.shown);
+        let frames = stream.show_error(&error_object(message, code), &mut self.shown);
         // A client that is gone or slow loses an error that it could not read anyway.
-        self.send_frames(key);
+        self.send_frames(key, frames);
         self.events.push(Event { key, payload: error_payload(message, code, status) });
     }
 
@@ -285,16 +288,13 @@ fn observe_tokens(
     if taken == 0 {
         return;
     }
-    match choice.first_token_at {
-        None => {
-            choice.first_token_at = Some(now);
-            metrics.time_to_first_token.observe(now.0.saturating_sub(submitted_at.0));
-        }
-        Some(_) => {
-            let gap = now.0.saturating_sub(choice.last_token_at.0);
-            for _ in 0..taken {
-                metrics.inter_token_latency.observe(gap / taken);
-            }
+    if u64::from(choice.num_output_tokens) == taken {
+        choice.first_token_at = Some(now);
+        metrics.time_to_first_token.observe(now.0.saturating_sub(submitted_at.0));
+    } else {
+        let gap = now.0.saturating_sub(choice.last_token_at.0);
+        for _ in 0..taken {
+            metrics.inter_token_latency.observe(gap / taken);
         }
     }
     choice.last_token_at = now;

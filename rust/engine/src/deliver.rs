@@ -1,6 +1,8 @@
 //! [9] Sends frames: on the client's socket if it is attached and takes them at once, otherwise as
 //! events for the event loop. Engine thread. Never waits for a client; a bad socket affects no other.
 
+use std::ops::Range;
+
 use ingle_core::{CoreEvent, Scheduler};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
@@ -9,7 +11,7 @@ use crate::commit::Committer;
 use crate::histogram::add;
 use crate::metrics::Metrics;
 use crate::outbox::{Event, Outbox, Payload, error_payload};
-use crate::stream::{Form, Route};
+use crate::stream::{Form, Ready, Route};
 
 /// What became of the frames of one stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,18 +27,25 @@ pub(crate) enum Sent {
 impl Committer {
     /// Shows what is new in every touched stream, sends it and publishes the events. Streams whose
     /// client is gone are aborted; what the core says to that is appended to `core_events`.
+    ///
+    /// The first send comes after the last frame is written: in between, the kernel's part of 200 sends would
+    /// take the streams out of the cache.
     pub(crate) fn deliver(&mut self, scheduler: &mut Scheduler, core_events: &mut Vec<CoreEvent>) {
-        let mut touched = std::mem::take(&mut self.touched);
-        for key in touched.drain(..) {
+        let mut ready = std::mem::take(&mut self.ready);
+        for key in self.touched.drain(..) {
             let Some(stream) = self.streams.get_mut(&key) else { continue };
-            stream.show(&self.shared.served.tokenizer, &mut self.events, &mut self.shown);
+            let tokenizer = &self.shared.served.tokenizer;
+            let frames = stream.show(tokenizer, &mut self.events, &mut self.shown);
             let is_over = stream.num_open == 0;
-            let has_end = matches!(stream.form, Form::Events(..));
-            let sent = self.send_frames(key);
-            match sent {
+            if is_over || !frames.is_empty() {
+                ready.push(Ready { key, frames, is_over });
+            }
+        }
+        for Ready { key, frames, is_over } in ready.drain(..) {
+            match self.send_frames(key, frames) {
                 Sent::Yes if is_over => {
-                    self.streams.remove(&key);
-                    if has_end {
+                    let stream = self.streams.remove(&key);
+                    if stream.is_some_and(|stream| matches!(stream.form, Form::Events(..))) {
                         self.events.push(Event { key, payload: Payload::StreamEnd });
                     }
                 }
@@ -54,13 +63,17 @@ impl Committer {
                 }
             }
         }
-        self.touched = touched;
+        self.ready = ready;
+        self.shown.clear();
         self.shown.shrink_to(MAX_KEPT_BYTES);
         self.shared.outbox.publish(&mut self.events);
     }
 
-    /// Sends the frames that the stream has just shown.
-    pub(crate) fn send_frames(&mut self, key: u64) -> Sent {
+    /// Sends the stream's frames, which lie at `frames` of the shown ones.
+    pub(crate) fn send_frames(&mut self, key: u64, frames: Range<usize>) -> Sent {
+        if frames.is_empty() {
+            return Sent::Yes;
+        }
         let Some(stream) = self.streams.get_mut(&key) else { return Sent::Yes };
         let mut sender = Sender {
             key,
@@ -68,11 +81,8 @@ impl Committer {
             outbox: &self.shared.outbox,
             metrics: &self.shared.metrics,
         };
-        let sent = stream.take_frames(&mut self.shown, |route, bytes| sender.send(route, bytes));
-        if sent.is_some() {
-            stream.sent_at = self.now;
-        }
-        sent.unwrap_or(Sent::Yes)
+        stream.sent_at = self.now;
+        sender.send(&mut stream.route, &self.shown[frames])
     }
 
     /// Shows life on a stream that has been silent, so that no proxy gives it up. Only the thread that

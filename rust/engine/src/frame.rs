@@ -2,6 +2,8 @@
 //! chat formats, with HTTP/1.1 chunk framing. Engine thread. Constant parts are built once per request;
 //! the rest is appended to a buffer that the stream reuses.
 
+use std::ops::Range;
+
 use ingle_core::TokenId;
 use ingle_text::Tokenizer;
 
@@ -94,33 +96,35 @@ impl FrameBuilder {
         self.usage
     }
 
-    /// Starts a group of events in an empty buffer: room for the chunk size.
-    pub(crate) fn open(&self, out: &mut Vec<u8>) {
-        if self.chunked && out.is_empty() {
-            out.extend_from_slice(&[b' '; CHUNK_HEAD]);
+    /// Starts a group of events at the end of `out`, with room for the chunk size; gives where.
+    pub(crate) fn open(&self, out: &mut Vec<u8>) -> usize {
+        let start = out.len();
+        if self.chunked {
+            out.extend_from_slice(CHUNK_HEAD);
         }
+        start
     }
 
-    /// Ends the group; the bytes to send are `out[start..]`. `None` if no event was written. Behind the
-    /// last group of a good stream comes the end of the HTTP body, which saves a write of its own.
-    pub(crate) fn seal(&self, out: &mut Vec<u8>, is_last: bool) -> Option<usize> {
+    /// Ends the group that starts at `start`; gives the bytes to send, none if no event was written.
+    /// The last group of a complete stream also ends the HTTP body, which saves a write of its own.
+    pub(crate) fn seal(&self, out: &mut Vec<u8>, start: usize, is_last: bool) -> Range<usize> {
         if !self.chunked {
-            return (!out.is_empty()).then_some(0);
+            return start..out.len();
         }
-        if out.len() <= CHUNK_HEAD {
-            return None;
+        let first_event = start + CHUNK_HEAD.len();
+        let mut size = out.len() - first_event;
+        if size == 0 {
+            out.truncate(start);
+            return start..start;
         }
-        let mut size = out.len() - CHUNK_HEAD;
         out.extend_from_slice(if is_last { b"\r\n0\r\n\r\n" } else { b"\r\n" });
-        out[CHUNK_HEAD - 2] = b'\r';
-        out[CHUNK_HEAD - 1] = b'\n';
-        let mut start = CHUNK_HEAD - 2;
+        let mut begin = first_event - b"\r\n".len();
         while size > 0 {
-            start -= 1;
-            out[start] = b"0123456789abcdef"[size & 15];
+            begin -= 1;
+            out[begin] = b"0123456789abcdef"[size & 15];
             size >>= 4;
         }
-        Some(start)
+        begin..out.len()
     }
 
     /// One SSE event with a part of one choice.
@@ -288,5 +292,5 @@ fn usage_into(out: &mut Vec<u8>, usage: Usage) {
     out.extend_from_slice(b"}}");
 }
 
-/// Room for `ffffffff\r\n`: a group of events stays far below 4 GiB.
-const CHUNK_HEAD: usize = 10;
+/// Room for eight digits of the size: a group of events stays far below 4 GiB.
+const CHUNK_HEAD: &[u8] = b"        \r\n";

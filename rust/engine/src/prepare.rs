@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ingle_core::{Micros, NewRequest, RequestKind, SamplingParams, StopRules, TenantId, TokenId};
 use ingle_text::{BadWords, StopMatcher};
 
-use crate::choice::{Choice, ChoiceRules};
+use crate::choice::{Choice, ChoiceRules, TokenRules};
 use crate::choice_mask::{ChoiceMask, MaskState};
 use crate::echo::echo;
 use crate::embedding::{Embeddings, pooling};
@@ -85,7 +85,7 @@ pub(crate) fn prepare(
             _ => error.of_prompt(number),
         })?;
     }
-    Ok(Submission { stream, requests })
+    Ok(Submission { stream: Box::new(stream), requests })
 }
 
 /// What all choices of a client request share.
@@ -96,7 +96,7 @@ struct Common<'a> {
     priority: i32,
     /// Of choice 0.
     sampling: SamplingParams,
-    stop_token_ids: Vec<TokenId>,
+    stop_token_ids: Arc<[TokenId]>,
     rules: Arc<ChoiceRules>,
     matcher: Option<StopMatcher>,
     prompt_logs: PromptLogs,
@@ -120,7 +120,7 @@ impl<'a> Common<'a> {
             let allowed = format!("a whole number from {} to {}", i32::MIN, i32::MAX);
             EngineError::not_allowed("priority", allowed, request.priority)
         })?;
-        let stop_token_ids = stop_token_ids(request, served)?;
+        let stop_token_ids: Arc<[TokenId]> = stop_token_ids(request, served)?.into();
         let mut sampling = sampling_params(request, served)?;
         if keep(request)?.is_some() {
             // They tell which choices are best, whether the client sees them or not.
@@ -137,12 +137,14 @@ impl<'a> Common<'a> {
             stop: request.stop.clone(),
             stop_token_ids: stop_token_ids.iter().map(|id| id.0).collect(),
             eos_token_ids: Arc::clone(&served.eos_token_ids),
-            include_stop: request.include_stop_str_in_output,
             skip_special_tokens: request.skip_special_tokens,
-            min_tokens,
-            keep_log_probs: sampling.log_probs.is_some(),
-            keep_token_ids: output.return_token_ids || output.format == OutputFormat::Delta,
-            prompt_only: request.max_tokens == Some(0),
+            per_token: TokenRules {
+                min_tokens,
+                include_stop: request.include_stop_str_in_output,
+                keep_log_probs: sampling.log_probs.is_some(),
+                keep_token_ids: output.return_token_ids || output.format == OutputFormat::Delta,
+                prompt_only: request.max_tokens == Some(0),
+            },
         });
         let cache_salt = served.salts.hash_one((&request.tenant, &request.cache_salt));
         Ok(Self {
@@ -262,9 +264,9 @@ impl<'a> Common<'a> {
             stop: StopRules {
                 max_tokens,
                 eos_token_ids: Arc::clone(&self.served.eos_token_ids),
-                stop_token_ids: self.stop_token_ids.clone(),
+                stop_token_ids: Arc::clone(&self.stop_token_ids),
                 ignore_eos: self.request.ignore_eos,
-                min_tokens: self.rules.min_tokens,
+                min_tokens: self.rules.per_token.min_tokens,
             },
             kind: self.kind.clone(),
             priority: self.priority,

@@ -1,6 +1,7 @@
 //! [7] -> [9] One running client request: its choices, its response format and where the bytes go.
 //! Engine thread.
 
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -17,29 +18,33 @@ use crate::outbox::{Delta, Event, Payload, Usage};
 use crate::prompt_logs::PromptLogs;
 
 /// A client request: `prompts.len() * n` choices that answer under one key.
+///
+/// Committing a token, showing it and sending it read one cache line each, in this order: with hundreds of streams
+/// each further line is a cache miss per token.
+#[repr(C, align(64))]
 pub(crate) struct Stream {
-    pub(crate) key: u64,
-    pub(crate) form: Form,
-    pub(crate) prompts: Vec<PromptState>,
-    /// Choices a prompt.
-    pub(crate) n: u32,
     pub(crate) choices: Vec<Choice>,
-    /// Choices without a finish.
-    pub(crate) num_open: u32,
-    /// Choices with something to show.
-    pub(crate) dirty: Vec<u32>,
+    pub(crate) submitted_at: Micros,
+    pub(crate) usage: Usage,
+    /// Where among the choices those with something to show are.
+    dirty: Range<u16>,
     /// Waits in the engine's list of streams to show.
     pub(crate) queued: bool,
-    pub(crate) usage: Usage,
-    pub(crate) submitted_at: Micros,
-    /// Where frames go.
-    pub(crate) route: Route,
-    /// When frames went there last; the submit before that.
-    pub(crate) sent_at: Micros,
     /// The last event has been shown.
     is_done: bool,
     /// A comment is to be shown.
     pub(crate) wants_comment: bool,
+    /// Choices without a finish.
+    pub(crate) num_open: u32,
+    /// Choices a prompt.
+    pub(crate) n: u32,
+    pub(crate) form: Form,
+    pub(crate) key: u64,
+    /// When frames were sent last; the submit before that.
+    pub(crate) sent_at: Micros,
+    /// Where frames go.
+    pub(crate) route: Route,
+    pub(crate) prompts: Vec<PromptState>,
     /// Stops the grammar workers' jobs for this request when it ends.
     pub(crate) cancel_masks: CancelOnDrop,
 }
@@ -112,6 +117,15 @@ pub struct ClientSocket {
     pub head: Vec<u8>,
 }
 
+/// One stream between being shown and being sent.
+pub(crate) struct Ready {
+    pub(crate) key: u64,
+    /// Where its frames are in `Committer::shown`; may be none.
+    pub(crate) frames: Range<usize>,
+    /// All its choices have ended.
+    pub(crate) is_over: bool,
+}
+
 impl Stream {
     pub(crate) fn new(key: u64, form: Form, n: u32, submitted_at: Micros) -> Self {
         Self {
@@ -121,7 +135,7 @@ impl Stream {
             n,
             choices: Vec::new(),
             num_open: 0,
-            dirty: Vec::new(),
+            dirty: 0..0,
             queued: false,
             usage: Usage::default(),
             submitted_at,
@@ -135,11 +149,14 @@ impl Stream {
 
     /// Marks a choice as having something to show; true if the stream itself was not yet marked.
     pub(crate) fn mark(&mut self, choice: usize) -> bool {
-        let state = &mut self.choices[choice];
-        if !state.dirty {
-            state.dirty = true;
-            self.dirty.push(choice as u32);
-        }
+        self.choices[choice].dirty = true;
+        // Below MAX_CHOICES.
+        let at = choice as u16;
+        self.dirty = if self.dirty.is_empty() {
+            at..at + 1
+        } else {
+            self.dirty.start.min(at)..self.dirty.end.max(at + 1)
+        };
         !std::mem::replace(&mut self.queued, true)
     }
 
@@ -166,25 +183,30 @@ impl Stream {
         }
     }
 
-    /// Shows what is new. Frames of a stream are left in `out`, to be sent by `take_frames`; everything
-    /// else becomes an event.
+    /// Shows what is new. Frames of a stream are appended to `out`, and their place there is returned;
+    /// everything else becomes an event.
     pub(crate) fn show(
         &mut self,
         tokenizer: &Tokenizer,
         events: &mut Vec<Event>,
         out: &mut Vec<u8>,
-    ) {
+    ) -> Range<usize> {
         self.queued = false;
         match &self.form {
-            Form::Events(..) => self.show_events(tokenizer, out),
+            Form::Events(..) => return self.show_events(tokenizer, out),
             Form::Body(builder, trailer) => {
                 if self.num_open == 0 {
                     self.choices.iter_mut().for_each(Choice::collect);
                     let parts: Vec<ChoicePart<'_>> = kept_choices(&self.choices, *trailer, self.n)
                         .zip(0..)
-                        .map(|(choice, index)| ChoicePart {
-                            index,
-                            ..part(choice, *trailer, &self.prompts, self.n)
+                        .map(|(choice, index)| {
+                            let prompt = &self.prompts[(choice.index / self.n) as usize];
+                            let separate = prompt.logs.separate;
+                            ChoicePart {
+                                index,
+                                prompt_log_probs: separate.map(|_| prompt.log_probs.as_slice()),
+                                ..part(choice, *trailer, &self.prompts, self.n)
+                            }
                         })
                         .collect();
                     let body = builder.body(&parts, self.usage, tokenizer);
@@ -202,18 +224,17 @@ impl Stream {
                 }
             }
         }
+        NO_FRAMES
     }
 
-    fn show_events(&mut self, tokenizer: &Tokenizer, out: &mut Vec<u8>) {
-        let Form::Events(builder, trailer) = &self.form else { return };
-        builder.open(out);
+    fn show_events(&mut self, tokenizer: &Tokenizer, out: &mut Vec<u8>) -> Range<usize> {
+        let Form::Events(builder, trailer) = &self.form else { return NO_FRAMES };
+        let start = builder.open(out);
         if std::mem::take(&mut self.wants_comment) {
             // Clients skip it.
             out.extend_from_slice(b":\n\n");
         }
-        for &at in &self.dirty {
-            let choice = &mut self.choices[at as usize];
-            choice.dirty = false;
+        for choice in dirty_choices(&mut self.choices, &mut self.dirty) {
             if !choice.has_news() {
                 continue;
             }
@@ -226,53 +247,47 @@ impl Stream {
             builder.event_into(out, &part, usage, tokenizer);
             choice.shown();
         }
-        self.dirty.clear();
         if self.num_open == 0 {
             builder.done_into(out, trailer.usage_event.then_some(self.usage));
             self.is_done = true;
         }
+        builder.seal(out, start, self.is_done)
     }
 
     fn show_deltas(&mut self, log_probs: bool, events: &mut Vec<Event>) {
-        for &at in &self.dirty {
-            let choice = &mut self.choices[at as usize];
-            choice.dirty = false;
+        for choice in dirty_choices(&mut self.choices, &mut self.dirty) {
             let delta = Delta {
                 index: choice.index,
                 text: std::mem::take(&mut choice.text),
                 token_ids: std::mem::take(&mut choice.token_ids),
                 log_probs: log_probs.then(|| std::mem::take(&mut choice.log_probs)),
-                finish: choice.finish.clone(),
+                finish: choice.finish.as_deref().cloned(),
             };
             choice.started = true;
             events.push(Event { key: self.key, payload: Payload::Delta(Box::new(delta)) });
         }
-        self.dirty.clear();
         if self.num_open == 0 {
             events.push(Event { key: self.key, payload: Payload::UsageEnd(self.usage) });
         }
     }
 
     /// Appends an error event and `[DONE]` to the frames of a stream; nothing for other forms.
-    pub(crate) fn show_error(&self, error_object: &[u8], out: &mut Vec<u8>) {
-        if let Form::Events(builder, _) = &self.form {
-            builder.open(out);
-            FrameBuilder::error_into(out, error_object);
-        }
+    pub(crate) fn show_error(&self, error_object: &[u8], out: &mut Vec<u8>) -> Range<usize> {
+        let Form::Events(builder, _) = &self.form else { return NO_FRAMES };
+        let start = builder.open(out);
+        FrameBuilder::error_into(out, error_object);
+        builder.seal(out, start, self.is_done)
     }
+}
 
-    /// Runs `send` over the frames in `shown`, if there are any, and empties it.
-    pub(crate) fn take_frames<R>(
-        &mut self,
-        shown: &mut Vec<u8>,
-        send: impl FnOnce(&mut Route, &[u8]) -> R,
-    ) -> Option<R> {
-        let Form::Events(builder, _) = &self.form else { return None };
-        let start = builder.seal(shown, self.is_done);
-        let sent = start.map(|start| send(&mut self.route, &shown[start..]));
-        shown.clear();
-        sent
-    }
+/// The choices with something to show, in order of index; afterwards none has.
+fn dirty_choices<'a>(
+    choices: &'a mut [Choice],
+    dirty: &mut Range<u16>,
+) -> impl Iterator<Item = &'a mut Choice> {
+    let dirty = std::mem::replace(dirty, 0..0);
+    let within = &mut choices[dirty.start as usize..dirty.end as usize];
+    within.iter_mut().filter_map(|choice| std::mem::take(&mut choice.dirty).then_some(choice))
 }
 
 /// The choices that a body has, in its order.
@@ -288,7 +303,7 @@ fn kept_choices(choices: &[Choice], trailer: Trailer, n: u32) -> impl Iterator<I
     })
 }
 
-/// What an event or a body shows of a choice.
+/// What an event shows of a choice.
 fn part<'a>(
     choice: &'a Choice,
     trailer: Trailer,
@@ -296,7 +311,7 @@ fn part<'a>(
     n: u32,
 ) -> ChoicePart<'a> {
     let first = !choice.started;
-    let prompt = &prompts[(choice.index / n) as usize];
+    let prompt_ids = || &*prompts[(choice.index / n) as usize].ids;
     let log_probs = trailer.log_probs && !choice.log_probs.is_empty();
     ChoicePart {
         index: choice.index,
@@ -305,8 +320,10 @@ fn part<'a>(
         with_role: first,
         log_probs: log_probs.then_some(choice.log_probs.as_slice()),
         token_ids: trailer.token_ids.then_some(choice.token_ids.as_slice()),
-        prompt_token_ids: (first && trailer.token_ids).then(|| &*prompt.ids),
-        prompt_log_probs: prompt.logs.separate.map(|_| prompt.log_probs.as_slice()),
-        finish: choice.finish.as_ref(),
+        prompt_token_ids: (first && trailer.token_ids).then(prompt_ids),
+        prompt_log_probs: None,
+        finish: choice.finish.as_deref(),
     }
 }
+
+const NO_FRAMES: Range<usize> = 0..0;

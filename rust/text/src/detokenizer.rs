@@ -52,8 +52,8 @@ impl Detokenizer {
                 _ => break,
             };
         }
-        self.utf8.held = unfinished(&tail).to_vec();
-        self.holds_prompt = !is_shown && !self.utf8.held.is_empty();
+        self.utf8.hold(unfinished(&tail));
+        self.holds_prompt = !is_shown && self.utf8.num_held > 0;
     }
 
     /// Keeps the text of these special tokens: the markers of tool calls and reasoning.
@@ -90,35 +90,43 @@ impl Detokenizer {
 /// Incremental `String::from_utf8_lossy`: the same text, whatever the pieces.
 #[derive(Debug, Default)]
 struct Utf8Stream {
-    /// The beginning of a character whose end has not come yet, at most three bytes between calls.
-    held: Vec<u8>,
+    /// The first `num_held` bytes are the beginning of a character whose end has not come yet.
+    held: [u8; MOST_HELD],
+    num_held: u8,
 }
 
 impl Utf8Stream {
     fn push(&mut self, bytes: &[u8], out: &mut String) {
-        if self.held.is_empty() {
+        if self.num_held == 0 {
             let rest = take_certain(bytes, out);
-            self.held.extend_from_slice(rest);
-            return;
+            self.hold(rest);
+        } else {
+            let joined = [self.held(), bytes].concat();
+            let rest = take_certain(&joined, out);
+            self.hold(rest);
         }
-        self.held.extend_from_slice(bytes);
-        let joined = std::mem::take(&mut self.held);
-        let rest = take_certain(&joined, out).len();
-        self.held.extend_from_slice(&joined[joined.len() - rest..]);
     }
 
     fn finish(&mut self, out: &mut String) {
-        out.push_str(&String::from_utf8_lossy(&self.held));
-        self.held.clear();
+        out.push_str(&String::from_utf8_lossy(self.held()));
+        self.hold(&[]);
     }
 
     fn drop_unless_continued_by(&mut self, next: u8) {
-        self.held.push(next);
-        let is_broken = std::str::from_utf8(&self.held).is_err_and(|e| e.error_len().is_some());
-        self.held.pop();
-        if is_broken {
-            self.held.clear();
+        let joined = [self.held(), &[next]].concat();
+        if std::str::from_utf8(&joined).is_err_and(|e| e.error_len().is_some()) {
+            self.hold(&[]);
         }
+    }
+
+    fn held(&self) -> &[u8] {
+        &self.held[..usize::from(self.num_held)]
+    }
+
+    /// `rest`: at most `MOST_HELD` bytes, since four make any character whole or broken.
+    fn hold(&mut self, rest: &[u8]) {
+        self.held[..rest.len()].copy_from_slice(rest);
+        self.num_held = rest.len() as u8;
     }
 }
 
@@ -171,7 +179,6 @@ mod tests {
             let (mut stream, mut text) = (Utf8Stream::default(), String::new());
             for piece in &pieces {
                 stream.push(piece, &mut text);
-                prop_assert!(stream.held.len() <= 3);
             }
             stream.finish(&mut text);
             prop_assert_eq!(text, String::from_utf8_lossy(&pieces.concat()).into_owned());

@@ -9,7 +9,10 @@ use crate::BlockId;
 /// blocks [0, num_sent)        the executor has them in the slot's block table
 /// blocks [0, num_registered)  the prefix cache has their content (in these blocks or in others)
 /// ```
+///
+/// What every step reads stands in front.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(crate) struct BlockTable {
     pub(crate) blocks: Vec<BlockId>,
     num_sent: usize,

@@ -165,7 +165,7 @@ pub fn request(id: u64, prompt: &[u32], max_tokens: u32) -> NewRequest {
         stop: StopRules {
             max_tokens,
             eos_token_ids: Arc::from([]),
-            stop_token_ids: Vec::new(),
+            stop_token_ids: [].into(),
             ignore_eos: false,
             min_tokens: 0,
         },

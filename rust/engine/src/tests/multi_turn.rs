@@ -308,7 +308,7 @@ fn request(id: RequestId, prompt: Arc<[TokenId]>, hashes: Arc<[u128]>, most: u32
         stop: StopRules {
             max_tokens: most,
             eos_token_ids: Arc::default(),
-            stop_token_ids: Vec::new(),
+            stop_token_ids: [].into(),
             ignore_eos: true,
             min_tokens: 0,
         },
