@@ -18,7 +18,8 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "golden")]
 
 DEVICE = os.environ.get("INGLE_TEST_DEVICE", "cuda")
 WHOLE_MODELS = {
-    *("test_features.py", "test_lockdown.py", "test_models.py", "test_server.py"),
+    *("test_engines.py", "test_features.py", "test_lockdown.py", "test_models.py"),
+    "test_server.py",
     "test_transformers.py",
 }
 

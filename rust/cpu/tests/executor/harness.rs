@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
 use ingle_core::{
-    BlockId, Executor, ExecutorError, OpenedSlot, PlanRow, SampleMode, SamplingParams, SlotId,
-    StepCompletion, StepId, StepOutput, StepPlan, TokenId, TokenSource, Wants,
+    BlockId, CompletionSink, Executor, ExecutorError, OpenedSlot, PlanRow, SampleMode,
+    SamplingParams, SlotId, StepCompletion, StepId, StepOutput, StepPlan, TokenId, TokenSource,
+    Wants,
 };
-use ingle_cpu::{CpuConfig, CpuExecutor};
+use ingle_cpu::{CpuConfig, CpuError, CpuExecutor};
 
 pub(crate) struct Harness {
     pub(crate) executor: CpuExecutor,
@@ -86,15 +87,27 @@ impl Harness {
     }
 
     pub(crate) fn of(checkpoint: &ingle_model::Checkpoint, config: &CpuConfig) -> Self {
+        let source = &*checkpoint.source;
+        Self::started(config, |sink| {
+            CpuExecutor::load(&checkpoint.spec, &checkpoint.plan, source, config, sink)
+        })
+    }
+
+    /// One more on the same weights.
+    pub(crate) fn sibling(&self, config: &CpuConfig) -> Self {
+        Self::started(config, |sink| self.executor.sibling(config, sink))
+    }
+
+    fn started(
+        config: &CpuConfig,
+        start: impl FnOnce(CompletionSink) -> Result<CpuExecutor, CpuError>,
+    ) -> Self {
         let (sender, completions) = channel();
-        let sink = Arc::new(move |completion| {
+        let executor = start(Arc::new(move |completion| {
             // The receiver is gone once a test drops its harness.
             let _ = sender.send(completion);
-        });
-        let source = &*checkpoint.source;
-        let executor = CpuExecutor::load(&checkpoint.spec, &checkpoint.plan, source, config, sink)
-            .expect("executor");
-        let block_size = config.block_size;
+        }));
+        let (executor, block_size) = (executor.expect("executor"), config.block_size);
         Self { executor, completions, next_step: 0, next_block: 0, block_size }
     }
 

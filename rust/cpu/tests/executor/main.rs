@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use harness::{Harness, Request, config};
 use ingle_core::{Executor, RowMask, SampleMode, SamplingParams, TokenId};
+use ingle_cpu::CpuConfig;
 
 pub(crate) const MODEL: &str = "llama-gqa4-headdim32";
 
@@ -51,6 +52,23 @@ fn alone(prompt: &[u32], params: SamplingParams) -> (Vec<u32>, Vec<f32>) {
 fn assert_same(context: &str, request: &Request, expected: &(Vec<u32>, Vec<f32>)) {
     assert_eq!(request.output, expected.0, "{context}: tokens");
     assert_eq!(request.log_probs, expected.1, "{context}: log-probs");
+}
+
+#[test]
+fn executors_on_the_same_weights_give_the_same_bits_and_outlive_each_other() {
+    let generate = |harness: &mut Harness| {
+        let mut requests = [Request::new(0, &prompt(40), warm(3))];
+        harness.generate(&mut requests, 12, 64);
+        requests[0].output.clone()
+    };
+    let mut first = Harness::new(MODEL, &config(16));
+    // Other sizes and threads change no bits.
+    let own = CpuConfig { threads: 1, first_thread: 2, num_blocks: 64, ..config(32) };
+    let mut second = first.sibling(&own);
+    let expected = generate(&mut first);
+    assert_eq!(generate(&mut second), expected);
+    drop(first);
+    assert_eq!(generate(&mut second.sibling(&config(16))), expected);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use ingle_core::{
@@ -14,7 +15,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use serde_json::{Value, json};
 
 use crate::Engine;
-use crate::device::Built;
+use crate::device::{Built, DeviceCount, DeviceOwn};
 use crate::error::EngineError;
 use crate::load::{Loaded, load_with};
 use crate::options::EngineOptions;
@@ -154,6 +155,12 @@ impl Bench {
         self.engine.engines[0].metrics.steps.load(std::sync::atomic::Ordering::Relaxed)
     }
 
+    /// How often each device has been sealed.
+    pub(super) fn seals(&self) -> Vec<u64> {
+        let drivers = std::iter::once(&self.driver).chain(&self.more_drivers);
+        drivers.map(|driver| driver.seals.load(Ordering::Relaxed)).collect()
+    }
+
     /// KV blocks in use when the engine thread last looked.
     pub(super) fn blocks_used(&self) -> u64 {
         let gauges = &self.engine.engines[0].metrics.gauges;
@@ -193,9 +200,10 @@ fn several(
             state.auto = auto;
             drop(state);
             let executor = Box::new(ScriptExecutor { driver: driver.clone(), max_steps_in_flight });
-            drivers.push(driver);
             let (name, memory) = ("script".to_owned(), Vec::new());
-            Built { executor, sizes: sizes(), name, memory, own: None }
+            let own: Arc<dyn DeviceOwn> = Arc::new(Seals(Arc::clone(&driver.seals)));
+            drivers.push(driver);
+            Built { executor, sizes: sizes(), name, memory, own: Some(own) }
         };
         Ok(sinks.into_iter().map(build_one).collect())
     };
@@ -250,6 +258,23 @@ pub(super) struct Driver {
     state: Arc<(Mutex<DriverState>, Condvar)>,
     /// Readable while steps wait.
     pending: Arc<OwnedFd>,
+    /// How often the device has been sealed.
+    seals: Arc<AtomicU64>,
+}
+
+/// What the scripted device has of its own.
+#[derive(Debug)]
+struct Seals(Arc<AtomicU64>);
+
+impl DeviceOwn for Seals {
+    fn counts(&self) -> Vec<DeviceCount> {
+        let values = vec![("seals", self.0.load(Ordering::Relaxed))];
+        vec![DeviceCount { name: "own", help: "Own.", kind: "counter", label: "what", values }]
+    }
+
+    fn seal(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 #[derive(Default)]
@@ -281,7 +306,7 @@ impl Driver {
     fn new() -> Self {
         let flags = EventfdFlags::SEMAPHORE | EventfdFlags::NONBLOCK;
         let pending = Arc::new(eventfd(0, flags).unwrap());
-        Self { state: Arc::default(), pending }
+        Self { state: Arc::default(), pending, seals: Arc::default() }
     }
 
     /// Waits for the oldest step that is not complete, and completes it.

@@ -140,6 +140,19 @@ fn one_engine_that_dies_ends_its_requests_and_the_process_learns_which_it_was() 
 }
 
 #[test]
+fn every_device_is_sealed_and_counted() {
+    let bench = Bench::pair(endless);
+    assert_eq!(bench.seals(), [0, 0]);
+    bench.engine.seal_device();
+    assert_eq!(bench.seals(), [1, 1]);
+    let text = bench.engine.metrics();
+    for engine in [0, 1] {
+        let sample = format!("own{{engine=\"{engine}\",model_name=\"tiny\",what=\"seals\"}} 1\n");
+        assert!(text.contains(&sample), "{text}");
+    }
+}
+
+#[test]
 fn choices_of_one_prompt_share_it_on_one_engine() {
     let bench = Bench::pair(endless);
     let key = bench.submit(&request(&[5, 6, 7], 2, &json!({ "n": 3 }))).unwrap();
