@@ -282,4 +282,51 @@ mod tests {
         });
         assert_eq!(left_readable, 0);
     }
+
+    /// The figures of decision 0100: engines that publish 200 events each 5 ms, as with 200 streams.
+    #[test]
+    #[ignore = "figures for a document"]
+    #[allow(clippy::print_stdout, reason = "figures for a document")]
+    fn figures_of_publishing_beside_other_engines() {
+        use std::time::{Duration, Instant};
+        for engines in [1, 2, 4, 8] {
+            let (outbox, done) = (Outbox::new().unwrap(), AtomicBool::new(false));
+            let publish = |engine: u64| {
+                let mut micros = Vec::new();
+                for _ in 0..400 {
+                    std::thread::sleep(Duration::from_millis(5));
+                    let mut batch: Vec<Event> = (0..200).map(|i| event(engine << 8 | i)).collect();
+                    let began = Instant::now();
+                    outbox.publish(&mut batch);
+                    micros.push(began.elapsed().as_nanos() as f64 / 1e3);
+                }
+                micros
+            };
+            let mut micros: Vec<f64> = std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Acquire) {
+                        let fd = &outbox.fd;
+                        let mut fds =
+                            [rustix::event::PollFd::new(fd, rustix::event::PollFlags::IN)];
+                        let limit = rustix::event::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+                        rustix::event::poll(&mut fds, Some(&limit)).unwrap();
+                        drop(outbox.drain());
+                    }
+                });
+                let threads: Vec<_> =
+                    (0..engines).map(|engine| scope.spawn(move || publish(engine))).collect();
+                let all = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+                done.store(true, Ordering::Release);
+                all
+            });
+            micros.sort_by(f64::total_cmp);
+            let at = |share: f64| micros[((micros.len() - 1) as f64 * share) as usize];
+            println!(
+                "{engines} engines: p50 {:.1} us, p90 {:.1}, p99 {:.1}",
+                at(0.5),
+                at(0.9),
+                at(0.99)
+            );
+        }
+    }
 }
