@@ -33,6 +33,7 @@ mod graphs;
 mod head;
 mod kernels;
 mod kv_pool;
+mod landmarks;
 mod launch;
 mod launches;
 mod limits;

@@ -36,9 +36,9 @@ pub(crate) struct Parts {
     pub(crate) libraries: Vec<String>,
 }
 
-/// Weights, kernels and cuBLASLt beside each other. Stored algorithms are made ready while weights
-/// still come; new ones are measured on the weights, while kernels are still compiled. Products that our own kernels
-/// may take come last.
+/// Weights, kernels and cuBLASLt beside each other. Algorithms are made ready, or measured, while weights still come
+/// and kernels are compiled: which is fastest does not hang on what the weights are. Products that our own kernels may
+/// take come last.
 pub(crate) fn load_parts(
     setup: &Setup,
     memory: &Memory,
@@ -67,14 +67,21 @@ pub(crate) fn load_parts(
             Blas::open(context, &setup.config.libraries, setup.dtypes.act()).map(Arc::new)
         })?;
         let alone = Picking { setup, memory, blas: &blas, kernels: None, stream };
-        let stored = clock.time("stored algorithms", || alone.products(false))?;
-        let bytes_read = joined(weights)?;
-        let picked = match stored {
-            Some(stored) => stored,
-            None => clock.time("algorithms measured", || {
+        let measure = || {
+            clock.time("algorithms measured", || {
                 let _turn = setup.config.turns.algorithms();
                 alone.measured()
-            })?,
+            })
+        };
+        let stored = clock.time("stored algorithms", || alone.products(false))?;
+        let (picked, bytes_read) = match stored {
+            Some(stored) => (stored, joined(weights)?),
+            // Compares the bits of runs, for which the weights must not change meanwhile.
+            None if setup.config.deterministic => {
+                let bytes_read = joined(weights)?;
+                (measure()?, bytes_read)
+            }
+            None => (measure()?, joined(weights)?),
         };
         let (kernels, kernels_compiled, nvrtc) = joined(kernels)?;
         let choosing = Picking { kernels: Some(&kernels), ..alone };

@@ -12,6 +12,7 @@ use crate::context::Context;
 use crate::device_slice::DeviceSlice;
 use crate::dtypes::ScaleMode;
 use crate::gemm::{Blas, GemmArgs, WORKSPACE_BYTES};
+use crate::landmarks::{landmarks_first, neighbours};
 use crate::operands::Operands;
 use crate::product::Product;
 use crate::same_bits::RowBits;
@@ -52,6 +53,15 @@ enum Pick {
 struct Measured {
     pick: Pick,
     milliseconds: f32,
+}
+
+impl Measured {
+    fn library(self) -> Option<MatmulAlgo> {
+        match self.pick {
+            Pick::Library(algo) => Some(algo),
+            Pick::Own(_) | Pick::Neither => None,
+        }
+    }
 }
 
 /// All products.
@@ -100,12 +110,13 @@ impl Tuner<'_> {
         let timer = (Event::timing(self.context)?, Event::timing(self.context)?);
         let (mut products, mut times) = (HashMap::new(), HashMap::new());
         let mut common = HashMap::new();
-        let mut picks = Vec::with_capacity(wanted.len());
+        let mut picks = vec![None; wanted.len()];
         let mut num_measured = 0;
         if measure {
             self.warm_up(wanted)?;
         }
-        for (index, &(m, shape)) in wanted.iter().enumerate() {
+        for index in landmarks_first(wanted) {
+            let (m, shape) = wanted[index];
             let stored = stored.as_ref().map(|stored| stored[index]);
             let known = stored.and_then(|known| Some((known, self.realise(known.pick, m, shape)?)));
             let (pick, product) = match known {
@@ -131,13 +142,18 @@ impl Tuner<'_> {
                 }
                 None => {
                     num_measured += 1;
-                    let plain_time =
-                        picks.last().map_or(0.0, |plain: &Measured| plain.milliseconds);
-                    self.measure(m, shape, plain_time, &timer)?
+                    let plain = GemmShape { out: GemmOut::Device, ..shape };
+                    let plain_time = times.get(&(m, plain)).copied().unwrap_or(0.0);
+                    let library = |index: usize| picks[index].and_then(Measured::library);
+                    let candidates = match neighbours(wanted, library, index) {
+                        Some(near) => self.candidates_near(m, shape, &near)?,
+                        None => self.candidates(m, shape)?,
+                    };
+                    self.measure((m, shape), candidates, plain_time, &timer)?
                 }
             };
             times.insert((m, shape), pick.milliseconds);
-            picks.push(pick);
+            picks[index] = Some(pick);
             if let Some(product) = product {
                 // Loads its code, which must not happen for the first time in a capture.
                 self.run(&product, shape, 1)?;
@@ -148,6 +164,7 @@ impl Tuner<'_> {
         if num_measured > 0
             && let Some(cache) = self.cache
         {
+            let picks: Vec<Measured> = picks.into_iter().flatten().collect();
             cache.write(&name, &encode(&picks));
         }
         Ok(Some(Picked { products, times, num_measured }))
@@ -167,17 +184,16 @@ impl Tuner<'_> {
         }
     }
 
-    /// The fastest of our own kernel and the library's proposals.
+    /// The fastest candidate.
     ///
     /// `plain_time` is the time of the product without the gate, for a gated shape.
     fn measure(
         &self,
-        m: u32,
-        shape: GemmShape,
+        (m, shape): (u32, GemmShape),
+        mut candidates: Vec<Candidate>,
         plain_time: f32,
         timer: &(Event, Event),
     ) -> Result<(Measured, Option<Product>), CudaError> {
-        let mut candidates = self.candidates(m, shape)?;
         self.drop_slow(&mut candidates, shape, timer)?;
         self.time_in_turns(&mut candidates, shape, timer)?;
         let limit = plain_time + GATE_MILLISECONDS;
@@ -249,17 +265,8 @@ impl Tuner<'_> {
     fn candidates(&self, m: u32, shape: GemmShape) -> Result<Vec<Candidate>, CudaError> {
         let mut candidates = Vec::new();
         if shape.out != GemmOut::Gated && shape.scale != ScaleMode::Channel {
-            let problem = self.blas.problem(m, shape)?;
-            for (index, algo) in problem.candidates(CANDIDATES, false)?.into_iter().enumerate() {
-                let product = Product::Library { problem: self.blas.problem(m, shape)?, algo };
-                let is_first = index == 0;
-                candidates.push(Candidate {
-                    pick: Pick::Library(algo),
-                    product,
-                    is_first,
-                    time: 0.0,
-                });
-            }
+            let algos = self.blas.problem(m, shape)?.candidates(CANDIDATES, false)?;
+            candidates = self.library_candidates(m, shape, algos)?;
         }
         for (build, own) in (self.own)(m, shape).into_iter().enumerate() {
             let product = Product::Own(own);
@@ -271,6 +278,36 @@ impl Tuner<'_> {
             });
         }
         Ok(candidates)
+    }
+
+    /// The library's first proposals and what was picked for row counts nearby.
+    fn candidates_near(
+        &self,
+        m: u32,
+        shape: GemmShape,
+        near: &[MatmulAlgo],
+    ) -> Result<Vec<Candidate>, CudaError> {
+        let problem = self.blas.problem(m, shape)?;
+        let mut algos = problem.candidates(CANDIDATES_NEAR, false)?;
+        for algo in near {
+            if !algos.contains(algo) && problem.accepts(algo) {
+                algos.push(*algo);
+            }
+        }
+        self.library_candidates(m, shape, algos)
+    }
+
+    fn library_candidates(
+        &self,
+        m: u32,
+        shape: GemmShape,
+        algos: Vec<MatmulAlgo>,
+    ) -> Result<Vec<Candidate>, CudaError> {
+        let candidate = |(index, algo)| {
+            let product = Product::Library { problem: self.blas.problem(m, shape)?, algo };
+            Ok(Candidate { pick: Pick::Library(algo), product, is_first: index == 0, time: 0.0 })
+        };
+        algos.into_iter().enumerate().map(candidate).collect()
     }
 
     /// Of the algorithms that take all of these row counts and keep a row's bits the fastest over fewest
@@ -384,7 +421,7 @@ impl Tuner<'_> {
     fn cache_key(&self, wanted: &[(u32, GemmShape)]) -> Result<String, CudaError> {
         let device = &self.context.info;
         let text = format!(
-            "8 {} {} {} {WORKSPACE_BYTES} {:?} {} {wanted:?}",
+            "9 {} {} {} {WORKSPACE_BYTES} {:?} {} {wanted:?}",
             self.blas.version()?,
             device.name,
             device.limits.num_sms,
@@ -433,6 +470,8 @@ fn decode(bytes: &[u8], count: usize) -> Option<Vec<Measured>> {
 
 /// Proposals that are measured.
 const CANDIDATES: usize = 10;
+/// The same between two landmarks.
+const CANDIDATES_NEAR: usize = 2;
 /// How many candidates are timed in turns, and how much slower than the fastest they may be after one run.
 const FINALISTS: usize = 4;
 const FAR_BEHIND: f32 = 1.2;
