@@ -7,6 +7,7 @@
 //! which are preempted, fair_share.rs how several tenants share a step.
 
 use crate::draft::{Chunk, Draft};
+use crate::ids::RequestIndex;
 use crate::live_request::LiveRequest;
 use crate::row_budget::row_budget;
 use crate::scheduler::Scheduler;
@@ -115,7 +116,10 @@ impl Scheduler {
         let overdue_at = running.chain(self.queue.first_overdue_at()).min();
         let since = overdue_at.map_or(self.now.0, |at| at.0.saturating_sub(OVERDUE_AFTER.0));
         let waited = Micros(self.now.0.saturating_sub(since));
-        draft.bound(row_budget(&self.shape, draft.num_tokens, waited));
+        let left = |&index: &RequestIndex| u64::from(self.requests[index].num_prefill_left());
+        let begun: u64 = draft.prefills.iter().map(left).sum();
+        let backlog = begun + self.queue.num_blocks() * u64::from(self.shape.block_size);
+        draft.bound(row_budget(&self.shape, draft.num_tokens, waited, backlog));
     }
 
     /// Chunks of running requests, best rank first.

@@ -143,6 +143,11 @@ impl LiveRequest {
         u32::try_from(self.generated.len()).unwrap_or(u32::MAX)
     }
 
+    /// Tokens before the first row that decodes.
+    pub(crate) fn num_prefill_left(&self) -> u32 {
+        self.prefill_end.saturating_sub(self.num_submitted)
+    }
+
     pub(crate) fn is_prefill(&self) -> bool {
         self.num_submitted < self.prefill_end
     }

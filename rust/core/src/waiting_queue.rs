@@ -27,6 +27,8 @@ use crate::ticket::{Standing, Ticket};
 pub(crate) struct WaitingQueue {
     by_turn: BTreeMap<(TenantIndex, i32, u64), (RequestIndex, Ticket)>,
     by_deadline: BTreeSet<(TenantIndex, Micros, u64, i32)>,
+    /// Of the prompts in line.
+    num_blocks: u64,
     num_starts: u64,
     num_tickets: u64,
     /// Requests that wait for their leader's prompt and are not in line yet.
@@ -58,6 +60,11 @@ impl WaitingQueue {
         count(self.by_turn.len()) + self.num_blocked
     }
 
+    /// Blocks that the prompts in line fill.
+    pub(crate) fn num_blocks(&self) -> u64 {
+        self.num_blocks
+    }
+
     pub(crate) fn num_blocked(&self) -> u32 {
         self.num_blocked
     }
@@ -81,12 +88,14 @@ impl WaitingQueue {
         let old = self.by_turn.insert(turn_key(&ticket), (request, ticket));
         assert!(old.is_none(), "two waiting requests have the arrival number {}", ticket.arrival);
         self.by_deadline.insert(deadline_key(&ticket));
+        self.num_blocks += u64::from(ticket.num_blocks);
     }
 
     pub(crate) fn remove(&mut self, ticket: &Ticket) {
         let removed = self.by_turn.remove(&turn_key(ticket));
         assert!(removed.is_some(), "a request that does not wait is taken off the queue");
         self.by_deadline.remove(&deadline_key(ticket));
+        self.num_blocks -= u64::from(ticket.num_blocks);
     }
 
     /// Whose turn it is; the same one until it starts, a better one comes or it is removed.

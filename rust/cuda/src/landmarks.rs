@@ -16,9 +16,9 @@ pub(crate) fn landmarks_first(wanted: &[(u32, GemmShape)]) -> Vec<usize> {
 /// Each 32nd row count up to 256, each 128th up to 1,024, then each 256th, and the few that our own kernel may take.
 fn is_landmark(rows: u32) -> bool {
     let step = match rows {
-        0..=STREAM_ROWS => 1,
-        ..=256 => 32,
-        ..=1024 => 128,
+        _ if rows <= STREAM_ROWS => 1,
+        0..=256 => 32,
+        257..=1024 => 128,
         _ => 256,
     };
     rows.is_multiple_of(step)
