@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import select
 import signal
 import socket
@@ -225,3 +226,15 @@ async def test_sigterm_works_where_no_thread_can_be_started(core, running, monke
     signal.raise_signal(signal.SIGTERM)
     async with asyncio.timeout(10):
         assert await task == ExitCode.OK
+
+
+def test_the_garbage_collector_of_a_server_skips_the_start_and_comes_rarely():
+    before = gc.get_threshold()
+    try:
+        lifecycle.collect_rarely()
+        assert gc.get_freeze_count() > 0
+        assert gc.get_threshold()[0] == lifecycle.GC_ALLOCATIONS
+        assert gc.isenabled()
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
