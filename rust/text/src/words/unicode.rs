@@ -29,11 +29,15 @@ pub(crate) fn class_at(text: &str, at: usize) -> (Class, usize) {
     match text.as_bytes().get(at) {
         None => (Class::End, 0),
         Some(&byte) if byte < 0x80 => (ASCII[usize::from(byte)], 1),
-        Some(_) => {
-            let c = text[at..].chars().next().unwrap_or('\u{FFFD}');
-            (class_of(c), c.len_utf8())
-        }
+        Some(_) => class_beyond_ascii(text, at),
     }
+}
+
+/// Apart, so that what ASCII needs is small enough to be inlined.
+#[inline(never)]
+fn class_beyond_ascii(text: &str, at: usize) -> (Class, usize) {
+    let c = text[at..].chars().next().unwrap_or('\u{FFFD}');
+    (class_of(c), c.len_utf8())
 }
 
 /// The class of a character.
