@@ -121,7 +121,7 @@ class Engine:
 def doctor(places: bytes) -> bytes:
     """JSON: what this machine offers to the engine and what is missing.
 
-    `places` is a JSON document: `cuda_libraries` and `prebuilt_kernels` of an engine's options.
+    `places` is a JSON document, that of `ingle.config.places`.
     """
 
 def harden_shed(start: bytes) -> bytes:

@@ -282,15 +282,10 @@ class Settings:
             options["sim_speed"] = parse_sim_speed(self.sim_speed)
         if self.chat_template is not None:
             options["chat_template"] = read_text("chat_template", self.chat_template)
-        if self.cache_dir is not None:
-            options["cache_dir"] = str(self.cache_dir)
-        elif self.device.startswith(("auto", "cuda")):
-            options["cache_dir"] = default_cache_dir()
-        if PREBUILT_KERNELS.is_dir() and self.device.startswith(("auto", "cuda")):
-            options["prebuilt_kernels"] = str(PREBUILT_KERNELS)
-        options["cuda_libraries"] = cuda_libraries(
-            options.pop("nvrtc_library", None), options.pop("cublaslt_library", None)
-        )
+        compiles = self.device.startswith(("auto", "cuda"))
+        cache_dir = options.pop("cache_dir", None) or (default_cache_dir() if compiles else None)
+        libraries = (options.pop("nvrtc_library", None), options.pop("cublaslt_library", None))
+        options["places"] = places(*libraries, cache_dir=cache_dir, kernels=compiles)
         return json.dumps(options).encode()
 
     def model_name(self) -> str:
@@ -311,7 +306,7 @@ def name_of(path: Path) -> str:
             return path.name
         folder = path.resolve()
     except OSError:
-        # A path that cannot be opened either; the core says so.
+        # Such a path cannot be opened either; the core reports that.
         return path.name
     if folder.parent.name == "snapshots":
         kind, _, name = folder.parent.parent.name.partition("--")
@@ -339,10 +334,21 @@ def cuda_libraries(nvrtc: Path | None = None, cublaslt: Path | None = None) -> d
     return found
 
 
-def places() -> dict[str, Any]:
-    """The core's options for libraries and kernels, for `ingle doctor`."""
-    found: dict[str, Any] = {"cuda_libraries": cuda_libraries()}
-    if PREBUILT_KERNELS.is_dir():
+def places(
+    nvrtc: Path | None = None,
+    cublaslt: Path | None = None,
+    *,
+    cache_dir: str | Path | None = None,
+    kernels: bool = True,
+) -> dict[str, Any]:
+    """Where devices find and keep files: the core's option `places`, and what `ingle doctor` reads.
+
+    `kernels`: name the wheel's kernels, if it has some.
+    """
+    found: dict[str, Any] = {"cuda_libraries": cuda_libraries(nvrtc, cublaslt)}
+    if cache_dir is not None:
+        found["cache_dir"] = str(cache_dir)
+    if kernels and PREBUILT_KERNELS.is_dir():
         found["prebuilt_kernels"] = str(PREBUILT_KERNELS)
     return found
 
@@ -473,7 +479,7 @@ def add_flags(parser: argparse.ArgumentParser, groups: Sequence[str]) -> None:
             "help": help_text(each.metadata["help"], each.default),
         }
         if kind is bool:
-            # A flag turns a setting away from its default.
+            # A flag without a value sets the opposite of the default.
             if each.default is True:
                 parser.add_argument("--no-" + flag_name(each.name), action="store_false", **options)
             else:

@@ -64,6 +64,17 @@ def test_crates_depend_only_downwards():
         assert not surplus, f"{package['name']} must not depend on {surplus}"
 
 
+def test_one_device_is_named_only_where_devices_live():
+    """Elsewhere a device is its `ExecutorShape` and `DeviceOwn`; policies name driver files."""
+    named = re.compile(r"cuda|nvrtc|cublas", re.IGNORECASE)
+    homes = ("rust/cuda/", "rust/engine/src/device/", "rust/hardening/")
+    for path in tracked("rust/*/src/*.rs"):
+        name = path.relative_to(ROOT).as_posix()
+        if not name.startswith(homes):
+            lines = [line for line in path.read_text().splitlines() if named.search(line)]
+            assert not lines, (name, lines)
+
+
 @pytest.mark.parametrize("crate", FORBID_UNSAFE)
 def test_safe_crates_forbid_unsafe(crate):
     assert "#![forbid(unsafe_code)]" in (ROOT / f"rust/{crate}/src/lib.rs").read_text()

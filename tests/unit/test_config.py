@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ingle import config
-from ingle.config import Settings, with_flags
+from ingle.config import Settings, cuda_libraries, with_flags
 from ingle.errors import ConfigError
 
 
@@ -96,7 +96,7 @@ def test_engine_options_hold_what_differs_from_the_defaults(tmp_path):
         port=1,
     )
     options = json.loads(settings.engine_options())
-    assert options.pop("cuda_libraries").keys() <= {"site_packages"}
+    assert options.pop("places") == {"cuda_libraries": cuda_libraries()}
     assert options == {
         "model": "/models/llama-tiny/",
         "served_model_name": "llama-tiny",
@@ -111,9 +111,8 @@ def test_engine_options_hold_what_differs_from_the_defaults(tmp_path):
 @pytest.mark.parametrize("device", ["auto", "cuda", "cuda:1", "cpu", "sim"])
 def test_kernels_of_the_wheel_reach_the_core_where_a_gpu_may_be_used(device, tmp_path, monkeypatch):
     def given():
-        return json.loads(Settings(model="m", device=device).engine_options()).get(
-            "prebuilt_kernels"
-        )
+        options = json.loads(Settings(model="m", device=device).engine_options())
+        return options["places"].get("prebuilt_kernels")
 
     monkeypatch.setattr(config, "PREBUILT_KERNELS", tmp_path / "kernels")
     assert given() is None

@@ -4,7 +4,7 @@
 //! `SAMPLING_FIELDS` is the only list of the plain ones. The wire document, a model's defaults, the
 //! HTTP request types, `ingle.SamplingParams`, `/openapi.json`, the command line's flags, the words of
 //! a slot on a GPU and docs/FIELDS.md are made from it (decision 0060). A new field is one line here
-//! and its effect in the samplers of cpu and cuda.
+//! and its effect in the samplers of the devices.
 
 use crate::TokenId;
 
@@ -210,7 +210,7 @@ impl PlainNumber for f32 {
 
     fn of(value: f64, range: NumberRange) -> Self {
         let rounded = value as f32;
-        // A tiny number must not become a zero that the range excludes.
+        // f32 may round a tiny number to 0, which the range may exclude.
         if rounded == 0.0 && !range.has(0.0) { f32::MIN_POSITIVE } else { rounded }
     }
 }

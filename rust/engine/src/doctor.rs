@@ -145,15 +145,11 @@ mod tests {
         assert_eq!(or_slow(&["avx2", "portable"]), json!(["avx2", "portable"]));
     }
 
-    /// Whatever this machine has: a document comes, and says no GPU is usable where none was found.
     #[test]
     fn test_this_machine_has_a_report() {
-        let places = br#"{"cuda_libraries": {"nvrtc": "/nowhere/libnvrtc.so.13"}}"#;
-        let report: Value = serde_json::from_slice(&doctor(places).unwrap()).unwrap();
-        let cuda = &report["devices"]["cuda"];
-        assert!(cuda["nvrtc"]["missing"].to_string().contains("/nowhere/libnvrtc.so.13"));
-        assert_eq!(cuda["usable"], false, "neither NVRTC nor kernels");
-        assert!(cuda["driver"].is_i64() || cuda["device_count"] == 0);
+        let report: Value = serde_json::from_slice(&doctor(b"{}").unwrap()).unwrap();
+        assert_eq!(report["devices"]["cpu"]["usable"], true);
+        assert!(report["memory"]["available_bytes"].as_u64().unwrap() > 0);
         let bad = doctor(br#"{"site_packages": []}"#).unwrap_err().to_string();
         assert!(bad.contains("site_packages"), "{bad}");
     }

@@ -62,7 +62,7 @@ mod tokenizer_files;
 mod warn;
 mod wire;
 
-pub use device::libraries::CudaLibraries;
+pub use device::Places;
 pub use doctor::doctor;
 pub use engine::Engine;
 pub use error::EngineError;

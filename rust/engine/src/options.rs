@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use crate::device::libraries::CudaLibraries;
+use crate::device::Places;
 
 /// How to start: `model` is needed, everything else has a default.
 #[derive(Clone, Debug, Deserialize)]
@@ -15,7 +15,7 @@ pub struct EngineOptions {
     /// Name in answers; the last part of the path if absent.
     #[serde(default)]
     pub served_model_name: Option<String>,
-    /// `auto`, `cpu`, `cuda`, `cuda:N`, `sim` or `sim:FILE`.
+    /// A name that device/named.rs reads.
     #[serde(default = "auto")]
     pub device: String,
     /// How many engines share the requests, each on a GPU of its own, or with a share of the threads.
@@ -48,7 +48,7 @@ pub struct EngineOptions {
     /// Size of the KV pool, in bytes.
     #[serde(default)]
     pub kv_cache_memory_bytes: Option<u64>,
-    /// Share of the device's memory that this process may hold (cuda).
+    /// Share of the GPU's memory that this process may hold.
     #[serde(default)]
     pub gpu_memory_utilization: Option<f64>,
     /// Launch kernels one by one, without graphs of whole steps.
@@ -73,15 +73,9 @@ pub struct EngineOptions {
     /// Worker threads of the cpu device; 0 is one a physical core.
     #[serde(default)]
     pub cpu_threads: u32,
-    /// Where compiled kernels are kept (cuda).
+    /// Where the device finds and keeps files of its own.
     #[serde(default)]
-    pub cache_dir: Option<PathBuf>,
-    /// Folder of kernels built ahead, for machines without NVRTC (cuda).
-    #[serde(default)]
-    pub prebuilt_kernels: Option<PathBuf>,
-    /// Where NVIDIA's libraries are (cuda).
-    #[serde(default)]
-    pub cuda_libraries: CudaLibraries,
+    pub places: Places,
     /// Same bits whatever the batch.
     #[serde(default)]
     pub deterministic: bool,

@@ -64,7 +64,7 @@ pub(super) fn build(
             executor: Box::new(executor),
             sizes: sizes.clone(),
             name: format!("cpu ({path}, {threads} threads)"),
-            // All have the same weights: they count once.
+            // All engines share the weights, so these count once.
             memory: weights.take().into_iter().chain([kv]).collect(),
             own: None,
         }

@@ -11,7 +11,7 @@ use ingle_model::ModelSpec;
 
 use crate::device::built::{Built, DeviceOwn, Parts};
 use crate::device::cuda_own::CudaOwn;
-use crate::device::libraries::library_paths;
+use crate::device::places::library_paths;
 use crate::error::EngineError;
 use crate::options::EngineOptions;
 use crate::prepare::MAX_BANNED;
@@ -68,7 +68,7 @@ fn check_count(first: u32, num_engines: u32, num_devices: u32) -> Result<(), Eng
 fn joined(
     load: std::thread::ScopedJoinHandle<'_, Result<Built, EngineError>>,
 ) -> Result<Built, EngineError> {
-    // A panic goes on as the one it was.
+    // A thread's panic continues here unchanged.
     load.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
@@ -91,7 +91,7 @@ fn build_one(place: Place, parts: Parts<'_>, sink: CompletionSink) -> Result<Bui
     let holds = shape.num_blocks.saturating_mul(shape.block_size);
     let mut notes: Vec<String> = report.to_string().lines().map(str::to_owned).collect();
     notes.extend(note);
-    // Never below one that was asked for: then the load was refused before it began.
+    // Not below a length that was asked for: the load would have been refused before.
     if holds < wanted_len {
         notes.push(format!(
             "max_model_len: {holds} tokens, all that the KV pool holds, of the model's {wanted_len}"
@@ -144,9 +144,9 @@ fn config(
         dtype: device_type(&options.dtype)?,
         enforce_eager: options.enforce_eager,
         deterministic: options.deterministic,
-        cache_dir: options.cache_dir.clone(),
-        prebuilt_kernels: options.prebuilt_kernels.clone(),
-        libraries: library_paths(&options.cuda_libraries),
+        cache_dir: options.places.cache_dir.clone(),
+        prebuilt_kernels: options.places.prebuilt_kernels.clone(),
+        libraries: library_paths(&options.places.cuda_libraries),
     };
     Ok((config, tokens.note))
 }
@@ -159,7 +159,7 @@ fn load_threads(alone: u32, num_engines: u32) -> u32 {
 
 /// Looks for the GPU that `auto` would take.
 pub(super) fn probe_first(options: &EngineOptions) -> DeviceProbe {
-    probe(0, &library_paths(&options.cuda_libraries))
+    probe(0, &library_paths(&options.places.cuda_libraries))
 }
 
 /// What the operator should know where `auto` leaves a GPU alone; nothing where there is none.
@@ -241,9 +241,13 @@ mod tests {
         let options: EngineOptions = serde_json::from_value(serde_json::json!({
             "model": "m", "max_num_seqs": 3, "max_num_batched_tokens": 100, "block_size": 8,
             "max_model_len": 77, "gpu_memory_utilization": 0.5, "kv_cache_memory_bytes": 1 << 30,
-            "dtype": "float16", "enforce_eager": true, "deterministic": true, "cache_dir": "/c",
-            "prebuilt_kernels": "/k",
-            "cuda_libraries": { "nvrtc": "/n.so", "cublaslt": "/b.so", "site_packages": ["/s"] },
+            "dtype": "float16", "enforce_eager": true, "deterministic": true,
+            "places": {
+                "cache_dir": "/c",
+                "prebuilt_kernels": "/k",
+                "cuda_libraries":
+                    { "nvrtc": "/n.so", "cublaslt": "/b.so", "site_packages": ["/s"] },
+            },
         }))
         .unwrap();
         let got = config(place(2), &options, &spec(), 400).unwrap().0;

@@ -6,15 +6,15 @@ use ingle_cuda::{DeviceProbe, probe};
 use serde_json::{Map, Value, json};
 
 use crate::device::finding::or_lack;
-use crate::device::libraries::{CudaLibraries, library_paths};
+use crate::device::places::{Places, library_paths};
 
 /// All GPUs of this machine. Blocking, up to a second each.
-pub(super) fn of_machine(libraries: &CudaLibraries, prebuilt_kernels: Option<&Path>) -> Value {
-    let libraries = library_paths(libraries);
+pub(super) fn of_machine(places: &Places) -> Value {
+    let libraries = library_paths(&places.cuda_libraries);
     let first = probe(0, &libraries);
     let others: Vec<_> = (1..first.device_count).map(|device| probe(device, &libraries)).collect();
     let gpus: Vec<_> = std::iter::once(first).chain(others).collect();
-    cuda(&gpus, &prebuilt(prebuilt_kernels))
+    cuda(&gpus, &prebuilt(places.prebuilt_kernels.as_deref()))
 }
 
 /// Kernels in the wheel's folder, or why there are none.

@@ -31,13 +31,14 @@ pub(super) fn refuse_foreign_options(
 
 /// A setting that would do nothing is an error, unless the device was left to us.
 pub(super) fn refuse_gpu_options(options: &EngineOptions, device: &str) -> Result<(), EngineError> {
+    let places = &options.places;
     let given = [
         ("gpu_memory_utilization", options.gpu_memory_utilization.is_some()),
         ("enforce_eager", options.enforce_eager),
-        ("cache_dir", options.cache_dir.is_some()),
-        ("prebuilt_kernels", options.prebuilt_kernels.is_some()),
-        ("cuda_libraries.nvrtc", options.cuda_libraries.nvrtc.is_some()),
-        ("cuda_libraries.cublaslt", options.cuda_libraries.cublaslt.is_some()),
+        ("cache_dir", places.cache_dir.is_some()),
+        ("prebuilt_kernels", places.prebuilt_kernels.is_some()),
+        ("nvrtc_library", places.cuda_libraries.nvrtc.is_some()),
+        ("cublaslt_library", places.cuda_libraries.cublaslt.is_some()),
     ];
     match given.into_iter().find(|&(_, is_given)| is_given && options.device != "auto") {
         Some((name, _)) => Err(EngineError::Model(format!(

@@ -8,8 +8,8 @@ mod cuda_own;
 mod cuda_report;
 mod finding;
 mod foreign;
-pub(crate) mod libraries;
 mod named;
+mod places;
 mod report;
 mod sim;
 
@@ -19,7 +19,8 @@ use ingle_model::Checkpoint;
 use built::Parts;
 pub(crate) use built::{Built, DeviceCount, DeviceOwn};
 pub(crate) use named::Device;
-pub(crate) use report::{Places, devices};
+pub use places::Places;
+pub(crate) use report::devices;
 
 use crate::error::EngineError;
 use crate::options::EngineOptions;
@@ -48,7 +49,7 @@ pub(crate) fn build_executors(
         Device::Cuda(ordinal) => build_cuda(*ordinal, parts, sinks),
         Device::Auto => {
             let found = probe_first(options);
-            let Some(lack) = found.lack(options.prebuilt_kernels.is_some()) else {
+            let Some(lack) = found.lack(options.places.prebuilt_kernels.is_some()) else {
                 return build_cuda(0, parts, sinks);
             };
             let mut built = cpu::build(parts, sinks)?;

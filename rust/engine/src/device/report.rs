@@ -1,27 +1,33 @@
 //! What each device needs on this machine and what is missing, for `ingle doctor`. Any thread; reads
 //! only.
 
-use std::path::PathBuf;
-
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::device::cuda_report;
-use crate::device::libraries::CudaLibraries;
-
-/// Where an engine would look: the options of the same names.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Places {
-    pub(super) cuda_libraries: CudaLibraries,
-    pub(super) prebuilt_kernels: Option<PathBuf>,
-}
+use crate::device::places::Places;
 
 /// By name of the device. Blocking, up to a second a GPU.
 pub(crate) fn devices(places: &Places) -> Value {
     json!({
         "cpu": { "usable": true },
         "sim": { "usable": true },
-        "cuda": cuda_report::of_machine(&places.cuda_libraries, places.prebuilt_kernels.as_deref()),
+        "cuda": cuda_report::of_machine(places),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever this machine has: no GPU is usable where neither NVRTC nor kernels are found.
+    #[test]
+    fn test_a_library_that_is_not_there_makes_gpus_unusable() {
+        let nvrtc = "/nowhere/libnvrtc.so.13";
+        let places = json!({ "cuda_libraries": { "nvrtc": nvrtc } });
+        let report = devices(&serde_json::from_value(places).unwrap());
+        let cuda = &report["cuda"];
+        assert!(cuda["nvrtc"]["missing"].to_string().contains(nvrtc));
+        assert_eq!(cuda["usable"], false);
+        assert!(cuda["driver"].is_i64() || cuda["device_count"] == 0);
+    }
 }

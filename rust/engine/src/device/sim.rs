@@ -39,7 +39,7 @@ pub(super) fn build(
             )));
         }
     };
-    // The pool is the profile's: it stands for a device's memory, none of the host's is taken.
+    // The profile sets the pool's size. It stands for a device's memory and takes none of the host's.
     let kv_bytes_per_token = profile.kv_bytes_per_token as u64;
     let pool_bytes = u64::from(profile.kv_pool_tokens) * kv_bytes_per_token;
     let mut options = options.clone();
