@@ -38,7 +38,7 @@ def missing_model(model: str) -> str | None:
         if model == DEMO or Path(model).exists():
             return None
     except OSError:
-        return None  # Such as a name that is too long: the core says what the system said.
+        return None  # The name may be too long, for example. The core reports the system's error.
     if "://" in model:
         return f"model {model}: only files of this machine are read; copy the model to a folder"
     if HUB_NAME.match(model):

@@ -189,13 +189,13 @@ class Dispatcher:
             self._core.abort(key)
 
     def _engine_died(self, payload: Any) -> None:
-        # Every request has its own error already. Only the process still has to know.
+        # Every request has its own error already. This tells the process.
         if self._on_fatal is not None:
             self._on_fatal(str(error_of_event(payload)))
 
     def _start_thread(self) -> None:
         fd, wake_fd = self._core.event_fd(), os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        # The thread must not keep alive what it watches: an unreferenced engine is freed like every
+        # The thread must not keep its engine alive: an unreferenced engine is freed like any
         # other object, and the thread ends with it.
         self._wake = weakref.finalize(self, _wake_watcher, wake_fd, self._process)
         self._wake.atexit = False

@@ -25,7 +25,7 @@ def _section(findings: dict[str, Any]) -> list[str]:
     lines = []
     for name, value in findings.items():
         if isinstance(value, dict) and not _is_finding(value):
-            # Devices: those with nothing more to say than that they are there take one line.
+            # A device that is usable, with nothing further to say, takes one line.
             lines += _finding(name, "yes" if value.get("usable") else "no", "  ")
             rest = {key: inner for key, inner in value.items() if key != "usable"}
             lines += ["  " + line for line in _section(rest)]

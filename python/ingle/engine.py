@@ -374,7 +374,7 @@ def document_of(request: Prompt | GenerationRequest) -> bytes:
     try:
         return encode(request)
     except UnicodeEncodeError:
-        # As from `os.fsdecode` and from JSON with lone escapes.
+        # `os.fsdecode` and JSON with lone escapes make such strings.
         raise RefusedError(
             "a text contains half of a surrogate pair, which is not a character"
         ) from None

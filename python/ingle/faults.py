@@ -79,7 +79,7 @@ def expectation(types: list[inspect.Type], value: Any, is_of_client: bool) -> st
     """`a number from 0 to 2, not 2.5`: what one of the types allows, and what was given."""
     flat = [each for given in types for each in alternatives(given)]
     kinds = list(dict.fromkeys(words_of(flat)))
-    # null equals absent everywhere. It is shown only if nothing else is allowed.
+    # null means absent everywhere, so it is named only if nothing else is allowed.
     kinds = [each for each in kinds if each != "null"] or kinds
     given = description(value, [kind for kind, _ in flat], is_of_client)
     return f"{one_of(kinds)}, not {given}" if given else one_of(kinds)

@@ -95,7 +95,7 @@ class Lockdown:
         """
         if not self.is_on:
             return
-        # While root's files, the interpreter's perhaps among them, can be read.
+        # Before the user changes: perhaps only root can read some files, even the interpreter's.
         warm_up()
         self._add(_core.harden_shed(self._start(keep=list(keep), user=user)))
         self.layers.append(Layer("environment", True, f"{empty_environment()} variables removed"))
@@ -181,7 +181,7 @@ def absolute(paths: Iterable[str | Path]) -> list[str]:
 def model_places(path: Path) -> list[Path]:
     """A model's folder or file, and what links in it lead to, as in a Hugging Face cache."""
     places = [path, Path(os.path.realpath(path))]
-    # What cannot be looked into is left to the engine, which says so.
+    # The engine reports a folder that cannot be read.
     for folder, _, names in os.walk(path):
         links = (os.path.join(folder, name) for name in names)
         places += [Path(os.path.realpath(link)) for link in links if os.path.islink(link)]

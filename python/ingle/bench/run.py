@@ -22,7 +22,7 @@ from ingle.bench.plot import svg
 from ingle.bench.report import Report, as_text, summarise
 from ingle.bench.workload import Request, requests
 
-# From the last client process's word that it is ready to the first request.
+# Seconds from when the last client process is ready to the first request.
 _LEAD_S = 0.2
 _CONNECTIONS_PER_PROCESS = 50
 _MAX_PROCESSES = 8

@@ -55,7 +55,7 @@ def common_headers(request: web.BaseRequest, state: ServerState) -> dict[str, st
 def is_anthropic(request: web.BaseRequest) -> bool:
     """Whether the URL belongs to Anthropic's API, with or without a prefix."""
     path = request.path
-    # A search costs more than all the rest, and most paths cannot match.
+    # Most paths cannot match, and the search would cost more than the rest of this function.
     return "/messages" in path and MESSAGES_PATH.search(path) is not None
 
 
@@ -103,7 +103,7 @@ async def whole_body(state: ServerState, asked: EncodedRequest) -> bytes:
             else:
                 key = dispatcher.submit(asked.document, sink)
         except asyncio.CancelledError:
-            done.cancel()  # Nobody waits for the end that the abort will bring.
+            done.cancel()  # The abort ends the request, and nothing waits for that.
             raise
         try:
             return await done

@@ -94,7 +94,7 @@ async def boundary(request: web.Request, handler: Handler) -> web.StreamResponse
     response = await answered(request, handler, state)
     if state.draining:
         response.force_close()
-    if not response.prepared:  # Else it is a stream, which has seen to all this.
+    if not response.prepared:  # A prepared response is a stream, which has done all this.
         if leaves_http(request):
             response.force_close()
         if response.status >= 400 and is_anthropic(request) and isinstance(response, web.Response):
@@ -126,7 +126,7 @@ async def answered(
     except web.HTTPException as error:
         return response_of_http(error, request.path)
     except (asyncio.CancelledError, ConnectionError, *LEAVING):
-        raise  # The client has gone, or the process goes.
+        raise  # The client has gone, or the process is ending.
     except Exception as error:  # noqa: BLE001 # Logged, without its text.
         log.error("request %s failed\n%s", request_id(request), trace(error))
         return error_response(500, "internal error")

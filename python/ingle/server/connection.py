@@ -218,7 +218,7 @@ class Connection(PrivateRequestHandler):
             raise ConnectionError("an answer has begun already")
         expected = request.headers.get("Expect", "100-continue")
         if status >= 500 and expected.lower() != "100-continue":
-            # aiohttp cannot write every refusal of one, since it quotes it.
+            # aiohttp quotes the expectation in its own refusal, which it then cannot always write.
             status, message = 417, "the only supported expectation is 100-continue"
         elif isinstance(exc, LineTooLong):
             status, message = 431, "a header or the request line is too long"
@@ -296,7 +296,7 @@ def add_headers(request: web.BaseRequest, response: web.StreamResponse) -> None:
     headers = response.headers
     headers[hdrs.SERVER] = "ingle"
     if HEADER not in headers:
-        # Never reached the application, for example bytes that are not a request.
+        # The request never reached the application: its bytes may not even be HTTP.
         headers[HEADER] = request_id(request)
 
 

@@ -260,7 +260,7 @@ def arguments(value: Raw | None, place: str) -> Raw:
     found = raw.must_be(value, f"{place}.arguments", "string", "object")
     if raw.kind(found) == "object":
         return found
-    # What the core's document cannot hold, such as lone surrogates, stays a string.
+    # Values that the core's document cannot hold, such as lone surrogates, stay a string.
     return raw.object_in_text(raw.text_of(found)) or found
 
 

@@ -37,7 +37,7 @@ class Guard:
         self.notifier = Notifier()
         kept = self.notifier.descriptors()
         user = user_of(settings)
-        # With another user, the keys must be readable for that one.
+        # If the process becomes another user, that user must be able to read the keys.
         self.keys = None
         if settings.api_key_file and user is None:
             self.keys = read_key_file(settings.api_key_file)
@@ -112,7 +112,7 @@ def read_places(settings: Settings) -> list[Path]:
     if settings.device.startswith("sim:"):
         places.append(Path(settings.device.removeprefix("sim:")))
     given = (settings.chat_template, settings.nvrtc_library, settings.cublaslt_library)
-    # A library finds its neighbours by itself.
+    # The folder, because a library loads others beside it.
     return places + [path.parent for path in given if path is not None]
 
 
@@ -124,5 +124,5 @@ def write_places(settings: Settings) -> list[Path]:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError:
-        return []  # The engine says what that costs.
+        return []  # The engine reports what this costs.
     return [folder]

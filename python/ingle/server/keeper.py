@@ -97,7 +97,7 @@ def _run(pipe: socket.socket, key_file: Path | None, listener: socket.socket) ->
             listener.remove()
         code = 0
     finally:
-        # Neither the worker's buffers nor its handlers are this process's to end.
+        # The worker's buffers and exit handlers must not run in this process.
         os._exit(code)
 
 

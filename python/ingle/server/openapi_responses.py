@@ -63,7 +63,7 @@ RESPONSE = record(
         "usage": or_null(USAGE),
         "error": or_null(record({"code": TEXT, "message": TEXT})),
         "incomplete_details": or_null(record({"reason": always("max_output_tokens")})),
-        # The rest says the request again, with what its absent fields mean.
+        # The other fields repeat the request, with defaults for absent ones.
         "background": {"const": False},
         "instructions": TEXT_OR_NULL,
         "max_output_tokens": COUNT_OR_NULL,

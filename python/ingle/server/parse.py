@@ -47,7 +47,7 @@ class BodyParser(Generic[T]):
             return self._parse_slowly(body)
         except (msgspec.DecodeError, RecursionError):
             check_body(body)
-            # What the core's reader takes and msgspec's does not.
+            # The core's JSON reader accepts this and msgspec's does not.
             raise RefusedError("the body is not valid JSON", None, "invalid_json") from None
         if len(body) <= FIRST_TYPES_BYTES:
             check_body(body)

@@ -51,7 +51,7 @@ class TextBlock(Struct, kw_only=True, tag_field="type", tag="text", forbid_unkno
     """A text."""
 
     text: Text
-    # Labels and hints, and what the official client made of `text`: no effect.
+    # Labels, hints and what the official client derived from `text`. They have no effect.
     cache_control: Anything = ABSENT
     citations: Anything = ABSENT
     parsed_output: Anything = ABSENT
@@ -234,7 +234,7 @@ class PromptFields(Struct, kw_only=True, forbid_unknown_fields=True):
     ] = None
     output_config: Annotated[OutputConfig | None, about("The format of the answer.")] = None
     cache_control: Annotated[Anything, about("No effect: prefix caching is automatic.")] = ABSENT
-    # Not Anthropic's: as on chat completions.
+    # Not in Anthropic's API. The meaning is that of chat completions.
     chat_template_kwargs: TemplateKwargs = ABSENT
     chat_template_name: TemplateName | None = None
     request_id: RequestId | None = None
@@ -280,7 +280,7 @@ class MessagesRequest(PlainFields, kw_only=True, forbid_unknown_fields=True):
     metadata: NoEffect = ABSENT
     service_tier: Annotated[Literal["auto", "standard_only"] | None, about("No effect.")] = None
     speed: Annotated[Literal["standard"] | None, about("No effect.")] = None
-    # Not Anthropic's: as on chat completions.
+    # Not in Anthropic's API. The meaning is that of chat completions.
     seed: Seed | None = None
     min_tokens: MinTokens | None = None
     ignore_eos: IgnoreEos | None = None

@@ -19,7 +19,7 @@ class TextPart(Struct, kw_only=True, tag_field="type", tag="text", forbid_unknow
     """A text part of a message's content."""
 
     text: Text
-    # Labels and hints, without effect: clients put them there or send them back.
+    # Labels and hints that clients add or send back. They have no effect.
     annotations: Anything = ABSENT
     cache_control: Anything = ABSENT
     id: Anything = ABSENT
@@ -86,7 +86,7 @@ class Message(Struct, kw_only=True, forbid_unknown_fields=True):
     refusal: TextOrNull = ABSENT
     """What an assistant said where it has no content."""
     audio: None = None
-    # Labels and hints, and copies of what other fields say: no effect.
+    # Labels, hints and copies of other fields. They have no effect.
     annotations: Anything = ABSENT
     cache_control: Anything = ABSENT
     id: Anything = ABSENT

@@ -34,7 +34,7 @@ class ContentPart(Struct, kw_only=True, forbid_unknown_fields=True):
     """Of every part but a refusal."""
     refusal: TextOrNull = ABSENT
     """What an assistant said instead of an answer: a text like others."""
-    # Labels and hints, and what the official client made of `text`: no effect.
+    # Labels, hints and what the official client derived from `text`. They have no effect.
     annotations: Anything = ABSENT
     cache_control: Anything = ABSENT
     logprobs: Anything = ABSENT
@@ -201,6 +201,6 @@ class ResponsesRequest(AnswerFields, kw_only=True, forbid_unknown_fields=True):
         Annotated[dict[ShortText, ShortText], Meta(max_length=16)] | None,
         about("Returned with the response."),
     ] = None
-    # Not OpenAI's: as on chat completions.
+    # Not in OpenAI's API. The meaning is that of chat completions.
     chat_template_kwargs: TemplateKwargs = ABSENT
     chat_template_name: TemplateName | None = None

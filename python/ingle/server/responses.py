@@ -169,7 +169,7 @@ def renamed(error: RefusedError, request: ResponsesRequest) -> RefusedError:
     param = error.param or ""
     name = WORD.split(param, 1)[0]
     if name == "messages":
-        # Of two texts that are one prompt the longer one is more to blame.
+        # Two texts form one prompt; name the longer one.
         instructions, asked = given(request.instructions), memoryview(request.input).nbytes
         is_longer = instructions is not None and memoryview(instructions).nbytes > asked
         new = "instructions" if is_longer else "input"
@@ -333,7 +333,7 @@ def output_of(choice: ChatChoice) -> list[dict[str, Any]]:
         ("reasoning", answer.get("reasoning_content")),
         ("message", answer.get("content")),
     ):
-        # An answer of nothing at all is an empty message.
+        # Without any output the answer is one empty message.
         if said or (sort == "message" and not items and not calls):
             part = new_part(sort) | {"text": said or ""}
             if sort == "message":

@@ -398,7 +398,7 @@ async def read_parts(request: web.Request, headroom: Headroom) -> bytes:
     """
     parts: list[bytes] = []
     size = 0
-    # All of it at once where the length is known, so that two large ones do not stop half-way.
+    # Reserve the whole length if it is known, so that two large bodies do not both stop half-way.
     with headroom.reserve(BYTES_A_BODY_BYTE * (request.content_length or 0)) as reserve_more:
         while part := await request.content.readany():
             size += len(part)

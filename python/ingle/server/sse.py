@@ -136,7 +136,7 @@ class EventStream:
             return
         if self._head:
             frame, self._head = self._head + frame, b""
-        # Without this frame: a single large one says nothing about the client.
+        # This frame does not count: one large frame does not mean that the client is slow.
         buffered = transport.get_write_buffer_size()
         transport.write(frame)
         if buffered <= SLOW_BUFFERED_BYTES:
@@ -164,8 +164,9 @@ class EventStream:
     def _attach(self) -> None:
         fd = -1 if self.done.done() else plain_socket_fd(self._transport)
         if fd >= 0:
-            # If a frame is on its way here the core stays with the loop; that frame offers again.
-            # If no descriptor is left for its copy of the socket it stays there as well.
+            # If a frame is on its way here, the core keeps sending through the loop, and that frame
+            # offers again.
+            # The core also stays with the loop if no descriptor is left for its copy of the socket.
             try:  # noqa: SIM105 # suppress() would cost three calls a stream.
                 self._core.attach_socket(self._key, fd, self.frames, self._head)
             except OSError:

@@ -72,7 +72,7 @@ class Turns:
             stack.enter_context(self._headroom.reserve(num_bytes))
             done = in_thread(self._threads, work, *arguments)
             until_done = stack.pop_all()
-        # Not when the caller leaves: the work goes on and keeps its memory.
+        # Not when the caller leaves: the work continues and keeps its memory.
         done.add_done_callback(lambda _: until_done.close())
         return done
 
@@ -96,7 +96,7 @@ class Turns:
 
     def _leave(self, tenant: str, turn: "asyncio.Future[None]") -> None:
         if turn.done() and not turn.cancelled():
-            self._end(tenant)  # It came at the same time.
+            self._end(tenant)  # The turn came at the same time as the cancellation.
             return
         turns = self._waiting.get(tenant)
         if turns is not None and turn in turns:
@@ -120,7 +120,7 @@ def in_thread(
     """
     try:
         return asyncio.get_running_loop().run_in_executor(threads, work, *arguments)
-    except RuntimeError as error:  # What a pool says that cannot start a thread.
+    except RuntimeError as error:  # The pool could not start a thread.
         raise OverloadedError(f"no thread for this request: {error}", 1.0, 503) from None
 
 

@@ -39,14 +39,14 @@ impl Scheduler {
         self.fairness.pause_decodes(&self.running, &mut self.requests);
         self.plan_decodes(&mut draft);
         if draft.rows.is_empty() && self.fairness.share().is_some() && self.in_flight.is_empty() {
-            // The requests whose turn it was may have been preempted. Then no request is paused any more.
+            // The requests whose turn it was may have been preempted. Nothing is paused any more, so plan again.
             draft.prefills.clear();
             self.plan_decodes(&mut draft);
         }
         self.bound_rows(&mut draft);
         self.plan_prefills(&mut draft);
         self.start_waiting(&mut draft);
-        // The last chunk may be cut: not that of a tenant that holds little.
+        // Only the last chunk may be cut, so a tenant above its share comes last.
         draft.chunks.sort_by_key(|chunk| {
             self.fairness.is_above_share(self.requests[chunk.request].ticket.tenant)
         });
@@ -81,7 +81,7 @@ impl Scheduler {
             let covered = request.table.covers(request.num_submitted, self.shape.block_size);
             if !covered {
                 let has_grown = self.grow(index, draft);
-                // Requests before this one may just have been preempted, or it itself.
+                // `grow` may have preempted this request or some before it.
                 place = self.running.place_after(self.requests[index].rank);
                 if !has_grown {
                     continue;
@@ -187,7 +187,7 @@ fn prefill_wants(request: &LiveRequest, end: u32) -> Wants {
         RequestKind::Generate => {}
         RequestKind::Embed(pooling) => wants.pooled = Some(PooledRow { pooling, is_last }),
     }
-    // Entry i is for position start + i + 1; a chunk that was delivered before brings nothing new.
+    // Entry i is for position start + i + 1. A chunk that is computed again has been reported already.
     let last_target = end.min(request.num_prompt - 1);
     if let Some(top) = request.request.prompt_log_probs
         && last_target > request.num_prompt_log_probs

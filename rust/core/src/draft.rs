@@ -90,7 +90,7 @@ impl Draft {
         let num_tokens = if self.cuts_prompts {
             num_left.min(room).min(num_allowed)
         } else {
-            // The tenant's share of the step bounds where a whole prompt may begin, not where it ends.
+            // A prompt that may not be cut starts within the tenant's share of the step, and may end beyond it.
             if num_left <= room && num_allowed > 0 { num_left } else { 0 }
         };
         if num_tokens > 0 {

@@ -16,7 +16,7 @@ impl Scheduler {
     pub(crate) fn grow(&mut self, index: RequestIndex, draft: &mut Draft) -> bool {
         let tenant = self.requests[index].ticket.tenant;
         loop {
-            // The last one goes on in any case, or nothing might.
+            // The last one always continues; otherwise no request might.
             let is_bound = self.running.len() > 1 && self.fairness.is_above_share(tenant);
             let num_claimed = if is_bound { self.fairness.num_claimed_blocks } else { 0 };
             if self.kv.num_available() > num_claimed
@@ -37,7 +37,7 @@ impl Scheduler {
                 return false;
             }
             if self.running.len() == 1 {
-                // Alone it fits: others that have been preempted or have ended still hold blocks.
+                // It fits alone, so blocks are still held by requests that were preempted or have ended.
                 assert!(!self.in_flight.is_empty(), "one request alone outgrows the pool");
                 return false;
             }

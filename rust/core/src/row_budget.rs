@@ -24,7 +24,7 @@ pub(crate) fn row_budget(
     if num_decodes == 0 {
         return most;
     }
-    // However many decode, prompts go on.
+    // Prompts make progress however many requests decode.
     let steady = shape.steady_rows.max(num_decodes.saturating_add(PROMPT_ROWS_LEAST)).min(most);
     let busy = shape.busy_rows.clamp(steady, most);
     let late = lateness(waited, PATIENCE.0);
@@ -34,7 +34,7 @@ pub(crate) fn row_budget(
         (u64::from(busy - steady) * late.max(few) + u64::from(most - busy) * piled_up) / ONE;
     let clearing = (u64::from(num_decodes) + backlog / CLEARING_STEPS).min(u64::from(most));
     let rows = (u64::from(steady) + growth).max(clearing);
-    // To the nearest whole tile: what lies between costs as much as the next one.
+    // Round to whole tiles: a part of a tile costs as much as all of it.
     let tile = u64::from(shape.row_tile);
     let nearest = (rows + tile / 2) / tile * tile;
     u32::try_from(nearest).unwrap_or(most).clamp(steady, most)
@@ -93,7 +93,7 @@ mod tests {
     fn where_prompts_pile_up_behind_many_decodes_steps_grow_to_their_limit() {
         let budget = |ms: u64| row_budget(&shape(), 200, Micros(ms * 1000), 0);
         assert_eq!([130, 180, 230, 5000].map(budget), [1408, 1792, 2048, 2048]);
-        // With few decodes it would save little.
+        // With few requests decoding, a shorter step would gain little.
         assert_eq!(row_budget(&shape(), 1, Micros(5_000_000), 0), 1408);
         assert_eq!(row_budget(&shape(), 32, Micros(5_000_000), 0), 1792);
     }
@@ -122,7 +122,7 @@ mod tests {
             shape.max_num_seqs = 1024;
             let budget = row_budget(&shape, decodes, Micros(0), 0);
             assert!(budget >= decodes + 128 && budget <= 2048, "{decodes}: {budget}");
-            // Where a step holds no more than its decodes, it holds those.
+            // A step that has room for the decoding requests alone still holds all of them.
             shape.max_num_batched_tokens = decodes;
             assert_eq!(row_budget(&shape, decodes, Micros(0), 0), decodes);
         }

@@ -16,14 +16,14 @@ impl Scheduler {
     pub(crate) fn start_waiting(&mut self, draft: &mut Draft) {
         while draft.has_room()
             && count(self.running.len()) < self.shape.max_running()
-            // Some have a row and were preempted since.
+            // Some chunks belong to requests that were preempted after they got a row.
             && draft.num_rows() < self.shape.max_running()
             && self.slots.has_free()
         {
             let fairness = &self.fairness;
             let standing = |ticket: &_| fairness.standing(ticket);
             let Some(turn) = self.queue.next(&fairness.tenants, self.now, standing) else { return };
-            // Where running requests wait for blocks, only requests that room was made for start.
+            // While running requests wait for blocks, only requests that room was made for may start.
             if draft.num_returning.is_some() && turn.standing != Standing::Within {
                 return;
             }

@@ -37,7 +37,7 @@ impl Cache {
             .map_err(io(format!("cache folder {}", folder.display())))?;
         let metadata =
             std::fs::metadata(folder).map_err(io(format!("cache folder {}", folder.display())))?;
-        // Not the owner of /proc/self: that is root for a process without core dumps.
+        // The owner of /proc/self would not do: it is root for a process that may not dump core.
         let own = rustix::process::geteuid().as_raw();
         if metadata.uid() != own || metadata.mode() & 0o022 != 0 {
             return Err(CudaError::Unsupported(format!(

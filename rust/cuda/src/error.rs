@@ -128,14 +128,14 @@ mod tests {
         let ExecutorError::DeviceLost(reason) = lost else { panic!("{lost}") };
         assert!(reason.starts_with("cuStreamSynchronize") && reason.contains("700"), "{reason}");
 
-        // The stream runs, or fails in a way that passes: the step alone failed, for its own reason.
+        // The stream works, or its error passes: only this step failed, for its own reason.
         for code in [CUDA_SUCCESS, CUDA_ERROR_OUT_OF_MEMORY] {
             fake::fail("cuStreamSynchronize", 0, code);
             let failed = blas().after_wait(stream.synchronise()).to_executor_error();
             assert_eq!(failed, ExecutorError::StepFailed(blas().to_string()));
         }
 
-        // The first of two faults is the cause.
+        // Of two faults the first one is the cause.
         let launch = context.check("cuLaunchKernelEx", 719).unwrap_err();
         let later = context.check("cuStreamSynchronize", 700);
         assert!(launch.after_wait(later).to_string().starts_with("cuLaunchKernelEx"));

@@ -392,7 +392,7 @@ impl Drop for CudaExecutor {
         if let Some(waiter) = self.waiter.take() {
             let _ = waiter.join();
         }
-        // Steps that no waiter saw (a late one) may still run on memory that is about to go.
+        // A step that no waiter saw (a late one) may still use the memory that is dropped below.
         let _ = self.stream.synchronise();
     }
 }

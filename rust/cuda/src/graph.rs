@@ -49,7 +49,7 @@ impl GraphExec {
         let mut graph = std::ptr::null_mut();
         // SAFETY: ends the capture begun above on the same thread, also after a failed body.
         let code = unsafe { api.cuStreamEndCapture(stream.handle, &raw mut graph)? };
-        // Whatever failed, what was captured so far is there and goes with this.
+        // The capture must end even after an error; dropping the graph frees what was captured.
         let graph = Captured { context, handle: graph };
         recorded?;
         context.check("cuStreamEndCapture", code)?;

@@ -123,7 +123,7 @@ impl Drop for Graphs {
         self.shared.lock().stop = true;
         self.shared.changed.notify_all();
         if let Some(thread) = self.thread.take() {
-            // A panic there was reported when it happened; Drop must not add one.
+            // The thread's panic has been reported; Drop must not panic again.
             let _ = thread.join();
         }
     }

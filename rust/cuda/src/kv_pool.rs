@@ -86,8 +86,8 @@ impl KvPool {
     pub(crate) fn resize(&self, stream: &Stream, bytes: u64) -> Result<(), CudaError> {
         let mut backing = self.lock();
         let resized = backing.region.shrink_to(bytes).and_then(|()| backing.region.grow_to(bytes));
-        // Pieces that went may come back with anything in them; pieces that came before a failure are
-        // there to be used.
+        // Pieces that were given back may return with any content. Pieces mapped before a failure can be
+        // used.
         backing.cleared = backing.cleared.min(backing.region.mapped().len());
         let cleared = backing.clear(stream);
         resized.and(cleared)
@@ -135,12 +135,12 @@ mod tests {
         pool.clear(&stream).unwrap();
         assert_eq!(pool.num_blocks(), 8);
 
-        // The second of three more pieces cannot be had; the first stays, cleared.
+        // Mapping the second of three more pieces fails. The first stays and is cleared.
         fake::fail("cuMemCreate", 1, CUDA_ERROR_OUT_OF_MEMORY);
         let error = pool.resize(&stream, 5 * piece).unwrap_err().to_string();
         assert!(error.contains("MiB free"), "{error}");
         assert_eq!(pool.num_blocks(), 12);
-        // A piece that cannot be touched does not stay.
+        // A piece that cannot be made accessible is given back.
         fake::fail("cuMemSetAccess", 0, 1);
         assert!(pool.resize(&stream, 4 * piece).is_err());
         assert_eq!((pool.num_blocks(), fake::calls("cuMemUnmap").len()), (12, 1));

@@ -78,7 +78,7 @@ fn split(jobs: &[CopyJob]) -> Vec<Chunk> {
     for job in order {
         let view = &jobs[job].view;
         let total = u64::from(view.rows) * u64::from(view.cols);
-        // A vector's elements take twice the room of a matrix's.
+        // Vectors are widened: an element takes twice the room of a matrix's.
         let most = match jobs[job].conversion {
             // Scales are made and applied by whole rows.
             _ if view.quantise || view.scale.is_some() => whole_rows(view.cols),

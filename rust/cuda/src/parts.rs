@@ -145,7 +145,7 @@ fn joined<T>(
 ) -> Result<T, CudaError> {
     match thread.join() {
         Ok(result) => result,
-        // Our own mistake: it goes on as the panic it was.
+        // A panic here is our own mistake; it continues unchanged.
         Err(panic) => std::panic::resume_unwind(panic),
     }
 }

@@ -225,7 +225,7 @@ mod tests {
         let stems = |target: &'static Target| -> Vec<String> {
             let names = builds(target).into_keys();
             let stems = names.map(|name| name.split('.').next().unwrap().to_owned());
-            // Hopper alone has the instructions, and some cards do not compute with e4m3 numbers.
+            // Only Hopper has these instructions, and some cards cannot compute with e4m3 numbers.
             let everywhere = |stem: &String| {
                 !stem.starts_with("attention_prefill")
                     && !stem.starts_with("quantise")

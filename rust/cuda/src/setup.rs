@@ -67,7 +67,7 @@ impl Setup {
             block_size: config.block_size,
             // One block more than the longest sequence, for the row that runs after its last token.
             max_blocks: config.max_model_len.div_ceil(config.block_size) + 1,
-            // A request that left holds its slot until the steps that name it are done.
+            // An ended request keeps its slot until the steps that name it are done.
             num_slots: 2 * config.max_num_seqs,
             max_rows: config.max_num_seqs,
             max_tokens: config.max_num_batched_tokens.max(config.max_num_seqs),

@@ -81,7 +81,7 @@ pub(crate) fn staging_bytes(vocab_size: u32, engine: &EngineDims, sizes: &Buffer
         + mask
         + upload(u64::from(MAX_LOGIT_BIAS) * Bias::COUNT as u64)
         + upload(u64::from(MAX_BANNED));
-    // A row's part of the jobs of `sample_open`, and of the metadata of the late sampler.
+    // What one row takes in the jobs of `sample_open` and in the late sampler's metadata.
     let (job, sample) = (size_of::<OpenJob>() as u64, size_of::<StepSample>() as u64);
     let rows = u64::from(engine.max_rows) * (opened + mask + job + sample);
     let header = size_of::<StepHeader>() as u64;

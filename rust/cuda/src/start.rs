@@ -189,7 +189,7 @@ fn executor_shape(model: &Model, num_blocks: u32, costs: Option<&RowCosts>) -> E
         row_tile: ROW_TILE,
         tenant_rows: TENANT_ROWS,
         steady_rows: costs.and_then(steady).unwrap_or(u32::MAX),
-        // Not even the smallest step is short enough: then it is as short as it can be.
+        // Even the smallest step is too long, so take the smallest.
         busy_rows: costs.map_or(u32::MAX, |costs| busy(costs).unwrap_or(1)),
         vocab_size: model.spec.vocab_size,
     }

@@ -155,7 +155,7 @@ impl Tuner<'_> {
             times.insert((m, shape), pick.milliseconds);
             picks[index] = Some(pick);
             if let Some(product) = product {
-                // Loads its code, which must not happen for the first time in a capture.
+                // Runs once, because its code must not be loaded during a capture.
                 self.run(&product, shape, 1)?;
                 products.insert((m, shape), product);
             }
@@ -332,7 +332,7 @@ impl Tuner<'_> {
                 for &m in ends.into_iter().flatten() {
                     let problem = self.blas.problem(m, shape)?;
                     let product = Product::Library { problem, algo };
-                    // A proposal that cannot run here is passed over.
+                    // Skip a proposal that cannot run here.
                     let timed = self
                         .run(&product, shape, 1)
                         .and_then(|()| self.time(&product, shape, RUNS, timer));

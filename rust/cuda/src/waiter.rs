@@ -105,7 +105,7 @@ fn run(
                     };
                     output(step.id, &step.rows, &returned)
                 });
-                // The executor may be gone; then the buffers are not needed.
+                // Sending fails if the executor is gone, and then nothing needs the buffers.
                 let _ = free.send(step.buffers);
                 (step.id, result)
             }

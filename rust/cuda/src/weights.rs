@@ -295,7 +295,7 @@ impl Builder<'_> {
             Some(scale) => scale.block_cols >= view.cols,
             None => view.quantise,
         };
-        // 16 bytes are read at once, and 16 rows.
+        // The kernel reads 16 bytes at once, and 16 rows.
         let is_whole =
             |view: &TensorView| view.cols.is_multiple_of(16) && view.rows.is_multiple_of(16);
         let views = self.views(roles)?;

@@ -23,7 +23,7 @@ pub(crate) fn delta_into(out: &mut Vec<u8>, answer: SplitAnswer<'_>, with_role: 
         separator = b",";
     }
     for (key, texts) in [("reasoning_content", reasoning(pieces)), ("content", content(pieces))] {
-        // An answer without any piece still says that it has content, which is empty.
+        // An answer without pieces has empty content, not absent content.
         let is_empty_answer = with_role && says_nothing(answer) && key == "content";
         if texts.is_empty() && !is_empty_answer {
             continue;

@@ -295,7 +295,7 @@ fn malformed(error: &serde_json::Error, place: &str) -> EngineError {
     let known = IN_OUR_WORDS.iter().find(|(sign, _)| text.starts_with(sign));
     let words = known.map_or("it breaks JSON's grammar", |(_, words)| words);
     let (line, column) = (error.line(), error.column());
-    // Where the grammar is broken, a key may be anything.
+    // In broken JSON anything may stand where a key belongs.
     let is_of_value = OF_VALUES.iter().any(|sign| text.starts_with(sign)) && !place.is_empty();
     let place = if is_of_value { format!("in {}, ", shortened(place)) } else { String::new() };
     EngineError::Refused {

@@ -205,7 +205,7 @@ impl Choice {
         }
         self.parse();
         if self.parser.as_ref().is_some_and(|parser| parser.is_complete()) {
-            // The only call that is allowed: what the model would say after it is of no use.
+            // The one allowed call is complete, so further text would be of no use.
             self.finish_with("stop", StopCause::None);
         }
         self.finish.is_some()
@@ -241,7 +241,7 @@ impl Choice {
     /// Of the answer's tokens, if log-probs are kept and none was shown; without a token it is 0:
     /// nothing is likelier.
     pub(crate) fn mean_log_prob(&self) -> f32 {
-        // An echoed prompt has entries of its own in front.
+        // The entries of an echoed prompt come first.
         let skipped = self.log_probs.len().saturating_sub(self.num_output_tokens as usize);
         let answer = self.log_probs.get(skipped..).unwrap_or_default();
         if answer.is_empty() {

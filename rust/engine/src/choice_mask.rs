@@ -166,7 +166,7 @@ impl MaskState {
     /// answer would be stuck there (`tru` where `true` is banned), and others are still open here.
     fn drop_doomed(&self, mask: &mut [u32]) {
         let (Some(grammar), Some(words)) = (&self.grammar, &self.words) else { return };
-        // White space decides nothing, and JSON allows it almost everywhere.
+        // White space does not tell one structure from another, and JSON allows it almost everywhere.
         let deciding = ids_of(mask).filter(|&id| !words.state.is_blank(id));
         let ids: Vec<u32> = deciding.take(MAX_LOOKED_AHEAD + 1).collect();
         if ids.len() > MAX_LOOKED_AHEAD {

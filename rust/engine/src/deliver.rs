@@ -119,7 +119,7 @@ impl Sender<'_> {
                     match rustix::net::send(&socket.fd, bytes, flags) {
                         Ok(taken) => break taken,
                         Err(Errno::INTR) => {}
-                        // The two last: the machine is short of memory, the client may be well.
+                        // NOBUFS and NOMEM: the machine is short of memory, which says nothing about the client.
                         Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => break 0,
                         Err(_) => return Sent::ClientGone,
                     }
@@ -128,7 +128,7 @@ impl Sender<'_> {
                 if taken == bytes.len() {
                     return Sent::Yes;
                 }
-                // The kernel's buffer is full: the event loop waits for room, this thread must not.
+                // The kernel's buffer is full. The event loop can wait for room; this thread must not.
                 let num_frames = socket.frames_seen;
                 *route = Route::Drain { num_frames, bytes: 0, drain: self.outbox.drains() };
                 let rest = bytes[taken..].to_vec();
@@ -149,7 +149,7 @@ impl Sender<'_> {
             *drain = drains;
             *bytes = 0;
         }
-        // What waited before this frame: one that is large by itself says nothing of the client.
+        // Counts only earlier frames: one large frame does not mean that the client is slow.
         if *bytes > MAX_QUEUED_BYTES {
             return Sent::TooSlow;
         }

@@ -45,7 +45,7 @@ pub(crate) fn echo(
     if request.max_tokens == Some(0) {
         detokenizer.finish(&mut decoded);
     }
-    // The client's own text where nothing was cut off; tokenizers may have normalised it.
+    // An uncut prompt is echoed as the client wrote it, because a tokenizer may normalise text.
     let whole = request.truncate_prompt_tokens.is_none();
     let text = match text {
         Some(text) if whole => text.to_owned(),

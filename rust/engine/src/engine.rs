@@ -56,7 +56,7 @@ impl Engine {
     pub fn start(options: &[u8]) -> Result<Self, EngineError> {
         let options: EngineOptions = serde_json::from_slice(options)
             .map_err(|error| EngineError::Model(format!("engine options: {error}")))?;
-        // A file of the model, or the library that reads it, is at fault: named by the log, not by the panic.
+        // The fault is in a file of the model or in the library that reads it. The log names the place.
         let loaded = catch_unwind(AssertUnwindSafe(|| load(&options)));
         Self::run(&options, loaded.unwrap_or_else(|_| Err(EngineError::Model(LOAD_PANIC.into())))?)
     }
@@ -81,7 +81,7 @@ impl Engine {
             let thread = EngineThread::new(each.shared, each.scheduler, each.executor)?;
             let name =
                 if is_alone { "ingle-engine".into() } else { format!("ingle-engine-{number}") };
-            // Where one cannot start, `this` is dropped and ends those before it.
+            // If one cannot start, dropping `this` ends the ones before it.
             let thread = threads::start(&name, USUAL_STACK_BYTES, move || thread.run())?;
             this.threads.get_mut().unwrap_or_else(PoisonError::into_inner).push(thread);
         }
@@ -182,8 +182,8 @@ impl Engine {
     /// `drain`, as they do again from the first frame on that the socket does not take at once: if that
     /// is the one behind the head as `Payload::Headed`; a `Frame` says that the head was not used.
     pub fn attach_socket(&self, key: u64, socket: ClientSocket) {
-        // While this copy of the socket lies anywhere, the client of a request that has ended meanwhile
-        // sees no end of the connection: a step at most.
+        // The client of a request that has just ended sees the connection end only after this copy of the
+        // socket is closed. That takes one step at most.
         let _ = self.engine_of(key).inbox.put_for_next_step(Message::Attach(key, socket));
     }
 

@@ -15,7 +15,7 @@ impl EngineThread {
         match ended {
             Ok(Ok(())) => self.stop(),
             Ok(Err(message)) => self.die(&message),
-            // Its text can quote what a request holds: the log has the place, from the panic itself.
+            // The panic's text can quote a request. The panic hook has already logged the place.
             Err(_) => self.die("the engine thread panicked"),
         }
     }
@@ -70,7 +70,7 @@ impl EngineThread {
             match item {
                 Message::Submit(submission, _) => {
                     self.shared.release_at_end(submission.requests.len() as u32);
-                    // A stream needs a frame with the error: its client may have got no other.
+                    // The client of a stream must get a frame with the error; it may have got no other.
                     let key = submission.stream.key;
                     self.committer.streams.insert(key, submission.stream);
                     self.committer.end_with_error(key, message, code, status);

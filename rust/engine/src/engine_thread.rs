@@ -83,12 +83,12 @@ impl EngineThread {
     /// Takes the messages that have come; sleeps if there are none and nothing else is to do.
     fn wait(&mut self) {
         let wait = if !self.core_events.is_empty() {
-            // Clients found gone while sending: what they held is free for the next plan.
+            // `deliver` found clients gone: the next plan can use what they held.
             Wait::No
         } else if self.scheduler.is_full() && !self.scheduler.waits_for_masks() {
             Wait::ForStep
         } else {
-            // A step that waits for masks may go on, or be given up, for any message.
+            // Any message can let a step that waits for masks continue, or end it.
             Wait::ForAny
         };
         self.shared.inbox.take(&mut self.left, wait);

@@ -64,7 +64,7 @@ impl EngineError {
     pub(crate) fn of_prompt(mut self, number: usize) -> Self {
         if let Self::Refused { message, param: Some(param), .. } = &mut self {
             let place = format!("prompt[{number}]");
-            // The prompt's part of a length that the field max_tokens makes too long.
+            // A total that max_tokens makes too long names the prompt's part of it.
             *message = message.replace(" in prompt,", &format!(" in {place},"));
             if param == "prompt" {
                 let mut named = message.clone();
@@ -75,7 +75,7 @@ impl EngineError {
                 ] {
                     named = named.replace(one, &each);
                 }
-                // Others are about all prompts together.
+                // The other errors concern all prompts together.
                 if named != *message {
                     (*message, *param) = (named, place);
                 }

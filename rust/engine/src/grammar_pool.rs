@@ -108,7 +108,7 @@ fn work(shared: &Shared, queue: &Queue) {
         let began = Instant::now();
         for job in batch.into_iter().filter(|job| !job.cancelled.load(Ordering::Relaxed)) {
             results.push(run(job));
-            // A request that is given up for a slow mask takes its other jobs along.
+            // Giving up a request for a slow mask also ends its other jobs.
             if began.elapsed() > PATIENCE {
                 let _ = shared.inbox.put(Message::Masks(std::mem::take(&mut results)));
             }
@@ -122,7 +122,7 @@ fn work(shared: &Shared, queue: &Queue) {
 
 fn run(job: MaskJob) -> MaskResult {
     let MaskJob { id, mut state, tokens, .. } = job;
-    // The last line of defence: grammars come from clients, and one of them must not end the others.
+    // Grammars come from clients. A panic in one must not end the others.
     let before = thread_time();
     let outcome = catch_unwind(AssertUnwindSafe(move || {
         for token in tokens {
@@ -133,7 +133,7 @@ fn run(job: MaskJob) -> MaskResult {
     }));
     let mut outcome = outcome.unwrap_or(Err(GrammarError::TooComplex("internal error")));
     if thread_time().saturating_sub(before) > MAX_TIME {
-        // All rows of a step wait for its slowest mask.
+        // The whole step waits for its slowest mask.
         outcome = Err(GrammarError::TooComplex("one token took too long"));
     }
     MaskResult { id, outcome }

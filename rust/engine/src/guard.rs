@@ -28,7 +28,7 @@ pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T, EngineError>) -> Resul
 /// never the message. Once, before the first engine starts.
 pub fn log_panics_without_text() {
     std::panic::set_hook(Box::new(|panic| {
-        // Without standard error there is no reader.
+        // Without standard error nobody could read it.
         let _ = std::io::stderr().write_all(panic_line(panic).as_bytes());
     }));
 }
@@ -52,7 +52,7 @@ pub(crate) struct Reservation<'a> {
 impl<'a> Reservation<'a> {
     /// `None` if the queue is full for this tenant.
     pub(crate) fn take(room: &'a Room, tenant: &'a Arc<TenantLoad>, count: u32) -> Option<Self> {
-        // Not `then_some`: what it were not to give would be dropped, and give back what was not taken.
+        // Not `then_some`: it would build the value first and drop it, which gives back what was not taken.
         room.reserve(tenant, count).then(|| Self { room, tenant, count })
     }
 

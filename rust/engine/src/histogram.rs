@@ -42,7 +42,7 @@ impl Histogram {
         let mut total = 0;
         for (bound, count) in self.bounds.iter().zip(&self.counts) {
             total += count.load(Ordering::Relaxed);
-            // As people write it: 0.1, not 0.09999999999999999.
+            // Rounded, so that a bound reads 0.1 and not 0.09999999999999999.
             let le = (*bound as f64 * self.scale * 1e9).round() / 1e9;
             let _ = writeln!(out, "{name}_bucket{{{labels},le=\"{le:?}\"}} {total}");
         }

@@ -83,7 +83,7 @@ impl Inbox {
             return Err(message);
         }
         state.messages.push(message);
-        // std's notify costs a system call whether or not anyone waits.
+        // std's notify makes a system call even if no thread waits.
         if wakes(state.sleep) {
             state.sleep = Sleep::Awake;
             drop(state);
@@ -108,7 +108,7 @@ impl Inbox {
                 Wait::ForStep => Sleep::UntilStep,
                 Wait::ForAny => Sleep::Idle,
             };
-            // A wake-up without reason finds it still set.
+            // A spurious wake-up leaves `sleep` as it was.
             while state.sleep != Sleep::Awake {
                 state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
             }

@@ -30,7 +30,7 @@ pub(crate) fn truncate(
 ) -> Result<(), EngineError> {
     let keep = match request.truncate_prompt_tokens {
         None => return Ok(()),
-        // What fits beside the answer, or beside one token of it.
+        // The prompt may take what the answer, or at least one token of it, leaves.
         Some(-1) => i64::from(served.max_model_len) - request.max_tokens.unwrap_or(1).max(1),
         Some(keep) => keep,
     };
@@ -53,7 +53,7 @@ pub(crate) fn max_tokens(
 ) -> Result<u32, EngineError> {
     let len = encoded.ids.len();
     if request.output.format == OutputFormat::Embedding {
-        // The core's least; none is generated.
+        // The core takes no less than 1; no token is generated.
         let fits = served.limits.check(len, 0);
         return fits.map(|()| 1).map_err(|error| {
             let message = match error {
@@ -86,7 +86,7 @@ pub(crate) fn max_tokens(
         Some(asked) => u32::try_from(asked).unwrap_or(u32::MAX),
     };
     let result = served.limits.check(len, asked);
-    // Without max_tokens the answer takes what the pool has, as it takes what the context has.
+    // Without max_tokens an answer may fill the context, and so also the pool.
     if let (Err(AdmitError::NeverFits { num_blocks, block_size, .. }), None) =
         (&result, request.max_tokens)
     {

@@ -123,7 +123,7 @@ impl<'a> Common<'a> {
         let stop_token_ids: Arc<[TokenId]> = stop_token_ids(request, served)?.into();
         let mut sampling = sampling_params(request, served)?;
         if keep(request)?.is_some() {
-            // They tell which choices are best, whether the client sees them or not.
+            // Choices are ranked by their log-probs, even if the client does not get these.
             sampling.log_probs = sampling.log_probs.or(Some(0));
         }
         let prompt_logs = PromptLogs::new(request, &sampling)?;

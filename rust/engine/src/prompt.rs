@@ -174,7 +174,7 @@ fn reasoning_start(
 ) -> Option<(ReasoningTags, ReasoningStart)> {
     let tags = served.answer_format.reasoning.clone()?;
     let start = if chat.continue_final_message {
-        // The answer goes on with a message: inside its reasoning only if that is still open.
+        // The answer continues a message. It starts inside the reasoning only if that is still open.
         let message = chat.messages.as_array().and_then(|messages| messages.last());
         let text = message.and_then(|message| message["content"].as_str()).unwrap_or_default();
         match text.rfind(&tags.open) {

@@ -26,7 +26,7 @@ impl Room {
     /// tenants together have at most 1 + 1/2 + ... + 1/n times it.
     pub(crate) fn reserve(&self, tenant: &TenantLoad, count: u32) -> bool {
         let capacity = self.capacity;
-        // Counted first, so that requests of one tenant that come together see each other.
+        // Counted before the check, so that concurrent requests of one tenant see each other.
         let before = tenant.add(count);
         if before == 0 {
             self.num_tenants.fetch_add(1, Ordering::AcqRel);

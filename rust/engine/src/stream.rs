@@ -231,7 +231,7 @@ impl Stream {
         let Form::Events(builder, trailer) = &self.form else { return NO_FRAMES };
         let start = builder.open(out);
         if std::mem::take(&mut self.wants_comment) {
-            // Clients skip it.
+            // Clients ignore comments.
             out.extend_from_slice(b":\n\n");
         }
         for choice in dirty_choices(&mut self.choices, &mut self.dirty) {
@@ -295,7 +295,7 @@ fn kept_choices(choices: &[Choice], trailer: Trailer, n: u32) -> impl Iterator<I
     choices.chunks(n as usize).flat_map(move |of_prompt| {
         let mut kept: Vec<&Choice> = of_prompt.iter().collect();
         if let Some(keep) = trailer.keep {
-            // Equals stay in order of index.
+            // The sort is stable: equal ones keep the order of their index.
             kept.sort_by(|a, b| b.mean_log_prob().total_cmp(&a.mean_log_prob()));
             kept.truncate(keep);
         }

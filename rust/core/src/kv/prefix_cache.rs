@@ -46,7 +46,7 @@ impl PrefixCache {
         let hasher = ChainHasher::new(block_size, secret);
         let (num_blocks, block_size) = (num_blocks as usize, block_size as usize);
         Self {
-            // All of it at once: a table that grows would stall one step.
+            // Allocated whole, because growing the table would stall one step.
             by_hash: HashMap::with_capacity_and_hasher(num_blocks, BuildHasherDefault::default()),
             entries: vec![None; num_blocks],
             tokens: vec![TokenId(0); num_blocks * block_size],

@@ -59,7 +59,7 @@ impl Group {
             let below = Path::new(path).strip_prefix(&mount.root).unwrap_or(Path::new(""));
             let top = root.join(mount.point.trim_start_matches('/'));
             let groups = below.ancestors().filter_map(|name| Self::open(&top, name, names));
-            // The process's own may get a limit later.
+            // The process's own group may get a limit later.
             let mut is_own = true;
             found.extend(groups.filter(|group| take(&mut is_own) || group.limit().is_some()));
         }

@@ -128,7 +128,7 @@ mod tests {
         // What can be dropped of the files' pages counts as free.
         let room = Room { bytes: 150_000, limit: "the control group /a".to_owned() };
         assert_eq!(memory.room(), room);
-        // With room enough nobody looks for it.
+        // Not computed when there is room enough.
         assert_eq!(memory.room_if_below(40_000), 50_000);
         // The limit may change while the process runs.
         write("sys/fs/cgroup/a/memory.max", "600000\n");
