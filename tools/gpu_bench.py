@@ -1,8 +1,9 @@
 """`make gpu-bench`: start-up and speed of `ingle serve` on a GPU, as tables of docs/BENCHMARKS.md.
 
-Makes a Llama-3.1-8B-shaped checkpoint with random weights unless it is there, starts the server
-with an empty cache, with the cache of that start, and once more on one core, and puts the loads of
-docs/BENCHMARKS.md on it. Needs ingle; torch and safetensors where the checkpoint has to be made.
+Makes a Llama-3.1-8B-shaped checkpoint with random weights unless it is there, starts the server as
+RUNS says, first with an empty cache, and puts the loads of docs/BENCHMARKS.md on it. One JSON file
+has all figures. About 7 minutes on an H200. Needs ingle; torch and safetensors where the checkpoint
+has to be made.
 """
 
 import argparse
@@ -11,13 +12,14 @@ import datetime
 import http.client
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +28,47 @@ from ingle.bench.run import BenchOptions, measure
 ROOT = Path(__file__).resolve().parent.parent
 MAKE_CHECKPOINT = ROOT / "tests" / "gpu" / "make_checkpoint.py"
 START_LIMIT_S = 600.0
-# name, lengths, connections, requests
-LOADS = (
-    ("128 in 256 out, 1 at once", "fixed:128:256", 1, 16),
-    ("128 in 256 out, 16 at once", "fixed:128:256", 16, 128),
-    ("128 in 256 out, 64 at once", "fixed:128:256", 64, 512),
-    ("8,000 in 8 out, 1 at once", "fixed:8000:8", 1, 10),
-    ("8,000 in 200 out, 16 at once", "fixed:8000:200", 16, 64),
-    ("sharegpt, {requests} x 200 at once", "sharegpt", 200, 4000),
+
+
+@dataclass(frozen=True)
+class Load:
+    """What clients do."""
+
+    name: str
+    lengths: str
+    concurrency: int
+    num_requests: int
+
+
+ONE = Load("128 in 256 out, 1 at once", "fixed:128:256", 1, 16)
+SIXTEEN = Load("128 in 256 out, 16 at once", "fixed:128:256", 16, 128)
+SIXTY_FOUR = Load("128 in 256 out, 64 at once", "fixed:128:256", 64, 512)
+LONG = Load("8,000 in 8 out, 1 at once", "fixed:8000:8", 1, 10)
+LONG_SIXTEEN = Load("8,000 in 200 out, 16 at once", "fixed:8000:200", 16, 64)
+SHAREGPT = Load("sharegpt, {requests} x 200 at once", "sharegpt", 200, 4000)
+AZURE = Load("azure-conv, {requests} x 200 at once", "azure-conv", 200, 1000)
+HALF = replace(SHAREGPT, num_requests=2000)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One start of the server and the loads on it."""
+
+    name: str
+    loads: tuple[Load, ...]
+    flags: tuple[str, ...] = ()
+    cores: str | None = None
+    """Of the server; None for all."""
+
+
+RUNS = (
+    Run("empty cache", ()),
+    Run("bf16", (ONE, SIXTEEN, SIXTY_FOUR, LONG, LONG_SIXTEEN, SHAREGPT, AZURE)),
+    Run("bf16, one core for the server", (HALF,), cores="0"),
+    Run("bf16, --deterministic", (HALF,), flags=("--deterministic",)),
+    Run("fp8", (ONE, SIXTEEN, SIXTY_FOUR, LONG, HALF, AZURE), flags=("--quantization", "fp8")),
 )
+"""Later ones find the kernels that earlier ones compiled, and algorithms of the same products."""
 HEADS = (
     "load",
     "req/s",
@@ -54,6 +88,7 @@ class Server:
 
     process: subprocess.Popen[bytes]
     port: int
+    log: Path
     first_token_s: float
     """From exec to the first token's bytes at the client."""
 
@@ -70,15 +105,12 @@ def main() -> int:
         "starts": {},
         "runs": {},
     }
-    with server(options, cache, "cold") as cold:
-        document["device"] = served_device(options.work / "serve-cold.log")
-        document["starts"]["empty cache"] = cold.first_token_s
-    with server(options, cache, "warm") as warm:
-        document["starts"]["cache of the start before"] = warm.first_token_s
-        document["runs"]["all cores"] = loads(warm, options)
-    with server(options, cache, "one-core", cores="0") as one, without_core(0):
-        document["starts"]["the same on one core"] = one.first_token_s
-        document["runs"]["one core for the server"] = loads(one, options)
+    for run in RUNS:
+        with server(options, cache, run) as target:
+            document["device"] = served_device(target.log)
+            document["starts"][run.name] = target.first_token_s
+            with without_core(0) if run.cores else contextlib.nullcontext():
+                document["runs"][run.name] = loads(target, run, options)
     options.json.write_text(json.dumps(document, indent=1) + "\n")
     print(tables(document))
     failed = [row for rows in document["runs"].values() for row in rows if row["requests_failed"]]
@@ -118,27 +150,27 @@ def make_checkpoint(options: argparse.Namespace) -> None:
 
 
 @contextlib.contextmanager
-def server(
-    options: argparse.Namespace, cache: Path, name: str, cores: str | None = None
-) -> Iterator[Server]:
+def server(options: argparse.Namespace, cache: Path, run: Run) -> Iterator[Server]:
     """Starts `ingle serve` and ends it; its output goes to serve-NAME.log."""
-    command = ["taskset", "-c", cores] if cores is not None else []
+    command = ["taskset", "-c", run.cores] if run.cores is not None else []
     command += [sys.executable, "-m", "ingle", "serve", str(options.model)]
     command += ["--device", options.device, "--port", str(options.port)]
     command += ["--served-model-name", "bench", "--max-model-len", "8400"]
+    command += run.flags
     if options.device.startswith("cuda"):
         command += ["--cache-dir", str(cache)]
-    with (options.work / f"serve-{name}.log").open("wb") as log:
+    path = options.work / f"serve-{re.sub('[^a-z0-9]+', '-', run.name)}.log"
+    with path.open("wb") as log:
         started = time.perf_counter()
         process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
             first_token(process, options.port)
-            yield Server(process, options.port, round(time.perf_counter() - started, 3))
+            yield Server(process, options.port, path, round(time.perf_counter() - started, 3))
         finally:
             process.send_signal(signal.SIGTERM)
             code = process.wait()
     if code != 0:
-        sys.exit(f"ingle serve ended with exit code {code}; see {log.name}")
+        sys.exit(f"ingle serve ended with exit code {code}; see {path}")
 
 
 def first_token(process: subprocess.Popen[bytes], port: int) -> None:
@@ -162,25 +194,25 @@ def first_token(process: subprocess.Popen[bytes], port: int) -> None:
     sys.exit(f"ingle serve gave no token within {START_LIMIT_S:.0f} s")
 
 
-def loads(target: Server, options: argparse.Namespace) -> list[dict[str, Any]]:
+def loads(target: Server, run: Run, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Every load, one after the other; figures as `ingle bench --json` has them."""
     rows = []
-    for number, (name, lengths, concurrency, requests) in enumerate(LOADS, start=1):
-        requests = max(concurrency, round(requests * options.scale))
+    for number, load in enumerate(run.loads, start=1):
+        requests = max(load.concurrency, round(load.num_requests * options.scale))
         report, _ = measure(
             BenchOptions(
                 f"http://127.0.0.1:{target.port}",
                 num_requests=requests,
-                concurrency=concurrency,
-                lengths=lengths,
+                concurrency=load.concurrency,
+                lengths=load.lengths,
                 # Of its own, or the prefix cache would know its prompts.
                 seed=number,
                 server_pid=target.process.pid,
             ),
             progress=sys.stderr.isatty(),
         )
-        label = name.format(requests=requests)
-        print(f"{label}: {report.requests_per_s} req/s", file=sys.stderr, flush=True)
+        label = load.name.format(requests=f"{requests:,}")
+        print(f"{run.name}, {label}: {report.requests_per_s} req/s", file=sys.stderr, flush=True)
         rows.append({"load": label, **report.as_dict()})
     return rows
 
@@ -206,6 +238,8 @@ def tables(document: dict[str, Any]) -> str:
     """As they stand in docs/BENCHMARKS.md."""
     lines = [f"{document['date']}, {document['model']}, {document['device']}"]
     for title, rows in document["runs"].items():
+        if not rows:
+            continue
         lines += ["", f"{title}:", "", row_of(HEADS), "|" + "---|" * len(HEADS)]
         lines += [row_of(figures(row)) for row in rows]
         lines += ["", f"Host memory {max(row['rss_mib'] for row in rows)} MiB."]

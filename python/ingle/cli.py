@@ -158,7 +158,7 @@ def add_bench_flags(bench: argparse.ArgumentParser) -> None:
     add("--chat", action="store_true", help="use chat completions instead of completions")
     add("--requests", type=int, default=1000, help="number of requests; default: 1000")
     add("--concurrency", type=int, default=64, help="number of concurrent connections; default: 64")
-    lengths = "sharegpt (default), fixed:IN:OUT, or csv:FILE with columns ContextTokens and "
+    lengths = "sharegpt (default), azure-conv, fixed:IN:OUT, or csv:FILE with ContextTokens and "
     add("--lengths", default="sharegpt", help=f"{lengths}GeneratedTokens")
     add(
         "--rate",

@@ -19,6 +19,17 @@ _WORDS = (
     "sound water image field train board story"
 ).split()
 _LONGEST_TOKENS = 1024
+# Every 5th percentile of Microsoft's public trace of chats (AzurePublicDataset,
+# AzureLLMInferenceTrace_conv, 2023), the last one so that the mean is the trace's: 1,155 tokens in,
+# 211 out.
+_AZURE_IN = (
+    4, 181, 207, 372, 387, 396, 403, 414, 703, 984, 1020,
+    1045, 1071, 1097, 1130, 1189, 1315, 1877, 2735, 4083, 5100,
+)  # fmt: skip
+_AZURE_OUT = (
+    7, 41, 54, 67, 77, 85, 91, 96, 103, 113, 129,
+    151, 177, 217, 384, 395, 400, 411, 424, 451, 700,
+)  # fmt: skip
 
 
 class WorkloadError(ValueError):
@@ -43,6 +54,7 @@ def requests(lengths: str, count: int, seed: int) -> list[Request]:
     """The run's requests.
 
     `lengths` is `sharegpt` (log-normal, about 220 tokens in and 200 out, at most 1024),
+    `azure-conv` (chats, about 1,155 tokens in and 211 out, at most 5,100 and 700),
     `fixed:IN:OUT`, or `csv:FILE` with the columns ContextTokens and GeneratedTokens.
     Raises WorkloadError for anything else.
     """
@@ -54,11 +66,13 @@ def _pairs(lengths: str, count: int, seed: int) -> list[tuple[int, int]]:
     kind, _, rest = lengths.partition(":")
     if lengths == "sharegpt":
         return _sharegpt(count, seed)
+    if lengths == "azure-conv":
+        return _azure_conv(count, seed)
     if kind == "fixed":
         return [_fixed(rest)] * count
     if kind == "csv" and rest:
         return _from_csv(Path(rest), count, seed)
-    raise WorkloadError(f"--lengths {lengths}: not sharegpt, fixed:IN:OUT or csv:FILE")
+    raise WorkloadError(f"--lengths {lengths}: not sharegpt, azure-conv, fixed:IN:OUT or csv:FILE")
 
 
 def _sharegpt(count: int, seed: int) -> list[tuple[int, int]]:
@@ -71,6 +85,19 @@ def _sharegpt(count: int, seed: int) -> list[tuple[int, int]]:
 
     prompt, output = drawer(255, 1.1), drawer(215, 0.9)
     return [(prompt(), output()) for _ in range(count)]
+
+
+def _azure_conv(count: int, seed: int) -> list[tuple[int, int]]:
+    """Lengths between the percentiles above; in and out are independent, as nearly in the trace."""
+    rng = random.Random(seed)  # noqa: S311 - load, not secrets
+
+    def draw(percentiles: tuple[int, ...]) -> int:
+        place = rng.random() * (len(percentiles) - 1)
+        below = int(place)
+        step = percentiles[below + 1] - percentiles[below]
+        return round(percentiles[below] + (place - below) * step)
+
+    return [(draw(_AZURE_IN), draw(_AZURE_OUT)) for _ in range(count)]
 
 
 def _fixed(rest: str) -> tuple[int, int]:

@@ -62,6 +62,7 @@ mod setup;
 mod shapes;
 mod slots;
 mod start;
+mod step_shapes;
 mod stream;
 mod stream_gemm;
 mod stream_tile;

@@ -23,10 +23,10 @@ use crate::memory::{PinnedBuffer, upload};
 use crate::metadata::SlotRecord;
 use crate::model::{Model, StepShape};
 use crate::parts::load_parts;
-use crate::prompt_launch::is_prompt;
 use crate::row_costs::RowCosts;
 use crate::setup::{Setup, check_supported};
 use crate::slots::{Staging, staging_bytes};
+use crate::step_shapes::step_shapes;
 use crate::stream::{Event, Stream};
 use crate::waiter::{self, StepBuffers};
 
@@ -103,7 +103,7 @@ impl CudaExecutor {
         let graphs = if config.enforce_eager {
             None
         } else {
-            Some(Graphs::start(&model, &first_graphs(&model), &launches, warn)?)
+            Some(Graphs::start(&model, &graph_shapes(&model), &launches, warn)?)
         };
         let launching = Launching { stream, graphs, launches };
         let shape = executor_shape(&model, budget.num_blocks, parts.row_costs.as_ref());
@@ -142,31 +142,6 @@ fn warm(model: &Arc<Model>, stream: &Stream) -> Result<(), CudaError> {
     stream.synchronise()
 }
 
-/// Decode steps of every size, then mixed ones: under load nearly every step carries prefill.
-fn first_graphs(model: &Model) -> Vec<StepShape> {
-    let rows_max = model.engine.max_rows;
-    let mut shapes = Vec::new();
-    for &tokens in model.buckets.sizes() {
-        if tokens <= rows_max.next_multiple_of(16) && tokens <= LIST_ROWS {
-            shapes.push(StepShape { tokens, samples: tokens, has_prompts: false });
-        }
-    }
-    let has_prompts = model.prompt_group().is_some();
-    for &tokens in model.buckets.sizes().iter().filter(|&&tokens| tokens > LIST_ROWS) {
-        for samples in (64..=rows_max.next_multiple_of(64).min(LIST_ROWS)).step_by(64) {
-            shapes.push(StepShape { tokens, samples, has_prompts });
-        }
-    }
-    if has_prompts {
-        for &tokens in model.buckets.sizes().iter().filter(|&&tokens| tokens <= LIST_ROWS) {
-            if model.prompt_group().is_some_and(|group| is_prompt(0, tokens, group)) {
-                shapes.push(StepShape { tokens, samples: tokens, has_prompts });
-            }
-        }
-    }
-    shapes
-}
-
 /// What steps are launched with.
 struct Launching {
     stream: Stream,
@@ -201,6 +176,12 @@ const ROW_TILE: u32 = 128;
 const TENANT_ROWS: u32 = 192;
 /// The time that products may take in a step while requests decode. Attention and small kernels add to it.
 const PAUSE_MILLISECONDS: f32 = 30.0;
+
+/// The shapes of steps that are recorded at start.
+fn graph_shapes(model: &Model) -> Vec<StepShape> {
+    let rows_max = model.engine.max_rows;
+    step_shapes(model.buckets.sizes(), rows_max, model.prompt_group())
+}
 
 /// Host buffers and the waiter thread.
 fn assemble(

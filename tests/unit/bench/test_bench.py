@@ -33,6 +33,23 @@ def test_same_seed_gives_the_same_prompts():
     assert first[0].prompt() != requests("sharegpt", 50, 4)[0].prompt()
 
 
+def test_azure_conv_lengths_have_the_stated_means_and_limits():
+    work = requests("azure-conv", 4000, 1)
+    lengths = [(r.num_prompt_tokens, r.num_output_tokens) for r in work]
+    tokens_in, tokens_out = (list(column) for column in zip(*lengths, strict=True))
+    assert sum(tokens_in) / 4000 == pytest.approx(1155, rel=0.05)
+    assert sum(tokens_out) / 4000 == pytest.approx(211, rel=0.05)
+    assert (min(tokens_in), max(tokens_in)) == (
+        pytest.approx(4, abs=8),
+        pytest.approx(5100, rel=0.02),
+    )
+    assert (min(tokens_out), max(tokens_out)) == (
+        pytest.approx(7, abs=2),
+        pytest.approx(700, rel=0.02),
+    )
+    assert requests("azure-conv", 50, 3) == requests("azure-conv", 50, 3)
+
+
 def test_sharegpt_lengths_have_the_stated_means():
     work = requests("sharegpt", 4000, 1)
     assert 190 < sum(r.num_prompt_tokens for r in work) / len(work) < 250
