@@ -48,6 +48,7 @@ LONG_SIXTEEN = Load("8,000 in 200 out, 16 at once", "fixed:8000:200", 16, 64)
 SHAREGPT = Load("sharegpt, {requests} x 200 at once", "sharegpt", 200, 4000)
 AZURE = Load("azure-conv, {requests} x 200 at once", "azure-conv", 200, 1000)
 HALF = replace(SHAREGPT, num_requests=2000)
+DOUBLE = Load("sharegpt, {requests} x 400 at once", "sharegpt", 400, 8000)
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,8 @@ def main() -> int:
         "starts": {},
         "runs": {},
     }
-    for run in RUNS:
+    runs = (*RUNS, engines_on(options.gpus)) if options.gpus > 1 else RUNS
+    for run in runs:
         with server(options, cache, run) as target:
             document["device"] = served_device(target.log)
             document["starts"][run.name] = target.first_token_s
@@ -117,6 +119,12 @@ def main() -> int:
     return 1 if failed else 0
 
 
+def engines_on(num_gpus: int) -> Run:
+    """The weights on each of several GPUs."""
+    flags = ("--data-parallel-size", str(num_gpus))
+    return Run(f"bf16, {num_gpus} engines", (ONE, SIXTY_FOUR, SHAREGPT, DOUBLE), flags=flags)
+
+
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
@@ -126,6 +134,7 @@ def arguments() -> argparse.Namespace:
     add("--tokenizer", type=Path, help="tokenizer.json of Llama 3; default: one is made up")
     add("--device", default="cuda", help="of ingle serve; default: cuda")
     add("--work", type=Path, default=Path("/tmp/ingle-gpu-test"), help="folder for all files")
+    add("--gpus", type=int, default=1, help="also an engine on each of so many GPUs; default: 1")
     add("--scale", type=float, default=1.0, help="share of each load's requests; default: 1")
     add("--port", type=int, default=18433)
     add("--json", type=Path, help="where the figures go; default: gpu-bench.json under --work")

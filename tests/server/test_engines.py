@@ -12,11 +12,13 @@ import signal
 
 import pytest
 
+import ingle
+from security.test_late import Traced
 from server import test_auth, test_chat, test_embeddings, test_life, test_openai_client
 from server import test_streams as streams
 from server import test_structured as structured
 from server.test_life import LONG, read_to_end, send
-from server.worker import Worker, wait_for, whole
+from server.worker import TINY, Worker, wait_for, whole
 
 test_openai_chat = test_openai_client.test_chat
 test_openai_stream = test_openai_client.test_completion_streamed
@@ -227,6 +229,34 @@ def test_tenants_have_their_share_of_both_engines(tmp_path):
             connection.close()
         wait_for(lambda: count() == 0, 5, lambda: str(count()))
         assert worker.stop() == 0
+
+
+def test_the_python_api_has_several_engines_too():
+    greedy = ingle.SamplingParams(temperature=0, max_tokens=12)
+    prompts = [f"{i} times" for i in range(8)]
+    with ingle.Engine(str(TINY), device="cpu", data_parallel_size=2) as engine:
+        assert engine.info["num_engines"] == 2
+        both = [output.outputs[0].text for output in engine.generate(prompts, greedy)]
+        text = engine.core.metrics().decode()
+    steps = re.findall(r"^ingle:steps_total{.*} (\d+)$", text, re.M)
+    assert len(steps) == 2
+    assert all(int(count) > 0 for count in steps)
+    with ingle.Engine(str(TINY), device="cpu") as engine:
+        assert engine.info["num_engines"] == 1
+        one = [output.outputs[0].text for output in engine.generate(prompts, greedy)]
+    assert both == one
+
+
+def test_two_engines_need_no_system_call_beyond_the_list():
+    with Traced("--device", "cpu", *TWO) as worker:
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            jobs = [pool.submit(worker.complete, f"{i}", stream=bool(i % 2)) for i in range(8)]
+            jobs += [pool.submit(worker.chat, response_format={"type": "json_object"})]
+            [job.result() for job in jobs]
+        assert min(of_engines(worker, "ingle:steps_total")) > 0
+        assert worker.stop() == 0
+        calls = [line for line in worker.errors().splitlines() if line.startswith("trace: ")]
+    assert calls == []
 
 
 def test_settings_that_several_engines_cannot_have_are_refused(tmp_path):

@@ -25,7 +25,7 @@ use crate::metrics::{Metrics, PoolSize};
 use crate::options::EngineOptions;
 use crate::outbox::Outbox;
 use crate::room::Room;
-use crate::routing::Routing;
+use crate::routing::{Routing, RoutingLimits};
 use crate::served::{Seeds, Served};
 use crate::shared::{Front, Shared};
 use crate::sizes::setting;
@@ -122,7 +122,12 @@ pub(crate) fn load_with(
 
 /// Lets the engines show their prefix caches, which all hash with `secret`, and chooses between them.
 fn routing(options: &EngineOptions, engines: &mut [LoadedEngine], secret: u64) -> Routing {
-    let block_size = engines[0].scheduler.limits().block_size;
+    let shape = engines[0].executor.shape();
+    let limits = RoutingLimits {
+        block_size: shape.block_size,
+        max_num_seqs: shape.max_num_seqs,
+        stall_us: u64::from(options.health_stall_s) * 1_000_000,
+    };
     let shares_prefixes = engines[0].scheduler.shares_prefixes();
     let views = engines.iter_mut().map(|engine| {
         let view = Arc::new(EngineView::new(engine.scheduler.limits().num_blocks));
@@ -130,8 +135,8 @@ fn routing(options: &EngineOptions, engines: &mut [LoadedEngine], secret: u64) -
         view
     });
     let views = views.collect();
-    let hasher = shares_prefixes.then(|| ChainHasher::new(block_size, secret));
-    Routing::new(views, hasher, block_size, u64::from(options.health_stall_s) * 1_000_000)
+    let hasher = shares_prefixes.then(|| ChainHasher::new(limits.block_size, secret));
+    Routing::new(views, hasher, limits)
 }
 
 /// Sampling parameters of a request that names none.

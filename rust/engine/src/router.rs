@@ -4,7 +4,7 @@
 //! A request goes where it costs the least: its own prompt tokens that the engine has not cached, the
 //! prompt tokens queued before it, and a share of each step for every choice that runs or waits there.
 //! Two rules stand above that. No engine takes a request while it has many more choices than the least
-//! busy one, however much it has cached. A session stays on its engine as long as that rule allows it.
+//! busy one, or no slot left where another one has, however much it has cached. A session stays on its engine as long as that rule allows it.
 
 use std::collections::HashMap;
 
@@ -40,6 +40,8 @@ pub(crate) struct Candidate {
     pub(crate) num_queued: u64,
     /// Choices that run or wait there.
     pub(crate) num_choices: u32,
+    /// The request would have to wait for a slot.
+    pub(crate) is_full: bool,
     /// It has not moved for so long that `/health` tells.
     pub(crate) is_stuck: bool,
 }
@@ -55,11 +57,8 @@ impl Router {
 
     /// The number of the engine for the request; there is a candidate for each engine.
     pub(crate) fn choose(&mut self, ask: &Ask, candidates: &[Candidate]) -> usize {
-        let most = most_choices(candidates);
-        let may_take = |number: usize| {
-            let candidate = &candidates[number];
-            candidate.num_choices <= most && (!candidate.is_stuck || all_stuck(candidates))
-        };
+        let bounds = Bounds::of(candidates);
+        let may_take = |number: usize| bounds.allow(&candidates[number]);
         let of_session = ask.session.and_then(|session| self.sessions.find(session));
         let of_tenant = self.tenants.get(&ask.tenant).filter(|_| self.tenants.len() > 1).copied();
         let chosen = of_session.filter(|&number| may_take(number)).or_else(|| {
@@ -91,15 +90,33 @@ fn missing(ask: &Ask, candidate: &Candidate) -> u64 {
     ask.num_tokens.saturating_sub(candidate.num_cached)
 }
 
-/// An engine with more choices than this takes no further request.
-fn most_choices(candidates: &[Candidate]) -> u32 {
-    let able = candidates.iter().filter(|candidate| !candidate.is_stuck || all_stuck(candidates));
-    let least = able.map(|candidate| candidate.num_choices).min().unwrap_or(0);
-    least.saturating_add((least / SLACK_SHARE).max(SLACK))
+/// Which engines may take a request, whatever they have cached. The least busy one always may.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    /// All are stuck, so that this says nothing.
+    with_stuck: bool,
+    /// None of the others has a free slot.
+    with_full: bool,
+    most_choices: u32,
 }
 
-fn all_stuck(candidates: &[Candidate]) -> bool {
-    candidates.iter().all(|candidate| candidate.is_stuck)
+impl Bounds {
+    fn of(candidates: &[Candidate]) -> Self {
+        let with_stuck = candidates.iter().all(|candidate| candidate.is_stuck);
+        let able = candidates.iter().filter(|candidate| with_stuck || !candidate.is_stuck);
+        let least = able.clone().map(|candidate| candidate.num_choices).min().unwrap_or(0);
+        Self {
+            with_stuck,
+            with_full: able.clone().all(|candidate| candidate.is_full),
+            most_choices: least.saturating_add((least / SLACK_SHARE).max(SLACK)),
+        }
+    }
+
+    fn allow(self, candidate: &Candidate) -> bool {
+        candidate.num_choices <= self.most_choices
+            && (self.with_stuck || !candidate.is_stuck)
+            && (self.with_full || !candidate.is_full)
+    }
 }
 
 /// Sessions of late, bounded: where there are too many, those not seen for longest are forgotten.
@@ -143,7 +160,7 @@ mod tests {
     }
 
     fn with(num_cached: u64, num_queued: u64, num_choices: u32) -> Candidate {
-        Candidate { num_cached, num_queued, num_choices, is_stuck: false }
+        Candidate { num_cached, num_queued, num_choices, ..Candidate::default() }
     }
 
     #[test]
@@ -193,6 +210,23 @@ mod tests {
     }
 
     #[test]
+    fn an_engine_without_a_free_slot_takes_nothing_while_another_has_one() {
+        let mut router = Router::new(2);
+        let full = Candidate { is_full: true, ..with(1000, 0, 4) };
+        assert_eq!(router.choose(&ask(1000), &[full, with(0, 0, 3)]), 1);
+        assert_eq!(router.choose(&ask(1000), &[full, Candidate { is_full: true, ..full }]), 0);
+        let stuck = Candidate { is_stuck: true, ..with(0, 0, 0) };
+        assert_eq!(
+            router.choose(&ask(1000), &[full, stuck]),
+            0,
+            "a stuck one's slots do not count"
+        );
+        let of = Ask { session: Some(1), ..ask(10) };
+        assert_eq!(router.choose(&of, &[with(0, 0, 0), with(0, 0, 1)]), 0);
+        assert_eq!(router.choose(&of, &[full, with(0, 0, 3)]), 1, "a session moves");
+    }
+
+    #[test]
     fn idle_engines_fill_their_caches_in_turn_and_keep_a_tenant() {
         let mut router = Router::new(2);
         let idle = [Candidate::default(); 2];
@@ -226,6 +260,8 @@ mod tests {
         prop::collection::vec((0..4_u8, 0..3000_u16, session, 0..5_u8, 0..3_u8), 1..200)
     }
 
+    const MAX_NUM_SEQS: u32 = 20;
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
@@ -237,7 +273,8 @@ mod tests {
                     .map(|number| {
                         let is_favourite = number == usize::from(favourite) % num_engines;
                         let num_cached = if is_favourite { u64::from(num_cached) } else { 0 };
-                        with(num_cached, 0, running[number])
+                        let is_full = running[number] >= MAX_NUM_SEQS;
+                        Candidate { is_full, ..with(num_cached, 0, running[number]) }
                     })
                     .collect();
                 let ask = Ask {
@@ -249,6 +286,7 @@ mod tests {
                 prop_assert_eq!(twin.choose(&ask, &candidates), chosen, "the same again");
                 let least = running.iter().copied().min().unwrap();
                 prop_assert!(running[chosen] <= least + SLACK.max(least / SLACK_SHARE));
+                prop_assert!(running[chosen] < MAX_NUM_SEQS || least >= MAX_NUM_SEQS);
                 running[chosen] += 1;
                 // An engine without work gets some as soon as another has more than the slack.
                 if least == 0 && running.iter().all(|&count| count == 0 || count > SLACK + 1) {

@@ -15,13 +15,21 @@ use crate::submission::Submission;
 pub(crate) struct Routing {
     /// Cloned for each request; absent where requests share no prefixes.
     hasher: Option<ChainHasher>,
-    block_size: u64,
+    limits: RoutingLimits,
     views: Vec<Arc<EngineView>>,
     /// Held while engines are compared and the request is counted, so that requests that come together
     /// see each other.
     router: Mutex<Router>,
-    /// An engine that has stood still for longer gets nothing.
-    stall_us: u64,
+}
+
+/// Sizes of each engine that matter for the choice.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RoutingLimits {
+    pub(crate) block_size: u32,
+    /// Choices that can run at once.
+    pub(crate) max_num_seqs: u32,
+    /// Micros: an engine that has stood still for longer gets nothing.
+    pub(crate) stall_us: u64,
 }
 
 /// What a client says about where its request belongs.
@@ -44,11 +52,10 @@ impl Routing {
     pub(crate) fn new(
         views: Vec<Arc<EngineView>>,
         hasher: Option<ChainHasher>,
-        block_size: u32,
-        stall_us: u64,
+        limits: RoutingLimits,
     ) -> Self {
         let router = Mutex::new(Router::new(views.len()));
-        Self { hasher, block_size: u64::from(block_size), views, router, stall_us }
+        Self { hasher, limits, views, router }
     }
 
     /// The number of the engine for the request, where it counts from now on.
@@ -89,7 +96,8 @@ impl Routing {
             num_cached: cached[number].iter().sum(),
             num_queued: self.views[number].num_queued(),
             num_choices: engines[number].num_choices(),
-            is_stuck: engines[number].standstill_us() > self.stall_us,
+            is_full: engines[number].num_choices() + count > self.limits.max_num_seqs,
+            is_stuck: engines[number].standstill_us() > self.limits.stall_us,
         };
         let candidates: Vec<Candidate> = (0..engines.len()).map(candidate).collect();
         let number = router.choose(&ask, &candidates);
@@ -119,7 +127,7 @@ impl Routing {
 
     /// Tokens of a prompt that the engine need not compute: all but the last at most.
     fn num_cached(&self, view: &EngineView, prompt: &HashedPrompt) -> u64 {
-        let known = view.num_known(&prompt.hashes) as u64 * self.block_size;
+        let known = view.num_known(&prompt.hashes) as u64 * u64::from(self.limits.block_size);
         known.min(prompt.num_tokens.saturating_sub(1))
     }
 }

@@ -86,6 +86,13 @@ def test_every_other_field_arrives():
     assert document["output"]["return_token_ids"]
 
 
+def test_the_session_of_the_caller_arrives():
+    parsed = PARSERS[CompletionRequest](b'{"prompt": "x"}')
+    caller = msgspec.structs.replace(CALLER, session="'s'")
+    assert json.loads(encode(convert.completion(parsed, caller)))["session"] == "'s'"
+    assert "session" not in completion(), "one engine needs none"
+
+
 def test_top_k_minus_one_and_zero_are_off():
     for value in (-1, 0, 1):  # Which of them mean "off", the core's table says.
         assert completion(top_k=value)["sampling"]["top_k"] == value

@@ -15,9 +15,11 @@ use ingle_core::{
 use ingle_sim::{Answers, Outcome, Profile, VirtualDriver, VirtualSim};
 
 use crate::engine_view::{EngineView, QueuedPrompt};
-use crate::routing::{HashedPrompt, Hints, Load, Routing};
+use crate::routing::{HashedPrompt, Hints, Load, Routing, RoutingLimits};
 
 const BLOCK_SIZE: u32 = 64;
+const LIMITS: RoutingLimits =
+    RoutingLimits { block_size: BLOCK_SIZE, max_num_seqs: 256, stall_us: u64::MAX };
 const SECRET: u64 = 11;
 const VOCAB_SIZE: u32 = 32_000;
 
@@ -181,7 +183,7 @@ impl World {
             talk,
             now: Micros(0),
             loads: engines.iter().map(|_| Arc::default()).collect(),
-            routing: Routing::new(views, Some(hasher.clone()), BLOCK_SIZE, u64::MAX),
+            routing: Routing::new(views, Some(hasher.clone()), LIMITS),
             engines,
             hasher,
             clients: Vec::new(),
