@@ -7,7 +7,8 @@
 // A token at position p sees positions (p - window, p], all of [0, p] if window is 0. Built with -DCAUSAL=0
 //   every token sees all of its sequence: the plan must come from step_prepare with PLAN_NOT_CAUSAL, window 0, and
 //   a row must hold its whole sequence.
-//   Scores are scale * q.k, then softcap * tanh(score / softcap) if softcap > 0.
+//   Scores are scale * q.k, then softcap * tanh(score / softcap) if softcap > 0. Built with -DSINKS=1, e^sink of
+//   the query head joins the sum of e^score: sinks [num_heads] f32.
 // Work: the (entry, kv head, tile) triples of the plan form a line. The length of a triple is the time it
 //   takes, and each (entry, kv head) pair adds a little. The line is divided equally: a CTA takes the tiles
 //   that begin in its share, so that the end of one pair and the start of the next share a pipeline. A pair
@@ -28,6 +29,9 @@
 #endif
 #ifndef CAUSAL
 #define CAUSAL 1
+#endif
+#ifndef SINKS
+#define SINKS 0
 #endif
 
 constexpr int D = HEAD_DIM;
@@ -55,6 +59,9 @@ struct Problem {
     u32* counters;
     float scale, softcap;
     u32 window, per_cta, num_heads, num_kv_heads, group, block_size, max_blocks, flags, num_entries, total;
+#if SINKS
+    const float* sinks;
+#endif
 };
 
 // A tile and its place on the line.
@@ -359,7 +366,17 @@ DEV act* out_row(const Cursor& c, const Problem& p, u32 packed) {
 
 DEV float to_log2_of(const Problem& p) { return p.softcap > 0.0f ? LOG2E : p.scale * LOG2E; }
 
-DEV float inverse(float l) { return l > 0.0f ? 1.0f / l : 0.0f; }
+// What a packed row's output is multiplied by at its end; m in log2 units.
+#if SINKS
+// The sink joins here, once a row, whatever pieces the row was cut into.
+DEV float inverse(float m, float l, const Cursor& c, const Problem& p, u32 packed) {
+    float sink = p.sinks[c.head * p.group + packed % p.group] * LOG2E;
+    float top = fmaxf(m, sink), keep = exp2_approx(m - top);
+    return __fdividef(keep, l * keep + exp2_approx(sink - top));
+}
+#else
+DEV float inverse(float, float l, const Cursor&, const Problem&, u32) { return l > 0.0f ? 1.0f / l : 0.0f; }
+#endif
 
 // Partial of up to 64 rows: O [64][D], then m [64] in log2 units, then l [64].
 DEV float* partial_at(const Problem& p, u32 index) { return p.partials + (u64)index * Q_ROWS * (D + 2); }
@@ -383,7 +400,7 @@ DEV void finish_prefill(const Piece& piece, const Cursor& c, const Problem& p, f
                 partial[Q_ROWS * D + Q_ROWS + row] = l;
             }
         } else {
-            float scale = inverse(l);
+            float scale = inverse(piece.m[r] * to_log2_of(p), l, c, p, c.packed_begin + row);
             act* target = out_row(c, p, c.packed_begin + row) + 2 * (lane & 3);
 #pragma unroll
             for (int n = 0; n < DN; n++)
@@ -429,7 +446,7 @@ DEV void finish_decode(const Piece& piece, const Cursor& c, const Problem& p, fl
             *(float2*)(partial + row * D + column) = sum;
             if (column == 0) partial[Q_ROWS * D + row] = m, partial[Q_ROWS * D + Q_ROWS + row] = l;
         } else {
-            float scale = inverse(l);
+            float scale = inverse(m, l, c, p, c.packed_begin + row);
             *(u32*)(out_row(c, p, c.packed_begin + row) + column) = pack2(sum.x * scale, sum.y * scale);
         }
     }
@@ -481,7 +498,7 @@ DEV void merge_pieces(const Cursor& c, const Problem& p, u32 first, u32 count) {
         for (int i = 0; i < ITEMS; i++) {
             u32 quad = start + i * THREADS;
             if (quad >= quads) continue;
-            float scale = inverse(l[i]);
+            float scale = inverse(m[i], l[i], c, p, c.packed_begin + quad / (D / 4));
             uint2 packed = make_uint2(pack2(sum[i].x * scale, sum[i].y * scale),
                                       pack2(sum[i].z * scale, sum[i].w * scale));
             *(uint2*)(out_row(c, p, c.packed_begin + quad / (D / 4)) + quad % (D / 4) * 4) = packed;
@@ -524,7 +541,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, D <= 128 ? 2 : 1)
 PASTE(attention_paged, DT, sm80)
 (Dims dims, const act* q, act* out, const u32* plan, const u32* block_table, u64 kv_base,
  u64 block_stride, u64 layer_offset, float* partials, u32* counters, float scale, float softcap,
- u32 window) {
+ u32 window, const float* sinks) {
     extern __shared__ __align__(128) u8 smem[];
     // The plan was complete before the previous kernel, which triggered only after its own wait.
     bool prompt_follows = FIELD(plan, PlanHeader, flags) & PLAN_PROMPT_FOLLOWS;
@@ -539,6 +556,9 @@ PASTE(attention_paged, DT, sm80)
               DIM(num_kv_heads), DIM(num_heads) / DIM(num_kv_heads), DIM(block_size),
               DIM(max_blocks), FIELD(plan, PlanHeader, flags), FIELD(plan, PlanHeader, num_entries),
               FIELD(plan, PlanHeader, total_length)};
+#if SINKS
+    p.sinks = sinks;
+#endif
     u32 begin = blockIdx.x * p.per_cta, end = min(begin + p.per_cta, p.total);
     Cursor next;
     if (begin < end) {

@@ -6,7 +6,7 @@
 //   [num_slots, max_blocks] u32; plan as step_prepare.cu writes it for prompts: PromptHeader, then
 //   PromptEntry; counter: one u32, zero before. Only the rows of the plan's entries are written.
 // A token at position p sees positions (p - window, p], all of [0, p] if window is 0.
-//   Scores are scale * q.k, then softcap * tanh(score / softcap) if softcap > 0.
+//   Scores are scale * q.k, then softcap * tanh(score / softcap) if softcap > 0. Sinks as in attention.cu.
 // Work: an item is an (entry, kv head): up to PROMPT_ROWS packed rows, row = token * group + head in its group,
 //   against the KV tiles [tile_begin, tile_end), the last one first. Blocks take items in order, the next one
 //   from `counter` (the results do not depend on which block takes which item).
@@ -18,6 +18,10 @@
 //   shared memory 1 KiB + (128 + 4 * KT) * 128 * BOXES + 256 bytes. It waits for attention.cu,
 //   which writes other rows, only at its end: what it reads is complete when attention.cu starts dependents.
 #include "ptx.cuh"
+
+#ifndef SINKS
+#define SINKS 0
+#endif
 
 constexpr int D = HEAD_DIM;
 constexpr int BOX = 64;                      // elements of one swizzled row of 128 bytes
@@ -146,6 +150,9 @@ DEV Entry load_entry(const u32* plan, u32 index) {
 struct Rules {
     float scale, softcap, to_log2;
     u32 window;
+#if SINKS
+    const float* sinks;
+#endif
 };
 
 // s = q.k of one tile; q and k in shared memory. Queued, not waited for.
@@ -335,7 +342,13 @@ DEV void consume(const Entry& e, u32 head, const Rules& rules, const Shared& sh,
     for (int r = 0; r < 2; r++) {
         l[r] += __shfl_xor_sync(0xffffffffu, l[r], 1);
         l[r] += __shfl_xor_sync(0xffffffffu, l[r], 2);
+#if SINKS
+        float m2 = m[r] * rules.to_log2, sink = rules.sinks[head * group + (row + 8 * r) % group] * LOG2E;
+        float top = fmaxf(m2, sink), share = exp2_approx(m2 - top);
+        l[r] = __fdividef(share, l[r] * share + exp2_approx(sink - top));
+#else
         l[r] = l[r] > 0.0f ? 1.0f / l[r] : 0.0f;
+#endif
     }
     wgmma_wait<0>();
     hold(o);
@@ -399,7 +412,8 @@ DEV void produce_item(const Entry& e, const Loader& loader, const Shared& sh, Ri
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 PASTE(attention_prefill, DT, sm90)
 (Dims dims, const act* q, act* out, const u32* plan, const u32* block_table,
- const __grid_constant__ TensorMap kv_map, u32* counter, float scale, float softcap, u32 window) {
+ const __grid_constant__ TensorMap kv_map, u32* counter, float scale, float softcap, u32 window,
+ const float* sinks) {
     extern __shared__ u8 smem[];
     u32 base = (smem_address(smem) + 1023) & ~1023u;
     Shared sh;
@@ -455,6 +469,9 @@ PASTE(attention_prefill, DT, sm90)
     }
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
     Rules rules{scale, softcap, softcap > 0.0f ? LOG2E : scale * LOG2E, window};
+#if SINKS
+    rules.sinks = sinks;
+#endif
     if (group_of_warps == 2) named_arrive(1, 256);
     for (u32 turn = 0;; turn++) {
         u32 slot = turn % ITEM_SLOTS, item;

@@ -3,11 +3,13 @@
 // T tokens, E = num_experts <= MAX_EXPERTS, k = experts_per_token <= MAX_EXPERTS_PER_TOKEN,
 // n = T * k entries; entry = token * k + j.
 // moe_route: logits [T, E] f32 -> ids [T, k] u32, weights [T, k] f32: softmax over all experts, the k
-//   best (lowest id on ties), `normalise` scales them to sum to 1. One warp a token.
+//   best (lowest id on ties), `normalise` scales them to sum to 1, then times `scale`. One warp a token.
+//   Built with -DMOE_BIAS=1, bias [E] f32 is added to the logits. Built with -DMOE_SIGMOID=1, scores are sigmoids
+//   and weights are the scores; those that are best after correction [E] f32 (or null) was added are chosen.
 //   Launch: grid ceil(T / 4), block 128.
 // moe_sort: ids [n] -> expert_offset [E + 1], sorted [n] (entries ordered by expert, then entry),
 //   place [n] (sorted[place[e]] = e). Launch: grid E, block 256.
-// moe_gemm: out[i] = x[r] W_e^T for i in [expert_offset[e], expert_offset[e + 1]), r = gather ?
+// moe_gemm: out[i] = x[r] W_e^T, with -DMOE_BIAS=1 + bias_e (bias [E, gemm_n] f32), for i in [expert_offset[e], expert_offset[e + 1]), r = gather ?
 //   sorted[i] / k : i. x [*, gemm_k], w [E, gemm_n, gemm_k], out [n, gemm_n], all act.
 //   gemm_k % 8 == 0, gemm_n % 8 == 0. Launch: grid (ceil(gemm_n / 64), ceil(n / 64) + E), block 128.
 // moe_combine: residual[t] += sum over j, in order, of weights[t, j] * y[place[t * k + j]].
@@ -15,12 +17,23 @@
 // Numerics: f32 everywhere, GEMM with f32 accumulation and one rounding to act.
 #include "ptx.cuh"
 
+#ifndef MOE_BIAS
+#define MOE_BIAS 0
+#endif
+#ifndef MOE_SIGMOID
+#define MOE_SIGMOID 0
+#endif
+
 constexpr int PER_LANE = MAX_EXPERTS / 32;  // experts a lane can hold
 static_assert(MAX_EXPERTS_PER_TOKEN <= 32, "a lane keeps one choice of its token");
 
+#if MOE_SIGMOID
+DEV float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+#endif
+
 ENTRY_F32(moe_route)
-(Dims dims, const float* __restrict__ logits, u32* __restrict__ ids, float* __restrict__ weights,
- u32 normalise, u32 num_tokens) {
+(Dims dims, const float* __restrict__ logits, const float* __restrict__ bias, const float* __restrict__ correction,
+ u32* __restrict__ ids, float* __restrict__ weights, u32 normalise, float factor, u32 num_tokens) {
     grid_trigger();
     grid_wait();
     u32 lane = threadIdx.x & 31, token = blockIdx.x * MOE_ROUTE_TOKENS + (threadIdx.x >> 5), E = DIM(num_experts);
@@ -30,8 +43,23 @@ ENTRY_F32(moe_route)
     for (int i = 0; i < PER_LANE; i++) {
         u32 e = i * 32 + lane;
         p[i] = e < E ? logits[(u64)token * E + e] : NEG_INF;
+#if MOE_BIAS
+        if (e < E) p[i] += bias[e];
+#endif
         top = fmaxf(top, p[i]);
     }
+#if MOE_SIGMOID
+    // Of the score and its correction, which orders experts: below all that exist is -infinity.
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) {
+        u32 e = i * 32 + lane;
+        float score = sigmoid(p[i]);
+        if (correction && e < E) score += correction[e];
+        p[i] = e >= E || score != score ? NEG_INF : score;
+    }
+    const float NEVER = NEG_INF;
+#else
+    const float NEVER = -1.0f;
     top = warp_max(top);
 #pragma unroll
     for (int i = 0; i < PER_LANE; i++) {
@@ -40,10 +68,11 @@ ENTRY_F32(moe_route)
         if (p[i] != p[i]) p[i] = 0.0f;  // a row of NaNs must still name existing experts
     }
     sum = warp_sum(sum);
+#endif
     float mine = 0.0f, chosen = 0.0f;
     u32 mine_id = 0, k = DIM(experts_per_token);
     for (u32 j = 0; j < k; j++) {
-        float best = -1.0f;
+        float best = NEVER;
         u32 id = NONE;
 #pragma unroll
         for (int i = 0; i < PER_LANE; i++)
@@ -56,13 +85,19 @@ ENTRY_F32(moe_route)
         }
 #pragma unroll
         for (int i = 0; i < PER_LANE; i++)
-            if (id == i * 32 + lane) p[i] = -1.0f;
+            if (id == i * 32 + lane) p[i] = NEVER;
+#if MOE_SIGMOID
+        best = sigmoid(logits[(u64)token * E + min(id, E - 1)]);
+#endif
         chosen += best;
         if (lane == j) mine = best, mine_id = id;
     }
+#if MOE_SIGMOID
+    sum = 1.0f;
+#endif
     if (lane < k) {
         ids[token * k + lane] = min(mine_id, E - 1);
-        weights[token * k + lane] = mine / (normalise ? chosen : sum);
+        weights[token * k + lane] = mine / (normalise ? chosen : sum) * factor;
     }
 }
 
@@ -150,7 +185,7 @@ DEV void multiply_stage(float (&sum)[2][4][4], u32 stage) {
 
 extern "C" __global__ void __launch_bounds__(128)
 PASTE(moe_gemm, DT, sm80)
-(Dims dims, const act* __restrict__ x, const act* __restrict__ w, act* __restrict__ out,
+(Dims dims, const act* __restrict__ x, const act* __restrict__ w, const float* __restrict__ bias, act* __restrict__ out,
  const u32* __restrict__ expert_offset, const u32* __restrict__ sorted, u32 gather) {
     __shared__ __align__(16) act smem[STAGES][(BM + BN) * LD];
     __shared__ u32 scratch[33], rows[BM];
@@ -187,9 +222,14 @@ PASTE(moe_gemm, DT, sm80)
             for (int h = 0; h < 2; h++) {
                 u32 row = (warp & 1) * 32 + m * 16 + h * 8 + lane / 4;
                 u32 c = (warp >> 1) * 32 + n * 8 + 2 * (lane & 3);
-                if (row < num_rows && c < columns)
+                if (row < num_rows && c < columns) {
+#if MOE_BIAS
+                    const float* own = bias + (u64)tile.expert * gemm_n + column + c;
+                    sum[m][n][2 * h] += own[0], sum[m][n][2 * h + 1] += own[1];
+#endif
                     *(u32*)(out + (u64)(tile.begin + row) * gemm_n + column + c) =
                         pack2(sum[m][n][2 * h], sum[m][n][2 * h + 1]);
+                }
             }
 }
 

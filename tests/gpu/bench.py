@@ -95,6 +95,7 @@ def attention(stages: int = 3, per_sm: int = 2) -> None:
                         d**-0.5,
                         0.0,
                         0,
+                        None,
                         smem=shared_bytes(d, stages),
                     )
 
@@ -239,7 +240,7 @@ def chain(layers: int = 8, context: int = 1024) -> None:
                     1,
                 )
                 rope.launch("rope_kv_paged_bf16_sm80", (1, 6), 256, qkv, *arguments, pdl=pdl)
-                arguments = (table, *kv, partials, counters, 128**-0.5, 0.0, 0)
+                arguments = (table, *kv, partials, counters, 128**-0.5, 0.0, 0, None)
                 attend.launch(
                     "attention_paged_bf16_sm80",
                     2 * sms,
@@ -309,7 +310,9 @@ def small() -> None:
         us = (
             graph_us(
                 lambda: [
-                    act.launch("act_mul_rows_bf16_sm80", (T, 7), 256, gate_up[i], None, gated, 0)
+                    act.launch(
+                        "act_mul_rows_bf16_sm80", (T, 7), 256, gate_up[i], None, gated, 0, 0.0
+                    )
                     for i in range(copies)
                 ]
             )

@@ -64,6 +64,12 @@ def _prompt_head_dims() -> list[int]:
     return [int(width) for width in found.split(",")]
 
 
+def _sink_head_dim() -> int:
+    text = (SOURCES / "builds.rs").read_text()
+    (found,) = re.findall(r"const SINK_HEAD_DIM: u32 = (\d+)", text)
+    return int(found)
+
+
 def attention_stages(arch: str, head_dim: int) -> int:
     """As `stages` in rust/cuda/src/attention_launch.rs chooses them."""
     return 3 if arch.startswith("sm_90") and head_dim <= 128 else 2
@@ -72,3 +78,4 @@ def attention_stages(arch: str, head_dim: int) -> int:
 STREAM_TILES = _stream_tiles()
 HEAD_DIMS = _head_dims()
 PROMPT_HEAD_DIMS = _prompt_head_dims()
+SINK_HEAD_DIM = _sink_head_dim()

@@ -35,11 +35,13 @@ def attention() -> None:
                 rows, 8, 2, head_dim, grid=grid, stages=2, window=100, no_split=no_split
             )
             assert test_attention.relative_error(out, reference) < 4e-3
+    out, reference = test_attention.run_attention(rows, 8, 2, 64, grid=9, has_sinks=True)
+    assert test_attention.relative_error(out, reference) < 4e-3
     if torch.cuda.get_device_capability() != (9, 0):
         return
-    for head_dim in (64, 256):
+    for head_dim, has_sinks in ((64, True), (256, False)):
         out, reference = test_attention.run_attention(
-            rows, 8, 2, head_dim, grid=9, stages=2, window=100, prompts=True
+            rows, 8, 2, head_dim, grid=9, stages=2, window=100, prompts=True, has_sinks=has_sinks
         )
         assert test_attention.relative_error(out, reference) < 4e-3
 
@@ -49,7 +51,8 @@ def gemm() -> None:
         for shape in ((64, 576), (64, 1032)):
             test_gemm.check_gemm("bf16", test_gemm.TILES[tile], epilogue, shape, True)
     test_gemm.test_moe_route_and_sort(3, 60, 4, 1)
-    test_gemm.test_moe("bf16", 70, 8, 2, 136, 64, True)
+    test_gemm.test_moe_route_with_bias_or_sigmoid(60, 4, "MOE_SIGMOID", 1)
+    test_gemm.test_moe("bf16", 70, 8, 2, 136, 64, 1, True)
 
 
 def sampler() -> None:

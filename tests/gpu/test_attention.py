@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from builds import PROMPT_HEAD_DIMS
+from builds import PROMPT_HEAD_DIMS, SINK_HEAD_DIM
 from device import Kernels, poison, relative_error, u32
 from step import NONE, PagedKv, Row, Step, prepare, random_kv, random_tables
 
@@ -16,7 +16,7 @@ def shared_bytes(head_dim, stages):
     return stages * 2 * tile * (head_dim + 8) * 2 + q_rows * (head_dim + 8) * 2 + 1024
 
 
-def reference_attention(q, k, v, start, scale, softcap, window, causal=True):
+def reference_attention(q, k, v, start, scale, softcap, window, causal=True, sinks=None):
     """q [n, heads, d], k and v [len, kv_heads, d], all float64; queries at start, start + 1, ..."""
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
@@ -26,7 +26,10 @@ def reference_attention(q, k, v, start, scale, softcap, window, causal=True):
     p = start + torch.arange(q.shape[0], device="cuda")[:, None]
     t = torch.arange(k.shape[0], device="cuda")[None, :]
     seen = ((t <= p) if causal else (t >= 0) & (p >= 0)) & ((t + window > p) if window else True)
-    return torch.einsum("hnt,thd->nhd", s.masked_fill(~seen, -torch.inf).softmax(-1), v)
+    s = s.masked_fill(~seen, -torch.inf)
+    if sinks is not None:
+        s = torch.cat([s, sinks.double()[:, None, None].expand(-1, s.shape[1], 1)], -1)
+    return torch.einsum("hnt,thd->nhd", s.softmax(-1)[..., : k.shape[0]], v)
 
 
 def run_attention(
@@ -47,6 +50,7 @@ def run_attention(
     chunk=8192,
     causal=True,
     prompts=False,
+    has_sinks=False,
 ):
     """Runs rows of (start, num_tokens), each cut into chunks, and returns (out, reference).
 
@@ -107,11 +111,16 @@ def run_attention(
         "HEAD_DIM": head_dim,
         "ATTN_STAGES": stages,
         "CAUSAL": int(causal),
+        "SINKS": int(has_sinks),
     }
     kernels = Kernels("attention", dims, exact, **defines)
-    arguments = (q, out, plan, table, *kv.arguments, partials, counters, scale, softcap, window)
+    # Far below the scores, among them and above.
+    sinks = torch.randn(heads, device="cuda") * 4 if has_sinks else None
+    rules = (scale, softcap, window, sinks)
+    arguments = (q, out, plan, table, *kv.arguments, partials, counters, *rules)
     smem = shared_bytes(head_dim, stages)
-    prompt_kernels = Kernels("attention_prefill", dims, exact, ACT_DTYPE=flag, HEAD_DIM=head_dim)
+    defines = {"ACT_DTYPE": flag, "HEAD_DIM": head_dim, "SINKS": int(has_sinks)}
+    prompt_kernels = Kernels("attention_prefill", dims, exact, **defines)
     prompt_smem = 1024 + (128 + 4 * prompt_tile) * 128 * -(-head_dim // 64) + 256
     kv_map = kv.map(prompt_tile) if prompts else None
 
@@ -124,7 +133,7 @@ def run_attention(
             f"attention_prefill_{name}_sm90",
             min(grid, 132),
             384,
-            *(q, out, prepared.prompt_plans[0], table, kv_map, counter, scale, softcap, window),
+            *(q, out, prepared.prompt_plans[0], table, kv_map, counter, *rules),
             smem=prompt_smem,
         )
 
@@ -140,7 +149,7 @@ def run_attention(
         k, v = dense[slot].double()
         reference.append(
             reference_attention(
-                q[at : at + num].double(), k, v, start, scale, softcap, window, causal
+                q[at : at + num].double(), k, v, start, scale, softcap, window, causal, sinks
             )
         )
         at += num
@@ -222,6 +231,18 @@ def test_softcap(head_dim):
     assert relative_error(out, reference) < 4e-3
 
 
+@pytest.mark.parametrize(
+    "rows", [EDGES, CHUNKS, MIXED, EDGES[-1:]], ids=["decode", "prefill", "mixed", "long"]
+)
+@pytest.mark.parametrize("no_split", [False, True])
+@pytest.mark.parametrize("window", [0, 100])
+@pytest.mark.parametrize("name", DTYPES)
+def test_sinks(name, window, no_split, rows):
+    setting = {"window": window, "no_split": no_split, "has_sinks": True}
+    out, reference = run_attention(rows, 8, 2, SINK_HEAD_DIM, name, **setting)
+    assert relative_error(out, reference) < DTYPES[name][2]
+
+
 @pytest.mark.parametrize("grid", [1, 7, 132, 528])
 @pytest.mark.parametrize("stages", [2, 3, 4])
 def test_grids_and_stages(grid, stages):
@@ -289,6 +310,16 @@ needs_hopper = pytest.mark.skipif(
 @pytest.mark.parametrize("name", DTYPES)
 def test_prompt_attention(name, head_dim, rows):
     out, reference = run_attention(rows, 8, 2, head_dim, name, prompts=True)
+    assert relative_error(out, reference) < DTYPES[name][2]
+
+
+@needs_hopper
+@pytest.mark.parametrize("rows", [CHUNKS, MIXED, [(0, 2048)]], ids=["prefill", "mixed", "long"])
+@pytest.mark.parametrize("window", [0, 100])
+@pytest.mark.parametrize("name", DTYPES)
+def test_prompt_attention_with_sinks(name, window, rows):
+    setting = {"window": window, "prompts": True, "has_sinks": True}
+    out, reference = run_attention(rows, 8, 2, SINK_HEAD_DIM, name, **setting)
     assert relative_error(out, reference) < DTYPES[name][2]
 
 

@@ -151,9 +151,8 @@ def test_moe_route_and_sort(tokens, E, k, normalise):
     logits[0, : E // 2] = logits[0].max()  # ties: the lowest id first
     ids, weights = poison(tokens, k, dtype=torch.int32), poison(tokens, k, dtype=torch.float32)
     kernels = Kernels("moe", {"num_experts": E, "experts_per_token": k})
-    kernels.launch(
-        "moe_route_f32_sm80", -(-tokens // 4), 128, logits, ids, weights, normalise, tokens
-    )
+    arguments = (logits, None, None, ids, weights, normalise, 1.0, tokens)
+    kernels.launch("moe_route_f32_sm80", -(-tokens // 4), 128, *arguments)
     p = logits.double().softmax(-1)
     order = torch.sort(logits, dim=-1, descending=True, stable=True).indices[:, :k]
     assert torch.equal(ids.long(), order)
@@ -171,22 +170,51 @@ def test_moe_route_and_sort(tokens, E, k, normalise):
     assert torch.equal(offset.long(), torch.cat([counts.new_zeros(1), counts.cumsum(0)]))
 
 
-def test_moe_route_survives_nan():
+@pytest.mark.parametrize("normalise", [0, 1])
+@pytest.mark.parametrize("macro", ["MOE_BIAS", "MOE_SIGMOID"])
+@pytest.mark.parametrize(("E", "k"), [(4, 2), (60, 4), (160, 8), (512, 16)])
+def test_moe_route_with_bias_or_sigmoid(E, k, macro, normalise):
+    tokens, factor = 77, 2.5
+    logits, vector = torch.randn(tokens, E, device="cuda"), torch.randn(E, device="cuda")
+    ids, weights = poison(tokens, k, dtype=torch.int32), poison(tokens, k, dtype=torch.float32)
+    kernels = Kernels("moe", {"num_experts": E, "experts_per_token": k}, **{macro: 1})
+    sigmoid = macro == "MOE_SIGMOID"
+    vectors = (None, vector) if sigmoid else (vector, None)
+    arguments = (logits, *vectors, ids, weights, normalise, factor, tokens)
+    kernels.launch("moe_route_f32_sm80", -(-tokens // 4), 128, *arguments)
+    if sigmoid:
+        scores = logits.double().sigmoid()
+        order = (scores + vector).topk(k).indices
+    else:
+        scores = (logits + vector).double().softmax(-1)
+        order = scores.topk(k).indices
+    assert torch.equal(ids.long(), order)
+    expected = scores.gather(1, order)
+    if normalise:
+        expected /= expected.sum(-1, keepdim=True)
+    assert relative_error(weights, expected * factor) < 1e-6
+
+
+@pytest.mark.parametrize("defines", [{}, {"MOE_BIAS": 1}, {"MOE_SIGMOID": 1}])
+def test_moe_route_survives_nan(defines):
     logits = torch.full((4, 8), float("nan"), device="cuda")
+    zeros = torch.zeros(8, device="cuda")
     ids, weights = poison(4, 2, dtype=torch.int32), poison(4, 2, dtype=torch.float32)
-    kernels = Kernels("moe", {"num_experts": 8, "experts_per_token": 2})
-    kernels.launch("moe_route_f32_sm80", 1, 128, logits, ids, weights, 1, 4)
+    kernels = Kernels("moe", {"num_experts": 8, "experts_per_token": 2}, **defines)
+    arguments = (logits, zeros, zeros, ids, weights, 1, 1.0, 4)
+    kernels.launch("moe_route_f32_sm80", 1, 128, *arguments)
     assert int(ids.min()) >= 0
     assert int(ids.max()) < 8
 
 
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("bias", [0, 1])
 @pytest.mark.parametrize(
     ("tokens", "E", "k", "hidden", "width"),
     [(1, 4, 2, 64, 40), (70, 8, 2, 136, 64), (300, 16, 4, 256, 200)],
 )
-def test_moe(name, tokens, E, k, hidden, width, exact):
+def test_moe(name, tokens, E, k, hidden, width, bias, exact):
     dtype, flag, tolerance = DTYPES[name]
     dims = {"num_experts": E, "experts_per_token": k, "hidden_size": hidden}
     n = tokens * k
@@ -200,20 +228,25 @@ def test_moe(name, tokens, E, k, hidden, width, exact):
     kernels = Kernels("moe", dims, exact, ACT_DTYPE=flag)
     kernels.launch("moe_sort_u32_sm80", E, 256, u32(ids.flatten().cpu()), n, offset, sorted_, place)
     hidden_out, gate, y = (poison(n, size, dtype=dtype) for size in (2 * width, width, hidden))
-    for weight, source, target, gather in ((up, x, hidden_out, 1), (down, gate, y, 0)):
+    biases = [torch.randn(weight.shape[:2], device="cuda") * bias for weight in (up, down)]
+    for weight, b, source, target, gather in (
+        (up, biases[0], x, hidden_out, 1),
+        (down, biases[1], gate, y, 0),
+    ):
         shape = {"gemm_n": weight.shape[1], "gemm_k": weight.shape[2]}
-        gemm = Kernels("moe", dims | shape, exact, ACT_DTYPE=flag)
+        gemm = Kernels("moe", dims | shape, exact, ACT_DTYPE=flag, MOE_BIAS=bias)
         if not gather:
             gate.copy_(gated(hidden_out.double(), 0))
         grid = (-(-weight.shape[1] // 64), -(-n // 64) + E)
-        gemm.launch(
-            f"moe_gemm_{name}_sm80", grid, 128, source, weight, target, offset, sorted_, gather
-        )
+        arguments = (source, weight, b if bias else None, target, offset, sorted_, gather)
+        gemm.launch(f"moe_gemm_{name}_sm80", grid, 128, *arguments)
     order = sorted_.long()
     expert = ids.flatten()[order]
     reference = torch.einsum("nh,nwh->nw", x[order // k].double(), up[expert].double())
+    reference += biases[0][expert].double()
     assert relative_error(hidden_out, reference) < tolerance
     reference = torch.einsum("nw,nhw->nh", gate.double(), down[expert].double())
+    reference += biases[1][expert].double()
     assert relative_error(y, reference) < tolerance
     residual = torch.randn(tokens, hidden, device="cuda")
     parts = y[place.long()].view(tokens, k, hidden).double() * weights[..., None].double()

@@ -85,8 +85,26 @@ def test_gate(name, rows, width, kind, bias, exact):
     out = poison(rows, width, dtype=dtype)
     kernels = Kernels("activation", {"intermediate_size": width}, exact, ACT_DTYPE=flag)
     grid = (rows, (width + 2047) // 2048)
-    kernels.launch(f"act_mul_rows_{name}_sm80", grid, 256, x, b, out, kind)
+    kernels.launch(f"act_mul_rows_{name}_sm80", grid, 256, x, b, out, kind, 0.0)
     assert relative_error(out, gated * up) < tolerance
+
+
+@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("bias", [True, False])
+def test_clamped_gate(name, bias):
+    (dtype, flag, tolerance), (rows, width, limit) = DTYPES[name], (3, 2056, 3.5)
+    x = (torch.randn(rows, 2 * width, device="cuda") * 4).to(dtype)
+    x[0, :8] = torch.tensor([-300.0, 300, -6e4, 6e4, 0, -88, 88, -0.0], device="cuda").to(dtype)
+    b = torch.randn(2 * width, device="cuda") if bias else None
+    full = x.double() + (b.double() if bias else 0)
+    gate, up = full[:, :width].clamp(max=limit), full[:, width:].clamp(-limit, limit)
+    out = poison(rows, width, dtype=dtype)
+    defines = {"ACT_DTYPE": flag, "GATE_CLAMPED": 1}
+    kernels = Kernels("activation", {"intermediate_size": width}, **defines)
+    grid = (rows, (width + 2047) // 2048)
+    kernels.launch(f"act_mul_rows_{name}_sm80", grid, 256, x, b, out, 0, limit)
+    expected = gate * torch.sigmoid(1.702 * gate) * (up + 1)
+    assert relative_error(out, expected) < tolerance
 
 
 def test_gate_of_huge_values_is_finite():
@@ -95,7 +113,7 @@ def test_gate_of_huge_values_is_finite():
     ).bfloat16()
     out = poison(1, 8, dtype=torch.bfloat16)
     Kernels("activation", {"intermediate_size": 8}).launch(
-        "act_mul_rows_bf16_sm80", (1, 1), 256, x, None, out, 0
+        "act_mul_rows_bf16_sm80", (1, 1), 256, x, None, out, 0, 0.0
     )
     assert relative_error(out, torch.nn.functional.silu(x[:, :8].double())) < 3e-3
 

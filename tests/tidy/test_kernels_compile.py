@@ -26,6 +26,7 @@ from builds import (  # noqa: E402
     EPILOGUES,
     HEAD_DIMS,
     PROMPT_HEAD_DIMS,
+    SINK_HEAD_DIM,
     STREAM_TILES,
     attention_stages,
 )
@@ -59,10 +60,16 @@ Build = tuple[str, str, dict[str, object]]
 
 def variants(name: str, arch: str) -> list[dict[str, object]]:
     """What the engine builds a file with on a card, dimensions and number format aside."""
+    sinks = {"HEAD_DIM": SINK_HEAD_DIM, "SINKS": 1}
     if name == "attention":
-        return [{"HEAD_DIM": d, "ATTN_STAGES": attention_stages(arch, d)} for d in HEAD_DIMS]
+        heads = [{"HEAD_DIM": d} for d in HEAD_DIMS] + [sinks]
+        return [head | {"ATTN_STAGES": attention_stages(arch, head["HEAD_DIM"])} for head in heads]
     if name == "attention_prefill":
-        return [{"HEAD_DIM": d} for d in PROMPT_HEAD_DIMS] if arch == "sm_90a" else []
+        return [*({"HEAD_DIM": d} for d in PROMPT_HEAD_DIMS), sinks] if arch == "sm_90a" else []
+    if name == "activation":
+        return [{}, {"GATE_CLAMPED": 1}]
+    if name == "moe":
+        return [{}, {"MOE_BIAS": 1}, {"MOE_SIGMOID": 1}]
     if name == "quantise" and arch not in E4M3_ARCHS:
         return []
     if name == "rope_kv":
@@ -85,7 +92,7 @@ def builds(name: str, arch: str) -> Iterator[Build]:
         is_e4m3 = name == "quantise" or variant.get("GEMM_WEIGHT_E4M3")
         if has_formats and arch in F16_ARCHS and not is_e4m3:
             yield name, arch, {"ACT_DTYPE": 1, **variant}
-        if name == "attention" and arch in F16_ARCHS:
+        if name == "attention" and arch in F16_ARCHS and "SINKS" not in variant:
             yield name, arch, {"CAUSAL": 0, **variant}
         if arch == "sm_90a" and (name != "rope_kv" or variant["HEAD_DIM"] >= 128):
             yield name, arch, {**EXACT, **variant}

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use ingle_core::BlockId;
 
-use crate::elementwise::{exp_and_sum, maximum, soft_cap};
+use crate::elementwise::{exp_and_sum, maximum, soft_cap, sum_of_exp_less};
 use crate::gemm::{Columns, add_product};
 use crate::kv_cache::KvCache;
 use crate::panel::{PANEL, TILE_ROWS};
@@ -47,6 +47,8 @@ pub(crate) struct Attention<'a> {
     pub(crate) scale: f32,
     pub(crate) soft_cap: Option<f32>,
     pub(crate) window: Option<usize>,
+    /// A logit each query head, without a value.
+    pub(crate) sinks: Option<&'a [f32]>,
 }
 
 /// A span and some of its (token, head of the group) pairs, token-major.
@@ -84,8 +86,13 @@ impl Attention<'_> {
         self.window.map_or(0, |window| end.saturating_sub(window))..end
     }
 
+    /// The query head of a pair.
+    fn head(&self, pair: usize, kv_head: usize) -> usize {
+        kv_head * self.group + pair % self.group
+    }
+
     fn column(&self, pair: usize, kv_head: usize) -> usize {
-        (kv_head * self.group + pair % self.group) * self.kv.sizes().head_dim
+        self.head(pair, kv_head) * self.kv.sizes().head_dim
     }
 
     fn attend(
@@ -113,7 +120,8 @@ impl Attention<'_> {
         for (index, pair) in pairs.clone().enumerate() {
             let row = &mut scratch.scores[index * stride..][..keys.end - base];
             let visible = self.visible(span, pair);
-            inverse[index] = self.weights(row, visible.start - base..visible.end - base);
+            let sink = self.sinks.map(|sinks| sinks[self.head(pair, kv_head)]);
+            inverse[index] = self.weights(row, visible.start - base..visible.end - base, sink);
         }
         for column in (0..head_dim).step_by(PANEL) {
             self.values(span, kv_head, (keys.clone(), base), (pairs.len(), column), scratch);
@@ -170,16 +178,21 @@ impl Attention<'_> {
         }
     }
 
-    /// Turns a row's scores into weights, zero outside `visible`; returns one over their sum.
-    fn weights(&self, row: &mut [f32], visible: Range<usize>) -> f32 {
+    /// Turns a row's scores into weights, zero outside `visible`; returns one over their sum, to which the
+    /// sink adds its weight.
+    fn weights(&self, row: &mut [f32], visible: Range<usize>, sink: Option<f32>) -> f32 {
         if let Some(cap) = self.soft_cap {
             soft_cap(self.path, &mut row[visible.clone()], cap);
         }
-        let max = maximum(self.path, &row[visible.clone()]);
+        let mut max = maximum(self.path, &row[visible.clone()]);
+        if let Some(sink) = sink.filter(|sink| *sink > max) {
+            max = sink;
+        }
         row[..visible.start].fill(f32::NEG_INFINITY);
         let sum = exp_and_sum(self.path, &mut row[..visible.end], max);
         row[visible.end..].fill(0.0);
-        1.0 / sum
+        let sink = sink.map_or(0.0, |sink| sum_of_exp_less(self.path, &[sink], max));
+        1.0 / (sum + sink)
     }
 
     /// `scratch.out[rows][32]` = weights times 32 columns of the values at `keys`; the first weight of

@@ -62,6 +62,8 @@ impl Buffers {
                     dense = dense.max(intermediate_size as usize);
                 }
                 FeedForwardSpec::Moe(layer) => {
+                    // The shared network is computed in the buffers of a dense one.
+                    dense = dense.max(layer.shared_size.unwrap_or(0) as usize);
                     let (experts, chosen, size) = moe.unwrap_or_default();
                     moe = Some((
                         experts.max(layer.num_experts as usize),

@@ -54,6 +54,21 @@ pub(crate) fn gate(path: VectorPath, activation: Activation, gate: &[f32], produ
     match activation {
         Activation::Silu => gate_silu(path, gate, product),
         Activation::GeluTanh => gate_gelu(path, gate, product),
+        Activation::ClampedSwiglu { limit } => gate_clamped(path, gate, limit, product),
+    }
+}
+
+per_path! { fn gate_clamped(gate: &[f32], limit: f32, product: &mut [f32]) = gate_clamped_body }
+
+#[inline(always)]
+fn gate_clamped_body<A: Arithmetic>(gate: &[f32], limit: f32, product: &mut [f32]) {
+    const ALPHA: f32 = 1.702;
+    for (g, value) in gate.iter().zip(product) {
+        // Not `min` and `clamp`, which would make a number of a NaN.
+        let g = if *g > limit { limit } else { *g };
+        let up = if *value > limit { limit } else { *value };
+        let up = if up < -limit { -limit } else { up };
+        *value = (up + 1.0) * g / (1.0 + exp::<A>(-ALPHA * g));
     }
 }
 
@@ -180,6 +195,18 @@ fn exp_and_sum_body<A: Arithmetic>(x: &mut [f32], max: f32) -> f32 {
     add_lanes(lanes)
 }
 
+per_path! {
+    /// Replaces x by `1 / (1 + e^-x)`.
+    pub(crate) fn sigmoid(x: &mut [f32]) = sigmoid_body
+}
+
+#[inline(always)]
+fn sigmoid_body<A: Arithmetic>(x: &mut [f32]) {
+    for x in x {
+        *x = 1.0 / (1.0 + exp::<A>(-*x));
+    }
+}
+
 /// `sum of e^x`.
 pub(crate) fn sum_of_exp(path: VectorPath, x: &[f32]) -> f32 {
     sum_of_exp_less(path, x, 0.0)
@@ -280,6 +307,31 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn test_clamped_gates_match_float64() {
+        for path in VectorPath::all() {
+            let gates: Vec<f32> = (-300..300).map(|i| i as f32 * 0.1).collect();
+            for up in [-20.0_f32, -7.0, -1.5, 0.0, 3.0, 7.5] {
+                let mut product = vec![up; gates.len()];
+                let activation = Activation::ClampedSwiglu { limit: 7.0 };
+                gate(path, activation, &gates, &mut product);
+                for (g, ours) in gates.iter().zip(&product) {
+                    let g = f64::from(*g).min(7.0);
+                    let want =
+                        (f64::from(up).clamp(-7.0, 7.0) + 1.0) * g / (1.0 + (-1.702 * g).exp());
+                    assert!(
+                        (f64::from(*ours) - want).abs() < 1e-5,
+                        "{}: {ours} {want}",
+                        path.name()
+                    );
+                }
+            }
+            let mut product = [1.0, f32::NAN];
+            gate(path, Activation::ClampedSwiglu { limit: 7.0 }, &[f32::NAN, 1.0], &mut product);
+            assert!(product.iter().all(|x| x.is_nan()), "{}: {product:?}", path.name());
         }
     }
 

@@ -126,6 +126,7 @@ impl Pass<'_> {
             scale: spec.attention.scale,
             soft_cap: spec.attention.logit_softcap,
             window: spec.layers[index].window.map(|window| window as usize),
+            sinks: layer.sinks.as_deref(),
         };
         let Buffers { qkv, attended, projected, .. } = self.buffers;
         attention.run(self.pool, qkv, attended);
@@ -218,8 +219,8 @@ impl Pass<'_> {
                 multiply(self.pool, self.path, gated, &items, projected);
                 bias = network.down_bias.as_deref();
             }
-            FeedForward::Moe { spec, router, experts } => {
-                let mixture = moe::Mixture { spec, router, experts, model: self.spec };
+            FeedForward::Moe(experts) => {
+                let mixture = moe::Mixture { experts, model: self.spec };
                 mixture.run(self.pool, self.path, self.num_rows, self.buffers);
             }
         }

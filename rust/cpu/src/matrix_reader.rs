@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use ingle_model::{TensorView, WeightSource, WeightType, all_numbers, quantise_rows};
+use ingle_model::{Order, TensorView, WeightSource, WeightType, all_numbers, quantise_rows};
 
 use crate::CpuError;
 use crate::fp8_layout;
@@ -17,15 +17,15 @@ pub(crate) struct File<'a> {
 }
 
 impl File<'_> {
-    /// Fills `buffer` from byte `start` of a tensor.
+    /// Fills `buffer` from element `start` of a tensor; see `TensorView::read`.
     pub(crate) fn read(
         &self,
         view: &TensorView,
         start: u64,
         buffer: &mut [u8],
     ) -> Result<(), CpuError> {
-        let read = self.source.read_at(view.file, view.offset + start, buffer);
-        read.map_err(|source| self.error(view.file, &view.name, source))
+        view.read(self.source, start, buffer)
+            .map_err(|source| self.error(view.file, &view.name, source))
     }
 
     fn error(&self, file: usize, name: &str, source: std::io::Error) -> CpuError {
@@ -49,7 +49,11 @@ pub(crate) fn read_matrix(
         Format::Quantised => PackedMatrix::zeroed_fp8(rows, cols, cols),
     };
     let (panel_bytes, num_panels) = (matrix.panel_bytes(), matrix.num_panels());
-    let per_task = (READ_BYTES / (PANEL * row_bytes)).max(1);
+    let per_task = match view.order {
+        Order::Rows => (READ_BYTES / (PANEL * row_bytes)).max(1),
+        // A slice of the rows lies all over the file.
+        Order::Columns { .. } => num_panels,
+    };
     let panels = matrix.shared();
     let failure = OnceLock::new();
     pool.run(num_panels.div_ceil(per_task), &|task, scratch| {
@@ -60,7 +64,7 @@ pub(crate) fn read_matrix(
         let stored = &mut scratch.stored[..stored_rows * row_bytes];
         // SAFETY: a task's panels are its own.
         let target = unsafe { panels.part(first * panel_bytes, count * panel_bytes) };
-        let result = file.read(view, (first * PANEL * row_bytes) as u64, stored).and_then(|()| {
+        let result = file.read(view, (first * PANEL * cols) as u64, stored).and_then(|()| {
             let sources = stored.chunks(PANEL * row_bytes);
             for (panel, (stored, target)) in sources.zip(target.chunks_mut(panel_bytes)).enumerate()
             {
@@ -190,6 +194,7 @@ mod tests {
             rows: ROWS as u32,
             cols: COLS as u32,
             scale: None,
+            order: Order::Rows,
             quantise: false,
         }
     }

@@ -1,21 +1,19 @@
 //! Mixture of experts: routes each row, groups rows by expert, runs the products of all experts at
 //! once, and adds the results in the order in which a row ranked its experts.
 
-use ingle_model::{ModelSpec, MoeSpec};
+use ingle_model::{ModelSpec, RouterScores};
 
 use crate::buffers::{Buffers, MoeBuffers};
-use crate::elementwise::{exp_and_sum, maximum};
+use crate::elementwise::{add_assign, exp_and_sum, maximum, sigmoid};
 use crate::gemm::{Item, Product, multiply};
-use crate::matrix::PackedMatrix;
 use crate::pool::Pool;
+use crate::rows::Rows;
 use crate::vector_path::VectorPath;
-use crate::weights::Network;
+use crate::weights::{Experts, Network};
 
 /// The experts of one layer.
 pub(crate) struct Mixture<'a> {
-    pub(crate) spec: &'a MoeSpec,
-    pub(crate) router: &'a PackedMatrix,
-    pub(crate) experts: &'a [Network],
+    pub(crate) experts: &'a Experts,
     pub(crate) model: &'a ModelSpec,
 }
 
@@ -37,24 +35,26 @@ impl Mixture<'_> {
         rows: usize,
         buffers: &mut Buffers,
     ) {
-        let Buffers { normed, projected, moe, .. } = buffers;
+        let Experts { spec, experts, shared, .. } = self.experts;
+        let Buffers { normed, projected, gated, moe, .. } = buffers;
         let moe = moe.as_mut().unwrap_or_else(|| unreachable!("buffers follow the spec"));
         let MoeBuffers { router, input, gated: hidden, output } = moe;
-        let item = Item { rows: 0..rows, product: Product::Plain(self.router), out_col: 0 };
+        let item =
+            Item { rows: 0..rows, product: Product::Plain(&self.experts.router), out_col: 0 };
         multiply(pool, path, normed, &[item], router);
-        let mut visits = Vec::with_capacity(rows * self.spec.experts_per_token as usize);
+        let per_row = spec.experts_per_token as usize;
+        let mut visits = Vec::with_capacity(rows * per_row);
         for row in 0..rows {
-            self.route(path, router.row_mut(row, self.experts.len()), &mut visits);
+            self.route(path, router.row_mut(row, experts.len()), &mut visits);
         }
         let starts = self.place(&mut visits);
         let width = self.model.hidden_size as usize;
-        let per_row = self.spec.experts_per_token as usize;
         for (index, visit) in visits.iter().enumerate() {
             input.row_mut(visit.place, width).copy_from_slice(normed.row(index / per_row, width));
         }
         let used = || {
             let ranges = starts.windows(2).map(|range| range[0]..range[1]);
-            self.experts.iter().zip(ranges).filter(|(_, rows)| !rows.is_empty())
+            experts.iter().zip(ranges).filter(|(_, rows)| !rows.is_empty())
         };
         let first: Vec<Item<'_>> = used()
             .map(|(expert, rows)| Item {
@@ -68,48 +68,93 @@ impl Mixture<'_> {
             .map(|(expert, rows)| Item { rows, product: Product::Plain(&expert.down), out_col: 0 })
             .collect();
         multiply(pool, path, hidden, &second, output);
+        if let Some(shared) = shared {
+            self.run_shared(pool, path, (shared, rows), (normed, gated, projected));
+        }
         let target = projected.shared();
         pool.for_rows(rows, &|row| {
             // SAFETY: one call a row.
             let sum = unsafe { target.row_part(row, 0, width) };
-            sum.fill(0.0);
+            if shared.is_none() {
+                sum.fill(0.0);
+            }
             for visit in &visits[row * per_row..][..per_row] {
-                for (sum, value) in sum.iter_mut().zip(output.row(visit.place, width)) {
-                    *sum += visit.weight * value;
+                let values = output.row(visit.place, width);
+                match &experts[visit.expert].down_bias {
+                    None => sum.iter_mut().zip(values).for_each(|(s, v)| *s += visit.weight * v),
+                    Some(bias) => {
+                        for ((sum, value), bias) in sum.iter_mut().zip(values).zip(bias) {
+                            *sum += visit.weight * (value + bias);
+                        }
+                    }
                 }
             }
         });
     }
 
+    /// The network that all rows visit, from `normed` to `projected`.
+    fn run_shared(
+        &self,
+        pool: &mut Pool,
+        path: VectorPath,
+        (network, rows): (&Network, usize),
+        (normed, gated, projected): (&Rows, &mut Rows, &mut Rows),
+    ) {
+        let product = Product::Gated(network.gated(self.model.activation));
+        multiply(pool, path, normed, &[Item { rows: 0..rows, product, out_col: 0 }], gated);
+        let product = Product::Plain(&network.down);
+        multiply(pool, path, gated, &[Item { rows: 0..rows, product, out_col: 0 }], projected);
+    }
+
     /// Appends a row's experts, best first; equal scores by lowest expert.
     fn route(&self, path: VectorPath, scores: &mut [f32], visits: &mut Vec<Visit>) {
-        let max = maximum(path, scores);
-        let sum = exp_and_sum(path, scores, max);
+        let Experts { spec, router_bias, correction, .. } = self.experts;
+        if let Some(bias) = router_bias {
+            add_assign(path, scores, bias);
+        }
+        let sum = match spec.router.scores {
+            RouterScores::Softmax => {
+                let max = maximum(path, scores);
+                exp_and_sum(path, scores, max)
+            }
+            RouterScores::Sigmoid => {
+                sigmoid(path, scores);
+                1.0
+            }
+        };
+        let rank = |expert: usize, scores: &[f32]| {
+            scores[expert] + correction.as_ref().map_or(0.0, |correction| correction[expert])
+        };
         let first = visits.len();
-        for _ in 0..self.spec.experts_per_token {
-            let mut best = 0;
-            for (expert, score) in scores.iter().enumerate() {
+        for _ in 0..spec.experts_per_token {
+            let (mut best, mut highest) = (0, rank(0, scores));
+            for expert in 1..scores.len() {
+                let rank = rank(expert, scores);
                 // A NaN never wins, so a broken row takes the first experts; its logits show it.
-                if *score > scores[best] || scores[best].is_nan() {
-                    best = expert;
+                if rank > highest || highest.is_nan() {
+                    (best, highest) = (expert, rank);
                 }
             }
             visits.push(Visit { expert: best, weight: scores[best] / sum, place: 0 });
-            scores[best] = -1.0;
+            scores[best] = f32::NEG_INFINITY;
         }
-        if self.spec.normalise_top_k {
-            let total: f32 = visits[first..].iter().map(|visit| visit.weight).sum();
-            visits[first..].iter_mut().for_each(|visit| visit.weight /= total);
+        let visits = &mut visits[first..];
+        if spec.router.normalise_top_k {
+            let total: f32 = visits.iter().map(|visit| visit.weight).sum();
+            visits.iter_mut().for_each(|visit| visit.weight /= total);
+        }
+        if spec.router.scale != 1.0 {
+            visits.iter_mut().for_each(|visit| visit.weight *= spec.router.scale);
         }
     }
 
     /// Gives each visit its row in the grouped buffers; returns where each expert's rows start.
     fn place(&self, visits: &mut [Visit]) -> Vec<usize> {
-        let mut starts = vec![0; self.experts.len() + 1];
+        let mut starts = vec![0; self.experts.experts.len() + 1];
         for visit in &*visits {
             starts[visit.expert + 1] += 1;
         }
-        for expert in 0..self.experts.len() {
+        for expert in 0..self.experts.experts.len() {
             starts[expert + 1] += starts[expert];
         }
         let mut next = starts.clone();

@@ -34,6 +34,8 @@ pub(crate) struct LayerWeights {
     pub(crate) qkv_bias: Option<[Vec<f32>; 3]>,
     /// Query, key: over a head, or over all of them.
     pub(crate) qk_norm: Option<[Vec<f32>; 2]>,
+    /// One a query head.
+    pub(crate) sinks: Option<Vec<f32>>,
     pub(crate) output: PackedMatrix,
     pub(crate) output_bias: Option<Vec<f32>>,
     pub(crate) post_attention_norm: Option<Vec<f32>>,
@@ -46,7 +48,20 @@ pub(crate) struct LayerWeights {
 #[derive(Debug)]
 pub(crate) enum FeedForward {
     Dense(Box<Network>),
-    Moe { spec: MoeSpec, router: PackedMatrix, experts: Vec<Network> },
+    Moe(Box<Experts>),
+}
+
+/// A mixture of experts.
+#[derive(Debug)]
+pub(crate) struct Experts {
+    pub(crate) spec: MoeSpec,
+    pub(crate) router: PackedMatrix,
+    pub(crate) router_bias: Option<Vec<f32>>,
+    /// Added to scores for the choice.
+    pub(crate) correction: Option<Vec<f32>>,
+    pub(crate) experts: Vec<Network>,
+    /// The network that every row visits.
+    pub(crate) shared: Option<Network>,
 }
 
 /// One feed-forward network.
@@ -84,9 +99,10 @@ impl Weights {
             bytes += layer.value.byte_len() + layer.output.byte_len();
             bytes += match &layer.feed_forward {
                 FeedForward::Dense(dense) => network(dense),
-                FeedForward::Moe { spec, router, experts } => {
-                    let visited = experts.iter().take(spec.experts_per_token as usize);
-                    router.byte_len() + visited.map(network).sum::<usize>()
+                FeedForward::Moe(moe) => {
+                    let visited = moe.experts.iter().take(moe.spec.experts_per_token as usize);
+                    let networks = visited.chain(&moe.shared).map(network).sum::<usize>();
+                    moe.router.byte_len() + networks
                 }
             };
         }
@@ -161,6 +177,7 @@ impl Reader<'_> {
             value: self.matrix(role(W::Value), kv_len, hidden)?,
             qkv_bias,
             qk_norm,
+            sinks: optional(spec.attention.sinks, W::Sinks, spec.num_attention_heads as usize)?,
             output: self.matrix(role(W::Output), hidden, q_len)?,
             output_bias: optional(spec.attention.o_bias, W::OutputBias, hidden)?,
             post_attention_norm: norm_if(spec.post_norms, W::PostAttentionNorm)?,
@@ -197,13 +214,32 @@ impl Reader<'_> {
             }
             FeedForwardSpec::Moe(spec) => {
                 let size = spec.intermediate_size as usize;
-                let parts = |e| [W::ExpertGate(e), W::ExpertUp(e), W::ExpertDown(e)];
-                let experts = (0..spec.num_experts).map(|e| network(parts(e), size));
-                Ok(FeedForward::Moe {
+                let num_experts = spec.num_experts as usize;
+                let expert = |e| -> Result<Network, CpuError> {
+                    let mut expert =
+                        network([W::ExpertGate(e), W::ExpertUp(e), W::ExpertDown(e)], size)?;
+                    if spec.bias {
+                        expert.gate_bias = Some(self.vector(role(W::ExpertGateBias(e)), size)?);
+                        expert.up_bias = Some(self.vector(role(W::ExpertUpBias(e)), size)?);
+                        expert.down_bias = Some(self.vector(role(W::ExpertDownBias(e)), hidden)?);
+                    }
+                    Ok(expert)
+                };
+                let shared = [W::SharedGate, W::SharedUp, W::SharedDown];
+                let vector = |wanted: bool, part| {
+                    wanted.then(|| self.vector(role(part), num_experts)).transpose()
+                };
+                Ok(FeedForward::Moe(Box::new(Experts {
                     spec,
-                    router: self.matrix(role(W::Router), spec.num_experts as usize, hidden)?,
-                    experts: experts.collect::<Result<_, _>>()?,
-                })
+                    router: self.matrix(role(W::Router), num_experts, hidden)?,
+                    router_bias: vector(spec.router.bias, W::RouterBias)?,
+                    correction: vector(spec.router.correction, W::RouterCorrection)?,
+                    experts: (0..spec.num_experts).map(expert).collect::<Result<_, _>>()?,
+                    shared: spec
+                        .shared_size
+                        .map(|size| network(shared, size as usize))
+                        .transpose()?,
+                })))
             }
         }
     }

@@ -282,6 +282,7 @@ impl Buffers {
                 }
                 FeedForwardSpec::Moe(moe) => {
                     let chosen = u64::from(moe.experts_per_token);
+                    gate_width = gate_width.max(u64::from(moe.shared_size.unwrap_or(0)));
                     gate_width = gate_width.max(u64::from(moe.intermediate_size) * chosen);
                     experts = experts.max(u64::from(moe.num_experts));
                     choices = choices.max(chosen);

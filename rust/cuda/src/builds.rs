@@ -1,7 +1,7 @@
 //! The builds of each kernel file: those that a model needs on a card, and those that the wheel
 //! contains. `registry.rs` names one of the policies below for each file. At load only.
 
-use ingle_model::{FeedForwardSpec, ModelSpec, QkNorm};
+use ingle_model::{Activation, FeedForwardSpec, ModelSpec, MoeSpec, QkNorm, RouterScores};
 
 use crate::attention_launch;
 use crate::contract::{Dims, GEMM_OUT_ACT, GEMM_OUT_ADD_F32, GEMM_OUT_F32, GEMM_OUT_GATED};
@@ -16,19 +16,35 @@ use crate::stream_tile::{STREAM_TILES, StreamTile, is_streamed, stream_tiles};
 pub(crate) enum Variant {
     Plain,
     Rope { head_dim: u32, full_norm: bool, scales_queries: bool },
-    Attention { head_dim: u32, stages: u32, causal: bool },
-    Prompt { head_dim: u32 },
-    Gate { intermediate_size: u32 },
-    Experts { num_experts: u32, experts_per_token: u32, gemm_n: u32, gemm_k: u32 },
+    Attention { head_dim: u32, stages: u32, causal: bool, sinks: bool },
+    Prompt { head_dim: u32, sinks: bool },
+    Gate { intermediate_size: u32, clamped: bool },
+    Experts { num_experts: u32, experts_per_token: u32, gemm_n: u32, gemm_k: u32, kind: ExpertKind },
     Stream { shape: GemmShape, tile: StreamTile },
+}
+
+/// What experts have that others have not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ExpertKind {
+    /// Biases of router and experts.
+    pub(crate) bias: bool,
+    /// Scores are sigmoids of the router's logits.
+    pub(crate) sigmoid: bool,
+}
+
+impl ExpertKind {
+    /// Of a mixture of experts.
+    pub(crate) fn of(spec: &MoeSpec) -> Self {
+        Self { bias: spec.bias, sigmoid: spec.router.scores == RouterScores::Sigmoid }
+    }
 }
 
 impl Variant {
     /// The sizes of its launches.
     pub(crate) fn dims(self, shared: Dims) -> Dims {
         match self {
-            Self::Gate { intermediate_size } => Dims { intermediate_size, ..shared },
-            Self::Experts { num_experts, experts_per_token, gemm_n, gemm_k } => {
+            Self::Gate { intermediate_size, .. } => Dims { intermediate_size, ..shared },
+            Self::Experts { num_experts, experts_per_token, gemm_n, gemm_k, .. } => {
                 Dims { num_experts, experts_per_token, gemm_n, gemm_k, ..shared }
             }
             Self::Stream { shape, .. } => shared.gemm(shape.n, shape.k),
@@ -46,11 +62,19 @@ impl Variant {
                 format!("-DFULL_NORM={}", u32::from(full_norm)),
                 format!("-DQUERY_SCALE={}", u32::from(scales_queries)),
             ],
-            Self::Prompt { head_dim } => vec![format!("-DHEAD_DIM={head_dim}")],
-            Self::Attention { head_dim, stages, causal } => vec![
+            Self::Prompt { head_dim, sinks } => {
+                vec![format!("-DHEAD_DIM={head_dim}"), format!("-DSINKS={}", u32::from(sinks))]
+            }
+            Self::Attention { head_dim, stages, causal, sinks } => vec![
                 format!("-DHEAD_DIM={head_dim}"),
                 format!("-DATTN_STAGES={stages}"),
                 format!("-DCAUSAL={}", u32::from(causal)),
+                format!("-DSINKS={}", u32::from(sinks)),
+            ],
+            Self::Gate { clamped, .. } => vec![format!("-DGATE_CLAMPED={}", u32::from(clamped))],
+            Self::Experts { kind, .. } => vec![
+                format!("-DMOE_BIAS={}", u32::from(kind.bias)),
+                format!("-DMOE_SIGMOID={}", u32::from(kind.sigmoid)),
             ],
             Self::Stream { shape, tile } => {
                 let epilogue = match shape.out {
@@ -68,7 +92,7 @@ impl Variant {
                     format!("-DGEMM_WEIGHT_E4M3={}", u32::from(is_e4m3(shape))),
                 ]
             }
-            Self::Plain | Self::Gate { .. } | Self::Experts { .. } => Vec::new(),
+            Self::Plain => Vec::new(),
         }
     }
 
@@ -80,9 +104,17 @@ impl Variant {
                 let norm = if full_norm { "-full" } else { "" };
                 format!("-hd{head_dim}{norm}{}", if scales_queries { "-scaled" } else { "" })
             }
-            Self::Prompt { head_dim } => format!("-hd{head_dim}"),
-            Self::Attention { head_dim, causal, .. } => {
-                format!("-hd{head_dim}{}", if causal { "" } else { "-bidirectional" })
+            Self::Prompt { head_dim, sinks } => {
+                format!("-hd{head_dim}{}", if sinks { "-sinks" } else { "" })
+            }
+            Self::Attention { head_dim, causal, sinks, .. } => {
+                let causal = if causal { "" } else { "-bidirectional" };
+                format!("-hd{head_dim}{causal}{}", if sinks { "-sinks" } else { "" })
+            }
+            Self::Gate { clamped: true, .. } => "-clamped".to_owned(),
+            Self::Experts { kind, .. } => {
+                let bias = if kind.bias { "-bias" } else { "" };
+                format!("{bias}{}", if kind.sigmoid { "-sigmoid" } else { "" })
             }
             Self::Stream { shape, tile } => {
                 let StreamTile { rows, stages, steps, x_shared } = tile;
@@ -90,7 +122,7 @@ impl Variant {
                 let weight = if is_e4m3(shape) { "-e4m3" } else { "" };
                 format!("{weight}-{:?}-{rows}-{stages}x{steps}{x}", shape.out).to_lowercase()
             }
-            Self::Plain | Self::Gate { .. } | Self::Experts { .. } => String::new(),
+            Self::Plain | Self::Gate { clamped: false, .. } => String::new(),
         }
     }
 
@@ -100,7 +132,7 @@ impl Variant {
             Self::Attention { head_dim, stages, .. } => {
                 attention_launch::shared_bytes(head_dim, stages)
             }
-            Self::Prompt { head_dim } => prompt_launch::shared_bytes(head_dim),
+            Self::Prompt { head_dim, .. } => prompt_launch::shared_bytes(head_dim),
             Self::Stream { shape, tile } => tile.shared_bytes(shape),
             _ => 0,
         }
@@ -162,14 +194,18 @@ pub(crate) fn rope(spec: &ModelSpec) -> Variant {
     }
 }
 
-/// One build for the width of a model's heads with as many tiles in flight as the card takes, causal or not.
+/// One build for the width of a model's heads with as many tiles in flight as the card takes, causal or not,
+/// with sinks or not.
 pub(crate) const ATTENTION: Builds = Builds {
     of_model: |&Wanted { spec, limits, .. }| {
-        vec![attention(spec.head_dim, spec.attention.causal, limits)]
+        let kind = (spec.attention.causal, spec.attention.sinks);
+        vec![attention(spec.head_dim, kind, limits)]
     },
     of_any_model: |limits, _| {
-        let both = |head_dim| [true, false].map(|causal| attention(head_dim, causal, limits));
-        HEAD_DIMS.into_iter().flat_map(both).collect()
+        let kinds = [(true, false), (false, false)];
+        let all = |head_dim| kinds.map(|kind| attention(head_dim, kind, limits));
+        let sinks = attention(SINK_HEAD_DIM, (true, true), limits);
+        HEAD_DIMS.into_iter().flat_map(all).chain([sinks]).collect()
     },
 };
 
@@ -177,26 +213,39 @@ pub(crate) const ATTENTION: Builds = Builds {
 pub(crate) const PROMPTS: Builds = Builds {
     of_model: |&Wanted { spec, limits, .. }| {
         let is_built = spec.attention.causal && is_built(limits, spec.head_dim);
-        is_built.then_some(Variant::Prompt { head_dim: spec.head_dim }).into_iter().collect()
+        let (head_dim, sinks) = (spec.head_dim, spec.attention.sinks);
+        is_built.then_some(Variant::Prompt { head_dim, sinks }).into_iter().collect()
     },
     of_any_model: |limits, _| {
         let built = PROMPT_HEAD_DIMS.into_iter().filter(|head_dim| is_built(limits, *head_dim));
-        built.map(|head_dim| Variant::Prompt { head_dim }).collect()
+        let kinds = |head_dim| {
+            let sinks = (head_dim == SINK_HEAD_DIM).then_some(true);
+            [false].into_iter().chain(sinks).map(move |sinks| Variant::Prompt { head_dim, sinks })
+        };
+        built.flat_map(kinds).collect()
     },
 };
 
 /// One build for each width of a feed-forward part.
 pub(crate) const GATES: Builds = Builds {
     of_model: |&Wanted { spec, .. }| {
-        let width = |part| match part {
-            FeedForwardSpec::Dense { intermediate_size, .. } => intermediate_size,
-            FeedForwardSpec::Moe(moe) => moe.intermediate_size,
+        let widths = |part| match part {
+            FeedForwardSpec::Dense { intermediate_size, .. } => [Some(intermediate_size), None],
+            FeedForwardSpec::Moe(moe) => [Some(moe.intermediate_size), moe.shared_size],
         };
-        let widths = spec.layers.iter().map(|layer| width(layer.feed_forward));
-        widths.map(|intermediate_size| Variant::Gate { intermediate_size }).collect()
+        let widths = spec.layers.iter().flat_map(|layer| widths(layer.feed_forward));
+        widths.flatten().map(|intermediate_size| gate(spec.activation, intermediate_size)).collect()
     },
-    of_any_model: |_, _| vec![Variant::Gate { intermediate_size: 0 }],
+    of_any_model: |_, _| {
+        [false, true].map(|clamped| Variant::Gate { intermediate_size: 0, clamped }).to_vec()
+    },
 };
+
+/// The build of activation.cu for a width.
+pub(crate) fn gate(activation: Activation, intermediate_size: u32) -> Variant {
+    let clamped = matches!(activation, Activation::ClampedSwiglu { .. });
+    Variant::Gate { intermediate_size, clamped }
+}
 
 /// Two builds for each kind of expert layer: into the experts and back.
 pub(crate) const EXPERTS: Builds = Builds {
@@ -204,7 +253,11 @@ pub(crate) const EXPERTS: Builds = Builds {
         spec.layers.iter().flat_map(|layer| experts(spec, layer.feed_forward)).collect()
     },
     of_any_model: |_, _| {
-        vec![Variant::Experts { num_experts: 0, experts_per_token: 0, gemm_n: 0, gemm_k: 0 }]
+        let (num_experts, experts_per_token, gemm_n, gemm_k) = (0, 0, 0, 0);
+        [(false, false), (true, false), (false, true)]
+            .map(|(bias, sigmoid)| ExpertKind { bias, sigmoid })
+            .map(|kind| Variant::Experts { num_experts, experts_per_token, gemm_n, gemm_k, kind })
+            .to_vec()
     },
 };
 
@@ -245,9 +298,9 @@ fn is_e4m3(shape: GemmShape) -> bool {
     shape.weight == WeightDtype::E4m3
 }
 
-fn attention(head_dim: u32, causal: bool, limits: &DeviceLimits) -> Variant {
+fn attention(head_dim: u32, (causal, sinks): (bool, bool), limits: &DeviceLimits) -> Variant {
     let stages = attention_launch::stages(limits, head_dim);
-    Variant::Attention { head_dim, stages, causal }
+    Variant::Attention { head_dim, stages, causal, sinks }
 }
 
 /// The builds of moe.cu for one layer: of its first product, then of its second.
@@ -260,9 +313,13 @@ fn experts(spec: &ModelSpec, part: FeedForwardSpec) -> Vec<Variant> {
             experts_per_token: moe.experts_per_token,
             gemm_n,
             gemm_k,
+            kind: ExpertKind::of(&moe),
         })
         .to_vec()
 }
+
+/// Width of the heads of models with sinks.
+pub(crate) const SINK_HEAD_DIM: u32 = 64;
 
 /// Widths of a head that attention is built for.
 pub(crate) const HEAD_DIMS: [u32; 6] = [16, 32, 64, 96, 128, 256];

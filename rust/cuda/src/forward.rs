@@ -1,21 +1,19 @@
 //! [5] The launches of a forward pass, from metadata to the last residual. Engine thread, or the
 //! capture thread while it records.
 
-use ingle_model::MoeSpec;
-
 use crate::CudaError;
 use crate::builds;
 use crate::contract::{PLAN_NOT_CAUSAL, PLAN_WHOLE};
-use crate::device_slice::{DeviceSlice, Weight};
+use crate::device_slice::DeviceSlice;
 use crate::gemm::{GemmArgs, GemmInput, GemmResult};
 use crate::launch::{
-    ActMul, ActMulQuantise, Attention, AttentionPrefill, E4m3Rows, EmbeddingGather, ExpertPlaces,
-    Launcher, MoeGemm, PromptPlans, Raw, RmsNorm, RmsNormQuantise, RopeKv, StepPrepare,
+    ActMul, ActMulQuantise, Attention, AttentionPrefill, E4m3Rows, EmbeddingGather, Launcher,
+    PromptPlans, Raw, RmsNorm, RmsNormQuantise, RopeKv, StepPrepare,
 };
 use crate::matrix::Matrix;
 use crate::model::{Model, StepShape};
 use crate::rope;
-use crate::shapes::{GemmShape, Shapes, activation_kind};
+use crate::shapes::{GemmShape, Shapes, activation_kind, gate_limit};
 use crate::stream::Stream;
 use crate::stream_tile::quantises;
 use crate::weights::{FeedForwardWeights, LayerWeights};
@@ -153,6 +151,7 @@ impl Model {
             scale: spec.attention.scale,
             softcap: spec.attention.logit_softcap.unwrap_or(0.0),
             window,
+            sinks: layer.sinks,
         };
         launcher.attention(rows, spec.head_dim, &self.attention, &attention)?;
         if shape.has_prompts {
@@ -244,13 +243,10 @@ impl Model {
                 };
                 self.back(stream, rows, inner, &back)
             }
-            FeedForwardWeights::Moe { router, gate_up, down, spec } => {
-                let w = Matrix::Plain(router);
-                let x = self.norm_into(stream, rows, (norm, &w), pending)?;
-                let shape = shapes.router(spec.num_experts);
-                let out = GemmResult::F32(buffers.router_logits);
-                self.gemms.run(stream, rows, shape, GemmArgs { x, w, out })?;
-                self.experts(stream, rows, &spec, gate_up, down)?;
+            FeedForwardWeights::Moe(ref experts) => {
+                let router = Matrix::Plain(experts.router);
+                let x = self.norm_into(stream, rows, (norm, &router), pending)?;
+                self.experts(stream, rows, x, experts)?;
                 Ok(None)
             }
         }
@@ -351,7 +347,7 @@ impl Model {
     }
 
     /// Where a projection back to the hidden size goes.
-    fn branch(&self) -> DeviceSlice<f32> {
+    pub(crate) fn branch(&self) -> DeviceSlice<f32> {
         if self.spec.post_norms { self.buffers.branch } else { self.buffers.residual }
     }
 
@@ -397,7 +393,8 @@ impl Model {
         (self.spec.hidden_size / 4).next_multiple_of(32).clamp(32, most)
     }
 
-    fn gate(
+    /// Queues the gate of `rows` rows.
+    pub(crate) fn gate(
         &self,
         stream: &Stream,
         rows: u32,
@@ -405,37 +402,9 @@ impl Model {
         bias: Option<DeviceSlice<f32>>,
     ) -> Result<(), CudaError> {
         let (gate_up, out) = (self.buffers.gate_up, self.buffers.gated);
-        let kind = activation_kind(&self.spec);
-        let gate = ActMul { intermediate_size, gate_up, bias, out, kind };
-        self.launcher(stream).act_mul_rows(rows, &gate)
-    }
-
-    fn experts(
-        &self,
-        stream: &Stream,
-        rows: u32,
-        spec: &MoeSpec,
-        gate_up: DeviceSlice<Weight>,
-        down: DeviceSlice<Weight>,
-    ) -> Result<(), CudaError> {
-        let (launcher, buffers) = (self.launcher(stream), &self.buffers);
-        let places = ExpertPlaces {
-            ids: buffers.expert_ids,
-            weights: buffers.expert_weights,
-            offsets: buffers.expert_offsets,
-            sorted: buffers.expert_sorted,
-            place: buffers.expert_place,
-        };
-        let entries = rows * spec.experts_per_token;
-        let (hidden, inner) = (self.spec.hidden_size, spec.intermediate_size);
-        let (x, out) = (buffers.normed, buffers.gate_up);
-        let into = MoeGemm { n: 2 * inner, k: hidden, x, w: gate_up, out, gather: true };
-        let (x, out) = (buffers.gated, buffers.expert_out);
-        let back = MoeGemm { n: hidden, k: inner, x, w: down, out, gather: false };
-        launcher.route(rows, spec, buffers.router_logits, &places)?;
-        launcher.moe_gemm(entries, spec, &places, &into)?;
-        self.gate(stream, entries, inner, None)?;
-        launcher.moe_gemm(entries, spec, &places, &back)?;
-        launcher.moe_combine(rows, spec, buffers.expert_out, &places, self.branch())
+        let (kind, limit) = (activation_kind(&self.spec), gate_limit(&self.spec));
+        let build = builds::gate(self.spec.activation, intermediate_size);
+        let gate = ActMul { intermediate_size, gate_up, bias, out, kind, limit };
+        self.launcher(stream).act_mul_rows(rows, build, &gate)
     }
 }

@@ -24,6 +24,7 @@ mod dims;
 mod dtypes;
 mod error;
 mod executor;
+mod experts;
 #[cfg(test)]
 mod fake;
 mod forward;

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use half::{bf16, f16};
 use ingle_model::{
-    TensorView, WeightSource, WeightType, all_numbers, dequantise, e4m3_to_f32, quantise_rows,
+    Order, TensorView, WeightSource, WeightType, all_numbers, dequantise, e4m3_to_f32,
+    quantise_rows,
 };
 
 use crate::CudaError;
@@ -82,6 +83,8 @@ fn split(jobs: &[CopyJob]) -> Vec<Chunk> {
         let most = match jobs[job].conversion {
             // Scales are made and applied by whole rows.
             _ if view.quantise || view.scale.is_some() => whole_rows(view.cols),
+            // Read by whole rows.
+            _ if view.order != Order::Rows => whole_rows(view.cols),
             Conversion::Matrix | Conversion::E4m3 => CHUNK_ELEMENTS,
             Conversion::Vector(_) => CHUNK_ELEMENTS / 2,
         };
@@ -135,7 +138,6 @@ impl Lane {
         let view = &job.view;
         let block = view.weight_type.block_elements() as u64;
         let block_bytes = view.weight_type.block_bytes() as u64;
-        let file_offset = view.offset + chunk.start / block * block_bytes;
         let file_bytes = (chunk.elements / block * block_bytes) as usize;
         let weight_error = |source| CudaError::Weight { tensor: view.name.clone(), source };
 
@@ -146,13 +148,13 @@ impl Lane {
         if job.conversion == Conversion::Matrix && view.weight_type == device_type && !view.quantise
         {
             let room = &mut buffer.as_mut_slice()[..file_bytes];
-            source.read_at(view.file, file_offset, room).map_err(weight_error)?;
+            view.read(source, chunk.start, room).map_err(weight_error)?;
             let destination = job.destination.from(chunk.start * DEVICE_TYPE_BYTES);
             copy_to_device(&self.stream, destination, buffer, file_bytes)?;
             return copied.record(&self.stream);
         }
         self.raw.resize(file_bytes, 0);
-        source.read_at(view.file, file_offset, &mut self.raw).map_err(weight_error)?;
+        view.read(source, chunk.start, &mut self.raw).map_err(weight_error)?;
         if job.conversion == Conversion::E4m3 {
             let rows = e4m3_rows(view, source, &self.raw, chunk).map_err(weight_error)?;
             let scale_bytes: Vec<u8> = rows.scales.iter().flat_map(|s| s.to_le_bytes()).collect();
@@ -289,6 +291,7 @@ mod tests {
             rows,
             cols,
             scale: None,
+            order: Order::Rows,
             quantise: false,
         };
         CopyJob {

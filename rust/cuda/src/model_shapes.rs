@@ -33,8 +33,14 @@ pub(crate) fn gemm_shapes(
                     add(gate_up, shapes.gated(*intermediate_size));
                 }
             }
-            FeedForwardWeights::Moe { router, spec, .. } => {
-                add(&Matrix::Plain(*router), shapes.router(spec.num_experts));
+            FeedForwardWeights::Moe(experts) => {
+                add(&Matrix::Plain(experts.router), shapes.router(experts.spec.num_experts));
+                if let Some(shared) = experts.shared {
+                    let gate_up = Matrix::Plain(shared.gate_up);
+                    add(&gate_up, shapes.gate_up(shared.intermediate_size));
+                    add(&gate_up, shapes.gated(shared.intermediate_size));
+                    add(&Matrix::Plain(shared.down), shapes.down(shared.intermediate_size));
+                }
             }
         }
     }

@@ -57,10 +57,18 @@ pub(crate) fn operands_of(
                 let down_shape = shapes.down(intermediate_size);
                 add(down_shape, down, (buffers.gated, branch), (inner, raw));
             }
-            FeedForwardWeights::Moe { router, spec, .. } => {
-                let (shape, router) = (shapes.router(spec.num_experts), Matrix::Plain(router));
-                let out = f32(buffers.router_logits);
+            FeedForwardWeights::Moe(experts) => {
+                let shape = shapes.router(experts.spec.num_experts);
+                let (router, out) = (Matrix::Plain(experts.router), f32(buffers.router_logits));
                 add(shape, router, (buffers.normed, out), (normed, raw));
+                let Some(shared) = experts.shared else { continue };
+                let (gate_up, down) = (Matrix::Plain(shared.gate_up), Matrix::Plain(shared.down));
+                let size = shared.intermediate_size;
+                let wide = (buffers.normed, act(buffers.gate_up));
+                add(shapes.gate_up(size), gate_up, wide, (normed, raw));
+                let gated = (buffers.normed, act(buffers.gated));
+                add(shapes.gated(size), gate_up, gated, (normed, raw));
+                add(shapes.down(size), down, (buffers.gated, branch), (inner, raw));
             }
         }
     }

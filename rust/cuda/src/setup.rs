@@ -3,14 +3,14 @@
 
 use std::sync::{Arc, OnceLock};
 
-use ingle_model::{CopyPlan, FeedForwardSpec, ModelSpec, RopeSpec};
+use ingle_model::{Activation, CopyPlan, FeedForwardSpec, ModelSpec, RopeSpec};
 
 use crate::CudaError;
 use crate::arena::{LayoutBuilder, Region};
 use crate::attention_launch::AttentionLaunch;
 use crate::budget::{BudgetInputs, MemoryBudget};
 use crate::buffers::{BufferSizes, Buffers};
-use crate::builds::HEAD_DIMS;
+use crate::builds::{HEAD_DIMS, SINK_HEAD_DIM};
 use crate::cache::{Cache, Lack};
 use crate::clock::Clock;
 use crate::config::CudaConfig;
@@ -270,6 +270,9 @@ pub(crate) fn check_supported(spec: &ModelSpec, config: &CudaConfig) -> Result<(
     if !HEAD_DIMS.contains(&spec.head_dim) {
         return refuse(format!("head_dim {}: want 16, 32, 64, 96, 128 or 256", spec.head_dim));
     }
+    if spec.attention.sinks && spec.head_dim != SINK_HEAD_DIM {
+        return refuse(format!("head_dim {} with sinks: want {SINK_HEAD_DIM}", spec.head_dim));
+    }
     let rotary_dim = rotary_dim(spec);
     if !spec.hidden_size.is_multiple_of(8) || !rotary_dim.is_multiple_of(4) {
         return refuse(format!(
@@ -282,8 +285,12 @@ pub(crate) fn check_supported(spec: &ModelSpec, config: &CudaConfig) -> Result<(
     if !spec.ropes.iter().all(is_alike) {
         return refuse("layers that rotate different parts of a head".to_owned());
     }
+    let is_clamped = matches!(spec.activation, Activation::ClampedSwiglu { .. });
     for layer in &spec.layers {
         let width = match layer.feed_forward {
+            FeedForwardSpec::Dense { .. } if is_clamped => {
+                return refuse("a clamped gate outside experts".to_owned());
+            }
             FeedForwardSpec::Dense { intermediate_size, .. } => intermediate_size,
             FeedForwardSpec::Moe(moe) => {
                 if moe.num_experts > MAX_EXPERTS
@@ -294,6 +301,12 @@ pub(crate) fn check_supported(spec: &ModelSpec, config: &CudaConfig) -> Result<(
                         "{} experts, {} a token, post norms {}: at most {MAX_EXPERTS}, \
                          {MAX_EXPERTS_PER_TOKEN}, none",
                         moe.num_experts, moe.experts_per_token, spec.post_norms
+                    ));
+                }
+                let shared = moe.shared_size.filter(|size| is_clamped || !size.is_multiple_of(8));
+                if let Some(size) = shared {
+                    return refuse(format!(
+                        "shared experts {size} wide, clamped gate {is_clamped}: want a multiple of 8, none"
                     ));
                 }
                 moe.intermediate_size

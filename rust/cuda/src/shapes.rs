@@ -45,6 +45,16 @@ pub(crate) fn activation_kind(spec: &ModelSpec) -> u32 {
     match spec.activation {
         Activation::Silu => GATE_SILU,
         Activation::GeluTanh => GATE_GELU_TANH,
+        // Has a build of its own.
+        Activation::ClampedSwiglu { .. } => GATE_SILU,
+    }
+}
+
+/// The limit of a clamped gate; 0 of others.
+pub(crate) fn gate_limit(spec: &ModelSpec) -> f32 {
+    match spec.activation {
+        Activation::ClampedSwiglu { limit } => limit,
+        Activation::Silu | Activation::GeluTanh => 0.0,
     }
 }
 

@@ -28,7 +28,7 @@ impl Weights {
         let of_layer = |layer: &LayerWeights| {
             let dense = match &layer.feed_forward {
                 FeedForwardWeights::Dense { gate_up, .. } => gate_up.is_e4m3(),
-                FeedForwardWeights::Moe { .. } => false,
+                FeedForwardWeights::Moe(_) => false,
             };
             layer.qkv.is_e4m3() || layer.output.is_e4m3() || dense
         };
@@ -45,6 +45,8 @@ pub(crate) struct LayerWeights {
     pub(crate) qkv_bias: Option<DeviceSlice<f32>>,
     pub(crate) q_norm: Option<DeviceSlice<f32>>,
     pub(crate) k_norm: Option<DeviceSlice<f32>>,
+    /// `[num_heads]`
+    pub(crate) sinks: Option<DeviceSlice<f32>>,
     pub(crate) output: Matrix,
     pub(crate) output_bias: Option<DeviceSlice<f32>>,
     pub(crate) post_attention_norm: Option<DeviceSlice<f32>>,
@@ -66,13 +68,34 @@ pub(crate) enum FeedForwardWeights {
         down_bias: Option<DeviceSlice<f32>>,
         intermediate_size: u32,
     },
-    /// Experts, each as `Dense`, one after the other.
-    Moe {
-        router: DeviceSlice<Weight>,
-        gate_up: DeviceSlice<Weight>,
-        down: DeviceSlice<Weight>,
-        spec: MoeSpec,
-    },
+    /// Experts.
+    Moe(ExpertWeights),
+}
+
+/// Experts, one after the other, each as a dense network.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ExpertWeights {
+    pub(crate) spec: MoeSpec,
+    pub(crate) router: DeviceSlice<Weight>,
+    /// `[num_experts]` each
+    pub(crate) router_bias: Option<DeviceSlice<f32>>,
+    pub(crate) correction: Option<DeviceSlice<f32>>,
+    pub(crate) gate_up: DeviceSlice<Weight>,
+    /// `[num_experts, 2 * intermediate_size]`
+    pub(crate) gate_up_bias: Option<DeviceSlice<f32>>,
+    pub(crate) down: DeviceSlice<Weight>,
+    /// `[num_experts, hidden_size]`
+    pub(crate) down_bias: Option<DeviceSlice<f32>>,
+    /// The network that every token visits.
+    pub(crate) shared: Option<SharedWeights>,
+}
+
+/// A dense network beside experts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SharedWeights {
+    pub(crate) gate_up: DeviceSlice<Weight>,
+    pub(crate) down: DeviceSlice<Weight>,
+    pub(crate) intermediate_size: u32,
 }
 
 /// What becomes of a tensor on its way.
@@ -191,6 +214,7 @@ impl Builder<'_> {
             )?,
             q_norm: self.norm_if(has_qk_norm, role(QueryNorm))?,
             k_norm: self.norm_if(has_qk_norm, role(KeyNorm))?,
+            sinks: self.vectors_if(attention.sinks, &[role(Sinks)])?,
             output: self.linear(&[role(Output)], true)?,
             output_bias: self.vectors_if(attention.o_bias, &[role(OutputBias)])?,
             post_attention_norm: self.norm_if(post_norms, role(PostAttentionNorm))?,
@@ -214,21 +238,36 @@ impl Builder<'_> {
                     intermediate_size,
                 })
             }
-            FeedForwardSpec::Moe(spec) => {
-                let experts = 0..spec.num_experts;
-                let gate_up: Vec<_> = experts
-                    .clone()
-                    .flat_map(|e| [role(ExpertGate(e)), role(ExpertUp(e))])
-                    .collect();
-                let down: Vec<_> = experts.map(|e| role(ExpertDown(e))).collect();
-                Ok(FeedForwardWeights::Moe {
-                    router: self.matrix(&[role(Router)])?,
-                    gate_up: self.matrix(&gate_up)?,
-                    down: self.matrix(&down)?,
-                    spec,
-                })
-            }
+            FeedForwardSpec::Moe(spec) => self.experts(layer, spec).map(FeedForwardWeights::Moe),
         }
+    }
+
+    fn experts(&mut self, layer: u32, spec: MoeSpec) -> Result<ExpertWeights, CudaError> {
+        use LayerWeight::*;
+        let role = |part| WeightRole::Layer(layer, part);
+        let each = |parts: &[fn(u32) -> LayerWeight]| -> Vec<WeightRole> {
+            let of_expert = |e| parts.iter().map(move |part| role(part(e)));
+            (0..spec.num_experts).flat_map(of_expert).collect()
+        };
+        let shared = match spec.shared_size {
+            Some(intermediate_size) => Some(SharedWeights {
+                gate_up: self.matrix(&[role(SharedGate), role(SharedUp)])?,
+                down: self.matrix(&[role(SharedDown)])?,
+                intermediate_size,
+            }),
+            None => None,
+        };
+        Ok(ExpertWeights {
+            spec,
+            router: self.matrix(&[role(Router)])?,
+            router_bias: self.vectors_if(spec.router.bias, &[role(RouterBias)])?,
+            correction: self.vectors_if(spec.router.correction, &[role(RouterCorrection)])?,
+            gate_up: self.matrix(&each(&[ExpertGate, ExpertUp]))?,
+            gate_up_bias: self.vectors_if(spec.bias, &each(&[ExpertGateBias, ExpertUpBias]))?,
+            down: self.matrix(&each(&[ExpertDown]))?,
+            down_bias: self.vectors_if(spec.bias, &each(&[ExpertDownBias]))?,
+            shared,
+        })
     }
 
     /// The tensors one after the other, in the device's number format.

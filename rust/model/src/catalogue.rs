@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::error::{ModelError, shown};
 use crate::quantisation::{Layout, Scheme, scale_names};
-use crate::{CopyPlan, LayerWeight, ScaleView, TensorView, WeightRole, WeightType};
+use crate::{CopyPlan, LayerWeight, Order, ScaleView, TensorView, WeightRole, WeightType};
 
 /// How a tensor is stored, according to the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,6 +112,35 @@ impl Catalogue {
             self.view(&entry, name, Part { role, first_row, rows }, cols, scale.as_ref())?;
             first_row = first_row.saturating_add(rows);
         }
+        Ok(())
+    }
+
+    /// Takes a tensor `[.., cols, rows]` that holds matrices `[rows, cols]` transposed, or `[.., rows]` that
+    /// holds vectors: for each of them its parts, whose rows alternate and which have equally many.
+    pub(crate) fn alternating(
+        &mut self,
+        name: &str,
+        shape: &[u64],
+        matrices: &[Vec<WeightRole>],
+    ) -> Result<(), ModelError> {
+        let entry = self.take(name, shape)?;
+        let file = self.file(entry.file);
+        let Stored::Known(weight_type @ (WeightType::F32 | WeightType::F16 | WeightType::Bf16)) =
+            entry.stored
+        else {
+            let field = format!("type of tensor {}", shown(name));
+            let kind = format!("{:?}", entry.stored);
+            return Err(ModelError::unsupported(file, &field, kind, "F32, F16, BF16"));
+        };
+        let mut views = Vec::new();
+        for (index, parts) in (0_u64..).zip(matrices) {
+            for (part, role) in (0_u64..).zip(parts) {
+                let view = alternate(&entry, weight_type, shape, (index, part, parts.len()));
+                let view = view.ok_or_else(|| ModelError::tensor(file, name, "is too large"))?;
+                views.push((*role, TensorView { name: name.to_owned(), ..view }));
+            }
+        }
+        self.plan.extend(views);
         Ok(())
     }
 
@@ -322,6 +351,45 @@ fn part_of(entry: &Entry, weight_type: WeightType, part: &Part, cols: u64) -> Op
         byte_len,
         weight_type,
         rows: u32::try_from(part.rows).ok()?,
+        cols: u32::try_from(cols).ok()?,
+        scale: None,
+        order: Order::Rows,
+        quantise: false,
+    })
+}
+
+/// One part of several of a matrix or vector of a tensor; see `Catalogue::alternating`.
+fn alternate(
+    entry: &Entry,
+    weight_type: WeightType,
+    shape: &[u64],
+    (index, part, parts): (u64, u64, usize),
+) -> Option<TensorView> {
+    let size = u64::try_from(weight_type.block_bytes()).ok()?;
+    let parts = u64::try_from(parts).ok()?;
+    let of_part = |rows: u64| rows.checked_div(parts);
+    let (rows, cols, order) = match *shape {
+        [_, cols, rows] => {
+            let (stride, step) = (u32::try_from(rows).ok()?, u32::try_from(parts).ok()?);
+            (of_part(rows)?, cols, Order::Columns { stride, step })
+        }
+        [_, rows] => {
+            let stride = u32::try_from(parts).ok()?;
+            (1, of_part(rows)?, Order::Columns { stride, step: 1 })
+        }
+        _ => return None,
+    };
+    let byte_len = rows.checked_mul(cols)?.checked_mul(size)?;
+    let start = index.checked_mul(parts)?.checked_mul(byte_len)?;
+    let start = start.checked_add(part.checked_mul(size)?)?;
+    Some(TensorView {
+        name: String::new(),
+        file: entry.file,
+        offset: entry.offset.checked_add(start)?,
+        byte_len,
+        order,
+        weight_type,
+        rows: u32::try_from(rows).ok()?,
         cols: u32::try_from(cols).ok()?,
         scale: None,
         quantise: false,

@@ -39,8 +39,8 @@ pub use pooling::{EmbeddingDefaults, PoolingKind};
 pub use rope::RopeTables;
 pub use spec::{
     Activation, AttentionSpec, EmbedsOnly, FeedForwardSpec, LayerSpec, ModelSpec, MoeSpec,
-    NormSpec, QkNorm, QueryScale, RopeKind, RopeSpec, RopeStyle,
+    NormSpec, QkNorm, QueryScale, RopeKind, RopeSpec, RopeStyle, RouterScores, RouterSpec,
 };
 pub use weights::{
-    CopyPlan, LayerWeight, ScaleView, TensorView, WeightRole, WeightSource, WeightType,
+    CopyPlan, LayerWeight, Order, ScaleView, TensorView, WeightRole, WeightSource, WeightType,
 };

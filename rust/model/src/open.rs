@@ -62,7 +62,7 @@ fn open_folder(folder: &Path) -> Result<Checkpoint, ModelError> {
         return Err(without_config(folder));
     };
     let config = config.fields()?;
-    let Described { family, mut spec } = config::model_spec(&config)?;
+    let Described { family, mut spec, later_layers } = config::model_spec(&config)?;
     let generation = Json::optional(folder, "generation_config.json", MAX_CONFIG_BYTES)?;
     let generation = generation.as_ref().map(Json::fields).transpose()?;
     let generation = generation::from_config(&config, generation.as_ref())?;
@@ -96,8 +96,11 @@ fn open_folder(folder: &Path) -> Result<Checkpoint, ModelError> {
         (None, None, Head::Own | Head::Tied) => None,
     };
     spec.weight_type = catalogue.main_type();
+    let later_layers = usize::try_from(later_layers).unwrap_or(usize::MAX);
+    let later_layers = spec.layers.len()..spec.layers.len().saturating_add(later_layers);
     let plan = catalogue.finish(|name, entry| {
         safetensors::is_harmless(name, entry)
+            || safetensors::is_of_layers(name, found, &later_layers)
             || family.wrapper.is_some() && safetensors::is_of_images(name)
             || is_fp8 && quantisation::is_without_effect(name, &entry.shape)
     })?;

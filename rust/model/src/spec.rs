@@ -99,6 +99,8 @@ pub struct AttentionSpec {
     pub qkv_bias: bool,
     /// Bias on the output projection.
     pub o_bias: bool,
+    /// Each query head has a logit of its own that joins the softmax and has no value (gpt-oss).
+    pub sinks: bool,
 }
 
 /// RMS norm of queries and keys.
@@ -133,13 +135,19 @@ impl QueryScale {
     }
 }
 
-/// Gate activation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What becomes of gate and up: `act(gate) * up`, with one exception.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation {
     /// x * sigmoid(x)
     Silu,
     /// GELU, tanh approximation.
     GeluTanh,
+    /// `g * sigmoid(1.702 * g) * (u + 1)`, where g is the gate, at most `limit`, and u is up, between
+    /// `-limit` and `limit` (gpt-oss).
+    ClampedSwiglu {
+        /// Above 0.
+        limit: f32,
+    },
 }
 
 /// One layer.
@@ -167,7 +175,7 @@ pub enum FeedForwardSpec {
     Moe(MoeSpec),
 }
 
-/// Softmax over all experts, then the best `experts_per_token`; ties go to the lowest expert.
+/// Mixture of experts. A token visits the experts with the highest scores; ties go to the lowest expert.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MoeSpec {
     /// Rows of the router.
@@ -176,8 +184,45 @@ pub struct MoeSpec {
     pub experts_per_token: u32,
     /// Rows of each expert's gate and up.
     pub intermediate_size: u32,
+    /// How experts are chosen and weighted.
+    pub router: RouterSpec,
+    /// Biases on gate, up and down of each expert.
+    pub bias: bool,
+    /// Rows of gate and up of a network that every token visits besides, with weight 1.
+    pub shared_size: Option<u32>,
+}
+
+/// How a mixture of experts chooses.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RouterSpec {
+    /// What becomes of the router's logits.
+    pub scores: RouterScores,
+    /// A bias is added to the logits.
+    pub bias: bool,
+    /// A number for each expert is added to its score for the choice, but not for its weight.
+    pub correction: bool,
     /// The chosen weights are scaled to sum to 1.
     pub normalise_top_k: bool,
+    /// The chosen weights are multiplied by this.
+    pub scale: f32,
+}
+
+/// From logits to scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RouterScores {
+    /// Over all experts.
+    Softmax,
+    /// Each by itself.
+    Sigmoid,
+}
+
+impl RouterSpec {
+    /// Softmax over all experts, the chosen ones scaled to sum to 1 or not.
+    #[must_use]
+    pub fn softmax(normalise_top_k: bool) -> Self {
+        let scores = RouterScores::Softmax;
+        Self { scores, bias: false, correction: false, normalise_top_k, scale: 1.0 }
+    }
 }
 
 /// Which elements of a head rotate together.

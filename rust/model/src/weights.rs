@@ -60,14 +60,32 @@ pub enum LayerWeight {
     UpBias,
     /// `[hidden_size]`
     DownBias,
+    /// A logit each query head, `[num_attention_heads]`.
+    Sinks,
     /// `[num_experts, hidden_size]`
     Router,
+    /// `[num_experts]`
+    RouterBias,
+    /// Added to scores for the choice, `[num_experts]`.
+    RouterCorrection,
     /// Gate of one expert.
     ExpertGate(u32),
     /// Up of one expert.
     ExpertUp(u32),
     /// Down of one expert.
     ExpertDown(u32),
+    /// Its biases.
+    ExpertGateBias(u32),
+    /// Of up.
+    ExpertUpBias(u32),
+    /// Of down.
+    ExpertDownBias(u32),
+    /// Of the network beside the experts that every token visits.
+    SharedGate,
+    /// The same.
+    SharedUp,
+    /// The same.
+    SharedDown,
 }
 
 /// How elements are stored. Block formats as ggml defines them. `F8E4M3` is the variant without
@@ -119,7 +137,22 @@ impl WeightType {
     }
 }
 
-/// One tensor's place: `rows * cols` elements, row-major, contiguous at `offset` of file `file`.
+/// How the elements of a tensor follow each other in its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Row by row, without a gap.
+    Rows,
+    /// Element (r, c) lies `c * stride + r * step` elements behind the first one: a matrix that is stored
+    /// `[in, out]` (step 1), or every other column of one (step 2). Plain types only.
+    Columns {
+        /// From a column to the next.
+        stride: u32,
+        /// From a row to the next.
+        step: u32,
+    },
+}
+
+/// One tensor's place: `rows * cols` elements, the first one at `offset` of file `file`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorView {
     /// The tensor's name in the file, for errors.
@@ -128,8 +161,10 @@ pub struct TensorView {
     pub file: usize,
     /// Bytes from the start of the file.
     pub offset: u64,
-    /// Bytes; `rows * cols / block_elements * block_bytes`.
+    /// Bytes of the elements; `rows * cols / block_elements * block_bytes`.
     pub byte_len: u64,
+    /// Where the others lie; `read` knows it.
+    pub order: Order,
     /// Storage.
     pub weight_type: WeightType,
     /// 1 for vectors.
@@ -144,6 +179,53 @@ pub struct TensorView {
 }
 
 impl TensorView {
+    /// Fills `out` with elements as they are stored, row by row, from element `start` on: a multiple of
+    /// `block_elements`, and unless the order is `Rows` the start of a row.
+    ///
+    /// # Errors
+    /// Those of the source.
+    ///
+    /// # Panics
+    /// If `out` does not hold whole blocks, or whole rows where that is needed.
+    pub fn read(
+        &self,
+        source: &dyn WeightSource,
+        start: u64,
+        out: &mut [u8],
+    ) -> std::io::Result<()> {
+        let (block, size) = (self.weight_type.block_elements(), self.weight_type.block_bytes());
+        let Order::Columns { stride, step } = self.order else {
+            let start = start / block as u64 * size as u64;
+            return source.read_at(self.file, self.offset + start, out);
+        };
+        let (stride, step, cols) = (stride as usize, step as usize, self.cols as usize);
+        let rows = out.len() / (cols * size);
+        assert!(block == 1 && rows * cols * size == out.len(), "{}: whole rows", self.name);
+        let first = start / cols as u64 * step as u64 * size as u64;
+        // What the rows take of one column.
+        let run = (rows - 1) * step + 1;
+        let mut put = |column: usize, stored: &[u8]| {
+            for (row, element) in stored.chunks(step * size).enumerate() {
+                out[(row * cols + column) * size..][..size].copy_from_slice(&element[..size]);
+            }
+        };
+        if 2 * run >= stride {
+            let mut stored = vec![0; ((cols - 1) * stride + run) * size];
+            source.read_at(self.file, self.offset + first, &mut stored)?;
+            for (column, stored) in stored.chunks(stride * size).enumerate() {
+                put(column, &stored[..run * size]);
+            }
+            return Ok(());
+        }
+        let mut stored = vec![0; run * size];
+        for column in 0..cols {
+            let at = first + (column * stride * size) as u64;
+            source.read_at(self.file, self.offset + at, &mut stored)?;
+            put(column, &stored);
+        }
+        Ok(())
+    }
+
     /// Bytes of elements and scales in memory: as stored, or as fp8 if `quantise` says so.
     #[must_use]
     pub fn loaded_bytes(&self) -> u64 {
@@ -198,4 +280,54 @@ pub trait WeightSource: Send + Sync {
     /// # Errors
     /// An I/O error, also for a file that became shorter; the caller adds the tensor's name.
     fn read_at(&self, file: usize, offset: u64, buffer: &mut [u8]) -> std::io::Result<()>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file whose element i is i, two bytes each.
+    struct Numbers;
+
+    impl WeightSource for Numbers {
+        fn read_at(&self, _: usize, offset: u64, buffer: &mut [u8]) -> std::io::Result<()> {
+            let numbers = u16::try_from(offset / 2).expect("short")..;
+            for (element, number) in buffer.chunks_exact_mut(2).zip(numbers) {
+                element.copy_from_slice(&number.to_le_bytes());
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn test_columns_are_read_as_rows_in_any_slice() {
+        // Every other column of [5, 2 * 8] from element 3 on, [8, 2] transposed, a vector.
+        for (rows, cols, stride, step) in
+            [(8, 5, 16, 2), (8, 2, 100, 1), (1, 9, 2, 1), (3, 4, 3, 1)]
+        {
+            let view = TensorView {
+                name: "t".to_owned(),
+                file: 0,
+                offset: 6,
+                byte_len: u64::from(rows * cols * 2),
+                order: Order::Columns { stride, step },
+                weight_type: WeightType::Bf16,
+                rows,
+                cols,
+                scale: None,
+                quantise: false,
+            };
+            let at = |row: u32, col: u32| u16::try_from(3 + col * stride + row * step).unwrap();
+            for first in 0..rows {
+                for count in 1..=rows - first {
+                    let mut bytes = vec![0; (count * cols * 2) as usize];
+                    view.read(&Numbers, u64::from(first * cols), &mut bytes).unwrap();
+                    let read = bytes.as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b));
+                    let want = (first..first + count).flat_map(|r| (0..cols).map(move |c| (r, c)));
+                    let want: Vec<u16> = want.map(|(row, col)| at(row, col)).collect();
+                    assert_eq!(read.collect::<Vec<_>>(), want, "{view:?} {first} {count}");
+                }
+            }
+        }
+    }
 }

@@ -95,7 +95,7 @@ fn test_what_the_families_ask_for_reaches_the_spec() {
         panic!("mixtral has experts")
     };
     assert_eq!((mixtral.num_experts, mixtral.experts_per_token), (4, 2));
-    assert!(mixtral.normalise_top_k);
+    assert!(mixtral.router.normalise_top_k);
     let FeedForwardSpec::Moe(moe) = golden("qwen3-moe").spec.layers[0].feed_forward else {
         panic!("qwen3_moe has experts")
     };

@@ -265,3 +265,28 @@ fn test_the_text_half_of_a_multimodal_checkpoint_is_found_under_its_names() {
     let checkpoint = open(folder(&config, &base).path()).unwrap();
     assert_eq!(checkpoint.spec.embeds_only, Some(EmbedsOnly::NoOutputLayer));
 }
+
+/// The golden glm4_moe model with one layer less, the last one as a layer that predicts several tokens.
+#[test]
+fn test_layers_that_predict_several_tokens_are_left_out_as_far_as_the_config_names_them() {
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/models/glm4_moe");
+    let golden = std::path::Path::new(golden);
+    let mut config: Value =
+        serde_json::from_slice(&std::fs::read(golden.join("config.json")).unwrap()).unwrap();
+    config["num_hidden_layers"] = json!(2);
+    for (later, opens) in [(1, true), (0, false)] {
+        config["num_nextn_predict_layers"] = json!(later);
+        let folder = Folder::new();
+        for file in ["model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+            std::fs::copy(golden.join(file), folder.path().join(file)).unwrap();
+        }
+        folder.write("config.json", config.to_string());
+        if opens {
+            let plan = open(folder.path()).unwrap().plan;
+            assert!(!plan.tensors.keys().any(|role| matches!(role, WeightRole::Layer(2, _))));
+        } else {
+            let error = folder.refused();
+            assert!(error.contains("model.layers.2.") && error.contains("is not used"), "{error}");
+        }
+    }
+}

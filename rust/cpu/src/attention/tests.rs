@@ -19,6 +19,15 @@ struct Setting {
     window: Option<usize>,
     soft_cap: Option<f32>,
     causal: bool,
+    sinks: bool,
+}
+
+impl Setting {
+    /// Of each query head: below, among and above the scores.
+    fn sinks(&self) -> Option<Vec<f32>> {
+        let of_head = |head: usize| [-30.0, 0.5, 2.0, 40.0][head % 4];
+        self.sinks.then(|| (0..KV_HEADS * self.group).map(of_head).collect())
+    }
 }
 
 fn spec(head_dim: usize, group: usize) -> ModelSpec {
@@ -41,6 +50,7 @@ fn spec(head_dim: usize, group: usize) -> ModelSpec {
             query_scale: None,
             qkv_bias: false,
             o_bias: false,
+            sinks: false,
         },
         activation: Activation::Silu,
         pre_norms: true,
@@ -56,7 +66,12 @@ fn spec(head_dim: usize, group: usize) -> ModelSpec {
 }
 
 /// The result for one query that sees all keys of `keys`, as far as the window lets it.
-fn exact(setting: &Setting, query: &[f32], keys: &[Vec<f32>], values: &[Vec<f32>]) -> Vec<f64> {
+fn exact(
+    setting: &Setting,
+    query: &[f32],
+    (keys, values): (&[Vec<f32>], &[Vec<f32>]),
+    sink: Option<f32>,
+) -> Vec<f64> {
     let first = setting.window.map_or(0, |window| keys.len().saturating_sub(window));
     let scores: Vec<f64> = keys[first..]
         .iter()
@@ -66,8 +81,9 @@ fn exact(setting: &Setting, query: &[f32], keys: &[Vec<f32>], values: &[Vec<f32>
             setting.soft_cap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
         })
         .collect();
-    let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let sum: f64 = scores.iter().map(|score| (score - max).exp()).sum();
+    let all = || scores.iter().copied().chain(sink.map(f64::from));
+    let max = all().fold(f64::NEG_INFINITY, f64::max);
+    let sum: f64 = all().map(|score| (score - max).exp()).sum();
     (0..setting.head_dim)
         .map(|d| {
             let weighted = scores.iter().zip(&values[first..]);
@@ -84,10 +100,13 @@ fn test_attention_matches_float64() {
         [(16, 1, 1), (20, 3, 3), (64, 4, 4), (80, 2, 16), (96, 13, 48), (128, 1, 32)]
     {
         for (window, soft_cap) in [(None, None), (Some(7), None), (Some(40), Some(2.0))] {
-            run(&Setting { head_dim, group, block_size, window, soft_cap, causal: true }, NEW);
+            for sinks in [false, true] {
+                let causal = true;
+                run(&Setting { head_dim, group, block_size, window, soft_cap, causal, sinks }, NEW);
+            }
         }
-        let whole =
-            Setting { head_dim, group, block_size, window: None, soft_cap: None, causal: false };
+        let (window, soft_cap, causal, sinks) = (None, None, false, false);
+        let whole = Setting { head_dim, group, block_size, window, soft_cap, causal, sinks };
         run(&whole, LENS);
     }
 }
@@ -153,7 +172,8 @@ impl World {
         let part = |all: &'_ [f32]| -> Vec<Vec<f32>> {
             (0..seen).map(|p| all[at(p)..][..setting.head_dim].to_vec()).collect()
         };
-        exact(setting, query, &part(&self.keys[s]), &part(&self.values[s]))
+        let sink = setting.sinks().map(|sinks| sinks[head]);
+        exact(setting, query, (&part(&self.keys[s]), &part(&self.values[s])), sink)
     }
 }
 
@@ -173,6 +193,7 @@ fn run(setting: &Setting, new: [usize; 2]) {
         start: LENS[s] - new[s],
         blocks: &world.tables[s],
     });
+    let sinks = setting.sinks();
     for path in VectorPath::all() {
         let attention = Attention {
             path,
@@ -185,6 +206,7 @@ fn run(setting: &Setting, new: [usize; 2]) {
             scale: SCALE as f32,
             soft_cap: setting.soft_cap,
             window: setting.window,
+            sinks: sinks.as_deref(),
         };
         let mut out = Rows::zeroed(rows, q_len);
         let run = |threads: usize, out: &mut Rows| {

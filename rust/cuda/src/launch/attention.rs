@@ -60,6 +60,8 @@ pub(crate) struct Attention {
     pub(crate) softcap: f32,
     /// 0 for none.
     pub(crate) window: u32,
+    /// `[num_heads]`, for the builds with sinks
+    pub(crate) sinks: Option<DeviceSlice<f32>>,
 }
 
 /// Arguments of attention_prefill in addition to those of `Attention`.
@@ -149,6 +151,9 @@ impl Launcher<'_> {
         holds!(a.block_table, u64::from(num_slots) * u64::from(max_blocks));
         holds!(a.partials, 2 * grid * attention_partial_floats(head_dim));
         holds!(a.counters, grid);
+        if let Some(sinks) = a.sinks {
+            holds!(sinks, u64::from(num_heads));
+        }
         let kernel = self.kernels.only(Entry::AttentionPaged)?;
         let launch = Launch::linear(sizes.grid, ATTENTION_THREADS).shared(sizes.shared_bytes);
         // SAFETY: these are the parameters of attention_paged in its order; the slices were checked above, the plan
@@ -171,6 +176,7 @@ impl Launcher<'_> {
                     a.scale,
                     a.softcap,
                     a.window,
+                    a.sinks,
                 ],
             )
         }
@@ -204,6 +210,7 @@ impl Launcher<'_> {
                     a.scale,
                     a.softcap,
                     a.window,
+                    a.sinks,
                 ],
             )
         }

@@ -4,7 +4,7 @@ use ingle_model::MoeSpec;
 
 use super::Launcher;
 use crate::CudaError;
-use crate::builds::Variant;
+use crate::builds::{ExpertKind, Variant};
 use crate::contract::{MOE_ROUTE_TOKENS, MOE_TILE};
 use crate::device_slice::{Act, DeviceSlice, Weight};
 use crate::module::{Launch, args};
@@ -23,7 +23,17 @@ pub(crate) struct ExpertPlaces {
     pub(crate) place: DeviceSlice<u32>,
 }
 
-/// Of moe_gemm: `out[i] = x[r] * w[e]^T`.
+/// Of moe_route.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Routing {
+    /// `[rows, num_experts]`
+    pub(crate) logits: DeviceSlice<f32>,
+    /// `[num_experts]` each
+    pub(crate) bias: Option<DeviceSlice<f32>>,
+    pub(crate) correction: Option<DeviceSlice<f32>>,
+}
+
+/// Of moe_gemm: `out[i] = x[r] * w[e]^T + bias[e]`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MoeGemm {
     pub(crate) n: u32,
@@ -32,6 +42,8 @@ pub(crate) struct MoeGemm {
     pub(crate) x: DeviceSlice<Act>,
     /// `[num_experts, n, k]`
     pub(crate) w: DeviceSlice<Weight>,
+    /// `[num_experts, n]`, for the builds with biases
+    pub(crate) bias: Option<DeviceSlice<f32>>,
     /// `[entries, n]`
     pub(crate) out: DeviceSlice<Act>,
     /// x has a row for each token, not for each sorted entry.
@@ -44,11 +56,14 @@ impl Launcher<'_> {
         &self,
         rows: u32,
         spec: &MoeSpec,
-        logits: DeviceSlice<f32>,
+        from: &Routing,
         to: &ExpertPlaces,
     ) -> Result<(), CudaError> {
         let (experts, entries) = (spec.num_experts, rows * spec.experts_per_token);
-        holds!(logits, u64::from(rows) * u64::from(experts));
+        holds!(from.logits, u64::from(rows) * u64::from(experts));
+        for vector in [from.bias, from.correction].into_iter().flatten() {
+            holds!(vector, u64::from(experts));
+        }
         holds!(to.ids, u64::from(entries));
         holds!(to.weights, u64::from(entries));
         holds!(to.offsets, u64::from(experts + 1));
@@ -58,14 +73,24 @@ impl Launcher<'_> {
         let dims = variant.dims(*self.dims);
         let route = self.kernels.build(Entry::MoeRoute, variant)?;
         let sort = self.kernels.build(Entry::MoeSort, variant)?;
-        let normalise = u32::from(spec.normalise_top_k);
+        let normalise = u32::from(spec.router.normalise_top_k);
         // SAFETY: these are the parameters of moe_route and moe_sort in their order; the slices were checked above
         // against the numbers of experts that the kernels were built for.
         unsafe {
             route.launch(
                 self.stream,
                 Launch::linear(rows.div_ceil(MOE_ROUTE_TOKENS), 32 * MOE_ROUTE_TOKENS),
-                args![&dims, logits, to.ids, to.weights, normalise, rows],
+                args![
+                    &dims,
+                    from.logits,
+                    from.bias,
+                    from.correction,
+                    to.ids,
+                    to.weights,
+                    normalise,
+                    spec.router.scale,
+                    rows
+                ],
             )?;
             sort.launch(
                 self.stream,
@@ -88,6 +113,9 @@ impl Launcher<'_> {
         holds!(a.x, u64::from(rows) * k);
         holds!(a.w, u64::from(spec.num_experts) * n * k);
         holds!(a.out, u64::from(entries) * n);
+        if let Some(bias) = a.bias {
+            holds!(bias, u64::from(spec.num_experts) * n);
+        }
         let variant = product(spec, a.n, a.k);
         let dims = variant.dims(*self.dims);
         let kernel = self.kernels.build(Entry::MoeGemm, variant)?;
@@ -100,7 +128,7 @@ impl Launcher<'_> {
             kernel.launch(
                 self.stream,
                 launch,
-                args![&dims, a.x, a.w, a.out, places.offsets, places.sorted, gather],
+                args![&dims, a.x, a.w, a.bias, a.out, places.offsets, places.sorted, gather],
             )
         }
     }
@@ -138,5 +166,6 @@ impl Launcher<'_> {
 
 fn product(spec: &MoeSpec, gemm_n: u32, gemm_k: u32) -> Variant {
     let MoeSpec { num_experts, experts_per_token, .. } = *spec;
-    Variant::Experts { num_experts, experts_per_token, gemm_n, gemm_k }
+    let kind = ExpertKind::of(spec);
+    Variant::Experts { num_experts, experts_per_token, gemm_n, gemm_k, kind }
 }

@@ -28,7 +28,7 @@ mod sampler;
 mod step;
 
 pub(crate) use attention::{Attention, AttentionPrefill, RopeKv};
-pub(crate) use experts::{ExpertPlaces, MoeGemm};
+pub(crate) use experts::{ExpertPlaces, MoeGemm, Routing};
 pub(crate) use gemm_stream::GemmStream;
 pub(crate) use pool::PoolRows;
 pub(crate) use quantise::{ActMulQuantise, E4m3Rows, Raw, RmsNormQuantise};

@@ -47,6 +47,8 @@ pub(crate) struct ActMul {
     pub(crate) out: DeviceSlice<Act>,
     /// GATE_SILU or GATE_GELU_TANH.
     pub(crate) kind: u32,
+    /// Of a clamped gate.
+    pub(crate) limit: f32,
 }
 
 impl Launcher<'_> {
@@ -160,21 +162,29 @@ impl Launcher<'_> {
     }
 
     /// Queues the gate of `rows` rows.
-    pub(crate) fn act_mul_rows(&self, rows: u32, a: &ActMul) -> Result<(), CudaError> {
+    pub(crate) fn act_mul_rows(
+        &self,
+        rows: u32,
+        build: Variant,
+        a: &ActMul,
+    ) -> Result<(), CudaError> {
         let width = u64::from(a.intermediate_size);
         holds!(a.gate_up, u64::from(rows) * 2 * width);
         holds!(a.out, u64::from(rows) * width);
         if let Some(bias) = a.bias {
             holds!(bias, 2 * width);
         }
-        let variant = Variant::Gate { intermediate_size: a.intermediate_size };
-        let kernel = self.kernels.build(Entry::ActMulRows, variant)?;
-        let dims = variant.dims(*self.dims);
+        let kernel = self.kernels.build(Entry::ActMulRows, build)?;
+        let dims = build.dims(*self.dims);
         let launch = Launch::plane(rows, a.intermediate_size.div_ceil(GATE_COLUMNS), 256);
         // SAFETY: these are the parameters of act_mul_rows in its order; the slices were checked above against
         // the width that the kernel was built for.
         unsafe {
-            kernel.launch(self.stream, launch, args![&dims, a.gate_up, a.bias, a.out, a.kind])
+            kernel.launch(
+                self.stream,
+                launch,
+                args![&dims, a.gate_up, a.bias, a.out, a.kind, a.limit],
+            )
         }
     }
 

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use ingle_model::MoeSpec;
+use ingle_model::{MoeSpec, RouterSpec};
 
 use super::*;
 use crate::CudaError;
 use crate::attention_launch::AttentionLaunch;
-use crate::builds::Variant;
+use crate::builds::{ExpertKind, Variant};
 use crate::contract::{GATE_SILU, QUERY_ROWS, ROPE_HALF_SPLIT};
 use crate::device_slice::{DevicePtr, DeviceSlice};
 use crate::dtypes::{Dtypes, ScaleMode, WeightDtype};
@@ -53,19 +53,35 @@ const SHAPE: GemmShape = GemmShape {
     scale: ScaleMode::None,
 };
 const ROPE: Variant = Variant::Rope { head_dim: HEAD, full_norm: false, scales_queries: false };
-const MOE: MoeSpec =
-    MoeSpec { num_experts: 4, experts_per_token: 2, intermediate_size: 16, normalise_top_k: true };
+const GATE: Variant = Variant::Gate { intermediate_size: 16, clamped: false };
+
+fn moe() -> MoeSpec {
+    let (num_experts, experts_per_token, intermediate_size) = (4, 2, 16);
+    let router = RouterSpec::softmax(true);
+    MoeSpec {
+        num_experts,
+        experts_per_token,
+        intermediate_size,
+        router,
+        bias: false,
+        shared_size: None,
+    }
+}
 
 /// One build of every file.
 fn kernels() -> Kernels {
     let experts = |gemm_n, gemm_k| {
-        let MoeSpec { num_experts, experts_per_token, .. } = MOE;
-        Variant::Experts { num_experts, experts_per_token, gemm_n, gemm_k }
+        let MoeSpec { num_experts, experts_per_token, .. } = moe();
+        let kind = ExpertKind::default();
+        Variant::Experts { num_experts, experts_per_token, gemm_n, gemm_k, kind }
     };
     let variants = |source| match source {
-        Source::Activation => vec![Variant::Gate { intermediate_size: 16 }],
-        Source::Attention => vec![Variant::Attention { head_dim: HEAD, stages: 3, causal: true }],
-        Source::AttentionPrefill => vec![Variant::Prompt { head_dim: HEAD }],
+        Source::Activation => vec![GATE],
+        Source::Attention => {
+            let (stages, causal, sinks) = (3, true, false);
+            vec![Variant::Attention { head_dim: HEAD, stages, causal, sinks }]
+        }
+        Source::AttentionPrefill => vec![Variant::Prompt { head_dim: HEAD, sinks: false }],
         Source::RopeKv => vec![ROPE],
         Source::Moe => vec![experts(32, 32), experts(32, 16)],
         Source::GemmStream => vec![Variant::Stream { shape: SHAPE, tile: STREAM_TILES[0] }],
@@ -100,6 +116,7 @@ fn attention_sizes() -> (AttentionLaunch, Attention) {
         scale: 1.0,
         softcap: 0.0,
         window: 0,
+        sinks: Some(some(4)),
     };
     (sizes, attention)
 }
@@ -176,8 +193,8 @@ fn launch_rows(launcher: &Launcher<'_>) -> Result<(), CudaError> {
     launcher.bias_add_rows((8, 32), residual, weight)?;
     launcher.cast_rows((8, 32), residual, some(256))?;
     let (gate_up, bias, out) = (some(8 * 32), Some(some(32)), some(8 * 16));
-    let gate = ActMul { intermediate_size: 16, gate_up, bias, out, kind: GATE_SILU };
-    launcher.act_mul_rows(8, &gate)?;
+    let gate = ActMul { intermediate_size: 16, gate_up, bias, out, kind: GATE_SILU, limit: 0.0 };
+    launcher.act_mul_rows(8, GATE, &gate)?;
     launcher.softcap_rows(4, some(400), 30.0)?;
     let (x, w) = (GemmInput::Act(some(256)), Matrix::Plain(some(1024)));
     let args = GemmArgs { x, w, out: GemmResult::Act(some(256)) };
@@ -191,10 +208,13 @@ fn launch_rows(launcher: &Launcher<'_>) -> Result<(), CudaError> {
         place: some(16),
     };
     let (w, out) = (some(4 * 32 * 32), some(16 * 32));
-    launcher.route(8, &MOE, some(32), &places)?;
-    let into = MoeGemm { n: 32, k: 32, x: some(256), w, out, gather: true };
-    launcher.moe_gemm(16, &MOE, &places, &into)?;
-    launcher.moe_combine(8, &MOE, out, &places, residual)
+    let (moe, bias) = (moe(), Some(some(4)));
+    let routing = Routing { logits: some(32), bias, correction: bias };
+    launcher.route(8, &moe, &routing, &places)?;
+    let bias = Some(some(4 * 32));
+    let into = MoeGemm { n: 32, k: 32, x: some(256), w, bias, out, gather: true };
+    launcher.moe_gemm(16, &moe, &places, &into)?;
+    launcher.moe_combine(8, &moe, out, &places, residual)
 }
 
 fn launch_quantise(launcher: &Launcher<'_>) -> Result<(), CudaError> {

@@ -1,7 +1,7 @@
 //! What a family is described by: plain data. The families are in family/.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
-use crate::QkNorm;
+use crate::{QkNorm, RouterScores};
 
 /// Which biases the attention's projections have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,6 +10,8 @@ pub(crate) enum Biases {
     FromConfig,
     /// On q, k and v, whatever the config says.
     QueryKeyValue,
+    /// On q, k and v, or none, depending on `attention_bias`.
+    QueryKeyValueFromConfig,
     None,
 }
 
@@ -60,16 +62,46 @@ pub(crate) struct Multipliers {
 }
 
 /// What follows attention.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum FeedForward {
     Dense,
-    /// A mixture of experts in every layer, or as `decoder_sparse_step` and `mlp_only_layers` select. The
-    /// fields that name an expert's width and whether the chosen weights are scaled to sum to 1; without
-    /// such a field they are.
-    Experts {
-        width: &'static str,
-        normalises: Option<&'static str>,
-    },
+    /// A mixture of experts in every layer, or as `decoder_sparse_step` and `mlp_only_layers` or
+    /// `first_k_dense_replace` select.
+    Experts(Experts),
+}
+
+/// A family's mixture of experts: fields of config.json and names of tensors, the latter in `mlp` or
+/// `block_sparse_moe` of a layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Experts {
+    /// The field of an expert's width.
+    pub(crate) width: &'static str,
+    /// The field that says whether the chosen weights are scaled to sum to 1; without it they are.
+    pub(crate) normalises: Option<&'static str>,
+    pub(crate) scores: RouterScores,
+    /// The field by which the chosen weights are multiplied.
+    pub(crate) scale: Option<&'static str>,
+    /// The field of the number of experts that every token visits, as one network of that many widths.
+    pub(crate) shared: Option<&'static str>,
+    pub(crate) router: &'static str,
+    /// The router and each expert have biases; gate and up alternate, and matrices are stored `[in, out]`.
+    pub(crate) has_biases: bool,
+    /// The tensor that corrects scores for the choice.
+    pub(crate) correction: Option<&'static str>,
+}
+
+impl Experts {
+    /// What most families have.
+    pub(crate) const PLAIN: Self = Self {
+        width: "intermediate_size",
+        normalises: None,
+        scores: RouterScores::Softmax,
+        scale: None,
+        shared: None,
+        router: "gate",
+        has_biases: false,
+        correction: None,
+    };
 }
 
 /// Everything that differs by family.
@@ -90,6 +122,8 @@ pub(crate) struct Facts {
     /// of its own, and the file must state it.
     pub(crate) derives_head_dim: bool,
     pub(crate) qk_norm: QkNorm,
+    /// The field that says whether there is that norm; without it there is.
+    pub(crate) has_qk_norm: Option<&'static str>,
     pub(crate) windows: Windows,
     pub(crate) ropes: Ropes,
     pub(crate) feed_forward: FeedForward,
@@ -103,10 +137,20 @@ pub(crate) struct Facts {
     pub(crate) ties_by_default: bool,
     /// One tensor holds q, k and v, another one gate and up.
     pub(crate) is_fused: bool,
+    /// Each query head has a sink.
+    pub(crate) has_sinks: bool,
+    /// The gate is the clamped one of gpt-oss.
+    pub(crate) clamps_gate: bool,
+    /// The share of a head that rotates, where the file does not say it.
+    pub(crate) default_rotary: f64,
     /// Older names of the rope type `longrope`.
     pub(crate) long_rope_names: &'static [&'static str],
     /// Class defaults of fields that published files leave out, as JSON.
     pub(crate) defaults: &'static [(&'static str, &'static str)],
+    /// Fields with the value, as JSON, that alone is supported; of a list, every element.
+    pub(crate) fixed: &'static [(&'static str, &'static str)],
+    /// Fields that change nothing.
+    pub(crate) ignores: &'static [&'static str],
     /// Fields that change what the family computes, in addition to those that all families read.
     pub(crate) reads: &'static [&'static str],
 }
@@ -121,6 +165,7 @@ pub(crate) const PLAIN: Facts = Facts {
     activation: "hidden_act",
     derives_head_dim: true,
     qk_norm: QkNorm::None,
+    has_qk_norm: None,
     windows: Windows::None,
     ropes: Ropes::One,
     feed_forward: FeedForward::Dense,
@@ -130,8 +175,13 @@ pub(crate) const PLAIN: Facts = Facts {
     scales_queries: false,
     is_fused: false,
     ties_by_default: false,
+    has_sinks: false,
+    clamps_gate: false,
+    default_rotary: 1.0,
     long_rope_names: &[],
     defaults: &[],
+    fixed: &[],
+    ignores: &[],
     reads: &[],
 };
 

@@ -123,6 +123,11 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// The same, but it must be there.
+    pub(crate) fn required_positive(&self, key: &str) -> Result<f32, ModelError> {
+        self.positive_f32(key)?.ok_or_else(|| self.missing(key))
+    }
+
     /// A list of numbers above zero.
     pub(crate) fn positive_f32s(&self, key: &str) -> Result<Option<Vec<f32>>, ModelError> {
         let values = match self.get(key) {

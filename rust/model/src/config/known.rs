@@ -25,7 +25,11 @@ pub(super) fn refuse_unknown(config: &Fields<'_>, facts: &Facts) -> Result<(), M
             return Err(config.unsupported(key, "an object", "the field beside text_config"));
         }
         let is_read = READ.contains(&key) || facts.activation == key || facts.has(key);
-        if is_read || is_without_effect(key) {
+        if let Some((_, json)) = facts.fixed.iter().find(|(name, _)| *name == key) {
+            refuse_unless(config, facts, (key, value), json)?;
+            continue;
+        }
+        if is_read || is_without_effect(key) || facts.ignores.contains(&key) {
             continue;
         }
         match NEUTRAL.iter().find(|(name, _)| *name == key) {
@@ -41,6 +45,28 @@ pub(super) fn refuse_unknown(config: &Fields<'_>, facts: &Facts) -> Result<(), M
         }
     }
     Ok(())
+}
+
+/// Errors: a value that is not `json`, or a list that holds another one.
+fn refuse_unless(
+    config: &Fields<'_>,
+    facts: &Facts,
+    (key, value): (&str, &Value),
+    json: &str,
+) -> Result<(), ModelError> {
+    let wanted: Value = serde_json::from_str(json).unwrap_or_default();
+    let is_wanted = |value: &Value| {
+        *value == wanted || value.as_f64().is_some_and(|value| Some(value) == wanted.as_f64())
+    };
+    let is_fixed = match value {
+        Value::Array(list) => list.iter().all(is_wanted),
+        other => is_wanted(other),
+    };
+    if is_fixed {
+        return Ok(());
+    }
+    let supported = format!("{wanted} in {}", facts.model_type);
+    Err(config.unsupported(key, text(value), supported))
 }
 
 /// Errors: a field beside `text_config` that is not known to concern images alone.
@@ -200,9 +226,13 @@ const NEUTRAL: &[(&str, Neutral)] = &[
     ("mlp_only_layers", Neutral::Empty),
 ];
 
-/// Second names that published files of Gemma 2 hold beside the field that its class reads.
-const SECOND_NAMES: [(&str, &str); 2] =
-    [("sliding_window_size", "sliding_window"), ("hidden_act", "hidden_activation")];
+/// Second names that published files hold beside the field that the class reads.
+const SECOND_NAMES: [(&str, &str); 4] = [
+    ("sliding_window_size", "sliding_window"),
+    ("hidden_act", "hidden_activation"),
+    ("experts_per_token", "num_experts_per_tok"),
+    ("num_mtp_layers", "num_nextn_predict_layers"),
+];
 
 /// Fields that change nothing that an answer depends on.
 const NO_EFFECT: &[&str] = &[

@@ -4,6 +4,7 @@
 
 mod facts;
 mod family;
+mod feed_forward;
 mod fields;
 mod known;
 mod layer_ropes;
@@ -11,8 +12,7 @@ pub(crate) mod limits;
 mod rope;
 mod windows;
 
-use facts::FeedForward;
-pub(crate) use facts::{Biases, Facts, Norms, Wrapper};
+pub(crate) use facts::{Biases, Experts, Facts, FeedForward, Norms, Wrapper};
 pub(crate) use family::{Class, Family, gguf_architectures};
 pub(crate) use fields::{Fields, to_f32};
 use layer_ropes::LayerRopes;
@@ -20,8 +20,8 @@ pub(crate) use rope::yarn_attention_factor;
 
 use crate::error::ModelError;
 use crate::{
-    Activation, AttentionSpec, EmbedsOnly, FeedForwardSpec, LayerSpec, ModelSpec, MoeSpec,
-    NormSpec, RopeSpec, WeightType,
+    Activation, AttentionSpec, EmbedsOnly, LayerSpec, ModelSpec, NormSpec, QkNorm, RopeSpec,
+    WeightType,
 };
 
 /// What a config.json describes.
@@ -29,6 +29,8 @@ use crate::{
 pub(crate) struct Described {
     pub(crate) family: Family,
     pub(crate) spec: ModelSpec,
+    /// Layers of the file behind those of the model. They predict several tokens at once, and are not served.
+    pub(crate) later_layers: u32,
 }
 
 /// Reads the fields of a config.json.
@@ -48,7 +50,12 @@ pub(crate) fn model_spec(config: &Fields<'_>) -> Result<Described, ModelError> {
     if family.wrapper.is_some() && text.get(key).is_none() {
         spec.tie_word_embeddings = config.bool(key)?.unwrap_or(spec.tie_word_embeddings);
     }
-    Ok(Described { family, spec })
+    let key = "num_nextn_predict_layers";
+    let later_layers = match family.facts.has(key) {
+        true => text.u32(key, limits::LAYERS)?.unwrap_or(0),
+        false => 0,
+    };
+    Ok(Described { family, spec, later_layers })
 }
 
 fn text_spec(config: &Fields<'_>, facts: &Facts) -> Result<ModelSpec, ModelError> {
@@ -70,8 +77,8 @@ fn text_spec(config: &Fields<'_>, facts: &Facts) -> Result<ModelSpec, ModelError
         layer_ropes::layer_ropes(config, facts, head_dim, &windows)?;
     let scales = scales(config, facts, hidden_size, head_dim)?;
     let causal = config.bool("is_causal")?.unwrap_or(true);
-    let bias =
-        facts.biases == Biases::FromConfig && config.bool("attention_bias")?.unwrap_or(false);
+    let biases = biases(config, facts)?;
+    let layers = feed_forward::layers(config, facts)?.into_iter().zip(windows).zip(of_layer);
     let spec = ModelSpec {
         architecture: facts.model_type.to_owned(),
         vocab_size: config.required("vocab_size", limits::VOCABULARY)?,
@@ -86,10 +93,11 @@ fn text_spec(config: &Fields<'_>, facts: &Facts) -> Result<ModelSpec, ModelError
             causal,
             scale: scales.attention,
             logit_softcap: softcap(config, facts, "attn_logit_softcapping")?,
-            qk_norm: facts.qk_norm,
+            qk_norm: qk_norm(config, facts)?,
             query_scale: layer_ropes::query_scale(config, facts)?,
-            qkv_bias: bias || facts.biases == Biases::QueryKeyValue,
-            o_bias: bias,
+            qkv_bias: biases.0,
+            o_bias: biases.1,
+            sinks: facts.has_sinks,
         },
         activation: activation(config, facts)?,
         pre_norms: facts.norms.before.is_some(),
@@ -100,7 +108,9 @@ fn text_spec(config: &Fields<'_>, facts: &Facts) -> Result<ModelSpec, ModelError
         tie_word_embeddings: config.bool("tie_word_embeddings")?.unwrap_or(facts.ties_by_default),
         weight_type: WeightType::F32,
         embeds_only: if causal { None } else { Some(EmbedsOnly::Bidirectional) },
-        layers: layers(config, facts, windows, of_layer)?,
+        layers: layers
+            .map(|((feed_forward, window), rope)| LayerSpec { window, rope, feed_forward })
+            .collect(),
     };
     if !causal && spec.layers.iter().any(|layer| layer.window.is_some()) {
         return Err(config.unsupported("is_causal", "false", "true beside a sliding window"));
@@ -122,8 +132,7 @@ fn scales(
     hidden_size: u32,
     head_dim: u32,
 ) -> Result<Scales, ModelError> {
-    let key = "rms_norm_eps";
-    let norm_eps = config.positive_f32(key)?.ok_or_else(|| config.missing(key))?;
+    let norm_eps = config.required_positive("rms_norm_eps")?;
     let Some(names) = facts.multipliers else {
         let embedding = if facts.is_gemma { root(hidden_size) } else { 1.0 };
         let attention = attention_scale(config, facts, head_dim)?;
@@ -197,6 +206,24 @@ fn attention_scale(config: &Fields<'_>, facts: &Facts, head_dim: u32) -> Result<
     Ok(to_f32(1.0 / f64::from(scalar).sqrt()).unwrap_or(1.0))
 }
 
+/// Whether q, k and v have biases, and whether the output projection has one.
+fn biases(config: &Fields<'_>, facts: &Facts) -> Result<(bool, bool), ModelError> {
+    let stated = || Ok(config.bool("attention_bias")?.unwrap_or(false));
+    match facts.biases {
+        Biases::None => Ok((false, false)),
+        Biases::QueryKeyValue => Ok((true, false)),
+        Biases::QueryKeyValueFromConfig => Ok((stated()?, false)),
+        Biases::FromConfig => stated().map(|bias| (bias, bias)),
+    }
+}
+
+fn qk_norm(config: &Fields<'_>, facts: &Facts) -> Result<QkNorm, ModelError> {
+    match facts.has_qk_norm {
+        Some(key) if !config.bool(key)?.unwrap_or(false) => Ok(QkNorm::None),
+        _ => Ok(facts.qk_norm),
+    }
+}
+
 /// The nearest f32 to the square root.
 pub(crate) fn root(number: u32) -> f32 {
     to_f32(f64::from(number).sqrt()).unwrap_or(1.0)
@@ -209,74 +236,18 @@ fn softcap(config: &Fields<'_>, facts: &Facts, key: &str) -> Result<Option<f32>,
 fn activation(config: &Fields<'_>, facts: &Facts) -> Result<Activation, ModelError> {
     let key = facts.activation;
     let name = config.string(key)?.ok_or_else(|| config.missing(key))?;
+    if facts.clamps_gate {
+        let limit = config.required_positive("swiglu_limit")?;
+        return match name {
+            "silu" => Ok(Activation::ClampedSwiglu { limit }),
+            other => Err(config.unsupported(key, other, "silu")),
+        };
+    }
     match name {
         "silu" | "swish" => Ok(Activation::Silu),
         "gelu_pytorch_tanh" | "gelu_new" => Ok(Activation::GeluTanh),
         other => Err(config.unsupported(key, other, "silu, gelu_pytorch_tanh")),
     }
-}
-
-fn layers(
-    config: &Fields<'_>,
-    facts: &Facts,
-    windows: Vec<Option<u32>>,
-    ropes: Vec<Option<usize>>,
-) -> Result<Vec<LayerSpec>, ModelError> {
-    let count = config.required("num_hidden_layers", limits::LAYERS)?;
-    let dense = FeedForwardSpec::Dense {
-        intermediate_size: config.required("intermediate_size", limits::WIDTH)?,
-        bias: facts.has("mlp_bias") && config.bool("mlp_bias")?.unwrap_or(false),
-    };
-    let feed_forward = match facts.feed_forward {
-        FeedForward::Dense => (0..count).map(|_| dense).collect(),
-        FeedForward::Experts { width, normalises } => {
-            let moe = FeedForwardSpec::Moe(moe(config, width, normalises)?);
-            let sparse = sparse_layers(config, facts, count)?;
-            sparse.into_iter().map(|sparse| if sparse { moe } else { dense }).collect::<Vec<_>>()
-        }
-    };
-    let layers = windows.into_iter().zip(ropes).zip(feed_forward);
-    let layer = |((window, rope), feed_forward)| LayerSpec { window, rope, feed_forward };
-    Ok(layers.map(layer).collect())
-}
-
-fn moe(config: &Fields<'_>, width: &str, normalises: Option<&str>) -> Result<MoeSpec, ModelError> {
-    let (old, new) = ("num_experts", "num_local_experts");
-    let experts = config.positive(old, limits::EXPERTS)?;
-    let local = config.positive(new, limits::EXPERTS)?;
-    if let (Some(a), Some(b)) = (experts, local)
-        && a != b
-    {
-        return Err(config.error(new, format!("{b} contradicts {old}, which is {a}")));
-    }
-    let num_experts = local.or(experts).ok_or_else(|| config.missing(new))?;
-    let experts_per_token = config.required("num_experts_per_tok", num_experts)?;
-    let normalise_top_k = match normalises {
-        Some(key) => config.bool(key)?.ok_or_else(|| config.missing(key))?,
-        None => true,
-    };
-    let intermediate_size = config.required(width, limits::WIDTH)?;
-    Ok(MoeSpec { num_experts, experts_per_token, intermediate_size, normalise_top_k })
-}
-
-/// Which layers are mixtures of experts.
-fn sparse_layers(config: &Fields<'_>, facts: &Facts, count: u32) -> Result<Vec<bool>, ModelError> {
-    if !facts.has("decoder_sparse_step") {
-        return Ok((0..count).map(|_| true).collect());
-    }
-    let step = config.positive("decoder_sparse_step", limits::LAYERS)?.unwrap_or(1);
-    let dense = match config.get("mlp_only_layers") {
-        None => Vec::new(),
-        Some(value) => value
-            .as_array()
-            .and_then(|list| list.iter().map(serde_json::Value::as_u64).collect::<Option<Vec<_>>>())
-            .ok_or_else(|| config.wrong("mlp_only_layers", value, "a list of layer numbers"))?,
-    };
-    Ok((0..count)
-        .map(|layer| {
-            layer.saturating_add(1).is_multiple_of(step) && !dense.contains(&u64::from(layer))
-        })
-        .collect())
 }
 
 #[cfg(test)]

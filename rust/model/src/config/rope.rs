@@ -41,7 +41,7 @@ pub(super) fn rope_with_theta(
     if theta <= 1.0 {
         return Err(config.error("rope_theta", format!("{theta} is not above 1")));
     }
-    let rotary_dim = rotary_dim(config, &rope, head_dim)?;
+    let rotary_dim = rotary_dim(config, facts, &rope, head_dim)?;
     let max_position_embeddings = config.required("max_position_embeddings", limits::POSITIONS)?;
     let reader = Reader { config, rope, max_position_embeddings };
     let kind = reader.kind(facts, rotary_dim)?;
@@ -118,12 +118,29 @@ fn agree(config: &Fields<'_>, rope: &Fields<'_>, key: &str) -> Result<(), ModelE
     }
 }
 
-fn rotary_dim(config: &Fields<'_>, rope: &Fields<'_>, head_dim: u32) -> Result<u32, ModelError> {
+fn rotary_dim(
+    config: &Fields<'_>,
+    facts: &Facts,
+    rope: &Fields<'_>,
+    head_dim: u32,
+) -> Result<u32, ModelError> {
     let key = "partial_rotary_factor";
     agree(config, rope, key)?;
     let factor = match rope.f64(key)? {
-        Some(factor) => factor,
-        None => config.f64(key)?.unwrap_or(1.0),
+        Some(factor) => Some(factor),
+        None => config.f64(key)?,
+    };
+    let stated =
+        if facts.has("rotary_dim") { config.positive("rotary_dim", head_dim)? } else { None };
+    #[expect(clippy::float_cmp, reason = "two forms of one number")]
+    let factor = match (factor, stated) {
+        (Some(factor), Some(dim)) if factor * f64::from(head_dim) != f64::from(dim) => {
+            let reason = format!("{dim} contradicts {key}, which is {factor} of {head_dim}");
+            return Err(config.error("rotary_dim", reason));
+        }
+        (Some(factor), _) => factor,
+        (None, Some(dim)) => f64::from(dim) / f64::from(head_dim),
+        (None, None) => facts.default_rotary,
     };
     if !(factor > 0.0 && factor <= 1.0) {
         return Err(config.error(key, format!("{factor} is outside 0 to 1")));

@@ -9,7 +9,7 @@ use crate::error::ModelError;
 use crate::source::ReadAt;
 use crate::{
     Activation, AttentionSpec, EmbedsOnly, FeedForwardSpec, LayerSpec, ModelSpec, MoeSpec,
-    NormSpec, QkNorm, RopeKind, RopeSpec, RopeStyle, WeightType,
+    NormSpec, QkNorm, RopeKind, RopeSpec, RopeStyle, RouterSpec, WeightType,
 };
 
 /// Describes the model; reads `rope_freqs.weight` if the file has it.
@@ -49,6 +49,7 @@ pub(super) fn model_spec(
         // GGUF has no key for biases: the tensors say it, then every layer must have them all.
         qkv_bias: architecture == "qwen2" || has("attn_q.bias"),
         o_bias: has("attn_output.bias"),
+        sinks: false,
     };
     let feed_forward = keys.feed_forward(has("ffn_gate.bias"))?;
     let tie_word_embeddings = !catalogue.contains(HEAD);
@@ -191,7 +192,9 @@ impl Keys<'_> {
             experts_per_token: self.size("expert_used_count", num_experts)?,
             intermediate_size: size,
             // ggml normalises the chosen weights in both architectures.
-            normalise_top_k: true,
+            router: RouterSpec::softmax(true),
+            bias: false,
+            shared_size: None,
         }))
     }
 

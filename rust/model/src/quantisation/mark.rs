@@ -32,7 +32,8 @@ impl CopyPlan {
 
 fn is_linear(role: WeightRole) -> bool {
     use LayerWeight::{
-        Down, ExpertDown, ExpertGate, ExpertUp, Gate, Key, Output, Query, Up, Value,
+        Down, ExpertDown, ExpertGate, ExpertUp, Gate, Key, Output, Query, SharedDown, SharedGate,
+        SharedUp, Up, Value,
     };
     let WeightRole::Layer(_, part) = role else { return false };
     matches!(
@@ -47,6 +48,9 @@ fn is_linear(role: WeightRole) -> bool {
             | ExpertGate(_)
             | ExpertUp(_)
             | ExpertDown(_)
+            | SharedGate
+            | SharedUp
+            | SharedDown
     )
 }
 

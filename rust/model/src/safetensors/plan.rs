@@ -1,8 +1,10 @@
 //! Finds a model's parts among tensors with Hugging Face names.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
+use std::ops::Range;
+
 use crate::catalogue::{Catalogue, Entry, Stored};
-use crate::config::{Class, Facts, Norms};
+use crate::config::{Class, Facts, FeedForward, Norms};
 use crate::error::ModelError;
 use crate::source::{FileSource, same_bytes};
 use crate::{FeedForwardSpec, LayerWeight, ModelSpec, MoeSpec, QkNorm, WeightRole};
@@ -135,6 +137,13 @@ const NAMES: [Names; 5] = [
     Names { prefix: "language_model.", head: "lm_head.weight", is_bare: true },
 ];
 
+/// Whether a tensor belongs to one of these layers.
+pub(crate) fn is_of_layers(name: &str, found: Found, layers: &Range<usize>) -> bool {
+    let layer = name.strip_prefix(found.prefix).and_then(|name| name.strip_prefix("layers."));
+    let number = layer.and_then(|layer| layer.split_once('.')).map(|(number, _)| number.parse());
+    matches!(number, Some(Ok(number)) if layers.contains(&number))
+}
+
 /// Tensors of the half of a multimodal model that sees images.
 pub(crate) fn is_of_images(name: &str) -> bool {
     let name = name.strip_prefix("model.").unwrap_or(name);
@@ -221,6 +230,10 @@ impl Layer<'_> {
         if self.spec.attention.o_bias {
             self.vector(LayerWeight::OutputBias, "self_attn.o_proj.bias", hidden)?;
         }
+        if self.spec.attention.sinks {
+            let heads = u64::from(self.spec.num_attention_heads);
+            self.vector(LayerWeight::Sinks, "self_attn.sinks", heads)?;
+        }
         let head_dim = u64::from(self.spec.head_dim);
         let widths = match self.spec.attention.qk_norm {
             QkNorm::None => return Ok(()),
@@ -235,7 +248,7 @@ impl Layer<'_> {
     fn feed_forward(&mut self, facts: &Facts, part: FeedForwardSpec) -> Result<(), ModelError> {
         let hidden = u64::from(self.spec.hidden_size);
         let (size, bias) = match part {
-            FeedForwardSpec::Moe(moe) => return self.experts(moe),
+            FeedForwardSpec::Moe(moe) => return self.experts(facts, moe),
             FeedForwardSpec::Dense { intermediate_size, bias } => {
                 (u64::from(intermediate_size), bias)
             }
@@ -256,15 +269,33 @@ impl Layer<'_> {
         Ok(())
     }
 
-    /// Three layouts: Mixtral's `block_sparse_moe.experts.0.w1`, `mlp.experts.0.gate_proj`, and the
-    /// stacked `mlp.experts.gate_up_proj` of transformers 5.
-    fn experts(&mut self, moe: MoeSpec) -> Result<(), ModelError> {
+    /// Four layouts: Mixtral's `block_sparse_moe.experts.0.w1`, `mlp.experts.0.gate_proj`, the stacked
+    /// `mlp.experts.gate_up_proj` of transformers 5, and the same transposed with biases.
+    fn experts(&mut self, facts: &Facts, moe: MoeSpec) -> Result<(), ModelError> {
+        let FeedForward::Experts(names) = facts.feed_forward else { return Ok(()) };
         let hidden = u64::from(self.spec.hidden_size);
         let size = u64::from(moe.intermediate_size);
+        let num_experts = u64::from(moe.num_experts);
         let mixtral = self.catalogue.contains(&self.name("block_sparse_moe.gate.weight"));
         let block = if mixtral { "block_sparse_moe" } else { "mlp" };
-        let router = format!("{block}.gate.weight");
-        self.matrix(LayerWeight::Router, &router, u64::from(moe.num_experts), hidden)?;
+        let router = format!("{block}.{}", names.router);
+        self.matrix(LayerWeight::Router, &format!("{router}.weight"), num_experts, hidden)?;
+        if moe.router.bias {
+            self.vector(LayerWeight::RouterBias, &format!("{router}.bias"), num_experts)?;
+        }
+        if let Some(correction) = names.correction {
+            let name = format!("{block}.{correction}");
+            self.vector(LayerWeight::RouterCorrection, &name, num_experts)?;
+        }
+        if let Some(shared) = moe.shared_size.map(u64::from) {
+            let name = |part: &str| format!("{block}.shared_experts.{part}.weight");
+            self.matrix(LayerWeight::SharedGate, &name("gate_proj"), shared, hidden)?;
+            self.matrix(LayerWeight::SharedUp, &name("up_proj"), shared, hidden)?;
+            self.matrix(LayerWeight::SharedDown, &name("down_proj"), hidden, shared)?;
+        }
+        if moe.bias {
+            return self.experts_with_biases(moe, block);
+        }
         let stacked = format!("{block}.experts.gate_up_proj");
         if self.catalogue.contains(&self.name(&stacked)) {
             return self.stacked_experts(moe, block);
@@ -276,6 +307,39 @@ impl Layer<'_> {
             self.matrix(LayerWeight::ExpertGate(expert), &name(gate), size, hidden)?;
             self.matrix(LayerWeight::ExpertUp(expert), &name(up), size, hidden)?;
             self.matrix(LayerWeight::ExpertDown(expert), &name(down), hidden, size)?;
+        }
+        Ok(())
+    }
+
+    /// `gate_up_proj` is `[num_experts, hidden_size, 2 * intermediate_size]`, columns of gate and up in
+    /// turn; `down_proj` is `[num_experts, intermediate_size, hidden_size]`.
+    fn experts_with_biases(&mut self, moe: MoeSpec, block: &str) -> Result<(), ModelError> {
+        use LayerWeight as W;
+        let hidden = u64::from(self.spec.hidden_size);
+        let size = u64::from(moe.intermediate_size);
+        let both = size.saturating_mul(2);
+        let experts = u64::from(moe.num_experts);
+        let parts = |roles: fn(u32) -> Vec<LayerWeight>| -> Vec<Vec<WeightRole>> {
+            let of_expert =
+                |expert| roles(expert).into_iter().map(|role| self.role(role)).collect();
+            (0..moe.num_experts).map(of_expert).collect()
+        };
+        for (part, shape, roles) in [
+            (
+                "gate_up_proj",
+                &[experts, hidden, both][..],
+                parts(|e| vec![W::ExpertGate(e), W::ExpertUp(e)]),
+            ),
+            (
+                "gate_up_proj_bias",
+                &[experts, both],
+                parts(|e| vec![W::ExpertGateBias(e), W::ExpertUpBias(e)]),
+            ),
+            ("down_proj", &[experts, size, hidden], parts(|e| vec![W::ExpertDown(e)])),
+            ("down_proj_bias", &[experts, hidden], parts(|e| vec![W::ExpertDownBias(e)])),
+        ] {
+            let name = self.name(&format!("{block}.experts.{part}"));
+            self.catalogue.alternating(&name, shape, &roles)?;
         }
         Ok(())
     }

@@ -4,8 +4,11 @@
 
 mod gemma2;
 mod gemma3;
+mod glm4_moe;
+mod gpt_oss;
 mod granite;
 mod llama;
+mod minimax_m2;
 mod ministral3;
 mod mistral;
 mod mixtral;
@@ -24,8 +27,11 @@ use crate::error::ModelError;
 static TABLE: &[&Facts] = &[
     &gemma2::FACTS,
     &gemma3::FACTS,
+    &glm4_moe::FACTS,
+    &gpt_oss::FACTS,
     &granite::FACTS,
     &llama::FACTS,
+    &minimax_m2::FACTS,
     &ministral3::FACTS,
     &mistral::FACTS,
     &mixtral::FACTS,

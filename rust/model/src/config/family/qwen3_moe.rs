@@ -2,7 +2,7 @@
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 use crate::QkNorm;
-use crate::config::facts::{Biases, Facts, FeedForward, PLAIN, Windows};
+use crate::config::facts::{Biases, Experts, Facts, FeedForward, PLAIN, Windows};
 
 pub(super) const FACTS: Facts = Facts {
     model_type: "qwen3_moe",
@@ -11,10 +11,11 @@ pub(super) const FACTS: Facts = Facts {
     biases: Biases::FromConfig,
     qk_norm: QkNorm::Head,
     windows: Windows::Switched { from_layer: false },
-    feed_forward: FeedForward::Experts {
+    feed_forward: FeedForward::Experts(Experts {
         width: "moe_intermediate_size",
         normalises: Some("norm_topk_prob"),
-    },
+        ..Experts::PLAIN
+    }),
     reads: &[
         "attention_bias",
         "use_sliding_window",

@@ -3,7 +3,9 @@
 use serde_json::{Value, json};
 
 use super::{family, refused, spec, with};
-use crate::{QkNorm, QueryScale, RopeKind};
+use crate::{
+    Activation, FeedForwardSpec, ModelSpec, MoeSpec, QkNorm, QueryScale, RopeKind, RouterScores,
+};
 
 #[test]
 fn test_smollm3_rotates_where_its_list_says_so() {
@@ -181,4 +183,103 @@ fn test_ministral3_scales_queries_by_position() {
     }
     let llama = with(super::llama(), json!({"rope_scaling": {"llama_4_scaling_beta": 0.1}}));
     assert!(refused(&llama).contains("llama_4_scaling_beta: 0.1 is not supported"));
+}
+
+/// The experts of a layer.
+fn experts(spec: &ModelSpec, layer: usize) -> MoeSpec {
+    match spec.layers[layer].feed_forward {
+        FeedForwardSpec::Moe(moe) => moe,
+        FeedForwardSpec::Dense { .. } => panic!("layer {layer} has no experts"),
+    }
+}
+
+#[test]
+fn test_gpt_oss_has_sinks_windows_and_biases() {
+    let gpt_oss = |changes: Value| {
+        let base = json!({"head_dim": 16, "sliding_window": 8, "num_local_experts": 4,
+            "num_experts_per_tok": 2, "experts_per_token": 2, "swiglu_limit": 5.0});
+        family("gpt_oss", "GptOssForCausalLM", with(base, changes))
+    };
+    let read = spec(&gpt_oss(json!({})));
+    let windows: Vec<_> = read.layers.iter().map(|layer| layer.window).collect();
+    assert_eq!(windows, [Some(8), None, Some(8), None]);
+    assert!(read.attention.sinks && read.attention.qkv_bias && read.attention.o_bias);
+    assert_eq!(read.activation, Activation::ClampedSwiglu { limit: 5.0 });
+    assert_eq!(read.ropes[0].theta, 150_000.0);
+    let moe = experts(&read, 3);
+    assert!(moe.bias && moe.router.bias && moe.router.normalise_top_k && !moe.router.correction);
+    assert_eq!((moe.router.scores, moe.shared_size), (RouterScores::Softmax, None));
+    let limit = spec(&gpt_oss(json!({"-": ["swiglu_limit"], "swiglu_alpha": 1.702})));
+    assert_eq!(limit.activation, Activation::ClampedSwiglu { limit: 7.0 });
+    for (changes, reason) in [
+        (json!({"experts_per_token": 4}), "experts_per_token: 4 contradicts num_experts_per_tok"),
+        (json!({"swiglu_alpha": 1}), "swiglu_alpha: 1 is not supported (supported: 1.702"),
+        (json!({"hidden_act": "gelu_new"}), "hidden_act: gelu_new is not supported"),
+        (json!({"-": ["head_dim"]}), "head_dim is missing"),
+    ] {
+        let error = refused(&gpt_oss(changes));
+        assert!(error.contains(reason), "{error}");
+    }
+}
+
+#[test]
+fn test_glm4_moe_has_dense_first_layers_and_a_network_for_all_tokens() {
+    let glm = |changes: Value| {
+        let base = json!({"head_dim": 16, "n_routed_experts": 8, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32, "n_shared_experts": 2, "norm_topk_prob": true,
+            "routed_scaling_factor": 2.5, "first_k_dense_replace": 1, "n_group": 1,
+            "topk_group": 1, "attention_bias": true, "use_qk_norm": true});
+        family("glm4_moe", "Glm4MoeForCausalLM", with(base, changes))
+    };
+    let read = spec(&glm(json!({})));
+    let dense = FeedForwardSpec::Dense { intermediate_size: 128, bias: false };
+    assert_eq!(read.layers[0].feed_forward, dense);
+    let moe = experts(&read, 1);
+    assert_eq!((moe.num_experts, moe.intermediate_size, moe.shared_size), (8, 32, Some(64)));
+    assert_eq!((moe.router.scores, moe.router.scale), (RouterScores::Sigmoid, 2.5));
+    assert!(moe.router.correction && !moe.router.bias && !moe.bias);
+    assert!(read.attention.qkv_bias && !read.attention.o_bias);
+    // Half of a head rotates unless the file says otherwise.
+    assert_eq!((read.ropes[0].rotary_dim, read.attention.qk_norm), (8, QkNorm::Head));
+    let whole = json!({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 1}});
+    assert_eq!(spec(&glm(whole)).ropes[0].rotary_dim, 16);
+    let plain = json!({"use_qk_norm": false, "attention_bias": false, "n_shared_experts": 0});
+    let plain = spec(&glm(plain));
+    assert_eq!((plain.attention.qk_norm, plain.attention.qkv_bias), (QkNorm::None, false));
+    assert_eq!(experts(&plain, 2).shared_size, None);
+    for (changes, reason) in [
+        (json!({"n_group": 2}), "n_group: 2 is not supported (supported: 1 in glm4_moe"),
+        (json!({"num_local_experts": 4}), "n_routed_experts: 8 contradicts num_local_experts"),
+        (json!({"-": ["first_k_dense_replace"]}), "first_k_dense_replace is missing"),
+        (json!({"routed_scaling_factor": 0}), "routed_scaling_factor: 0 is not a positive number"),
+    ] {
+        let error = refused(&glm(changes));
+        assert!(error.contains(reason), "{error}");
+    }
+}
+
+#[test]
+fn test_minimax_m2_states_how_much_of_a_head_rotates() {
+    let minimax = |changes: Value| {
+        let base = json!({"head_dim": 16, "num_local_experts": 8, "num_experts_per_tok": 2,
+            "rotary_dim": 8, "attn_type_list": [1, 1, 1, 1], "scoring_func": "sigmoid"});
+        family("minimax_m2", "MiniMaxM2ForCausalLM", with(base, changes))
+    };
+    let read = spec(&minimax(json!({})));
+    assert_eq!((read.ropes[0].rotary_dim, read.attention.qk_norm), (8, QkNorm::Full));
+    let router = experts(&read, 0).router;
+    assert_eq!((router.scores, router.scale), (RouterScores::Sigmoid, 1.0));
+    assert!(router.correction && router.normalise_top_k);
+    let factor = json!({"-": ["rotary_dim"], "partial_rotary_factor": 0.5});
+    assert_eq!(spec(&minimax(factor)), read);
+    for (changes, reason) in [
+        (json!({"partial_rotary_factor": 0.25}), "rotary_dim: 8 contradicts partial_rotary"),
+        (json!({"attn_type_list": [1, 0, 1, 1]}), "attn_type_list: [1,0,1,1] is not supported"),
+        (json!({"scoring_func": "softmax"}), "scoring_func: \"softmax\" is not supported"),
+        (json!({"use_qk_norm": false}), "use_qk_norm: false is not supported"),
+        (json!({"shared_intermediate_size": 64}), "shared_intermediate_size: 64"),
+    ] {
+        let error = refused(&minimax(changes));
+        assert!(error.contains(reason), "{error}");
+    }
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::Order;
 
 fn plan(views: &[(WeightRole, WeightType)]) -> CopyPlan {
     let view = |weight_type| TensorView {
@@ -15,6 +16,7 @@ fn plan(views: &[(WeightRole, WeightType)]) -> CopyPlan {
         rows: 3,
         cols: 256,
         scale: None,
+        order: Order::Rows,
         quantise: false,
     };
     let tensors: BTreeMap<_, _> =

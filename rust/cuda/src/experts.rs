@@ -1,0 +1,93 @@
+//! [5] The launches of a mixture of experts. Engine thread, or the capture thread while it records.
+
+use crate::CudaError;
+use crate::gemm::{GemmArgs, GemmInput, GemmResult};
+use crate::launch::{ExpertPlaces, MoeGemm, Routing};
+use crate::matrix::Matrix;
+use crate::model::Model;
+use crate::shapes::Shapes;
+use crate::stream::Stream;
+use crate::weights::{ExpertWeights, SharedWeights};
+
+impl Model {
+    /// Queues the experts of `rows` rows, whose norm `x` is in `buffers.normed`.
+    pub(crate) fn experts(
+        &self,
+        stream: &Stream,
+        rows: u32,
+        x: GemmInput,
+        experts: &ExpertWeights,
+    ) -> Result<(), CudaError> {
+        let (launcher, buffers) = (self.launcher(stream), &self.buffers);
+        let shapes = Shapes::of(&self.spec, self.dtypes.weight());
+        let spec = &experts.spec;
+        let w = Matrix::Plain(experts.router);
+        let out = GemmResult::F32(buffers.router_logits);
+        self.gemms.run(stream, rows, shapes.router(spec.num_experts), GemmArgs { x, w, out })?;
+        if let Some(shared) = &experts.shared {
+            self.shared_network(stream, rows, x, shared)?;
+        }
+        let places = ExpertPlaces {
+            ids: buffers.expert_ids,
+            weights: buffers.expert_weights,
+            offsets: buffers.expert_offsets,
+            sorted: buffers.expert_sorted,
+            place: buffers.expert_place,
+        };
+        let routing = Routing {
+            logits: buffers.router_logits,
+            bias: experts.router_bias,
+            correction: experts.correction,
+        };
+        let entries = rows * spec.experts_per_token;
+        let (hidden, inner) = (self.spec.hidden_size, spec.intermediate_size);
+        let into = MoeGemm {
+            n: 2 * inner,
+            k: hidden,
+            x: buffers.normed,
+            w: experts.gate_up,
+            bias: experts.gate_up_bias,
+            out: buffers.gate_up,
+            gather: true,
+        };
+        let back = MoeGemm {
+            n: hidden,
+            k: inner,
+            x: buffers.gated,
+            w: experts.down,
+            bias: experts.down_bias,
+            out: buffers.expert_out,
+            gather: false,
+        };
+        launcher.route(rows, spec, &routing, &places)?;
+        launcher.moe_gemm(entries, spec, &places, &into)?;
+        self.gate(stream, entries, inner, None)?;
+        launcher.moe_gemm(entries, spec, &places, &back)?;
+        launcher.moe_combine(rows, spec, buffers.expert_out, &places, self.branch())
+    }
+
+    /// Queues the network that all rows visit.
+    fn shared_network(
+        &self,
+        stream: &Stream,
+        rows: u32,
+        x: GemmInput,
+        shared: &SharedWeights,
+    ) -> Result<(), CudaError> {
+        let buffers = &self.buffers;
+        let shapes = Shapes::of(&self.spec, self.dtypes.weight());
+        let size = shared.intermediate_size;
+        let (w, gated) = (Matrix::Plain(shared.gate_up), shapes.gated(size));
+        if self.gemms.has(rows, gated) {
+            let out = GemmResult::Act(buffers.gated);
+            self.gemms.run(stream, rows, gated, GemmArgs { x, w, out })?;
+        } else {
+            let out = GemmResult::Act(buffers.gate_up);
+            self.gemms.run(stream, rows, shapes.gate_up(size), GemmArgs { x, w, out })?;
+            self.gate(stream, rows, size, None)?;
+        }
+        let (x, w) = (GemmInput::Act(buffers.gated), Matrix::Plain(shared.down));
+        let out = GemmResult::F32(self.branch());
+        self.gemms.run(stream, rows, shapes.down(size), GemmArgs { x, w, out })
+    }
+}

@@ -1,0 +1,100 @@
+//! Determines what follows attention in each layer: one network, or a mixture of experts.
+#![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
+
+use super::{Experts, Facts, FeedForward, Fields, limits};
+use crate::error::ModelError;
+use crate::{FeedForwardSpec, MoeSpec, RouterSpec};
+
+/// One entry per layer.
+pub(super) fn layers(
+    config: &Fields<'_>,
+    facts: &Facts,
+) -> Result<Vec<FeedForwardSpec>, ModelError> {
+    let count = config.required("num_hidden_layers", limits::LAYERS)?;
+    let dense = FeedForwardSpec::Dense {
+        intermediate_size: config.required("intermediate_size", limits::WIDTH)?,
+        bias: facts.has("mlp_bias") && config.bool("mlp_bias")?.unwrap_or(false),
+    };
+    match facts.feed_forward {
+        FeedForward::Dense => Ok((0..count).map(|_| dense).collect()),
+        FeedForward::Experts(experts) => {
+            let moe = FeedForwardSpec::Moe(moe(config, facts, &experts)?);
+            let sparse = sparse_layers(config, facts, count)?;
+            Ok(sparse.into_iter().map(|sparse| if sparse { moe } else { dense }).collect())
+        }
+    }
+}
+
+fn moe(config: &Fields<'_>, facts: &Facts, experts: &Experts) -> Result<MoeSpec, ModelError> {
+    let num_experts = num_experts(config, facts)?;
+    let experts_per_token = config.required("num_experts_per_tok", num_experts)?;
+    let normalise_top_k = match experts.normalises {
+        Some(key) => config.bool(key)?.ok_or_else(|| config.missing(key))?,
+        None => true,
+    };
+    let intermediate_size = config.required(experts.width, limits::WIDTH)?;
+    let scale = experts.scale.map(|key| config.required_positive(key)).transpose()?;
+    let shared = match experts.shared {
+        Some(key) => config.u32(key, limits::EXPERTS)?.ok_or_else(|| config.missing(key))?,
+        None => 0,
+    };
+    Ok(MoeSpec {
+        num_experts,
+        experts_per_token,
+        intermediate_size,
+        router: RouterSpec {
+            scores: experts.scores,
+            bias: experts.has_biases,
+            correction: experts.correction.is_some(),
+            normalise_top_k,
+            scale: scale.unwrap_or(1.0),
+        },
+        bias: experts.has_biases,
+        shared_size: (shared > 0).then(|| intermediate_size.saturating_mul(shared)),
+    })
+}
+
+/// The count has a name in each generation of files; those that are there must agree.
+fn num_experts(config: &Fields<'_>, facts: &Facts) -> Result<u32, ModelError> {
+    let mut found: Option<(&str, u32)> = None;
+    let names = ["num_experts", "num_local_experts", "n_routed_experts"];
+    for key in names.into_iter().filter(|key| facts.has(key)) {
+        let Some(count) = config.positive(key, limits::EXPERTS)? else { continue };
+        match found {
+            Some((other, first)) if first != count => {
+                let reason = format!("{count} contradicts {other}, which is {first}");
+                return Err(config.error(key, reason));
+            }
+            Some(_) => {}
+            None => found = Some((key, count)),
+        }
+    }
+    let usual =
+        if facts.has("n_routed_experts") { "n_routed_experts" } else { "num_local_experts" };
+    found.map(|(_, count)| count).ok_or_else(|| config.missing(usual))
+}
+
+/// Which layers are mixtures of experts.
+fn sparse_layers(config: &Fields<'_>, facts: &Facts, count: u32) -> Result<Vec<bool>, ModelError> {
+    let key = "first_k_dense_replace";
+    if facts.has(key) {
+        let first = config.u32(key, limits::LAYERS)?.ok_or_else(|| config.missing(key))?;
+        return Ok((0..count).map(|layer| layer >= first).collect());
+    }
+    if !facts.has("decoder_sparse_step") {
+        return Ok((0..count).map(|_| true).collect());
+    }
+    let step = config.positive("decoder_sparse_step", limits::LAYERS)?.unwrap_or(1);
+    let dense = match config.get("mlp_only_layers") {
+        None => Vec::new(),
+        Some(value) => value
+            .as_array()
+            .and_then(|list| list.iter().map(serde_json::Value::as_u64).collect::<Option<Vec<_>>>())
+            .ok_or_else(|| config.wrong("mlp_only_layers", value, "a list of layer numbers"))?,
+    };
+    Ok((0..count)
+        .map(|layer| {
+            layer.saturating_add(1).is_multiple_of(step) && !dense.contains(&u64::from(layer))
+        })
+        .collect())
+}
