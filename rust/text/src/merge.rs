@@ -3,8 +3,9 @@
 //! of one letter costs n log n instead of n squared.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::mem::take;
 
 /// What two neighbouring symbols become, and how early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,39 +72,90 @@ impl MergeTable {
         }
     }
 
-    /// Keeps the possible merges in a heap; entries whose symbols have changed are passed over.
+    /// Keeps the places of possible merges by rank; those whose symbols have changed are passed over.
     fn merge_long(&self, symbols: &mut Vec<u32>) {
         let len = symbols.len();
         let mut links: Vec<Link> = (0..len as u32).map(Link::to_neighbours).collect();
-        // Rank and place in one number, so that one comparison orders the heap.
-        let candidate = |symbols: &[u32], left: u32, right: u32| {
-            let pair = pair(symbols[left as usize], symbols[right as usize]);
-            let merge = self.pairs.get(&pair)?;
-            Some(Reverse((u64::from(merge.rank) << 32 | u64::from(left), pair, merge.id)))
-        };
-        let mut heap: BinaryHeap<_> =
-            (1..len as u32).filter_map(|right| candidate(symbols, right - 1, right)).collect();
-        while let Some(Reverse((rank_and_left, wanted, id))) = heap.pop() {
-            let left = rank_and_left as u32;
+        let mut places = Places::default();
+        for (left, two) in symbols.windows(2).enumerate() {
+            if let Some(merge) = self.get(two[0], two[1]) {
+                places.add(merge.rank, left as u32);
+            }
+        }
+        while let Some((rank, left)) = places.next() {
             let right = links[left as usize].next;
-            if right as usize >= len
-                || pair(symbols[left as usize], symbols[right as usize]) != wanted
-            {
+            if right as usize >= len {
                 continue;
             }
+            // GONE is in no merge.
+            let merge = self.get(symbols[left as usize], symbols[right as usize]);
+            let Some(Merge { id, .. }) = merge.filter(|merge| merge.rank == rank) else { continue };
             symbols[left as usize] = id;
             symbols[right as usize] = GONE;
             let after = links[right as usize].next;
             links[left as usize].next = after;
+            let mut add = |left: u32, right: u32| {
+                let merge = self.get(symbols[left as usize], symbols[right as usize]);
+                if let Some(merge) = merge {
+                    places.add(merge.rank, left);
+                }
+            };
+            if left > 0 {
+                add(links[left as usize].prev, left);
+            }
             if (after as usize) < len {
                 links[after as usize].prev = left;
-                heap.extend(candidate(symbols, left, after));
-            }
-            if left > 0 {
-                heap.extend(candidate(symbols, links[left as usize].prev, left));
+                add(left, after);
             }
         }
         symbols.retain(|symbol| *symbol != GONE);
+    }
+}
+
+/// Places of possible merges: the lowest rank first, of that the leftmost.
+///
+/// A word of one letter has few ranks and a million places of each. What is known of a rank when its
+/// turn comes is sorted once; only what comes while it has its turn goes through a heap.
+#[derive(Default)]
+struct Places {
+    by_rank: BTreeMap<u32, OfRank>,
+}
+
+#[derive(Default)]
+struct OfRank {
+    /// The leftmost is last.
+    sorted: Vec<u32>,
+    later: BinaryHeap<Reverse<u32>>,
+}
+
+impl Places {
+    fn add(&mut self, rank: u32, left: u32) {
+        self.by_rank.entry(rank).or_default().later.push(Reverse(left));
+    }
+
+    fn next(&mut self) -> Option<(u32, u32)> {
+        loop {
+            let mut first = self.by_rank.first_entry()?;
+            if let Some(left) = first.get_mut().next() {
+                return Some((*first.key(), left));
+            }
+            first.remove();
+        }
+    }
+}
+
+impl OfRank {
+    fn next(&mut self) -> Option<u32> {
+        if self.sorted.is_empty() {
+            self.sorted = take(&mut self.later).into_iter().map(|Reverse(left)| left).collect();
+            self.sorted.sort_unstable_by(|a, b| b.cmp(a));
+        }
+        match (self.sorted.last(), self.later.peek()) {
+            (Some(sorted), Some(Reverse(later))) if later < sorted => {
+                self.later.pop().map(|Reverse(left)| left)
+            }
+            _ => self.sorted.pop(),
+        }
     }
 }
 
