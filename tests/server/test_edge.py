@@ -88,6 +88,51 @@ def test_too_many_headers_are_refused(cpu):
     error_of(data)
 
 
+def test_a_head_that_is_too_long_is_431_before_it_is_whole(cpu):
+    """Each of its lines is short enough; nobody needs a key to send it."""
+    lines = b"".join(b"X-%d: " % i + b"x" * 8000 + b"\r\n" for i in range(100))
+    with cpu.connect() as connection:
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n" + lines)
+        data = b""
+        with contextlib.suppress(ConnectionError):
+            while part := connection.recv(65536):
+                data += part
+    # The reset of a connection may overtake the answer.
+    assert not data or status_of(data) == 431
+
+
+def test_a_long_head_is_read_and_so_is_one_after_a_long_body(cpu):
+    lines = b"".join(b"X-%d: " % i + b"x" * 8000 + b"\r\n" for i in range(10))
+    head = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n" + lines
+    body = b'{"prompt": "' + b"x" * 300_000 + b'"}'
+    post = http_request("POST", "/tokenize", body)
+    with cpu.connect() as connection:
+        for data in (head + b"\r\n", post, head + b"\r\n", post, head + b"\r\n"):
+            connection.sendall(data)
+            assert connection.recv(1 << 20).startswith(b"HTTP/1.1 "), data[:40]
+            connection.settimeout(0.2)
+            with contextlib.suppress(TimeoutError):
+                while connection.recv(1 << 20):
+                    pass
+            connection.settimeout(20)
+
+
+def test_a_long_body_behind_many_small_chunks_is_no_head(cpu):
+    small = b"1\r\n \r\n" * 3000
+    large = b"%x\r\n" % 400_000 + b" " * 400_000 + b"\r\n"
+    end = b"16\r\n" + b'{"prompt": "x", "a":1}' + b"\r\n0\r\n\r\n"
+    head = http_request(
+        "POST", "/tokenize", Transfer_Encoding="chunked", Content_Type="application/json"
+    )
+    data = cpu.raw(head + small + large + end, until_close=False)
+    assert error_of(data)["param"] == "a", data
+
+
+def test_http_before_1_0_is_refused(cpu):
+    assert b'"HTTP before 1.0 is not supported"' in cpu.raw(b"GET /health\r\n\r\n")
+
+
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_body_that_is_too_large_is_413(cpu, chunked):
     def parts():

@@ -11,7 +11,7 @@ import socket
 import struct
 from typing import Any, Final
 
-from aiohttp import HttpVersion11, hdrs, web
+from aiohttp import HttpVersion10, HttpVersion11, StreamReader, hdrs, web
 from aiohttp.http import RawRequestMessage
 from aiohttp.http_exceptions import LineTooLong
 
@@ -19,7 +19,7 @@ from ingle.errors import OverloadedError
 from ingle.server.aiohttp_private import PrivateRequestHandler, PrivateStreamResponse
 from ingle.server.headroom import Headroom
 from ingle.server.request_id import HEADER, request_id
-from ingle.server.status import error_response, response_of_http
+from ingle.server.status import error_response, response_of_http, whole_response
 from ingle.traces import trace
 
 KEEPALIVE_S: Final = 95.0
@@ -33,6 +33,8 @@ CLOSE_S: Final = 10.0
 """How long a client that still sends may take to notice that it was refused; aiohttp's number."""
 MAX_LINE_BYTES: Final = 8190
 MAX_HEADERS: Final = 128
+MOST_HEAD_BYTES: Final = 128 << 10
+"""Four times what other servers accept. More than the rest of a small body that nobody has read."""
 PIECE_BYTES: Final = 8 << 10
 FRAMED_BYTES_A_BYTE: Final = 8
 """A byte in a chunk of its own takes six."""
@@ -46,6 +48,8 @@ class Connection(PrivateRequestHandler):
     """aiohttp's handler of one connection; made by the listener, see lifecycle.py."""
 
     __slots__ = (
+        "_body",
+        "_head_bytes",
         "_headroom",
         "_held",
         "_is_discarding",
@@ -74,6 +78,10 @@ class Connection(PrivateRequestHandler):
         }
         super().__init__(server, loop=loop, **options)
         self._headroom = headroom
+        self._body: StreamReader | None = None
+        """Of the request that came last."""
+        self._head_bytes = 0
+        """Of a head that has not come whole: what came after the last body."""
         self._held = bytearray()
         """Bytes that have been read and wait to be parsed."""
         self._is_discarding = False
@@ -117,9 +125,31 @@ class Connection(PrivateRequestHandler):
             self.pause_transport()
             self._feed_soon()
         else:
-            super().data_received(data)
+            self._parse(data)
             if self.waiting and not isinstance(self.waiting[-1][0], RawRequestMessage):
                 self._drop_rest()
+
+    def _parse(self, data: bytes) -> None:
+        """Hands bytes to the parser, and counts those of a head."""
+        seen = self.request_count
+        in_body = self._body is not None and not self._body.is_eof()
+        super().data_received(data)
+        if self.waiting:
+            self._body = self.waiting[-1][1]
+        if in_body or self.request_count != seen:
+            self._head_bytes = 0
+        else:
+            self._count_head(len(data))
+
+    def _count_head(self, num_bytes: int) -> None:
+        """Ends a connection whose request has too long a head; the parser bounds lines alone."""
+        self._head_bytes += num_bytes
+        if self._head_bytes <= MOST_HEAD_BYTES:
+            return
+        if self.transport is not None:
+            self.transport.write(HEAD_TOO_LONG)
+            self.transport.close()
+        self._is_discarding = True
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The connection has ended, by either side."""
@@ -189,7 +219,7 @@ class Connection(PrivateRequestHandler):
         piece = bytes(self._held[:PIECE_BYTES])
         rest = self._held[PIECE_BYTES:]
         self._held.clear()
-        super().data_received(piece)
+        self._parse(piece)
         if self.waiting and not isinstance(self.waiting[-1][0], RawRequestMessage):
             self._drop_rest()
         else:
@@ -311,6 +341,7 @@ def has_much_to_come(request: web.BaseRequest) -> bool:
     return length is None or length > SMALL_BODY_BYTES
 
 
+HEAD_TOO_LONG: Final = whole_response(431, "the head of the request is too long")
 SMALL_BODY_BYTES: Final = 64 << 10
 AT_ONCE_BYTES: Final = 32 << 10
 """With the headers, less than the 64 KiB at which a transport begins to refuse more."""
@@ -334,6 +365,8 @@ def framing_error(request: web.BaseRequest) -> str | None:
     The parser refuses nearly everything that two parsers may read differently. This is the rest.
     """
     headers = request.headers
+    if request.version < HttpVersion10:
+        return "HTTP before 1.0 is not supported"
     encoding = headers.get(hdrs.TRANSFER_ENCODING)
     if encoding is not None:
         if request.version < HttpVersion11:

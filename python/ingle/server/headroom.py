@@ -84,8 +84,8 @@ LEAST_BYTES = 16 << 20
 """Kept free for small requests, connections and answers."""
 BYTES_A_BODY_BYTE = 4
 """A body is received, joined, decoded and written as the core's document."""
-BYTES_A_PROMPT_BYTE = 44
-"""A prompt that is one word of a megabyte takes that while it becomes tokens; others a tenth."""
+BYTES_A_PROMPT_BYTE = 24
+"""A prompt that is one word of a megabyte takes that while it becomes tokens; others a fifth."""
 CALLS_A_LOOK = 64
 LARGE = 1 << 40
 RETRY_S = 1.0

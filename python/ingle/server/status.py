@@ -42,6 +42,16 @@ def error_response(
     )
 
 
+def whole_response(status: int, message: str) -> bytes:
+    """A response as bytes, for a connection on which there is no request; it ends with it."""
+    body = error_body(status, message)
+    head = (
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\nServer: ingle\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
 def response_of(error: IngleError) -> web.Response:
     """The response to one of our own errors. Only the caller's mistakes show details."""
     if isinstance(error, RefusedError):
