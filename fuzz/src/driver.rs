@@ -1,8 +1,8 @@
 //! Runs a fuzz target: first its corpus, then inputs that are mutated from it, for a time.
 //!
 //! An input whose outcome is new (the target says what came of it) joins the corpus in memory, so that
-//! later inputs start from it. That takes the place of coverage, which stable compilers do not offer.
-//! Inputs follow from the seed alone, how many there are from the time.
+//! later inputs start from it; in a build that counts what code it reaches (`coverage`), also one that
+//! reaches more. Inputs follow from the seed and what was new, how many there are from the time.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::cost::{Cost, measured};
+use crate::coverage::Coverage;
 use crate::mutation::{mutate, mutate_json};
 use crate::rng::Rng;
 
@@ -77,6 +78,8 @@ pub struct Report {
     pub num_inputs: u64,
     /// Different outcomes.
     pub num_outcomes: usize,
+    /// Edges of the program that were taken; 0 in a build that does not count them.
+    pub num_edges: usize,
     /// The dearest input in time and the dearest in memory.
     pub worst: Cost,
 }
@@ -93,10 +96,13 @@ pub fn fuzz(target: &mut dyn Target, corpora: &Path, seed: u64, time: Duration) 
     let started = Instant::now();
     let mut rng = Rng::new(seed);
     let worst = Cost { cpu: Duration::ZERO, peak_bytes: 0 };
-    let mut report = Report { num_inputs: 0, num_outcomes: 0, worst };
+    let mut report = Report { num_inputs: 0, num_outcomes: 0, num_edges: 0, worst };
     let mut outcomes = HashSet::new();
+    let mut coverage = Coverage::default();
     for input in &corpus {
+        coverage.reset();
         outcomes.insert(check(target, input, &mut report));
+        coverage.has_grown();
     }
     while started.elapsed() < time {
         // Most of what is new is refused in a new way: half of all inputs start from whole ones.
@@ -109,11 +115,14 @@ pub fn fuzz(target: &mut dyn Target, corpora: &Path, seed: u64, time: Duration) 
             None
         };
         let input = json.unwrap_or_else(|| mutate(input, other, words, max_len, &mut rng));
-        if outcomes.insert(check(target, &input, &mut report)) && corpus.len() < MAX_CORPUS {
+        coverage.reset();
+        let is_new = outcomes.insert(check(target, &input, &mut report)) | coverage.has_grown();
+        if is_new && corpus.len() < MAX_CORPUS {
             corpus.push(input);
         }
     }
     report.num_outcomes = outcomes.len();
+    report.num_edges = coverage.num_edges();
     report
 }
 

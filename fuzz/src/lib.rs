@@ -8,6 +8,7 @@
 
 pub mod bombs;
 pub mod cost;
+pub mod coverage;
 pub mod driver;
 mod json_edits;
 pub mod model_files;

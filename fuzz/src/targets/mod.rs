@@ -14,7 +14,23 @@ use ingle_text::Tokenizer;
 
 use crate::driver::Target;
 
-/// All targets. `root` is the repository; `scratch` an empty folder of the caller's.
+/// Their names, those of the folders in fuzz/corpus.
+pub const NAMES: [&str; 12] = [
+    "safetensors",
+    "gguf",
+    "tokenizer_json",
+    "tokenise",
+    "detokenise",
+    "template",
+    "request",
+    "framing",
+    "schema",
+    "grammar_step",
+    "blocks",
+    "batcher",
+];
+
+/// All targets, in the order of their names. `root` is the repository; `scratch` an empty folder of the caller's.
 #[must_use]
 pub fn all(root: &Path, scratch: &Path) -> Vec<Box<dyn Target>> {
     let models = root.join("tests/golden/models");
