@@ -3,7 +3,7 @@
     python open_loop.py PORT '{"rate": 400, "seconds": 5, "num_in": 32, "num_out": 64}'
 
 Prints JSON: requests by status, tokens a second of those that were answered in full, and the times
-of the refusals in ms, sorted. With `concurrency` instead of `rate` so many are under way at once.
+of answers and refusals in ms, sorted. With `concurrency` instead of `rate`, so many are under way.
 """
 
 import asyncio
@@ -29,7 +29,8 @@ class Load:
         self._request = f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
         self._idle = []
         self._num_out = num_out
-        self.counts, self.refusals_ms, self.tokens = Counter(), [], 0
+        self.counts, self.tokens = Counter(), 0
+        self.answers_ms, self.refusals_ms = [], []
 
     async def one(self):
         """One request on a connection that is free, or on a new one."""
@@ -50,8 +51,9 @@ class Load:
         self.counts[status] += 1
         if status == 429:
             self.refusals_ms.append(1e3 * (ended - began))
-        elif status == 200 and ended <= self._end:
-            self.tokens += self._num_out
+        elif status == 200:
+            self.answers_ms.append(1e3 * (ended - began))
+            self.tokens += self._num_out * (ended <= self._end)
         return status
 
     async def run(self):
@@ -72,6 +74,7 @@ class Load:
         return {
             "counts": self.counts,
             "tokens_per_s": self.tokens / self._seconds,
+            "answers_ms": sorted(self.answers_ms),
             "refusals_ms": sorted(self.refusals_ms),
         }
 
