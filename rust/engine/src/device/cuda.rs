@@ -34,14 +34,16 @@ pub(super) fn build_cuda(
         let place = Place { ordinal, num_engines, turns: Arc::clone(&turns) };
         build_one(place, parts, sink)
     };
-    let mut places = (first..).zip(sinks);
+    let places = (first..).zip(sinks);
     if num_engines == 1 {
         return places.map(build).collect();
     }
     check_count(first, num_engines, device_count().map_err(model_error)?)?;
     std::thread::scope(|scope| {
-        let loads: Vec<_> = places.by_ref().map(|place| scope.spawn(|| build(place))).collect();
-        loads.into_iter().map(joined).collect()
+        let start = |(ordinal, sink)| (ordinal, scope.spawn(move || build((ordinal, sink))));
+        // All of them, before the first is waited for.
+        let loads: Vec<_> = places.map(start).collect();
+        loads.into_iter().map(|(ordinal, load)| joined(ordinal, load)).collect()
     })
 }
 
@@ -65,11 +67,17 @@ fn check_count(first: u32, num_engines: u32, num_devices: u32) -> Result<(), Eng
     )))
 }
 
+/// What came of the load onto one of several GPUs; an error names it.
 fn joined(
+    ordinal: u32,
     load: std::thread::ScopedJoinHandle<'_, Result<Built, EngineError>>,
 ) -> Result<Built, EngineError> {
-    // A thread's panic continues here unchanged.
-    load.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    // A panic goes on as the one it was.
+    let built = load.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    built.map_err(|error| match error {
+        EngineError::Model(text) => EngineError::Model(format!("cuda:{ordinal}: {text}")),
+        other => other,
+    })
 }
 
 fn model_error(error: CudaError) -> EngineError {
@@ -78,12 +86,12 @@ fn model_error(error: CudaError) -> EngineError {
 
 fn build_one(place: Place, parts: Parts<'_>, sink: CompletionSink) -> Result<Built, EngineError> {
     let Parts { checkpoint, options, text } = parts;
-    let ordinal = place.ordinal;
+    let (ordinal, num_engines) = (place.ordinal, place.num_engines);
     let spec = &checkpoint.spec;
     let (config, note) = config(place, options, spec, text.vocab_size)?;
     let wanted_len = config.max_model_len;
     let source = &checkpoint.source;
-    let warn: WarningSink = Arc::new(warn);
+    let warn = warnings_of(ordinal, num_engines);
     let (executor, report) =
         CudaExecutor::load(spec.clone(), &checkpoint.plan, source, &config, sink, &warn)
             .map_err(model_error)?;
@@ -149,6 +157,14 @@ fn config(
         libraries: library_paths(&options.places.cuda_libraries),
     };
     Ok((config, tokens.note))
+}
+
+/// Takes what the operator should know; it names the GPU where there are several.
+fn warnings_of(ordinal: u32, num_engines: u32) -> WarningSink {
+    match num_engines {
+        1 => Arc::new(warn),
+        _ => Arc::new(move |text| warn(&format!("cuda:{ordinal}: {text}"))),
+    }
 }
 
 /// Threads that copy weights to one of several GPUs: all together twice those of one at most, which is
@@ -221,6 +237,15 @@ mod tests {
         );
         assert!(error.contains("sees 2"), "{error}");
         check_count(u32::MAX, 2, 8).unwrap_err();
+    }
+
+    #[test]
+    fn a_load_that_fails_names_its_gpu() {
+        let error = std::thread::scope(|scope| {
+            let load = scope.spawn(|| Err(EngineError::Model("no memory".to_owned())));
+            joined(1, load).err().unwrap()
+        });
+        assert_eq!(error.to_string(), "cuda:1: no memory");
     }
 
     #[test]
