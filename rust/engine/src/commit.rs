@@ -15,7 +15,7 @@ use crate::histogram::add;
 use crate::metrics::Metrics;
 use crate::outbox::{Event, error_object, error_payload};
 use crate::shared::Shared;
-use crate::stream::{ClientSocket, Form, Ready, Route, Stream};
+use crate::stream::{ClientSocket, Form, Route, Stream};
 use crate::submission::{request_id, split_id};
 use crate::tenant_load::TenantLoad;
 
@@ -32,10 +32,8 @@ pub(crate) struct Committer {
     pub(crate) events: Vec<Event>,
     /// Time of the wake-up that is being worked off.
     pub(crate) now: Micros,
-    /// Frames of all streams between being shown and being sent.
+    /// Frames of one stream between being shown and being sent; one buffer for all stays in the cache.
     pub(crate) shown: Vec<u8>,
-    /// Streams between being shown and being sent.
-    pub(crate) ready: Vec<Ready>,
     /// Text of one token, reused.
     pub(crate) scratch: String,
     /// Choices whose stop string was found in this commit.
@@ -54,7 +52,6 @@ impl Committer {
             events: Vec::new(),
             now: Micros(0),
             shown: Vec::new(),
-            ready: Vec::new(),
             scratch: String::new(),
             stopped: Vec::new(),
             mask_wanted: Vec::new(),

@@ -11,7 +11,7 @@ use crate::commit::Committer;
 use crate::histogram::add;
 use crate::metrics::Metrics;
 use crate::outbox::{Event, Outbox, Payload, error_payload};
-use crate::stream::{Form, Ready, Route};
+use crate::stream::{Form, Route};
 
 /// What became of the frames of one stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,25 +27,18 @@ pub(crate) enum Sent {
 impl Committer {
     /// Shows what is new in every touched stream, sends it and publishes the events. Streams whose
     /// client is gone are aborted; what the core says to that is appended to `core_events`.
-    ///
-    /// The first send comes after the last frame is written: in between, the kernel's part of 200 sends would
-    /// take the streams out of the cache.
     pub(crate) fn deliver(&mut self, scheduler: &mut Scheduler, core_events: &mut Vec<CoreEvent>) {
-        let mut ready = std::mem::take(&mut self.ready);
-        for key in self.touched.drain(..) {
+        let mut touched = std::mem::take(&mut self.touched);
+        for key in touched.drain(..) {
             let Some(stream) = self.streams.get_mut(&key) else { continue };
             let tokenizer = &self.shared.served.tokenizer;
             let frames = stream.show(tokenizer, &mut self.events, &mut self.shown);
             let is_over = stream.num_open == 0;
-            if is_over || !frames.is_empty() {
-                ready.push(Ready { key, frames, is_over });
-            }
-        }
-        for Ready { key, frames, is_over } in ready.drain(..) {
+            let has_end = matches!(stream.form, Form::Events(..));
             match self.send_frames(key, frames) {
                 Sent::Yes if is_over => {
-                    let stream = self.streams.remove(&key);
-                    if stream.is_some_and(|stream| matches!(stream.form, Form::Events(..))) {
+                    self.streams.remove(&key);
+                    if has_end {
                         self.events.push(Event { key, payload: Payload::StreamEnd });
                     }
                 }
@@ -63,13 +56,12 @@ impl Committer {
                 }
             }
         }
-        self.ready = ready;
-        self.shown.clear();
+        self.touched = touched;
         self.shown.shrink_to(MAX_KEPT_BYTES);
         self.shared.outbox.publish(&mut self.events);
     }
 
-    /// Sends the stream's frames, which lie at `frames` of the shown ones.
+    /// Sends the frames that the stream has just shown: the range `frames` of `shown`.
     pub(crate) fn send_frames(&mut self, key: u64, frames: Range<usize>) -> Sent {
         if frames.is_empty() {
             return Sent::Yes;
@@ -82,7 +74,9 @@ impl Committer {
             metrics: &self.shared.metrics,
         };
         stream.sent_at = self.now;
-        sender.send(&mut stream.route, &self.shown[frames])
+        let sent = sender.send(&mut stream.route, &self.shown[frames]);
+        self.shown.clear();
+        sent
     }
 
     /// Shows life on a stream that has been silent, so that no proxy gives it up. Only the thread that

@@ -117,15 +117,6 @@ pub struct ClientSocket {
     pub head: Vec<u8>,
 }
 
-/// One stream between being shown and being sent.
-pub(crate) struct Ready {
-    pub(crate) key: u64,
-    /// Where its frames are in `Committer::shown`; may be none.
-    pub(crate) frames: Range<usize>,
-    /// All its choices have ended.
-    pub(crate) is_over: bool,
-}
-
 impl Stream {
     pub(crate) fn new(key: u64, form: Form, n: u32, submitted_at: Micros) -> Self {
         Self {
