@@ -1,8 +1,10 @@
 """Every sampling and prompt field that issue trackers ask for: it does something, or gets a 400."""
 
+from pathlib import Path
+
 import pytest
 
-from ingle.fields import PLAIN
+from ingle.fields import API_FIELDS, PLAIN
 from server.worker import whole
 
 TEXT = "/v1/completions"
@@ -66,8 +68,28 @@ OF_CHAT = [
 ]
 
 
+SHOWN_ELSEWHERE = {
+    "bad_words": "test_bad_words.py",
+    "cache_salt": "test_life.py",
+    "guided_grammar": "test_structured.py",
+    "guided_json": "test_structured.py",
+    "guided_regex": "test_structured.py",
+    "min_tokens": "test_sampling.py",
+    "priority": "test_life.py",
+    "skip_special_tokens": "test_streams.py",
+    "stop_token_ids": "test_streams.py",
+}
+
+
 def test_each_plain_sampling_field_has_a_line_that_shows_its_effect():
     assert PLAIN.keys() <= {name for fields in SHARED for name in fields}
+
+
+def test_each_field_of_the_python_api_has_a_line_that_shows_its_effect():
+    shown = {name for fields in (*SHARED, *OF_TEXT, *OF_CHAT) for name in fields}
+    assert API_FIELDS.keys() - shown == SHOWN_ELSEWHERE.keys()
+    for name, file in SHOWN_ELSEWHERE.items():
+        assert name in Path(__file__).with_name(file).read_text(), (name, file)
 
 
 @pytest.mark.parametrize("path", [TEXT, CHAT])
