@@ -194,7 +194,14 @@ EXPORT int cuStreamEndCapture(void *stream, void **graph) { (void)stream; MAKE(g
 EXPORT int cuEventCreate(void **event, unsigned flags) { (void)flags; MAKE(event, "events"); }
 EXPORT int cuEventDestroy_v2(void *event) { END(event, "events"); }
 EXPORT int cuEventRecord(void *event, void *stream) { (void)event; (void)stream; CALL(); return 0; }
-EXPORT int cuEventSynchronize(void *event) { (void)event; CALL(); return 0; }
+EXPORT int cuEventSynchronize(void *event) {
+    (void)event;
+    CALL();
+    // What a step takes, for tests in which streams must not be over before something happens.
+    const char *microseconds = getenv("INGLE_FAULT_STEP_US");
+    if (microseconds) usleep((unsigned)atoi(microseconds));
+    return 0;
+}
 EXPORT int cuEventElapsedTime_v2(float *milliseconds, void *start, void *end) {
     (void)start; (void)end; CALL(); *milliseconds = 0.25f; return 0;
 }

@@ -29,10 +29,9 @@ def start(tmp_path, table):
     libraries = ("--nvrtc-library", library, "--cublaslt-library", library)
     cache = ("--cache-dir", tmp_path / "cache")
 
-    def start_it(*flags):
-        return Worker(
-            "--device", "cuda", *SIZES, *libraries, *cache, *flags, environment=environment
-        )
+    def start_it(*flags, step_us=0):
+        environ = environment | {"INGLE_FAULT_STEP_US": str(step_us)}
+        return Worker("--device", "cuda", *SIZES, *libraries, *cache, *flags, environment=environ)
 
     return start_it
 
@@ -58,7 +57,7 @@ class Reader(threading.Thread):
 
 
 def test_a_lost_device_ends_every_stream_with_an_error_and_the_process_with_70(start, table):
-    with start() as worker:
+    with start(step_us=10_000) as worker:
         hardening = worker.health()["hardening"]
         assert "filter" in hardening["on"], hardening
         readers = [Reader(worker) for _ in range(3)]

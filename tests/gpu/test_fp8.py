@@ -20,6 +20,8 @@ MODELS = ["llama-headdim128", "qwen2", "gemma2", "phi3", "mistral-window16", "qw
 # As bf16 activations allow it (test_models.py), and with activations rounded to 8 bits.
 # (tests/golden: rounding them moves these models' logits by 0.2 in the mean.)
 FEW_ROWS_P99, MANY_ROWS_MEAN, EXPERTS_MEAN = 0.15, 0.25, 0.25
+# Weights are rounded to bf16 too: transformers in bf16 differs from float32 by 0.14 there.
+WIDENED_P99 = 0.2
 
 # As published: a scale per channel, per tensor (a static one for activations has no effect); and
 # blocks of scales, fused ones and experts' among them, which run as bf16.
@@ -178,7 +180,9 @@ def test_stored_fp8_says_what_the_cpu_says(stored, tmp_path_factory, figure, nam
     figure(f"fp8 against the cpu, {name}", f"{rows} {mean:.4f} {p99:.4f}")
     if name == "qwen3-moe-fp8-block":
         assert mean < EXPERTS_MEAN
-    elif rows == "few" or name in WIDENED:
+    elif name in WIDENED:
+        assert p99 < WIDENED_P99
+    elif rows == "few":
         assert p99 < FEW_ROWS_P99
     else:
         assert mean < MANY_ROWS_MEAN

@@ -281,7 +281,8 @@ def test_http_10_stream_has_no_chunk_framing(cpu, path):
 
 def test_a_kept_http_10_connection_ends_with_its_stream(cpu):
     """Nothing else tells the client where the body ends."""
-    body = json.dumps({"prompt": "x", "max_tokens": 3, "stream": True}).encode()
+    fields = {"prompt": "x", "max_tokens": 3, "ignore_eos": True, "stream": True}
+    body = json.dumps(fields).encode()
     request = http_request("POST", "/v1/completions", body, "1.0", Connection="keep-alive")
     started = time.monotonic()
     head, sent = head_and_body(cpu.raw(request))

@@ -5,7 +5,6 @@ this file's fixtures in the place of its own.
 """
 
 import concurrent.futures
-import itertools
 import json
 import re
 import signal
@@ -99,23 +98,19 @@ def test_both_engines_work_and_give_the_answers_of_one(cpu, cpu_worker):
 
 
 def test_turns_of_conversations_find_their_prefixes(cpu):
-    def talk(number):
-        usages, messages = [], []
-        for turn in range(4):
-            words = f"{number} and {turn} " * 40
-            messages.append({"role": "user", "content": words})
-            answer = cpu.chat(messages, max_tokens=24, ignore_eos=True)
+    """One request at a time: under load the queues count too, as the tests of the router show."""
+    talks = [[] for _ in range(6)]
+    could = found = 0
+    for turn in range(4):
+        for number, messages in enumerate(talks):
+            messages.append({"role": "user", "content": f"{number} and {turn} " * 40})
+            usage = cpu.chat(messages, max_tokens=24, ignore_eos=True)["usage"]
             messages.append({"role": "assistant", "content": "yes"})
-            usage = answer["usage"]
-            usages.append((usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]))
-        return usages
-
-    with concurrent.futures.ThreadPoolExecutor(6) as pool:
-        talks = list(pool.map(talk, range(6)))
-    # A short prefix may be computed again where that is the shorter way: not many, and no long one.
-    could = sum(before for usages in talks for (before, _), _ in itertools.pairwise(usages))
-    found = sum(cached for usages in talks for _, cached in usages)
-    assert found >= 0.8 * could, talks
+            found += usage["prompt_tokens_details"]["cached_tokens"]
+            if turn < 3:
+                could += usage["prompt_tokens"]
+    # A block is found once it is full.
+    assert found >= 0.9 * could, (found, could)
 
 
 @pytest.mark.parametrize("name", ["one", "two", "\xff\xfe", "x" * 4000])
