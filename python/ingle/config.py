@@ -24,6 +24,7 @@ from ingle.demo import DEMO, SAMPLING_DEFAULTS, resolve_model
 from ingle.errors import ConfigError
 from ingle.faults import fault_of
 from ingle.origins import parse_origins
+from ingle.small_files import read_bounded
 
 
 def about(group: str, text: str, **extra: Any) -> dict[str, Any]:
@@ -31,6 +32,8 @@ def about(group: str, text: str, **extra: Any) -> dict[str, Any]:
     return {"group": group, "help": text, **extra}
 
 
+MOST_FILE_BYTES = 16 << 20
+"""Of a settings file or a chat template."""
 SEED = f"a whole number from 0 to {2**64 - 1}"
 Seed = Annotated[int, Meta(ge=0, extra={"allowed": SEED})]
 """msgspec has no bound beyond 63 bits: `Settings` checks the upper one."""
@@ -441,11 +444,12 @@ def parse_sim_speed(text: str) -> float | str:
 def read_text(name: str, path: Path) -> str:
     """The text of a file that the setting `name` gives."""
     try:
-        return path.read_text(encoding="utf-8")
+        return read_bounded(path, MOST_FILE_BYTES).decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{name}: cannot read {path}: it is not UTF-8") from error
     except OSError as error:
-        raise ConfigError(f"{name}: cannot read {path}: {error.strerror}") from error
+        reason = error.strerror or error
+        raise ConfigError(f"{name}: cannot read {path}: {reason}") from error
 
 
 def read_file(path: Path) -> dict[str, tuple[str, Any]]:

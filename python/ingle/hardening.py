@@ -182,7 +182,9 @@ def model_places(path: Path) -> list[Path]:
     """A model's folder or file, and what links in it lead to, as in a Hugging Face cache."""
     places = [path, Path(os.path.realpath(path))]
     # The engine reports a folder that cannot be read.
-    for folder, _, names in os.walk(path):
+    for folder, folders, names in os.walk(path):
+        if Path(folder) != path:
+            folders.clear()  # Folders of a model have none themselves.
         links = (os.path.join(folder, name) for name in names)
         places += [Path(os.path.realpath(link)) for link in links if os.path.islink(link)]
     return places

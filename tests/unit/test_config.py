@@ -123,6 +123,8 @@ def test_kernels_of_the_wheel_reach_the_core_where_a_gpu_may_be_used(device, tmp
 def test_missing_template_is_named():
     with pytest.raises(ConfigError, match="chat_template: cannot read /nowhere/t"):
         Settings(model="m", chat_template="/nowhere/t.jinja").engine_options()
+    with pytest.raises(ConfigError, match="/dev/zero: it is neither a file nor a pipe"):
+        Settings(model="m", chat_template="/dev/zero").engine_options()
 
 
 def test_demo_brings_the_sampling_that_its_authors_recommend(monkeypatch):

@@ -35,6 +35,12 @@ def test_a_model_is_where_its_links_lead(tmp_path):
     (model / "templates/rag.jinja").symlink_to(blobs / "b")
     (model / "loop").symlink_to(model / "loop")
     assert set(hardening.model_places(model)) >= {model, blobs / "a", blobs / "b"}
+    deep = model / "templates/deep"
+    deep.mkdir()
+    (deep / "link").symlink_to(tmp_path)
+    assert tmp_path not in hardening.model_places(model), (
+        "only a model's own folders are looked into"
+    )
     alias = tmp_path / "alias"
     alias.symlink_to(model)
     assert model in hardening.model_places(alias)

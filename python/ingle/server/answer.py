@@ -96,7 +96,9 @@ async def whole_body(state: ServerState, asked: EncodedRequest) -> bytes:
             done.set_exception(FailedError("the request was aborted"))
 
     dispatcher = state.engine.dispatcher
-    with state.headroom.reserve(asked.answer_bytes) if asked.answer_bytes else NOTHING:
+    with (
+        state.headroom.reserve(asked.tenant, asked.answer_bytes) if asked.answer_bytes else NOTHING
+    ):
         try:
             if asked.is_slow:
                 key = await submit_slow(state, asked, sink)

@@ -9,12 +9,14 @@ import hmac
 import os
 import stat
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from aiohttp import web
 
 from ingle.errors import ConfigError, RefusedError
+from ingle.small_files import read_bounded
 
 OPEN_PATHS = ("/health", "/ready")
 
@@ -85,6 +87,8 @@ class ApiKeys:
 
 
 BUCKET_BYTES: Final = 8
+MOST_BYTES: Final = 64 << 20
+"""Of a key file: half a million keys."""
 EVERYBODY: Final = Identity("", is_known=True, is_admin=True)
 NOBODY: Final = Identity("", is_known=False, is_admin=False)
 
@@ -121,6 +125,8 @@ def parse_keys(path: Path, text: str) -> ApiKeys:
         if not (tenant and colon and rest):
             raise ConfigError(f"{place}: must be tenant:key or tenant:key admin")
         key, *marks = rest.split()
+        if not key.isprintable():
+            raise ConfigError(f"{place}: the key has a character that no header can have")
         if marks not in ([], ["admin"]):
             raise ConfigError(f"{place}: only the word `admin` may follow the key")
         if key in tenants:
@@ -139,9 +145,8 @@ def read_secret(path: Path) -> str:
     Errors: ConfigError says what is wrong with the file.
     """
     try:
-        with path.open("rb") as file:
-            _check_owner(path, os.fstat(file.fileno()))
-            return file.read().decode()
+        # Some editors put a mark before the first tenant's name.
+        return read_bounded(path, MOST_BYTES, partial(_check_owner, path)).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"api_key_file: cannot read {path}: {error}") from error
 

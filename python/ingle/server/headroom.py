@@ -7,6 +7,7 @@ tests/server/test_memory_limit.py.
 """
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from ingle.errors import OverloadedError
@@ -20,6 +21,8 @@ class Headroom:
         self._room = room
         self._give_back = give_back
         self._reserved = 0
+        self._held: Counter[str] = Counter()
+        """Reserved bytes by tenant; every tenant stays in it that ever reserved any."""
         self.looks_in = 0
         """Requests and connections until `look` is due; whoever counts down calls it."""
         self._least = min(LEAST_BYTES, room(LARGE) // 4)
@@ -41,16 +44,17 @@ class Headroom:
             raise OverloadedError("the worker has too little memory left", RETRY_S, status=503)
 
     @contextlib.contextmanager
-    def reserve(self, num_bytes: int = 0) -> Iterator[Callable[[int], None]]:
+    def reserve(self, tenant: str, num_bytes: int = 0) -> Iterator[Callable[[int], None]]:
         """Keeps `num_bytes` free for the block, and more with each call of what it gives.
 
+        Where there are several tenants, one of them gets half of the memory at most.
         Errors: OverloadedError 503 if that is not left.
         """
         held = 0
 
         def more(num_bytes: int) -> None:
             nonlocal held
-            self._take(num_bytes)
+            self._take(tenant, num_bytes)
             held += num_bytes
 
         try:
@@ -58,9 +62,13 @@ class Headroom:
             yield more
         finally:
             self._reserved -= held
+            self._held[tenant] -= held
 
-    def _take(self, num_bytes: int) -> None:
+    def _take(self, tenant: str, num_bytes: int) -> None:
         left = self._left(num_bytes)
+        own = self._held[tenant]  # Remembers the tenant.
+        if len(self._held) > 1:
+            left = min(left, (left + num_bytes + self._reserved) // 2 - own - num_bytes)
         if left < 0:
             raise OverloadedError(
                 f"this request may take {num_bytes >> 20} MiB of memory, "
@@ -69,6 +77,7 @@ class Headroom:
                 status=503,
             )
         self._reserved += num_bytes
+        self._held[tenant] += num_bytes
 
     def _left(self, num_bytes: int) -> int:
         """Bytes left if `num_bytes` more are reserved; negative if they are not there."""

@@ -69,7 +69,7 @@ class Turns:
         """
         with contextlib.ExitStack() as stack:
             stack.callback(self._end, tenant)
-            stack.enter_context(self._headroom.reserve(num_bytes))
+            stack.enter_context(self._headroom.reserve(tenant, num_bytes))
             done = in_thread(self._threads, work, *arguments)
             until_done = stack.pop_all()
         # Not when the caller leaves: the work continues and keeps its memory.

@@ -1,4 +1,6 @@
+import contextlib
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -83,6 +85,7 @@ def test_key_file(tmp_path):
         ("# nothing\n", "no keys"),
         ("a:secret root", "line 1: only the word `admin` may follow the key"),
         ("a:secret admin admin", "line 1: only the word"),
+        ("a:sec\0ret", "line 1: the key has a character that no header can have"),
     ],
 )
 def test_bad_key_file_names_the_line_and_no_key(tmp_path, text, message):
@@ -92,6 +95,32 @@ def test_bad_key_file_names_the_line_and_no_key(tmp_path, text, message):
     with pytest.raises(ConfigError, match=message) as caught:
         read_key_file(file)
     assert "secret" not in str(caught.value)
+
+
+def test_a_key_file_without_an_end_is_refused(monkeypatch):
+    with pytest.raises(ConfigError, match="/dev/zero: it is neither a file nor a pipe"):
+        read_key_file(Path("/dev/zero"))
+    monkeypatch.setattr("ingle.server.auth.MOST_BYTES", 100_000)
+    read_fd, write_fd = os.pipe()
+    writer = threading.Thread(target=write_until_closed, args=(write_fd,))
+    writer.start()
+    with pytest.raises(ConfigError, match="it is longer than 100000 bytes"):
+        read_key_file(Path(f"/proc/self/fd/{read_fd}"))
+    os.close(read_fd)
+    writer.join()
+
+
+def write_until_closed(fd):
+    with contextlib.suppress(BrokenPipeError):
+        while True:
+            os.write(fd, b"a:key\n" * 1000)
+
+
+def test_a_byte_order_mark_is_not_part_of_a_tenants_name(tmp_path):
+    file = tmp_path / "keys"
+    file.write_bytes(b"\xef\xbb\xbfalice:k\r\n")
+    file.chmod(0o600)
+    assert read_key_file(file).identity(request(Authorization="Bearer k")).tenant == "alice"
 
 
 def test_missing_key_file_is_named(tmp_path):

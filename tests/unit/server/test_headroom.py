@@ -27,7 +27,7 @@ class Machine:
 
 def held(room, num_mib):
     """Reserves and gives back."""
-    with room.reserve(num_mib * MIB):
+    with room.reserve("a", num_mib * MIB):
         pass
 
 
@@ -37,14 +37,14 @@ def headroom(machine):
 
 def test_a_reservation_counts_until_its_block_ends():
     room = headroom(Machine(100 * MIB))
-    with room.reserve(60 * MIB):
+    with room.reserve("a", 60 * MIB):
         with pytest.raises(OverloadedError, match="may take 30 MiB of memory, 24 MiB are left"):
             held(room, 30)
-        with room.reserve(20 * MIB) as more:
+        with room.reserve("a", 20 * MIB) as more:
             with pytest.raises(OverloadedError):
                 more(5 * MIB)
             more(4 * MIB)
-    with room.reserve(84 * MIB):
+    with room.reserve("a", 84 * MIB):
         pass
 
 
@@ -52,7 +52,7 @@ def test_what_the_allocator_keeps_is_given_back_before_anything_is_refused():
     machine = Machine(100 * MIB)
     room = headroom(machine)
     machine.left, machine.idle = 20 * MIB, 50 * MIB
-    with room.reserve(30 * MIB):
+    with room.reserve("a", 30 * MIB):
         assert machine.left == 70 * MIB
 
 
@@ -109,3 +109,15 @@ async def test_work_keeps_its_memory_when_its_caller_leaves():
         await turns.run("a", 90 * MIB, work)
     assert not turns._running
     turns.close()
+
+
+def test_one_of_several_tenants_gets_half_at_most():
+    room = headroom(Machine(116 * MIB))
+    # Alone it gets all but what is kept free.
+    with room.reserve("a", 100 * MIB):
+        pass
+    with room.reserve("b", 10 * MIB):
+        with pytest.raises(OverloadedError, match="may take 60 MiB of memory, 50 MiB are left"):
+            held(room, 60)
+        with room.reserve("a", 45 * MIB), room.reserve("b", 40 * MIB):
+            pass
