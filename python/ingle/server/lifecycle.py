@@ -64,14 +64,17 @@ def serve(settings: Settings, say: Callable[[str], None], *, trace: bool = False
             server = Server(settings, engine, guard)
 
             def on_ready() -> None:
+                began = time.perf_counter()
                 if guard.lockdown.is_on:
                     engine.core.seal_device()
+                sealed_s = time.perf_counter() - began
                 guard.lock(engine.info["device"])
                 if hangups:
                     server.read_keys()
                 shown = str(guard.keys or ApiKeys({}))
                 guard.notifier.send("READY=1")
-                say(summary(settings, engine.info, address(listener), shown, guard.lockdown))
+                where = address(listener)
+                say(summary(settings, engine.info, where, shown, guard.lockdown, sealed_s))
 
             try:
                 return loop.run_until_complete(to_the_end(server.run(listener, on_ready)))
