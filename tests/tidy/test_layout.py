@@ -75,6 +75,18 @@ def test_one_device_is_named_only_where_devices_live():
             assert not lines, (name, lines)
 
 
+def test_each_model_family_has_a_reference_model_and_stands_in_the_readme():
+    facts = re.compile(r'FACTS: Facts = Facts \{\s*model_type: "(\w+)"')
+    sources = [path.read_text() for path in tracked("rust/model/src/config/family/*.rs")]
+    families = {name for text in sources for name in facts.findall(text)}
+    assert families
+    configs = tracked("tests/golden/models/*/config.json")
+    tested = {json.loads(path.read_text()).get("model_type") for path in configs}
+    assert families <= tested
+    (row,) = re.findall(r"^\| architectures \|.*$", (ROOT / "README.md").read_text(), re.M)
+    assert {name.removesuffix("_text") for name in families} <= set(re.findall(r"\w+", row))
+
+
 @pytest.mark.parametrize("crate", FORBID_UNSAFE)
 def test_safe_crates_forbid_unsafe(crate):
     assert "#![forbid(unsafe_code)]" in (ROOT / f"rust/{crate}/src/lib.rs").read_text()
