@@ -101,11 +101,12 @@ impl Routing {
         };
         let candidates: Vec<Candidate> = (0..engines.len()).map(candidate).collect();
         let number = router.choose(&ask, &candidates);
-        engines[number].enter(count);
         let queued = prompts.iter().zip(&cached[number]).map(|(prompt, cached)| {
             QueuedPrompt::new(&self.views[number], &prompt.hashes, prompt.num_tokens - cached)
         });
         let queued = queued.collect();
+        // Last: a panic before this leaves nothing that nobody gives back.
+        engines[number].enter(count);
         drop(router);
         (number, queued)
     }
