@@ -7,6 +7,7 @@ tests/server/test_memory_limit.py.
 """
 
 import contextlib
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -20,6 +21,7 @@ class Headroom:
         """`room`: see `Engine.memory_room` of the core. `give_back` frees what nothing uses."""
         self._room = room
         self._give_back = give_back
+        self._next_give_back = 0.0
         self._reserved = 0
         self._held: Counter[str] = Counter()
         """Reserved bytes by tenant; every tenant stays in it that ever reserved any."""
@@ -83,7 +85,10 @@ class Headroom:
         """Bytes left if `num_bytes` more are reserved; negative if they are not there."""
         wanted = self._reserved + num_bytes + self._least
         left = self._room(wanted) - wanted
-        if left < 0:
+        now = time.monotonic()
+        if left < 0 and now >= self._next_give_back:
+            # It walks the whole heap, and who is refused comes again.
+            self._next_give_back = now + GIVE_BACK_S
             self._give_back()
             left = self._room(wanted) - wanted
         return left
@@ -96,5 +101,6 @@ BYTES_A_BODY_BYTE = 4
 BYTES_A_PROMPT_BYTE = 24
 """A prompt that is one word of a megabyte takes that while it becomes tokens; others a fifth."""
 CALLS_A_LOOK = 64
+GIVE_BACK_S = 1.0
 LARGE = 1 << 40
 RETRY_S = 1.0

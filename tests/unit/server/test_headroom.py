@@ -15,13 +15,15 @@ class Machine:
     """Memory that a test takes and gives back."""
 
     def __init__(self, left, idle=0):
-        self.left, self.idle, self.num_looks = left, idle, 0
+        self.left, self.idle = left, idle
+        self.num_looks = self.num_given_back = 0
 
     def room(self, enough):
         self.num_looks += 1
         return self.left
 
     def give_back(self):
+        self.num_given_back += 1
         self.left, self.idle = self.left + self.idle, 0
 
 
@@ -54,6 +56,15 @@ def test_what_the_allocator_keeps_is_given_back_before_anything_is_refused():
     machine.left, machine.idle = 20 * MIB, 50 * MIB
     with room.reserve("a", 30 * MIB):
         assert machine.left == 70 * MIB
+
+
+def test_those_who_are_refused_do_not_have_the_heap_walked_each_time():
+    machine = Machine(100 * MIB)
+    room = headroom(machine)
+    for _ in range(50):
+        with pytest.raises(OverloadedError):
+            held(room, 200)
+    assert machine.num_given_back <= 2
 
 
 def test_small_requests_are_refused_only_while_next_to_nothing_is_left():
