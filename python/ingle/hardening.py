@@ -200,5 +200,5 @@ def driver_version() -> int:
 
 def warm_up() -> None:
     """Does once what Python and its libraries do late, while they still can open files."""
-    for codec in ("idna", "latin-1", "utf-8", "ascii", "punycode"):
+    for codec in ("idna", "latin-1", "utf-8", "utf-8-sig", "ascii", "punycode"):
         codecs.lookup(codec)

@@ -30,6 +30,7 @@ class Strict(Worker):
             stderr=subprocess.STDOUT,
             text=False,
         )
+        self.summary = ""
         self.summary = self._read_summary()
         found = re.search(r"^address +http://(\S+):(\d+)", self.summary, re.M)
         self.address, self.uds = (found[1], int(found[2])), None
