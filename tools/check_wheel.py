@@ -1,8 +1,11 @@
-"""Whether a wheel may be published: kernels for every GPU, no foreign libraries, not too large."""
+"""Whether a wheel may be published: kernels for every GPU, no foreign libraries, a list of the
+crates that it is made of, not too large."""
 
+import json
 import subprocess
 import sys
 import tempfile
+import tomllib
 import zipfile
 from collections import defaultdict
 from pathlib import Path
@@ -17,6 +20,16 @@ TARGETS = {
 }
 KERNELS = "ingle/kernels/"
 HOPPER_ALONE = "attention_prefill-"
+SBOM = ".cyclonedx.json"
+LOCK = Path(__file__).resolve().parents[1] / "Cargo.lock"
+ALWAYS_LISTED = (
+    "ingle-core",
+    "ingle-engine",
+    "ingle-hardening",
+    "pyo3",
+    "serde_json",
+    "llguidance",
+)
 MAX_BYTES = 32 << 20
 # All that the extension may ask the dynamic linker for. libpython would tie it to one interpreter,
 # NVIDIA's libraries are opened at run time.
@@ -60,6 +73,22 @@ def faults_of_kernels(names: list[str]) -> list[str]:
     ]
 
 
+def faults_of_sbom(document: bytes | None, lock: str) -> list[str]:
+    """What is wrong with the list of crates that the wheel is made of; `lock`: Cargo.lock."""
+    if document is None:
+        return ["no list of crates (dist-info/sboms)"]
+    listed = json.loads(document)["components"]
+    locked = {(each["name"], each["version"]) for each in tomllib.loads(lock)["package"]}
+    faults = [
+        f"{each['name']} {each['version']} is not in Cargo.lock"
+        for each in listed
+        if (each["name"], each["version"]) not in locked
+    ]
+    faults += [f"{each['name']} has no licence" for each in listed if not each.get("licenses")]
+    missing = set(ALWAYS_LISTED) - {each["name"] for each in listed}
+    return faults + [f"{name} is missing in the list of crates" for name in sorted(missing)]
+
+
 def main(paths: list[str]) -> int:
     """Checks each wheel; 1 if anything is wrong."""
     faults = [] if paths else ["no wheel given"]
@@ -67,6 +96,8 @@ def main(paths: list[str]) -> int:
         with zipfile.ZipFile(path) as wheel, tempfile.TemporaryDirectory() as folder:
             kernels = [n for n in wheel.namelist() if n.startswith(KERNELS)]
             faults += faults_of_kernels(kernels)
+            lists = [name for name in wheel.namelist() if name.endswith(SBOM)]
+            faults += faults_of_sbom(wheel.read(lists[0]) if lists else None, LOCK.read_text())
             for name in wheel.namelist():
                 if name.endswith(".so"):
                     faults += faults_of_extension(Path(wheel.extract(name, folder)))

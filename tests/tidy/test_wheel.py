@@ -1,5 +1,6 @@
 """How the extension is linked, and what `make wheel` checks before a wheel is published."""
 
+import importlib.metadata
 import importlib.util
 from pathlib import Path
 
@@ -33,3 +34,14 @@ def test_a_missing_kernel_is_named():
         assert name.split(".")[1] in fault
         assert name.split("/")[2].split(".")[0] in fault
     assert "no kernels" in check_wheel.faults_of_kernels([])[0]
+
+
+def test_the_wheel_lists_the_crates_that_it_is_made_of():
+    files = importlib.metadata.files("ingle") or []
+    (found,) = [file for file in files if file.name.endswith(check_wheel.SBOM)]
+    document, lock = found.read_binary(), check_wheel.LOCK.read_text()
+    assert check_wheel.faults_of_sbom(document, lock) == []
+    assert check_wheel.faults_of_sbom(None, lock)
+    other = lock.replace('name = "pyo3"', 'name = "other"')
+    assert "pyo3" in check_wheel.faults_of_sbom(document, other)[0]
+    assert "pyo3 is missing" in check_wheel.faults_of_sbom(b'{"components": []}', lock)[-2]
