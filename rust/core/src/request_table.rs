@@ -11,8 +11,8 @@ use crate::live_request::LiveRequest;
 /// Requests by place and by id.
 #[derive(Debug, Default)]
 pub(crate) struct RequestTable {
-    /// Boxed: whether a place is empty then stands here, and not in another cache line of the request.
-    places: Vec<Option<Box<LiveRequest>>>,
+    /// Not boxed: a step goes through all of them, and few memory pages are faster than many.
+    places: Vec<Option<LiveRequest>>,
     free: Vec<RequestIndex>,
     /// Requests that have not ended; an ended one may still be leaving.
     /// The engine counts the ids up: no client can choose ones that collide.
@@ -27,7 +27,7 @@ impl RequestTable {
             self.places.push(None);
             RequestIndex(u32::try_from(self.places.len() - 1).unwrap_or(u32::MAX))
         });
-        self.places[index.0 as usize] = Some(Box::new(request));
+        self.places[index.0 as usize] = Some(request);
         let old = self.by_id.insert(id, index);
         assert!(old.is_none(), "request {id} was admitted twice");
         index
@@ -61,7 +61,7 @@ impl RequestTable {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (RequestIndex, &LiveRequest)> {
         let places = (0_u32..).map(RequestIndex).zip(&self.places);
-        places.filter_map(|(index, place)| place.as_deref().map(|request| (index, request)))
+        places.filter_map(|(index, place)| place.as_ref().map(|request| (index, request)))
     }
 }
 

@@ -37,8 +37,8 @@ pub(crate) struct TokenRules {
 
 /// Text state of one choice.
 ///
-/// What each token reads shares two cache lines, in this order; what few choices have is boxed.
-#[repr(C, align(64))]
+/// What each token reads lies together, in this order; what few choices have is boxed.
+#[repr(C)]
 pub(crate) struct Choice {
     rules: TokenRules,
     /// `prompt_index * n + choice`.

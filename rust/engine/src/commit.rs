@@ -23,7 +23,7 @@ use crate::tenant_load::TenantLoad;
 pub(crate) struct Committer {
     pub(crate) shared: Arc<Shared>,
     /// By key. We assign keys by counting, so a client cannot choose colliding ones.
-    pub(crate) streams: FxHashMap<u64, Box<Stream>>,
+    pub(crate) streams: FxHashMap<u64, Stream>,
     /// All tenants that ever had a request.
     pub(crate) tenants: HashMap<TenantId, Arc<TenantLoad>>,
     /// Streams with something to show, each once.

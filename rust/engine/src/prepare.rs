@@ -85,7 +85,7 @@ pub(crate) fn prepare(
             _ => error.of_prompt(number),
         })?;
     }
-    Ok(Submission { stream: Box::new(stream), requests })
+    Ok(Submission { stream, requests })
 }
 
 /// What all choices of a client request share.

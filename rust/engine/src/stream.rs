@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use ingle_core::{Micros, TokenId, TokenLogProbs};
 use ingle_text::Tokenizer;
+use smallvec::SmallVec;
 
 use crate::choice::Choice;
 use crate::choice_mask::CancelOnDrop;
@@ -19,11 +20,11 @@ use crate::prompt_logs::PromptLogs;
 
 /// A client request: `prompts.len() * n` choices that answer under one key.
 ///
-/// Committing a token, showing it and sending it read one cache line each, in this order: with hundreds of streams
-/// each further line is a cache miss per token.
+/// With hundreds of streams nothing of the step before is left in the cache. So what a token uses lies together: first
+/// the choice itself, of which most requests have one, then what committing, showing and sending it read.
 #[repr(C, align(64))]
 pub(crate) struct Stream {
-    pub(crate) choices: Vec<Choice>,
+    pub(crate) choices: SmallVec<[Choice; 1]>,
     pub(crate) submitted_at: Micros,
     pub(crate) usage: Usage,
     /// Where among the choices those with something to show are.
@@ -124,7 +125,7 @@ impl Stream {
             form,
             prompts: Vec::new(),
             n,
-            choices: Vec::new(),
+            choices: SmallVec::new(),
             num_open: 0,
             dirty: 0..0,
             queued: false,

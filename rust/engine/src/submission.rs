@@ -6,7 +6,7 @@ use crate::stream::Stream;
 
 /// A client request ready for the engine thread.
 pub(crate) struct Submission {
-    pub(crate) stream: Box<Stream>,
+    pub(crate) stream: Stream,
     /// One per choice, in order of index.
     pub(crate) requests: Vec<NewRequest>,
 }
