@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use ingle_core::TokenId;
 use ingle_text::Tokenizer;
+use smallvec::SmallVec;
 
 use crate::answer_json::{self, SplitAnswer};
 use crate::json::{escape_into, integer_into, integers_into, string_into};
@@ -25,8 +26,9 @@ pub(crate) struct FrameBuilder {
     format: FrameFormat,
     stream: bool,
     chunked: bool,
-    /// `{"id":..,"object":..,"created":..,"model":..` with `data: ` in front in a stream.
-    head: Vec<u8>,
+    /// `{"id":..,"object":..,"created":..,"model":..` with `data: ` in front in a stream. Rarely longer than
+    /// this; every frame of every stream begins with its own.
+    head: SmallVec<[u8; 256]>,
     usage: UsagePolicy,
 }
 
@@ -89,6 +91,7 @@ impl FrameBuilder {
         integer_into(&mut head, names.created);
         head.extend_from_slice(b",\"model\":");
         string_into(&mut head, names.model);
+        let head = SmallVec::from_slice(&head);
         Self { format, stream, chunked: stream && chunked, head, usage }
     }
 
