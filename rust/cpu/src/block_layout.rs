@@ -50,9 +50,12 @@ pub(crate) fn layout(weight_type: WeightType) -> BlockLayout {
         WeightType::Q4K => (256, 20, 4),
         WeightType::Q5K => (256, 20, 5),
         WeightType::Q6K => (256, 18, 6),
-        WeightType::F32 | WeightType::F16 | WeightType::Bf16 | WeightType::F8E4M3 => {
-            panic!("not a block format")
-        }
+        WeightType::F32
+        | WeightType::F16
+        | WeightType::Bf16
+        | WeightType::F8E4M3
+        | WeightType::Int4
+        | WeightType::F4E2M1 => panic!("not a block format"),
     };
     let header = header * PANEL;
     let bytes = header + elements / 32 * words * PANEL * 4;
@@ -143,7 +146,12 @@ fn stored_codes(weight_type: WeightType, block: &[u8], part: usize) -> [u8; 32] 
                 low[k] >> (quarter / 2 * 4) & 15 | (high[k] >> (quarter * 2) & 3) << 4
             })
         }
-        WeightType::F32 | WeightType::F16 | WeightType::Bf16 | WeightType::F8E4M3 => unreachable!(),
+        WeightType::F32
+        | WeightType::F16
+        | WeightType::Bf16
+        | WeightType::F8E4M3
+        | WeightType::Int4
+        | WeightType::F4E2M1 => unreachable!(),
     }
 }
 

@@ -21,6 +21,8 @@ mod executor;
 mod forward;
 mod fp8_layout;
 mod gemm;
+mod grouped_layout;
+mod grouped_reader;
 mod kv_cache;
 mod matrix;
 mod matrix_reader;

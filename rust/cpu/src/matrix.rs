@@ -5,6 +5,7 @@
 //! ```text
 //! f32, f16   [in][32 outputs]
 //! fp8        scales, then [in][32 outputs]   see fp8_layout.rs
+//! 4 bits     scales, zeros, then words of 8 inputs   see grouped_layout.rs
 //! bf16       [in / 2][2 halves][16 outputs][2 inputs]   so that a 512-bit load holds 16 outputs twice
 //! blocks     [in / 32 or in / 256][fields, each for 32 outputs]   see block_layout.rs
 //! ```
@@ -14,6 +15,7 @@ use ingle_model::WeightType;
 use crate::aligned::{AlignedBytes, numbers, numbers_mut};
 use crate::block_layout;
 use crate::fp8_layout;
+use crate::grouped_layout;
 use crate::panel::{PANEL, Panel};
 use crate::rows::Shared;
 use crate::unpack;
@@ -26,6 +28,7 @@ pub(crate) struct PackedMatrix {
     rows: usize,
     cols: usize,
     group: usize,
+    column_groups: Vec<u32>,
     panel_bytes: usize,
     data: AlignedBytes,
 }
@@ -34,7 +37,7 @@ impl PackedMatrix {
     /// Room for `[rows, cols]`, all zero.
     ///
     /// # Panics
-    /// If the type is F8E4M3, which has scales: see `zeroed_fp8`.
+    /// If the type has scales beside its elements: see `zeroed_fp8` and `zeroed_grouped`.
     pub(crate) fn zeroed(weight_type: WeightType, rows: usize, cols: usize) -> Self {
         let panel_bytes = match weight_type {
             WeightType::F32 => cols * PANEL * 4,
@@ -46,14 +49,29 @@ impl PackedMatrix {
             }
         };
         let data = AlignedBytes::zeroed(panel_bytes * rows.div_ceil(PANEL));
-        Self { weight_type, rows, cols, group: 0, panel_bytes, data }
+        Self { weight_type, rows, cols, group: 0, column_groups: Vec::new(), panel_bytes, data }
     }
 
     /// Room for `[rows, cols]` of fp8 where each `group` inputs of an output have a scale, all zero.
     pub(crate) fn zeroed_fp8(rows: usize, cols: usize, group: usize) -> Self {
         let panel_bytes = fp8_layout::panel_bytes(cols, group);
         let data = AlignedBytes::zeroed(panel_bytes * rows.div_ceil(PANEL));
-        Self { weight_type: WeightType::F8E4M3, rows, cols, group, panel_bytes, data }
+        let (weight_type, column_groups) = (WeightType::F8E4M3, Vec::new());
+        Self { weight_type, rows, cols, group, column_groups, panel_bytes, data }
+    }
+
+    /// Room for `[rows, cols]` of 4-bit codes where each `group` inputs of an output have a scale, all zero.
+    ///
+    /// `column_groups`: the group of each input, empty if they lie side by side.
+    pub(crate) fn zeroed_grouped(
+        weight_type: WeightType,
+        (rows, cols): (usize, usize),
+        group: usize,
+        column_groups: Vec<u32>,
+    ) -> Self {
+        let panel_bytes = grouped_layout::panel_bytes(cols, group);
+        let data = AlignedBytes::zeroed(panel_bytes * rows.div_ceil(PANEL));
+        Self { weight_type, rows, cols, group, column_groups, panel_bytes, data }
     }
 
     /// Inputs.
@@ -75,6 +93,7 @@ impl PackedMatrix {
             weight_type: self.weight_type,
             cols: self.cols,
             group: self.group,
+            column_groups: &self.column_groups,
             bytes: &self.data.bytes()[panel * self.panel_bytes..][..self.panel_bytes],
         }
     }

@@ -28,13 +28,13 @@ impl File<'_> {
             .map_err(|source| self.error(view.file, &view.name, source))
     }
 
-    fn error(&self, file: usize, name: &str, source: std::io::Error) -> CpuError {
+    pub(crate) fn error(&self, file: usize, name: &str, source: std::io::Error) -> CpuError {
         let file = self.names.get(file).cloned().unwrap_or_default();
         CpuError::Read { file, name: name.to_owned(), source }
     }
 }
 
-/// Reads a matrix, and quantises it if its view requires it.
+/// Reads a matrix without groups, and quantises it if its view requires it.
 pub(crate) fn read_matrix(
     file: &File<'_>,
     view: &TensorView,
@@ -194,6 +194,7 @@ mod tests {
             rows: ROWS as u32,
             cols: COLS as u32,
             scale: None,
+            groups: None,
             order: Order::Rows,
             quantise: false,
         }

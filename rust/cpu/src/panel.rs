@@ -21,7 +21,9 @@ pub(crate) struct Panel<'a> {
     pub(crate) weight_type: WeightType,
     /// Inputs.
     pub(crate) cols: usize,
-    /// Inputs that share a scale; for fp8 only.
+    /// Inputs that share a scale; for fp8 and 4-bit codes only.
     pub(crate) group: usize,
+    /// The group of each input; empty if they lie side by side.
+    pub(crate) column_groups: &'a [u32],
     pub(crate) bytes: &'a [u8],
 }

@@ -8,14 +8,18 @@ use ingle_model::WeightType;
 use crate::aligned::numbers;
 use crate::block_layout::layout;
 use crate::fp8_layout;
+use crate::grouped_layout;
 use crate::panel::{PANEL, Panel};
 use crate::vector_path::{Arithmetic, VectorPath, per_path};
 
 /// Writes inputs `inputs` of a panel to `out` as `[input][32 outputs]`. For block formats the range
 /// starts and ends at multiples of 32; for bf16 it starts at an even input.
 pub(crate) fn unpack(path: VectorPath, panel: Panel<'_>, inputs: Range<usize>, out: &mut [f32]) {
-    let Panel { weight_type, cols, group, bytes: panel } = panel;
     let out = &mut out[..inputs.len() * PANEL];
+    if matches!(panel.weight_type, WeightType::Int4 | WeightType::F4E2M1) {
+        return grouped_layout::unpack(path, panel, inputs, out);
+    }
+    let Panel { weight_type, cols, group, bytes: panel, .. } = panel;
     match weight_type {
         WeightType::F32 => {
             let panel = numbers::<f32>(panel);
@@ -132,7 +136,12 @@ fn unpack_block_body<A: Arithmetic>(
             }
             expand::<A, 6>(words, 32, [&first, &second], &ZERO, out);
         }
-        WeightType::F32 | WeightType::F16 | WeightType::Bf16 | WeightType::F8E4M3 => unreachable!(),
+        WeightType::F32
+        | WeightType::F16
+        | WeightType::Bf16
+        | WeightType::F8E4M3
+        | WeightType::Int4
+        | WeightType::F4E2M1 => unreachable!(),
     }
 }
 

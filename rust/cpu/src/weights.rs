@@ -9,6 +9,7 @@ use ingle_model::{
 
 use crate::CpuError;
 use crate::gemm::Gated;
+use crate::grouped_reader::read_grouped_matrix;
 use crate::matrix::PackedMatrix;
 use crate::matrix_reader::{File, read_matrix};
 use crate::pool::Pool;
@@ -264,7 +265,12 @@ impl Reader<'_> {
     }
 
     fn matrix(&self, role: WeightRole, rows: usize, cols: usize) -> Result<PackedMatrix, CpuError> {
-        read_matrix(&self.file, self.view(role, rows, cols)?, &mut self.pool.borrow_mut())
+        let view = self.view(role, rows, cols)?;
+        let mut pool = self.pool.borrow_mut();
+        match &view.groups {
+            Some(groups) => read_grouped_matrix(&self.file, view, groups, &mut pool),
+            None => read_matrix(&self.file, view, &mut pool),
+        }
     }
 
     fn vector(&self, role: WeightRole, len: usize) -> Result<Vec<f32>, CpuError> {

@@ -84,7 +84,7 @@ fn split(jobs: &[CopyJob]) -> Vec<Chunk> {
             // Scales are made and applied by whole rows.
             _ if view.quantise || view.scale.is_some() => whole_rows(view.cols),
             // Read by whole rows.
-            _ if view.order != Order::Rows => whole_rows(view.cols),
+            _ if view.order != Order::Rows || view.groups.is_some() => whole_rows(view.cols),
             Conversion::Matrix | Conversion::E4m3 => CHUNK_ELEMENTS,
             Conversion::Vector(_) => CHUNK_ELEMENTS / 2,
         };
@@ -151,6 +151,20 @@ impl Lane {
             view.read(source, chunk.start, room).map_err(weight_error)?;
             let destination = job.destination.from(chunk.start * DEVICE_TYPE_BYTES);
             copy_to_device(&self.stream, destination, buffer, file_bytes)?;
+            return copied.record(&self.stream);
+        }
+        if let Some(groups) = &view.groups {
+            self.values.resize(chunk.elements as usize, 0.0);
+            let column_groups = groups.column_groups(source, view.cols).map_err(weight_error)?;
+            let (first, count) =
+                (chunk.start / u64::from(view.cols), chunk.elements / u64::from(view.cols));
+            let rows =
+                view.read_grouped(source, first as usize, count as usize).map_err(weight_error)?;
+            rows.widen(view.weight_type, &column_groups, &mut self.values);
+            let (element_bytes, used) =
+                convert(&self.values, job.vector(), device_type, buffer.as_mut_slice());
+            let destination = job.destination.from(chunk.start * element_bytes);
+            copy_to_device(&self.stream, destination, buffer, used)?;
             return copied.record(&self.stream);
         }
         self.raw.resize(file_bytes, 0);
@@ -291,6 +305,7 @@ mod tests {
             rows,
             cols,
             scale: None,
+            groups: None,
             order: Order::Rows,
             quantise: false,
         };

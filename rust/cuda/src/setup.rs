@@ -115,7 +115,12 @@ impl Setup {
         }
         let device = self.dtypes.weight().stored();
         let (fp8, widened) = layout.fp8_tensors();
-        if fp8 == 0 && self.spec.weight_type != device {
+        let four_bit = layout.four_bit_tensors();
+        if four_bit > 0 {
+            warnings.push(format!(
+                "{four_bit} 4-bit tensors run as {device:?}: this device has no products of 4-bit weights"
+            ));
+        } else if fp8 == 0 && self.spec.weight_type != device {
             warnings
                 .push(format!("weights stored as {:?} run as {device:?}", self.spec.weight_type));
         }

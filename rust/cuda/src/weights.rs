@@ -188,6 +188,11 @@ impl WeightLayout {
         let fp8 = self.jobs.iter().filter(is_fp8);
         (fp8.clone().count(), fp8.filter(|job| job.conversion != Conversion::E4m3).count())
     }
+
+    /// How many tensors are 4-bit codes in the file; all become the device type.
+    pub(crate) fn four_bit_tensors(&self) -> usize {
+        self.jobs.iter().filter(|job| job.view.groups.is_some()).count()
+    }
 }
 
 struct Builder<'a> {
@@ -392,8 +397,9 @@ mod tests {
         for entry in std::fs::read_dir(models).unwrap() {
             let mut checkpoint = ingle_model::open(&entry.unwrap().path()).unwrap();
             let stored_so = checkpoint.plan.tensors.values().any(|view| view.scale.is_some());
+            let is_four_bit = checkpoint.plan.tensors.values().any(|view| view.groups.is_some());
             for (quantised, has_e4m3) in [(false, false), (true, false), (true, true)] {
-                if quantised && !has_e4m3 {
+                if quantised && !has_e4m3 && !is_four_bit {
                     checkpoint.plan.quantise_fp8().unwrap();
                 }
                 let (spec, plan) = (&checkpoint.spec, &checkpoint.plan);
@@ -402,7 +408,8 @@ mod tests {
                 check_places(&layout, spec, plan);
                 assert!(has_e4m3 || !layout.weights.have_e4m3());
                 let (fp8, widened) = layout.fp8_tensors();
-                assert_eq!(fp8 > 0, quantised || stored_so);
+                assert_eq!(fp8 > 0, quantised && !is_four_bit || stored_so);
+                assert_eq!(layout.four_bit_tensors() > 0, is_four_bit);
                 assert_eq!(fp8 > widened, layout.weights.have_e4m3());
                 num_e4m3 += u32::from(layout.weights.have_e4m3() && !stored_so);
             }

@@ -82,6 +82,7 @@ fn limits(shape: ExecutorShape, served: &Served, fleet: &Fleet) -> serde_json::V
 fn weight_type(checkpoint: &Checkpoint) -> String {
     let stored = match checkpoint.spec.weight_type {
         WeightType::F8E4M3 => "fp8".to_owned(),
+        WeightType::F4E2M1 => "mxfp4".to_owned(),
         other => format!("{other:?}").to_lowercase(),
     };
     let is_quantised = checkpoint.plan.tensors.values().any(|view| view.quantise);

@@ -1,12 +1,14 @@
 //! The tensors of the files. Both formats look up a model's parts here. Checks types and shapes; an
-//! unused tensor is an error.
+//! unused tensor is an error. packed.rs takes 4-bit matrices.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 use std::collections::BTreeMap;
 
 use crate::error::{ModelError, shown};
-use crate::quantisation::{Layout, Scheme, scale_names};
-use crate::{CopyPlan, LayerWeight, Order, ScaleView, TensorView, WeightRole, WeightType};
+use crate::quantisation::{Layout, Quantisation, scale_names};
+use crate::{
+    CopyPlan, GroupTensor, LayerWeight, Order, ScaleView, TensorView, WeightRole, WeightType,
+};
 
 /// How a tensor is stored, according to the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +17,15 @@ pub(crate) enum Stored {
     Known(WeightType),
     /// The name of one that they do not.
     Other(String),
+}
+
+impl Stored {
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Self::Known(kind) => format!("{kind:?}"),
+            Self::Other(kind) => kind.clone(),
+        }
+    }
 }
 
 /// A tensor of a file, its range already checked against the file's size.
@@ -33,22 +44,30 @@ pub(crate) struct Entry {
 #[derive(Debug)]
 pub(crate) struct Catalogue {
     /// For messages about tensors that no file holds.
-    place: String,
-    files: Vec<String>,
+    pub(crate) place: String,
+    pub(crate) files: Vec<String>,
     entries: BTreeMap<String, (Entry, bool)>,
-    plan: BTreeMap<WeightRole, TensorView>,
-    /// How fp8 matrices are scaled.
-    scheme: Option<Scheme>,
+    pub(crate) plan: BTreeMap<WeightRole, TensorView>,
+    pub(crate) quantisation: Option<Quantisation>,
+    /// Shapes that packed matrices state.
+    pub(crate) shapes: Vec<(GroupTensor, [u64; 2])>,
 }
 
 impl Catalogue {
     pub(crate) fn new(place: String, files: Vec<String>) -> Self {
-        Self { place, files, entries: BTreeMap::new(), plan: BTreeMap::new(), scheme: None }
+        Self {
+            place,
+            files,
+            entries: BTreeMap::new(),
+            plan: BTreeMap::new(),
+            quantisation: None,
+            shapes: Vec::new(),
+        }
     }
 
-    /// Lets matrices be fp8, with scales as `scheme` says.
-    pub(crate) fn set_scheme(&mut self, scheme: Option<Scheme>) {
-        self.scheme = scheme;
+    /// Lets matrices be quantised so.
+    pub(crate) fn set_quantisation(&mut self, quantisation: Option<Quantisation>) {
+        self.quantisation = quantisation;
     }
 
     /// Adds a tensor; a name that another file has too is an error.
@@ -103,8 +122,11 @@ impl Catalogue {
         shape: &[u64],
         parts: &[(WeightRole, u64)],
     ) -> Result<(), ModelError> {
+        if let Some((stem, form)) = self.packed(name, parts) {
+            return self.packed_rows((&stem, form), shape, parts);
+        }
         let entry = self.take(name, shape)?;
-        let may_be_fp8 = parts.iter().all(|(role, _)| !is_never_fp8(*role));
+        let may_be_fp8 = parts.iter().all(|(role, _)| !is_never_quantised(*role));
         let scale = if may_be_fp8 { self.scale_of(name, &entry)? } else { None };
         let cols = shape.last().copied().unwrap_or(0);
         let mut first_row: u64 = 0;
@@ -123,6 +145,9 @@ impl Catalogue {
         shape: &[u64],
         matrices: &[Vec<WeightRole>],
     ) -> Result<(), ModelError> {
+        if self.mx_experts(name, shape, matrices)?.is_some() {
+            return Ok(());
+        }
         let entry = self.take(name, shape)?;
         let file = self.file(entry.file);
         let Stored::Known(weight_type @ (WeightType::F32 | WeightType::F16 | WeightType::Bf16)) =
@@ -200,7 +225,7 @@ impl Catalogue {
             return Ok(None);
         }
         let refused = |reason| ModelError::tensor(self.file(entry.file), name, reason);
-        let Some(scheme) = &self.scheme else {
+        let Some(Quantisation::Fp8(scheme)) = &self.quantisation else {
             let reason = "F8_E4M3, but no quantization_config says how it is scaled";
             return Err(refused(reason.to_owned()));
         };
@@ -224,19 +249,20 @@ impl Catalogue {
         };
         let layout = *layout;
         let entry = self.take(own, &found)?;
-        let weight_type = match &entry.stored {
-            Stored::Known(kind @ (WeightType::F32 | WeightType::F16 | WeightType::Bf16)) => *kind,
-            other => {
-                let kind = match other {
-                    Stored::Known(kind) => format!("{kind:?}"),
-                    Stored::Other(kind) => kind.clone(),
-                };
-                let field = format!("type of tensor {}", shown(own));
-                let file = self.file(entry.file);
-                return Err(ModelError::unsupported(file, &field, kind, "F32, F16, BF16"));
-            }
-        };
+        let weight_type = self.number_type(own, &entry)?;
         Ok(Some(Scale { name: own.clone(), entry, weight_type, layout }))
+    }
+
+    /// The type of a tensor of scales.
+    pub(crate) fn number_type(&self, name: &str, entry: &Entry) -> Result<WeightType, ModelError> {
+        if let Stored::Known(kind @ (WeightType::F32 | WeightType::F16 | WeightType::Bf16)) =
+            entry.stored
+        {
+            return Ok(kind);
+        }
+        let field = format!("type of tensor {}", shown(name));
+        let (file, kind) = (self.file(entry.file), entry.stored.name());
+        Err(ModelError::unsupported(file, &field, kind, "F32, F16, BF16"))
     }
 
     fn view(
@@ -321,7 +347,7 @@ impl Scale {
 }
 
 /// Parts that executors keep in a plain type.
-fn is_never_fp8(role: WeightRole) -> bool {
+pub(crate) fn is_never_quantised(role: WeightRole) -> bool {
     matches!(role, WeightRole::Embedding | WeightRole::Layer(_, LayerWeight::Router))
 }
 
@@ -353,6 +379,7 @@ fn part_of(entry: &Entry, weight_type: WeightType, part: &Part, cols: u64) -> Op
         rows: u32::try_from(part.rows).ok()?,
         cols: u32::try_from(cols).ok()?,
         scale: None,
+        groups: None,
         order: Order::Rows,
         quantise: false,
     })
@@ -392,6 +419,7 @@ fn alternate(
         rows: u32::try_from(rows).ok()?,
         cols: u32::try_from(cols).ok()?,
         scale: None,
+        groups: None,
         quantise: false,
     })
 }

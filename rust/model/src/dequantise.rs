@@ -8,7 +8,8 @@ use crate::{WeightType, e4m3_to_f32};
 /// Writes the values of whole blocks; of F8E4M3 without the scale, which lies beside the tensor.
 ///
 /// # Panics
-/// If `out` is not a whole number of blocks or `bytes` is not exactly as long as those blocks.
+/// If `out` is not a whole number of blocks or `bytes` is not exactly as long as those blocks. For Int4 and
+/// F4E2M1, which `GroupedRows` widens.
 pub fn dequantise(weight_type: WeightType, bytes: &[u8], out: &mut [f32]) {
     let elements = weight_type.block_elements();
     let size = weight_type.block_bytes();
@@ -23,6 +24,7 @@ pub fn dequantise(weight_type: WeightType, bytes: &[u8], out: &mut [f32]) {
         WeightType::F16 => |b, y| y[0] = half_at(b, 0),
         WeightType::Bf16 => |b, y| y[0] = bf16::from_le_bytes([b[0], b[1]]).to_f32(),
         WeightType::F8E4M3 => |b, y| y[0] = e4m3_to_f32(b[0]),
+        WeightType::Int4 | WeightType::F4E2M1 => panic!("{weight_type:?} has groups"),
         WeightType::Q8_0 => q8_0,
         WeightType::Q4_0 => q4_0,
         WeightType::Q4_1 => q4_1,

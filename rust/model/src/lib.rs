@@ -15,8 +15,10 @@ mod error;
 mod fp8;
 mod generation;
 mod gguf;
+mod grouped;
 mod json_file;
 mod open;
+mod packed;
 mod pooling;
 mod quantisation;
 mod rope;
@@ -34,6 +36,7 @@ pub use error::ModelError;
 pub use fp8::{NotFinite, all_numbers, e4m3_to_f32, quantise_rows};
 pub use generation::GenerationDefaults;
 pub use gguf::GgufMetadata;
+pub use grouped::GroupedRows;
 pub use open::open;
 pub use pooling::{EmbeddingDefaults, PoolingKind};
 pub use rope::RopeTables;
@@ -42,5 +45,6 @@ pub use spec::{
     NormSpec, QkNorm, QueryScale, RopeKind, RopeSpec, RopeStyle, RouterScores, RouterSpec,
 };
 pub use weights::{
-    CopyPlan, LayerWeight, Order, ScaleView, TensorView, WeightRole, WeightSource, WeightType,
+    CopyPlan, GroupTensor, GroupView, LayerWeight, Order, Packing, ScaleType, ScaleView,
+    TensorView, WeightRole, WeightSource, WeightType, Zero,
 };

@@ -11,6 +11,8 @@ use crate::config::{self, Described};
 use crate::error::{ModelError, shown};
 use crate::gguf::open_gguf;
 use crate::json_file::{Json, missing, read};
+use crate::packed::is_zero_bias;
+use crate::quantisation::Quantisation;
 use crate::safetensors::Head;
 use crate::source::FileSource;
 use crate::{EmbedsOnly, generation, pooling, quantisation, safetensors, scales};
@@ -70,13 +72,15 @@ fn open_folder(folder: &Path) -> Result<Checkpoint, ModelError> {
     let embedding = pooling::read(folder, spec.hidden_size)?;
     let exported = Json::optional(folder, "hf_quant_config.json", MAX_CONFIG_BYTES)?;
     let exported = exported.as_ref().map(Json::fields).transpose()?;
-    let scheme = quantisation::read(&config, exported.as_ref())?;
-    let is_fp8 = scheme.is_some();
+    let quantised = quantisation::read(&config, exported.as_ref())?;
+    let is_quantised = quantised.is_some();
+    let is_gptq = quantised.as_ref().is_some_and(Quantisation::is_gptq);
     let (files, mut catalogue) = safetensors::open_folder(folder)?;
-    catalogue.set_scheme(scheme);
+    catalogue.set_quantisation(quantised);
     let source = FileSource::new(files);
     let found = safetensors::find(family.class, &spec, &catalogue, &source)?;
     safetensors::take_tensors(family.facts, &spec, found, &mut catalogue)?;
+    catalogue.check_packed(&source)?;
     let mut notes = prompt_note(folder)?;
     if let Some(wrapper) = family.wrapper {
         notes.push(format!("{}: its text model is served; images are refused", wrapper.model_type));
@@ -102,7 +106,8 @@ fn open_folder(folder: &Path) -> Result<Checkpoint, ModelError> {
         safetensors::is_harmless(name, entry)
             || safetensors::is_of_layers(name, found, &later_layers)
             || family.wrapper.is_some() && safetensors::is_of_images(name)
-            || is_fp8 && quantisation::is_without_effect(name, &entry.shape)
+            || is_quantised && quantisation::is_without_effect(name, &entry.shape)
+            || is_gptq && is_zero_bias(&source, name, entry)
     })?;
     scales::check(&plan, &source)?;
     Ok(Checkpoint {

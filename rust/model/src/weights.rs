@@ -89,7 +89,8 @@ pub enum LayerWeight {
 }
 
 /// How elements are stored. Block formats as ggml defines them. `F8E4M3` is the variant without
-/// infinities ("e4m3fn"): sign, 4 bits of exponent with bias 7, 3 of mantissa; at most 448.
+/// infinities ("e4m3fn"): sign, 4 bits of exponent with bias 7, 3 of mantissa; at most 448. `Int4` and
+/// `F4E2M1` are 4-bit codes with a scale for each group of columns; see `GroupView`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the names are the formats")]
 pub enum WeightType {
@@ -97,6 +98,8 @@ pub enum WeightType {
     F16,
     Bf16,
     F8E4M3,
+    Int4,
+    F4E2M1,
     Q8_0,
     Q4_0,
     Q4_1,
@@ -113,6 +116,7 @@ impl WeightType {
     pub fn block_elements(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 | Self::F8E4M3 => 1,
+            Self::Int4 | Self::F4E2M1 => 2,
             Self::Q8_0 | Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 => 32,
             Self::Q4K | Self::Q5K | Self::Q6K => 256,
         }
@@ -124,7 +128,7 @@ impl WeightType {
         match self {
             Self::F32 => 4,
             Self::F16 | Self::Bf16 => 2,
-            Self::F8E4M3 => 1,
+            Self::F8E4M3 | Self::Int4 | Self::F4E2M1 => 1,
             Self::Q8_0 => 34,
             Self::Q4_0 => 18,
             Self::Q4_1 => 20,
@@ -173,6 +177,9 @@ pub struct TensorView {
     pub cols: u32,
     /// What stored elements are multiplied by; only F8E4M3 matrices have one.
     pub scale: Option<ScaleView>,
+    /// Where the codes and scales of an `Int4` or `F4E2M1` matrix lie; `read_grouped` reads them. `offset` is
+    /// the start of the tensor of codes then.
+    pub groups: Option<GroupView>,
     /// Executors keep this matrix as F8E4M3 with a scale a row: `quantise_rows` turns what is stored
     /// into that. Only plain types of 16 or 32 bits without `scale` are marked.
     pub quantise: bool,
@@ -186,13 +193,14 @@ impl TensorView {
     /// Those of the source.
     ///
     /// # Panics
-    /// If `out` does not hold whole blocks, or whole rows where that is needed.
+    /// If `out` does not hold whole blocks, or whole rows where that is needed; if there are `groups`.
     pub fn read(
         &self,
         source: &dyn WeightSource,
         start: u64,
         out: &mut [u8],
     ) -> std::io::Result<()> {
+        assert!(self.groups.is_none(), "{}: read_grouped reads it", self.name);
         let (block, size) = (self.weight_type.block_elements(), self.weight_type.block_bytes());
         let Order::Columns { stride, step } = self.order else {
             let start = start / block as u64 * size as u64;
@@ -232,9 +240,16 @@ impl TensorView {
         if self.quantise {
             return u64::from(self.rows) * (u64::from(self.cols) + 4);
         }
-        self.byte_len + self.scale.as_ref().map_or(0, |scale| scale.byte_len)
+        let of_groups = self
+            .groups
+            .as_ref()
+            .map_or(0, |view| u64::from(self.rows) * view.groups(self.cols) as u64 * GROUP_BYTES);
+        self.byte_len + of_groups + self.scale.as_ref().map_or(0, |scale| scale.byte_len)
     }
 }
+
+/// Bytes of a group's scale and zero in memory.
+const GROUP_BYTES: u64 = 5;
 
 /// Where the scales of a matrix lie: `rows * cols` numbers, row-major, contiguous at `offset` of file
 /// `file`, each for a block of the matrix:
@@ -262,6 +277,87 @@ pub struct ScaleView {
     pub block_rows: u32,
     /// Columns of the matrix a block.
     pub block_cols: u32,
+}
+
+/// Where the codes, scales and zeros of a matrix lie:
+/// `value(r, c) = (code(r, c) - zero[r][group(c)]) * scale[r][group(c)]` for `Int4` and
+/// `e2m1(code(r, c)) * scale[r][group(c)]` for `F4E2M1`, in f32.
+///
+/// The tensors can hold more rows than the matrix: row `r` of the matrix is row
+/// `first_row + r * row_step` of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupView {
+    /// The order of the codes, scales and zeros in their tensors.
+    pub packing: Packing,
+    /// The matrix's first row in the tensors.
+    pub first_row: u32,
+    /// From a row to the next; above 1 only with `Packing::Rows`.
+    pub row_step: u32,
+    /// Rows of the tensors.
+    pub tensor_rows: u32,
+    /// Columns of a group; the last one may be partial. Column `c` is in group `c / group`, unless
+    /// `groups_of_columns` says otherwise.
+    pub group: u32,
+    /// The scales.
+    pub scale: GroupTensor,
+    /// The type of the scales.
+    pub scale_type: ScaleType,
+    /// The zeros.
+    pub zero: Zero,
+    /// The group of each column, `[cols]` i32: quantised in another order than the columns'.
+    pub groups_of_columns: Option<GroupTensor>,
+}
+
+/// The order of codes in 32-bit words, of `rows` rows and `cols` columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packing {
+    /// Codes `[rows, cols / 8]`, the first column in the lowest bits; scales `[rows, groups]`; zeros
+    /// `[rows / 8, groups]`.
+    Rows,
+    /// Codes `[cols, rows / 8]`, rows 0, 2, 4, 6, 1, 3, 5, 7 from the lowest bits up; scales
+    /// `[groups, rows]`; zeros `[groups, rows / 8]` in the same order.
+    Awq,
+    /// Codes `[cols / 8, rows]`, the first column in the lowest bits; scales `[groups, rows]`; zeros
+    /// `[groups, rows / 8]`, the first row in the lowest bits.
+    Gptq,
+}
+
+/// The type of a scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScaleType {
+    /// A plain type.
+    Number(WeightType),
+    /// A byte `e` for `2^(e - 127)`; 255 is no number.
+    E8M0,
+}
+
+/// The codes that stand for 0.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Zero {
+    /// There are none: the codes are floats.
+    None,
+    /// The same in all groups.
+    Constant(u8),
+    /// One a row and group.
+    Stored {
+        /// Where they lie.
+        tensor: GroupTensor,
+        /// What is added to a stored number; 1 in the first version of GPTQ.
+        add: u8,
+    },
+}
+
+/// A tensor beside the codes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupTensor {
+    /// Its name in the file, for errors.
+    pub name: String,
+    /// Index into `CopyPlan::files`.
+    pub file: usize,
+    /// Bytes from the start of the file.
+    pub offset: u64,
+    /// Bytes.
+    pub byte_len: u64,
 }
 
 /// Every tensor that the model needs, shapes checked, and nothing else.
@@ -315,6 +411,7 @@ mod tests {
                 rows,
                 cols,
                 scale: None,
+                groups: None,
                 quantise: false,
             };
             let at = |row: u32, col: u32| u16::try_from(3 + col * stride + row * step).unwrap();

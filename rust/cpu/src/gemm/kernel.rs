@@ -75,7 +75,7 @@ pub(crate) fn has_stored_kernel(path: VectorPath, weight_type: WeightType, depth
     match path.kind() {
         #[cfg(target_arch = "x86_64")]
         Kind::Avx512 => match weight_type {
-            WeightType::F32 => false,
+            WeightType::F32 | WeightType::Int4 | WeightType::F4E2M1 => false,
             WeightType::Bf16 => depth.is_multiple_of(2),
             _ => true,
         },
@@ -95,7 +95,7 @@ pub(crate) fn add_stored_product(
     inputs: Range<usize>,
     out: &mut [f32],
 ) {
-    let Panel { weight_type, cols, group, bytes: panel } = panel;
+    let Panel { weight_type, cols, group, bytes: panel, .. } = panel;
     let (rows, depth) = (out.len() / PANEL, inputs.len());
     assert!(rows * PANEL == out.len() && (1..=DIRECT_ROWS).contains(&rows));
     assert!(a.len() >= (rows - 1) * a_stride + depth, "activations too short");

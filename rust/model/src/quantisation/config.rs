@@ -1,27 +1,50 @@
-//! `quantization_config` of config.json, and ModelOpt's hf_quant_config.json, to a `Scheme`. Every field
-//! is read, known to have no effect, or refused by name.
+//! `quantization_config` of config.json, and ModelOpt's hf_quant_config.json, to a `Quantisation`.
+//! Every field is read, known to have no effect, or refused by name.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 use serde_json::Value;
 
+use super::checks::{known, one_of};
+use super::four_bit::{self, FourBit};
 use super::scheme::{Layout, Scheme};
+use crate::Packing;
 use crate::config::Fields;
-use crate::error::{ModelError, shown};
+use crate::error::ModelError;
 
-/// The scheme of a checkpoint; `None` if neither file speaks of quantisation.
+/// How the matrices of a checkpoint are quantised.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Quantisation {
+    /// fp8 with these scales.
+    Fp8(Scheme),
+    /// 4-bit codes in groups.
+    FourBit(FourBit),
+}
+
+impl Quantisation {
+    /// Whether AutoGPTQ's tensors hold the matrices.
+    pub(crate) fn is_gptq(&self) -> bool {
+        matches!(self, Self::FourBit(FourBit::Linear(form)) if form.packing == Packing::Gptq)
+    }
+}
+
+/// How a checkpoint is quantised; `None` if neither file speaks of it.
 ///
 /// `model_opt`: hf_quant_config.json, if the folder has it.
 pub(crate) fn read(
     config: &Fields<'_>,
     model_opt: Option<&Fields<'_>>,
-) -> Result<Option<Scheme>, ModelError> {
-    let exported = model_opt.map(exported).transpose()?;
+) -> Result<Option<Quantisation>, ModelError> {
+    use Quantisation::{FourBit, Fp8};
+    let exported = model_opt.map(exported).transpose()?.map(Fp8);
     let Some(fields) = config.object(CONFIG)? else { return Ok(exported) };
     let method = fields.string("quant_method")?.ok_or_else(|| fields.missing("quant_method"))?;
     let scheme = match method {
         "compressed-tensors" => compressed_tensors(&fields)?,
-        "fp8" => fp8(&fields)?,
-        "modelopt" => model_opt_fields(&fields)?,
+        "fp8" => Fp8(fp8(&fields)?),
+        "modelopt" => Fp8(model_opt_fields(&fields)?),
+        "awq" => FourBit(four_bit::awq(&fields)?),
+        "gptq" => FourBit(four_bit::gptq(&fields)?),
+        "mxfp4" => FourBit(four_bit::mxfp4(&fields)?),
         other => return Err(fields.unsupported("quant_method", other, METHODS)),
     };
     match exported {
@@ -33,8 +56,9 @@ pub(crate) fn read(
     }
 }
 
-/// compressed-tensors, what llm-compressor writes: one or more groups, all of 8-bit floats.
-fn compressed_tensors(fields: &Fields<'_>) -> Result<Scheme, ModelError> {
+/// compressed-tensors, what llm-compressor writes: one or more groups, all of 8-bit floats or
+/// all of 4-bit integers.
+fn compressed_tensors(fields: &Fields<'_>) -> Result<Quantisation, ModelError> {
     known(
         fields,
         &["quant_method", "format", "config_groups", "sparsity_config", "transform_config"],
@@ -45,8 +69,10 @@ fn compressed_tensors(fields: &Fields<'_>) -> Result<Scheme, ModelError> {
             "global_compression_ratio",
             "version",
         ],
+        FP8_WITHOUT,
     )?;
-    one_of(fields, "format", &["float-quantized", "naive-quantized"], FP8_ONLY)?;
+    let formats = ["float-quantized", "naive-quantized", PACKED];
+    one_of(fields, "format", &formats, FORMATS)?;
     // Weights left out, or inputs rotated, would need other arithmetic.
     for key in ["sparsity_config", "transform_config"] {
         if let Some(object) = fields.object(key)? {
@@ -60,7 +86,37 @@ fn compressed_tensors(fields: &Fields<'_>) -> Result<Scheme, ModelError> {
             }
         }
     }
-    groups(fields)?.ok_or_else(|| fields.missing("config_groups"))
+    let missing = || fields.missing("config_groups");
+    if fields.string("format")? == Some(PACKED) {
+        return packed_groups(fields)?.map(Quantisation::FourBit).ok_or_else(missing);
+    }
+    groups(fields)?.map(Quantisation::Fp8).ok_or_else(missing)
+}
+
+/// `config_groups` of 4-bit integers: all alike, for nothing but names says which matrix is of which group.
+fn packed_groups(fields: &Fields<'_>) -> Result<Option<FourBit>, ModelError> {
+    let Some(groups) = fields.object("config_groups")? else { return Ok(None) };
+    let mut found = None;
+    for name in groups.keys() {
+        let group = groups.object(name)?.ok_or_else(|| groups.missing(name))?;
+        let read = ["weights", "input_activations", "output_activations", "format"];
+        known(&group, &read, &["targets"], "4-bit weights without this field")?;
+        one_of(&group, "format", &[PACKED], PACKED)?;
+        for key in ["input_activations", "output_activations"] {
+            if group.get(key).is_some() {
+                return Err(group.unsupported(key, "an object", "null"));
+            }
+        }
+        let weights = group.object("weights")?.ok_or_else(|| group.missing("weights"))?;
+        let own = four_bit::packed_weights(&weights)?;
+        if *found.get_or_insert(own) != own {
+            return Err(groups.error(name, "packs its weights otherwise than the group before"));
+        }
+    }
+    match found {
+        Some(found) => Ok(Some(found)),
+        None => Err(fields.error("config_groups", "no group")),
+    }
 }
 
 /// DeepSeek, Qwen and transformers (blocks, or one scale a tensor), AutoFP8 and Mistral (one a tensor).
@@ -76,6 +132,7 @@ fn fp8(fields: &Fields<'_>) -> Result<Scheme, ModelError> {
             "scale_fmt",
             "dequantize",
         ],
+        FP8_WITHOUT,
     )?;
     one_of(fields, "fmt", &["e4m3", "float8_e4m3fn"], "e4m3")?;
     one_of(fields, "activation_scheme", &["dynamic", "static"], "dynamic, static")?;
@@ -89,6 +146,7 @@ fn model_opt_fields(fields: &Fields<'_>) -> Result<Scheme, ModelError> {
         fields,
         &["quant_method", "quant_algo", "config_groups"],
         &["ignore", "exclude_modules", "kv_cache_scheme", "kv_cache_quant_algo", "producer"],
+        FP8_WITHOUT,
     )?;
     groups(fields)?;
     algorithm(fields)
@@ -96,9 +154,9 @@ fn model_opt_fields(fields: &Fields<'_>) -> Result<Scheme, ModelError> {
 
 /// hf_quant_config.json
 fn exported(file: &Fields<'_>) -> Result<Scheme, ModelError> {
-    known(file, &["quantization"], &["producer"])?;
+    known(file, &["quantization"], &["producer"], FP8_WITHOUT)?;
     let fields = file.object("quantization")?.ok_or_else(|| file.missing("quantization"))?;
-    known(&fields, &["quant_algo"], &["exclude_modules", "kv_cache_quant_algo"])?;
+    known(&fields, &["quant_algo"], &["exclude_modules", "kv_cache_quant_algo"], FP8_WITHOUT)?;
     algorithm(&fields)
 }
 
@@ -122,6 +180,7 @@ fn groups(fields: &Fields<'_>) -> Result<Option<Scheme>, ModelError> {
             &group,
             &["weights", "input_activations", "output_activations", "format"],
             &["targets"],
+            FP8_WITHOUT,
         )?;
         one_of(&group, "format", &["float-quantized", "naive-quantized"], FP8_ONLY)?;
         if group.get("output_activations").is_some() {
@@ -167,6 +226,7 @@ fn eight_bit_float(fields: &Fields<'_>) -> Result<(), ModelError> {
         &["num_bits", "type", "symmetric", "strategy", "dynamic", "block_structure", "actorder"],
         // How the scales were found, and how inputs would be grouped.
         &["group_size", "observer", "observer_kwargs", "scale_dtype", "zp_dtype"],
+        FP8_WITHOUT,
     )?;
     if fields.u32("num_bits", 64)? != Some(8) {
         let bits = fields.get("num_bits").map_or_else(|| "null".to_owned(), Value::to_string);
@@ -194,33 +254,13 @@ fn block(fields: &Fields<'_>, key: &str) -> Result<Option<Layout>, ModelError> {
     }
 }
 
-/// Refuses a value that is there and not one of these.
-fn one_of(
-    fields: &Fields<'_>,
-    key: &str,
-    allowed: &[&str],
-    supported: &'static str,
-) -> Result<(), ModelError> {
-    match fields.string(key)? {
-        Some(value) if !allowed.contains(&value) => Err(fields.unsupported(key, value, supported)),
-        _ => Ok(()),
-    }
-}
-
-/// Refuses a field that is neither read nor known to have no effect.
-fn known(fields: &Fields<'_>, read: &[&str], no_effect: &[&str]) -> Result<(), ModelError> {
-    for (key, value) in fields.entries() {
-        if !read.contains(&key) && !no_effect.contains(&key) {
-            let value = shown(&value.to_string());
-            return Err(fields.unsupported(key, value, "fp8 without this field"));
-        }
-    }
-    Ok(())
-}
-
 const CONFIG: &str = "quantization_config";
-const METHODS: &str = "compressed-tensors, fp8 and modelopt, with weights of 8-bit floats; also \
-                       unquantised weights, with --quantization fp8, and block formats in GGUF";
+const METHODS: &str = "compressed-tensors, fp8, modelopt, awq, gptq and mxfp4; also unquantised weights, with \
+                       --quantization fp8, and block formats in GGUF";
+const PACKED: &str = "pack-quantized";
+const FORMATS: &str = "float-quantized, naive-quantized, pack-quantized; also unquantised weights, with \
+                       --quantization fp8, and block formats in GGUF";
+const FP8_WITHOUT: &str = "fp8 without this field";
 const FP8_ONLY: &str = "weights of 8-bit floats; also unquantised weights, with --quantization fp8, \
                         and block formats in GGUF";
 

@@ -1,17 +1,21 @@
-//! Checkpoints with fp8 weights: what their config says of the scales (config.rs), and which scale belongs
-//! to which rows of a matrix (scheme.rs). mark.rs is for checkpoints without: `--quantization fp8`.
+//! Quantised checkpoints: what their config says (config.rs, and four_bit.rs for 4-bit weights), and which
+//! scale of an fp8 matrix belongs to which of its rows (scheme.rs). mark.rs is for checkpoints that are not
+//! quantised: `--quantization fp8`.
 //!
-//! Which matrices are fp8 is seen from their type in the file. So lists of modules that are not quantised
-//! need no reading, and scales of activations and of the KV cache have no effect: activations and the cache
-//! are not quantised with numbers from the file.
+//! Which matrices are quantised is seen from their tensors' types and names. So lists of modules that are
+//! not quantised need no reading, and scales of activations and of the KV cache have no effect: activations
+//! and the cache are not quantised with numbers from the file.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
+mod checks;
 mod config;
+mod four_bit;
 mod mark;
 mod scheme;
 
-pub(crate) use config::read;
-pub(crate) use scheme::{Layout, Scheme, scale_names};
+pub(crate) use config::{Quantisation, read};
+pub(crate) use four_bit::{FourBit, LinearForm};
+pub(crate) use scheme::{Layout, scale_names};
 
 /// Tensors with one number that change nothing here: static scales of activations and of the KV cache.
 pub(crate) fn is_without_effect(name: &str, shape: &[u64]) -> bool {

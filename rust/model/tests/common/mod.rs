@@ -90,9 +90,9 @@ pub(crate) fn safetensors(tensors: &Tensors) -> Vec<u8> {
 /// Bytes of a tensor.
 pub(crate) fn byte_len((dtype, shape): &(&'static str, Vec<u64>)) -> usize {
     let size = match *dtype {
-        "BOOL" | "F8_E4M3" | "F8_E8M0" => 1,
-        "F32" => 4,
-        "F64" => 8,
+        "BOOL" | "U8" | "F8_E4M3" | "F8_E8M0" => 1,
+        "F32" | "I32" => 4,
+        "F64" | "I64" => 8,
         _ => 2,
     };
     usize::try_from(shape.iter().product::<u64>() * size).unwrap()

@@ -16,6 +16,7 @@ fn plan(views: &[(WeightRole, WeightType)]) -> CopyPlan {
         rows: 3,
         cols: 256,
         scale: None,
+        groups: None,
         order: Order::Rows,
         quantise: false,
     };
