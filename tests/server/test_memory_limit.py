@@ -135,7 +135,8 @@ def test_a_limit_on_addresses_ends_the_start_with_a_reason(mib):
     done = subprocess.run(
         [*command, "--device", "cpu"], capture_output=True, text=True, timeout=60, preexec_fn=limit
     )
-    assert done.returncode == 3, done
+    # Which is met first, the model's memory or a thread's, hangs on where the heaps lie.
+    assert done.returncode in (2, 3), done
     assert "address" in done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
 
