@@ -60,23 +60,13 @@ const TASK_PANELS: usize = 32;
 #[cfg(test)]
 mod tests {
     use half::f16;
-    use ingle_model::{GroupTensor, Order, Packing, ScaleType, WeightSource, WeightType, Zero};
+    use ingle_model::{GroupTensor, Order, Packing, ScaleType, WeightType, Zero};
 
     use super::*;
     use crate::scratch::Scratch;
-    use crate::testing::Random;
+    use crate::testing::{Memory, Random};
     use crate::unpack::unpack;
     use crate::vector_path::VectorPath;
-
-    /// A file in memory.
-    struct Memory(Vec<u8>);
-
-    impl WeightSource for Memory {
-        fn read_at(&self, _: usize, offset: u64, buffer: &mut [u8]) -> std::io::Result<()> {
-            buffer.copy_from_slice(&self.0[offset as usize..][..buffer.len()]);
-            Ok(())
-        }
-    }
 
     /// More than a task's rows, the last panel partial.
     const ROWS: usize = TASK_PANELS * PANEL + 40;

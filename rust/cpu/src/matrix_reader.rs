@@ -167,19 +167,9 @@ mod tests {
 
     use super::*;
     use crate::scratch::Scratch;
-    use crate::testing::Random;
+    use crate::testing::{Memory, Random};
     use crate::unpack::unpack;
     use crate::vector_path::VectorPath;
-
-    /// A file in memory.
-    struct Memory(Vec<u8>);
-
-    impl WeightSource for Memory {
-        fn read_at(&self, _: usize, offset: u64, buffer: &mut [u8]) -> std::io::Result<()> {
-            buffer.copy_from_slice(&self.0[offset as usize..][..buffer.len()]);
-            Ok(())
-        }
-    }
 
     const ROWS: usize = 75;
     const COLS: usize = 40;

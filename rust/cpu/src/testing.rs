@@ -1,7 +1,7 @@
-//! Helpers of unit tests: seeded random numbers, weights in every format.
+//! Helpers of unit tests: seeded random numbers, weights in every format, files in memory.
 
 use half::{bf16, f16};
-use ingle_model::{WeightType, dequantise, e4m3_to_f32};
+use ingle_model::{WeightSource, WeightType, dequantise, e4m3_to_f32};
 
 use crate::fp8_layout;
 use crate::matrix::{PackedMatrix, pack_panel};
@@ -20,6 +20,16 @@ pub(crate) const ALL_TYPES: [WeightType; 11] = [
     WeightType::Q5K,
     WeightType::Q6K,
 ];
+
+/// A file in memory.
+pub(crate) struct Memory(pub(crate) Vec<u8>);
+
+impl WeightSource for Memory {
+    fn read_at(&self, _: usize, offset: u64, buffer: &mut [u8]) -> std::io::Result<()> {
+        buffer.copy_from_slice(&self.0[offset as usize..][..buffer.len()]);
+        Ok(())
+    }
+}
 
 /// SplitMix64 (Steele et al. 2014).
 #[derive(Debug)]
