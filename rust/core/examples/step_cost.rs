@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ingle_core::{
-    CoreEvent, ExecutorShape, Micros, NewRequest, RequestId, RequestKind, RowOutput, RowStatus,
-    SampleMode, SamplingParams, Scheduler, SchedulerConfig, StepOutput, StepPlan, StopRules,
-    TenantId, TokenId,
+    CoreEvent, ExecutorShape, KvGroups, Micros, NewRequest, RequestId, RequestKind, RowOutput,
+    RowStatus, SampleMode, SamplingParams, Scheduler, SchedulerConfig, StepOutput, StepPlan,
+    StopRules, TenantId, TokenId,
 };
 
 const NUM_REQUESTS: u32 = 256;
@@ -81,6 +81,7 @@ fn scheduler(block_size: u32) -> Scheduler {
         shape: ExecutorShape {
             num_blocks: num_tokens / block_size,
             block_size,
+            kv_groups: KvGroups::ONE,
             num_slots: 2 * NUM_REQUESTS,
             max_num_seqs: NUM_REQUESTS,
             max_num_batched_tokens: 8192,

@@ -53,6 +53,11 @@ impl Scheduler {
         draft.fit_to_tile(self.shape.row_tile);
         if draft.is_empty() {
             self.in_flight.recycle(draft.flight);
+            if self.in_flight.is_empty() && draft.is_short && self.running.len() > 1 {
+                // All of them lack blocks for a chunk. One alone always fits.
+                self.preempt(self.running.at(self.running.len() - 1));
+                return self.plan(now);
+            }
             let is_stuck = self.in_flight.is_empty() && self.requests.num_alive() > 0;
             assert!(!is_stuck, "no step can be planned: {:?}", self.stats());
             return None;
@@ -89,7 +94,7 @@ impl Scheduler {
             }
             let request = &mut self.requests[index];
             let end = request.num_submitted + 1;
-            let new_blocks = request.table.take_unsent(end, self.shape.block_size);
+            let new_blocks = request.take_unsent(end, self.shape.block_size);
             let late = request.request.late_sampled;
             draft.rows.push(PlanRow {
                 slot: request.slot,
@@ -125,7 +130,7 @@ impl Scheduler {
     /// Chunks of running requests, best rank first.
     fn plan_prefills(&mut self, draft: &mut Draft) {
         for index in std::mem::take(&mut draft.prefills) {
-            draft.push_chunk(index, &self.requests[index], &mut self.fairness);
+            self.push_chunk(index, draft);
         }
     }
 
@@ -156,9 +161,10 @@ impl Scheduler {
     }
 
     fn push_prefill_row(&mut self, chunk: Chunk, draft: &mut Draft) {
+        let end = self.requests[chunk.request].num_submitted + chunk.num_tokens;
+        self.extend_tables(chunk.request, end.div_ceil(self.shape.block_size));
         let request = &mut self.requests[chunk.request];
         let start = request.num_submitted;
-        let end = start + chunk.num_tokens;
         assert!(!self.whole_prompts || (start, end) == (0, request.num_prompt), "a prompt was cut");
         let tokens = request.tokens(start, end).into_owned();
         let wants = prefill_wants(request, end);
@@ -167,7 +173,7 @@ impl Scheduler {
             start,
             num_tokens: chunk.num_tokens,
             source: TokenSource::Host(tokens),
-            new_blocks: request.table.take_unsent(end, self.shape.block_size),
+            new_blocks: request.take_unsent(end, self.shape.block_size),
             wants,
         });
         let is_sampled = wants.sample != SampleMode::None;

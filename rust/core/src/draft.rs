@@ -22,8 +22,12 @@ pub(crate) struct Draft {
     cuts_prompts: bool,
     /// Once a request has found the pool dry: blocks that are on their way back.
     pub(crate) num_returning: Option<u32>,
-    /// Requests that wait for one of those.
+    /// Blocks of those that requests wait for.
     pub(crate) num_stalled: u32,
+    /// Blocks that chunks will take when the step is submitted.
+    pub(crate) num_promised: u32,
+    /// A chunk of a running request is shorter than it could be, because blocks are missing.
+    pub(crate) is_short: bool,
 }
 
 /// Part of a prefill.
@@ -51,6 +55,8 @@ impl Draft {
             cuts_prompts,
             num_returning: None,
             num_stalled: 0,
+            num_promised: 0,
+            is_short: false,
         }
     }
 
@@ -76,16 +82,18 @@ impl Draft {
         self.num_tokens < self.max_tokens
     }
 
-    /// As much of the request's prefill as the step and its tenant's share of it have room for.
+    /// As much of the request's prefill as the step and its tenant's share of it have room for, and at most
+    /// `num_covered` tokens, for which there are blocks.
     pub(crate) fn push_chunk(
         &mut self,
         index: RequestIndex,
         request: &LiveRequest,
+        num_covered: u32,
         fairness: &mut FairShare,
-    ) {
+    ) -> u32 {
         let tenant = request.ticket.tenant;
         let num_left = request.prefill_end - request.num_submitted;
-        let room = self.max_tokens - self.num_tokens;
+        let room = (self.max_tokens - self.num_tokens).min(num_covered);
         let num_allowed = fairness.num_chunk_tokens_left(tenant);
         let num_tokens = if self.cuts_prompts {
             num_left.min(room).min(num_allowed)
@@ -98,6 +106,12 @@ impl Draft {
             self.chunks.push(Chunk { request: index, num_tokens });
             self.num_tokens += num_tokens;
         }
+        num_tokens
+    }
+
+    /// Token rows that are left.
+    pub(crate) fn room(&self) -> u32 {
+        self.max_tokens - self.num_tokens
     }
 
     /// Shortens the last chunk so that the rows fill whole tiles, if otherwise most of the last tile

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{RowMask, StepId, StepOutput, StepPlan};
+use crate::{KvGroups, RowMask, StepId, StepOutput, StepPlan};
 
 /// Sizes that an executor fixed at start; the scheduler is built from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,6 +11,8 @@ pub struct ExecutorShape {
     pub num_blocks: u32,
     /// Tokens a block.
     pub block_size: u32,
+    /// Groups of layers that keep the same part of a sequence. A block belongs to one of them at a time.
+    pub kv_groups: KvGroups,
     /// Slots; more than the rows of a step, since leaving requests still hold theirs.
     pub num_slots: u32,
     /// Most rows of one step.

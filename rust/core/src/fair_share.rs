@@ -20,10 +20,10 @@ use crate::request_table::RequestTable;
 use crate::running::RunningSet;
 use crate::tenants::{Holding, Tenants};
 use crate::ticket::{Standing, Ticket};
-use crate::{ExecutorShape, Micros};
+use crate::{ExecutorShape, KvGroups, Micros};
 
 /// What tenants have received and hold, and what each may count on in this step.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct FairShare {
     pub(crate) tenants: Tenants,
     /// Of each tenant in the step that was planned last; absent if there is only one.
@@ -31,6 +31,9 @@ pub(crate) struct FairShare {
     /// Blocks that requests within their tenant's share wait for.
     pub(crate) num_claimed_blocks: u32,
     weight_tokens: u32,
+    kv_groups: KvGroups,
+    block_size: u32,
+    num_ahead: u32,
 }
 
 /// What each of several active tenants may count on.
@@ -66,8 +69,16 @@ impl Share {
 }
 
 impl FairShare {
-    pub(crate) fn new(weight_tokens: u32) -> Self {
-        Self { weight_tokens, ..Self::default() }
+    pub(crate) fn new(shape: &ExecutorShape, weight_tokens: u32) -> Self {
+        Self {
+            tenants: Tenants::default(),
+            share: None,
+            num_claimed_blocks: 0,
+            weight_tokens,
+            kv_groups: shape.kv_groups,
+            block_size: shape.block_size,
+            num_ahead: shape.max_steps_in_flight,
+        }
     }
 
     /// Begins a step: counts the active tenants and divides what there is among them.
@@ -88,7 +99,9 @@ impl FairShare {
             return Standing::Served;
         }
         let holding = self.tenants.holding(ticket.tenant);
-        let is_within = share.admits(holding, ticket.num_blocks);
+        let num_blocks =
+            self.kv_groups.num_blocks(ticket.num_blocks, self.block_size, self.num_ahead);
+        let is_within = share.admits(holding, num_blocks);
         if is_within { Standing::Within } else { Standing::Above }
     }
 

@@ -28,7 +28,7 @@ id_type!(
     TokenId(u32)
 );
 id_type!(
-    /// One KV block: room for `block_size` tokens in every layer.
+    /// One KV block: room for `block_size` tokens in every layer of a group.
     BlockId(u32)
 );
 id_type!(

@@ -33,6 +33,7 @@ mod step_plan;
 mod tenants;
 mod ticket;
 mod waiting_queue;
+mod windows;
 
 pub use config::SchedulerConfig;
 pub use core_event::{CoreEvent, TokenList};
@@ -40,7 +41,7 @@ pub use counts::{Counters, SchedulerStats};
 pub use executor::{CompletionSink, Executor, ExecutorError, ExecutorShape, StepCompletion};
 pub use flight::LateRow;
 pub use ids::{BlockId, Micros, RequestId, SlotId, StepId, TenantId, TokenId};
-pub use kv::{ChainHasher, PrefixWatcher};
+pub use kv::{ChainHasher, KvGroups, MAX_KV_GROUPS, PrefixWatcher};
 pub use limits::{AdmitError, Limits};
 pub use request::{FinishReason, NewRequest, RequestFault, RequestKind, StopRules};
 pub use sampling::{

@@ -1,6 +1,6 @@
 //! [3] Limits of a request, checked before anything is allocated. Plain data, any thread.
 
-use crate::{SchedulerConfig, TokenId};
+use crate::{KvGroups, SchedulerConfig, TokenId};
 
 /// The stateless part of admission: small and `Copy`, so that HTTP threads refuse what can never run
 /// without asking the engine thread.
@@ -12,6 +12,10 @@ pub struct Limits {
     pub num_blocks: u32,
     /// Tokens a block.
     pub block_size: u32,
+    /// Groups of layers, each of which needs blocks.
+    pub kv_groups: KvGroups,
+    /// Steps that may be submitted at a time.
+    pub max_steps_in_flight: u32,
     /// Ids below this exist.
     pub vocab_size: u32,
     /// Most requests that wait.
@@ -26,6 +30,8 @@ impl Limits {
             max_model_len: config.max_model_len,
             num_blocks: config.shape.num_blocks,
             block_size: config.shape.block_size,
+            kv_groups: config.shape.kv_groups,
+            max_steps_in_flight: config.shape.max_steps_in_flight,
             vocab_size: config.shape.vocab_size,
             max_queue: config.max_queue,
         }
@@ -47,8 +53,8 @@ impl Limits {
                 max_model_len: self.max_model_len,
             });
         }
-        let needed_blocks = self.blocks_for(num_prompt_tokens, max_tokens);
-        if needed_blocks > self.num_blocks as usize {
+        let needed_blocks = self.blocks_for(num_tokens.saturating_sub(usize::from(max_tokens > 0)));
+        if needed_blocks > self.num_blocks {
             return Err(AdmitError::NeverFits {
                 needed_blocks,
                 num_blocks: self.num_blocks,
@@ -69,10 +75,29 @@ impl Limits {
         }
     }
 
-    /// Blocks that the request holds at its longest; the last token sampled is never computed on.
-    fn blocks_for(&self, num_prompt_tokens: usize, max_tokens: u32) -> usize {
-        let num_computed = num_prompt_tokens + max_tokens.saturating_sub(1) as usize;
-        num_computed.div_ceil(self.block_size as usize)
+    /// The longest request without `max_tokens` that fits the pool; 0 if none does.
+    #[must_use]
+    pub fn pool_tokens(&self) -> u32 {
+        let fits = |tokens: u64| self.blocks_for(tokens as usize) <= self.num_blocks;
+        // The number of blocks grows with the length: bisect.
+        let (mut low, mut high) = (0_u64, u64::from(u32::MAX));
+        while low < high {
+            let middle = (low + high).div_ceil(2);
+            if fits(middle) {
+                low = middle;
+            } else {
+                high = middle - 1;
+            }
+        }
+        low as u32
+    }
+
+    /// Blocks that must be held at once to compute so many tokens; the last token sampled is never
+    /// computed on.
+    fn blocks_for(&self, num_computed: usize) -> u32 {
+        let num_places = num_computed.div_ceil(self.block_size as usize);
+        let num_places = u32::try_from(num_places).unwrap_or(u32::MAX);
+        self.kv_groups.num_blocks(num_places, self.block_size, self.max_steps_in_flight)
     }
 }
 
@@ -107,7 +132,7 @@ pub enum AdmitError {
     )]
     NeverFits {
         /// At the request's longest.
-        needed_blocks: usize,
+        needed_blocks: u32,
         /// In the pool.
         num_blocks: u32,
         /// Tokens a block.
@@ -138,8 +163,15 @@ impl AdmitError {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits =
-        Limits { max_model_len: 100, num_blocks: 5, block_size: 16, vocab_size: 50, max_queue: 3 };
+    const LIMITS: Limits = Limits {
+        max_model_len: 100,
+        num_blocks: 5,
+        block_size: 16,
+        kv_groups: KvGroups::ONE,
+        max_steps_in_flight: 2,
+        vocab_size: 50,
+        max_queue: 3,
+    };
 
     #[test]
     fn test_context_length_is_exact() {
@@ -165,6 +197,18 @@ mod tests {
             Err(AdmitError::NeverFits { needed_blocks: 6, num_blocks: 5, block_size: 16 })
         );
         assert_eq!(LIMITS.check(0, 1), Err(AdmitError::EmptyPrompt));
+    }
+
+    #[test]
+    fn test_a_window_needs_no_blocks_for_what_it_has_passed() {
+        let kv_groups = KvGroups::new(&[None, Some(17)]);
+        let limits = Limits { num_blocks: 7, kv_groups, ..LIMITS };
+        // 17 positions and one submitted ahead lie in at most 3 blocks of 16.
+        assert_eq!(limits.check(64, 1), Ok(()), "4 blocks and 3");
+        let error = limits.check(65, 1).unwrap_err();
+        assert!(matches!(error, AdmitError::NeverFits { needed_blocks: 8, .. }), "{error}");
+        assert_eq!(limits.pool_tokens(), 64);
+        assert_eq!(LIMITS.pool_tokens(), 80);
     }
 
     #[test]

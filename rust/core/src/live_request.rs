@@ -5,9 +5,11 @@ use std::mem::offset_of;
 
 use crate::counts::count;
 use crate::ids::RequestIndex;
-use crate::kv::{BlockTable, Parent};
+use crate::kv::{BlockTable, GroupBlocks, Parent};
 use crate::ticket::{OVERDUE_AFTER, Rank, Ticket};
-use crate::{Micros, NewRequest, Pooling, RequestId, RequestKind, SlotId, StepId, TokenId};
+use crate::{
+    BlockId, Micros, NewRequest, Pooling, RequestId, RequestKind, SlotId, StepId, TokenId,
+};
 
 /// Where a request stands.
 ///
@@ -65,7 +67,7 @@ pub(crate) struct LiveRequest {
     pub(crate) prefill_end: u32,
     pub(crate) table: BlockTable,
     pub(crate) num_cached: u32,
-    /// Blocks found in the prefix cache when it started last.
+    /// Blocks found in the prefix cache when it started last, and still held.
     pub(crate) num_shared_blocks: u32,
     pub(crate) started_after: Micros,
     pub(crate) generated: Vec<TokenId>,
@@ -73,6 +75,10 @@ pub(crate) struct LiveRequest {
     pub(crate) request: NewRequest,
 
     pub(crate) rank: Rank,
+    /// Blocks of the groups of layers behind the first.
+    pub(crate) other_groups: Vec<GroupBlocks>,
+    /// Places in the block tables that were found in the prefix cache when it started last.
+    pub(crate) num_shared_places: u32,
     /// Where its chain of blocks starts, if it takes part in a prefix cache.
     pub(crate) root: Option<Parent>,
     /// The latest step that fills a block it got from the prefix cache.
@@ -113,6 +119,8 @@ impl LiveRequest {
             generated: Vec::new(),
             request,
             ticket,
+            other_groups: Vec::new(),
+            num_shared_places: 0,
             root: None,
             depends_on: None,
             num_cached: 0,
@@ -190,7 +198,60 @@ impl LiveRequest {
 
     /// Blocks that it holds and did not find in the prefix cache.
     pub(crate) fn num_new_blocks(&self) -> u32 {
-        count(self.table.blocks.len()) - self.num_shared_blocks
+        let num_others = |other: &GroupBlocks| count(other.blocks.len()) - other.num_passed;
+        let num_first = count(self.table.blocks.len()) - self.table.num_passed;
+        let num_others = self.other_groups.iter().map(num_others).sum::<u32>();
+        num_first + num_others - self.num_shared_blocks
+    }
+
+    /// The group's block table, and how many of its first places are not held.
+    pub(crate) fn blocks_of(&self, group: usize) -> (&[BlockId], u32) {
+        match group.checked_sub(1) {
+            None => (&self.table.blocks, self.table.num_passed),
+            Some(other) => {
+                let other = &self.other_groups[other];
+                (&other.blocks, other.num_passed)
+            }
+        }
+    }
+
+    /// As `blocks_of`, to be changed.
+    pub(crate) fn blocks_of_mut(&mut self, group: usize) -> (&mut Vec<BlockId>, &mut u32) {
+        match group.checked_sub(1) {
+            None => (&mut self.table.blocks, &mut self.table.num_passed),
+            Some(other) => {
+                let other = &mut self.other_groups[other];
+                (&mut other.blocks, &mut other.num_passed)
+            }
+        }
+    }
+
+    /// The blocks that it holds, group by group, each last first.
+    pub(crate) fn held(&self) -> impl Iterator<Item = BlockId> {
+        (0..=self.other_groups.len()).flat_map(|group| {
+            let (blocks, num_passed) = self.blocks_of(group);
+            blocks[num_passed as usize..].iter().rev().copied()
+        })
+    }
+
+    /// Gives up all blocks, in the order of `held`.
+    pub(crate) fn close_tables(&mut self) -> impl Iterator<Item = BlockId> + use<> {
+        let others = std::mem::take(&mut self.other_groups);
+        self.table.close().chain(others.into_iter().flat_map(GroupBlocks::close))
+    }
+
+    /// Blocks of the positions below `end` that the executor does not know yet, group by group; now it
+    /// does.
+    pub(crate) fn take_unsent(&mut self, end: u32, block_size: u32) -> Vec<BlockId> {
+        let places = self.table.take_unsent(end, block_size);
+        if places.is_empty() {
+            return Vec::new();
+        }
+        let mut unsent = self.table.blocks[places.clone()].to_vec();
+        for other in &self.other_groups {
+            unsent.extend_from_slice(&other.blocks[places.clone()]);
+        }
+        unsent
     }
 
     /// The ticket for waiting from `now` on: earlier waits count.

@@ -10,20 +10,19 @@ use crate::scheduler::Scheduler;
 use crate::ticket::Standing;
 
 impl Scheduler {
-    /// One more block for a running request; if none is left, another one is preempted, perhaps this
-    /// one. Blocks that are on their way back are waited for first; those that a waiting request was
-    /// promised are left alone by tenants above their share.
+    /// One more block of each group for a running request that decodes; if none are left, another one is
+    /// preempted, perhaps this one. Blocks that are on their way back are waited for first; those that a
+    /// waiting request was promised are left alone by tenants above their share.
     pub(crate) fn grow(&mut self, index: RequestIndex, draft: &mut Draft) -> bool {
         let tenant = self.requests[index].ticket.tenant;
+        let num_needed = count(self.shape.kv_groups.len());
         loop {
             // The last one always continues; otherwise no request might.
             let is_bound = self.running.len() > 1 && self.fairness.is_above_share(tenant);
             let num_claimed = if is_bound { self.fairness.num_claimed_blocks } else { 0 };
-            if self.kv.num_available() > num_claimed
-                && let Some(block) = self.kv.allocate()
-            {
-                self.requests[index].table.blocks.push(block);
-                self.fairness.tenants.holding_mut(tenant).num_blocks += 1;
+            if self.kv.num_available() >= num_claimed + num_needed {
+                let num_places = count(self.requests[index].table.blocks.len());
+                self.extend_tables(index, num_places + 1);
                 return true;
             }
             let num_returning = match draft.num_returning {
@@ -32,8 +31,8 @@ impl Scheduler {
             };
             draft.num_returning = Some(num_returning);
             let num_spare = (self.kv.num_available() + num_returning).saturating_sub(num_claimed);
-            if num_spare > draft.num_stalled {
-                draft.num_stalled += 1;
+            if num_spare >= draft.num_stalled + num_needed {
+                draft.num_stalled += num_needed;
                 return false;
             }
             if self.running.len() == 1 {
@@ -59,8 +58,8 @@ impl Scheduler {
 
     /// Blocks that no other request owns.
     fn num_own_blocks(&self, index: RequestIndex) -> u32 {
-        let blocks = &self.requests[index].table.blocks;
-        count(blocks.iter().filter(|&&block| self.kv.pool.has_one_owner(block)).count())
+        let held = self.requests[index].held();
+        count(held.filter(|&block| self.kv.pool.has_one_owner(block)).count())
     }
 
     /// Leaves the running request out of further plans. Returns how many blocks will come back later;

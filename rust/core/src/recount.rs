@@ -54,7 +54,8 @@ impl Scheduler {
             let has_ended = request.phase == Phase::Leaving;
             assert_eq!(self.requests.find(request.id()) != Some(index), has_ended, "id table");
             assert!(!has_ended || submitted > 0, "{} leaves without a step", request.id());
-            for block in &request.table.blocks {
+            self.verify_windows(index);
+            for block in request.held() {
                 let (running, leaving) = &mut owners[block.index()];
                 *(if has_ended { leaving } else { running }) += 1;
             }

@@ -56,7 +56,7 @@ impl Scheduler {
             requests: RequestTable::default(),
             queue: WaitingQueue::default(),
             running: RunningSet::default(),
-            fairness: FairShare::new(config.weight_tokens),
+            fairness: FairShare::new(&shape, config.weight_tokens),
             kv: KvCache::new(shape.num_blocks, shape.block_size, config.cache_secret),
             slots: Slots::new(shape.num_slots),
             in_flight: InFlight::new(),
@@ -242,8 +242,8 @@ impl Scheduler {
             _ if self.requests[index].num_in_flight > 0 => {
                 self.requests[index].phase = Phase::Leaving;
                 self.running.add_leaving();
-                for block in self.requests[index].table.blocks.iter().rev() {
-                    self.kv.pool.leave(*block);
+                for block in self.requests[index].held() {
+                    self.kv.pool.leave(block);
                 }
             }
             _ => {
@@ -273,7 +273,7 @@ impl Scheduler {
     fn give_back(&mut self, index: RequestIndex) {
         let request = &mut self.requests[index];
         let is_leaving = request.phase == Phase::Leaving;
-        for block in request.table.close() {
+        for block in request.close_tables() {
             if is_leaving {
                 self.kv.pool.release_leaving(block);
             } else {

@@ -3,9 +3,11 @@
 
 use crate::counts::count;
 use crate::draft::Draft;
+use crate::ids::RequestIndex;
+use crate::kv::GroupBlocks;
 use crate::live_request::Phase;
 use crate::scheduler::Scheduler;
-use crate::shared_prefix::Fit;
+use crate::shared_prefix::{Cached, Fit};
 use crate::ticket::{Rank, Standing};
 use crate::waiting_queue::Turn;
 use crate::{Micros, OpenedSlot};
@@ -24,43 +26,36 @@ impl Scheduler {
             let standing = |ticket: &_| fairness.standing(ticket);
             let Some(turn) = self.queue.next(&fairness.tenants, self.now, standing) else { return };
             // While running requests wait for blocks, only requests that room was made for may start.
-            if draft.num_returning.is_some() && turn.standing != Standing::Within {
+            let is_short = draft.is_short || draft.num_returning.is_some();
+            if is_short && turn.standing != Standing::Within {
                 return;
             }
-            let Some(opened) = self.start(&turn) else { return };
+            let Some(opened) = self.start(&turn, draft.num_promised) else { return };
             draft.opened.push(opened);
-            draft.push_chunk(turn.request, &self.requests[turn.request], &mut self.fairness);
+            self.push_chunk(turn.request, draft);
         }
     }
 
-    /// Gives the request a slot and blocks for all its known tokens; nothing if they are not there.
-    fn start(&mut self, turn: &Turn) -> Option<OpenedSlot> {
+    /// Gives the request a slot and the blocks that it starts with; nothing if they are not there, besides
+    /// `num_promised` that others will take.
+    fn start(&mut self, turn: &Turn, num_promised: u32) -> Option<OpenedSlot> {
         let index = turn.request;
-        let Fit { cached, parent, num_new, num_evictable } = self.fit(index);
+        let Fit { cached, num_new, num_evictable } = self.fit(index);
         // Within half a block's worth of steps half of the running requests need a block each; a tenant
         // within its share does not pay for that while another one can give way.
         let is_urgent = turn.standing == Standing::Within && self.has_victim_for_blocks();
-        let reserve = if is_urgent { 0 } else { count(self.running.len() / 2) };
-        if num_new + reserve > self.kv.num_available() - num_evictable {
+        let num_groups = count(self.shape.kv_groups.len());
+        let reserve = if is_urgent { 0 } else { count(self.running.len() / 2) * num_groups };
+        if num_new + reserve + num_promised > self.kv.num_available() - num_evictable {
             return None;
         }
         let slot = self.slots.allocate()?;
         self.queue.start(turn);
-        for &block in &cached {
-            self.kv.pool.share(block);
-        }
-        let depends_on = cached.iter().map(|&block| self.kv.prefix.filled_by(block)).max();
+        let depends_on = cached.blocks.iter().map(|&block| self.kv.prefix.filled_by(block)).max();
+        self.open_tables(index, &cached);
         let request = &mut self.requests[index];
-        request.table.open(&cached, parent);
-        for _ in 0..num_new {
-            match self.kv.allocate() {
-                Some(block) => request.table.blocks.push(block),
-                None => unreachable!("available blocks were counted wrongly"),
-            }
-        }
         let num_tokens = request.num_tokens();
-        let num_cached = count(cached.len()) * self.shape.block_size;
-        request.num_shared_blocks = count(cached.len());
+        let num_cached = cached.num_places * self.shape.block_size;
         request.phase = Phase::Running;
         request.is_paused = false;
         request.slot = slot;
@@ -85,12 +80,37 @@ impl Scheduler {
             sampling: request.request.sampling.clone(),
             prompt: request.request.prompt.clone(),
             generated: request.generated.clone(),
-            cached_blocks: cached,
+            cached_blocks: cached.blocks,
         };
         self.running.insert(request.rank, index);
-        let holding = self.fairness.tenants.holding_mut(turn.ticket.tenant);
-        holding.num_slots += 1;
-        holding.num_blocks += num_new;
+        self.fairness.tenants.holding_mut(turn.ticket.tenant).num_slots += 1;
         Some(opened)
+    }
+
+    /// Takes what the prefix cache has, and blocks for the rest.
+    fn open_tables(&mut self, index: RequestIndex, cached: &Cached) {
+        let (groups, block_size) = (self.shape.kv_groups, self.shape.block_size);
+        let num_places = self.requests[index].num_tokens().div_ceil(block_size);
+        let mut num_shared_blocks = 0;
+        for group in 0..groups.len() {
+            let held = self.held_of(cached, group);
+            held.iter().for_each(|&block| self.kv.pool.share(block));
+            num_shared_blocks += count(held.len());
+        }
+        let request = &mut self.requests[index];
+        request.num_shared_places = cached.num_places;
+        request.num_shared_blocks = num_shared_blocks;
+        for group in 0..groups.len() {
+            let num_passed = groups.first_read(group, cached.num_places * block_size, block_size);
+            let request = &mut self.requests[index];
+            if group == 0 {
+                request.table.open(cached.of_group(group), num_passed, cached.parent);
+            } else {
+                let blocks = cached.of_group(group).to_vec();
+                request.other_groups.push(GroupBlocks { blocks, num_passed });
+            }
+            let num_places = self.places_at_start(group, num_places, cached.num_places);
+            self.extend_table(index, group, num_places);
+        }
     }
 }

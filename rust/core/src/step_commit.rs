@@ -35,6 +35,9 @@ impl Scheduler {
             } else if is_wanted {
                 self.commit_row(row, row_output, row_tokens, step.id, events);
             }
+            if !self.shape.kv_groups.is_plain() {
+                self.release_passed(row.request, row.start + row.num_tokens);
+            }
             self.complete_row(row.request);
         }
         self.in_flight.recycle(step);

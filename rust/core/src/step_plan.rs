@@ -40,7 +40,9 @@ pub struct OpenedSlot {
     pub prompt: Arc<[TokenId]>,
     /// Tokens generated before a preemption: penalties and the output position start after them.
     pub generated: Vec<TokenId>,
-    /// Blocks that already hold the first tokens (prefix cache), start of the block table.
+    /// Blocks that already hold the first tokens (prefix cache), start of the block tables: the same
+    /// number for each group of layers, group by group. Where a group's window has passed a place, any
+    /// block's number stands there, and the group's layers must not use what it holds.
     pub cached_blocks: Vec<BlockId>,
 }
 
@@ -59,7 +61,9 @@ pub struct PlanRow {
     pub num_tokens: u32,
     /// Where the token ids come from.
     pub source: TokenSource,
-    /// Appended to the slot's block table before the row runs.
+    /// Appended to the slot's block tables before the row runs: the same number for each group of layers,
+    /// group by group. In a table, places that the group's window has passed
+    /// (`KvGroups::first_read` of `start`) name blocks that may belong to others now.
     pub new_blocks: Vec<BlockId>,
     /// What comes back.
     pub wants: Wants,

@@ -12,7 +12,7 @@ mod world;
 use std::collections::BTreeSet;
 
 use ingle_core::{
-    ExecutorShape, Micros, NewRequest, RequestId, SchedulerConfig, TenantId, TokenId,
+    ExecutorShape, KvGroups, Micros, NewRequest, RequestId, SchedulerConfig, TenantId, TokenId,
 };
 use ingle_sim::{Answers, Outcome, Profile};
 
@@ -84,6 +84,7 @@ impl Load {
         let executor = ExecutorShape {
             num_blocks: shape.num_blocks,
             block_size: 64,
+            kv_groups: KvGroups::ONE,
             num_slots: 2 * shape.max_num_seqs,
             max_num_seqs: shape.max_num_seqs,
             max_num_batched_tokens: 2048,

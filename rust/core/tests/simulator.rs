@@ -14,7 +14,7 @@ mod world;
 use std::sync::Arc;
 
 use ingle_core::{
-    ExecutorError, ExecutorShape, Micros, NewRequest, Pooling, RequestId, RequestKind,
+    ExecutorError, ExecutorShape, KvGroups, Micros, NewRequest, Pooling, RequestId, RequestKind,
     SchedulerConfig, TenantId, TokenId,
 };
 use ingle_sim::{Answers, Outcome};
@@ -47,7 +47,7 @@ fn test_seeds_of_load_fourth_quarter() {
 fn test_plans_of_the_first_seeds_are_unchanged() {
     let mut totals = Totals::default();
     for seed in 0..200 {
-        run_seed(seed, &mut totals);
+        run_seed(seed, KvGroups::ONE, &mut totals);
     }
     assert_eq!(
         totals.digest.value(),
@@ -56,20 +56,52 @@ fn test_plans_of_the_first_seeds_are_unchanged() {
     );
 }
 
+/// The same load with groups of layers: all have a window, or some. Windows are shorter and longer than
+/// prompts, chunks and blocks.
+#[test]
+fn test_seeds_of_load_with_windows() {
+    let mut totals = Totals::default();
+    for seed in seeds_from_env(2_000) {
+        let mut rng = Rng(seed ^ 0x7769_6e64_6f77);
+        let len = rng.range(1, 4);
+        let windows: Vec<Option<u32>> = (0..len)
+            .map(|group| match group == 0 && rng.one_in(2) {
+                true => None,
+                false => Some(rng.pick(&[2, 3, 4, 8, 9, 16, 24, 33])),
+            })
+            .collect();
+        run_seed(seed, KvGroups::new(&windows), &mut totals);
+    }
+    println!("{totals:?}");
+    if std::env::var_os("INGLE_SIM_SEED").is_none() {
+        assert!(totals.preemptions > 200, "{totals:?}");
+        assert!(totals.cache_hits > 10_000, "{totals:?}");
+        assert!(totals.failures > 1_000, "{totals:?}");
+    }
+}
+
+/// `INGLE_SIM_SEED` alone, or the first `INGLE_SIM_SEEDS`.
+fn seeds_from_env(default: u64) -> std::ops::Range<u64> {
+    let from_env = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
+    match from_env("INGLE_SIM_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..from_env("INGLE_SIM_SEEDS").unwrap_or(default),
+    }
+}
+
 /// Every fourth seed, so that the test runner can spread them over cores.
 fn run_quarter(quarter: u64) {
-    let from_env = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     let mut totals = Totals::default();
-    if let Some(seed) = from_env("INGLE_SIM_SEED") {
-        run_seed(seed, &mut totals);
+    let seeds = seeds_from_env(10_000);
+    if std::env::var_os("INGLE_SIM_SEED").is_some() {
+        run_seed(seeds.start, KvGroups::ONE, &mut totals);
         return;
     }
-    let num_seeds = from_env("INGLE_SIM_SEEDS").unwrap_or(10_000);
-    for seed in (quarter..num_seeds).step_by(4) {
-        run_seed(seed, &mut totals);
+    let num_run = seeds.end / 4;
+    for seed in seeds.skip(quarter as usize).step_by(4) {
+        run_seed(seed, KvGroups::ONE, &mut totals);
     }
     // A simulator that never reaches the hard cases proves nothing.
-    let num_run = num_seeds / 4;
     assert!(totals.preemptions > num_run / 2, "{totals:?}");
     assert!(totals.cache_hits > 10 * num_run, "{totals:?}");
     assert!(totals.failures > num_run / 2, "{totals:?}");
@@ -98,9 +130,9 @@ impl Drop for NameSeed {
     }
 }
 
-fn run_seed(seed: u64, totals: &mut Totals) {
+fn run_seed(seed: u64, kv_groups: KvGroups, totals: &mut Totals) {
     let _name = NameSeed(seed);
-    let mut load = Load::new(seed);
+    let mut load = Load::new(seed, kv_groups);
     let num_operations = load.rng.range(20, 500);
     for _ in 0..num_operations {
         load.operate();
@@ -133,12 +165,14 @@ struct Load {
 }
 
 impl Load {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, kv_groups: KvGroups) -> Self {
         let mut rng = Rng(seed);
         let max_num_seqs = rng.range(1, 8);
         let shape = ExecutorShape {
-            num_blocks: rng.range(3, 16),
+            // More of them where each request takes blocks of several groups.
+            num_blocks: rng.range(3, 16) * kv_groups.len() as u32,
             block_size: rng.pick(&[4, 8, 16]),
+            kv_groups,
             num_slots: max_num_seqs + rng.range(0, max_num_seqs),
             max_num_seqs,
             max_num_batched_tokens: rng.range(2, 48),

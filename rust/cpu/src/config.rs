@@ -1,6 +1,6 @@
 //! The sizes of the CPU executor, fixed at load. Plain data, any thread.
 
-use ingle_core::ExecutorShape;
+use ingle_core::{ExecutorShape, KvGroups};
 use ingle_model::ModelSpec;
 
 use crate::CpuError;
@@ -96,6 +96,7 @@ impl CpuConfig {
         ExecutorShape {
             num_blocks: self.num_blocks,
             block_size: self.block_size,
+            kv_groups: KvGroups::ONE,
             num_slots: self.num_slots,
             max_num_seqs: self.max_num_seqs,
             max_num_batched_tokens: self.max_num_batched_tokens,

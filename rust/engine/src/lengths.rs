@@ -87,10 +87,8 @@ pub(crate) fn max_tokens(
     };
     let result = served.limits.check(len, asked);
     // Without max_tokens an answer may fill the context, and so also the pool.
-    if let (Err(AdmitError::NeverFits { num_blocks, block_size, .. }), None) =
-        (&result, request.max_tokens)
-    {
-        let fits = (*num_blocks as usize * *block_size as usize + 1).saturating_sub(len);
+    if let (Err(AdmitError::NeverFits { .. }), None) = (&result, request.max_tokens) {
+        let fits = (served.limits.pool_tokens() as usize + 1).saturating_sub(len);
         if fits > 0 {
             return Ok(fits as u32);
         }

@@ -2,15 +2,19 @@
 //! Checks every plan against the executor's contract and panics on a violation. For tests.
 //!
 //! A position's content is the hash of all tokens up to it, so the next row that reads a block
-//! detects whether it was reused, evicted or shared wrongly. Failed steps leave *tainted* content,
+//! detects whether it was reused, evicted or shared wrongly. Each group of layers has a table of its own and
+//! reads no more than its window; its hashes differ from those of other groups. Failed steps leave *tainted* content,
 //! and everything computed from it is tainted too.
 
-use ingle_core::{BlockId, OpenedSlot, PlanRow, SlotId, StepPlan, TokenId, TokenSource};
+use ingle_core::{
+    BlockId, ExecutorShape, KvGroups, OpenedSlot, PlanRow, SlotId, StepPlan, TokenId, TokenSource,
+};
 
 /// State of the simulated device.
 #[derive(Debug)]
 pub(crate) struct KvModel {
     block_size: usize,
+    groups: KvGroups,
     /// `[num_blocks, block_size]`
     content: Vec<u64>,
     slots: Vec<Option<ModelSlot>>,
@@ -29,16 +33,18 @@ pub(crate) struct ModelSlot {
     tokens: Vec<TokenId>,
     /// Hash of each prefix of `tokens`.
     hashes: Vec<u64>,
-    table: Vec<BlockId>,
+    /// One a group.
+    tables: Vec<Vec<BlockId>>,
     num_computed: usize,
 }
 
 impl KvModel {
-    pub(crate) fn new(num_blocks: u32, block_size: u32, num_slots: u32) -> Self {
+    pub(crate) fn new(shape: &ExecutorShape) -> Self {
         Self {
-            block_size: block_size as usize,
-            content: vec![NOTHING; num_blocks as usize * block_size as usize],
-            slots: (0..num_slots).map(|_| None).collect(),
+            block_size: shape.block_size as usize,
+            groups: shape.kv_groups,
+            content: vec![NOTHING; shape.num_blocks as usize * shape.block_size as usize],
+            slots: (0..shape.num_slots).map(|_| None).collect(),
         }
     }
 
@@ -48,6 +54,8 @@ impl KvModel {
             self.slots[slot.index()] = None;
         }
         for opened in &plan.opened {
+            let tables = by_group(&opened.cached_blocks, self.groups).map(<[_]>::to_vec);
+            let tables: Vec<Vec<BlockId>> = tables.collect();
             let mut slot = ModelSlot {
                 id: opened.slot,
                 num_prompt: opened.prompt.len(),
@@ -56,8 +64,8 @@ impl KvModel {
                 is_tainted: false,
                 tokens: Vec::new(),
                 hashes: Vec::new(),
-                table: opened.cached_blocks.clone(),
-                num_computed: opened.cached_blocks.len() * self.block_size,
+                num_computed: tables[0].len() * self.block_size,
+                tables,
             };
             for &token in opened.prompt.iter().chain(&opened.generated) {
                 slot.push(token);
@@ -77,8 +85,10 @@ impl KvModel {
         let (start, end) = (row.start as usize, (row.start + row.num_tokens) as usize);
         assert!(row.num_tokens > 0, "slot {}: a row without tokens", row.slot);
         assert_eq!(start, slot.num_computed, "slot {}: positions are not contiguous", row.slot);
-        slot.table.extend_from_slice(&row.new_blocks);
-        assert!(end <= slot.table.len() * block_size, "slot {}: no block for a row", row.slot);
+        for (table, new) in slot.tables.iter_mut().zip(by_group(&row.new_blocks, self.groups)) {
+            table.extend_from_slice(new);
+            assert!(end <= table.len() * block_size, "slot {}: no block for a row", row.slot);
+        }
         match &row.source {
             TokenSource::Host(ids) => {
                 assert_eq!(ids.len(), row.num_tokens as usize, "slot {}: ids of a row", row.slot);
@@ -91,19 +101,24 @@ impl KvModel {
         let place = |table: &[BlockId], position: usize| {
             table[position / block_size].index() * block_size + position % block_size
         };
-        for position in 0..start {
-            let found = self.content[place(&slot.table, position)];
-            slot.is_tainted |= found == TAINTED;
-            assert!(
-                slot.is_tainted || found == slot.hashes[position],
-                "slot {}: position {position} does not hold this request's prefix",
-                row.slot
-            );
+        for (group, table) in slot.tables.iter().enumerate() {
+            // In blocks of one position a place is a position.
+            for position in self.groups.first_read(group, row.start, 1) as usize..start {
+                let found = self.content[place(table, position)];
+                slot.is_tainted |= found == TAINTED;
+                assert!(
+                    slot.is_tainted || found == content(slot.hashes[position], group),
+                    "slot {}: position {position} of group {group} does not hold this prefix",
+                    row.slot
+                );
+            }
         }
         slot.is_tainted |= fails;
-        for position in start..end {
-            let hash = if slot.is_tainted { TAINTED } else { slot.hashes[position] };
-            self.content[place(&slot.table, position)] = hash;
+        for (group, table) in slot.tables.iter().enumerate() {
+            for position in start..end {
+                let hash = content(slot.hashes[position], group);
+                self.content[place(table, position)] = if slot.is_tainted { TAINTED } else { hash };
+            }
         }
         slot.num_computed = end;
         self.check_wants(row, end);
@@ -149,6 +164,21 @@ impl ModelSlot {
     pub(crate) fn num_generated(&self) -> usize {
         self.tokens.len() - self.num_prompt
     }
+}
+
+/// The parts of a plan's list of blocks: as many for each group.
+pub(crate) fn by_group(
+    blocks: &[BlockId],
+    groups: KvGroups,
+) -> impl Iterator<Item = &[BlockId]> + use<'_> {
+    let num_places = blocks.len() / groups.len();
+    assert_eq!(blocks.len(), num_places * groups.len(), "blocks of {} groups", groups.len());
+    (0..groups.len()).map(move |group| &blocks[group * num_places..][..num_places])
+}
+
+/// What a group's layers hold of a prefix.
+fn content(hash: u64, group: usize) -> u64 {
+    hash ^ group as u64
 }
 
 /// Never the hash of a prefix: those have the highest bit set.

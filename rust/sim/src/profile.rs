@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ingle_core::{ExecutorShape, SampleMode, StepPlan};
+use ingle_core::{ExecutorShape, KvGroups, SampleMode, StepPlan};
 use serde::{Deserialize, Serialize};
 
 use crate::SimError;
@@ -140,6 +140,7 @@ impl Profile {
         ExecutorShape {
             num_blocks: (self.kv_pool_tokens / block_size).max(1),
             block_size,
+            kv_groups: KvGroups::ONE,
             num_slots: 2 * max_num_seqs,
             max_num_seqs,
             max_num_batched_tokens,

@@ -13,7 +13,7 @@ use ingle_core::{
 };
 
 use crate::answer::{log_probs_of, masked, pooled_of, prompt_log_probs_of};
-use crate::kv_model::KvModel;
+use crate::kv_model::{KvModel, by_group};
 use crate::{Answers, Profile};
 
 /// Executor whose steps complete through its `VirtualDriver`.
@@ -53,7 +53,7 @@ struct VirtualState {
     steps: VecDeque<SubmittedStep>,
     last_id: StepId,
     /// Block table of each slot as of the last submitted step.
-    tables: Vec<Vec<BlockId>>,
+    tables: Vec<Vec<Vec<BlockId>>>,
     /// For each block, the number of submitted steps' rows that name it.
     block_uses: Vec<u32>,
     refusal: Option<ExecutorError>,
@@ -84,10 +84,10 @@ impl VirtualSim {
             profile,
             answers,
             now: Micros(0),
-            model: KvModel::new(shape.num_blocks, shape.block_size, shape.num_slots),
+            model: KvModel::new(&shape),
             steps: VecDeque::new(),
             last_id: StepId(0),
-            tables: vec![Vec::new(); shape.num_slots as usize],
+            tables: vec![vec![Vec::new(); shape.kv_groups.len()]; shape.num_slots as usize],
             block_uses: vec![0; shape.num_blocks as usize],
             refusal: None,
         };
@@ -176,10 +176,14 @@ impl VirtualState {
         for slot in plan.closed.iter().chain(plan.opened.iter().map(|opened| &opened.slot)) {
             let is_named = self.steps.iter().any(|step| step.names(*slot));
             assert!(!is_named, "slot {slot} changes hands while a submitted step names it");
-            self.tables[slot.index()].clear();
+            self.tables[slot.index()].iter_mut().for_each(Vec::clear);
         }
+        let groups = self.shape.kv_groups;
         for opened in &plan.opened {
-            self.tables[opened.slot.index()].extend_from_slice(&opened.cached_blocks);
+            let tables = self.tables[opened.slot.index()].iter_mut();
+            for (table, cached) in tables.zip(by_group(&opened.cached_blocks, groups)) {
+                table.extend_from_slice(cached);
+            }
         }
         for block in plan.rows.iter().flat_map(|row| &row.new_blocks) {
             assert_eq!(self.block_uses[block.index()], 0, "block {block} is still in use");
@@ -187,12 +191,15 @@ impl VirtualState {
         let mut blocks = Vec::new();
         for row in &plan.rows {
             self.check_row(row);
-            let table = &mut self.tables[row.slot.index()];
-            table.extend_from_slice(&row.new_blocks);
-            // No fewer than it reads and writes, and no more: an executor has room for these alone.
-            let end = row.start + row.num_tokens;
-            assert_eq!(table.len(), end.div_ceil(self.shape.block_size) as usize, "{row:?}");
-            blocks.extend_from_slice(table);
+            let tables = self.tables[row.slot.index()].iter_mut();
+            for (group, (table, new)) in tables.zip(by_group(&row.new_blocks, groups)).enumerate() {
+                table.extend_from_slice(new);
+                // No fewer than it reads and writes, and no more: an executor has room for these alone.
+                let (end, block_size) = (row.start + row.num_tokens, self.shape.block_size);
+                assert_eq!(table.len(), end.div_ceil(block_size) as usize, "{row:?}");
+                let first = groups.first_read(group, row.start, block_size);
+                blocks.extend_from_slice(&table[first as usize..]);
+            }
         }
         for block in &blocks {
             self.block_uses[block.index()] += 1;

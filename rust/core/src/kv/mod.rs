@@ -9,18 +9,33 @@
 mod block_pool;
 mod block_table;
 mod chain_hash;
+mod groups;
 mod prefix_cache;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use block_pool::BlockPool;
-pub(crate) use block_table::BlockTable;
+pub(crate) use block_table::{BlockTable, GroupBlocks};
 pub use chain_hash::ChainHasher;
 pub(crate) use chain_hash::Parent;
+pub use groups::{KvGroups, MAX_KV_GROUPS};
 pub(crate) use prefix_cache::PrefixCache;
 pub use prefix_cache::PrefixWatcher;
 
 use crate::{BlockId, StepId, TokenId};
+
+/// One of a chain's full blocks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Link<'a> {
+    /// Which layers' keys and values.
+    pub(crate) group: usize,
+    /// Chain hash, the same for all groups.
+    pub(crate) hash: u128,
+    /// In the first group what comes before the block; in others the first group's block at the same
+    /// place.
+    pub(crate) parent: Parent,
+    pub(crate) tokens: &'a [TokenId],
+}
 
 /// The pool and the cache over it, kept in step.
 #[derive(Debug)]
@@ -54,23 +69,16 @@ impl KvCache {
 
     /// Makes a full block findable. Returns the parent that the next block of the chain has: if the
     /// same content is already findable in another block, that one stays and becomes the parent.
-    pub(crate) fn register(
-        &mut self,
-        block: BlockId,
-        hash: u128,
-        parent: Parent,
-        tokens: &[TokenId],
-        step: StepId,
-    ) -> Parent {
-        if let Some(other) = self.prefix.block_of(hash) {
-            if self.prefix.matches(other, parent, tokens) {
+    pub(crate) fn register(&mut self, block: BlockId, link: &Link<'_>, step: StepId) -> Parent {
+        if let Some(other) = self.prefix.block_of(link.group, link.hash) {
+            if self.prefix.matches(other, link) {
                 return self.prefix.as_parent(other);
             }
             // Another chain's block with this hash, or one whose parent is gone: it cannot be found.
             self.forget(other);
         }
         self.pool.set_cached(block);
-        self.prefix.insert(block, hash, parent, tokens, step)
+        self.prefix.insert(block, link, step)
     }
 
     /// Takes a block out of the prefix cache; it is free at once if it has no owner.

@@ -3,11 +3,13 @@
 //! A block's key is its chain hash (`chain_hash.rs`). The hash only finds a candidate. A hit compares the token ids and the *identity* of the parent, so by induction the whole
 //! prefix is equal even if hashes collide. Contents decide, never a hash that a client could choose. An
 //! entry's serial number is never reused, so the children of a removed entry cannot be found any more.
+//! What other groups of layers hold is a child of the first group's block at the same place.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
+use super::Link;
 use super::chain_hash::{ChainHasher, Parent};
 use crate::{BlockId, StepId, TokenId};
 
@@ -34,7 +36,9 @@ pub(crate) struct PrefixCache {
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    hash: u128,
+    /// With the group mixed in.
+    key: u128,
+    group: usize,
     parent: Parent,
     serial: u64,
     /// The step that fills the block; it may still be in flight.
@@ -73,16 +77,17 @@ impl PrefixCache {
         self.hasher.next(before, tokens)
     }
 
-    /// The block with this hash; its content may still differ.
-    pub(crate) fn block_of(&self, hash: u128) -> Option<BlockId> {
-        self.by_hash.get(&hash).copied()
+    /// The group's block with this hash; its content may still differ.
+    pub(crate) fn block_of(&self, group: usize, hash: u128) -> Option<BlockId> {
+        self.by_hash.get(&key(group, hash)).copied()
     }
 
-    /// Whether the block holds exactly these tokens behind exactly this parent.
-    pub(crate) fn matches(&self, block: BlockId, parent: Parent, tokens: &[TokenId]) -> bool {
+    /// Whether the block holds exactly these tokens for this group behind exactly this parent.
+    pub(crate) fn matches(&self, block: BlockId, link: &Link<'_>) -> bool {
         let first = block.index() * self.block_size;
-        self.entries[block.index()].is_some_and(|entry| entry.parent == parent)
-            && self.tokens[first..first + self.block_size] == *tokens
+        self.entries[block.index()]
+            .is_some_and(|entry| entry.parent == link.parent && entry.group == link.group)
+            && self.tokens[first..first + self.block_size] == *link.tokens
     }
 
     /// The block as the parent of the next one.
@@ -96,23 +101,18 @@ impl PrefixCache {
     }
 
     /// Adds a full block that has no entry, under a hash that has none.
-    pub(crate) fn insert(
-        &mut self,
-        block: BlockId,
-        hash: u128,
-        parent: Parent,
-        tokens: &[TokenId],
-        step: StepId,
-    ) -> Parent {
+    pub(crate) fn insert(&mut self, block: BlockId, link: &Link<'_>, step: StepId) -> Parent {
         let serial = self.next_serial;
         self.next_serial += 1;
         let first = block.index() * self.block_size;
-        self.tokens[first..first + self.block_size].copy_from_slice(tokens);
-        let old = self.entries[block.index()].replace(Entry { hash, parent, serial, step });
+        self.tokens[first..first + self.block_size].copy_from_slice(link.tokens);
+        let &Link { group, hash, parent, .. } = link;
+        let entry = Entry { key: key(group, hash), group, parent, serial, step };
+        let old = self.entries[block.index()].replace(entry);
         assert!(old.is_none(), "block {block} is in the prefix cache twice");
-        let old = self.by_hash.insert(hash, block);
+        let old = self.by_hash.insert(entry.key, block);
         assert!(old.is_none(), "blocks {block} and {old:?} have one hash");
-        if let Some(watcher) = &self.watcher {
+        if let Some(watcher) = self.watcher.as_ref().filter(|_| group == 0) {
             watcher.added(hash);
         }
         Parent::Entry(serial)
@@ -121,10 +121,11 @@ impl PrefixCache {
     /// Removes the block's entry; false if it has none.
     pub(crate) fn remove(&mut self, block: BlockId) -> bool {
         let Some(entry) = self.entries[block.index()].take() else { return false };
-        let removed = self.by_hash.remove(&entry.hash);
+        let removed = self.by_hash.remove(&entry.key);
         assert_eq!(removed, Some(block), "the block found under the hash of block {block}");
-        if let Some(watcher) = &self.watcher {
-            watcher.removed(entry.hash);
+        // The first group's key is the hash.
+        if let Some(watcher) = self.watcher.as_ref().filter(|_| entry.group == 0) {
+            watcher.removed(entry.key);
         }
         true
     }
@@ -137,7 +138,8 @@ impl PrefixCache {
             assert_eq!(entry.is_some(), is_findable(block), "cache entry of block {block}");
             if let Some(entry) = entry {
                 count += 1;
-                assert_eq!(self.block_of(entry.hash), Some(block), "hash of block {block}");
+                let found = self.by_hash.get(&entry.key);
+                assert_eq!(found, Some(&block), "hash of block {block}");
             }
         }
         assert_eq!(count, self.by_hash.len(), "entries of the prefix cache");
@@ -149,6 +151,11 @@ impl PrefixCache {
             None => unreachable!("block {block} is not in the prefix cache"),
         }
     }
+}
+
+/// A group's key for a chain hash: the first group's is the hash itself. The map uses the low half.
+fn key(group: usize, hash: u128) -> u128 {
+    hash ^ (group as u128).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 /// The keys are hashes already.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 
-use super::{BlockTable, ChainHasher, KvCache, Parent, PrefixWatcher};
+use super::{BlockTable, ChainHasher, KvCache, Link, Parent, PrefixWatcher};
 use crate::{BlockId, StepId, TokenId};
 
 const BLOCK_SIZE: u32 = 2;
@@ -67,8 +67,8 @@ impl Model {
         let mut parent = Parent::Salt(salt);
         let mut found = Vec::new();
         for (place, &kind) in kinds.iter().enumerate() {
-            let Some(block) = self.kv.prefix.block_of(hash(kind)) else { break };
-            if !self.kv.prefix.matches(block, parent, block_tokens(place)) {
+            let Some(block) = self.kv.prefix.block_of(0, hash(kind)) else { break };
+            if !self.kv.prefix.matches(block, &link(hash(kind), parent, block_tokens(place))) {
                 break;
             }
             assert_eq!(self.content[&block], prefix(place), "a hit on another prefix");
@@ -84,7 +84,7 @@ impl Model {
             self.kv.pool.share(block);
         }
         let mut table = BlockTable::default();
-        table.open(&found, Some(parent));
+        table.open(&found, 0, Some(parent));
         for place in found.len()..kinds.len() {
             let block = self.kv.allocate().unwrap();
             let held = |table: &BlockTable| table.blocks.contains(&block);
@@ -96,8 +96,8 @@ impl Model {
             self.content.insert(block, prefix(place));
         }
         for (place, &kind) in kinds.iter().enumerate().skip(found.len()) {
-            let tokens = block_tokens(place);
-            parent = self.kv.register(table.blocks[place], hash(kind), parent, tokens, StepId(1));
+            let link = link(hash(kind), parent, block_tokens(place));
+            parent = self.kv.register(table.blocks[place], &link, StepId(1));
         }
         self.owners.push(table);
     }
@@ -132,10 +132,14 @@ impl Model {
         self.kv.verify();
         let known = self.known.0.lock().unwrap();
         for kind in 0..2 {
-            let is_found = self.kv.prefix.block_of(hash(kind)).is_some();
+            let is_found = self.kv.prefix.block_of(0, hash(kind)).is_some();
             assert_eq!(known.contains(&hash(kind)), is_found, "what the watcher knows of {kind}");
         }
     }
+}
+
+fn link(hash: u128, parent: Parent, tokens: &[TokenId]) -> Link<'_> {
+    Link { group: 0, hash, parent, tokens }
 }
 
 fn hash(kind: u32) -> u128 {
@@ -165,13 +169,36 @@ fn test_evicted_parent_hides_its_children_for_good() {
     let mut kv = KvCache::new(4, BLOCK_SIZE, 0);
     let tokens = [[TokenId(1), TokenId(2)], [TokenId(3), TokenId(4)]];
     let (first, second) = (kv.allocate().unwrap(), kv.allocate().unwrap());
-    let parent = kv.register(first, 10, Parent::Salt(0), &tokens[0], StepId(1));
-    kv.register(second, 11, parent, &tokens[1], StepId(1));
-    assert!(kv.prefix.matches(second, parent, &tokens[1]));
+    let parent = kv.register(first, &link(10, Parent::Salt(0), &tokens[0]), StepId(1));
+    kv.register(second, &link(11, parent, &tokens[1]), StepId(1));
+    assert!(kv.prefix.matches(second, &link(11, parent, &tokens[1])));
     kv.forget(first);
     let again = kv.allocate().unwrap();
-    let parent = kv.register(again, 10, Parent::Salt(0), &tokens[0], StepId(2));
-    assert!(!kv.prefix.matches(second, parent, &tokens[1]), "its parent was another entry");
+    let parent = kv.register(again, &link(10, Parent::Salt(0), &tokens[0]), StepId(2));
+    let same = link(11, parent, &tokens[1]);
+    assert!(!kv.prefix.matches(second, &same), "its parent was another entry");
+}
+
+#[test]
+fn test_groups_keep_blocks_of_one_hash_apart_and_are_hidden_with_the_first() {
+    let mut kv = KvCache::new(4, BLOCK_SIZE, 0);
+    let known = Arc::<Known>::default();
+    kv.prefix.watch(known.clone());
+    let tokens = [TokenId(1), TokenId(2)];
+    let (first, second) = (kv.allocate().unwrap(), kv.allocate().unwrap());
+    let parent = kv.register(first, &link(10, Parent::Salt(0), &tokens), StepId(1));
+    let beside = |parent| Link { group: 1, ..link(10, parent, &tokens) };
+    kv.register(second, &beside(parent), StepId(1));
+    assert_eq!(kv.prefix.block_of(0, 10), Some(first));
+    assert_eq!(kv.prefix.block_of(1, 10), Some(second));
+    assert!(kv.prefix.matches(second, &beside(parent)));
+    assert!(!kv.prefix.matches(second, &link(10, parent, &tokens)), "of another group");
+    assert_eq!(known.0.lock().unwrap().len(), 1, "the watcher hears of the first group");
+    kv.forget(first);
+    let again = kv.allocate().unwrap();
+    let parent = kv.register(again, &link(10, Parent::Salt(0), &tokens), StepId(2));
+    assert!(!kv.prefix.matches(second, &beside(parent)), "it stood beside another entry");
+    kv.verify();
 }
 
 #[test]

@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use ingle_core::{
-    AdmitError, CoreEvent, Executor, ExecutorError, ExecutorShape, FinishReason, LateRow, Micros,
-    NewRequest, RequestFault, RequestId, RowMask, Scheduler, SchedulerConfig, SlotId,
+    AdmitError, CoreEvent, Executor, ExecutorError, ExecutorShape, FinishReason, KvGroups, LateRow,
+    Micros, NewRequest, RequestFault, RequestId, RowMask, Scheduler, SchedulerConfig, SlotId,
     StepCompletion, StepId, StepPlan, TokenId,
 };
 use ingle_sim::{Answers, Outcome, Profile, VirtualDriver, VirtualSim};
@@ -272,6 +272,7 @@ pub fn shape(num_blocks: u32, block_size: u32) -> ExecutorShape {
     ExecutorShape {
         num_blocks,
         block_size,
+        kv_groups: KvGroups::ONE,
         num_slots: 16,
         max_num_seqs: 8,
         max_num_batched_tokens: 64,

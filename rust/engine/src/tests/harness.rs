@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use ingle_core::{
-    CompletionSink, Executor, ExecutorError, ExecutorShape, RowMask, RowOutput, RowStatus,
-    SampleMode, SlotId, StepCompletion, StepId, StepOutput, StepPlan, TokenId, TokenLogProbs,
-    TokenSource,
+    CompletionSink, Executor, ExecutorError, ExecutorShape, KvGroups, RowMask, RowOutput,
+    RowStatus, SampleMode, SlotId, StepCompletion, StepId, StepOutput, StepPlan, TokenId,
+    TokenLogProbs, TokenSource,
 };
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use serde_json::{Value, json};
@@ -38,6 +38,7 @@ pub(super) struct Bench {
 pub(super) const SHAPE: ExecutorShape = ExecutorShape {
     num_blocks: 64,
     block_size: 4,
+    kv_groups: KvGroups::ONE,
     num_slots: 8,
     max_num_seqs: 4,
     max_num_batched_tokens: 64,

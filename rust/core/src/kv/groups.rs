@@ -1,0 +1,116 @@
+//! Groups of layers that keep the same part of a sequence. Plain data, any thread.
+//!
+//! The core knows of a group only how far back its layers see. Each group has a block table of its own;
+//! all take their blocks from one pool, because a block of any group has the same size.
+
+/// Most groups of a model: each costs a table and its place in every list of new blocks.
+pub const MAX_KV_GROUPS: usize = 8;
+
+/// What each group's layers see. The first group is the one that prefixes are known by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvGroups {
+    len: usize,
+    /// A row at position p reads nothing below `p + 1 - window`; `u32::MAX` reads everything.
+    windows: [u32; MAX_KV_GROUPS],
+}
+
+impl KvGroups {
+    /// One group whose layers see everything.
+    pub const ONE: Self = Self { len: 1, windows: [u32::MAX; MAX_KV_GROUPS] };
+
+    /// A window each, or `None` where layers see everything.
+    ///
+    /// # Panics
+    /// If there is no group or more than `MAX_KV_GROUPS`, or a window is below 2: a group always holds a
+    /// token that has been computed.
+    #[must_use]
+    pub fn new(windows: &[Option<u32>]) -> Self {
+        assert!((1..=MAX_KV_GROUPS).contains(&windows.len()), "{} KV groups", windows.len());
+        let mut groups = Self { len: windows.len(), ..Self::ONE };
+        for (to, window) in groups.windows.iter_mut().zip(windows) {
+            *to = window.unwrap_or(u32::MAX);
+            assert!(*to >= 2, "a KV group with a window of {to}");
+        }
+        groups
+    }
+
+    /// Number of groups.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "there is always one")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is one group and it keeps everything.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        self.len == 1 && self.is_full(0)
+    }
+
+    /// Whether the group's layers see everything.
+    #[must_use]
+    pub fn is_full(&self, group: usize) -> bool {
+        self.windows[group] == u32::MAX
+    }
+
+    /// The first place in the group's block table that a row at `position`, or a later one, reads.
+    #[must_use]
+    pub fn first_read(&self, group: usize, position: u32, block_size: u32) -> u32 {
+        (position + 1).saturating_sub(self.windows[group]) / block_size
+    }
+
+    /// Most blocks that a sequence of so many blocks' worth of tokens must hold at once, all groups
+    /// together, if its rows have one token each and `num_ahead` of them are submitted at a time.
+    #[must_use]
+    pub fn num_blocks(&self, num_places: u32, block_size: u32, num_ahead: u32) -> u32 {
+        let most = |group| self.most_places(group, block_size, num_ahead).min(num_places);
+        (0..self.len).map(most).fold(0, u32::saturating_add)
+    }
+
+    /// As `num_blocks`, of one group, however long the sequence.
+    pub(crate) fn most_places(&self, group: usize, block_size: u32, num_ahead: u32) -> u32 {
+        if self.is_full(group) {
+            return u32::MAX;
+        }
+        // So many positions in a row touch the most blocks if the first is the last of its block.
+        let num_read = self.windows[group].saturating_add(num_ahead.max(1) - 1);
+        (num_read - 1).div_ceil(block_size) + 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_a_place_is_read_until_the_window_has_passed_its_last_position() {
+        for (window, block_size) in [(2, 1), (2, 4), (5, 4), (8, 4), (128, 64), (130, 16)] {
+            let groups = KvGroups::new(&[None, Some(window)]);
+            for position in 0..1000 {
+                assert_eq!(groups.first_read(0, position, block_size), 0);
+                let first = groups.first_read(1, position, block_size);
+                let sees = |seen: u32| seen + window > position;
+                assert!(first == 0 || !sees(first * block_size - 1), "{window} {position}");
+                assert!(sees(first * block_size + block_size - 1), "{window} {position}");
+            }
+        }
+    }
+
+    #[test]
+    fn test_most_places_is_what_rows_of_one_token_need() {
+        for (window, block_size) in [(2, 1), (2, 4), (5, 4), (8, 4), (128, 64), (130, 16)] {
+            let groups = KvGroups::new(&[Some(window)]);
+            for num_ahead in 1..4 {
+                let held = |committed| {
+                    let first = groups.first_read(0, committed, block_size);
+                    (committed + num_ahead).div_ceil(block_size) - first
+                };
+                let most = (0..1000).map(held).max().unwrap();
+                assert_eq!(groups.most_places(0, block_size, num_ahead), most, "{window}");
+                assert_eq!(groups.num_blocks(1, block_size, num_ahead), 1);
+                assert_eq!(groups.num_blocks(1000, block_size, num_ahead), most);
+            }
+        }
+        assert_eq!(KvGroups::ONE.num_blocks(1000, 16, 2), 1000);
+    }
+}
