@@ -84,6 +84,14 @@ class Settings:
             "type of weights; auto lets the device choose; on a GPU also bfloat16, float16, half",
         ),
     )
+    load_format: Literal["auto", "dummy"] = field(
+        default="auto",
+        metadata=about(
+            "engine",
+            "dummy: read no weights, take pseudo-random numbers in the shapes of config.json, for "
+            "benchmarks; what the model then writes means nothing",
+        ),
+    )
     quantization: Literal["fp8"] | None = field(
         default=None,
         metadata=about(

@@ -52,6 +52,7 @@ class Engine:
         data_parallel_size: int = 1,
         sim_speed: str | None = None,
         dtype: str = "auto",
+        load_format: Literal["auto", "dummy"] = "auto",
         quantization: Literal["fp8"] | None = None,
         max_model_len: int | None = None,
         max_num_seqs: int | None = None,
@@ -86,6 +87,9 @@ class Engine:
             sim_speed: speed-up of the sim device: a number, or inf for no delay.
             dtype: type of weights; auto lets the device choose; on a GPU also bfloat16, float16,
                 half.
+            load_format: dummy: read no weights, take pseudo-random numbers in the shapes of
+                config.json, for benchmarks; what the model then writes means nothing. "auto" or
+                "dummy".
             quantization: fp8: keep the linear layers of an unquantised model in 8 bits, with a
                 scale per output channel; default: weights as the model has them. "fp8".
             max_model_len: maximum length of prompt plus answer, in tokens; default: the model's own

@@ -215,6 +215,7 @@ MODEL = record(
         "max_model_len": COUNT,
         "tasks": several(one_of("generate", "embed")),
         "status": one_of("loaded", "stuck", "dead"),
+        "load_format": one_of("auto", "dummy"),
         "default_sampling_params": record(
             {
                 each.name: COUNT if each.is_whole else NUMBER

@@ -327,6 +327,7 @@ class Routes:
             "max_model_len": self._info["max_model_len"],
             "tasks": ["embed"] if self._info.get("embeddings_only") else ["generate", "embed"],
             "status": "loaded" if health["status"] in ("ok", "draining") else health["status"],
+            "load_format": self._info.get("load_format", "auto"),
             "default_sampling_params": self._info.get("sampling_defaults"),
         }
 

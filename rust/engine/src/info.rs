@@ -37,6 +37,7 @@ pub(crate) fn info(
         "num_engines": fleet.num_engines,
         "architecture": spec.architecture,
         "weight_type": weight_type(checkpoint),
+        "load_format": if checkpoint.has_weights { "auto" } else { "dummy" },
         "num_layers": spec.layers.len(),
         "hidden_size": spec.hidden_size,
         "max_model_len": served.max_model_len,

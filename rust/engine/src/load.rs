@@ -65,8 +65,7 @@ pub(crate) fn load_with(
 ) -> Result<Loaded, EngineError> {
     let started = Instant::now();
     let num_engines = setting("data_parallel_size", options.data_parallel_size, 1)?;
-    let mut checkpoint =
-        ingle_model::open(&options.model).map_err(|error| EngineError::Model(error.to_string()))?;
+    let mut checkpoint = opened_checkpoint(options)?;
     quantise(&mut checkpoint, options.quantization.as_deref())?;
     let defaults = defaults(options, &checkpoint)?;
     let opened = Instant::now();
@@ -118,6 +117,19 @@ pub(crate) fn load_with(
     }
     let routing = (engines.len() > 1).then(|| routing(options, &mut engines, secret));
     Ok(Loaded { front, engines, routing, info })
+}
+
+/// The files of the model, or their shape alone.
+fn opened_checkpoint(options: &EngineOptions) -> Result<Checkpoint, EngineError> {
+    let opened = match options.load_format.as_str() {
+        "auto" => ingle_model::open(&options.model),
+        "dummy" => ingle_model::open_without_weights(&options.model),
+        other => {
+            let text = format!("load_format: must be auto or dummy, not {other:?}");
+            return Err(EngineError::Model(text));
+        }
+    };
+    opened.map_err(|error| EngineError::Model(error.to_string()))
 }
 
 /// Lets the engines show their prefix caches, which all hash with `secret`, and chooses between them.

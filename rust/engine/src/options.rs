@@ -27,6 +27,9 @@ pub struct EngineOptions {
     /// `auto`: as the device keeps weights best.
     #[serde(default = "auto")]
     pub dtype: String,
+    /// `dummy`: no weights are read; pseudo-random numbers stand for them.
+    #[serde(default = "auto")]
+    pub load_format: String,
     /// `fp8`: linear layers of an unquantised checkpoint become fp8 at load.
     #[serde(default)]
     pub quantization: Option<String>,

@@ -4,41 +4,13 @@
 
 use std::collections::BTreeMap;
 
+pub(crate) use crate::entry::{Entry, Stored};
 use crate::error::{ModelError, shown};
+use crate::made::MadeTensors;
 use crate::quantisation::{Layout, Quantisation, scale_names};
 use crate::{
     CopyPlan, GroupTensor, LayerWeight, Order, ScaleView, TensorView, WeightRole, WeightType,
 };
-
-/// How a tensor is stored, according to the file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Stored {
-    /// A type that executors read.
-    Known(WeightType),
-    /// The name of one that they do not.
-    Other(String),
-}
-
-impl Stored {
-    pub(crate) fn name(&self) -> String {
-        match self {
-            Self::Known(kind) => format!("{kind:?}"),
-            Self::Other(kind) => kind.clone(),
-        }
-    }
-}
-
-/// A tensor of a file, its range already checked against the file's size.
-#[derive(Clone, Debug)]
-pub(crate) struct Entry {
-    pub(crate) file: usize,
-    /// From the start of the file.
-    pub(crate) offset: u64,
-    pub(crate) byte_len: u64,
-    pub(crate) stored: Stored,
-    /// Outermost first, as Hugging Face writes it.
-    pub(crate) shape: Vec<u64>,
-}
 
 /// Tensors by name, each taken at most once.
 #[derive(Debug)]
@@ -51,6 +23,8 @@ pub(crate) struct Catalogue {
     pub(crate) quantisation: Option<Quantisation>,
     /// Shapes that packed matrices state.
     pub(crate) shapes: Vec<(GroupTensor, [u64; 2])>,
+    /// Makes each tensor that is asked for, where there are no files.
+    pub(crate) made: Option<MadeTensors>,
 }
 
 impl Catalogue {
@@ -62,7 +36,14 @@ impl Catalogue {
             plan: BTreeMap::new(),
             quantisation: None,
             shapes: Vec::new(),
+            made: None,
         }
+    }
+
+    /// One whose tensors are made as they are asked for.
+    pub(crate) fn without_files(place: String, made: MadeTensors) -> Self {
+        let files = vec![place.clone()];
+        Self { made: Some(made), ..Self::new(place, files) }
     }
 
     /// Lets matrices be quantised so.
@@ -81,7 +62,8 @@ impl Catalogue {
     }
 
     pub(crate) fn contains(&self, name: &str) -> bool {
-        self.entries.contains_key(name)
+        let would_hold = || MadeTensors::would_hold(name, self.quantisation.as_ref());
+        self.entries.contains_key(name) || self.made.is_some() && would_hold()
     }
 
     pub(crate) fn entry(&self, name: &str) -> Option<&Entry> {
@@ -171,6 +153,7 @@ impl Catalogue {
 
     /// Takes a tensor without planning it: the caller plans or reads its parts.
     pub(crate) fn take(&mut self, name: &str, shape: &[u64]) -> Result<Entry, ModelError> {
+        self.make_if_missing(name, shape);
         let Some((entry, taken)) = self.entries.get_mut(name) else {
             return Err(ModelError::MissingTensor {
                 file: self.place.clone(),
@@ -184,6 +167,15 @@ impl Catalogue {
             return Err(ModelError::tensor(self.file(entry.file), name, reason));
         }
         Ok(entry)
+    }
+
+    fn make_if_missing(&mut self, name: &str, shape: &[u64]) {
+        if let Some(made) = &mut self.made
+            && !self.entries.contains_key(name)
+        {
+            let entry = made.make(name, shape, self.quantisation.as_ref());
+            self.entries.insert(name.to_owned(), (entry, false));
+        }
     }
 
     /// The plan, if everything was taken except what `harmless` knows.
@@ -223,6 +215,12 @@ impl Catalogue {
     fn scale_of(&mut self, name: &str, entry: &Entry) -> Result<Option<Scale>, ModelError> {
         if entry.stored != Stored::Known(WeightType::F8E4M3) {
             return Ok(None);
+        }
+        if let Some(Quantisation::Fp8(scheme)) = &self.quantisation
+            && let Some(layout) = scheme.layouts.first().copied()
+        {
+            let [own, _] = scale_names(name);
+            self.make_if_missing(&own, &MadeTensors::scale_shape(layout, &entry.shape));
         }
         let refused = |reason| ModelError::tensor(self.file(entry.file), name, reason);
         let Some(Quantisation::Fp8(scheme)) = &self.quantisation else {

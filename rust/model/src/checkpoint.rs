@@ -21,6 +21,8 @@ pub struct Checkpoint {
     pub generation: GenerationDefaults,
     /// How embeddings are made.
     pub embedding: EmbeddingDefaults,
+    /// Whether weights come from files; else they are pseudo-random numbers.
+    pub has_weights: bool,
     /// What the operator should know of the files, one line each.
     pub notes: Vec<String>,
     /// As given to `open`.

@@ -5,17 +5,21 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::catalogue::Catalogue;
 use crate::chat_templates::ChatTemplates;
 use crate::checkpoint::{Checkpoint, TokenizerFiles, VocabularyFile};
-use crate::config::{self, Described};
+use crate::config::{self, Described, Family};
 use crate::error::{ModelError, shown};
 use crate::gguf::open_gguf;
 use crate::json_file::{Json, missing, read};
+use crate::made::{MadeTensors, tokenizer_json};
 use crate::packed::is_zero_bias;
 use crate::quantisation::Quantisation;
-use crate::safetensors::Head;
+use crate::safetensors::{Found, Head};
 use crate::source::FileSource;
-use crate::{EmbedsOnly, generation, pooling, quantisation, safetensors, scales};
+use crate::{
+    EmbedsOnly, ModelSpec, WeightSource, generation, pooling, quantisation, safetensors, scales,
+};
 
 /// Opens a Hugging Face folder or a `.gguf` file and checks all of it but the weights' values.
 ///
@@ -31,7 +35,7 @@ pub fn open(path: &Path) -> Result<Checkpoint, ModelError> {
     if metadata.is_dir() {
         return match only_gguf(path)? {
             Some(file) => open_gguf(&file),
-            None => open_folder(path),
+            None => open_folder(path, Weights::Files),
         };
     }
     if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf")) {
@@ -59,7 +63,29 @@ fn only_gguf(folder: &Path) -> Result<Option<PathBuf>, ModelError> {
     }
 }
 
-fn open_folder(folder: &Path) -> Result<Checkpoint, ModelError> {
+/// Opens a folder with a config.json as if it had weights: every number is a pseudo-random one that depends on
+/// its tensor's name and place in it. No weight file is read. Without a tokenizer the vocabulary is made up too.
+///
+/// # Errors
+/// As `open`, apart from what concerns weights.
+pub fn open_without_weights(path: &Path) -> Result<Checkpoint, ModelError> {
+    let name = path.display().to_string();
+    let metadata = std::fs::metadata(path).map_err(|cause| ModelError::io(&name, "open", cause))?;
+    if !metadata.is_dir() {
+        let reason = "without weights only a folder with a config.json can be opened".to_owned();
+        return Err(ModelError::Layout { path: name, reason });
+    }
+    open_folder(path, Weights::Made)
+}
+
+/// Where the weights of a folder are from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Weights {
+    Files,
+    Made,
+}
+
+fn open_folder(folder: &Path, weights: Weights) -> Result<Checkpoint, ModelError> {
     let Some(config) = Json::optional(folder, "config.json", MAX_CONFIG_BYTES)? else {
         return Err(without_config(folder));
     };
@@ -68,30 +94,36 @@ fn open_folder(folder: &Path) -> Result<Checkpoint, ModelError> {
     let generation = Json::optional(folder, "generation_config.json", MAX_CONFIG_BYTES)?;
     let generation = generation.as_ref().map(Json::fields).transpose()?;
     let generation = generation::from_config(&config, generation.as_ref())?;
-    let tokenizer = tokenizer_files(folder)?;
+    let made_vocabulary = (weights == Weights::Made).then_some(spec.vocab_size);
+    let tokenizer = tokenizer_files(folder, made_vocabulary)?;
     let embedding = pooling::read(folder, spec.hidden_size)?;
     let exported = Json::optional(folder, "hf_quant_config.json", MAX_CONFIG_BYTES)?;
     let exported = exported.as_ref().map(Json::fields).transpose()?;
     let quantised = quantisation::read(&config, exported.as_ref())?;
     let is_quantised = quantised.is_some();
     let is_gptq = quantised.as_ref().is_some_and(Quantisation::is_gptq);
-    let (files, mut catalogue) = safetensors::open_folder(folder)?;
+    let (source, mut catalogue) = match weights {
+        Weights::Files => {
+            let (files, catalogue) = safetensors::open_folder(folder)?;
+            (Some(FileSource::new(files)), catalogue)
+        }
+        Weights::Made => {
+            let made = MadeTensors::new(config::plain_type(&config)?, spec.norm.plus_one);
+            (None, Catalogue::without_files(folder.display().to_string(), made))
+        }
+    };
     catalogue.set_quantisation(quantised);
-    let source = FileSource::new(files);
-    let found = safetensors::find(family.class, &spec, &catalogue, &source)?;
+    let found = match &source {
+        Some(files) => safetensors::find(family.class, &spec, &catalogue, files)?,
+        None => Found::by_config(family.class, &spec),
+    };
     safetensors::take_tensors(family.facts, &spec, found, &mut catalogue)?;
-    catalogue.check_packed(&source)?;
-    let mut notes = prompt_note(folder)?;
-    if let Some(wrapper) = family.wrapper {
-        notes.push(format!("{}: its text model is served; images are refused", wrapper.model_type));
-    }
-    if found.head == Head::Own && spec.tie_word_embeddings {
-        notes.push(
-            "lm_head.weight: differs from the embedding, so that it is used, although config.json says \
-             tie_word_embeddings"
-                .to_owned(),
-        );
-    }
+    let source: Arc<dyn WeightSource> = match (source, &catalogue.made) {
+        (Some(files), _) => Arc::new(files),
+        (None, made) => Arc::new(made.clone().unwrap_or_default()),
+    };
+    catalogue.check_packed(source.as_ref())?;
+    let notes = notes(folder, weights, family, &spec, found.head)?;
     spec.tie_word_embeddings = found.head != Head::Own;
     spec.embeds_only = match (spec.embeds_only, embedding, found.head) {
         (Some(reason), _, _) => Some(reason),
@@ -107,19 +139,45 @@ fn open_folder(folder: &Path) -> Result<Checkpoint, ModelError> {
             || safetensors::is_of_layers(name, found, &later_layers)
             || family.wrapper.is_some() && safetensors::is_of_images(name)
             || is_quantised && quantisation::is_without_effect(name, &entry.shape)
-            || is_gptq && is_zero_bias(&source, name, entry)
+            || is_gptq && is_zero_bias(source.as_ref(), name, entry)
     })?;
-    scales::check(&plan, &source)?;
+    scales::check(&plan, source.as_ref())?;
     Ok(Checkpoint {
         spec,
         plan,
-        source: Arc::new(source),
+        source,
         tokenizer,
         generation,
         embedding: embedding.unwrap_or_default(),
+        has_weights: weights == Weights::Files,
         notes,
         path: folder.to_owned(),
     })
+}
+
+/// What the operator should know; `spec` is the config's.
+fn notes(
+    folder: &Path,
+    weights: Weights,
+    family: Family,
+    spec: &ModelSpec,
+    head: Head,
+) -> Result<Vec<String>, ModelError> {
+    let mut notes = prompt_note(folder)?;
+    if weights == Weights::Made {
+        notes.push(NOTE_OF_MADE.to_owned());
+    }
+    if let Some(wrapper) = family.wrapper {
+        notes.push(format!("{}: its text model is served; images are refused", wrapper.model_type));
+    }
+    if head == Head::Own && spec.tie_word_embeddings {
+        notes.push(
+            "lm_head.weight: differs from the embedding, so that it is used, although config.json says \
+             tie_word_embeddings"
+                .to_owned(),
+        );
+    }
+    Ok(notes)
 }
 
 /// sentence-transformers puts a default prompt in front of every text; here the client does.
@@ -139,8 +197,14 @@ fn prompt_note(folder: &Path) -> Result<Vec<String>, ModelError> {
     Ok(note.into_iter().collect())
 }
 
-fn tokenizer_files(folder: &Path) -> Result<TokenizerFiles, ModelError> {
-    let vocabulary = vocabulary(folder)?;
+/// `made`: how many entries a vocabulary gets that no file has.
+fn tokenizer_files(folder: &Path, made: Option<u32>) -> Result<TokenizerFiles, ModelError> {
+    let vocabulary = match (vocabulary(folder), made) {
+        (Err(ModelError::Layout { .. }), Some(vocab_size)) => {
+            VocabularyFile::TokenizerJson(tokenizer_json(vocab_size))
+        }
+        (vocabulary, _) => vocabulary?,
+    };
     let tokenizer_config = read(folder, "tokenizer_config.json", MAX_TOKENIZER_BYTES)?;
     let parsed = tokenizer_config.as_ref().map(|(name, bytes)| Json::parse(name.clone(), bytes));
     let chat_templates = ChatTemplates::of_folder(folder, parsed.transpose()?.as_ref())?;
@@ -178,6 +242,8 @@ fn without_config(folder: &Path) -> ModelError {
     };
     ModelError::Layout { path, reason: reason.to_owned() }
 }
+
+const NOTE_OF_MADE: &str = "load_format dummy: all weights are pseudo-random numbers, so that what the model writes means nothing";
 
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
 const MAX_TOKENIZER_BYTES: u64 = 128 << 20;

@@ -155,6 +155,23 @@ fn scales(
     })
 }
 
+/// The type that a config.json states for weights that are not quantised; bf16 where it states none.
+pub(crate) fn plain_type(config: &Fields<'_>) -> Result<WeightType, ModelError> {
+    let text = config.object("text_config")?;
+    let mut stated = None;
+    for fields in [Some(config), text.as_ref()].into_iter().flatten() {
+        for key in ["dtype", "torch_dtype"] {
+            stated = stated.or(fields.string(key)?.map(str::to_owned));
+        }
+    }
+    let stated = stated.unwrap_or_default();
+    Ok(match stated.strip_prefix("torch.").unwrap_or(&stated) {
+        "float32" => WeightType::F32,
+        "float16" => WeightType::F16,
+        _ => WeightType::Bf16,
+    })
+}
+
 /// Refuses fields that change what a model computes and that no family here supports.
 fn refuse_what_we_lack(config: &Fields<'_>) -> Result<(), ModelError> {
     // quantisation/ reads quantization_config.

@@ -36,6 +36,7 @@ pub(crate) fn open_gguf(path: &Path) -> Result<Checkpoint, ModelError> {
         tokenizer: TokenizerFiles::Gguf { metadata, chat_templates },
         generation,
         embedding,
+        has_weights: true,
         notes: Vec::new(),
         path: path.to_owned(),
     })

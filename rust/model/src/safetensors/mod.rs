@@ -7,4 +7,6 @@ mod header;
 mod plan;
 
 pub(crate) use files::{has_weights, names_with, open_folder};
-pub(crate) use plan::{Head, Widths, find, is_harmless, is_of_images, is_of_layers, take_tensors};
+pub(crate) use plan::{
+    Found, Head, Widths, find, is_harmless, is_of_images, is_of_layers, take_tensors,
+};

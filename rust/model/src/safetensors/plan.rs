@@ -20,6 +20,19 @@ pub(crate) struct Found {
     pub(crate) head: Head,
 }
 
+impl Found {
+    /// As the config says, where there are no files.
+    pub(crate) fn by_config(class: Class, spec: &ModelSpec) -> Self {
+        let Names { prefix, head: head_name, .. } = NAMES[0];
+        let head = match class {
+            Class::Base => Head::Absent,
+            Class::CausalLm if spec.tie_word_embeddings => Head::Tied,
+            Class::CausalLm => Head::Own,
+        };
+        Self { prefix, head_name, head }
+    }
+}
+
 /// The output layer as the files hold it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Head {
