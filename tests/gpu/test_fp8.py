@@ -2,6 +2,8 @@
 models against the cpu device, whose numbers are the definition.
 """
 
+import re
+
 import pytest
 import torch
 from builds import EPILOGUES, STREAM_TILES
@@ -157,6 +159,12 @@ def defined(models):
     return of
 
 
+def wholly_widened(notes: str) -> bool:
+    """Whether no product runs in fp8; where some do, many rows have their activations rounded."""
+    counts = re.search(r"(\d+) of (\d+) fp8 tensors run as", notes)
+    return counts is not None and counts[1] == counts[2]
+
+
 def differences(scored, expected):
     pairs = zip(scored, expected, strict=True)
     return [abs(a.logprob - b.logprob) for x, y in pairs for a, b in zip(x, y, strict=True)]
@@ -180,7 +188,7 @@ def test_stored_fp8_says_what_the_cpu_says(stored, tmp_path_factory, figure, nam
     figure(f"fp8 against the cpu, {name}", f"{rows} {mean:.4f} {p99:.4f}")
     if name == "qwen3-moe-fp8-block":
         assert mean < EXPERTS_MEAN
-    elif name in WIDENED:
+    elif wholly_widened(notes):
         assert p99 < WIDENED_P99
     elif rows == "few":
         assert p99 < FEW_ROWS_P99
