@@ -310,6 +310,7 @@ struct Slot {
     u32 top_k;
     float top_p;
     float min_p;
+    float top_n_sigma;
     float repetition_penalty;
     float presence_penalty;
     float frequency_penalty;
@@ -323,23 +324,24 @@ struct Slot {
     u32 bias_len;
     u32 banned_len;
 };
-static_assert(sizeof(Slot) == 64, "Slot");
+static_assert(sizeof(Slot) == 68, "Slot");
 FIELD_AT(Slot, temperature, 0);
 FIELD_AT(Slot, top_k, 4);
 FIELD_AT(Slot, top_p, 8);
 FIELD_AT(Slot, min_p, 12);
-FIELD_AT(Slot, repetition_penalty, 16);
-FIELD_AT(Slot, presence_penalty, 20);
-FIELD_AT(Slot, frequency_penalty, 24);
-FIELD_AT(Slot, min_tokens, 28);
-FIELD_AT(Slot, seed_low, 32);
-FIELD_AT(Slot, seed_high, 36);
-FIELD_AT(Slot, choice, 40);
-FIELD_AT(Slot, position, 44);
-FIELD_AT(Slot, log_probs, 48);
-FIELD_AT(Slot, flags, 52);
-FIELD_AT(Slot, bias_len, 56);
-FIELD_AT(Slot, banned_len, 60);
+FIELD_AT(Slot, top_n_sigma, 16);
+FIELD_AT(Slot, repetition_penalty, 20);
+FIELD_AT(Slot, presence_penalty, 24);
+FIELD_AT(Slot, frequency_penalty, 28);
+FIELD_AT(Slot, min_tokens, 32);
+FIELD_AT(Slot, seed_low, 36);
+FIELD_AT(Slot, seed_high, 40);
+FIELD_AT(Slot, choice, 44);
+FIELD_AT(Slot, position, 48);
+FIELD_AT(Slot, log_probs, 52);
+FIELD_AT(Slot, flags, 56);
+FIELD_AT(Slot, bias_len, 60);
+FIELD_AT(Slot, banned_len, 64);
 
 // One entry of a slot's logit bias.
 struct Bias {

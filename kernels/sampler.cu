@@ -8,8 +8,8 @@
 //   [S_pad, chunks] SamplePartial; last_token [num_slots] u32; out [S_pad] SampleOut: token and status. A sample
 //   whose flags have SAMPLE_LATE is skipped. SAMPLE_MASKED: mask [slot] applies, whatever the slot's flags say.
 // A row with a NaN or infinite logit, or with no id left, counts as not finite. Ids from sample_vocab on are
-//   never chosen. Order: bias, allowed ids and bans, penalties, temperature, top-k, top-p, min-p, Gumbel-max.
-//   On ties the lowest id wins, everywhere.
+//   never chosen. Order: bias, allowed ids and bans, penalties, temperature, top-k, top-p, min-p,
+//   top-n-sigma, Gumbel-max. On ties the lowest id wins, everywhere.
 // Launch: sample_scan, then sample_finish.
 // sample_scan: grid (chunks = ceil(vocab_size / SAMPLE_CHUNK), S_pad), block 256. It does all of the work for greedy
 //   rows and rows without filters.
@@ -33,7 +33,7 @@ DEV const u32* sample_words(const u32* step, u32 s) {
 }
 
 DEV bool is_filtered(const Slot& slot) {
-    return slot.temperature > 0.0f && (slot.top_k > 0 || slot.top_p < 1.0f || slot.min_p > 0.0f);
+    return slot.temperature > 0.0f && (slot.top_k > 0 || slot.top_p < 1.0f || slot.min_p > 0.0f || slot.top_n_sigma > 0.0f);
 }
 
 DEV bool is_changed(const Slot& slot, u32 flags) {
@@ -414,7 +414,7 @@ DEV u32 tokens_up_to(Filter& f, u32 bin) {
 
 // The usual case: all tokens that the filters can keep fit a short list, f.sorted[0, size). `mass` is the mass
 // of all tokens that top-p considers; if negative, those are the first `most` of the list.
-DEV u32 sample_list(const Row& row, const Slot& slot, Filter& f, u32 size, u32 most, double mass, Best* scratch) {
+DEV u32 sample_list(const Row& row, const Slot& slot, float floor, Filter& f, u32 size, u32 most, double mass, Best* scratch) {
     float d[EACH];
     double amounts[EACH], total;
     u32 i = threadIdx.x * EACH;
@@ -426,7 +426,6 @@ DEV u32 sample_list(const Row& row, const Slot& slot, Filter& f, u32 size, u32 m
     }
     double at = block_prefix_f64(sum_of(amounts), f.scan, &total);
     double target = slot.top_p < 1.0f ? (double)slot.top_p * (mass < 0.0 ? total : mass) : 2.0 * total;
-    float floor = slot.min_p > 0.0f ? logf(slot.min_p) : NEG_INF;
     Best best{NEG_INF, NONE};
 #pragma unroll
     for (u32 j = 0; j < EACH; j++) {
@@ -455,9 +454,29 @@ DEV double kept_mass(const Row& row, Filter& f, float cut_value, u32 cut_id) {
     return total;
 }
 
-// Draws among all tokens that are kept.
-DEV u32 sample_kept(const Row& row, const Slot& slot, float cut_value, u32 cut_id, Best* scratch) {
-    float floor = slot.min_p > 0.0f ? logf(slot.min_p) : NEG_INF;
+// Of the distances of all tokens that the row has.
+DEV float standard_deviation(const Row& row, Filter& f) {
+    double sum = 0.0, squares = 0.0, count, total;
+    u32 present = 0;
+    for (u32 base = threadIdx.x; base < row.count; base += BATCH * FINISH_THREADS) {
+        float x[BATCH];
+        load_batch(x, row, base);
+#pragma unroll
+        for (u32 k = 0; k < BATCH; k++) {
+            if (!(x[k] > NEG_INF)) continue;
+            double d = (double)distance(row, x[k]);
+            sum += d, squares += d * d, present++;
+        }
+    }
+    block_prefix_f64((double)present, f.scan, &count);
+    block_prefix_f64(sum, f.scan, &total);
+    double mean = total / count;
+    block_prefix_f64(squares, f.scan, &total);
+    return (float)sqrt(fmax(total / count - mean * mean, 0.0));
+}
+
+// Draws among all tokens that are kept. `floor`: of the logarithm of a token's weight relative to the best.
+DEV u32 sample_kept(const Row& row, const Slot& slot, float floor, float cut_value, u32 cut_id, Best* scratch) {
     float lowest = fmaxf(cut_value, row.best + floor * row.temperature - 1e-4f * (fabsf(row.best) + 1.0f));
     Best best{NEG_INF, NONE};
     each_logit(row, lowest, [&](float x, u32 id) {
@@ -474,10 +493,12 @@ DEV u32 sample_filtered(const Row& whole, const Slot& slot, float low, Filter& f
     float range = fmaxf(fminf(distance(whole, low), WIDEST), 1e-3f);
     float cut_value = NEG_INF;
     u32 cut_id = NONE;
+    float floor = slot.min_p > 0.0f ? logf(slot.min_p) : NEG_INF;
+    if (slot.top_n_sigma > 0.0f) floor = fmaxf(floor, -slot.top_n_sigma * standard_deviation(whole, f));
     bool by_count = slot.top_k > 0 && slot.top_k < whole.count;
     if (by_count && slot.top_k <= SMALL_TOP_K) {
         u32 size = sort_tokens(whole, f, floor_of_best(whole, f, slot.top_k), NONE, NONE);
-        if (size <= SORT_CAP) return sample_list(whole, slot, f, size, slot.top_k, -1.0, scratch);
+        if (size <= SORT_CAP) return sample_list(whole, slot, floor, f, size, slot.top_k, -1.0, scratch);
     }
 #pragma unroll 1
     for (u32 by_mass = !by_count; by_mass <= (slot.top_p < 1.0f); by_mass++) {
@@ -508,14 +529,14 @@ DEV u32 sample_filtered(const Row& whole, const Slot& slot, float low, Filter& f
         if (bin == NONE) continue;  // the cut is where no token has weight: all stay
         bool short_list = !cut_before && !zoomed && tokens_up_to(f, bin) <= SORT_CAP;
         u32 size = sort_tokens(row, f, floor_of(row, bin), short_list ? 0 : bin, bin);
-        if (short_list) return sample_list(row, slot, f, size, by_mass ? NONE : slot.top_k, mass, scratch);
+        if (short_list) return sample_list(row, slot, floor, f, size, by_mass ? NONE : slot.top_k, mass, scratch);
         if (threadIdx.x == 0) f.cut_id = NONE, f.cut_value = NEG_INF;
         __syncthreads();
         if (size <= SORT_CAP) cut_sorted(row, f, by_mass, before, target, size);
         else cut_alike(row, f, bin, before, by_mass ? bin_mass(row, f, bin) / size : 1.0, target);
         if (is_kept(f.cut_value, f.cut_id, cut_value, cut_id)) cut_value = f.cut_value, cut_id = f.cut_id;
     }
-    return sample_kept(whole, slot, cut_value, cut_id, scratch);
+    return sample_kept(whole, slot, floor, cut_value, cut_id, scratch);
 }
 
 extern "C" __global__ void __launch_bounds__(FINISH_THREADS, 1)

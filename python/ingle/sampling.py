@@ -43,6 +43,9 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
     min_p: float | None = None
     """Drops tokens less likely than this times the most likely token; 0 keeps all. A number from 0
     to 1."""
+    top_n_sigma: float | None = None
+    """Drops tokens whose logit is more than this many standard deviations of all logits below the
+    best; 0 keeps all. A number from 0 to 100."""
     repetition_penalty: float | None = None
     """Values above 1 make tokens of the prompt and the answer less likely; 1 is off. A number from
     0.01 to 100."""

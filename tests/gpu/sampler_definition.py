@@ -26,6 +26,7 @@ class Params:
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    top_n_sigma: float = 0.0
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
@@ -137,6 +138,7 @@ def scores(logits, params: Params, valid: int):
     if params.temperature == 0:
         return x
     x = (x - x.max()) / f32(params.temperature)
+    sigma = f32(x[x > -np.inf].astype(np.float64).std())
     order = np.lexsort((np.arange(valid), -x.astype(np.float64)))
     order = order[x[order] > -np.inf]
     if params.top_k and params.top_k < valid:
@@ -147,6 +149,8 @@ def scores(logits, params: Params, valid: int):
         order = order[: 1 + int(np.searchsorted(running, float(f32(params.top_p)) * running[-1]))]
     if params.min_p > 0:
         order = order[x[order] >= np.log(f32(params.min_p))]
+    if params.top_n_sigma > 0:
+        order = order[x[order] >= -f32(params.top_n_sigma) * sigma]
     out = np.full(valid, -np.inf, f32)
     out[order] = x[order] + gumbel(order, params)
     return out

@@ -17,6 +17,7 @@ PATH = Path(__file__).resolve().parents[1] / "golden" / "sampler_vectors.json"
 NUM_CASES = 120
 MOST_CASES = 400
 LEAST_DECIDED = 2  # cases whose answer changes when a parameter is turned off
+FILTERS = ("top_p", "min_p", "top_n_sigma")
 MARGIN = 1e-3  # between the best two scores: rounding must not decide
 
 
@@ -78,6 +79,7 @@ def drawn(rng: np.random.Generator, number: int) -> dict:
         "top_k": some([1, 3, 40, 1000], 0),
         "top_p": some([0.05, 0.5, 0.9, 0.99], 1.0),
         "min_p": some([0.0001, 0.05, 0.5], 0.0),
+        "top_n_sigma": some([0.4, 1.0, 2.0], 0.0),
         "repetition_penalty": some([0.8, 1.3, 2e-38], 1.0),
         "presence_penalty": some([-1.5, 0.6], 0.0),
         "frequency_penalty": some([-0.7, 1.2], 0.0),
@@ -135,7 +137,7 @@ def answered(case: dict) -> dict | None:
     if values[order[0]] - values[order[1]] < MARGIN:
         return None
     for factor in (1 - 1e-5, 1 + 1e-5):  # nor may a filter's edge lie under an id
-        moved = params_of(case | {name: case[name] * factor for name in ("top_p", "min_p")})
+        moved = params_of(case | {name: case[name] * factor for name in FILTERS})
         if not (np.isfinite(scores(logits, moved, case["valid"])) == np.isfinite(values)).all():
             return None
     better = logits[: case["valid"]] > logits[token]

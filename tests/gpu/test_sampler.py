@@ -49,6 +49,8 @@ def random_params(rng, vocab):
         params.top_p = float(rng.choice([1e-6, 0.1, 0.5, 0.9, 0.99]))
     if rng.random() < 0.4:
         params.min_p = float(rng.choice([1e-4, 0.05, 1.0]))
+    if rng.random() < 0.3:
+        params.top_n_sigma = float(rng.choice([0.1, 1.0, 3.0]))
     if rng.random() < 0.4:
         params.repetition_penalty, params.presence_penalty = (
             float(rng.choice([1.0, 1.3, 0.8])),

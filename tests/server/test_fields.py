@@ -39,6 +39,7 @@ SHARED = [
     {"temperature": 1.5, "seed": 1, "top_p": 0.3},
     {"temperature": 1.5, "seed": 1, "top_k": 3},
     {"temperature": 1.5, "seed": 1, "min_p": 0.5},
+    {"temperature": 2, "seed": 1, "top_n_sigma": 0.5},
     {"presence_penalty": 2, "max_tokens": 60},
     {"frequency_penalty": 2, "max_tokens": 60},
     {"repetition_penalty": 1.5, "max_tokens": 60},

@@ -17,8 +17,8 @@ macro_rules! plain_fields {
         /// Sampling parameters of one request, already validated and complete.
         ///
         /// The order of the sampler is fixed: raw log-probs, `logit_bias`, allowed ids and masks,
-        /// penalties, temperature, top-k, top-p, min-p, then Gumbel-max with Philox keyed by seed,
-        /// choice index, output position and token id. A temperature of 0 is argmax; the lowest id wins
+        /// penalties, temperature, top-k, top-p, min-p, top-n-sigma, then Gumbel-max with Philox keyed
+        /// by seed, choice index, output position and token id. A temperature of 0 is argmax; the lowest id wins
         /// a tie.
         #[derive(Clone, Debug, PartialEq)]
         pub struct SamplingParams {
@@ -84,6 +84,8 @@ plain_fields! {
     top_p: f32 = 1.0, above(0.0, 1.0), off [1.0], from_model true;
     /// Drops tokens less likely than this times the most likely token; 0 keeps all.
     min_p: f32 = 0.0, from(0.0, 1.0), off [0.0], from_model true;
+    /// Drops tokens whose logit is more than this many standard deviations of all logits below the best; 0 keeps all.
+    top_n_sigma: f32 = 0.0, from(0.0, 100.0), off [0.0], from_model false;
     /// Values above 1 make tokens of the prompt and the answer less likely; 1 is off.
     repetition_penalty: f32 = 1.0, from(0.01, 100.0), off [1.0], from_model true;
     /// Subtracted once from the logit of each token that the answer already contains; 0 is off.

@@ -20,7 +20,9 @@
 //! 8. Top-p: in the same order, the shortest prefix whose `sum of e^x` reaches top-p times the sum over
 //!    all ids kept by step 7. At least one is kept.
 //! 9. Min-p: ids with `x >= ln(min_p)` are kept; the best one, x = 0, always is.
-//! 10. The highest `x + g` wins, the lowest id on a tie, with Gumbel noise
+//! 10. Top-n-sigma: ids with `x >= -top_n_sigma * s` are kept, s the standard deviation of x over all ids
+//!     that step 4 left.
+//! 11. The highest `x + g` wins, the lowest id on a tie, with Gumbel noise
 //!     `g = -ln(-ln((floor(w / 512) + 0.5) / 2^23))`, w the id's 32 random bits (`philox.rs`).
 //!
 //! Values are f32; sums of step 8 are f64 along the order, the sum over all ids is f32 in 16 lanes
@@ -94,6 +96,7 @@ pub(crate) fn sample(
     for x in values.iter_mut() {
         *x = (*x - max) / params.temperature;
     }
+    let floor = floor(params, values);
     candidates.clear();
     let mut filtered = false;
     if params.top_k > 0 && (params.top_k as usize) < values.len() {
@@ -104,7 +107,6 @@ pub(crate) fn sample(
         top_p(path, params.top_p, values, filtered, candidates);
         filtered = true;
     }
-    let floor = if params.min_p > 0.0 { params.min_p.ln() } else { f32::NEG_INFINITY };
     let key = philox::RowKey::new(params.seed, params.choice_index, row.history.output_len());
     Some(if filtered {
         candidates.retain(|candidate| candidate.x >= floor);
@@ -134,6 +136,31 @@ fn add_bias(params: &SamplingParams, values: &mut [f32]) {
             *x += bias;
         }
     }
+}
+
+/// Of steps 9 and 10: an id below it is dropped. The best id, 0, never is.
+fn floor(params: &SamplingParams, values: &[f32]) -> f32 {
+    let mut floor = f32::NEG_INFINITY;
+    if params.min_p > 0.0 {
+        floor = params.min_p.ln();
+    }
+    if params.top_n_sigma > 0.0 {
+        floor = floor.max(-params.top_n_sigma * standard_deviation(values));
+    }
+    floor
+}
+
+/// Over the ids that are left, of which there is one at least.
+fn standard_deviation(values: &[f32]) -> f32 {
+    let (mut count, mut sum, mut squares) = (0_u32, 0.0, 0.0);
+    for x in values.iter().filter(|x| **x > f32::NEG_INFINITY) {
+        let x = f64::from(*x);
+        count += 1;
+        sum += x;
+        squares += x * x;
+    }
+    let mean = sum / f64::from(count);
+    (squares / f64::from(count) - mean * mean).max(0.0).sqrt() as f32
 }
 
 /// Step 4.

@@ -7,7 +7,7 @@ fn auto() -> VectorPath {
     VectorPath::resolve(crate::CpuPath::Auto).expect("path")
 }
 
-/// Steps 1 to 10 with a full sort and no shortcuts.
+/// Steps 1 to 11 with a full sort and no shortcuts.
 fn slow(row: &SampleRow<'_>, prompt: &[u32], output: &[u32]) -> Option<TokenId> {
     if row.logits.iter().any(|x| !x.is_finite()) {
         return None;
@@ -46,6 +46,11 @@ fn slow(row: &SampleRow<'_>, prompt: &[u32], output: &[u32]) -> Option<TokenId> 
         return Some(TokenId(xs[0].1));
     }
     xs.iter_mut().for_each(|(x, _)| *x = (*x - max) / params.temperature);
+    let of_all = |f: &dyn Fn(f64) -> f64| {
+        xs.iter().map(|(x, _)| f(f64::from(*x))).sum::<f64>() / xs.len() as f64
+    };
+    let mean = of_all(&|x| x);
+    let sigma = of_all(&|x| (x - mean) * (x - mean)).sqrt() as f32;
     if params.top_k > 0 {
         xs.truncate(params.top_k as usize);
     }
@@ -59,6 +64,7 @@ fn slow(row: &SampleRow<'_>, prompt: &[u32], output: &[u32]) -> Option<TokenId> 
         }
         xs.truncate(keep);
     }
+    xs.retain(|(x, _)| params.top_n_sigma == 0.0 || *x >= -params.top_n_sigma * sigma);
     xs.retain(|(x, _)| params.min_p == 0.0 || *x >= params.min_p.ln());
     let key = philox::RowKey::new(params.seed, params.choice_index, output.len() as u32);
     let all: Vec<Candidate> = xs.iter().map(|(x, id)| Candidate { x: *x, id: *id }).collect();
@@ -72,6 +78,7 @@ fn random_params(random: &mut Random, vocab: u32) -> SamplingParams {
         top_k: pick(&[0.0, 0.0, 1.0, 5.0, 40.0, 1e6]) as u32,
         top_p: pick(&[1.0, 1.0, 0.9, 0.5, 0.999]),
         min_p: pick(&[0.0, 0.0, 0.05, 0.5]),
+        top_n_sigma: pick(&[0.0, 0.0, 0.3, 1.0, 2.5]),
         repetition_penalty: pick(&[1.0, 1.0, 1.3, 0.8, 0.01, 100.0, 1e-40]),
         presence_penalty: pick(&[0.0, 0.0, 0.7, -0.5]),
         frequency_penalty: pick(&[0.0, 0.0, 0.4]),

@@ -44,6 +44,7 @@ fn params(case: &Value) -> SamplingParams {
         top_k: size(case, "top_k") as u32,
         top_p: number(case, "top_p"),
         min_p: number(case, "min_p"),
+        top_n_sigma: number(case, "top_n_sigma"),
         repetition_penalty: number(case, "repetition_penalty"),
         presence_penalty: number(case, "presence_penalty"),
         frequency_penalty: number(case, "frequency_penalty"),
