@@ -41,7 +41,7 @@ pub use counts::{Counters, SchedulerStats};
 pub use executor::{CompletionSink, Executor, ExecutorError, ExecutorShape, StepCompletion};
 pub use flight::LateRow;
 pub use ids::{BlockId, Micros, RequestId, SlotId, StepId, TenantId, TokenId};
-pub use kv::{ChainHasher, KvGroups, MAX_KV_GROUPS, PrefixWatcher};
+pub use kv::{CachedBlock, ChainHasher, KvGroups, MAX_KV_GROUPS, Parent, PrefixWatcher};
 pub use limits::{AdmitError, Limits};
 pub use request::{FinishReason, NewRequest, RequestFault, RequestKind, StopRules};
 pub use sampling::{

@@ -79,6 +79,12 @@ impl Scheduler {
         self.kv.prefix.watch(watcher);
     }
 
+    /// Forgets all cached prefixes; returns how many blocks could be found. Running requests keep their
+    /// blocks, but nobody shares them any more.
+    pub fn clear_prefix_cache(&mut self) -> u32 {
+        self.kv.forget_all()
+    }
+
     /// The stateless part of admission, for other threads.
     #[must_use]
     pub fn limits(&self) -> Limits {

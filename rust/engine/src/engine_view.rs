@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ingle_core::PrefixWatcher;
+use ingle_core::{CachedBlock, PrefixWatcher};
 
 use crate::hash_table::HashTable;
 
@@ -44,12 +44,16 @@ impl EngineView {
 }
 
 impl PrefixWatcher for EngineView {
-    fn added(&self, hash: u128) {
-        self.cached.insert(hash);
+    fn added(&self, block: &CachedBlock<'_>) {
+        self.cached.insert(block.hash);
     }
 
-    fn removed(&self, hash: u128) {
+    fn removed(&self, hash: u128, _serial: u64) {
         self.cached.remove(hash);
+    }
+
+    fn cleared(&self) {
+        self.cached.clear();
     }
 }
 
@@ -79,6 +83,8 @@ impl Drop for QueuedPrompt {
 
 #[cfg(test)]
 mod tests {
+    use ingle_core::Parent;
+
     use super::*;
 
     #[test]
@@ -87,10 +93,13 @@ mod tests {
         let hashes: Arc<[u128]> = (1..=5).map(|number| number << 64 | number).collect();
         let queued = QueuedPrompt::new(&view, &hashes, 70);
         assert_eq!((view.num_known(&hashes), view.num_queued()), (5, 70));
-        hashes[..4].iter().for_each(|&hash| view.added(hash));
+        let block = |hash| CachedBlock { hash, serial: 0, parent: Parent::Salt(0), tokens: &[] };
+        hashes[..4].iter().for_each(|&hash| view.added(&block(hash)));
         drop(queued);
         assert_eq!((view.num_known(&hashes), view.num_queued()), (4, 0));
-        view.removed(hashes[2]);
+        view.removed(hashes[2], 0);
         assert_eq!(view.num_known(&hashes), 2, "only a whole prefix is of use");
+        view.cleared();
+        assert_eq!(view.num_known(&hashes), 0);
     }
 }

@@ -47,6 +47,13 @@ impl HashTable {
         }
     }
 
+    /// Removes all hashes. One that is added meanwhile may go too.
+    pub(crate) fn clear(&self) {
+        for place in self.lines.iter().flat_map(|line| &line.0) {
+            place.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// The hash's line, and what is kept of it.
     fn find(&self, hash: u128) -> (&[AtomicU64; PLACES], u64) {
         let line = (hash >> 64) as usize & (self.lines.len() - 1);
@@ -101,5 +108,7 @@ mod tests {
         assert!(table.contains(5) && table.contains(0));
         table.remove(5);
         assert!(!table.contains(5));
+        table.clear();
+        assert!(!table.contains(0));
     }
 }

@@ -10,7 +10,7 @@ use crate::{RequestId, TokenId};
 
 /// What comes before a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Parent {
+pub enum Parent {
     /// Nothing; shared by all requests of this salt.
     Salt(u64),
     /// Nothing; shared by the choices of one prompt, where prefix caching is off.

@@ -16,11 +16,10 @@ mod tests;
 
 pub(crate) use block_pool::BlockPool;
 pub(crate) use block_table::{BlockTable, GroupBlocks};
-pub use chain_hash::ChainHasher;
-pub(crate) use chain_hash::Parent;
+pub use chain_hash::{ChainHasher, Parent};
 pub use groups::{KvGroups, MAX_KV_GROUPS};
 pub(crate) use prefix_cache::PrefixCache;
-pub use prefix_cache::PrefixWatcher;
+pub use prefix_cache::{CachedBlock, PrefixWatcher};
 
 use crate::{BlockId, StepId, TokenId};
 
@@ -86,6 +85,15 @@ impl KvCache {
         if self.prefix.remove(block) {
             self.pool.clear_cached(block);
         }
+    }
+
+    /// Takes every block out of the prefix cache; returns how many there were.
+    pub(crate) fn forget_all(&mut self) -> u32 {
+        let blocks = self.prefix.clear();
+        for &block in &blocks {
+            self.pool.clear_cached(block);
+        }
+        u32::try_from(blocks.len()).unwrap_or(u32::MAX)
     }
 
     /// Full recount. Panics on a broken invariant.

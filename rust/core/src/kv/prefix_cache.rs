@@ -13,12 +13,27 @@ use super::Link;
 use super::chain_hash::{ChainHasher, Parent};
 use crate::{BlockId, StepId, TokenId};
 
-/// Learns which chain hashes can be found, as that changes. Called by the engine thread: must not block.
+/// Learns which blocks can be found, as that changes. Called by the engine thread: must not block.
 pub trait PrefixWatcher: std::fmt::Debug + Send + Sync {
-    /// A block with this hash can be found from now on.
-    fn added(&self, hash: u128);
-    /// It cannot be found any more.
-    fn removed(&self, hash: u128);
+    /// This block can be found from now on, provided that its parent can.
+    fn added(&self, block: &CachedBlock<'_>);
+    /// The block with this hash and serial number cannot be found any more, nor can its children.
+    fn removed(&self, hash: u128, serial: u64);
+    /// None of the blocks so far can be found any more. `removed` is called for none of them.
+    fn cleared(&self);
+}
+
+/// A block that the cache has begun to find.
+#[derive(Clone, Copy, Debug)]
+pub struct CachedBlock<'a> {
+    /// The chain hash.
+    pub hash: u128,
+    /// Never used for another entry.
+    pub serial: u64,
+    /// What comes before it.
+    pub parent: Parent,
+    /// `[block_size]`.
+    pub tokens: &'a [TokenId],
 }
 
 /// Map from chain hash to block, and each block's content.
@@ -31,7 +46,7 @@ pub(crate) struct PrefixCache {
     block_size: usize,
     hasher: ChainHasher,
     next_serial: u64,
-    watcher: Option<Arc<dyn PrefixWatcher>>,
+    watchers: Vec<Arc<dyn PrefixWatcher>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -57,14 +72,14 @@ impl PrefixCache {
             block_size,
             hasher,
             next_serial: 1,
-            watcher: None,
+            watchers: Vec::new(),
         }
     }
 
     /// Tells `watcher` of every change from now on; the cache is empty yet.
     pub(crate) fn watch(&mut self, watcher: Arc<dyn PrefixWatcher>) {
         assert!(self.by_hash.is_empty(), "a cache in use gets a watcher");
-        self.watcher = Some(watcher);
+        self.watchers.push(watcher);
     }
 
     /// Hash of a chain without blocks.
@@ -112,8 +127,10 @@ impl PrefixCache {
         assert!(old.is_none(), "block {block} is in the prefix cache twice");
         let old = self.by_hash.insert(entry.key, block);
         assert!(old.is_none(), "blocks {block} and {old:?} have one hash");
-        if let Some(watcher) = self.watcher.as_ref().filter(|_| group == 0) {
-            watcher.added(hash);
+        if group == 0 {
+            for watcher in &self.watchers {
+                watcher.added(&CachedBlock { hash, serial, parent, tokens: link.tokens });
+            }
         }
         Parent::Entry(serial)
     }
@@ -124,10 +141,23 @@ impl PrefixCache {
         let removed = self.by_hash.remove(&entry.key);
         assert_eq!(removed, Some(block), "the block found under the hash of block {block}");
         // The first group's key is the hash.
-        if let Some(watcher) = self.watcher.as_ref().filter(|_| entry.group == 0) {
-            watcher.removed(entry.key);
+        if entry.group == 0 {
+            for watcher in &self.watchers {
+                watcher.removed(entry.key, entry.serial);
+            }
         }
         true
+    }
+
+    /// Removes every entry; gives the blocks that had one.
+    pub(crate) fn clear(&mut self) -> Vec<BlockId> {
+        let mut blocks: Vec<BlockId> = self.by_hash.drain().map(|(_, block)| block).collect();
+        blocks.sort_unstable();
+        for block in &blocks {
+            self.entries[block.index()] = None;
+        }
+        self.watchers.iter().for_each(|watcher| watcher.cleared());
+        blocks
     }
 
     /// Full recount; `is_findable` is the pool's view of each block.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 
-use super::{BlockTable, ChainHasher, KvCache, Link, Parent, PrefixWatcher};
+use super::{BlockTable, CachedBlock, ChainHasher, KvCache, Link, Parent, PrefixWatcher};
 use crate::{BlockId, StepId, TokenId};
 
 const BLOCK_SIZE: u32 = 2;
@@ -22,6 +22,8 @@ enum Operation {
     Complete(usize),
     /// The block's content turns out to be worthless.
     Forget(u32),
+    /// Nothing may be found any more.
+    Clear,
 }
 
 fn operations() -> impl Strategy<Value = Vec<Operation>> {
@@ -31,21 +33,28 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
         3 => (0..9_usize, any::<bool>()).prop_map(|(who, late)| Operation::End(who, late)),
         2 => (0..9_usize).prop_map(Operation::Complete),
         1 => (0..NUM_BLOCKS).prop_map(Operation::Forget),
+        1 => Just(Operation::Clear),
     ];
     prop::collection::vec(operation, 1..120)
 }
 
 /// What a watcher has learnt.
 #[derive(Debug, Default)]
-struct Known(Mutex<HashSet<u128>>);
+struct Known(Mutex<HashSet<(u128, u64)>>);
 
 impl PrefixWatcher for Known {
-    fn added(&self, hash: u128) {
-        assert!(self.0.lock().unwrap().insert(hash), "hash {hash} is added twice");
+    fn added(&self, block: &CachedBlock<'_>) {
+        let is_new = self.0.lock().unwrap().insert((block.hash, block.serial));
+        assert!(is_new, "{block:?} is added twice");
     }
 
-    fn removed(&self, hash: u128) {
-        assert!(self.0.lock().unwrap().remove(&hash), "hash {hash} is removed and was not there");
+    fn removed(&self, hash: u128, serial: u64) {
+        let was_there = self.0.lock().unwrap().remove(&(hash, serial));
+        assert!(was_there, "hash {hash} is removed and was not there");
+    }
+
+    fn cleared(&self) {
+        self.0.lock().unwrap().clear();
     }
 }
 
@@ -119,6 +128,10 @@ impl Model {
                 table.close().for_each(|block| self.kv.pool.release_leaving(block));
             }
             Operation::Forget(block) => self.kv.forget(BlockId(*block)),
+            Operation::Clear => {
+                let num_known = self.known.0.lock().unwrap().len();
+                assert_eq!(self.kv.forget_all() as usize, num_known);
+            }
             Operation::End(..) | Operation::Complete(_) => {}
         }
         let mut owners = vec![(0, 0); NUM_BLOCKS as usize];
@@ -133,7 +146,8 @@ impl Model {
         let known = self.known.0.lock().unwrap();
         for kind in 0..2 {
             let is_found = self.kv.prefix.block_of(0, hash(kind)).is_some();
-            assert_eq!(known.contains(&hash(kind)), is_found, "what the watcher knows of {kind}");
+            let is_known = known.iter().any(|&(known, _)| known == hash(kind));
+            assert_eq!(is_known, is_found, "what the watcher knows of {kind}");
         }
     }
 }
