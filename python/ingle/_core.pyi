@@ -36,8 +36,10 @@ __all__ = [
 class Engine:
     """A loaded model and its engine thread."""
 
-    def __new__(cls, options: bytes) -> Engine:
+    def __new__(cls, options: bytes, sockets: list[int] = ...) -> Engine:
         """Loads the model named in the JSON document `options`; blocks until it can serve.
+
+        `sockets`: descriptors of bound sockets for KV events, which are duplicated.
 
         Raises ModelError for a bad checkpoint or setting; names file and field.
         """
@@ -111,6 +113,9 @@ class Engine:
 
     def health(self) -> bytes:
         """JSON: status, step counter, running, waiting."""
+
+    def reset_prefix_cache(self) -> None:
+        """Forgets all cached prefixes; running requests keep their blocks."""
 
     def start_drain(self) -> None:
         """Refuses new requests from now on; running ones go on."""

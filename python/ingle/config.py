@@ -23,6 +23,7 @@ from msgspec import Meta
 from ingle.demo import DEMO, SAMPLING_DEFAULTS, resolve_model
 from ingle.errors import ConfigError
 from ingle.faults import fault_of
+from ingle.kv_events import KvEventsConfig, parse_kv_events
 from ingle.origins import parse_origins
 from ingle.small_files import read_bounded
 
@@ -207,6 +208,16 @@ class Settings:
             "/health returns 503 if work waits and no step has ended for this many seconds",
         ),
     )
+    kv_events_config: str | None = field(
+        default=None,
+        metadata=about(
+            "engine",
+            "publish which KV blocks are cached, with the token ids of prompts, for routers: JSON "
+            'with vLLM\'s keys, such as {"enable_kv_cache_events": true, "endpoint": '
+            '"tcp://10.0.0.5:5557"}; default: nothing is published',
+            metavar="JSON",
+        ),
+    )
     host: str = field(default="127.0.0.1", metadata=about("server", "address to listen on"))
     port: Annotated[int, Meta(ge=0, le=65535)] = field(
         default=8000, metadata=about("server", "TCP port to listen on; 0: any free port")
@@ -273,6 +284,8 @@ class Settings:
             parse_sim_speed(self.sim_speed)
         if self.allowed_origins is not None:
             parse_origins(self.allowed_origins)
+        if self.kv_events() is not None and not self.enable_prefix_caching:
+            raise ConfigError("kv_events_config: there are no events without prefix caching")
 
     def engine_values(self) -> dict[str, Any]:
         """The engine settings that differ from their defaults, as arguments of `ingle.Engine`."""
@@ -295,9 +308,20 @@ class Settings:
             options["chat_template"] = read_text("chat_template", self.chat_template)
         compiles = self.device.startswith(("auto", "cuda"))
         cache_dir = options.pop("cache_dir", None) or (default_cache_dir() if compiles else None)
+        options.pop("kv_events_config", None)
+        events = self.kv_events()
+        if events is not None:
+            options["kv_events"] = events.options()
         libraries = (options.pop("nvrtc_library", None), options.pop("cublaslt_library", None))
         options["places"] = places(*libraries, cache_dir=cache_dir, kernels=compiles)
         return json.dumps(options).encode()
+
+    def kv_events(self) -> KvEventsConfig | None:
+        """What KV events to publish; None for none. Errors: ConfigError."""
+        if self.kv_events_config is None:
+            return None
+        found = parse_kv_events(self.kv_events_config)
+        return found if found.is_on else None
 
     def model_name(self) -> str:
         """The name that requests use."""
@@ -410,6 +434,8 @@ def coerce(name: str, kind: Any, value: Any) -> Any:
     """`value` as type `kind`; a flag and a TOML value with the same meaning become equal."""
     if name == "allowed_origins" and type(value) is list:
         value = json.dumps(value)  # A list of the TOML file.
+    if name == "kv_events_config" and type(value) is dict:
+        value = json.dumps(value)  # A table of the TOML file, or a dict of Python's.
     if name == "sim_speed" and type(value) in (int, float):
         value = str(value)
     if isinstance(value, str | Path):

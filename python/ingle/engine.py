@@ -5,6 +5,7 @@ Any thread. Results come through `dispatch`; nothing here touches the device.
 
 import asyncio
 import queue
+import socket
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
@@ -27,6 +28,7 @@ from ingle.errors import (
 )
 from ingle.generation import INLINE_BYTES, GenerationRequest, Prompt, encode, is_slow_to_submit
 from ingle.json_values import not_allowed, refused
+from ingle.kv_events import addresses, bind_kv_events, close_all
 from ingle.outputs import (
     Completion,
     Delta,
@@ -72,6 +74,7 @@ class Engine:
         nvrtc_library: str | Path | None = None,
         cublaslt_library: str | Path | None = None,
         health_stall_s: int = 30,
+        kv_events_config: str | None = None,
     ) -> None:
         """Loads the model; blocks until it can serve.
 
@@ -122,6 +125,9 @@ class Engine:
             cublaslt_library: use this libcublasLt.so instead of searching for one.
             health_stall_s: /health returns 503 if work waits and no step has ended for this many
                 seconds. A whole number from 1 to 86400.
+            kv_events_config: publish which KV blocks are cached, with the token ids of prompts, for
+                routers: JSON with vLLM's keys, such as {"enable_kv_cache_events": true, "endpoint":
+                "tcp://10.0.0.5:5557"}; default: nothing is published.
 
         Raises:
             ConfigError: an argument is not what it must be; the message names it.
@@ -129,11 +135,28 @@ class Engine:
         """
         # End of what tools/write_fields.py writes.
         given = {name: value for name, value in locals().items() if name != "self"}
-        self.settings = settings = Settings(**given)
+        settings = Settings(**given)
+        self._load(settings, event_sockets(settings))
+
+    @classmethod
+    def with_sockets(cls, settings: Settings, sockets: Sequence[socket.socket]) -> Self:
+        """Loads the model, with the sockets of `event_sockets` bound earlier; takes them over.
+
+        For a process that can bind no address any more. Raises what the constructor raises.
+        """
+        engine = cls.__new__(cls)
+        engine._load(settings, sockets)
+        return engine
+
+    def _load(self, settings: Settings, sockets: Sequence[socket.socket]) -> None:
+        self.settings = settings
+        self._event_sockets = sockets
         try:
-            self.core = _core.Engine(settings.engine_options())
-        except ModelError:
-            missing = missing_model(model)
+            descriptors = [each.fileno() for each in sockets]
+            self.core = _core.Engine(settings.engine_options(), descriptors)
+        except BaseException as error:
+            close_all(sockets)
+            missing = missing_model(settings.model) if isinstance(error, ModelError) else None
             if missing is not None:
                 raise ModelError(missing) from None
             raise
@@ -141,6 +164,7 @@ class Engine:
         self.dispatcher = Dispatcher(self.core)
         self.info: dict[str, Any] = msgspec.json.decode(self.core.info())
         """What the core knows about itself: names, limits, sampling defaults, memory."""
+        self.info["kv_events"] = addresses(sockets)
 
     def generate(
         self,
@@ -257,6 +281,7 @@ class Engine:
         self.dispatcher.close()
         if not self.dispatcher.is_foreign():
             self.core.shutdown()
+            close_all(self._event_sockets)
 
     def __enter__(self) -> Self:
         return self
@@ -268,6 +293,15 @@ class Engine:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def event_sockets(settings: Settings) -> list[socket.socket]:
+    """The sockets on which an engine of these settings publishes KV events; none if it does not.
+
+    Errors: ConfigError, OSError if an address is taken.
+    """
+    config = settings.kv_events()
+    return [] if config is None else bind_kv_events(config, settings.data_parallel_size)
 
 
 async def submit_async(

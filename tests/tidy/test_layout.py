@@ -26,13 +26,22 @@ CRATE_DEPENDENCIES = {
         "ingle-model",
         "ingle-sim",
         "ingle-text",
+        "ingle-zmtp",
     },
+    "ingle-zmtp": set(),
     "ingle-hardening": set(),
     "ingle-python": {"ingle-engine", "ingle-hardening"},
     # Tests only: the parsers of untrusted bytes against hostile inputs.
-    "ingle-fuzz": {"ingle-core", "ingle-engine", "ingle-model", "ingle-sim", "ingle-text"},
+    "ingle-fuzz": {
+        "ingle-core",
+        "ingle-engine",
+        "ingle-model",
+        "ingle-sim",
+        "ingle-text",
+        "ingle-zmtp",
+    },
 }
-FORBID_UNSAFE = ["core", "jinja", "text", "model", "sim", "engine"]
+FORBID_UNSAFE = ["core", "jinja", "text", "model", "sim", "zmtp", "engine"]
 # What the worker may not import: slow to load, or a way to run what it is fed.
 BANNED_IMPORTS = {"torch", "transformers", "pickle", "marshal", "subprocess", "numpy", "requests"}
 MAX_LINES = 600

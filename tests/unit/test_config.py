@@ -79,7 +79,12 @@ def test_every_setting_has_a_flag_that_sets_it():
         else:
             choices = config.get_args(kind)
             value = choices[-1] if choices else samples[kind.__name__]
-            value = {"gpu_memory_utilization": "0.5", "allowed_origins": "*"}.get(field.name, value)
+            special = {
+                "gpu_memory_utilization": "0.5",
+                "allowed_origins": "*",
+                "kv_events_config": "{}",
+            }
+            value = special.get(field.name, value)
             settings = parse(["m", "--" + flag, value])
         assert getattr(settings, field.name) != field.default, field.name
 

@@ -20,7 +20,7 @@ class Id(int):
 def fake(core, monkeypatch):
     """An engine whose core tells what it was given."""
     core.tokenize = core.detokenize = lambda given: given
-    monkeypatch.setattr(engine._core, "Engine", lambda options: core)
+    monkeypatch.setattr(engine._core, "Engine", lambda options, sockets: core)
     with Engine("m") as made:
         yield made
 

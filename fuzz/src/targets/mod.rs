@@ -6,6 +6,7 @@ mod scheduling;
 mod template;
 mod tokenizers;
 mod weights;
+mod zmtp;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use ingle_text::Tokenizer;
 use crate::driver::Target;
 
 /// Their names, those of the folders in fuzz/corpus.
-pub const NAMES: [&str; 12] = [
+pub const NAMES: [&str; 13] = [
     "safetensors",
     "gguf",
     "tokenizer_json",
@@ -28,6 +29,7 @@ pub const NAMES: [&str; 12] = [
     "grammar_step",
     "blocks",
     "batcher",
+    "zmtp",
 ];
 
 /// All targets, in the order of their names. `root` is the repository; `scratch` an empty folder of the caller's.
@@ -48,6 +50,7 @@ pub fn all(root: &Path, scratch: &Path) -> Vec<Box<dyn Target>> {
         Box::new(grammars::Step::new(&tokenizer)),
         Box::new(scheduling::Blocks),
         Box::new(scheduling::Batcher),
+        Box::new(zmtp::Zmtp),
     ]
 }
 

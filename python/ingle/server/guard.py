@@ -12,8 +12,10 @@ from pathlib import Path
 
 from ingle.config import Settings, default_cache_dir
 from ingle.demo import resolve_model
+from ingle.engine import event_sockets
 from ingle.errors import ConfigError
 from ingle.hardening import Lockdown, model_places
+from ingle.kv_events import close_all
 from ingle.server.auth import ApiKeys, read_key_file
 from ingle.server.keeper import Keeper
 from ingle.server.listen import bind
@@ -36,6 +38,8 @@ class Guard:
         self.lockdown = Lockdown(settings.hardening, device=settings.device, trace=trace)
         self.notifier = Notifier()
         kept = self.notifier.descriptors()
+        self.event_sockets = event_sockets(settings)
+        kept += [each.fileno() for each in self.event_sockets]
         user = user_of(settings)
         # If the process becomes another user, that user must be able to read the keys.
         self.keys = None
@@ -79,6 +83,7 @@ class Guard:
         elif isinstance(self.listener, UnixListener):
             self.listener.remove()
         self.listener.close()
+        close_all(self.event_sockets)
 
 
 def user_of(settings: Settings) -> tuple[int, int] | None:

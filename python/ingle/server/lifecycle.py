@@ -59,7 +59,7 @@ def serve(settings: Settings, say: Callable[[str], None], *, trace: bool = False
         if keys is not None:
             # The file is read again after the model is loaded.
             signal.signal(signal.SIGHUP, lambda number, frame: hangups.append(number))
-        with Engine(settings.model, **settings.engine_values()) as engine:
+        with Engine.with_sockets(settings, guard.event_sockets) as engine:
             loop = uvloop.new_event_loop()
             server = Server(settings, engine, guard)
 

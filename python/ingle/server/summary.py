@@ -39,6 +39,7 @@ def summary(
         ("defaults", f"{defaults} ({source})"),
         ("end of text", ", ".join(map(str, info["eos_token_ids"])) or "none"),
         ("serves", serves(info)),
+        *(("kv events", where) for where in info["kv_events"]),
         ("hardening", hardening),
         *(("", lack) for lack in lacks),
         ("address", f"{address}, {keys}"),

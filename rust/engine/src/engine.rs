@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::hash::BuildHasher as _;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,6 +15,7 @@ use crate::engine_thread::EngineThread;
 use crate::error::{EngineError, shortened};
 use crate::guard::{Reservation, fault_point, guarded};
 use crate::inbox::Message;
+use crate::kv_events::KvEvents;
 use crate::load::{Loaded, load};
 use crate::memory::Memory;
 use crate::metrics::{self, Metrics};
@@ -43,6 +44,7 @@ pub struct Engine {
     pub(crate) health_stall_us: u64,
     next_serial: AtomicU64,
     memory: Memory,
+    kv_events: Option<KvEvents>,
     tenants: Mutex<HashMap<String, Arc<TenantLoad>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -54,16 +56,28 @@ impl Engine {
     /// # Errors
     /// `EngineError::Model`, one line that names the setting, or file and field.
     pub fn start(options: &[u8]) -> Result<Self, EngineError> {
+        Self::start_with(options, Vec::new())
+    }
+
+    /// `start` with bound TCP sockets for KV events, those of one engine after the other: one that
+    /// publishes, and with `replays` one that replays.
+    ///
+    /// # Errors
+    /// As `start`.
+    ///
+    /// # Panics
+    /// If there are sockets and `kv_events` is not set.
+    pub fn start_with(options: &[u8], sockets: Vec<OwnedFd>) -> Result<Self, EngineError> {
         let options: EngineOptions = serde_json::from_slice(options)
             .map_err(|error| EngineError::Model(format!("engine options: {error}")))?;
         // The fault is in a file of the model or in the library that reads it. The log names the place.
-        let loaded = catch_unwind(AssertUnwindSafe(|| load(&options)));
+        let loaded = catch_unwind(AssertUnwindSafe(|| load(&options, sockets)));
         Self::run(&options, loaded.unwrap_or_else(|_| Err(EngineError::Model(LOAD_PANIC.into())))?)
     }
 
     /// Starts the engine threads of what has been loaded.
     pub(crate) fn run(options: &EngineOptions, loaded: Loaded) -> Result<Self, EngineError> {
-        let Loaded { front, engines: loaded, routing, info } = loaded;
+        let Loaded { front, engines: loaded, routing, kv_events, info } = loaded;
         let mut this = Self {
             front,
             engines: loaded.iter().map(|each| Arc::clone(&each.shared)).collect(),
@@ -72,6 +86,7 @@ impl Engine {
             health_stall_us: u64::from(options.health_stall_s) * 1_000_000,
             next_serial: AtomicU64::new(FIRST_SERIAL),
             memory: Memory::open(),
+            kv_events,
             tenants: Mutex::default(),
             threads: Mutex::default(),
         };
@@ -193,6 +208,14 @@ impl Engine {
         let _ = self.engine_of(key).inbox.put(Message::Ping(key));
     }
 
+    /// Forgets all cached prefixes before any later request starts. Running requests keep their blocks.
+    pub fn reset_prefix_cache(&self) {
+        for engine in &self.engines {
+            // A stopped engine has no use for its cache.
+            let _ = engine.inbox.put(Message::ClearPrefixCache);
+        }
+    }
+
     /// Clears the eventfd and takes all events.
     #[must_use]
     pub fn drain(&self) -> Vec<Event> {
@@ -255,7 +278,11 @@ impl Engine {
     #[must_use]
     pub fn metrics(&self) -> String {
         let engines: Vec<&Metrics> = self.engines.iter().map(|engine| &engine.metrics).collect();
-        metrics::render(&self.front.served.name, &engines)
+        let mut text = metrics::render(&self.front.served.name, &engines);
+        if let Some(events) = &self.kv_events {
+            events.metrics(&mut text);
+        }
+        text
     }
 
     /// Refuses new requests from now on; running ones go on.
@@ -279,6 +306,9 @@ impl Engine {
         for thread in threads {
             // The thread catches its own panics.
             let _ = thread.join();
+        }
+        if let Some(events) = &self.kv_events {
+            events.stop();
         }
     }
 

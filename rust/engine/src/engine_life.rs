@@ -81,7 +81,8 @@ impl EngineThread {
                 Message::Attach(..)
                 | Message::Ping(_)
                 | Message::Completed(_)
-                | Message::Masks(_) => {}
+                | Message::Masks(_)
+                | Message::ClearPrefixCache => {}
             }
         }
         self.shared.outbox.publish(&mut self.committer.events);

@@ -108,6 +108,9 @@ impl EngineThread {
                 Message::Ping(key) => self.committer.ping(key),
                 Message::Completed(completion) => self.complete(completion)?,
                 Message::Masks(results) => self.take_masks(results),
+                Message::ClearPrefixCache => {
+                    self.scheduler.clear_prefix_cache();
+                }
                 Message::Shutdown => return Ok(Received::Shutdown),
             }
         }

@@ -24,6 +24,8 @@ pub(crate) enum Message {
     Completed(StepCompletion),
     /// Token masks of grammars are ready.
     Masks(Vec<MaskResult>),
+    /// Forget all cached prefixes.
+    ClearPrefixCache,
     /// Abort everything and end.
     Shutdown,
 }

@@ -2,6 +2,7 @@
 //! caller's thread; blocks until the model can serve.
 
 use std::hash::{BuildHasher as _, RandomState};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
@@ -21,6 +22,7 @@ use crate::error::EngineError;
 use crate::fleet::Fleet;
 use crate::inbox::Message;
 use crate::info::{StartUp, info};
+use crate::kv_events::KvEvents;
 use crate::metrics::{Metrics, PoolSize};
 use crate::options::EngineOptions;
 use crate::outbox::Outbox;
@@ -37,6 +39,7 @@ pub(crate) struct Loaded {
     pub(crate) front: Front,
     pub(crate) engines: Vec<LoadedEngine>,
     pub(crate) routing: Option<Routing>,
+    pub(crate) kv_events: Option<KvEvents>,
     pub(crate) info: Vec<u8>,
 }
 
@@ -47,15 +50,43 @@ pub(crate) struct LoadedEngine {
     pub(crate) executor: Box<dyn Executor>,
 }
 
-/// Loads.
+/// Loads. `sockets` are for KV events, and there are none without `options.kv_events`.
 ///
 /// # Errors
 /// `EngineError::Model`, one line that names the setting, or file and field or tensor.
-pub(crate) fn load(options: &EngineOptions) -> Result<Loaded, EngineError> {
+pub(crate) fn load(options: &EngineOptions, sockets: Vec<OwnedFd>) -> Result<Loaded, EngineError> {
     let device = Device::parse(&options.device)?;
-    load_with(options, |checkpoint, text, sinks| {
+    let mut loaded = load_with(options, |checkpoint, text, sinks| {
         build_executors(&device, checkpoint, options, text, sinks)
-    })
+    })?;
+    publish_events(options, sockets, &mut loaded)?;
+    Ok(loaded)
+}
+
+/// Starts to publish what the prefix caches hold, if that is asked for.
+fn publish_events(
+    options: &EngineOptions,
+    sockets: Vec<OwnedFd>,
+    loaded: &mut Loaded,
+) -> Result<(), EngineError> {
+    let Some(events) = &options.kv_events else {
+        assert!(sockets.is_empty(), "sockets for KV events, which are off");
+        return Ok(());
+    };
+    if !loaded.engines.iter().all(|engine| engine.scheduler.shares_prefixes()) {
+        return Err(EngineError::Model(
+            "kv_events_config: this engine has no prefix cache to publish".to_owned(),
+        ));
+    }
+    let block_sizes: Vec<u32> =
+        loaded.engines.iter().map(|engine| engine.executor.shape().block_size).collect();
+    let salts = loaded.front.served.salt_table.clone().unwrap_or_default();
+    let (publisher, logs) = KvEvents::start(events, sockets, &block_sizes, salts)?;
+    for (engine, log) in loaded.engines.iter_mut().zip(logs) {
+        engine.scheduler.watch_prefixes(log);
+    }
+    loaded.kv_events = Some(publisher);
+    Ok(())
 }
 
 /// `load` with executors of the caller's: one for each sink.
@@ -116,7 +147,7 @@ pub(crate) fn load_with(
         engines.push(LoadedEngine { shared, scheduler, executor: built.executor });
     }
     let routing = (engines.len() > 1).then(|| routing(options, &mut engines, secret));
-    Ok(Loaded { front, engines, routing, info })
+    Ok(Loaded { front, engines, routing, kv_events: None, info })
 }
 
 /// The files of the model, or their shape alone.
@@ -232,6 +263,7 @@ fn served(
         capacity: fleet.max_num_seqs.saturating_add(fleet.max_queue),
         seeds: Seeds::new(options.seed),
         salts: RandomState::new(),
+        salt_table: options.kv_events.is_some().then(Arc::default),
     })
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 use crate::device::Places;
+use crate::kv_events::KvEventOptions;
 
 /// How to start: `model` is needed, everything else has a default.
 #[derive(Clone, Debug, Deserialize)]
@@ -82,6 +83,9 @@ pub struct EngineOptions {
     /// Same bits whatever the batch.
     #[serde(default)]
     pub deterministic: bool,
+    /// Publish KV events on the sockets given beside this document.
+    #[serde(default)]
+    pub kv_events: Option<KvEventOptions>,
     /// `/health` says `stuck` if work waits and no step ended for so long.
     #[serde(default = "stall_s")]
     pub health_stall_s: u32,

@@ -147,6 +147,9 @@ impl<'a> Common<'a> {
             },
         });
         let cache_salt = served.salts.hash_one((&request.tenant, &request.cache_salt));
+        if let Some(table) = &served.salt_table {
+            table.note(cache_salt, request.cache_salt.as_deref());
+        }
         Ok(Self {
             request,
             served,

@@ -11,6 +11,8 @@ use ingle_text::{
     BadWordsFactory, ChatTemplate, GrammarFactory, ReasoningTags, Tokenizer, ToolFormat,
 };
 
+use crate::kv_events::SaltTable;
+
 /// The model as requests see it.
 pub(crate) struct Served {
     pub(crate) name: String,
@@ -41,6 +43,8 @@ pub(crate) struct Served {
     pub(crate) seeds: Seeds,
     /// Keys the hash of tenant and cache salt, new with each start.
     pub(crate) salts: RandomState,
+    /// Cache salts by their hash; only with KV events.
+    pub(crate) salt_table: Option<Arc<SaltTable>>,
 }
 
 /// How this model spells what is not content.

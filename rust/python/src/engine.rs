@@ -1,7 +1,7 @@
 //! The class `ingle._core.Engine`. Any Python thread; never decides, never keeps the interpreter lock
 //! while it tokenises, loads or waits.
 
-use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 
 use ingle_engine::ClientSocket;
 use pyo3::exceptions::PyValueError;
@@ -20,8 +20,10 @@ pub(crate) struct Engine {
 #[pymethods]
 impl Engine {
     #[new]
-    fn new(py: Python<'_>, options: &[u8]) -> PyResult<Self> {
-        let inner = py.detach(|| ingle_engine::Engine::start(options));
+    #[pyo3(signature = (options, sockets = Vec::new()))]
+    fn new(py: Python<'_>, options: &[u8], sockets: Vec<i32>) -> PyResult<Self> {
+        let sockets = sockets.into_iter().map(duplicate).collect::<PyResult<Vec<_>>>()?;
+        let inner = py.detach(|| ingle_engine::Engine::start_with(options, sockets));
         Ok(Self { inner: inner.map_err(|error| to_py(py, error))? })
     }
 
@@ -49,14 +51,7 @@ impl Engine {
         frames_seen: u64,
         head: Option<&[u8]>,
     ) -> PyResult<()> {
-        if fd < 0 {
-            return Err(PyValueError::new_err(format!("fd: {fd} is not a file descriptor")));
-        }
-        // SAFETY: borrow_raw wants a descriptor that is not -1 (checked above) and stays open while
-        // the borrow lives. The borrow ends with this statement, and the caller's socket object,
-        // which owns the descriptor, cannot be closed meanwhile: this thread holds the interpreter
-        // lock. A number that was never open makes the duplication fail with EBADF, nothing else.
-        let fd = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()?;
+        let fd = duplicate(fd)?;
         let head = head.unwrap_or_default().to_vec();
         self.inner.attach_socket(key, ClientSocket { fd, frames_seen, head });
         Ok(())
@@ -115,6 +110,10 @@ impl Engine {
         PyBytes::new(py, &self.inner.health())
     }
 
+    fn reset_prefix_cache(&self) {
+        self.inner.reset_prefix_cache();
+    }
+
     fn start_drain(&self) {
         self.inner.start_drain();
     }
@@ -122,4 +121,16 @@ impl Engine {
     fn shutdown(&self, py: Python<'_>) {
         py.detach(|| self.inner.shutdown());
     }
+}
+
+/// A descriptor of our own for a socket of Python's. The caller holds the interpreter lock.
+fn duplicate(fd: i32) -> PyResult<OwnedFd> {
+    if fd < 0 {
+        return Err(PyValueError::new_err(format!("fd: {fd} is not a file descriptor")));
+    }
+    // SAFETY: borrow_raw wants a descriptor that is not -1 (checked above) and stays open while
+    // the borrow lives. The borrow ends with this statement, and the caller's socket object,
+    // which owns the descriptor, cannot be closed meanwhile: this thread holds the interpreter
+    // lock. A number that was never open makes the duplication fail with EBADF, nothing else.
+    Ok(unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()?)
 }

@@ -3,6 +3,7 @@ from ingle.hardening import Layer, Lockdown
 from ingle.server.summary import summary
 
 INFO = {
+    "kv_events": [],
     "model": "tiny",
     "architecture": "llama",
     "weight_type": "bf16",
