@@ -56,6 +56,13 @@ class Engine:
         Raises RefusedError or OverloadedError; then nothing was queued.
         """
 
+    def submit_if_brief(self, request: bytes) -> int | None:
+        """As `submit`, for an event loop. None: nothing was queued, because it takes too long.
+
+        That bounds the time of rendering a chat and of tokenising it. A long document and a grammar
+        are the caller's to see: `is_slow_to_submit`.
+        """
+
     def abort(self, key: int) -> None:
         """Ends the request; no further event carries `key`. Unknown keys are ignored."""
 
@@ -90,11 +97,17 @@ class Engine:
     def tokenize(self, request: bytes) -> list[int]:
         """Token ids of one prompt, given as an entry of `prompts` of a GenerationRequest."""
 
+    def tokenize_if_brief(self, request: bytes) -> list[int] | None:
+        """As `tokenize`, for an event loop. None: it takes too long."""
+
     def detokenize(self, token_ids: list[int]) -> str:
         """Text of the ids, special tokens included. Raises RefusedError for an unknown id."""
 
     def tokenize_json(self, request: bytes, texts: bool = False) -> bytes:
         """The answer of /tokenize to such an entry; with each token's own text, lossy, if asked."""
+
+    def tokenize_json_if_brief(self, request: bytes, texts: bool = False) -> bytes | None:
+        """As `tokenize_json`, for an event loop. None: it takes too long."""
 
     def detokenize_json(self, ids: bytes) -> bytes:
         """The answer of /detokenize to a JSON list of ids."""
@@ -184,9 +197,10 @@ def check_ids(field: str, json: bytes, most: int) -> int:
 def sampling_fields() -> bytes:
     """JSON: the plain sampling fields of a request, a list of `ingle.fields.SamplingField`."""
 
-def render_template(source: str, variables: bytes) -> str:
+def render_template(source: str, variables: bytes, brief: bool = False) -> str:
     """What a chat template makes of a JSON object of variables.
 
+    `brief` allows only the work that an event loop may do.
     Raises ModelError for a template that cannot be compiled, RefusedError for one that cannot be
     rendered.
     """

@@ -97,6 +97,19 @@ class Dispatcher:
         self.register(key, sink)
         return key
 
+    def submit_if_brief(self, request: bytes, sink: Sink) -> int | None:
+        """As `submit`, on an event loop, which must not wait for long.
+
+        None: nothing was queued, because it takes longer; `submit` on another thread does it.
+        """
+        self.expect()
+        key = None
+        try:
+            key = self._core.submit_if_brief(request)
+        finally:
+            self.register(key, sink)
+        return key
+
     def expect(self) -> None:
         """Announces a submit on another thread. `register` must always follow."""
         if self.is_foreign():

@@ -317,7 +317,9 @@ async def submit_async(
     request is aborted as soon as it has a key.
     """
     if not is_slow and len(document) <= INLINE_BYTES:
-        return dispatcher.submit(document, sink)
+        key = dispatcher.submit_if_brief(document, sink)
+        if key is not None:
+            return key
     if in_thread is None:
         loop = asyncio.get_running_loop()
         work = loop.run_in_executor(None, dispatcher.submit, document, sink)

@@ -10,11 +10,13 @@ import asyncio
 import json
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 
 import uvloop
 
 LIMIT_S = 60.0
+MAX_IDLE_S = 60.0
+"""The server closes what has been idle for longer."""
 
 
 class Load:
@@ -27,7 +29,8 @@ class Load:
         data = json.dumps(body).encode()
         head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         self._request = f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
-        self._idle = []
+        self._idle = deque()
+        """Free connections with the time since when, the longest idle first."""
         self._num_out = num_out
         self.counts, self.tokens = Counter(), 0
         self.answers_ms, self.refusals_ms = [], []
@@ -35,10 +38,12 @@ class Load:
     async def one(self):
         """One request on a connection that is free, or on a new one."""
         began = time.perf_counter()
-        pair = self._idle.pop() if self._idle else None
-        if pair is None:
-            pair = await asyncio.open_connection("127.0.0.1", self._port)
-        reader, writer = pair
+        while self._idle and began - self._idle[0][2] > MAX_IDLE_S:
+            self._idle.popleft()[1].close()
+        if self._idle:
+            reader, writer, _ = self._idle.pop()
+        else:
+            reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         writer.write(self._request)
         head = await reader.readuntil(b"\r\n\r\n")
         status = int(head.split(b" ", 2)[1])
@@ -47,7 +52,7 @@ class Load:
         )
         await reader.readexactly(int(length.partition(b":")[2]))
         ended = time.perf_counter()
-        self._idle.append(pair)
+        self._idle.append((reader, writer, ended))
         self.counts[status] += 1
         if status == 429:
             self.refusals_ms.append(1e3 * (ended - began))
@@ -69,7 +74,7 @@ class Load:
                     if wait_s > 0:
                         await asyncio.sleep(wait_s)
                     group.create_task(self.one())
-        for _, writer in self._idle:
+        for _, writer, _ in self._idle:
             writer.close()
         return {
             "counts": self.counts,

@@ -1,7 +1,10 @@
 """Templates that behave like published families' render as in jinja2, on 20 conversations each."""
 
+import json
+
 import pytest
 
+from ingle._core import render_template
 from templates.families import TURNS
 from templates.oracle import by_jinja2, differences
 from templates.whole_families import WHOLE
@@ -97,3 +100,22 @@ def test_family(family):
     kinds = [by_jinja2(*case).kind for case in cases]
     assert kinds.count("text") >= 8, kinds
     assert "broken" not in kinds
+
+
+def brief_chats():
+    """Chats of at most 16 KiB that give a template much to do."""
+    roles = ("user", "assistant")
+    turns = [{"role": roles[i % 2], "content": "hi"} for i in range(400)]
+    words = [{"role": roles[i % 2], "content": "word " * 40} for i in range(65)]
+    chats = [{"messages": messages, "add_generation_prompt": True} for messages in (turns, words)]
+    assert all(len(json.dumps(chat)) <= 16 << 10 for chat in chats)
+    return chats
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_short_chats_are_within_the_work_of_an_event_loop(family):
+    for conversation in CONVERSATIONS + brief_chats():
+        source, variables = FAMILIES[family], json.dumps(conversation | TOKENS).encode()
+        if by_jinja2(source, conversation | TOKENS).kind == "text":
+            # An error, if it were more.
+            render_template(source, variables, brief=True)

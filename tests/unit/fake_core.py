@@ -33,6 +33,8 @@ class FakeCore:
         self.on_submit(key, self.requests[key])
         return key
 
+    submit_if_brief = submit
+
     def abort(self, key):
         self.aborted.append(key)
 

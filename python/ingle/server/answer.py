@@ -18,7 +18,7 @@ from ingle.engine import submit_async
 from ingle.errors import FailedError, IngleError, OverloadedError, RefusedError, error_of_event
 from ingle.generation import EncodedRequest
 from ingle.server.connection import EventResponse, leaves_http
-from ingle.server.headroom import BYTES_A_PROMPT_BYTE
+from ingle.server.headroom import BYTES_A_PROMPT_BYTE, BYTES_OF_A_CHAT
 from ingle.server.request_id import HEADER, request_id
 from ingle.server.sse import HEADERS, EventStream, Translator
 from ingle.server.state import ServerState
@@ -73,6 +73,8 @@ async def submit_slow(state: ServerState, asked: EncodedRequest, sink: Any) -> i
     # If the client disconnects here, nothing has been submitted.
     await state.turns.take(asked.tenant)
     num_bytes = BYTES_A_PROMPT_BYTE * len(asked.document)
+    if not asked.is_slow:  # A chat that was not brief.
+        num_bytes = max(num_bytes, BYTES_OF_A_CHAT)
     in_thread = functools.partial(state.turns.call, asked.tenant, num_bytes)
     return await submit_async(state.engine.dispatcher, asked.document, sink, True, in_thread)
 
@@ -100,10 +102,9 @@ async def whole_body(state: ServerState, asked: EncodedRequest) -> bytes:
         state.headroom.reserve(asked.tenant, asked.answer_bytes) if asked.answer_bytes else NOTHING
     ):
         try:
-            if asked.is_slow:
+            key = None if asked.is_slow else dispatcher.submit_if_brief(asked.document, sink)
+            if key is None:
                 key = await submit_slow(state, asked, sink)
-            else:
-                key = dispatcher.submit(asked.document, sink)
         except asyncio.CancelledError:
             done.cancel()  # The abort ends the request, and nothing waits for that.
             raise
@@ -123,10 +124,9 @@ async def stream(
     dispatcher, heartbeat = state.engine.dispatcher, state.heartbeat
     loop = asyncio.get_running_loop()
     events = EventStream(state.engine.core, loop, translator)
-    if asked.is_slow:
+    key = None if asked.is_slow else dispatcher.submit_if_brief(asked.document, events)
+    if key is None:
         key = await submit_slow(state, asked, events)
-    else:
-        key = dispatcher.submit(asked.document, events)
     try:
         if events.error is not None:
             raise error_of_event(events.error)

@@ -100,6 +100,8 @@ BYTES_A_BODY_BYTE = 4
 """A body is received, joined, decoded and written as the core's document."""
 BYTES_A_PROMPT_BYTE = 24
 """A prompt that is one word of a megabyte takes that while it becomes tokens; others a fifth."""
+BYTES_OF_A_CHAT = 64 << 20
+"""A chat template that does much work takes no more; rust/jinja bounds it."""
 CALLS_A_LOOK = 64
 GIVE_BACK_S = 1.0
 LARGE = 1 << 40

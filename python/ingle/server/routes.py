@@ -3,6 +3,7 @@
 import asyncio
 import re
 import time
+from collections.abc import Callable
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
@@ -15,7 +16,7 @@ from ingle.server import best_of, convert, embeddings, messages, raw, responses
 from ingle.server.answer import answer
 from ingle.server.auth import OPEN_PATHS, Identity
 from ingle.server.convert import Caller
-from ingle.server.headroom import BYTES_A_BODY_BYTE, BYTES_A_PROMPT_BYTE, Headroom
+from ingle.server.headroom import BYTES_A_BODY_BYTE, BYTES_A_PROMPT_BYTE, BYTES_OF_A_CHAT, Headroom
 from ingle.server.messages_stream import answer_message
 from ingle.server.off_loop import off_loop
 from ingle.server.openapi import openapi_document
@@ -43,6 +44,7 @@ class AsksForModel(Protocol):
     request_id: str | None
 
 
+T = TypeVar("T")
 Asking = TypeVar(
     "Asking",
     CompletionRequest,
@@ -161,7 +163,9 @@ class Routes:
             document = await off_loop(
                 len(body), self._count_tokens.converted, body, parsed, message_prompt_of
             )
-            ids = await self._in_turn(request, document, self._core.tokenize, document)
+            ids = await self._tokenized(
+                request, document, self._core.tokenize_if_brief, self._core.tokenize
+            )
         except RefusedError as error:
             raise messages.renamed(error) from None
         return json_response({"input_tokens": len(ids)})
@@ -217,9 +221,8 @@ class Routes:
         body = await read_body(request, self._state.headroom)
         document, model, texts = await off_loop(len(body), self._to_tokenize, body)
         self._check_model(model)
-        return whole(
-            await self._in_turn(request, document, self._core.tokenize_json, document, texts)
-        )
+        briefly, fully = self._core.tokenize_json_if_brief, self._core.tokenize_json
+        return whole(await self._tokenized(request, document, briefly, fully, texts))
 
     def _to_tokenize(self, body: bytes) -> tuple[bytes, str | None, bool]:
         """The core's document, the model's name, and whether token texts are requested."""
@@ -299,6 +302,24 @@ class Routes:
             return work(*arguments)
         num_bytes = BYTES_A_PROMPT_BYTE * len(size)
         return await self._state.turns.run(request[IDENTITY].tenant, num_bytes, work, *arguments)
+
+    async def _tokenized(
+        self,
+        request: web.Request,
+        document: bytes,
+        briefly: Callable[..., T | None],
+        fully: Callable[..., T],
+        *arguments: Any,
+    ) -> T:
+        """Calls `briefly` with a short document; what that does not do, `fully` does elsewhere."""
+        num_bytes = BYTES_A_PROMPT_BYTE * len(document)
+        if len(document) <= INLINE_BYTES:
+            done = briefly(document, *arguments)
+            if done is not None:
+                return done
+            num_bytes = BYTES_OF_A_CHAT
+        tenant = request[IDENTITY].tenant
+        return await self._state.turns.run(tenant, num_bytes, fully, document, *arguments)
 
     def _health(self) -> dict[str, Any]:
         health: dict[str, Any] = msgspec.json.decode(self._core.health())

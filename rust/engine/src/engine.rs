@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use ingle_core::TenantId;
+use ingle_text::Effort;
 
 use crate::engine_thread::EngineThread;
-use crate::error::{EngineError, shortened};
+use crate::error::{EngineError, if_brief, shortened};
 use crate::guard::{Reservation, fault_point, guarded};
 use crate::inbox::Message;
 use crate::kv_events::KvEvents;
@@ -122,10 +123,21 @@ impl Engine {
     /// `Refused`, `Overloaded`, `Failed` or `Fatal`; then nothing was queued.
     pub fn submit(&self, document: &[u8]) -> Result<u64, EngineError> {
         self.check_serving()?;
-        guarded(|| self.submit_guarded(document))
+        guarded(|| self.submit_guarded(document, Effort::Full))
     }
 
-    fn submit_guarded(&self, document: &[u8]) -> Result<u64, EngineError> {
+    /// As `submit`, for a caller that can wait for some milliseconds only. `None`: nothing was queued,
+    /// because rendering the messages takes longer, or tokenising what they become. Compiling a
+    /// grammar, or a long document, is not bounded here.
+    ///
+    /// # Errors
+    /// As `submit`.
+    pub fn submit_if_brief(&self, document: &[u8]) -> Result<Option<u64>, EngineError> {
+        self.check_serving()?;
+        if_brief(guarded(|| self.submit_guarded(document, Effort::Brief)))
+    }
+
+    fn submit_guarded(&self, document: &[u8], effort: Effort) -> Result<u64, EngineError> {
         let request = parse(document)?;
         let front = &self.front;
         let count = num_choices(&request, &front.served)?;
@@ -145,7 +157,7 @@ impl Engine {
         };
         let serial = self.next_serial.fetch_add(1, Ordering::Relaxed);
         let now = front.clock.now();
-        let mut submission = prepare(&request, &front.served, serial, tenant.id, now)?;
+        let mut submission = prepare(&request, &front.served, serial, tenant.id, effort, now)?;
         fault_point("queue");
         let engine = self.place(&mut submission, &request, &tenant);
         let key = submission.stream.key;
@@ -227,11 +239,23 @@ impl Engine {
     /// # Errors
     /// `Refused` or `Failed`.
     pub fn tokenize(&self, document: &[u8]) -> Result<Vec<u32>, EngineError> {
+        self.tokenize_within(document, Effort::Full)
+    }
+
+    /// As `tokenize`, for a caller that can wait for some milliseconds only. `None`: a chat takes longer.
+    ///
+    /// # Errors
+    /// As `tokenize`.
+    pub fn tokenize_if_brief(&self, document: &[u8]) -> Result<Option<Vec<u32>>, EngineError> {
+        if_brief(self.tokenize_within(document, Effort::Brief))
+    }
+
+    fn tokenize_within(&self, document: &[u8], effort: Effort) -> Result<Vec<u32>, EngineError> {
         guarded(|| {
             let prompt: PromptInput = serde_json::from_slice(document).map_err(|error| {
                 EngineError::refused("prompt", format!("prompt: {}", shortened(&error)))
             })?;
-            let encoded = encode_prompt(&prompt, &self.front.served)?;
+            let encoded = encode_prompt(&prompt, effort, &self.front.served)?;
             fault_point("tokenize");
             Ok(encoded.ids.into_iter().map(|id| id.0).collect())
         })

@@ -33,6 +33,10 @@ pub enum EngineError {
     /// The engine is dead and the worker must exit.
     #[error("{0}")]
     Fatal(String),
+    /// Nothing was queued: it takes longer than an event loop can wait. For callers inside this crate;
+    /// those outside get `None` from the methods that can end so.
+    #[error("this takes longer than an event loop can wait")]
+    NotBrief,
     /// The model or a setting is unusable; the engine did not start.
     #[error("{0}")]
     Model(String),
@@ -103,8 +107,19 @@ impl EngineError {
 
 /// A refusal of the text layer; names its own field where it has one.
 pub(crate) fn text_refusal(param: &str, error: &TextError) -> EngineError {
+    if matches!(error, TextError::NotBrief) {
+        return EngineError::NotBrief;
+    }
     let param = if let TextError::Input { field, .. } = error { field } else { param };
     EngineError::refused(param, error.to_string())
+}
+
+/// The result of work that may have been too long for its caller.
+pub(crate) fn if_brief<T>(result: Result<T, EngineError>) -> Result<Option<T>, EngineError> {
+    match result {
+        Err(EngineError::NotBrief) => Ok(None),
+        result => result.map(Some),
+    }
 }
 
 /// What the JSON reader says of a document. It quotes a name that it does not know, which can be all of

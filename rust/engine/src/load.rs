@@ -101,6 +101,12 @@ pub(crate) fn load_with(
     let defaults = defaults(options, &checkpoint)?;
     let opened = Instant::now();
     let mut text = text_parts(&checkpoint, options.chat_template.as_deref())?;
+    for name in text.templates.iter().filter(|(_, each)| each.is_costly()).map(|(name, _)| name) {
+        checkpoint.notes.push(format!(
+            "chat template {name:?} does much work even for a short chat: chats are rendered on the submit threads, not \
+             on the event loop"
+        ));
+    }
     let tokenizer_ready = Instant::now();
 
     let inboxes: Vec<_> = (0..num_engines).map(|_| Arc::new(LateSink::default())).collect();

@@ -5,7 +5,7 @@ use std::hash::BuildHasher as _;
 use std::sync::Arc;
 
 use ingle_core::{Micros, NewRequest, RequestKind, SamplingParams, StopRules, TenantId, TokenId};
-use ingle_text::{BadWords, StopMatcher};
+use ingle_text::{BadWords, Effort, StopMatcher};
 
 use crate::choice::{Choice, ChoiceRules, TokenRules};
 use crate::choice_mask::{ChoiceMask, MaskState};
@@ -69,9 +69,10 @@ pub(crate) fn prepare(
     served: &Served,
     key: u64,
     tenant: TenantId,
+    effort: Effort,
     now: Micros,
 ) -> Result<Submission, EngineError> {
-    let common = Common::new(request, served, tenant)?;
+    let common = Common { effort, ..Common::new(request, served, tenant)? };
     let num_choices = num_choices(request, served)?;
     let form = form(request, served, common.wants_log_probs())?;
     let mut stream = Stream::new(key, form, request.n as u32, now);
@@ -93,6 +94,8 @@ struct Common<'a> {
     request: &'a GenerationRequest,
     served: &'a Served,
     tenant: TenantId,
+    /// How long the caller can wait.
+    effort: Effort,
     priority: i32,
     /// Of choice 0.
     sampling: SamplingParams,
@@ -154,6 +157,7 @@ impl<'a> Common<'a> {
             request,
             served,
             tenant,
+            effort: Effort::Full,
             priority,
             sampling,
             stop_token_ids,
@@ -177,7 +181,7 @@ impl<'a> Common<'a> {
         stream: &mut Stream,
         requests: &mut Vec<NewRequest>,
     ) -> Result<(), EngineError> {
-        let mut encoded = encode_prompt(input, self.served)?;
+        let mut encoded = encode_prompt(input, self.effort, self.served)?;
         fault_point("tokenise");
         let structure = self.structure(input, &mut encoded)?;
         fault_point("grammar");

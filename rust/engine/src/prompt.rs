@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use ingle_core::TokenId;
 use ingle_text::{
-    ChatInput, ChatTemplate, ReasoningStart, ReasoningTags, RenderedPrompt, TextError,
+    ChatInput, ChatTemplate, Effort, ReasoningStart, ReasoningTags, RenderedPrompt, TextError,
 };
 
 use crate::error::{EngineError, text_refusal};
@@ -27,6 +27,7 @@ pub(crate) struct EncodedPrompt {
 /// Renders and tokenises one prompt; at least one id comes back.
 pub(crate) fn encode_prompt(
     input: &PromptInput,
+    effort: Effort,
     served: &Served,
 ) -> Result<EncodedPrompt, EngineError> {
     let mut tools = None;
@@ -39,7 +40,7 @@ pub(crate) fn encode_prompt(
         (None, Some(ids), None) => (token_ids("prompt", ids, served)?, "prompt"),
         (None, None, Some(chat)) => {
             tools = Tools::new(chat, served)?;
-            let rendered = render(chat, tools.as_ref(), served)?;
+            let rendered = render(chat, tools.as_ref(), effort, served)?;
             reasoning = reasoning_start(chat, &rendered, served);
             if chat.reasoning_off && matches!(reasoning, Some((_, ReasoningStart::Opened))) {
                 let message = format!(
@@ -66,15 +67,19 @@ pub(crate) fn encode_prompt(
     Ok(EncodedPrompt { ids, param, tools, reasoning })
 }
 
-/// What a template makes of variables, a JSON object: for tools, without a model.
+/// What a template makes of variables, a JSON object: for tools, without a model. `effort` bounds the work.
 ///
 /// # Errors
 /// `EngineError::Model` if the template cannot be compiled, `Refused` if it cannot be rendered.
-pub fn render_template(source: &str, variables: &[u8]) -> Result<String, EngineError> {
+pub fn render_template(
+    source: &str,
+    variables: &[u8],
+    effort: Effort,
+) -> Result<String, EngineError> {
     let variables = serde_json::from_slice(variables).map_err(|error| {
         EngineError::refused("variables", format!("not a JSON object: {error}"))
     })?;
-    ingle_text::render_template(source, variables).map_err(|error| match error {
+    ingle_text::render_template(source, variables, effort).map_err(|error| match error {
         TextError::Load { .. } => EngineError::Model(error.to_string()),
         error => text_refusal("variables", &error),
     })
@@ -142,6 +147,7 @@ fn template<'s>(
 fn render(
     chat: &ChatPrompt,
     tools: Option<&Tools>,
+    effort: Effort,
     served: &Served,
 ) -> Result<RenderedPrompt, EngineError> {
     let tools_shown = tools.filter(|tools| tools.are_rendered());
@@ -163,7 +169,7 @@ fn render(
         now: unix_seconds(),
     };
     fault_point("template");
-    template.render(&input).map_err(|error| text_refusal("messages", &error))
+    template.render_within(&input, effort).map_err(|error| text_refusal("messages", &error))
 }
 
 /// Whether the answer begins inside the model's reasoning, before it or after it.

@@ -12,7 +12,24 @@ impl Engine {
     /// # Errors
     /// `Refused`.
     pub fn tokenize_json(&self, document: &[u8], texts: bool) -> Result<Vec<u8>, EngineError> {
-        let ids = self.tokenize(document)?;
+        self.tokens_json(&self.tokenize(document)?, texts)
+    }
+
+    /// As `tokenize_json`, for a caller that can wait for some milliseconds only. `None`: a chat takes
+    /// longer.
+    ///
+    /// # Errors
+    /// `Refused`.
+    pub fn tokenize_json_if_brief(
+        &self,
+        document: &[u8],
+        texts: bool,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        let ids = self.tokenize_if_brief(document)?;
+        ids.map(|ids| self.tokens_json(&ids, texts)).transpose()
+    }
+
+    fn tokens_json(&self, ids: &[u32], texts: bool) -> Result<Vec<u8>, EngineError> {
         let mut out = b"{\"count\":".to_vec();
         integer_into(&mut out, ids.len() as u64);
         out.extend_from_slice(b",\"max_model_len\":");
@@ -21,7 +38,7 @@ impl Engine {
         integers_into(&mut out, ids.iter().map(|&id| u64::from(id)));
         out.extend_from_slice(b",\"token_strs\":");
         if texts {
-            for (i, text) in self.token_texts(&ids)?.iter().enumerate() {
+            for (i, text) in self.token_texts(ids)?.iter().enumerate() {
                 out.push(if i == 0 { b'[' } else { b',' });
                 string_into(&mut out, text);
             }

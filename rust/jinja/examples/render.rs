@@ -4,7 +4,7 @@
 
 use std::io::{BufRead, Write};
 
-use ingle_jinja::{Context, RenderError, Source, Template};
+use ingle_jinja::{Context, Effort, RenderError, Source, Template};
 use serde_json::{Value, json};
 
 fn main() -> std::io::Result<()> {
@@ -30,8 +30,8 @@ fn answer(line: &str) -> Value {
             return json!({ "failed": error.to_string() });
         }
     }
-    match template.render(&context, &|format| Ok(format.to_owned())) {
-        Ok(rendered) => json!({ "text": rendered.text }),
+    match template.render(&context, Effort::Full, &|format| Ok(format.to_owned())) {
+        Ok(rendered) => json!({ "text": rendered.text, "units": rendered.units }),
         Err(RenderError::Raised(message)) => json!({ "raised": message }),
         Err(error @ RenderError::Failed { .. }) => json!({ "failed": error.to_string() }),
         Err(error @ RenderError::Limit { .. }) => json!({ "limit": error.to_string() }),

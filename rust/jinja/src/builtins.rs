@@ -1,7 +1,22 @@
 //! The names that Jinja2 and Python define: functions, filters, tests and methods. They are
 //! implemented in `functions.rs`, `filters.rs`, `checks.rs` and `methods.rs`.
 
-/// A function.
+use crate::methods;
+
+/// What templates can call, as (kind, name): a `function`, a `filter`, a `test`, or a method of a
+/// `str` or a `dict`. For tests that try each.
+pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let kinds: [(&str, &[&str]); 5] = [
+        ("function", &FUNCTIONS),
+        ("filter", &FILTERS),
+        ("test", &TESTS),
+        ("str", &methods::STR),
+        ("dict", &methods::DICT),
+    ];
+    kinds.into_iter().flat_map(|(kind, names)| names.iter().map(move |name| (kind, *name)))
+}
+
+/// A function; `FUNCTIONS` has their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Function {
     Range,
@@ -87,6 +102,8 @@ impl Method {
     }
 }
 
+const FUNCTIONS: [&str; 8] =
+    ["range", "dict", "namespace", "cycler", "joiner", "lipsum", "raise_exception", "strftime_now"];
 const FILTERS: [&str; 49] = [
     "abs",
     "attr",

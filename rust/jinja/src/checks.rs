@@ -44,7 +44,13 @@ impl Interp<'_> {
                 let wanted = i128::from(check.name() == "odd");
                 ops::equal(&rest, &Value::Int(wanted), &self.budget)?
             }
-            "sameas" => is_same(value, &args.required("other")?),
+            "sameas" => {
+                let other = args.required("other")?;
+                if let (Value::Str(text), Value::Str(_)) = (value, &other) {
+                    self.budget.pay(text.len())?;
+                }
+                is_same(value, &other)
+            }
             "filter" => args_text(value).is_some_and(|name| Filter::named(name).is_some()),
             "test" => args_text(value).is_some_and(|name| Check::named(name).is_some()),
             "lower" | "upper" => {

@@ -72,12 +72,12 @@ impl<'t> Interp<'t> {
         }
     }
 
-    /// Renders the template.
-    pub(crate) fn run(mut self) -> Res<TextBuf> {
+    /// Renders the template; gives the text and the units of work.
+    pub(crate) fn run(mut self) -> Res<(TextBuf, u64)> {
         self.push_frame(self.program.root.slots, 0)?;
         self.begin(&self.program.scope)?;
         self.body(&self.program.body)?;
-        Ok(self.out)
+        Ok((self.out, self.budget.spent()))
     }
 
     /// Enters one more level of nesting.

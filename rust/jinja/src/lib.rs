@@ -48,6 +48,8 @@ mod text;
 mod text_filters;
 mod value;
 
+pub use budget::Effort;
+pub use builtins::names;
 pub use error::{CompileError, RenderError};
 pub use template::{Context, Rendered, Template};
 pub use text::Source;

@@ -173,8 +173,8 @@ pub(crate) fn pairs(map: &Map, budget: &Budget) -> Res<Vec<Value>> {
     Ok(pairs)
 }
 
-const DICT: [&str; 6] = ["copy", "fromkeys", "get", "items", "keys", "values"];
-const STR: [&str; 46] = [
+pub(crate) const DICT: [&str; 6] = ["copy", "fromkeys", "get", "items", "keys", "values"];
+pub(crate) const STR: [&str; 46] = [
     "capitalize",
     "casefold",
     "center",

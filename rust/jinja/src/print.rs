@@ -121,7 +121,8 @@ fn namespace(index: usize, out: &mut TextBuf, interp: &Interp, depth: usize) -> 
 /// Appends a text in quotes, its special characters escaped.
 fn quoted(text: &Text, out: &mut TextBuf, interp: &Interp) -> Res<()> {
     // A byte becomes four at most, as in '\x00'.
-    interp.budget.pay(text.cost().saturating_mul(2))?;
+    let rate = if text.is_ascii() { 2 } else { NOT_ASCII_COST };
+    interp.budget.pay(text.cost().saturating_mul(rate))?;
     let is_markup = text.markup;
     if is_markup {
         out.push("Markup(", Source::Template);
@@ -174,6 +175,8 @@ pub(crate) fn is_printable(c: char) -> bool {
     text.escape_debug().count() == 2
 }
 
+/// Units for each byte of a text in which Unicode is looked up.
+const NOT_ASCII_COST: usize = 16;
 /// Deeper than any value; only namespaces can hold each other.
 const MAX_PRINTED_DEPTH: usize = crate::value::MAX_DEPTH + 50;
 

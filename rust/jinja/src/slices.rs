@@ -13,6 +13,10 @@ pub(crate) fn at(of: &Value, index: i128, budget: &Budget) -> Res<Option<Value>>
         let index = if index < 0 { index.checked_add(length)? } else { index };
         usize::try_from(index).ok()
     };
+    if let Value::Str(text) = of {
+        // Whether it is ASCII takes a look at all of it.
+        budget.pay(text.len() / 8)?;
+    }
     Ok(match of {
         Value::List(list) if is_indexed(list.kind) => {
             place(list.items.len()).and_then(|at| list.items.get(at)).cloned()

@@ -18,6 +18,9 @@ pub(crate) fn titlecased(c: char) -> String {
     }
 }
 
+/// What work on each character that makes a small text costs, in units for each byte.
+pub(crate) const MAP_COST: usize = 32;
+
 /// A text with its characters changed one by one; the change sees the character before.
 pub(crate) fn map_chars(text: &Text, mut change: impl FnMut(Option<char>, char) -> String) -> Text {
     let mut out = TextBuf::default();

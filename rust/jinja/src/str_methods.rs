@@ -77,6 +77,11 @@ impl Interp<'_> {
             "encode" | "translate" => fail!("str.{name} is not supported in templates"),
             _ => {
                 args.end()?;
+                let rate = match name {
+                    "capitalize" | "title" | "swapcase" | "isprintable" => cases::MAP_COST,
+                    _ => 4,
+                };
+                budget.pay(text.cost().saturating_mul(rate))?;
                 return Ok(plain(text, name));
             }
         };

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use crate::ast::Program;
-use crate::budget::Budget;
+use crate::budget::{Budget, Effort};
 use crate::error::{CompileError, RenderError};
 use crate::interp::Interp;
 use crate::lexer;
@@ -31,6 +31,8 @@ pub struct Context {
 pub struct Rendered {
     /// The whole text.
     pub text: String,
+    /// Units of work that it took.
+    pub units: u64,
     runs: Vec<Run>,
 }
 
@@ -56,13 +58,14 @@ impl Template {
     pub fn render(
         &self,
         context: &Context,
+        effort: Effort,
         strftime: &dyn Fn(&str) -> Result<String, String>,
     ) -> Result<Rendered, RenderError> {
-        let budget = Budget::for_input(context.bytes);
+        let budget = Budget::for_input(context.bytes, effort);
         let interp = Interp::new(&self.program, &context.variables, budget, strftime);
-        let out = interp.run().map_err(crate::error::Fault::into_error)?;
+        let (out, units) = interp.run().map_err(crate::error::Fault::into_error)?;
         let (text, runs) = out.into_parts();
-        Ok(Rendered { text, runs })
+        Ok(Rendered { text, units, runs })
     }
 }
 
@@ -84,7 +87,7 @@ impl Context {
         source: Source,
     ) -> Result<(), RenderError> {
         self.bytes = self.bytes.saturating_add(size_of_json(&value));
-        let value = Value::from_json(value, source, &Budget::for_input(usize::MAX));
+        let value = Value::from_json(value, source, &Budget::unlimited());
         let value = value.map_err(crate::error::Fault::into_error)?;
         self.variables.insert(name.to_owned(), value);
         Ok(())
@@ -99,7 +102,7 @@ impl Context {
         name: &str,
         values: Vec<(serde_json::Value, Source)>,
     ) -> Result<(), RenderError> {
-        let free = Budget::for_input(usize::MAX);
+        let free = Budget::unlimited();
         let mut items = Vec::with_capacity(values.len());
         for (value, source) in values {
             self.bytes = self.bytes.saturating_add(size_of_json(&value));
@@ -110,6 +113,13 @@ impl Context {
         let list = list.map_err(crate::error::Fault::into_error)?;
         self.variables.insert(name.to_owned(), list);
         Ok(())
+    }
+}
+
+impl Context {
+    /// Approximate bytes of all variables.
+    pub fn size(&self) -> usize {
+        self.bytes
     }
 }
 

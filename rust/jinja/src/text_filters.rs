@@ -13,6 +13,9 @@ use crate::str_methods::{lines, replaced, stripped};
 use crate::text::{Source, Text, TextBuf};
 use crate::value::Value;
 
+/// Units for each byte that is written as `%XX`.
+const URL_COST: usize = 24;
+
 impl Interp<'_> {
     pub(crate) fn text_filter(&mut self, name: &str, input: &Value, mut args: Args) -> Res<Value> {
         if name == "truncate" {
@@ -26,7 +29,8 @@ impl Interp<'_> {
             return self.indent(text, args);
         }
         let text = print::text_of(input, self)?;
-        self.budget.pay(text.cost().saturating_mul(2))?;
+        let rate = if matches!(name, "capitalize" | "title") { cases::MAP_COST } else { 2 };
+        self.budget.pay(text.cost().saturating_mul(rate))?;
         let done = match name {
             "upper" => text.map(str::to_uppercase),
             "lower" => text.map(str::to_lowercase),
@@ -166,7 +170,7 @@ impl Interp<'_> {
             | Value::Bool(_)
             | Value::None
             | Value::Undefined(_) => {
-                self.budget.pay(text.cost().saturating_mul(3))?;
+                self.budget.pay(text.cost().saturating_mul(URL_COST))?;
                 return Ok(Value::Str(text.map(|piece| quoted(piece, "/"))));
             }
             Value::Map(map) => {
@@ -190,7 +194,7 @@ impl Interp<'_> {
             out.push(if at == 0 { "" } else { "&" }, Source::Template);
             for (part, separator) in [(key, "="), (value, "")] {
                 let part = print::text_of(part, self)?;
-                self.budget.pay(part.cost().saturating_mul(4))?;
+                self.budget.pay(part.cost().saturating_mul(URL_COST))?;
                 out.push_text(&part.map(|piece| quoted(piece, "").replace("%20", "+")));
                 out.push(separator, Source::Template);
             }

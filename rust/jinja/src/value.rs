@@ -175,6 +175,8 @@ impl Range {
 impl Map {
     /// The value of a text key.
     pub(crate) fn get_str(&self, key: &str, budget: &Budget) -> Res<Option<&Value>> {
+        // It is hashed, or compared with keys of its length.
+        budget.pay(key.len())?;
         if let Some(index) = &self.index {
             return Ok(index.get(key).and_then(|at| self.entries.get(*at)).map(|(_, value)| value));
         }

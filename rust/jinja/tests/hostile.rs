@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use ingle_jinja::{Context, RenderError, Source, Template};
+use ingle_jinja::{Context, Effort, RenderError, Source, Template};
 use serde_json::json;
 
 /// What one attack came to.
@@ -23,7 +23,7 @@ fn attack(source: &str) -> End {
     let messages = json!([{"role": "user", "content": "x < y"}]);
     context.set("messages", messages, Source::Request).unwrap();
     context.set("x", json!("x".repeat(1000)), Source::Request).unwrap();
-    match template.render(&context, &|format| Ok(format.to_owned())) {
+    match template.render(&context, Effort::Full, &|format| Ok(format.to_owned())) {
         Ok(rendered) => End::Text(rendered.text.len()),
         Err(RenderError::Raised(_)) => End::Raised,
         Err(RenderError::Failed { message, .. }) => {
@@ -214,6 +214,12 @@ const LARGE: &[&str] = &[
     "{% for a in [1, 2] recursive %}{{ loop([1, 2]) }}{% endfor %}",
     "{% set ns = namespace(f=1) %}{% macro g() %}{{ ns.f() }}{% endmacro %}{% set ns.f = g %}{{ g() }}",
     "{% for i in range(99999) %}{% macro f() %}{{ i }}{% endmacro %}{{ f() }}{% endfor %}",
+    "{% set v = 'ab ' * 3000000 %}{% set d = dict(range(20) | map('string') | batch(2)) %}\
+     {% for i in range(999) %}{% for j in range(99) %}{% set y = v in d %}{% endfor %}{% endfor %}",
+    "{% set v = 'ab ' * 3000000 %}{% for i in range(999) %}{% for j in range(99) %}{% set y = v[0] %}\
+     {% endfor %}{% endfor %}",
+    "{% for i in range(999) %}{% set y = (x * 20).title() %}{% endfor %}",
+    "{% set v = '\u{301}' * 1000 %}{% for i in range(9999) %}{% set y = v.isprintable() %}{% endfor %}",
     "{% include 'x' %}",
     "{% extends 'x' %}",
     "{% import 'x' as y %}{{ y }}",

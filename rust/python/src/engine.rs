@@ -39,6 +39,10 @@ impl Engine {
         py.detach(|| self.inner.submit(request)).map_err(|error| to_py(py, error))
     }
 
+    fn submit_if_brief(&self, py: Python<'_>, request: &[u8]) -> PyResult<Option<u64>> {
+        py.detach(|| self.inner.submit_if_brief(request)).map_err(|error| to_py(py, error))
+    }
+
     fn abort(&self, key: u64) {
         self.inner.abort(key);
     }
@@ -73,6 +77,10 @@ impl Engine {
         py.detach(|| self.inner.tokenize(request)).map_err(|error| to_py(py, error))
     }
 
+    fn tokenize_if_brief(&self, py: Python<'_>, request: &[u8]) -> PyResult<Option<Vec<u32>>> {
+        py.detach(|| self.inner.tokenize_if_brief(request)).map_err(|error| to_py(py, error))
+    }
+
     fn detokenize(&self, py: Python<'_>, token_ids: Vec<u32>) -> PyResult<String> {
         py.detach(|| self.inner.detokenize(&token_ids)).map_err(|error| to_py(py, error))
     }
@@ -86,6 +94,17 @@ impl Engine {
     ) -> PyResult<Bound<'py, PyBytes>> {
         let body = py.detach(|| self.inner.tokenize_json(request, texts));
         Ok(PyBytes::new(py, &body.map_err(|error| to_py(py, error))?))
+    }
+
+    #[pyo3(signature = (request, texts = false))]
+    fn tokenize_json_if_brief<'py>(
+        &self,
+        py: Python<'py>,
+        request: &[u8],
+        texts: bool,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let body = py.detach(|| self.inner.tokenize_json_if_brief(request, texts));
+        Ok(body.map_err(|error| to_py(py, error))?.map(|body| PyBytes::new(py, &body)))
     }
 
     fn detokenize_json<'py>(&self, py: Python<'py>, ids: &[u8]) -> PyResult<Bound<'py, PyBytes>> {

@@ -40,6 +40,8 @@ pub(crate) fn to_py(py: Python<'_>, error: EngineError) -> PyErr {
         }
         EngineError::Failed(message) => PyErr::from_type(class(&classes.failed), (message,)),
         EngineError::Fatal(message) => PyErr::from_type(class(&classes.fatal), (message,)),
+        // Only the methods with `if_brief` in their name end so, and they give None.
+        EngineError::NotBrief => PyErr::from_type(class(&classes.failed), (error.to_string(),)),
         EngineError::Model(message) => PyErr::from_type(class(&classes.model), (message,)),
     }
 }

@@ -6,6 +6,7 @@ mod error;
 mod events;
 mod hardening;
 
+use ingle_engine::Effort;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -58,8 +59,15 @@ fn sampling_fields(py: Python<'_>) -> Bound<'_, PyBytes> {
 
 /// What a chat template makes of a JSON object of variables.
 #[pyfunction]
-fn render_template(py: Python<'_>, source: &str, variables: &[u8]) -> PyResult<String> {
-    let text = py.detach(|| ingle_engine::render_template(source, variables));
+#[pyo3(signature = (source, variables, brief = false))]
+fn render_template(
+    py: Python<'_>,
+    source: &str,
+    variables: &[u8],
+    brief: bool,
+) -> PyResult<String> {
+    let effort = if brief { Effort::Brief } else { Effort::Full };
+    let text = py.detach(|| ingle_engine::render_template(source, variables, effort));
     text.map_err(|error| error::to_py(py, error))
 }
 

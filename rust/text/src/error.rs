@@ -36,6 +36,9 @@ pub enum TextError {
         /// The limit.
         limit: u64,
     },
+    /// The work was stopped because it was to be brief. Without that limit it may succeed.
+    #[error("this takes longer than brief work may")]
+    NotBrief,
     /// A field of the chat input cannot be honoured.
     #[error("{field}: {message}")]
     Input {

@@ -48,6 +48,7 @@ pub use grammar::{
     Grammar, GrammarBudget, GrammarError, GrammarFactory, GrammarSource, GrammarSpec, GrammarState,
     Reasoned,
 };
+pub use ingle_jinja::Effort;
 pub use reasoning::{ReasoningStart, ReasoningTags};
 pub use rendered::RenderedPrompt;
 pub use stop::StopMatcher;

@@ -1,6 +1,7 @@
 //! The engine from document to bytes, on a scripted executor: exact frames, stops, ends, faults.
 
 mod bad_words;
+mod brief;
 mod ends;
 mod frames;
 mod guards;

@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use ingle_core::{Micros, Scheduler, SchedulerConfig, TenantId, TokenId};
+use ingle_text::Effort;
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use serde_json::{Value, json};
 
@@ -224,7 +225,8 @@ fn test_a_silent_stream_gets_a_comment_of_its_own() {
     let bench = Bench::manual(says("x"));
     let shared = &bench.engine.engines[0];
     let document = serde_json::from_value(request(5)).unwrap();
-    let prepared = prepare(&document, &shared.served, 9, TenantId(0), Micros(0)).unwrap();
+    let prepared =
+        prepare(&document, &shared.served, 9, TenantId(0), Effort::Full, Micros(0)).unwrap();
     let mut committer = Committer::new(Arc::clone(shared));
     committer.streams.insert(9, prepared.stream);
     let config = SchedulerConfig {
@@ -257,7 +259,8 @@ fn test_a_stream_refused_at_the_end_gets_a_frame_to_put_its_head_before() {
     let key = 9;
     let thread = EngineThread::new(Arc::clone(&shared), scheduler, executor).unwrap();
     let document = serde_json::from_value(request(5)).unwrap();
-    let submission = prepare(&document, &shared.served, key, TenantId(0), Micros(0)).unwrap();
+    let submission =
+        prepare(&document, &shared.served, key, TenantId(0), Effort::Full, Micros(0)).unwrap();
     let tenant = Arc::new(TenantLoad::new(TenantId(0)));
     assert!(shared.room.reserve(&tenant, 1));
     shared.enter(1);

@@ -6,8 +6,8 @@
 mod clock;
 mod input;
 
-use ingle_jinja::{Context, RenderError, Source, Template};
-use serde_json::{Map, Value};
+use ingle_jinja::{Context, Effort, RenderError, Source, Template};
+use serde_json::{Map, Value, json};
 
 use crate::error::bounded;
 use crate::{RenderedPrompt, TextError, Tokenizer};
@@ -18,6 +18,7 @@ pub use input::ChatInput;
 pub struct ChatTemplate {
     template: Template,
     named: Vec<(String, String)>,
+    is_costly: bool,
 }
 
 impl ChatTemplate {
@@ -28,7 +29,7 @@ impl ChatTemplate {
     pub fn new(source: &str, bos_token: &str, eos_token: &str) -> Result<Self, TextError> {
         let named = [("bos_token", bos_token), ("eos_token", eos_token)];
         let named = named.map(|(key, token)| (key.to_string(), token.to_string())).to_vec();
-        Ok(Self { template: compile(source)?, named })
+        Self::tried(compile(source)?, named)
     }
 
     /// Compiles a template for a tokenizer, whose named tokens it may use: the usual way.
@@ -37,18 +38,63 @@ impl ChatTemplate {
     /// `TextError::Load` with the line of a syntax error.
     pub fn for_tokenizer(source: &str, tokenizer: &Tokenizer) -> Result<Self, TextError> {
         let named = tokenizer.named_tokens().to_vec();
-        Ok(Self { template: compile(source)?, named })
+        Self::tried(compile(source)?, named)
     }
 
-    /// Renders the messages.
+    /// Renders the shortest chat, to see whether the template does much work whatever the chat.
+    fn tried(template: Template, named: Vec<(String, String)>) -> Result<Self, TextError> {
+        let mut this = Self { template, named, is_costly: false };
+        let messages = json!([{"role": "user", "content": ""}]);
+        let input = ChatInput { messages, add_generation_prompt: true, ..ChatInput::default() };
+        this.is_costly =
+            matches!(this.render_within(&input, Effort::Brief), Err(TextError::NotBrief));
+        Ok(this)
+    }
+
+    /// Whether no chat, however short, is rendered briefly.
+    pub fn is_costly(&self) -> bool {
+        self.is_costly
+    }
+
+    /// Renders the messages with as much work as a template may do.
     ///
     /// # Errors
     /// `TemplateRefused` with the template's own message, `TemplateFailed` if these messages do not
     /// fit the template, `TemplateLimit`, and `Input` for a field that cannot be honoured.
     pub fn render(&self, input: &ChatInput) -> Result<RenderedPrompt, TextError> {
+        self.render_within(input, Effort::Full)
+    }
+
+    /// Renders the messages with no more work than `effort` allows.
+    ///
+    /// # Errors
+    /// As `render`; `NotBrief` in place of `TemplateLimit` if less effort than `Full` is allowed.
+    pub fn render_within(
+        &self,
+        input: &ChatInput,
+        effort: Effort,
+    ) -> Result<RenderedPrompt, TextError> {
+        let is_brief = effort == Effort::Brief;
+        if is_brief && self.is_costly {
+            return Err(TextError::NotBrief);
+        }
         let context = input.context(&self.named)?;
         let strftime = |format: &str| clock::strftime(input.now, format);
-        let rendered = self.template.render(&context, &strftime).map_err(failure)?;
+        let rendered = match self.template.render(&context, effort, &strftime) {
+            Err(RenderError::Limit { .. }) if is_brief => return Err(TextError::NotBrief),
+            rendered => rendered.map_err(failure)?,
+        };
+        let size = rendered.text.len();
+        if is_brief && size > MAX_BRIEF_BYTES {
+            return Err(TextError::NotBrief);
+        }
+        let most = MAX_GROWTH * context.size() + MAX_BYTES_OF_ITS_OWN;
+        if size > most {
+            return Err(TextError::TemplateLimit {
+                what: "bytes of text for these messages",
+                limit: most as u64,
+            });
+        }
         let end = input.end_of_continued_message(&rendered.text)?;
         let pieces = rendered.pieces().map(|(piece, source)| (piece.len(), source)).collect();
         let mut prompt = RenderedPrompt::mixed(rendered.text, pieces);
@@ -64,13 +110,17 @@ impl ChatTemplate {
 ///
 /// # Errors
 /// As `ChatTemplate::new` and `ChatTemplate::render`.
-pub fn render_template(source: &str, variables: Map<String, Value>) -> Result<String, TextError> {
+pub fn render_template(
+    source: &str,
+    variables: Map<String, Value>,
+    effort: Effort,
+) -> Result<String, TextError> {
     let template = compile(source)?;
     let mut context = Context::default();
     for (name, value) in variables {
         context.set(&name, value, Source::Request).map_err(failure)?;
     }
-    let rendered = template.render(&context, &|format| clock::strftime(0, format));
+    let rendered = template.render(&context, effort, &|format| clock::strftime(0, format));
     Ok(rendered.map_err(failure)?.text)
 }
 
@@ -86,6 +136,13 @@ fn failure(error: RenderError) -> TextError {
         RenderError::Failed { .. } => TextError::TemplateFailed(error.to_string()),
     }
 }
+
+/// A prompt that becomes tokens within a few milliseconds.
+const MAX_BRIEF_BYTES: usize = 64 << 10;
+/// A prompt becomes tokens in a time and memory that grow with it. So it may be some times as long as what
+/// it is made from, and some text of the template's own; published templates reach a fraction of both.
+const MAX_GROWTH: usize = 4;
+const MAX_BYTES_OF_ITS_OWN: usize = 256 << 10;
 
 /// The origin of a message: an earlier answer of the model, or the request.
 fn source_of(message: &Value) -> Source {
