@@ -1,21 +1,6 @@
 //! The names that Jinja2 and Python define: functions, filters, tests and methods. They are
 //! implemented in `functions.rs`, `filters.rs`, `checks.rs` and `methods.rs`.
 
-use crate::methods;
-
-/// What templates can call, as (kind, name): a `function`, a `filter`, a `test`, or a method of a
-/// `str` or a `dict`. For tests that try each.
-pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let kinds: [(&str, &[&str]); 5] = [
-        ("function", &FUNCTIONS),
-        ("filter", &FILTERS),
-        ("test", &TESTS),
-        ("str", &methods::STR),
-        ("dict", &methods::DICT),
-    ];
-    kinds.into_iter().flat_map(|(kind, names)| names.iter().map(move |name| (kind, *name)))
-}
-
 /// A function; `FUNCTIONS` has their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Function {
@@ -102,9 +87,9 @@ impl Method {
     }
 }
 
-const FUNCTIONS: [&str; 8] =
+pub(crate) const FUNCTIONS: [&str; 8] =
     ["range", "dict", "namespace", "cycler", "joiner", "lipsum", "raise_exception", "strftime_now"];
-const FILTERS: [&str; 49] = [
+pub(crate) const FILTERS: [&str; 49] = [
     "abs",
     "attr",
     "batch",
@@ -155,7 +140,7 @@ const FILTERS: [&str; 49] = [
     "urlencode",
     "wordcount",
 ];
-const TESTS: [&str; 39] = [
+pub(crate) const TESTS: [&str; 39] = [
     "!=",
     "<",
     "<=",

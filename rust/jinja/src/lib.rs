@@ -47,9 +47,10 @@ mod template;
 mod text;
 mod text_filters;
 mod value;
+mod vocabulary;
 
 pub use budget::Effort;
-pub use builtins::names;
 pub use error::{CompileError, RenderError};
 pub use template::{Context, Rendered, Template};
 pub use text::Source;
+pub use vocabulary::names;
