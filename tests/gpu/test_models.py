@@ -43,6 +43,9 @@ EXPERTS_MEAN = {"gpt-oss": 0.1, "glm4_moe": 0.12, "minimax_m2": 0.1}
 EXPERTS_MEAN_OTHERS = 0.06
 # Of the positions of such a model; there a near-tie of the router led to another answer.
 CHANGED_SHARE = 0.05
+# A position whose experts changed moves others, settled ones too, through attention: of minimax_m2
+# some beyond what a dense model's rounding does.
+SETTLED_P99 = {"minimax_m2": 0.4}
 # Its activations are so large that a position whose experts changed moves others through attention.
 UNSETTLED = {"gpt-oss"}
 # Three numbers a setting: of prompts, of answers, of answers without and with a cached prefix.
@@ -120,7 +123,7 @@ def check_settled(name: str, todo: list[dict], scored: list[list]) -> None:
     mean, p99 = summary([value for place in logits for value in place])
     print(f"{name}, {sum(share)} settled places: logit {mean:.4f} {p99:.4f}")
     assert mean <= EXPERTS_MEAN_OTHERS / 2
-    assert p99 <= LOGIT_P99_TINY
+    assert p99 <= SETTLED_P99.get(name, LOGIT_P99_TINY)
 
 
 def common(ids: list[int], ours: dict[int, float]) -> list[int]:
