@@ -203,8 +203,8 @@ def sampling_params(options: argparse.Namespace) -> SamplingParams:
 
 def run_serve(options: argparse.Namespace) -> int:
     """`ingle serve MODEL`."""
-    # Only this command needs the HTTP server; importing it costs 0.2 s.
-    from ingle.server.lifecycle import serve
+    # Only this command needs the HTTP server.
+    from ingle.server.start import serve
 
     return serve(load(vars(options)), lambda text: print(text, flush=True))
 
@@ -218,7 +218,7 @@ def run_security_check(options: argparse.Namespace) -> int:
 
 def run_security_trace(options: argparse.Namespace) -> int:
     """`ingle security trace MODEL`: serves, and prints what serve.toml lacks."""
-    from ingle.server.lifecycle import serve
+    from ingle.server.start import serve
 
     settings = load(vars(options))
     if settings.hardening != "auto":

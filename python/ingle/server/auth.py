@@ -11,12 +11,13 @@ import stat
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
-
-from aiohttp import web
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ingle.errors import ConfigError, RefusedError
 from ingle.small_files import read_bounded
+
+if TYPE_CHECKING:
+    from aiohttp import web
 
 OPEN_PATHS = ("/health", "/ready")
 
@@ -60,7 +61,7 @@ class ApiKeys:
 
     def identity(
         self,
-        request: web.BaseRequest,
+        request: "web.BaseRequest",
         open_paths: Callable[[], Collection[str]] = lambda: OPEN_PATHS,
     ) -> Identity:
         """The owner of the request's key. Paths in `open_paths` need none.
@@ -93,7 +94,7 @@ EVERYBODY: Final = Identity("", is_known=True, is_admin=True)
 NOBODY: Final = Identity("", is_known=False, is_admin=False)
 
 
-def _keys_of(request: web.BaseRequest) -> Iterator[str]:
+def _keys_of(request: "web.BaseRequest") -> Iterator[str]:
     """The keys in a request's headers, as OpenAI's and Anthropic's clients send them."""
     scheme, _, key = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer":

@@ -1,10 +1,10 @@
-"""The life of a serving process: bind, load, listen, serve, drain, end. Main thread and its loop.
+"""The life of a serving process once its model is loaded: listen, serve, drain, end.
 
-The address is bound before the model is loaded, so that a taken port fails at once. The server
-listens once the model can answer. SIGTERM and SIGINT start the drain: new requests get 503; running
-ones may finish until the deadline, then they get an error event. A second signal ends them at once.
-If the engine dies, the process exits with its own code. SIGHUP reloads the key file; without a key
-file it does the same as SIGTERM.
+Main thread and its loop. start.py has bound the address before the load, so that a taken port fails
+at once. The server listens once the model can answer. SIGTERM and SIGINT start the drain: new
+requests get 503; running ones may finish until the deadline, then they get an error event. A second
+signal ends them at once. If the engine dies, the process exits with its own code. SIGHUP reloads
+the key file; without a key file it does the same as SIGTERM.
 """
 
 import asyncio
@@ -12,7 +12,6 @@ import contextlib
 import gc
 import logging
 import os
-import resource
 import signal
 import socket
 import threading
@@ -43,45 +42,37 @@ from ingle.threads import name_thread, thread_pool
 log = logging.getLogger("ingle.server")
 
 
-def serve(settings: Settings, say: Callable[[str], None], *, trace: bool = False) -> ExitCode:
-    """Serves until it is stopped; `say` prints text for people. `trace`: see `Lockdown`.
+def run(
+    settings: Settings,
+    engine: Engine,
+    guard: Guard,
+    say: Callable[[str], None],
+    was_hung_up: Callable[[], bool],
+) -> ExitCode:
+    """Serves a loaded model until it is stopped. Blocking.
 
-    Blocking. Errors: ConfigError or ModelError before it listens; OSError if it cannot listen.
+    `was_hung_up`: whether SIGHUP came before the loop could take it.
     """
-    raise_file_limit()
-    guard = Guard(settings, trace)
-    listener = guard.listener
-    keys = guard.keys
+    loop = uvloop.new_event_loop()
+    server = Server(settings, engine, guard)
+
+    def on_ready() -> None:
+        began = time.perf_counter()
+        if guard.lockdown.is_on:
+            engine.core.seal_device()
+        sealed_s = time.perf_counter() - began
+        guard.lock(engine.info["device"])
+        if was_hung_up():
+            server.read_keys()
+        shown = str(guard.keys or ApiKeys({}))
+        guard.notifier.send("READY=1")
+        where = address(guard.listener)
+        say(summary(settings, engine.info, where, shown, guard.lockdown, sealed_s))
+
     try:
-        # Python looks at signals between its own instructions only; loading is one long call.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        hangups: list[int] = []
-        if keys is not None:
-            # The file is read again after the model is loaded.
-            signal.signal(signal.SIGHUP, lambda number, frame: hangups.append(number))
-        with Engine.with_sockets(settings, guard.event_sockets) as engine:
-            loop = uvloop.new_event_loop()
-            server = Server(settings, engine, guard)
-
-            def on_ready() -> None:
-                began = time.perf_counter()
-                if guard.lockdown.is_on:
-                    engine.core.seal_device()
-                sealed_s = time.perf_counter() - began
-                guard.lock(engine.info["device"])
-                if hangups:
-                    server.read_keys()
-                shown = str(guard.keys or ApiKeys({}))
-                guard.notifier.send("READY=1")
-                where = address(listener)
-                say(summary(settings, engine.info, where, shown, guard.lockdown, sealed_s))
-
-            try:
-                return loop.run_until_complete(to_the_end(server.run(listener, on_ready)))
-            finally:
-                loop.close()
+        return loop.run_until_complete(to_the_end(server.run(guard.listener, on_ready)))
     finally:
-        guard.close()
+        loop.close()
 
 
 async def to_the_end(run: Coroutine[Any, Any, ExitCode]) -> ExitCode:
@@ -223,14 +214,6 @@ def collect_rarely() -> None:
     gc.set_threshold(GC_ALLOCATIONS)
 
 
-def raise_file_limit() -> None:
-    """Each connection is an open file; the usual soft limit, 1,024, is for users of select."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
 class LastThreads:
     """Threads for the end of the process. Started early, because later there may be none left."""
 
@@ -267,7 +250,6 @@ class LastThreads:
 
 
 BACKLOG = 4096
-MOST_FILES = 65536
 GC_ALLOCATIONS = 10_000
 """So many more containers than are freed make the collector run; one 404 leaves a cycle of 38."""
 FLUSH_S = 2.0

@@ -29,8 +29,8 @@ def summary(
         ("model", f"{info['model']} ({info['architecture']}, {info['weight_type']}, "
                   f"{info['num_layers']} layers) from {info['path']}"),
         ("device", f"{info['device']}; ready after {times['total_s']:.2f} s (files "
-                   f"{times['open_s']:.2f}, tokenizer and template {times['tokenizer_s']:.2f}, "
-                   f"device {times['executor_s']:.2f})"),
+                   f"{times['open_s']:.2f}, device {times['executor_s']:.2f}, beside it tokenizer "
+                   f"and template {times['tokenizer_s']:.2f})"),
         ("context", f"{info['max_model_len']} tokens"),
         ("limits", f"{limits['max_num_seqs']} requests and {limits['max_num_batched_tokens']} "
                    f"tokens a step{per_engine(info)}, {limits['max_queue']} waiting"),

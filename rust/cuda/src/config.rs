@@ -1,9 +1,9 @@
 //! The executor's settings. Plain data.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::LibraryPaths;
+use crate::{CudaError, LibraryPaths};
 
 /// Settings of one CUDA executor. Limits are checked by `CudaExecutor::load`.
 #[derive(Clone, Debug)]
@@ -24,8 +24,8 @@ pub struct CudaConfig {
     pub max_model_len: u32,
     /// Refuse to load if the KV pool holds less than that; else the caller serves what it holds.
     pub must_hold_max_model_len: bool,
-    /// Ids from here on are never sampled: the tokenizer's size.
-    pub sample_vocab_size: u32,
+    /// Ids from here on are never sampled.
+    pub sample_vocab_size: LateSize,
     /// Type of weights and KV on the device.
     pub dtype: DeviceType,
     /// Plain launches only.
@@ -42,6 +42,28 @@ pub struct CudaConfig {
     pub load_threads: u32,
     /// Shared by executors that are loaded beside each other.
     pub turns: Arc<LoadTurns>,
+}
+
+/// The tokenizer's size, which may come while the device loads: kernels need it, memory and weights do not.
+#[derive(Clone, Debug, Default)]
+pub struct LateSize(Arc<OnceLock<Option<u32>>>);
+
+impl LateSize {
+    /// One that has come.
+    #[must_use]
+    pub fn known(size: u32) -> Self {
+        Self(Arc::new(OnceLock::from(Some(size))))
+    }
+
+    /// Lets the load go on. `None` ends it: the size will not come. What comes after the first changes nothing.
+    pub fn set(&self, size: Option<u32>) {
+        let _ = self.0.set(size);
+    }
+
+    /// Blocks until it is known.
+    pub(crate) fn wait(&self) -> Result<u32, CudaError> {
+        self.0.wait().ok_or(CudaError::GivenUp)
+    }
 }
 
 /// Lets executors that are loaded beside each other onto several cards prepare what the cache keeps one
@@ -76,7 +98,7 @@ impl Default for CudaConfig {
             max_num_batched_tokens: 2048,
             max_model_len: 8192,
             must_hold_max_model_len: false,
-            sample_vocab_size: u32::MAX,
+            sample_vocab_size: LateSize::known(u32::MAX),
             dtype: DeviceType::Auto,
             enforce_eager: false,
             deterministic: false,

@@ -7,11 +7,12 @@ use crate::contract::Dims;
 use crate::rope::rotary_dim;
 
 impl Dims {
-    /// The sizes that all kernels of the model share; the launch fills in the rest.
-    pub(crate) fn of(spec: &ModelSpec, engine: &EngineDims) -> Self {
+    /// The sizes that all kernels of the model share; the launch fills in the rest. Ids from `sample_vocab` on
+    /// are never sampled.
+    pub(crate) fn of(spec: &ModelSpec, engine: &EngineDims, sample_vocab: u32) -> Self {
         Self {
             vocab_size: spec.vocab_size,
-            sample_vocab: engine.sample_vocab_size.min(spec.vocab_size),
+            sample_vocab: sample_vocab.min(spec.vocab_size),
             hidden_size: spec.hidden_size,
             num_heads: spec.num_attention_heads,
             num_kv_heads: spec.num_kv_heads,
@@ -39,8 +40,6 @@ impl Dims {
 /// Sizes that the configuration fixes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EngineDims {
-    /// Ids from here on are never sampled.
-    pub(crate) sample_vocab_size: u32,
     /// Tokens a KV block.
     pub(crate) block_size: u32,
     /// Blocks of the longest sequence.
@@ -159,7 +158,6 @@ mod tests {
         for max_tokens in [1, 7, 8, 100, 255, 256, 257, 300, 500, 2048] {
             for max_rows in [1, 4, 100, 300, 1024].into_iter().filter(|&rows| rows <= max_tokens) {
                 let engine = EngineDims {
-                    sample_vocab_size: 100,
                     block_size: 16,
                     max_blocks: 8,
                     num_slots: 2 * max_rows,

@@ -66,6 +66,9 @@ pub enum CudaError {
         /// What the source said.
         source: std::io::Error,
     },
+    /// What the load waited for will not come; whoever was to bring it knows why.
+    #[error("the load was given up")]
+    GivenUp,
     /// A file of the cache or a thread could not be made.
     #[error("{what}: {source}")]
     Io {

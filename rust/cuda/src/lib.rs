@@ -73,7 +73,7 @@ mod waiter;
 mod weights;
 
 pub use budget::MemoryBudget;
-pub use config::{CudaConfig, DeviceType, LoadTurns};
+pub use config::{CudaConfig, DeviceType, LateSize, LoadTurns};
 pub use contract::contract_header;
 pub use error::CudaError;
 pub use executor::CudaExecutor;

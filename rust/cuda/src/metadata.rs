@@ -323,7 +323,6 @@ mod tests {
     fn limits() -> PlanLimits {
         PlanLimits {
             engine: EngineDims {
-                sample_vocab_size: 100,
                 block_size: 4,
                 max_blocks: 8,
                 num_slots: 4,

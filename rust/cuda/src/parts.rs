@@ -9,7 +9,6 @@ use crate::CudaError;
 use crate::builds::Wanted;
 use crate::clock::Clock;
 use crate::compile::Compiler;
-use crate::contract::Dims;
 use crate::gemm::Blas;
 use crate::kernels::Kernels;
 use crate::loader::load_weights;
@@ -107,8 +106,7 @@ pub(crate) fn load_parts(
 }
 
 fn build_kernels(setup: &Setup, weights: &Weights) -> Result<(Kernels, usize, String), CudaError> {
-    let settings =
-        KernelSettings { dims: Dims::of(&setup.spec, &setup.engine), dtypes: setup.dtypes };
+    let settings = KernelSettings { dims: setup.dims()?, dtypes: setup.dtypes };
     let (spec, limits) = (&setup.spec, &setup.context.info.limits);
     let (mut shapes, head) = gemm_shapes(spec, setup.dtypes.weight(), weights);
     shapes.push(head);

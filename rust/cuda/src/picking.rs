@@ -9,7 +9,6 @@ use ingle_model::{FeedForwardSpec, LayerSpec};
 
 use crate::CudaError;
 use crate::buffers::BufferSizes;
-use crate::contract::Dims;
 use crate::dtypes::{ActDtype, ScaleMode};
 use crate::gemm::Blas;
 use crate::kernels::Kernels;
@@ -53,7 +52,7 @@ impl Picking<'_> {
         if measure {
             self.fill_with_noise(&operands)?;
         }
-        let dims = Dims::of(&setup.spec, &setup.engine);
+        let dims = setup.dims()?;
         let (num_sms, activation) =
             (setup.context.info.limits.num_sms, activation_kind(&setup.spec));
         let own = |rows, shape| {

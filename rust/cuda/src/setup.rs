@@ -63,7 +63,6 @@ impl Setup {
     ) -> Result<Self, CudaError> {
         let info = &context.info;
         let engine = EngineDims {
-            sample_vocab_size: config.sample_vocab_size,
             block_size: config.block_size,
             // One block more than the longest sequence, for the row that runs after its last token.
             max_blocks: config.max_model_len.div_ceil(config.block_size) + 1,
@@ -92,6 +91,12 @@ impl Setup {
             windows,
             cache_lack: Arc::new(OnceLock::new()),
         })
+    }
+
+    /// The sizes that kernels know. Blocks until the tokenizer's is known.
+    pub(crate) fn dims(&self) -> Result<Dims, CudaError> {
+        let sample_vocab = self.config.sample_vocab_size.wait()?;
+        Ok(Dims::of(&self.spec, &self.engine, sample_vocab))
     }
 
     /// Name and capability of the card.
@@ -251,7 +256,7 @@ impl Setup {
             context: Arc::clone(&self.context),
             spec: self.spec.clone(),
             dtypes: self.dtypes,
-            dims: Dims::of(&self.spec, &self.engine),
+            dims: self.dims()?,
             engine: self.engine,
             attention: self.attention,
             prompt_attention,

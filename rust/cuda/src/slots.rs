@@ -253,7 +253,6 @@ mod tests {
     use crate::fake;
 
     const ENGINE: EngineDims = EngineDims {
-        sample_vocab_size: 128_256,
         block_size: 64,
         max_blocks: 2049,
         num_slots: 512,

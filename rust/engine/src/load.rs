@@ -16,7 +16,7 @@ use ingle_text::{BadWordsFactory, GrammarFactory};
 use serde_json::{Map, Value};
 
 use crate::clock::Clock;
-use crate::device::{Built, Device, build_executors};
+use crate::device::{Built, Device, LateText, build_executors};
 use crate::engine_view::EngineView;
 use crate::error::EngineError;
 use crate::fleet::Fleet;
@@ -92,7 +92,7 @@ fn publish_events(
 /// `load` with executors of the caller's: one for each sink.
 pub(crate) fn load_with(
     options: &EngineOptions,
-    build: impl FnOnce(&Checkpoint, &TextParts, Vec<CompletionSink>) -> Result<Vec<Built>, EngineError>,
+    build: impl FnOnce(&Checkpoint, &LateText, Vec<CompletionSink>) -> Result<Vec<Built>, EngineError>,
 ) -> Result<Loaded, EngineError> {
     let started = Instant::now();
     let num_engines = setting("data_parallel_size", options.data_parallel_size, 1)?;
@@ -100,18 +100,17 @@ pub(crate) fn load_with(
     quantise(&mut checkpoint, options.quantization.as_deref())?;
     let defaults = defaults(options, &checkpoint)?;
     let opened = Instant::now();
-    let mut text = text_parts(&checkpoint, options.chat_template.as_deref())?;
+    let inboxes: Vec<_> = (0..num_engines).map(|_| Arc::new(LateSink::default())).collect();
+    let sinks = inboxes.iter().map(LateSink::sink).collect();
+    let (mut text, tokenizer_s, built) =
+        text_and_executors(&checkpoint, options, |text| build(&checkpoint, text, sinks))?;
+    let executor_s = opened.elapsed().as_secs_f64();
     for name in text.templates.iter().filter(|(_, each)| each.is_costly()).map(|(name, _)| name) {
         checkpoint.notes.push(format!(
             "chat template {name:?} does much work even for a short chat: chats are rendered on the submit threads, not \
              on the event loop"
         ));
     }
-    let tokenizer_ready = Instant::now();
-
-    let inboxes: Vec<_> = (0..num_engines).map(|_| Arc::new(LateSink::default())).collect();
-    let built = build(&checkpoint, &text, inboxes.iter().map(LateSink::sink).collect())?;
-    let executor_ready = Instant::now();
     let fleet = Fleet::new(&built, options.max_queue);
     let secret = RandomState::new().hash_one("prefix cache");
     let config = |built: &Built| SchedulerConfig {
@@ -130,8 +129,8 @@ pub(crate) fn load_with(
     let start_up = StartUp {
         chat_template,
         open_s: (opened - started).as_secs_f64(),
-        tokenizer_s: (tokenizer_ready - opened).as_secs_f64(),
-        executor_s: (executor_ready - tokenizer_ready).as_secs_f64(),
+        tokenizer_s,
+        executor_s,
         total_s: started.elapsed().as_secs_f64(),
     };
     let info = info(&served, &checkpoint, &built, &fleet, &start_up);
@@ -154,6 +153,32 @@ pub(crate) fn load_with(
     }
     let routing = (engines.len() > 1).then(|| routing(options, &mut engines, secret));
     Ok(Loaded { front, engines, routing, kv_events: None, info })
+}
+
+/// Reads the tokenizer on a thread of its own while this one builds; also how many seconds it took.
+fn text_and_executors(
+    checkpoint: &Checkpoint,
+    options: &EngineOptions,
+    build: impl FnOnce(&LateText) -> Result<Vec<Built>, EngineError>,
+) -> Result<(TextParts, f64, Vec<Built>), EngineError> {
+    let late = LateText::default();
+    let read = || {
+        let began = Instant::now();
+        late.fill(|| text_parts(checkpoint, options.chat_template.as_deref()))?;
+        Ok(began.elapsed().as_secs_f64())
+    };
+    let (tokenizer_s, built) = std::thread::scope(|scope| {
+        let reading = std::thread::Builder::new()
+            .name(TOKENIZER_THREAD.to_owned())
+            .spawn_scoped(scope, read)
+            .map_err(|error| cannot_start(TOKENIZER_THREAD, &error))?;
+        let built = build(&late);
+        // A panic goes on as the one it was.
+        let read = reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        // If both failed, the device did so for want of the tokenizer.
+        Ok::<_, EngineError>((read?, built?))
+    })?;
+    Ok((late.into_parts()?, tokenizer_s, built))
 }
 
 /// The files of the model, or their shape alone.
@@ -320,6 +345,8 @@ impl LateSink {
         let _ = self.shared.set(Arc::downgrade(shared));
     }
 }
+
+const TOKENIZER_THREAD: &str = "ingle-tokenizer";
 
 #[cfg(test)]
 mod tests {

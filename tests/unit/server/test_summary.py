@@ -30,7 +30,7 @@ def test_summary_tells_what_a_person_needs():
     for part in (
         "tiny (llama, bf16, 2 layers) from /models/tiny",
         "cpu (avx512, 2 threads); ready after 0.12 s "
-        "(files 0.01, tokenizer and template 0.03, device 0.08)",
+        "(files 0.01, device 0.08, beside it tokenizer and template 0.03)",
         "2048 tokens",
         "32 requests and 512 tokens a step, 128 waiting",
         "weights 3.0 + kv cache 1.0 = 4.0 MiB",

@@ -7,16 +7,17 @@ use std::sync::Arc;
 use ingle_core::Executor;
 use ingle_model::Checkpoint;
 
+use crate::device::late_text::LateText;
 use crate::options::EngineOptions;
 use crate::sizes::Sizes;
-use crate::tokenizer_files::TextParts;
 
 /// What executors are built from.
 #[derive(Clone, Copy)]
 pub(super) struct Parts<'a> {
     pub(super) checkpoint: &'a Checkpoint,
     pub(super) options: &'a EngineOptions,
-    pub(super) text: &'a TextParts,
+    /// Loads meanwhile.
+    pub(super) text: &'a LateText,
 }
 
 /// An executor and how it came about.

@@ -38,7 +38,7 @@ pub(super) fn build(
         max_num_seqs: sizes.max_num_seqs,
         max_num_batched_tokens: sizes.max_num_batched_tokens,
         max_model_len: sizes.max_model_len,
-        num_valid_tokens: text.vocab_size,
+        num_valid_tokens: text.wait()?.vocab_size,
         ..CpuConfig::default()
     };
     let threads = divide_threads(options.cpu_threads, num_engines)?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ingle_core::{CompletionSink, Executor as _};
 use ingle_cuda::{
-    CudaConfig, CudaError, CudaExecutor, DeviceProbe, DeviceType, LoadTurns, StartReport,
+    CudaConfig, CudaError, CudaExecutor, DeviceProbe, DeviceType, LateSize, LoadTurns, StartReport,
     WarningSink, device_count, probe,
 };
 use ingle_model::ModelSpec;
@@ -88,7 +88,7 @@ fn build_one(place: Place, parts: Parts<'_>, sink: CompletionSink) -> Result<Bui
     let Parts { checkpoint, options, text } = parts;
     let (ordinal, num_engines) = (place.ordinal, place.num_engines);
     let spec = &checkpoint.spec;
-    let (config, note) = config(place, options, spec, text.vocab_size)?;
+    let (config, note) = config(place, options, spec, text.size())?;
     let wanted_len = config.max_model_len;
     let source = &checkpoint.source;
     let warn = warnings_of(ordinal, num_engines);
@@ -131,7 +131,7 @@ fn config(
     place: Place,
     options: &EngineOptions,
     spec: &ModelSpec,
-    vocab_size: u32,
+    sample_vocab_size: LateSize,
 ) -> Result<(CudaConfig, Option<String>), EngineError> {
     let defaults = CudaConfig::default();
     let max_num_seqs = setting("max_num_seqs", options.max_num_seqs, defaults.max_num_seqs)?;
@@ -148,7 +148,7 @@ fn config(
         max_num_batched_tokens: tokens.max_num_batched_tokens,
         max_model_len: tokens.max_model_len,
         must_hold_max_model_len: options.max_model_len.is_some(),
-        sample_vocab_size: vocab_size,
+        sample_vocab_size,
         dtype: device_type(&options.dtype)?,
         enforce_eager: options.enforce_eager,
         deterministic: options.deterministic,
@@ -275,7 +275,7 @@ mod tests {
             },
         }))
         .unwrap();
-        let got = config(place(2), &options, &spec(), 400).unwrap().0;
+        let got = config(place(2), &options, &spec(), LateSize::known(400)).unwrap().0;
         let want = CudaConfig {
             device: 2,
             gpu_memory_utilization: 0.5,
@@ -285,7 +285,7 @@ mod tests {
             max_num_batched_tokens: 100,
             max_model_len: 77,
             must_hold_max_model_len: true,
-            sample_vocab_size: 400,
+            sample_vocab_size: LateSize::known(400),
             dtype: DeviceType::F16,
             enforce_eager: true,
             deterministic: true,
@@ -301,7 +301,7 @@ mod tests {
         };
         assert_eq!(format!("{got:?}"), format!("{want:?}"));
         let options = serde_json::from_value(serde_json::json!({ "model": "m" })).unwrap();
-        let of_the_model = config(place(0), &options, &spec(), 400).unwrap().0;
+        let of_the_model = config(place(0), &options, &spec(), LateSize::known(400)).unwrap().0;
         assert_eq!(
             (of_the_model.max_model_len, of_the_model.must_hold_max_model_len),
             (2048, false)

@@ -8,6 +8,7 @@ mod cuda_own;
 mod cuda_report;
 mod finding;
 mod foreign;
+mod late_text;
 mod named;
 mod places;
 mod report;
@@ -18,13 +19,13 @@ use ingle_model::Checkpoint;
 
 use built::Parts;
 pub(crate) use built::{Built, DeviceCount, DeviceOwn};
+pub(crate) use late_text::LateText;
 pub(crate) use named::Device;
 pub use places::Places;
 pub(crate) use report::devices;
 
 use crate::error::EngineError;
 use crate::options::EngineOptions;
-use crate::tokenizer_files::TextParts;
 use cuda::{build_cuda, left_alone, probe_first};
 use foreign::refuse_foreign_options;
 
@@ -36,7 +37,7 @@ pub(crate) fn build_executors(
     device: &Device,
     checkpoint: &Checkpoint,
     options: &EngineOptions,
-    text: &TextParts,
+    text: &LateText,
     sinks: Vec<CompletionSink>,
 ) -> Result<Vec<Built>, EngineError> {
     refuse_foreign_options(device, options)?;

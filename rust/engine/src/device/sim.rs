@@ -60,6 +60,7 @@ pub(super) fn build(
     );
     shape.num_blocks = sizes.num_blocks;
     let tokens = text
+        .wait()?
         .tokenizer
         .encode(ingle_sim::TEXT, false)
         .map_err(|error| EngineError::Model(format!("device sim: {error}")))?;

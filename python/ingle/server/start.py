@@ -1,0 +1,83 @@
+"""The start of `ingle serve`: the lock-down's first half, then the model.
+
+Main thread. While the model loads, another thread imports the HTTP server, which takes 0.3 s. What
+this file imports is little: it comes before the process sheds its rights.
+"""
+
+import contextlib
+import importlib
+import resource
+import signal
+import threading
+from collections.abc import Callable
+from types import ModuleType
+
+from ingle.config import Settings
+from ingle.engine import Engine
+from ingle.exit_codes import ExitCode
+from ingle.server.guard import Guard
+from ingle.threads import name_thread
+
+
+def serve(settings: Settings, say: Callable[[str], None], *, trace: bool = False) -> ExitCode:
+    """Serves until it is stopped; `say` prints text for people. `trace`: see `Lockdown`.
+
+    Blocking. Errors: ConfigError or ModelError before it listens; OSError if it cannot listen.
+    """
+    raise_file_limit()
+    if settings.user is not None:
+        # Perhaps only root can read the packages.
+        importlib.import_module(LIFECYCLE)
+    guard = Guard(settings, trace)
+    try:
+        # Python looks at signals between its own instructions only; loading is one long call.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        hangups: list[int] = []
+        if guard.keys is not None:
+            # The file is read again after the model is loaded.
+            signal.signal(signal.SIGHUP, lambda number, frame: hangups.append(number))
+        importing = Importing(LIFECYCLE)
+        try:
+            engine = Engine.with_sockets(settings, guard.event_sockets)
+        finally:
+            lifecycle = importing.result()
+        with engine:
+            exit_code: ExitCode = lifecycle.run(settings, engine, guard, say, lambda: bool(hangups))
+            return exit_code
+    finally:
+        guard.close()
+
+
+def raise_file_limit() -> None:
+    """Each connection is an open file; the usual soft limit, 1,024, is for users of select."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+class Importing:
+    """A module that is imported on a thread of its own."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._thread: threading.Thread | None = threading.Thread(target=self._run, daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:  # No threads left: the server says so if it needs one.
+            self._thread = None
+
+    def result(self) -> ModuleType:
+        """The module, once it is there. Errors: those of its import."""
+        if self._thread is not None:
+            self._thread.join()
+        return importlib.import_module(self._name)
+
+    def _run(self) -> None:
+        name_thread("ingle-import")
+        with contextlib.suppress(ImportError):  # `result` tries again, and raises it.
+            importlib.import_module(self._name)
+
+
+MOST_FILES = 65536
+LIFECYCLE = "ingle.server.lifecycle"
