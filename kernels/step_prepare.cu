@@ -3,8 +3,9 @@
 //
 // step: StepHeader and its lists (contract.cuh): rows [R] StepRow; tokens [T] u32, NONE = last_token of the
 //   row's slot; updates [U] BlockUpdate; samples [S] StepSample.
-// Block 0 writes block_table [num_slots, max_blocks] (updates), then token_ids, positions,
-//   slot_of_token, kv_slot [T_pad] and sample_rows [S_pad]. Padded tokens: id 0, position 0, NONE, NONE.
+// Block 0 writes block_table [num_groups, num_slots, max_blocks] (updates, whose slots count through all
+//   KV groups), then token_ids, positions, slot_of_token [T_pad], kv_slot [num_groups, T_pad] and sample_rows
+//   [S_pad]. Padded tokens: id 0, position 0, NONE, NONE.
 // Block 1 + w writes plan w, for windows[w] (0: no window):
 //   plan: PlanHeader; [G, padded to PLAN_GRID_STEP] u32 first entry of each CTA; PlanEntry. An entry holds up to
 //   q_rows packed rows of all kv heads. The triples (entry, kv head, tile) form a line in this order, with the
@@ -37,26 +38,29 @@ struct TokenArrays {
 };
 
 DEV void write_tokens(const Dims& dims, const u32* step, const u32* last_token,
-                      const u32* block_table, TokenArrays out, u32 T_pad, u32* first) {
+                      const u32* block_table, u32 num_groups, TokenArrays out, u32 T_pad, u32* first) {
     u32 R = FIELD(step, StepHeader, num_rows), T = FIELD(step, StepHeader, num_tokens), block_size = DIM(block_size);
     const u32 *rows = rows_of(step), *tokens = tokens_of(step);
     for (u32 r = threadIdx.x; r < R; r += blockDim.x) first[r] = rows[WORD_AT(StepRow, r, first_token)];
     __syncthreads();
     for (u32 t = threadIdx.x; t < T_pad; t += blockDim.x) {
-        u32 id = 0, position = 0, slot = NONE, kv = NONE;
+        u32 id = 0, position = 0, slot = NONE;
         if (t < T) {
             const u32* row = rows + WORDS(StepRow) * find_row(first, R, t);
             slot = FIELD(row, StepRow, slot);
             position = FIELD(row, StepRow, start) + (t - FIELD(row, StepRow, first_token));
             id = tokens[t] == NONE ? last_token[slot] : tokens[t];
             id = id < DIM(vocab_size) ? id : 0;
-            u32 index = min(position / block_size, DIM(max_blocks) - 1);
-            kv = block_table[(u64)slot * DIM(max_blocks) + index] * block_size + position % block_size;
         }
         out.token_ids[t] = id;
         out.positions[t] = position;
         out.slot_of_token[t] = slot;
-        out.kv_slot[t] = kv;
+        u32 index = min(position / block_size, DIM(max_blocks) - 1);
+        for (u32 g = 0; g < num_groups; g++) {
+            u64 table = ((u64)g * DIM(num_slots) + slot) * DIM(max_blocks);
+            out.kv_slot[g * T_pad + t] =
+                t < T ? block_table[table + index] * block_size + position % block_size : NONE;
+        }
     }
 }
 
@@ -165,7 +169,7 @@ ENTRY_U32(step_prepare_tokens)
  u32* positions, u32* slot_of_token, u32* kv_slot, u32* sample_rows, const u32* windows, u32* plans,
  u32 plan_words, u32 entry_capacity, u32 T_pad, u32 S_pad, u32 attention_grid, u32 q_rows,
  u32 kv_tile, u32 flags, u32 num_plans, u32* prompt_plans, u32 prompt_words, u32* prompt_counters,
- u32 num_layers, u32 prompt_rows, u32 prompt_tile, u32 split) {
+ u32 num_layers, u32 prompt_rows, u32 prompt_tile, u32 split, u32 num_groups) {
     __shared__ u32 by_row[MAX_STEP_ROWS], scratch[33];
     grid_trigger();
     grid_wait();
@@ -188,14 +192,15 @@ ENTRY_U32(step_prepare_tokens)
     const u32 *updates = updates_of(step), *samples = samples_of(step);
     for (u32 i = threadIdx.x; i < FIELD(step, StepHeader, num_updates); i += blockDim.x) {
         const u32* update = updates + WORDS(BlockUpdate) * i;
-        if (FIELD(update, BlockUpdate, slot) < DIM(num_slots) && FIELD(update, BlockUpdate, index) < DIM(max_blocks))
+        if (FIELD(update, BlockUpdate, slot) < num_groups * DIM(num_slots) &&
+            FIELD(update, BlockUpdate, index) < DIM(max_blocks))
             block_table[(u64)FIELD(update, BlockUpdate, slot) * DIM(max_blocks) + FIELD(update, BlockUpdate, index)] =
                 FIELD(update, BlockUpdate, block);
     }
     __threadfence_block();
     __syncthreads();
-    write_tokens(dims, step, last_token, block_table, {token_ids, positions, slot_of_token, kv_slot},
-                 T_pad, by_row);
+    write_tokens(dims, step, last_token, block_table, num_groups,
+                 {token_ids, positions, slot_of_token, kv_slot}, T_pad, by_row);
     for (u32 s = threadIdx.x; s < S_pad; s += blockDim.x)
         sample_rows[s] =
             s < FIELD(step, StepHeader, num_samples) ? samples[WORD_AT(StepSample, s, token_row)] : 0;

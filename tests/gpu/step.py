@@ -99,7 +99,12 @@ def prepare(
     split: bool = False,
     prompt_tile: int = 128,
 ) -> Prepared:
-    """Runs step_prepare_tokens; `split` gives the rows that are prompts plans of their own."""
+    """Runs step_prepare_tokens; `split` gives the rows that are prompts plans of their own.
+
+    block_table is [num_slots, max_blocks], or has a dimension for KV groups before; then so has
+    kv_slot.
+    """
+    num_groups = block_table.shape[0] if block_table.dim() == 3 else 1
     group = dims["num_heads"] // dims["num_kv_heads"]
     q_rows, grid_step = CONSTANTS["QUERY_ROWS"], CONSTANTS["PLAN_GRID_STEP"]
     capacity = -(-T_pad * group // q_rows) + len(step.rows)
@@ -107,7 +112,9 @@ def prepare(
     words += len(words_of("PlanEntry")) * capacity
     flags = CONSTANTS["PLAN_WHOLE"] if no_split else 0
     flags |= 0 if causal else CONSTANTS["PLAN_NOT_CAUSAL"]
-    out = [poison(T_pad, dtype=torch.int32) for _ in range(4)]
+    out = [poison(T_pad, dtype=torch.int32) for _ in range(3)]
+    kv_slots = (num_groups, T_pad) if block_table.dim() == 3 else (T_pad,)
+    out.append(poison(*kv_slots, dtype=torch.int32))
     samples, plans = (
         poison(S_pad, dtype=torch.int32),
         poison(len(windows), words, dtype=torch.int32),
@@ -144,6 +151,7 @@ def prepare(
         prompt_rows,
         prompt_tile,
         int(split),
+        num_groups,
     )
     return Prepared(*out, samples, list(plans), list(prompt_plans), prompt_counters)
 

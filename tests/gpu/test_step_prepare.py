@@ -145,3 +145,37 @@ def test_entries_reach_to_the_end_of_whole_prompts(no_split):
     words = out.plans[0].tolist()
     assert words[:2] == [len(entries), total]
     assert [words[56 + 8 * i : 64 + 8 * i] for i in range(len(entries))] == entries
+
+
+def test_step_prepare_of_kv_groups():
+    """Each group has a table of its own: updates name its slots, and tokens get a place in each."""
+    import numpy as np
+
+    rng = np.random.default_rng(9)
+    step = random_step(rng, 64)
+    groups = 3
+    step = Step(
+        step.rows,
+        [
+            (slot + g * NUM_SLOTS, i, block + g)
+            for g in range(groups)
+            for slot, i, block in step.updates
+        ],
+        step.samples,
+    )
+    tables = rng.integers(0, 5000, (groups, NUM_SLOTS, 80)).astype("int32")
+    expected = tables.copy()
+    for slot, index, block in step.updates:
+        expected[slot // NUM_SLOTS, slot % NUM_SLOTS, index] = block
+    table = torch.from_numpy(tables).cuda()
+    last = torch.zeros(NUM_SLOTS, dtype=torch.int32).cuda()
+    T = step.num_tokens
+    out = prepare(step, DIMS, table, last, T + 13, 37, S_pad=len(step.samples) + 3)
+    assert torch.equal(table.cpu(), torch.from_numpy(expected))
+    for g in range(groups):
+        kv = [
+            int(expected[g, row.slot, p // 16]) * 16 + p % 16
+            for row in step.rows
+            for p in range(row.start, row.start + row.num_tokens)
+        ]
+        assert torch.equal(out.kv_slot[g], u32(kv + [NONE] * 13))

@@ -78,18 +78,7 @@ impl Limits {
     /// The longest request without `max_tokens` that fits the pool; 0 if none does.
     #[must_use]
     pub fn pool_tokens(&self) -> u32 {
-        let fits = |tokens: u64| self.blocks_for(tokens as usize) <= self.num_blocks;
-        // The number of blocks grows with the length: bisect.
-        let (mut low, mut high) = (0_u64, u64::from(u32::MAX));
-        while low < high {
-            let middle = (low + high).div_ceil(2);
-            if fits(middle) {
-                low = middle;
-            } else {
-                high = middle - 1;
-            }
-        }
-        low as u32
+        self.kv_groups.most_tokens(self.num_blocks, self.block_size, self.max_steps_in_flight)
     }
 
     /// Blocks that must be held at once to compute so many tokens; the last token sampled is never

@@ -118,10 +118,10 @@ fn middle(mut costs: Vec<Cost>) -> Cost {
 /// The middle of several runs.
 fn prompt(model: &mut Model, length: u32) -> Cost {
     let tokens: Vec<TokenId> = (0..length).map(|i| TokenId(i * 7 % 400)).collect();
-    let blocks = blocks(0);
+    let tables = [blocks(0)];
     let runs = (0..5).map(|_| {
         measure(|| {
-            model.forward(&[Sequence { tokens: &tokens, start: 0, blocks: &blocks }]);
+            model.forward(&[Sequence { tokens: &tokens, start: 0, tables: &tables }]);
             model.compute_logits(&[length as usize - 1]);
         })
     });
@@ -136,7 +136,11 @@ fn decode(model: &mut Model, batch: u32) -> Cost {
     let steps = (128..192).map(|position| {
         let sequences: Vec<Sequence<'_>> = tables
             .iter()
-            .map(|blocks| Sequence { tokens: &tokens, start: position, blocks })
+            .map(|table| Sequence {
+                tokens: &tokens,
+                start: position,
+                tables: std::slice::from_ref(table),
+            })
             .collect();
         measure(|| {
             model.forward(&sequences);

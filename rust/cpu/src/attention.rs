@@ -9,6 +9,7 @@
 use std::ops::Range;
 
 use ingle_core::BlockId;
+use ingle_model::KvPlace;
 
 use crate::elementwise::{exp_and_sum, maximum, soft_cap, sum_of_exp_less};
 use crate::gemm::{Columns, add_product};
@@ -28,15 +29,16 @@ pub(crate) struct Span<'a> {
     pub(crate) num_tokens: usize,
     /// Position of the first.
     pub(crate) start: usize,
-    /// Block table of the sequence.
-    pub(crate) blocks: &'a [BlockId],
+    /// Block tables of the sequence, one a KV group. What a window has passed must only exist.
+    pub(crate) tables: &'a [Vec<BlockId>],
 }
 
 /// What one layer's attention needs to know.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attention<'a> {
     pub(crate) path: VectorPath,
-    pub(crate) layer: usize,
+    /// The layer's KV group and its place in it.
+    pub(crate) place: KvPlace,
     pub(crate) kv: &'a KvCache,
     pub(crate) spans: &'a [Span<'a>],
     pub(crate) num_kv_heads: usize,
@@ -150,7 +152,8 @@ impl Attention<'_> {
         let sizes = self.kv.sizes();
         let (block_size, head_dim) = (sizes.block_size, sizes.head_dim);
         let head = |position: usize| {
-            self.kv.head(self.layer, span.blocks[position / block_size], kv_head).0
+            let block = span.tables[self.place.group][position / block_size];
+            self.kv.head(self.place.index, block, kv_head).0
         };
         for tile in keys.clone().step_by(PANEL) {
             let columns = if block_size.is_multiple_of(16) {
@@ -210,9 +213,10 @@ impl Attention<'_> {
         out.fill(0.0);
         let mut position = keys.start;
         while position < keys.end {
-            let block = position / sizes.block_size;
-            let end = ((block + 1) * sizes.block_size).min(keys.end);
-            let (_, values) = self.kv.head(self.layer, span.blocks[block], kv_head);
+            let at = position / sizes.block_size;
+            let end = ((at + 1) * sizes.block_size).min(keys.end);
+            let block = span.tables[self.place.group][at];
+            let (_, values) = self.kv.head(self.place.index, block, kv_head);
             let first = &values[position % sizes.block_size * sizes.value_stride + column..];
             let columns = Columns { first, second: &first[16..], stride: sizes.value_stride };
             let weights = (&scratch.scores[position - base..], scratch.score_stride);

@@ -1,7 +1,7 @@
 //! The sizes of the CPU executor, fixed at load. Plain data, any thread.
 
 use ingle_core::{ExecutorShape, KvGroups};
-use ingle_model::ModelSpec;
+use ingle_model::{KvLayout, ModelSpec};
 
 use crate::CpuError;
 
@@ -96,7 +96,7 @@ impl CpuConfig {
         ExecutorShape {
             num_blocks: self.num_blocks,
             block_size: self.block_size,
-            kv_groups: KvGroups::ONE,
+            kv_groups: kv_groups(spec),
             num_slots: self.num_slots,
             max_num_seqs: self.max_num_seqs,
             max_num_batched_tokens: self.max_num_batched_tokens,
@@ -111,11 +111,19 @@ impl CpuConfig {
     }
 }
 
-/// Bytes of one KV block of `block_size` tokens, all layers, keys and values in f32.
+/// The groups of layers that keep the same part of a sequence.
+#[must_use]
+pub fn kv_groups(spec: &ModelSpec) -> KvGroups {
+    // A window of one token would hold nothing between two steps.
+    let windows = KvLayout::of(spec).windows.into_iter().map(|window| window.map(|w| w.max(2)));
+    KvGroups::new(&windows.collect::<Vec<_>>())
+}
+
+/// Bytes of one KV block of `block_size` tokens, all layers of a group, keys and values in f32.
 #[must_use]
 pub fn kv_bytes_per_block(spec: &ModelSpec, block_size: u32) -> u64 {
     let key = u64::from(spec.head_dim);
     let value = u64::from(spec.head_dim.next_multiple_of(crate::panel::PANEL as u32));
     let per_token = u64::from(spec.num_kv_heads) * (key + value) * 4;
-    per_token * u64::from(block_size) * spec.layers.len() as u64
+    per_token * u64::from(block_size) * KvLayout::of(spec).layers_per_group as u64
 }

@@ -12,6 +12,7 @@ use ingle_core::{
 };
 use ingle_model::{CopyPlan, ModelSpec, WeightSource};
 
+use crate::config::kv_groups;
 use crate::step::{Limits, Stepper};
 use crate::weights::Weights;
 use crate::{CpuConfig, CpuError, Model};
@@ -77,6 +78,7 @@ impl CpuExecutor {
         let num_valid = if config.num_valid_tokens == 0 { vocab } else { config.num_valid_tokens };
         let limits = Limits {
             block_size: config.block_size,
+            kv_groups: kv_groups(&spec),
             num_slots: config.num_slots,
             max_num_seqs: config.max_num_seqs,
             max_num_batched_tokens: config.max_num_batched_tokens,

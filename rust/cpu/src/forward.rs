@@ -117,7 +117,7 @@ impl Pass<'_> {
         self.store(index);
         let attention = Attention {
             path: self.path,
-            layer: index,
+            place: self.kv.place(index),
             kv: self.kv,
             spans: self.spans,
             num_kv_heads: spec.num_kv_heads as usize,
@@ -178,7 +178,7 @@ impl Pass<'_> {
     /// Copies keys and values of the step into the blocks.
     fn store(&mut self, layer: usize) {
         let Buffers { qkv, columns, .. } = &*self.buffers;
-        let (sizes, spans) = (self.kv.sizes(), self.spans);
+        let (sizes, place, spans) = (self.kv.sizes(), self.kv.place(layer), self.spans);
         let kv = self.kv.shared();
         let num_heads = self.spec.num_kv_heads as usize;
         let store_head = |head: usize| {
@@ -187,8 +187,8 @@ impl Pass<'_> {
                 for index in 0..span.num_tokens {
                     let row = qkv.row(span.first_row + index, qkv.stride());
                     let position = span.start + index;
-                    let block = span.blocks[position / sizes.block_size];
-                    let start = sizes.head_start(layer, block, head);
+                    let block = span.tables[place.group][position / sizes.block_size];
+                    let start = sizes.head_start(place.index, block, head);
                     // SAFETY: one call a head, and a head's part of a block is its own.
                     let target = unsafe { kv.part(start, sizes.head_len()) };
                     let key = &row[columns.key + at..][..sizes.head_dim];

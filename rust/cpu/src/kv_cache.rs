@@ -2,13 +2,13 @@
 //! workers of the current step.
 //!
 //! ```text
-//! [layer][block][kv_head] { keys [head_dim][block_size], values [block_size][value_stride] }
+//! [layer of a group][block][kv_head] { keys [head_dim][block_size], values [block_size][value_stride] }
 //! ```
 //! Keys are transposed so that 16 of them fill a register for each element of the query; values are
-//! padded to whole panels of 32.
+//! padded to whole panels of 32. A block belongs to the layers of one KV group at a time.
 
 use ingle_core::BlockId;
-use ingle_model::ModelSpec;
+use ingle_model::{KvLayout, KvPlace, ModelSpec};
 
 use crate::panel::PANEL;
 use crate::rows::Shared;
@@ -18,6 +18,8 @@ use crate::rows::Shared;
 pub(crate) struct KvCache {
     data: Vec<f32>,
     sizes: KvSizes,
+    /// Of each layer.
+    places: Vec<KvPlace>,
 }
 
 /// Offsets of keys and values.
@@ -41,13 +43,15 @@ impl KvSizes {
         self.block_size * self.head_dim
     }
 
-    pub(crate) fn head_start(&self, layer: usize, block: BlockId, head: usize) -> usize {
-        ((layer * self.num_blocks + block.index()) * self.num_heads + head) * self.head_len()
+    /// Where a head's part of a block begins, for the layer at `index` in the block's group.
+    pub(crate) fn head_start(&self, index: usize, block: BlockId, head: usize) -> usize {
+        ((index * self.num_blocks + block.index()) * self.num_heads + head) * self.head_len()
     }
 }
 
 impl KvCache {
     pub(crate) fn new(spec: &ModelSpec, block_size: u32, num_blocks: u32) -> Self {
+        let layout = KvLayout::of(spec);
         let head_dim = spec.head_dim as usize;
         let sizes = KvSizes {
             block_size: block_size as usize,
@@ -56,8 +60,13 @@ impl KvCache {
             num_heads: spec.num_kv_heads as usize,
             num_blocks: num_blocks as usize,
         };
-        let len = spec.layers.len() * sizes.num_blocks * sizes.num_heads * sizes.head_len();
-        Self { data: vec![0.0; len], sizes }
+        let len = layout.layers_per_group * sizes.num_blocks * sizes.num_heads * sizes.head_len();
+        Self { data: vec![0.0; len], sizes, places: layout.places }
+    }
+
+    /// A layer's group and its place in it.
+    pub(crate) fn place(&self, layer: usize) -> KvPlace {
+        self.places[layer]
     }
 
     pub(crate) fn sizes(&self) -> KvSizes {
@@ -68,9 +77,9 @@ impl KvCache {
         self.sizes.num_blocks
     }
 
-    /// Keys and values of one head in one block.
-    pub(crate) fn head(&self, layer: usize, block: BlockId, head: usize) -> (&[f32], &[f32]) {
-        let start = self.sizes.head_start(layer, block, head);
+    /// Keys and values of one head in one block, for the layer at `index` in the block's group.
+    pub(crate) fn head(&self, index: usize, block: BlockId, head: usize) -> (&[f32], &[f32]) {
+        let start = self.sizes.head_start(index, block, head);
         self.data[start..][..self.sizes.head_len()].split_at(self.sizes.keys_len())
     }
 

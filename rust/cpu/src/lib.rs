@@ -43,7 +43,7 @@ mod unpack;
 mod vector_path;
 mod weights;
 
-pub use config::{CpuConfig, CpuPath, kv_bytes_per_block};
+pub use config::{CpuConfig, CpuPath, kv_bytes_per_block, kv_groups};
 pub use error::CpuError;
 pub use executor::CpuExecutor;
 pub use model::{Model, Sequence};

@@ -28,8 +28,9 @@ pub struct Sequence<'a> {
     pub tokens: &'a [TokenId],
     /// Position of the first.
     pub start: u32,
-    /// Blocks of positions 0 and up, enough for all of `tokens`.
-    pub blocks: &'a [BlockId],
+    /// For each KV group (`KvLayout::of` the spec) the blocks of positions 0 and up, enough for all of
+    /// `tokens`. What the group's window has passed is not used.
+    pub tables: &'a [Vec<BlockId>],
 }
 
 /// Weights, KV blocks and the threads that compute with them.
@@ -140,7 +141,7 @@ impl Model {
                 first_row: self.num_rows,
                 num_tokens: sequence.tokens.len(),
                 start: sequence.start as usize,
-                blocks: sequence.blocks,
+                tables: sequence.tables,
             });
             self.num_rows += sequence.tokens.len();
         }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use ingle_core::{BlockId, OpenedSlot, SamplingParams, SlotId, TokenId};
+use ingle_core::{BlockId, KvGroups, OpenedSlot, SamplingParams, SlotId, TokenId};
 
 use crate::sampler::History;
 
@@ -13,23 +13,26 @@ pub(crate) struct Slot {
     /// With the owner that it was opened for.
     pub(crate) id: SlotId,
     pub(crate) sampling: Arc<SamplingParams>,
-    pub(crate) blocks: Vec<BlockId>,
+    /// One block table a KV group.
+    pub(crate) tables: Vec<Vec<BlockId>>,
     pub(crate) last_sampled: Option<TokenId>,
     pub(crate) history: History,
     pub(crate) pooled: MeanPool,
 }
 
 impl Slot {
-    pub(crate) fn open(opened: OpenedSlot) -> Self {
+    /// Nothing if the cached blocks are not as many for each group.
+    pub(crate) fn open(opened: OpenedSlot, groups: &KvGroups) -> Option<Self> {
+        let tables = groups.split(&opened.cached_blocks)?.map(<[_]>::to_vec).collect();
         let history = History::new(&opened.sampling, &opened.prompt, &opened.generated);
-        Self {
+        Some(Self {
             id: opened.slot,
             sampling: opened.sampling,
-            blocks: opened.cached_blocks,
+            tables,
             last_sampled: None,
             history,
             pooled: MeanPool::default(),
-        }
+        })
     }
 }
 

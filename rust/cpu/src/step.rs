@@ -4,8 +4,8 @@
 use std::sync::OnceLock;
 
 use ingle_core::{
-    ExecutorError, PlanRow, Pooling, RowMask, RowOutput, RowStatus, SampleMode, SlotId, StepOutput,
-    StepPlan, TokenId, TokenLogProbs, TokenSource,
+    ExecutorError, KvGroups, PlanRow, Pooling, RowMask, RowOutput, RowStatus, SampleMode, SlotId,
+    StepOutput, StepPlan, TokenId, TokenLogProbs, TokenSource,
 };
 
 use crate::elementwise::all_finite;
@@ -26,6 +26,7 @@ pub(crate) struct Stepper {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) block_size: u32,
+    pub(crate) kv_groups: KvGroups,
     pub(crate) num_slots: u32,
     pub(crate) max_num_seqs: u32,
     pub(crate) max_num_batched_tokens: u32,
@@ -60,9 +61,12 @@ impl Stepper {
         for slot in closed {
             *self.slot_entry(slot)? = None;
         }
+        let num_groups = self.limits.kv_groups.len();
         for opened in opened {
             let slot = opened.slot;
-            *self.slot_entry(slot)? = Some(Slot::open(opened));
+            let open = Slot::open(opened, &self.limits.kv_groups);
+            let uneven = || failed(format!("slot {slot}: cached blocks of {num_groups} groups"));
+            *self.slot_entry(slot)? = Some(open.ok_or_else(uneven)?);
         }
         let tokens = self.prepare(&rows)?;
         self.forward(&rows, &tokens);
@@ -131,9 +135,13 @@ impl Stepper {
         let mut tokens = Vec::with_capacity(rows.len());
         for row in rows {
             let slot = self.slot(row.slot)?;
-            slot.blocks.extend_from_slice(&row.new_blocks);
+            let new = limits.kv_groups.split(&row.new_blocks).ok_or_else(|| {
+                let num_groups = limits.kv_groups.len();
+                failed(format!("{} new blocks of {num_groups} groups", row.new_blocks.len()))
+            })?;
+            slot.tables.iter_mut().zip(new).for_each(|(table, new)| table.extend_from_slice(new));
             let end = u64::from(row.start) + u64::from(row.num_tokens);
-            let room = slot.blocks.len() as u64 * u64::from(limits.block_size);
+            let room = slot.tables[0].len() as u64 * u64::from(limits.block_size);
             if row.num_tokens == 0 || end > room || end > u64::from(limits.max_model_len) {
                 return Err(failed(format!(
                     "slot {}: positions {} to {end}, room for {room}, limit {}",
@@ -168,7 +176,7 @@ impl Stepper {
             .map(|(row, tokens)| Sequence {
                 tokens,
                 start: row.start,
-                blocks: slots[row.slot.index()].as_ref().map_or(&[], |slot| &slot.blocks),
+                tables: slots[row.slot.index()].as_ref().map_or(&[], |slot| &slot.tables),
             })
             .collect();
         self.model.forward(&sequences);

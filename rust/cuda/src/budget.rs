@@ -2,8 +2,11 @@
 
 use std::fmt;
 
+use ingle_core::KvGroups;
+
 use crate::CudaError;
 use crate::arena::PIECE_BYTES;
+use crate::executor::STEPS_IN_FLIGHT;
 
 /// Who gets how much of the card; printed at start.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +36,7 @@ pub(crate) struct BudgetInputs {
     pub(crate) kv_cache_memory_bytes: Option<u64>,
     pub(crate) block_bytes: u64,
     pub(crate) block_size: u32,
+    pub(crate) kv_groups: KvGroups,
     /// Tokens that the pool must hold at least.
     pub(crate) least_tokens: u32,
 }
@@ -64,7 +68,8 @@ impl MemoryBudget {
             free_bytes: inputs.free_bytes,
             total_bytes: inputs.total_bytes,
         };
-        if num_blocks < MIN_BLOCKS || kv > by_free {
+        let num_groups = inputs.kv_groups.len() as u64;
+        if num_blocks < MIN_BLOCKS * num_groups || kv > by_free {
             return Err(CudaError::OutOfMemory(format!(
                 "does not fit: weights {} MiB, step buffers {} MiB, KV pool {} MiB in blocks of {} \
                  KiB; the card has {} MiB free of {} MiB and this process may hold {} MiB",
@@ -77,8 +82,9 @@ impl MemoryBudget {
                 limit >> 20,
             )));
         }
-        let holds = num_blocks * u64::from(inputs.block_size);
-        if holds < u64::from(inputs.least_tokens) {
+        let groups = &inputs.kv_groups;
+        let holds = groups.most_tokens(budget.num_blocks, inputs.block_size, STEPS_IN_FLIGHT);
+        if holds < inputs.least_tokens {
             return Err(CudaError::OutOfMemory(format!(
                 "max_model_len: {} tokens, the KV pool holds {holds}",
                 inputs.least_tokens
@@ -109,7 +115,7 @@ impl fmt::Display for MemoryBudget {
 /// What the context, loaded code, cuBLASLt and graphs take outside the arena: an estimate, measured as
 /// 0.6 to 0.7 GB for 60 graphs on one H200.
 const OVERHEAD_BYTES: u64 = 768 << 20;
-/// Fewest blocks that can serve anything.
+/// Fewest blocks of each KV group that can serve anything.
 const MIN_BLOCKS: u64 = 4;
 /// Left to the card's other users.
 const RESERVE_BYTES: u64 = 512 << 20;
@@ -128,6 +134,7 @@ mod tests {
             kv_cache_memory_bytes: None,
             block_bytes: 8 << 20,
             block_size: 64,
+            kv_groups: KvGroups::ONE,
             least_tokens: 0,
         }
     }

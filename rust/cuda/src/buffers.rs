@@ -1,7 +1,7 @@
 //! The device buffers of a step, apart from weights and KV. Laid out once, at load, from the
 //! configuration; the largest padded row counts give the sizes.
 
-use ingle_model::{FeedForwardSpec, LayerSpec, ModelSpec};
+use ingle_model::{FeedForwardSpec, KvLayout, LayerSpec, ModelSpec};
 
 use crate::arena::LayoutBuilder;
 use crate::attention_launch::AttentionLaunch;
@@ -25,7 +25,7 @@ pub(crate) struct Buffers {
     pub(crate) late_meta: DeviceSlice<u32>,
     /// `[num_slots]` u32
     pub(crate) last_token: DeviceSlice<u32>,
-    /// `[num_slots, max_blocks]` u32
+    /// `[num_groups, num_slots, max_blocks]` u32
     pub(crate) block_table: DeviceSlice<u32>,
     /// `[num_slots]` Slot
     pub(crate) slots: DeviceSlice<Slot>,
@@ -45,6 +45,7 @@ pub(crate) struct Buffers {
     pub(crate) token_ids: DeviceSlice<u32>,
     pub(crate) positions: DeviceSlice<u32>,
     pub(crate) slot_of_token: DeviceSlice<u32>,
+    /// `[num_groups, T of the step]` u32
     pub(crate) kv_slot: DeviceSlice<u32>,
     /// `[S]` u32
     pub(crate) sample_rows: DeviceSlice<u32>,
@@ -131,6 +132,8 @@ pub(crate) struct BufferSizes {
     pub(crate) samples: u64,
     /// Words of a step's metadata.
     pub(crate) meta_words: u64,
+    /// KV groups, each with a block table.
+    pub(crate) num_groups: u32,
     /// Block-table updates of a step.
     pub(crate) max_updates: u32,
     /// Words of one attention plan.
@@ -155,7 +158,9 @@ impl BufferSizes {
         let plan_words = PlanHeader::COUNT as u32
             + launch.grid.next_multiple_of(PLAN_GRID_STEP)
             + PlanEntry::COUNT as u32 * plan_entries;
+        let num_groups = KvLayout::of(spec).num_groups() as u32;
         let max_updates = engine.max_tokens.div_ceil(engine.block_size) + 4 * engine.max_rows;
+        let max_updates = num_groups * max_updates;
         let rows = u64::from(engine.max_rows);
         let prompt_entries = (tokens * group).div_ceil(PROMPT_ROWS) + engine.max_rows;
         Self {
@@ -165,6 +170,7 @@ impl BufferSizes {
                 + (StepRow::COUNT + StepSample::COUNT) as u64 * rows
                 + u64::from(engine.max_tokens)
                 + BlockUpdate::COUNT as u64 * u64::from(max_updates),
+            num_groups,
             max_updates,
             plan_words,
             plan_entries,
@@ -213,7 +219,8 @@ impl Buffers {
         let slots = u64::from(engine.num_slots);
         let vocab = u64::from(spec.vocab_size);
         self.last_token = layout.take(slots);
-        self.block_table = layout.take(slots * u64::from(engine.max_blocks));
+        let tables = slots * u64::from(sizes.num_groups);
+        self.block_table = layout.take(tables * u64::from(engine.max_blocks));
         self.slots = layout.take(slots);
         self.counts = layout.take(slots * vocab);
         self.mask = layout.take(slots * vocab.div_ceil(32));
@@ -233,11 +240,10 @@ impl Buffers {
     ) {
         self.meta = layout.take(sizes.meta_words);
         self.late_meta = layout.take(sizes.meta_words);
-        for buffer in
-            [&mut self.token_ids, &mut self.positions, &mut self.slot_of_token, &mut self.kv_slot]
-        {
+        for buffer in [&mut self.token_ids, &mut self.positions, &mut self.slot_of_token] {
             *buffer = layout.take(sizes.tokens);
         }
+        self.kv_slot = layout.take(u64::from(sizes.num_groups) * sizes.tokens);
         self.list_rows = layout.take(sizes.list_rows());
         self.list_targets = layout.take(sizes.list_rows());
         self.sample_rows = layout.take(sizes.samples);

@@ -201,12 +201,15 @@ impl CudaExecutor {
         }
         for opened in &plan.opened {
             check_opened(opened, &self.model, self.shape.num_blocks)?;
-            self.slots[opened.slot.index()] = SlotRecord::open(opened, self.model.spec.vocab_size);
+            let record =
+                SlotRecord::open(opened, &self.model.kv_groups, self.model.spec.vocab_size);
+            self.slots[opened.slot.index()] = record;
         }
         let limits = PlanLimits {
             engine: self.model.engine,
             vocab_size: self.model.spec.vocab_size,
             num_blocks: self.shape.num_blocks,
+            kv_groups: self.model.kv_groups,
             max_updates: self.model.sizes.max_updates,
             prompt_group: self.model.prompt_group(),
         };

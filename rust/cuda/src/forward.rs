@@ -80,6 +80,7 @@ impl Model {
             positions: buffers.positions,
             slot_of_token: buffers.slot_of_token,
             kv_slot: buffers.kv_slot,
+            num_groups: self.sizes.num_groups,
             sample_rows: buffers.sample_rows,
             windows: buffers.windows,
             plans: buffers.plans,
@@ -112,7 +113,8 @@ impl Model {
         let shapes = Shapes::of(spec, self.dtypes.weight());
         let window = spec.layers[index].window.unwrap_or(0);
         let plan = self.windows.iter().position(|&w| w == window).unwrap_or(0) as u64;
-        let kv = self.kv.layer(index);
+        let place = self.kv_layout.places[index];
+        let (kv, group) = (self.kv.layer(place.index), place.group as u64);
         let x = self.norm_into(stream, rows, (layer.input_norm, &layer.qkv), pending)?;
         let out = GemmResult::Act(buffers.qkv);
         self.product(stream, rows, shapes.qkv, GemmArgs { x, w: layer.qkv, out })?;
@@ -132,7 +134,7 @@ impl Model {
                 k_norm: layer.k_norm,
                 table: self.rope_table(index),
                 positions: buffers.positions,
-                kv_slot: buffers.kv_slot,
+                kv_slot: buffers.kv_slot.row(group, u64::from(rows)),
                 q: buffers.q,
                 kv,
                 eps: spec.norm.eps,
@@ -144,7 +146,7 @@ impl Model {
             q: buffers.q,
             out: buffers.attended,
             plan: buffers.plans.row(plan, u64::from(self.sizes.plan_words)),
-            block_table: buffers.block_table,
+            block_table: self.block_table(group),
             kv,
             partials: buffers.partials,
             counters: buffers.counters,
@@ -173,6 +175,12 @@ impl Model {
         self.back(stream, rows, x, &back)
     }
 
+    /// `[num_slots, max_blocks]`, those of a KV group.
+    fn block_table(&self, group: u64) -> DeviceSlice<u32> {
+        let table = u64::from(self.engine.num_slots) * u64::from(self.engine.max_blocks);
+        self.buffers.block_table.row(group, table)
+    }
+
     /// Behind `attention`, whose plan leaves prompts out.
     fn prompt_attention(
         &self,
@@ -186,7 +194,7 @@ impl Model {
         let prompt = self.prompt_attention.as_ref().ok_or_else(missing)?;
         let prompts = AttentionPrefill {
             plan: buffers.prompt_plans.row(plan, u64::from(self.sizes.prompt_words)),
-            kv_map: &prompt.kv_maps[index],
+            kv_map: &prompt.kv_maps[self.kv_layout.places[index].index],
             counter: buffers.prompt_counters.row(index as u64, 1),
         };
         self.launcher(stream).attention_prefill(&prompt.launch, attention, &prompts)

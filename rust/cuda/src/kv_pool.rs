@@ -1,4 +1,4 @@
-//! The KV pool: `[block][layer][K, V][kv_head][token][head_dim]` at addresses that never move. The
+//! The KV pool: `[block][layer of a group][K, V][kv_head][token][head_dim]` at addresses that never move. The
 //! loading thread creates it; the engine thread may resize it while no step is in flight.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ pub(crate) struct KvPool {
     backing: Mutex<Backing>,
 }
 
-/// The cache as one layer sees it.
+/// The cache as one layer of a KV group sees it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KvLayer {
     /// First block.
@@ -57,16 +57,16 @@ impl KvPool {
         bytes: u64,
         most_bytes: u64,
         block_stride: u64,
-        num_layers: u64,
+        layers_per_group: u64,
     ) -> Result<Self, CudaError> {
         let mut region = Region::reserve(context, most_bytes.max(bytes))?;
         region.grow_to(bytes)?;
-        let (base, layer_stride) = (region.base().cast(), block_stride / num_layers);
+        let (base, layer_stride) = (region.base().cast(), block_stride / layers_per_group);
         let backing = Mutex::new(Backing { region, cleared: 0 });
         Ok(Self { base, block_stride, layer_stride, backing })
     }
 
-    /// The pool as layer `index` sees it.
+    /// The pool as layer `index` of any group sees it.
     pub(crate) fn layer(&self, index: usize) -> KvLayer {
         let layer_offset = index as u64 * self.layer_stride;
         KvLayer { base: self.base, block_stride: self.block_stride, layer_offset }

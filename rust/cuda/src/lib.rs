@@ -33,6 +33,7 @@ mod graph;
 mod graphs;
 mod head;
 mod kernels;
+mod kv_groups;
 mod kv_pool;
 mod landmarks;
 mod launch;

@@ -1,7 +1,9 @@
 //! [5] Packs a plan into the words that `step_prepare.cu` and the sampler read. Engine thread only.
 //! Everything that a kernel uses as an index is checked here: slots, blocks, positions, token ids.
 
-use ingle_core::{OpenedSlot, PlanRow, Pooling, SampleMode, SlotId, StepPlan, TokenSource};
+use ingle_core::{
+    KvGroups, OpenedSlot, PlanRow, Pooling, SampleMode, SlotId, StepPlan, TokenSource,
+};
 
 use crate::contract::{
     BlockUpdate, NONE, POOL_ENDS, POOL_LAST, POOL_MEAN, PROMPT_ROW, SAMPLE_LATE, SAMPLE_MASKED,
@@ -15,7 +17,7 @@ use crate::prompt_launch::is_prompt;
 pub(crate) struct SlotRecord {
     /// Between opened and closed: for whom.
     pub(crate) open: Option<SlotId>,
-    /// Length of its block table.
+    /// Length of its block tables, one a KV group.
     pub(crate) num_blocks: u32,
     /// Log-probs wanted with each sample.
     pub(crate) log_probs: Option<u32>,
@@ -25,7 +27,7 @@ pub(crate) struct SlotRecord {
 
 impl SlotRecord {
     /// The record of a slot that opens now.
-    pub(crate) fn open(opened: &OpenedSlot, vocab_size: u32) -> Self {
+    pub(crate) fn open(opened: &OpenedSlot, groups: &KvGroups, vocab_size: u32) -> Self {
         let allowed = opened.sampling.allowed_token_ids.as_ref().map(|ids| {
             let mut mask = vec![0u32; vocab_size.div_ceil(32) as usize];
             for id in ids.iter().filter(|id| id.0 < vocab_size) {
@@ -35,7 +37,7 @@ impl SlotRecord {
         });
         Self {
             open: Some(opened.slot),
-            num_blocks: opened.cached_blocks.len() as u32,
+            num_blocks: (opened.cached_blocks.len() / groups.len()) as u32,
             log_probs: opened.sampling.log_probs,
             allowed,
         }
@@ -89,6 +91,7 @@ pub(crate) struct PlanLimits {
     pub(crate) engine: EngineDims,
     pub(crate) vocab_size: u32,
     pub(crate) num_blocks: u32,
+    pub(crate) kv_groups: KvGroups,
     pub(crate) max_updates: u32,
     /// Query heads a KV head, where prompts have a kernel of their own.
     pub(crate) prompt_group: Option<u32>,
@@ -121,19 +124,10 @@ pub(crate) fn pack(
     for (index, row) in plan.rows.iter().enumerate() {
         let record = record_of(row, slots).map_err(|reason| format!("row {index}: {reason}"))?;
         check_row(row, limits).map_err(|reason| format!("row {index}: {reason}"))?;
-        for block in &row.new_blocks {
-            if block.0 >= limits.num_blocks || record.num_blocks >= engine.max_blocks {
-                return Err(format!("row {index}: block {block} at {}", record.num_blocks));
-            }
-            if num_updates == limits.max_updates as usize {
-                return Err(format!("more than {} new blocks", limits.max_updates));
-            }
-            let update =
-                BlockUpdate { slot: row.slot.number(), index: record.num_blocks, block: block.0 };
-            update.write(&mut words[updates_at + num_updates * BlockUpdate::COUNT..]);
-            record.num_blocks += 1;
-            num_updates += 1;
-        }
+        let updates = &mut words[updates_at + num_updates * BlockUpdate::COUNT..];
+        let num_left = limits.max_updates as usize - num_updates;
+        num_updates += write_updates(row, limits, record, (updates, num_left))
+            .map_err(|reason| format!("row {index}: {reason}"))?;
         let end = row.start + row.num_tokens;
         if end > record.num_blocks * engine.block_size {
             return Err(format!("row {index}: position {end} beyond its blocks"));
@@ -172,6 +166,41 @@ pub(crate) fn pack(
     header.write(words);
     packed.words = samples_at + num_samples as usize * StepSample::COUNT;
     Ok(packed)
+}
+
+/// Lists a row's new blocks, of which there may be `num_left`; returns how many. Tables of all KV groups stand
+/// one after the other: slots are counted through them.
+fn write_updates(
+    row: &PlanRow,
+    limits: &PlanLimits,
+    record: &mut SlotRecord,
+    (words, num_left): (&mut [u32], usize),
+) -> Result<usize, String> {
+    let num_new = row.new_blocks.len();
+    if num_new == 0 {
+        return Ok(0);
+    }
+    if num_new > num_left {
+        return Err(format!("more than {} new blocks", limits.max_updates));
+    }
+    let num_groups = limits.kv_groups.len();
+    let groups = limits.kv_groups.split(&row.new_blocks);
+    let groups = groups.ok_or_else(|| format!("{num_new} new blocks of {num_groups} KV groups"))?;
+    let first = record.num_blocks;
+    let mut updates = words.chunks_exact_mut(BlockUpdate::COUNT);
+    for (group, blocks) in groups.enumerate() {
+        let slot = group as u32 * limits.engine.num_slots + row.slot.number();
+        for (index, block) in (first..).zip(blocks) {
+            if block.0 >= limits.num_blocks || index >= limits.engine.max_blocks {
+                return Err(format!("block {block} at {index}"));
+            }
+            if let Some(words) = updates.next() {
+                BlockUpdate { slot, index, block: block.0 }.write(words);
+            }
+        }
+    }
+    record.num_blocks += (num_new / num_groups) as u32;
+    Ok(num_new)
 }
 
 impl PackedStep {
@@ -332,6 +361,7 @@ mod tests {
             },
             vocab_size: 100,
             num_blocks: 10,
+            kv_groups: KvGroups::ONE,
             max_updates: 6,
             prompt_group: None,
         }
@@ -377,6 +407,25 @@ mod tests {
         assert_eq!(packed.rows[0].sample, Some(1));
         assert_eq!(packed.late_slots, [SlotId::first(2)]);
         assert_eq!(records[1].num_blocks, 2);
+    }
+
+    /// The tables of a group stand behind those of the group before it.
+    #[test]
+    fn new_blocks_go_to_the_tables_of_their_groups() {
+        let kv_groups = KvGroups::new(&[None, Some(8)]);
+        let limits = PlanLimits { kv_groups, ..limits() };
+        let (mut words, mut records) = (vec![9; 200], slots());
+        records[2].num_blocks = 1;
+        let prefill = row(2, 4, &[5, 6, 7, 8, 9], &[3, 4, 7, 8], SampleMode::Now);
+        let packed = pack(&plan(vec![prefill]), &limits, &mut records, &mut words).unwrap();
+        assert_eq!(records[2].num_blocks, 3);
+        let updates_at = words[6] as usize;
+        assert_eq!(words[3], 4);
+        assert_eq!(words[updates_at..updates_at + 12], [2, 1, 3, 2, 2, 4, 6, 1, 7, 6, 2, 8]);
+        assert_eq!(packed.words, updates_at + 12 + 4);
+        let uneven = row(2, 9, &[5, 6, 7, 8, 9], &[3, 4, 5], SampleMode::Now);
+        let error = pack(&plan(vec![uneven]), &limits, &mut slots(), &mut words).unwrap_err();
+        assert!(error.contains("3 new blocks of 2 KV groups"), "{error}");
     }
 
     #[test]

@@ -4,7 +4,8 @@
 
 use std::sync::Arc;
 
-use ingle_model::ModelSpec;
+use ingle_core::KvGroups;
+use ingle_model::{KvLayout, ModelSpec};
 
 use crate::arena::Region;
 use crate::attention_launch::AttentionLaunch;
@@ -39,6 +40,9 @@ pub(crate) struct Model {
     /// Windows of the attention plans; 0 is none.
     pub(crate) windows: Vec<u32>,
     pub(crate) kv: KvPool,
+    pub(crate) kv_layout: KvLayout,
+    /// What the core is told of it.
+    pub(crate) kv_groups: KvGroups,
     /// Attention splits no row, so that its sums do not depend on the batch.
     pub(crate) deterministic: bool,
     /// Weights, then buffers: kept mapped as long as the addresses above are used.

@@ -11,11 +11,11 @@ use crate::sys::driver::*;
 #[derive(Debug)]
 pub(crate) struct PromptAttention {
     pub(crate) launch: PromptLaunch,
-    /// One a layer.
+    /// One for each layer of a KV group.
     pub(crate) kv_maps: Vec<TensorMap>,
 }
 
-/// One view of the pool a layer: {head_dim, token of a block, kv head, K or V, block}.
+/// One view of the pool for each layer of a group: {head_dim, token of a block, kv head, K or V, block}.
 pub(crate) fn kv_maps(
     context: &Context,
     kv: &KvPool,
@@ -33,7 +33,7 @@ pub(crate) fn kv_maps(
         KvDtype::Bf16 => TENSOR_MAP_DATA_TYPE_BFLOAT16,
         KvDtype::F16 => TENSOR_MAP_DATA_TYPE_FLOAT16,
     };
-    (0..shape.num_layers)
+    (0..shape.layers_per_group)
         .map(|layer| {
             let mut map = TensorMap { opaque: [0; 16] };
             // SAFETY: every pointer is to a local array of the rank's length that outlives the call, which
@@ -66,6 +66,6 @@ pub(crate) struct KvShape {
     pub(crate) head_dim: u32,
     pub(crate) block_size: u32,
     pub(crate) num_kv_heads: u32,
-    pub(crate) num_layers: usize,
+    pub(crate) layers_per_group: usize,
     pub(crate) dtype: KvDtype,
 }

@@ -3,7 +3,8 @@
 
 use std::sync::{Arc, OnceLock};
 
-use ingle_model::{Activation, CopyPlan, FeedForwardSpec, ModelSpec, RopeSpec};
+use ingle_core::KvGroups;
+use ingle_model::{Activation, CopyPlan, FeedForwardSpec, KvLayout, ModelSpec, RopeSpec};
 
 use crate::CudaError;
 use crate::arena::{LayoutBuilder, Region};
@@ -19,6 +20,7 @@ use crate::contract::{Dims, MAX_EXPERTS, MAX_EXPERTS_PER_TOKEN, MAX_STEP_ROWS};
 use crate::dims::{Buckets, EngineDims};
 use crate::dtypes::{Dtypes, has_e4m3};
 use crate::kernels::Kernels;
+use crate::kv_groups::kv_groups;
 use crate::kv_pool::KvPool;
 use crate::model::Model;
 use crate::product::Products;
@@ -37,6 +39,8 @@ pub(crate) struct Setup {
     prompt_attention: Option<PromptLaunch>,
     pub(crate) dtypes: Dtypes,
     windows: Vec<u32>,
+    kv_layout: KvLayout,
+    kv_groups: KvGroups,
     /// Why the cache keeps nothing.
     cache_lack: Arc<Lack>,
 }
@@ -80,6 +84,9 @@ impl Setup {
             spec.layers.iter().map(|layer| layer.window.unwrap_or(0)).collect();
         windows.sort_unstable();
         windows.dedup();
+        let prompt_tile = prompt_attention.as_ref().map_or(0, |prompt| prompt.kv_tile);
+        let kv_layout = KvLayout::of(&spec);
+        let kv_groups = kv_groups(&kv_layout, attention.kv_tile.max(prompt_tile));
         Ok(Self {
             context: Arc::clone(context),
             spec,
@@ -89,6 +96,8 @@ impl Setup {
             prompt_attention,
             dtypes,
             windows,
+            kv_layout,
+            kv_groups,
             cache_lack: Arc::new(OnceLock::new()),
         })
     }
@@ -165,7 +174,8 @@ impl Setup {
             * u64::from(self.spec.head_dim)
             * self.dtypes.kv().bytes();
         let layer_bytes = 2 * u64::from(self.spec.num_kv_heads) * head_bytes;
-        let block_stride = layer_bytes * self.spec.layers.len() as u64;
+        let layers_per_group = self.kv_layout.layers_per_group as u64;
+        let block_stride = layer_bytes * layers_per_group;
         let budget = MemoryBudget::new(&BudgetInputs {
             total_bytes,
             free_bytes,
@@ -175,6 +185,7 @@ impl Setup {
             kv_cache_memory_bytes: self.config.kv_cache_memory_bytes,
             block_bytes: block_stride,
             block_size: self.engine.block_size,
+            kv_groups: self.kv_groups,
             least_tokens: if self.config.must_hold_max_model_len {
                 self.config.max_model_len
             } else {
@@ -185,8 +196,8 @@ impl Setup {
             let weights = Region::backed(context, weight_bytes)?;
             let state = Region::backed(context, buffer_bytes)?;
             // Addresses for the whole card's memory, so that the pool can grow in place.
-            let (kv_bytes, num_layers) = (budget.kv_cache_bytes, self.spec.layers.len() as u64);
-            let kv = KvPool::new(context, kv_bytes, total_bytes, block_stride, num_layers)?;
+            let kv_bytes = budget.kv_cache_bytes;
+            let kv = KvPool::new(context, kv_bytes, total_bytes, block_stride, layers_per_group)?;
             let layout = LayoutBuilder::over(&state);
             let (buffers, _) = Buffers::layout(
                 layout,
@@ -244,7 +255,7 @@ impl Setup {
                     head_dim: self.spec.head_dim,
                     block_size: self.engine.block_size,
                     num_kv_heads: self.spec.num_kv_heads,
-                    num_layers: self.spec.layers.len(),
+                    layers_per_group: self.kv_layout.layers_per_group,
                     dtype: self.dtypes.kv(),
                 };
                 let kv_maps = kv_maps(&self.context, &memory.kv, &launch, &shape)?;
@@ -268,6 +279,8 @@ impl Setup {
             gemms,
             windows: self.windows.clone(),
             kv: memory.kv,
+            kv_layout: self.kv_layout.clone(),
+            kv_groups: self.kv_groups,
             deterministic: self.config.deterministic,
             _regions: vec![memory.weights, memory.state],
         })

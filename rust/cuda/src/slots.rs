@@ -77,7 +77,7 @@ pub(crate) fn staging_bytes(vocab_size: u32, engine: &EngineDims, sizes: &Buffer
     let upload = |words: u64| (words * 4).next_multiple_of(16);
     let mask = upload(u64::from(vocab_size.div_ceil(32)));
     let opened = upload(Slot::COUNT as u64)
-        + upload(u64::from(engine.max_blocks))
+        + u64::from(sizes.num_groups) * upload(u64::from(engine.max_blocks))
         + mask
         + upload(u64::from(MAX_LOGIT_BIAS) * Bias::COUNT as u64)
         + upload(u64::from(MAX_BANNED));
@@ -107,7 +107,11 @@ pub(crate) fn check_opened(
     too_many("entries of logit_bias", params.logit_bias.len(), MAX_LOGIT_BIAS)?;
     too_many("ids held back by min_tokens", params.min_tokens_banned.len(), MAX_BANNED)?;
     too_many("log-probs", params.log_probs.unwrap_or(0) as usize, MAX_LOG_PROBS)?;
-    too_many("cached blocks", opened.cached_blocks.len(), model.engine.max_blocks)?;
+    let tables = model.kv_groups.split(&opened.cached_blocks);
+    let mut tables =
+        tables.ok_or_else(|| format!("cached blocks of {} KV groups", model.kv_groups.len()))?;
+    let num_cached = tables.next().map_or(0, <[_]>::len);
+    too_many("cached blocks", num_cached, model.engine.max_blocks)?;
     let ids = opened.prompt.iter().chain(&opened.generated);
     if params.has_penalties()
         && let Some(id) = ids.clone().find(|id| id.0 >= vocab)
@@ -149,9 +153,14 @@ pub(crate) fn open_slots(
         let mut words = [0; Slot::COUNT];
         parameters.write(&mut words);
         staging.push(stream, buffers.slots.row(slot, 1), &words)?;
-        let blocks: Vec<u32> = open.cached_blocks.iter().map(|block| block.0).collect();
-        let row = buffers.block_table.row(slot, u64::from(model.engine.max_blocks));
-        staging.push(stream, row, &blocks)?;
+        for (group, table) in
+            model.kv_groups.split(&open.cached_blocks).into_iter().flatten().enumerate()
+        {
+            let blocks: Vec<u32> = table.iter().map(|block| block.0).collect();
+            let row = group as u64 * u64::from(model.engine.num_slots) + slot;
+            let row = buffers.block_table.row(row, u64::from(model.engine.max_blocks));
+            staging.push(stream, row, &blocks)?;
+        }
         if let Some(mask) = mask {
             staging.push(stream, model.mask_of(open.slot), mask)?;
         }
@@ -264,6 +273,7 @@ mod tests {
         tokens: 2048,
         samples: 256,
         meta_words: 0,
+        num_groups: 1,
         max_updates: 0,
         plan_words: 0,
         prompt_words: 0,

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use ingle_core::{CompletionSink, ExecutorShape, KvGroups};
+use ingle_core::{CompletionSink, ExecutorShape};
 use ingle_model::{CopyPlan, ModelSpec, WeightSource};
 
 use crate::CudaError;
@@ -157,7 +157,7 @@ fn executor_shape(model: &Model, num_blocks: u32, costs: Option<&RowCosts>) -> E
     ExecutorShape {
         num_blocks,
         block_size: engine.block_size,
-        kv_groups: KvGroups::ONE,
+        kv_groups: model.kv_groups,
         num_slots: engine.num_slots,
         max_num_seqs: engine.max_rows,
         max_num_batched_tokens: engine.max_tokens,

@@ -252,6 +252,10 @@ fn weight_tokens(checkpoint: &Checkpoint, built: &Built) -> u32 {
             checkpoint.plan.tensors.values().map(TensorView::loaded_bytes).sum();
         let num_tokens = u64::from(built.sizes.num_blocks) * u64::from(built.sizes.block_size);
         let tokens = weight_bytes.saturating_mul(num_tokens) / built.sizes.kv_cache_bytes.max(1);
+        // A block holds a part of the layers; windows add no more once a context is longer.
+        let groups = built.executor.shape().kv_groups;
+        let num_full = (0..groups.len()).filter(|&group| groups.is_full(group)).count() as u64;
+        let tokens = tokens / num_full.max(1);
         u32::try_from(tokens).unwrap_or(u32::MAX)
     };
     built.executor.weight_tokens().unwrap_or_else(estimate)

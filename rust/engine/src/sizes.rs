@@ -1,7 +1,8 @@
 //! All sizes of an engine, decided once at start from the model, the options and the available memory,
 //! and shown as a sum. Pure functions; allocates nothing.
 
-use ingle_model::ModelSpec;
+use ingle_core::KvGroups;
+use ingle_model::{KvLayout, ModelSpec};
 use serde::Serialize;
 
 use crate::error::EngineError;
@@ -34,8 +35,10 @@ pub(crate) struct DeviceDefaults {
     pub(crate) max_num_seqs: u32,
     pub(crate) max_num_batched_tokens: u32,
     pub(crate) block_size: u32,
-    /// Bytes of KV a token, all layers.
+    /// Bytes of KV a token, all layers of a group.
     pub(crate) kv_bytes_per_token: u64,
+    pub(crate) kv_groups: KvGroups,
+    pub(crate) max_steps_in_flight: u32,
     /// Memory that KV may come from.
     pub(crate) available_bytes: u64,
 }
@@ -66,9 +69,13 @@ pub(crate) fn host_sizes(
     };
 
     let block_bytes = device.kv_bytes_per_token * u64::from(block_size);
-    let blocks_a_request = wanted_len.div_ceil(block_size);
-    let wanted_blocks = u64::from(blocks_a_request) * u64::from(max_num_seqs);
+    let (groups, ahead) = (&device.kv_groups, device.max_steps_in_flight);
+    let num_places = wanted_len.div_ceil(block_size);
+    let blocks_a_request = groups.num_blocks(num_places, block_size, ahead);
+    // What windows give back is room for cached prefixes.
+    let wanted_blocks = u64::from(num_places) * groups.len() as u64 * u64::from(max_num_seqs);
     let mut notes = Vec::from_iter(note);
+    notes.extend(kv_groups_note(spec));
     let budget = match options.kv_cache_memory_bytes {
         Some(bytes) => bytes,
         None => kv_budget(device.available_bytes),
@@ -85,7 +92,7 @@ pub(crate) fn host_sizes(
     ));
     let mut max_model_len = wanted_len;
     if num_blocks < blocks_a_request {
-        let holds = num_blocks * block_size;
+        let holds = groups.most_tokens(num_blocks, block_size, ahead);
         if holds == 0 {
             return Err(EngineError::Model(format!(
                 "kv_cache_memory_bytes: {budget}; one block of {block_size} tokens takes \
@@ -116,6 +123,24 @@ pub(crate) fn host_sizes(
         max_queue,
         notes,
     })
+}
+
+/// How layers are grouped, where some have a window.
+pub(crate) fn kv_groups_note(spec: &ModelSpec) -> Option<String> {
+    let layout = KvLayout::of(spec);
+    if layout.windows == [None] {
+        return None;
+    }
+    let windows = layout.windows.iter().map(|window| match window {
+        Some(window) => window.to_string(),
+        None => "all".to_owned(),
+    });
+    Some(format!(
+        "KV groups: {} of {} layers each, which keep {} tokens",
+        layout.num_groups(),
+        layout.layers_per_group,
+        windows.collect::<Vec<_>>().join(", ")
+    ))
 }
 
 /// Token rows of a step and the longest request: two settings that a model without causality ties.
@@ -211,6 +236,8 @@ mod tests {
         max_num_batched_tokens: 512,
         block_size: 16,
         kv_bytes_per_token: 1 << 20,
+        kv_groups: KvGroups::ONE,
+        max_steps_in_flight: 1,
         available_bytes: 16 << 30,
     };
 
@@ -257,6 +284,36 @@ mod tests {
         assert!(none.starts_with("kv_cache_memory_bytes: 100; one block of "), "{none}");
         let error = sizes(json!({ "max_model_len": 2048 }), small).unwrap_err().to_string();
         assert!(error.starts_with("max_model_len: 2048 tokens need 2147483648 bytes"), "{error}");
+    }
+
+    /// Blocks of 16 MiB, each of one of two groups; the budget is 768 MiB.
+    #[test]
+    fn test_a_window_needs_a_pool_for_its_own_tokens_only() {
+        let kv_groups = KvGroups::new(&[None, Some(64)]);
+        let small = DeviceDefaults { kv_groups, available_bytes: 1 << 30, ..DEVICE };
+        let sizes_of_default = sizes(json!({}), small).unwrap();
+        // 64 tokens lie in at most 5 blocks of 16.
+        assert_eq!(sizes_of_default.num_blocks, 48);
+        assert_eq!(sizes_of_default.max_model_len, (48 - 5) * 16);
+        assert!(sizes(json!({ "max_model_len": 688 }), small).is_ok());
+        let error = sizes(json!({ "max_model_len": 689 }), small).unwrap_err().to_string();
+        assert!(error.contains("need 822083584 bytes of KV"), "{error}");
+        assert!(error.ends_with("lower --max-model-len to 688"), "{error}");
+        // With room for all of it, what the window gives back is for the prefix cache.
+        let all = sizes(json!({ "max_model_len": 100, "max_num_seqs": 2 }), small).unwrap();
+        assert_eq!(all.num_blocks, 2 * 7 * 2);
+    }
+
+    #[test]
+    fn test_the_operator_is_told_of_windows() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/models/");
+        let note = |name: &str| {
+            let spec = ingle_model::open(format!("{folder}{name}").as_ref()).unwrap().spec;
+            kv_groups_note(&spec)
+        };
+        assert_eq!(note("llama-tied-bf16"), None);
+        let windows = note("gpt-oss").unwrap();
+        assert_eq!(windows, "KV groups: 2 of 2 layers each, which keep all, 16 tokens");
     }
 
     /// The model's context is 2,048 tokens and the device's steps hold 512.

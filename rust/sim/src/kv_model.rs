@@ -171,9 +171,8 @@ pub(crate) fn by_group(
     blocks: &[BlockId],
     groups: KvGroups,
 ) -> impl Iterator<Item = &[BlockId]> + use<'_> {
-    let num_places = blocks.len() / groups.len();
-    assert_eq!(blocks.len(), num_places * groups.len(), "blocks of {} groups", groups.len());
-    (0..groups.len()).map(move |group| &blocks[group * num_places..][..num_places])
+    let split = groups.split(blocks);
+    split.unwrap_or_else(|| panic!("{} blocks of {} groups", blocks.len(), groups.len()))
 }
 
 /// What a group's layers hold of a prefix.

@@ -3,6 +3,8 @@
 //! The core knows of a group only how far back its layers see. Each group has a block table of its own;
 //! all take their blocks from one pool, because a block of any group has the same size.
 
+use crate::BlockId;
+
 /// Most groups of a model: each costs a table and its place in every list of new blocks.
 pub const MAX_KV_GROUPS: usize = 8;
 
@@ -67,6 +69,35 @@ impl KvGroups {
         (0..self.len).map(most).fold(0, u32::saturating_add)
     }
 
+    /// The longest sequence that so many blocks hold, in the sense of `num_blocks`.
+    #[must_use]
+    pub fn most_tokens(&self, num_blocks: u32, block_size: u32, num_ahead: u32) -> u32 {
+        let fits = |places| self.num_blocks(places, block_size, num_ahead) <= num_blocks;
+        // The number of blocks grows with the length: bisect.
+        let (mut low, mut high) = (0, u32::MAX / block_size);
+        while low < high {
+            let middle = low + (high - low).div_ceil(2);
+            if fits(middle) {
+                low = middle;
+            } else {
+                high = middle - 1;
+            }
+        }
+        low * block_size
+    }
+
+    /// The parts of a plan's list of blocks, which has the same number for each group; nothing if it has
+    /// not.
+    #[must_use]
+    pub fn split<'a>(
+        &self,
+        blocks: &'a [BlockId],
+    ) -> Option<impl Iterator<Item = &'a [BlockId]> + use<'a>> {
+        let (num_groups, num_places) = (self.len, blocks.len() / self.len);
+        (blocks.len() == num_groups * num_places)
+            .then(|| (0..num_groups).map(move |group| &blocks[group * num_places..][..num_places]))
+    }
+
     /// As `num_blocks`, of one group, however long the sequence.
     pub(crate) fn most_places(&self, group: usize, block_size: u32, num_ahead: u32) -> u32 {
         if self.is_full(group) {
@@ -112,5 +143,26 @@ mod tests {
             }
         }
         assert_eq!(KvGroups::ONE.num_blocks(1000, 16, 2), 1000);
+    }
+
+    #[test]
+    fn test_most_tokens_is_the_last_length_that_fits() {
+        assert_eq!(KvGroups::ONE.most_tokens(10, 16, 2), 160);
+        let groups = KvGroups::new(&[None, Some(17)]);
+        // 17 positions and one submitted ahead lie in at most 3 blocks of 16.
+        assert_eq!(groups.most_tokens(10, 16, 2), 7 * 16);
+        assert_eq!(groups.most_tokens(5, 16, 2), 2 * 16);
+        assert_eq!(groups.most_tokens(1, 16, 2), 0);
+        assert!(KvGroups::new(&[Some(17)]).most_tokens(3, 16, 2) > 1 << 31);
+    }
+
+    #[test]
+    fn test_a_list_of_blocks_is_split_evenly_or_not_at_all() {
+        let blocks: Vec<BlockId> = (0..6).map(BlockId).collect();
+        let groups = KvGroups::new(&[None, Some(8), Some(4)]);
+        let parts: Vec<&[BlockId]> = groups.split(&blocks).unwrap().collect();
+        assert_eq!(parts, [&blocks[..2], &blocks[2..4], &blocks[4..]]);
+        assert!(groups.split(&blocks[..5]).is_none());
+        assert_eq!(groups.split(&[]).unwrap().count(), 3);
     }
 }

@@ -191,13 +191,13 @@ fn run(setting: &Setting, new: [usize; 2]) {
         first_row: s * new[0],
         num_tokens: new[s],
         start: LENS[s] - new[s],
-        blocks: &world.tables[s],
+        tables: std::slice::from_ref(&world.tables[s]),
     });
     let sinks = setting.sinks();
     for path in VectorPath::all() {
         let attention = Attention {
             path,
-            layer: 0,
+            place: KvPlace { group: 0, index: 0 },
             kv: &world.kv,
             spans: &spans,
             num_kv_heads: KV_HEADS,

@@ -105,7 +105,9 @@ fn after_a_prefix(runner: &mut Runner, cases: &[Case]) -> Vec<Vec<Vec<f32>>> {
         runner.step(&mut [(&mut first, ids.len())]);
         let mut second = runner.running(&ids, 1);
         let full = (ids.len() - 1) / runner.block_size();
-        second.blocks[..full].copy_from_slice(&first.blocks[..full]);
+        for (to, from) in second.tables.iter_mut().zip(&first.tables) {
+            to[..full].copy_from_slice(&from[..full]);
+        }
         second.done = full * runner.block_size();
         second.logits = first.logits[..second.done].to_vec();
         let rest = ids.len() - second.done;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ingle_core::{BlockId, TokenId};
-use ingle_cpu::{CpuConfig, CpuError, CpuPath, LOGIT_ROWS, Model, Sequence};
+use ingle_cpu::{CpuConfig, CpuError, CpuPath, LOGIT_ROWS, Model, Sequence, kv_groups};
 
 /// A loaded model with room for a few sequences.
 pub(crate) struct Runner {
@@ -15,7 +15,7 @@ pub(crate) struct Runner {
 pub(crate) struct Running {
     pub(crate) tokens: Vec<TokenId>,
     pub(crate) done: usize,
-    pub(crate) blocks: Vec<BlockId>,
+    pub(crate) tables: Vec<Vec<BlockId>>,
     pub(crate) logits: Vec<Vec<f32>>,
 }
 
@@ -31,7 +31,7 @@ impl Runner {
         let checkpoint = ingle_model::open(path).expect("checkpoint");
         let config = CpuConfig {
             block_size,
-            num_blocks: 16 * MAX_LEN / block_size,
+            num_blocks: 16 * MAX_LEN / block_size * kv_groups(&checkpoint.spec).len() as u32,
             max_model_len: MAX_LEN,
             max_num_batched_tokens: 2048,
             path: vector_path,
@@ -52,10 +52,15 @@ impl Runner {
     /// A sequence whose blocks are its own; `place` keeps sequences apart.
     pub(crate) fn running(&self, ids: &[u32], place: u32) -> Running {
         let per_sequence = MAX_LEN / self.block_size;
+        let groups = kv_groups(self.model.spec()).len() as u32;
         // From high to low, so that neighbours in the sequence are not neighbours in memory.
-        let blocks = (0..per_sequence).rev().map(|i| BlockId(place * per_sequence + i)).collect();
+        let table = |group| {
+            let first = (place * groups + group) * per_sequence;
+            (0..per_sequence).rev().map(|i| BlockId(first + i)).collect()
+        };
+        let tables = (0..groups).map(table).collect();
         let tokens = ids.iter().map(|id| TokenId(*id)).collect();
-        Running { tokens, done: 0, blocks, logits: Vec::new() }
+        Running { tokens, done: 0, tables, logits: Vec::new() }
     }
 
     /// One step: the next `count` tokens of each sequence.
@@ -65,7 +70,7 @@ impl Runner {
             .map(|(running, count)| Sequence {
                 tokens: &running.tokens[running.done..running.done + count],
                 start: running.done as u32,
-                blocks: &running.blocks,
+                tables: &running.tables,
             })
             .collect();
         self.model.forward(&sequences);

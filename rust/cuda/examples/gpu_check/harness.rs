@@ -156,7 +156,7 @@ impl Harness {
         let mut seq = self.open(plan, slot, sampling);
         let opened = plan.opened.last_mut().unwrap();
         opened.cached_blocks = blocks.to_vec();
-        seq.num_blocks = blocks.len() as u32;
+        seq.num_blocks = (blocks.len() / self.executor.shape().kv_groups.len()) as u32;
         seq.position = seq.num_blocks * self.block_size;
         seq
     }
@@ -190,7 +190,9 @@ impl Harness {
         let start = seq.position;
         seq.position += num_tokens;
         let needed = seq.position.div_ceil(self.block_size);
-        let new_blocks = (seq.num_blocks..needed).map(|_| self.take_block()).collect();
+        let num_new = (needed - seq.num_blocks.min(needed)) as usize;
+        let num_groups = self.executor.shape().kv_groups.len();
+        let new_blocks = (0..num_new * num_groups).map(|_| self.take_block()).collect();
         seq.num_blocks = seq.num_blocks.max(needed);
         plan.rows.push(PlanRow { slot: seq.slot, start, num_tokens, source, new_blocks, wants });
     }

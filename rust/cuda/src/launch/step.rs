@@ -15,13 +15,16 @@ pub(crate) struct StepPrepare {
     pub(crate) step: DeviceSlice<u32>,
     /// `[num_slots]`
     pub(crate) last_token: DeviceSlice<u32>,
-    /// `[num_slots, max_blocks]`
+    /// `[num_groups, num_slots, max_blocks]`
     pub(crate) block_table: DeviceSlice<u32>,
     /// `[tokens]` each
     pub(crate) token_ids: DeviceSlice<u32>,
     pub(crate) positions: DeviceSlice<u32>,
     pub(crate) slot_of_token: DeviceSlice<u32>,
+    /// `[num_groups, tokens]`
     pub(crate) kv_slot: DeviceSlice<u32>,
+    /// KV groups.
+    pub(crate) num_groups: u32,
     /// `[samples]`
     pub(crate) sample_rows: DeviceSlice<u32>,
     /// `[num_plans]`
@@ -71,10 +74,11 @@ impl Launcher<'_> {
         let Dims { num_slots, max_blocks, .. } = *self.dims;
         let (slots, tokens) = (u64::from(num_slots), u64::from(a.tokens));
         holds!(a.last_token, slots);
-        holds!(a.block_table, slots * u64::from(max_blocks));
-        for per_token in [a.token_ids, a.positions, a.slot_of_token, a.kv_slot] {
+        holds!(a.block_table, u64::from(a.num_groups) * slots * u64::from(max_blocks));
+        for per_token in [a.token_ids, a.positions, a.slot_of_token] {
             holds!(per_token, tokens);
         }
+        holds!(a.kv_slot, u64::from(a.num_groups) * tokens);
         holds!(a.sample_rows, u64::from(a.samples));
         holds!(a.plans, a.windows.len() * u64::from(a.plan_words));
         holds!(a.prompts.plans, a.windows.len() * u64::from(a.prompts.words));
@@ -115,6 +119,7 @@ impl Launcher<'_> {
                     PROMPT_ROWS,
                     a.prompts.kv_tile,
                     split,
+                    a.num_groups,
                 ],
             )
         }

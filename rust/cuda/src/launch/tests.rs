@@ -131,6 +131,7 @@ fn launch_step_and_attention(launcher: &Launcher<'_>) -> Result<(), CudaError> {
         positions: some(8),
         slot_of_token: some(8),
         kv_slot: some(8),
+        num_groups: 1,
         sample_rows: some(4),
         windows: some(1),
         plans: some(100),

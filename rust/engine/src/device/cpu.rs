@@ -1,7 +1,7 @@
 //! The CPU as a device: sizes, weights, workers. At start, caller's thread.
 
 use ingle_core::CompletionSink;
-use ingle_cpu::{CpuConfig, CpuExecutor, kv_bytes_per_block, physical_cores};
+use ingle_cpu::{CpuConfig, CpuExecutor, kv_bytes_per_block, kv_groups, physical_cores};
 use ingle_model::TensorView;
 
 use crate::device::built::{Built, Parts};
@@ -85,6 +85,8 @@ fn sizes(parts: Parts<'_>, weight_bytes: u64, num_engines: u32) -> Result<Sizes,
         max_num_batched_tokens,
         block_size,
         kv_bytes_per_token: kv_bytes_per_block(spec, block_size).div_ceil(u64::from(block_size)),
+        kv_groups: kv_groups(spec),
+        max_steps_in_flight: CpuConfig::default().max_steps_in_flight,
         available_bytes: available / u64::from(num_engines.max(1)),
     };
     host_sizes(spec, options, defaults)

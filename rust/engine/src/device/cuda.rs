@@ -16,7 +16,7 @@ use crate::error::EngineError;
 use crate::options::EngineOptions;
 use crate::prepare::MAX_BANNED;
 use crate::sampling::{MAX_LOG_PROBS, MAX_LOGIT_BIAS};
-use crate::sizes::{Sizes, beyond_model, setting, step_tokens};
+use crate::sizes::{Sizes, beyond_model, kv_groups_note, setting, step_tokens};
 use crate::warn::warn;
 
 /// Loads the model onto GPU `first` and, for each further sink, onto the next one; beside each other.
@@ -96,9 +96,11 @@ fn build_one(place: Place, parts: Parts<'_>, sink: CompletionSink) -> Result<Bui
         CudaExecutor::load(spec.clone(), &checkpoint.plan, source, &config, sink, &warn)
             .map_err(model_error)?;
     let shape = executor.shape();
-    let holds = shape.num_blocks.saturating_mul(shape.block_size);
+    let (groups, ahead) = (&shape.kv_groups, shape.max_steps_in_flight);
+    let holds = groups.most_tokens(shape.num_blocks, shape.block_size, ahead);
     let mut notes: Vec<String> = report.to_string().lines().map(str::to_owned).collect();
     notes.extend(note);
+    notes.extend(kv_groups_note(spec));
     // Not below a length that was asked for: the load would have been refused before.
     if holds < wanted_len {
         notes.push(format!(

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ingle_core::{CompletionSink, TokenId};
+use ingle_core::{CompletionSink, KvGroups, TokenId};
 use ingle_sim::{Profile, SimConfig, SimExecutor};
 
 use crate::device::built::{Built, Parts};
@@ -49,6 +49,8 @@ pub(super) fn build(
         max_num_batched_tokens: 2048,
         block_size: 64,
         kv_bytes_per_token,
+        kv_groups: KvGroups::ONE,
+        max_steps_in_flight: 2,
         available_bytes: pool_bytes,
     };
     let sizes = host_sizes(&checkpoint.spec, &options, defaults)?;
