@@ -53,6 +53,8 @@ PLAIN_ONLY = [
     (COUNT, {"messages": HELLO, "system": "Be"}),
     ("/v1/embeddings", {"input": ["a", "b"]}),
     ("/v1/embeddings", {"input": "a", "encoding_format": "base64"}),
+    ("/v1/completions/render", {"prompt": ["a b", "c"], "cache_salt": "s"}),
+    ("/v1/chat/completions/render", {"messages": HELLO, "max_tokens": 5}),
     ("/tokenize", {"prompt": "a b"}),
     ("/tokenize", {"messages": HELLO, "return_token_strs": True}),
     ("/detokenize", {"tokens": [300, 301]}),

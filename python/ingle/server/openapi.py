@@ -22,6 +22,8 @@ from ingle.server.protocol_responses import ContentPart, InputItem, ResponsesReq
 BODIES: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "/v1/completions": (protocol.CompletionRequest,),
     "/v1/chat/completions": (protocol.ChatRequest,),
+    "/v1/completions/render": (protocol.CompletionRequest,),
+    "/v1/chat/completions/render": (protocol.ChatRequest,),
     "/v1/responses": (ResponsesRequest,),
     "/v1/messages": (protocol_anthropic.MessagesRequest,),
     "/v1/messages/count_tokens": (protocol_anthropic.CountTokensRequest,),
@@ -43,6 +45,8 @@ PARTS = (
 SUMMARIES: dict[str, str] = {
     "/v1/completions": "Continues prompts: text, texts, token ids or lists of them.",
     "/v1/chat/completions": "Answers a chat, also with tool calls or in a given form.",
+    "/v1/completions/render": "The prompts of such a request as token ids; nothing is generated.",
+    "/v1/chat/completions/render": "The prompt of such a request as token ids.",
     "/v1/responses": "The same in OpenAI's newer words; nothing is stored.",
     "/v1/messages": "Anthropic's API: answers a chat, also with tool calls and thinking.",
     "/v1/messages/count_tokens": "How many tokens the prompt of such a chat has.",
@@ -63,7 +67,7 @@ READS: dict[str, str] = {
 OPEN = ("/health", "/ready")
 ASKING = (
     *("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/embeddings"),
-    "/v1/messages",
+    *("/v1/messages", "/v1/completions/render", "/v1/chat/completions/render"),
 )
 ANTHROPIC = ("/v1/messages", "/v1/messages/count_tokens")
 """Errors of these have Anthropic's shape, and 529 in place of 503."""
@@ -91,8 +95,8 @@ DESCRIPTION = (
     "An LLM behind OpenAI's API. HEAD is answered wherever GET is. Any other method is a 405, "
     "whose Allow header names the right ones, and any other path a 404; both have an `Error`. "
     "Every answer has an `X-Request-Id`: the request's own if it is printable, else a new one. "
-    "Requests with the same `X-Session-Affinity` go to the same engine of a server with several, "
-    "as long as it is not much busier than the others."
+    "Requests with the same `X-Session-Affinity` (or `X-Session-Id`, or `X-Session-Token`) go to "
+    "the same engine of a server with several, as long as it is not much busier than the others."
 )
 
 

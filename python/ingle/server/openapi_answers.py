@@ -192,6 +192,38 @@ TOKENS = record(
         "token_strs": or_null(several(TEXT)),
     }
 )
+RENDERED_SAMPLING = record(
+    {
+        "n": COUNT,
+        "max_tokens": COUNT,
+        "min_tokens": COUNT,
+        "seed": {"type": ["integer", "null"]},
+        "stop": several(TEXT),
+        "stop_token_ids": IDS,
+        "bad_words": several(TEXT),
+        "ignore_eos": BOOLEAN,
+        "include_stop_str_in_output": BOOLEAN,
+        "skip_special_tokens": BOOLEAN,
+        "logit_bias": {"type": ["object", "null"]},
+        "allowed_token_ids": or_null(IDS),
+        "logprobs": {"type": ["integer", "null"]},
+        "prompt_logprobs": {"type": ["integer", "null"]},
+    }
+    | {each.name: NUMBER for each in PLAIN.values()}
+)
+RENDERED = record(
+    {
+        "request_id": TEXT,
+        "token_ids": IDS,
+        "features": NULL,
+        "sampling_params": RENDERED_SAMPLING,
+        "model": TEXT,
+        "stream": BOOLEAN,
+        "cache_salt": TEXT_OR_NULL,
+        "priority": {"type": "integer"},
+        "kv_transfer_params": NULL,
+    }
+)
 TOKENIZER = record(
     {
         "bos_token": TEXT_OR_NULL,
@@ -266,6 +298,8 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "DetokenizedText": record({"prompt": TEXT}),
     "Ready": record({"status": STATUS}),
     "TokenizerInfo": TOKENIZER,
+    "RenderedPrompt": RENDERED,
+    "RenderedPrompts": several(ref("RenderedPrompt")),
     "Tokens": TOKENS,
     "Usage": USAGE,
     "Version": record({"version": TEXT}),
@@ -274,6 +308,8 @@ SCHEMAS: Final[dict[str, Schema]] = {
 ANSWERS: Final[dict[str, str]] = {
     "/v1/completions": "Completion",
     "/v1/chat/completions": "Chat",
+    "/v1/completions/render": "RenderedPrompts",
+    "/v1/chat/completions/render": "RenderedPrompt",
     "/v1/responses": "Response",
     "/v1/messages": "MessageAnswer",
     "/v1/messages/count_tokens": "MessageTokens",

@@ -11,7 +11,7 @@ from aiohttp import HttpVersion11, hdrs, web
 
 from ingle import __version__
 from ingle.errors import RefusedError
-from ingle.generation import EncodedRequest, TextPrompt, encode, encoded
+from ingle.generation import EncodedRequest, GenerationRequest, TextPrompt, encode, encoded
 from ingle.server import best_of, convert, embeddings, messages, raw, responses
 from ingle.server.answer import answer
 from ingle.server.auth import OPEN_PATHS, Identity
@@ -31,6 +31,7 @@ from ingle.server.protocol import (
 from ingle.server.protocol_anthropic import CountTokensRequest, MessagesRequest, PromptFields
 from ingle.server.protocol_responses import ResponsesRequest
 from ingle.server.random_hex import random_hex
+from ingle.server.render import rendered
 from ingle.server.request_id import adopt
 from ingle.server.responses_stream import answer_response
 from ingle.server.state import ServerState
@@ -88,6 +89,8 @@ class Routes:
         router.add_post("/v1/messages", self.messages)
         router.add_post("/v1/messages/count_tokens", self.count_tokens)
         router.add_post("/v1/embeddings", self.embeddings)
+        router.add_post("/v1/completions/render", self.render_completion)
+        router.add_post("/v1/chat/completions/render", self.render_chat)
         router.add_get("/v1/models", self.models)
         router.add_get("/v1/models/{model:.+}", self.model)
         router.add_post("/tokenize", self.tokenize)
@@ -116,6 +119,34 @@ class Routes:
         caller = self._caller(request, "chatcmpl")
         asked = await off_loop(len(body), self._chat.converted, body, parsed, chat_of, caller)
         return await answer(request, self._state, asked)
+
+    async def render_completion(self, request: web.Request) -> web.Response:
+        """POST /v1/completions/render: each prompt as token ids."""
+        body, parsed = await self._read(request, self._completion)
+        caller = self._caller(request, "cmpl")
+        convert_it = self._completion.converted
+        document = await off_loop(len(body), convert_it, body, parsed, convert.completion, caller)
+        return json_response(await self._rendered(request, document))
+
+    async def render_chat(self, request: web.Request) -> web.Response:
+        """POST /v1/chat/completions/render: the chat's prompt as token ids."""
+        body, parsed = await self._read(request, self._chat)
+        caller = self._caller(request, "chatcmpl")
+        document = await off_loop(
+            len(body), self._chat.converted, body, parsed, convert.chat, caller
+        )
+        [prompt] = await self._rendered(request, document)
+        return json_response(prompt)
+
+    async def _rendered(
+        self, request: web.Request, document: GenerationRequest
+    ) -> list[dict[str, Any]]:
+        found = []
+        for number, prompt in enumerate(document.prompts):
+            text = encode(prompt)
+            ids = await self._in_turn(request, text, self._core.tokenize, text)
+            found.append(rendered(document, ids, number, self._info))
+        return found
 
     async def responses(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/responses."""
@@ -396,8 +427,11 @@ async def read_body(request: web.Request, headroom: Headroom) -> bytes:
 
 def session_of(request: web.Request) -> str | None:
     """The session that the client names, in ASCII: a header may hold bytes that JSON may not."""
-    name = request.headers.get(SESSION_HEADER)
-    return ascii(name) if name else None
+    for header in SESSION_HEADERS:
+        name = request.headers.get(header)
+        if name:
+            return ascii(name)
+    return None
 
 
 def is_json(kind: str) -> bool:
@@ -475,7 +509,8 @@ def embedding_of(
 
 
 JSON: Final = "application/json"
-SESSION_HEADER: Final = "X-Session-Affinity"
+SESSION_HEADERS: Final = ("X-Session-Affinity", "X-Session-Id", "X-Session-Token")
+"""The last two are those of llm-d's router and of Ray Serve. The first that is there counts."""
 BODY_S = 60.0
 INLINE_BYTES = 16 << 10
 CHAT_BODY = re.compile(rb'"messages"\s*:')

@@ -61,6 +61,9 @@ macro_rules! metrics {
                     $(($counter_name, $counter_help, &self.$counter),)*
                     (PREFIX_QUERIES, "Tokens looked up.", &gauges.prefix_queries),
                     (PREFIX_HITS, "Tokens found.", &gauges.prefix_hits),
+                    // As vLLM called them before 0.9, and production-stack reads them.
+                    (GPU_PREFIX_QUERIES, "Old name of the same.", &gauges.prefix_queries),
+                    (GPU_PREFIX_HITS, "Old name of the same.", &gauges.prefix_hits),
                     (PREEMPTIONS, "Preemptions.", &gauges.preemptions),
                 ]
                 .into_iter()
@@ -141,6 +144,10 @@ impl Gauges {
         ] {
             gauge.store(value, Ordering::Relaxed);
         }
+    }
+
+    fn hit_rate(&self) -> f64 {
+        read(&self.prefix_hits) as f64 / (read(&self.prefix_queries).max(1)) as f64
     }
 
     fn usage(&self) -> f64 {
@@ -257,12 +264,17 @@ fn read(value: &AtomicU64) -> u64 {
 /// Name, help and value of every gauge.
 type GaugeRow = (&'static str, &'static str, fn(&Gauges) -> f64);
 
-const GAUGES: [GaugeRow; 5] = [
+const GAUGES: [GaugeRow; 6] = [
     ("vllm:num_requests_running", "Requests in the batch.", |gauges| read(&gauges.running) as f64),
     ("vllm:num_requests_waiting", "Requests in the queue.", |gauges| read(&gauges.waiting) as f64),
     ("vllm:num_requests_swapped", "Always 0: nothing is swapped.", |_| 0.0),
     ("vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", Gauges::usage),
     ("vllm:gpu_cache_usage_perc", "Old name of vllm:kv_cache_usage_perc.", Gauges::usage),
+    (
+        "vllm:gpu_prefix_cache_hit_rate",
+        "Cached share of the tokens looked up, since the start.",
+        Gauges::hit_rate,
+    ),
 ];
 
 fn escape_label(text: &str) -> String {
@@ -272,6 +284,8 @@ fn escape_label(text: &str) -> String {
 /// The scheduler counts these.
 const PREFIX_QUERIES: &str = "vllm:prefix_cache_queries_total";
 const PREFIX_HITS: &str = "vllm:prefix_cache_hits_total";
+const GPU_PREFIX_QUERIES: &str = "vllm:gpu_prefix_cache_queries_total";
+const GPU_PREFIX_HITS: &str = "vllm:gpu_prefix_cache_hits_total";
 const PREEMPTIONS: &str = "vllm:num_preemptions_total";
 
 // vLLM's buckets (vllm/v1/metrics/loggers.py), in microseconds: other bounds would make the quantiles

@@ -1,0 +1,60 @@
+"""[2] /v1/completions/render and /v1/chat/completions/render: a request as token ids, not answered.
+
+Event loop. Routers such as llm-d's endpoint picker ask for the token ids of a prompt, hash them and
+look up which worker has them cached. The shape is vLLM's `GenerateRequest`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ingle.fields import PLAIN
+from ingle.generation import GenerationRequest
+
+
+def rendered(
+    request: GenerationRequest, ids: list[int], number: int, info: Mapping[str, Any]
+) -> dict[str, Any]:
+    """One prompt of a request, with all that its generation needs."""
+    output = request.output
+    if request.truncate_prompt_tokens:
+        ids = ids[-request.truncate_prompt_tokens :]
+    several = len(request.prompts) > 1
+    return {
+        "request_id": f"{output.response_id}-{number}" if several else output.response_id,
+        "token_ids": ids,
+        "features": None,
+        "sampling_params": sampling_params(request, len(ids), info),
+        "model": output.model,
+        "stream": output.stream,
+        "cache_salt": request.cache_salt,
+        "priority": request.priority,
+        "kv_transfer_params": None,
+    }
+
+
+def sampling_params(
+    request: GenerationRequest, num_prompt: int, info: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The sampling fields under vLLM's names, the model's defaults filled in."""
+    sampling, defaults = request.sampling, info["sampling_defaults"]
+    left = max(0, info["max_model_len"] - num_prompt)
+    values = {
+        "n": request.n,
+        "max_tokens": left if request.max_tokens is None else request.max_tokens,
+        "min_tokens": request.min_tokens,
+        "seed": sampling.seed,
+        "stop": request.stop,
+        "stop_token_ids": request.stop_token_ids,
+        "bad_words": request.bad_words,
+        "ignore_eos": request.ignore_eos,
+        "include_stop_str_in_output": request.include_stop_str_in_output,
+        "skip_special_tokens": request.skip_special_tokens,
+        "logit_bias": sampling.logit_bias or None,
+        "allowed_token_ids": sampling.allowed_token_ids,
+        "logprobs": sampling.logprobs,
+        "prompt_logprobs": sampling.prompt_logprobs,
+    }
+    for name, field in PLAIN.items():
+        given = getattr(sampling, name)
+        values[name] = defaults.get(name, field.default) if given is None else given
+    return values
