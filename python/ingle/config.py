@@ -153,6 +153,24 @@ class Settings:
             "engine", "file with a chat template that replaces the model's own", metavar="FILE"
         ),
     )
+    tool_call_parser: str = field(
+        default="auto",
+        metadata=about(
+            "engine",
+            "how the model writes tool calls: auto, as its chat template shows; none; or a name "
+            "from docs/MODELS.md, such as hermes or qwen3_coder",
+            metavar="NAME",
+        ),
+    )
+    reasoning_parser: str = field(
+        default="auto",
+        metadata=about(
+            "engine",
+            "how the model marks its reasoning: auto, as its chat template shows; none: reasoning "
+            "stays in the content; or a name from docs/MODELS.md, such as qwen3 or openai_gptoss",
+            metavar="NAME",
+        ),
+    )
     generation_config: Literal["auto", "none"] = field(
         default="auto",
         metadata=about(

@@ -65,6 +65,8 @@ class Engine:
         max_queue: int | None = None,
         seed: int | None = None,
         chat_template: str | Path | None = None,
+        tool_call_parser: str = "auto",
+        reasoning_parser: str = "auto",
         generation_config: Literal["auto", "none"] = "auto",
         cpu_threads: int = 0,
         gpu_memory_utilization: float | None = None,
@@ -112,6 +114,11 @@ class Engine:
             seed: seed for requests without their own; makes them repeatable. A whole number from 0
                 to 18446744073709551615.
             chat_template: file with a chat template that replaces the model's own.
+            tool_call_parser: how the model writes tool calls: auto, as its chat template shows;
+                none; or a name from docs/MODELS.md, such as hermes or qwen3_coder.
+            reasoning_parser: how the model marks its reasoning: auto, as its chat template shows;
+                none: reasoning stays in the content; or a name from docs/MODELS.md, such as qwen3
+                or openai_gptoss.
             generation_config: auto: take sampling defaults from the model's generation_config.json.
                 "auto" or "none".
             cpu_threads: worker threads of the cpu device, for all engines together; 0: one per

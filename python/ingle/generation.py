@@ -58,6 +58,7 @@ class Chat(Struct, omit_defaults=True):
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     reasoning_off: bool = False
+    reasoning_effort: str | None = None
     template_name: str | None = None
     """None: `tool_use` with tools if the model has it, else `default`."""
     template_kwargs: dict[str, Any] = {}

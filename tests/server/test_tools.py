@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001
 """Forced tool calls: what a function without parameters gets, and where an answer is cut."""
 
 import json
@@ -15,18 +16,35 @@ TEMPLATES = {
     "mistral": HERMES.replace("<tool_call>", "[TOOL_CALLS]").replace("</tool_call>", ""),
     "named": HERMES.replace("<tool_call>", "[TOOL_CALLS]f[ARGS]").replace("</tool_call>", ""),
 }
+# A call's name stands before its arguments.
+MARKUP = {
+    "qwen3_coder": HERMES.replace("<tool_call>", "<tool_call><function="),
+    "glm45": HERMES.replace("<tool_call>", "<tool_call><arg_key>"),
+    "deepseek_v31": HERMES.replace("<tool_call>", "<｜tool▁calls▁begin｜>").replace(
+        "</tool_call>", ""
+    ),
+}
 NAMED = {"type": "function", "function": {"name": "now"}}
+
+
+def started(folder, template):
+    path = folder / "tools.jinja"
+    path.write_text(template)
+    arguments = ("--device", "cpu", "--max-num-seqs", "8", "--chat-template", path)
+    with Worker(*arguments, model=TINY) as worker:
+        yield worker
+        assert worker.stop() == 0, worker.errors()
+        assert "Traceback" not in worker.errors(), worker.errors()
 
 
 @pytest.fixture(scope="module", params=TEMPLATES)
 def worker(request, tmp_path_factory):
-    path = tmp_path_factory.mktemp("template") / "tools.jinja"
-    path.write_text(TEMPLATES[request.param])
-    arguments = ("--device", "cpu", "--max-num-seqs", "8", "--chat-template", path)
-    with Worker(*arguments, model=TINY) as started:
-        yield started
-        assert started.stop() == 0, started.errors()
-        assert "Traceback" not in started.errors(), started.errors()
+    yield from started(tmp_path_factory.mktemp("template"), TEMPLATES[request.param])
+
+
+@pytest.fixture(scope="module", params=MARKUP)
+def markup(request, tmp_path_factory):
+    yield from started(tmp_path_factory.mktemp("template"), MARKUP[request.param])
 
 
 def joined(events):
@@ -68,6 +86,15 @@ def test_a_function_without_parameters_gets_no_arguments(worker, choice, fields)
             worker, tools=[function(**fields)], tool_choice=choice, seed=seed,
             parallel_tool_calls=False,
         )  # fmt: skip
+        assert finish == "tool_calls"
+        assert message == {"content": None, "tool_calls": [{"name": "now", "arguments": "{}"}]}
+
+
+def test_a_call_in_markup_is_forced_too(markup):
+    for seed, choice in enumerate(["required", NAMED, "required"]):
+        message, finish = ask(
+            markup, tools=[function()], tool_choice=choice, seed=seed, parallel_tool_calls=False
+        )
         assert finish == "tool_calls"
         assert message == {"content": None, "tool_calls": [{"name": "now", "arguments": "{}"}]}
 

@@ -184,7 +184,11 @@ def chat_prompt(request: ChatRequest | TokenizeChatRequest) -> ChatPrompt:
     if continues and request.add_generation_prompt:
         raise refused("continue_final_message", "cannot be true along with add_generation_prompt")
     with_choice = request if isinstance(request, ChatRequest) else None
-    is_off = with_choice is not None and with_choice.reasoning_effort == "none"
+    effort = with_choice.reasoning_effort if with_choice else None
+    is_off = effort == "none"
+    kwargs = template_kwargs(given(request.chat_template_kwargs), is_off)
+    if effort is not None and "reasoning_effort" in kwargs:
+        raise refused("chat_template_kwargs.reasoning_effort", "reasoning_effort is given too")
     return ChatPrompt(
         Chat(
             messages=[message(m, f"messages[{i}]") for i, m in enumerate(request.messages)],
@@ -194,8 +198,9 @@ def chat_prompt(request: ChatRequest | TokenizeChatRequest) -> ChatPrompt:
             add_generation_prompt=not continues and request.add_generation_prompt is not False,
             continue_final_message=continues,
             reasoning_off=is_off,
+            reasoning_effort=None if is_off else effort,
             template_name=request.chat_template_name,
-            template_kwargs=template_kwargs(given(request.chat_template_kwargs), is_off),
+            template_kwargs=kwargs,
         )
     )
 

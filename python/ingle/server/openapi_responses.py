@@ -1,6 +1,6 @@
 """Response schemas of /v1/responses; see openapi_answers.py. Plain data."""
 
-from typing import Final
+from typing import Final, get_args
 
 from ingle.server.openapi_answers import (
     BOOLEAN,
@@ -19,8 +19,10 @@ from ingle.server.openapi_answers import (
     ref,
     several,
 )
+from ingle.server.protocol_fields import ReasoningEffort
 
 LOG_PROBS = several(record(TOKEN | {"top_logprobs": several(record(TOKEN))}))
+EFFORT: Final[Schema] = {"enum": [*get_args(ReasoningEffort), None]}
 COUNT_OR_NULL: Final[Schema] = {"type": ["integer", "null"], "minimum": 0}
 REASONING_PART = record({"type": always("reasoning_text"), "text": TEXT})
 TEXT_PART = record(
@@ -71,7 +73,7 @@ RESPONSE = record(
         "metadata": {"type": "object", "additionalProperties": TEXT},
         "parallel_tool_calls": BOOLEAN,
         "previous_response_id": NULL,
-        "reasoning": record({"effort": {"enum": ["none", None]}, "summary": NULL}),
+        "reasoning": record({"effort": EFFORT, "summary": NULL}),
         "service_tier": TEXT,
         "store": {"const": False},
         "temperature": NUMBER,

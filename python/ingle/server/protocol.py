@@ -46,6 +46,7 @@ from ingle.server.protocol_fields import (
     ObjectOrNull,
     ParallelToolCalls,
     Prompt,
+    ReasoningEffort,
     RequestId,
     SchemaOrText,
     StopIdsOrNull,
@@ -253,9 +254,11 @@ class ChatRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     chat_template_kwargs: TemplateKwargs = ABSENT
     chat_template_name: TemplateName | None = None
     reasoning_effort: Annotated[
-        Literal["none"] | None,
+        ReasoningEffort | None,
         about(
-            "none turns reasoning off: the template's enable_thinking and thinking become false.",
+            "none turns reasoning off: the template's enable_thinking and thinking become false. "
+            "Other values set the template's variable reasoning_effort and are refused if it has "
+            "none.",
             off=("none",),
         ),
     ] = None

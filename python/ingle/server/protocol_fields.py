@@ -3,7 +3,7 @@
 Long parts stay JSON text; see raw.py.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Raw
@@ -35,6 +35,7 @@ Stop: Any = Annotated[
         off=([],),
     ),
 ]
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 TOOL_NAME = {"pattern": "^[A-Za-z0-9_.:/-]{1,128}$"}
 ToolName = Annotated[str, Meta(extra_json_schema=TOOL_NAME)]
 """The pattern is checked in structured.py: a decoder would ask Python's regex for each of many."""

@@ -17,6 +17,7 @@ from ingle.server.protocol_fields import (
     Object,
     ObjectOrNull,
     ParallelToolCalls,
+    ReasoningEffort,
     TemplateKwargs,
     TemplateName,
     TextOrNull,
@@ -150,8 +151,8 @@ class TextOptions(Struct, kw_only=True, forbid_unknown_fields=True):
 class ReasoningOptions(Struct, kw_only=True, forbid_unknown_fields=True):
     """How long a model thinks is its own affair."""
 
-    effort: Literal["none"] | None = None
-    """`none` turns reasoning off, as `reasoning_effort` on chat completions; others are refused."""
+    effort: ReasoningEffort | None = None
+    """As `reasoning_effort` on chat completions."""
     summary: None = None
     generate_summary: None = None
 
@@ -178,7 +179,7 @@ class ResponsesRequest(AnswerFields, kw_only=True, forbid_unknown_fields=True):
     ] = None
     text: Annotated[TextOptions | None, about("The format of the answer.")] = None
     reasoning: Annotated[
-        ReasoningOptions | None, about("effort none turns reasoning off; other values are refused.")
+        ReasoningOptions | None, about("effort: as reasoning_effort on chat completions.")
     ] = None
     tools: Annotated[
         Annotated[list[ResponseTool], Meta(max_length=1024)] | None,

@@ -57,8 +57,11 @@ def serves(info: Mapping[str, Any]) -> str:
     """What the model can be asked for."""
     if reason := info["embeddings_only"]:
         return f"embeddings only, since {reason}"
-    chat = "chats" if info["has_chat_template"] else "no chats (the model has no chat template)"
-    return f"completions, {chat}, embeddings"
+    if not info["has_chat_template"]:
+        return "completions, no chats (the model has no chat template), embeddings"
+    parts = {"tool calls": info["tool_call_parser"], "reasoning": info["reasoning_parser"]}
+    shown = ", ".join(f"{part}: {name or 'none'}" for part, name in parts.items())
+    return f"completions, chats ({shown}), embeddings"
 
 
 def memory_sum(memory: Mapping[str, int]) -> str:

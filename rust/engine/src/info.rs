@@ -2,6 +2,7 @@
 
 use ingle_core::{ExecutorShape, SAMPLING_FIELDS, SamplingParams};
 use ingle_model::{Checkpoint, WeightType};
+use ingle_text::{ReasoningFormat, ToolFormat};
 use serde_json::json;
 
 use crate::device::Built;
@@ -44,6 +45,8 @@ pub(crate) fn info(
         "max_position_embeddings": spec.max_position_embeddings,
         "vocab_size": served.vocab_size,
         "has_chat_template": !served.templates.is_empty(),
+        "tool_call_parser": served.answer_format.tools.map(ToolFormat::name),
+        "reasoning_parser": served.answer_format.reasoning.as_ref().map(ReasoningFormat::name),
         "chat_template": start_up.chat_template,
         "named_tokens": named_tokens(served),
         "eos_token_ids": served.eos_token_ids.iter().map(|id| id.0).collect::<Vec<_>>(),

@@ -164,7 +164,7 @@ fn text_and_executors(
     let late = LateText::default();
     let read = || {
         let began = Instant::now();
-        late.fill(|| text_parts(checkpoint, options.chat_template.as_deref()))?;
+        late.fill(|| text_parts(checkpoint, options))?;
         Ok(began.elapsed().as_secs_f64())
     };
     let (tokenizer_s, built) = std::thread::scope(|scope| {

@@ -67,6 +67,12 @@ pub struct EngineOptions {
     /// A chat template's text, instead of the model's own.
     #[serde(default)]
     pub chat_template: Option<String>,
+    /// How the model writes tool calls: a name of `ToolFormat`, `none`, or `auto`, which is the default.
+    #[serde(default)]
+    pub tool_call_parser: Option<String>,
+    /// How it marks reasoning: a name of `ReasoningFormat`, `none`, or `auto`, which is the default.
+    #[serde(default)]
+    pub reasoning_parser: Option<String>,
     /// `auto` takes sampling defaults from the model, `none` does not.
     #[serde(default = "auto")]
     pub generation_config: String,

@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use ingle_core::TokenId;
 use ingle_text::{
-    ChatInput, ChatTemplate, Effort, ReasoningStart, ReasoningTags, RenderedPrompt, TextError,
+    ChatInput, ChatTemplate, Effort, ReasoningFormat, ReasoningStart, RenderedPrompt, TextError,
 };
 
 use crate::error::{EngineError, text_refusal};
@@ -21,7 +21,7 @@ pub(crate) struct EncodedPrompt {
     /// Tools that the answers may call.
     pub(crate) tools: Option<Tools>,
     /// Where the prompt of a chat leaves a reasoning model.
-    pub(crate) reasoning: Option<(ReasoningTags, ReasoningStart)>,
+    pub(crate) reasoning: Option<(ReasoningFormat, ReasoningStart)>,
 }
 
 /// Renders and tokenises one prompt; at least one id comes back.
@@ -42,10 +42,16 @@ pub(crate) fn encode_prompt(
             tools = Tools::new(chat, served)?;
             let rendered = render(chat, tools.as_ref(), effort, served)?;
             reasoning = reasoning_start(chat, &rendered, served);
-            if chat.reasoning_off && matches!(reasoning, Some((_, ReasoningStart::Opened))) {
+            let goes_on = matches!(
+                reasoning,
+                Some(
+                    (_, ReasoningStart::Opened)
+                        | (ReasoningFormat::Harmony, ReasoningStart::Unopened)
+                )
+            );
+            if chat.reasoning_off && goes_on {
                 let message = format!(
-                    "reasoning_effort: the chat template of model {} always opens the reasoning; it cannot be \
-                     turned off",
+                    "reasoning_effort: none is not possible: model {} always reasons before it answers",
                     served.name
                 );
                 return Err(EngineError::refused("reasoning_effort", message));
@@ -152,20 +158,38 @@ fn render(
 ) -> Result<RenderedPrompt, EngineError> {
     let tools_shown = tools.filter(|tools| tools.are_rendered());
     let template = template(chat, tools_shown.is_some(), served)?;
+    let mut kwargs = chat.template_kwargs.clone();
+    if let Some(wanted) = &chat.reasoning_effort {
+        if !template.reads_effort() {
+            let message = format!(
+                "reasoning_effort: must be none or absent, since the chat template of model {} has no \
+                 such variable",
+                served.name
+            );
+            return Err(EngineError::refused("reasoning_effort", message));
+        }
+        kwargs.insert("reasoning_effort".to_owned(), wanted.clone().into());
+    }
     if chat.add_generation_prompt && chat.continue_final_message {
         return Err(EngineError::refused(
             "continue_final_message",
             "continue_final_message: cannot be true along with add_generation_prompt",
         ));
     }
+    let messages = match tools.and_then(|tools| tools.messages_with_tools(&chat.messages)) {
+        Some(messages) => messages,
+        None => {
+            let format = served.answer_format.tools;
+            let all = format.and_then(|format| format.messages_with_all_calls(&chat.messages));
+            all.unwrap_or_else(|| chat.messages.clone())
+        }
+    };
     let input = ChatInput {
-        messages: tools
-            .and_then(|tools| tools.messages_with_tools(&chat.messages))
-            .unwrap_or_else(|| chat.messages.clone()),
+        messages,
         tools: tools_shown.map(|tools| tools.for_template.clone()),
         add_generation_prompt: chat.add_generation_prompt,
         continue_final_message: chat.continue_final_message,
-        kwargs: chat.template_kwargs.clone(),
+        kwargs,
         now: unix_seconds(),
     };
     fault_point("template");
@@ -177,22 +201,17 @@ fn reasoning_start(
     chat: &ChatPrompt,
     rendered: &RenderedPrompt,
     served: &Served,
-) -> Option<(ReasoningTags, ReasoningStart)> {
-    let tags = served.answer_format.reasoning.clone()?;
+) -> Option<(ReasoningFormat, ReasoningStart)> {
+    let format = served.answer_format.reasoning.clone()?;
     let start = if chat.continue_final_message {
         // The answer continues a message. It starts inside the reasoning only if that is still open.
         let message = chat.messages.as_array().and_then(|messages| messages.last());
         let text = message.and_then(|message| message["content"].as_str()).unwrap_or_default();
-        match text.rfind(&tags.open) {
-            Some(open) if text.rfind(&tags.close).is_none_or(|close| close < open) => {
-                ReasoningStart::Opened
-            }
-            _ => ReasoningStart::Closed,
-        }
+        format.start_within(text)
     } else {
-        tags.start_after(&rendered.text())
+        format.start_after(&rendered.text())
     };
-    Some((tags, start))
+    Some((format, start))
 }
 
 /// Text that cannot fit whatever its tokens are is not tokenised at all.

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ingle_core::{Limits, SamplingParams, TokenId};
 use ingle_model::{EmbeddingDefaults, EmbedsOnly};
 use ingle_text::{
-    BadWordsFactory, ChatTemplate, GrammarFactory, ReasoningTags, Tokenizer, ToolFormat,
+    BadWordsFactory, ChatTemplate, GrammarFactory, ReasoningFormat, Tokenizer, ToolFormat,
 };
 
+use crate::error::EngineError;
 use crate::kv_events::SaltTable;
 
 /// The model as requests see it.
@@ -51,30 +52,64 @@ pub(crate) struct Served {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AnswerFormat {
     pub(crate) tools: Option<ToolFormat>,
-    pub(crate) reasoning: Option<ReasoningTags>,
+    pub(crate) reasoning: Option<ReasoningFormat>,
 }
 
 impl AnswerFormat {
     /// Detected from the chat templates, by name: tool calls from `tool_use` first, reasoning from
-    /// `default` first.
-    pub(crate) fn detect(sources: &BTreeMap<String, String>) -> Self {
+    /// `default` first. `tool_parser` and `reasoning_parser`: the settings that decide instead.
+    ///
+    /// # Errors
+    /// `EngineError::Model` that lists the names for one that is unknown.
+    pub(crate) fn new(
+        sources: &BTreeMap<String, String>,
+        tool_parser: Option<&str>,
+        reasoning_parser: Option<&str>,
+    ) -> Result<Self, EngineError> {
         let among = |first: &'static str| {
             let others = sources.iter().filter(move |(name, _)| *name != first);
             let first = sources.get(first).into_iter();
             first.chain(others.map(|(_, source)| source))
         };
-        Self {
-            tools: among("tool_use").find_map(|source| ToolFormat::detect(source)),
-            reasoning: among("default").find_map(|source| ReasoningTags::detect(source)),
+        let tools = match tool_parser {
+            None | Some("auto") => among("tool_use").find_map(|source| ToolFormat::detect(source)),
+            Some("none") => None,
+            Some(name) => {
+                Some(ToolFormat::named(name).ok_or_else(|| {
+                    unknown_parser("tool_call_parser", &ToolFormat::names(), name)
+                })?)
+            }
+        };
+        let reasoning = match reasoning_parser {
+            None | Some("auto") => {
+                among("default").find_map(|source| ReasoningFormat::detect(source))
+            }
+            Some("none") => None,
+            Some(name) => Some(ReasoningFormat::named(name).ok_or_else(|| {
+                unknown_parser("reasoning_parser", &ReasoningFormat::names(), name)
+            })?),
+        };
+        if tools == Some(ToolFormat::Harmony) && reasoning != Some(ReasoningFormat::Harmony) {
+            return Err(EngineError::Model(
+                "tool_call_parser: openai needs reasoning_parser openai_gptoss: calls are messages \
+                 of the same format"
+                    .to_owned(),
+            ));
         }
+        Ok(Self { tools, reasoning })
     }
 
     /// Ids of markers that are special tokens: they stay in the text that is split.
     pub(crate) fn marker_ids(&self, tokenizer: &Tokenizer) -> Vec<u32> {
         let tools = self.tools.map_or(&[][..], ToolFormat::markers).iter().copied();
-        let tags = self.reasoning.iter().flat_map(|tags| [tags.open.as_str(), &tags.close]);
-        tools.chain(tags).filter_map(|marker| tokenizer.token_to_id(marker)).collect()
+        let reasoning = self.reasoning.iter().flat_map(ReasoningFormat::markers);
+        tools.chain(reasoning).filter_map(|marker| tokenizer.token_to_id(marker)).collect()
     }
+}
+
+fn unknown_parser(setting: &str, names: &[&str], given: &str) -> EngineError {
+    let names = names.join(", ");
+    EngineError::Model(format!("{setting}: must be auto, none, {names}; not {given:?}"))
 }
 
 /// Seeds of requests that name none: repeatable from one start seed, or new with each start.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ingle_core::TokenId;
 use ingle_text::{
     AnswerRules, AnswerText, BadWords, CallPlace, Grammar, GrammarBudget, GrammarSource,
-    GrammarSpec, Reasoned, ReasoningStart, ReasoningTags, TextError, ToolFormat, ToolGrammar,
+    GrammarSpec, Reasoned, ReasoningFormat, ReasoningStart, TextError, ToolFormat, ToolGrammar,
     ToolRules, ToolSpec,
 };
 use serde_json::{Value, json};
@@ -78,7 +78,7 @@ impl Tools {
         Ok(Some(Self { format, specs, choice, parallel: chat.parallel_tool_calls, for_template }))
     }
 
-    /// The messages as the template gets them.
+    /// The messages as the template gets them, if it takes no tools.
     pub(crate) fn messages_with_tools(&self, messages: &Value) -> Option<Value> {
         self.format.messages_with_tools(messages, &self.for_template)
     }
@@ -89,13 +89,13 @@ impl Tools {
     }
 
     fn rules(&self, or_json: bool) -> ToolRules {
-        let names: Vec<String> = self.specs.iter().map(|spec| spec.name.clone()).collect();
         let place = match self.choice {
             ToolChoice::Required | ToolChoice::Function(_) => CallPlace::Alone,
             ToolChoice::Auto | ToolChoice::None if or_json => CallPlace::OrJson,
             ToolChoice::Auto | ToolChoice::None => CallPlace::InText,
         };
-        ToolRules { format: self.format, names: names.into(), parallel: self.parallel, place }
+        let tools = self.specs.clone().into();
+        ToolRules { format: self.format, tools, parallel: self.parallel, place }
     }
 
     /// The grammar that forces calls, or binds them where they are free; `None` if nothing is bound.
@@ -160,13 +160,12 @@ impl Structure {
     pub(crate) fn of_chat(
         request: &GenerationRequest,
         tools: Option<&Tools>,
-        reasoning: Option<(ReasoningTags, ReasoningStart)>,
+        reasoning: Option<(ReasoningFormat, ReasoningStart)>,
         served: &Served,
     ) -> Result<Self, EngineError> {
         let given = request.grammar.as_ref();
         let calls = tools.map(|tools| tools.grammar(given, served)).transpose()?.flatten();
-        let before =
-            reasoning.as_ref().and_then(|(tags, start)| Some((tags.clone(), reasoned(*start)?)));
+        let before = reasoning.as_ref().map(|(format, start)| (format.clone(), reasoned(*start)));
         let grammar = match (calls, given) {
             (Some(source), given) => {
                 let spec = GrammarSpec { field: "tools", source, reasoning: before };
@@ -214,7 +213,7 @@ impl Structure {
                 .as_ref()
                 .map_or_else(Vec::new, |_| served.answer_format.marker_ids(&served.tokenizer)),
             ends: ends.map(|id| id.0).collect(),
-            reasoning: reasoning.and_then(|(_, start)| reasoned(*start)),
+            reasoning: reasoning.map(|(_, start)| reasoned(*start)),
         };
         let compiled = served.bad_words.compile(&request.bad_words, text);
         let compiled = compiled.map_err(|error| text_refusal("bad_words", &error))?;
@@ -224,16 +223,16 @@ impl Structure {
 }
 
 /// What stands before the part of an answer that is bound.
-fn reasoned(start: ReasoningStart) -> Option<Reasoned> {
+fn reasoned(start: ReasoningStart) -> Reasoned {
     match start {
-        ReasoningStart::Opened => Some(Reasoned::Opened),
-        ReasoningStart::Unopened => Some(Reasoned::Allowed),
-        ReasoningStart::Closed => None,
+        ReasoningStart::Opened => Reasoned::Opened,
+        ReasoningStart::Unopened => Reasoned::Allowed,
+        ReasoningStart::Closed => Reasoned::Closed,
     }
 }
 
 impl GrammarInput {
-    fn spec(&self, reasoning: Option<(ReasoningTags, Reasoned)>) -> GrammarSpec {
+    fn spec(&self, reasoning: Option<(ReasoningFormat, Reasoned)>) -> GrammarSpec {
         let source = match self {
             Self::JsonObject { .. } => GrammarSource::JsonObject,
             Self::JsonSchema { schema, .. } => GrammarSource::JsonSchema(schema.clone()),

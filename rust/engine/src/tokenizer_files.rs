@@ -9,6 +9,7 @@ use ingle_model::{ChatTemplates, Checkpoint, GgufMetadata, TokenizerFiles, Vocab
 use ingle_text::{ChatTemplate, GgufVocab, Tokenizer, turn_ends};
 
 use crate::error::EngineError;
+use crate::options::EngineOptions;
 use crate::served::AnswerFormat;
 
 /// Tokenizer, chat template and end tokens of a checkpoint.
@@ -25,15 +26,16 @@ pub(crate) struct TextParts {
     pub(crate) vocab_size: u32,
 }
 
-/// Builds them; `template_text` replaces the checkpoint's own template.
+/// Builds them; the settings' chat template replaces the checkpoint's own.
 ///
 /// # Errors
 /// `EngineError::Model` if a file is broken, or if the tokenizer has an id that the model has no row
 /// for. Rows without an entry are fine: they are never sampled.
 pub(crate) fn text_parts(
     checkpoint: &Checkpoint,
-    template_text: Option<&str>,
+    options: &EngineOptions,
 ) -> Result<TextParts, EngineError> {
+    let template_text = options.chat_template.as_deref();
     let path = checkpoint.path.display();
     let fail = |error: &dyn std::fmt::Display| EngineError::Model(format!("{path}: {error}"));
     let (tokenizer, own) = match &checkpoint.tokenizer {
@@ -68,7 +70,8 @@ pub(crate) fn text_parts(
     if let Some(id) = eos.iter().find(|id| id.0 >= rows) {
         return Err(fail(&format!("end token id {id} is beyond the model's {rows} rows")));
     }
-    let answer_format = AnswerFormat::detect(sources);
+    let parsers = (options.tool_call_parser.as_deref(), options.reasoning_parser.as_deref());
+    let answer_format = AnswerFormat::new(sources, parsers.0, parsers.1)?;
     let mut templates = BTreeMap::new();
     for (name, source) in sources {
         let template = ChatTemplate::for_tokenizer(source, &tokenizer);

@@ -105,6 +105,10 @@ pub struct ChatPrompt {
     /// The model answers without reasoning; a template that opens it all the same is refused.
     #[serde(default)]
     pub reasoning_off: bool,
+    /// How long the model reasons, in the words of its template, whose variable of this name it sets; a
+    /// template without one is refused.
+    #[serde(default)]
+    pub reasoning_effort: Option<String>,
     /// Which of the model's named templates; absent: `tool_use` with tools, else `default`.
     #[serde(default)]
     pub template_name: Option<String>,

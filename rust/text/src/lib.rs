@@ -19,6 +19,7 @@ mod ends;
 mod error;
 mod gguf;
 mod grammar;
+mod harmony;
 mod hf;
 mod marker;
 mod merge;
@@ -49,8 +50,8 @@ pub use grammar::{
     Reasoned,
 };
 pub use ingle_jinja::Effort;
-pub use reasoning::{ReasoningStart, ReasoningTags};
+pub use reasoning::{ReasoningFormat, ReasoningStart, ReasoningTags};
 pub use rendered::RenderedPrompt;
 pub use stop::StopMatcher;
 pub use tokenizer::Tokenizer;
-pub use tools::{CallIds, CallPlace, ToolFormat, ToolGrammar, ToolRules, ToolSpec};
+pub use tools::{CallPlace, ToolFormat, ToolGrammar, ToolRules, ToolSpec};

@@ -3,6 +3,16 @@
 
 use crate::answer_piece::Pieces;
 use crate::marker::MarkerFilter;
+use crate::tools::HARMONY;
+
+/// How a model marks its reasoning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReasoningFormat {
+    /// Between two markers, before the content.
+    Tags(ReasoningTags),
+    /// In messages of its own, as everything in the harmony format of gpt-oss.
+    Harmony,
+}
 
 /// The markers around a model's reasoning.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,21 +23,98 @@ pub struct ReasoningTags {
     pub close: String,
 }
 
-impl ReasoningTags {
-    /// The markers that a chat template writes or looks for; `None` for a model that has none.
+/// Formats by the name that `--reasoning-parser` gives them, vLLM's where it has one; the markers of
+/// tags. A template that has one of the markers makes a model of this format.
+const TABLE: [(&str, Option<(&str, &str)>); 5] = [
+    ("openai_gptoss", None),
+    ("think", Some(("<think>", "</think>"))),
+    ("mistral", Some(("[THINK]", "[/THINK]"))),
+    ("seed_oss", Some(("<seed:think>", "</seed:think>"))),
+    ("thought", Some(("<thought>", "</thought>"))),
+];
+
+/// The names that others give to `<think>`.
+const THINK: [&str; 8] =
+    ["deepseek_r1", "deepseek_v3", "glm45", "granite", "minimax_m2", "olmo3", "qwen3", "smollm3"];
+
+impl ReasoningFormat {
+    /// What a chat template writes or looks for; `None` for a model that has no reasoning.
     pub fn detect(template: &str) -> Option<Self> {
-        let tags =
-            [("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<seed:think>", "</seed:think>")];
+        if template.contains("<|channel|>") && template.contains("<|message|>") {
+            return Some(Self::Harmony);
+        }
+        let mut tags = TABLE.iter().filter_map(|(_, tags)| *tags);
         let named =
             |(open, close): &(&str, &str)| template.contains(open) || template.contains(close);
-        let (open, close) = tags.into_iter().find(named)?;
-        Some(Self { open: open.into(), close: close.into() })
+        tags.find(named).map(|(open, close)| Self::tags(open, close))
+    }
+
+    /// The format of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        let name = if THINK.contains(&name) { "think" } else { name };
+        let (_, tags) = TABLE.iter().find(|(known, _)| *known == name)?;
+        Some(tags.map_or(Self::Harmony, |(open, close)| Self::tags(open, close)))
+    }
+
+    /// All names.
+    pub fn names() -> Vec<&'static str> {
+        TABLE.iter().map(|(name, _)| *name).chain(THINK).collect()
+    }
+
+    /// Its name; `think` for all that others call it.
+    pub fn name(&self) -> &'static str {
+        let fits = |tags: Option<(&str, &str)>| match (self, tags) {
+            (Self::Harmony, tags) => tags.is_none(),
+            (Self::Tags(own), Some((open, _))) => own.open == open,
+            (Self::Tags(_), None) => false,
+        };
+        TABLE.iter().find(|(_, tags)| fits(*tags)).map_or("", |(name, _)| name)
+    }
+
+    fn tags(open: &str, close: &str) -> Self {
+        Self::Tags(ReasoningTags { open: open.into(), close: close.into() })
+    }
+
+    /// The markers; special tokens among them stay in the text that is split.
+    pub fn markers(&self) -> Vec<&str> {
+        match self {
+            Self::Tags(tags) => vec![&tags.open, &tags.close],
+            Self::Harmony => HARMONY.to_vec(),
+        }
     }
 
     /// What a rendered prompt leaves to the answer. Only its end counts: earlier turns, and texts of
     /// the request, may hold markers too.
     pub fn start_after(&self, prompt: &str) -> ReasoningStart {
         let end = prompt.trim_end();
+        match self {
+            Self::Tags(tags) => tags.start_after(end),
+            Self::Harmony if end.ends_with("<|start|>assistant") => ReasoningStart::Unopened,
+            Self::Harmony if end.ends_with("<|channel|>analysis<|message|>") => {
+                ReasoningStart::Opened
+            }
+            Self::Harmony => ReasoningStart::Closed,
+        }
+    }
+
+    /// The same of an answer that continues a message with this text.
+    pub fn start_within(&self, text: &str) -> ReasoningStart {
+        match self {
+            Self::Tags(tags) => match text.rfind(&tags.open) {
+                Some(open) if text.rfind(&tags.close).is_none_or(|close| close < open) => {
+                    ReasoningStart::Opened
+                }
+                _ => ReasoningStart::Closed,
+            },
+            Self::Harmony => ReasoningStart::Closed,
+        }
+    }
+}
+
+impl ReasoningTags {
+    fn start_after(&self, end: &str) -> ReasoningStart {
+        // Seed-OSS opens a note on its budget too where there is none.
+        let end = end.strip_suffix("<seed:cot_budget_reflect>").unwrap_or(end);
         if end.ends_with(&self.open) {
             ReasoningStart::Opened
         } else if end.ends_with(&self.close) {

@@ -261,6 +261,14 @@ def test_reasoning_effort_none_turns_reasoning_off():
         assert refused(chat, **fields) == f"chat_template_kwargs.{name}"
 
 
+def test_reasoning_effort_goes_to_the_template():
+    made = chat(reasoning_effort="high")["prompts"][0]["chat"]
+    assert made["reasoning_effort"] == "high"
+    assert "reasoning_off" not in made
+    fields = {"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "low"}}
+    assert refused(chat, **fields) == "chat_template_kwargs.reasoning_effort"
+
+
 def test_reasoning_and_reasoning_content_are_both_read():
     for name in ("reasoning_content", "reasoning"):
         made = messages(chat({"role": "assistant", "content": "x", name: "because"}))

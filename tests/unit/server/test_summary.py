@@ -18,6 +18,8 @@ INFO = {
     "sampling_defaults": {"temperature": 0.6000000238, "top_k": 0},
     "eos_token_ids": [1, 2],
     "has_chat_template": False,
+    "tool_call_parser": None,
+    "reasoning_parser": None,
     "embeddings_only": None,
     "start_up": {"open_s": 0.011, "tokenizer_s": 0.025, "executor_s": 0.08, "total_s": 0.123},
 }
@@ -49,7 +51,11 @@ def test_summary_says_why_a_model_makes_embeddings_only():
     assert "serves      embeddings only, since its attention is bidirectional\n" in text
     info = INFO | {"has_chat_template": True}
     text = summary(Settings(model="tiny"), info, "http://127.0.0.1:8000", "without API keys", OPEN)
-    assert "serves      completions, chats, embeddings\n" in text
+    shown = "serves      completions, chats (tool calls: none, reasoning: none), embeddings\n"
+    assert shown in text
+    info |= {"tool_call_parser": "hermes", "reasoning_parser": "think"}
+    text = summary(Settings(model="tiny"), info, "http://127.0.0.1:8000", "without API keys", OPEN)
+    assert "chats (tool calls: hermes, reasoning: think)" in text
 
 
 def test_summary_names_what_the_lockdown_misses():

@@ -6,14 +6,14 @@ use super::mask::{BadWords, CompiledList};
 use super::vocabulary::SortedVocabulary;
 use super::words::WordList;
 use crate::grammar::Reasoned;
-use crate::reasoning::ReasoningTags;
+use crate::reasoning::ReasoningFormat;
 use crate::{TextError, Tokenizer};
 
 /// Compiles words for one model. Cheap to make: the vocabulary is sorted on first use.
 pub struct BadWordsFactory {
     tokenizer: Arc<Tokenizer>,
     model_vocab_size: u32,
-    tags: Option<ReasoningTags>,
+    format: Option<ReasoningFormat>,
     shared: OnceLock<Shared>,
     /// The lists compiled last, the latest first.
     cache: Mutex<Vec<(Vec<String>, Arc<CompiledList>)>>,
@@ -39,15 +39,15 @@ pub struct AnswerText {
 }
 
 impl BadWordsFactory {
-    /// `model_vocab_size`: rows of the model's last layer, the width of masks. `tags`: the markers of
-    /// its reasoning.
+    /// `model_vocab_size`: rows of the model's last layer, the width of masks. `format`: how it
+    /// marks its reasoning.
     pub fn new(
         tokenizer: Arc<Tokenizer>,
         model_vocab_size: u32,
-        tags: Option<ReasoningTags>,
+        format: Option<ReasoningFormat>,
     ) -> Self {
         let (shared, cache) = (OnceLock::new(), Mutex::default());
-        Self { tokenizer, model_vocab_size, tags, shared, cache }
+        Self { tokenizer, model_vocab_size, format, shared, cache }
     }
 
     /// Compiles `words` for answers of this kind.
@@ -94,7 +94,7 @@ impl BadWordsFactory {
         let list = Arc::new(CompiledList::new(
             WordList::new(words, vocabulary),
             Arc::clone(vocabulary),
-            self.tags.clone(),
+            self.format.clone(),
             self.vocab_size(),
             self.model_vocab_size,
         ));

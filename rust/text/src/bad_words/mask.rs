@@ -5,18 +5,19 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::harmony::HarmonyPlace;
 use super::place::Place;
 use super::vocabulary::SortedVocabulary;
 use super::words::{ROOT, WordList};
 use crate::grammar::Reasoned;
-use crate::reasoning::ReasoningTags;
+use crate::reasoning::ReasoningFormat;
 
 /// A compiled list, whatever kind of answer it binds: immutable but for what it remembers, shared by
 /// all requests that send the same words.
 pub(super) struct CompiledList {
     words: WordList,
     vocabulary: Arc<SortedVocabulary>,
-    tags: Option<ReasoningTags>,
+    format: Option<ReasoningFormat>,
     /// Ids beyond the tokenizer are never allowed.
     vocab_size: u32,
     num_words: usize,
@@ -28,16 +29,16 @@ impl CompiledList {
     pub(super) fn new(
         words: WordList,
         vocabulary: Arc<SortedVocabulary>,
-        tags: Option<ReasoningTags>,
+        format: Option<ReasoningFormat>,
         vocab_size: u32,
         model_vocab_size: u32,
     ) -> Self {
         let num_words = model_vocab_size.div_ceil(32) as usize;
-        Self { words, vocabulary, tags, vocab_size, num_words, walked: Mutex::default() }
+        Self { words, vocabulary, format, vocab_size, num_words, walked: Mutex::default() }
     }
 
     fn step(&self, place: Place, byte: u8) -> Option<Place> {
-        place.step(byte, &self.words, self.tags.as_ref())
+        place.step(byte, &self.words, self.format.as_ref())
     }
 
     /// Blocking: about a millisecond for a position that is not cached.
@@ -76,7 +77,7 @@ impl BadWords {
         reasoning: Option<Reasoned>,
     ) -> Self {
         silent.sort_unstable();
-        let first = Place::first(reasoning.filter(|_| list.tags.is_some()));
+        let first = Place::first(list.format.as_ref(), reasoning);
         let fresh = with(&silent, list.walked(Place::Content(ROOT)));
         Self { list, first, silent, fresh }
     }
@@ -87,8 +88,11 @@ impl BadWords {
     }
 
     fn mask(&self, place: Place) -> Arc<[u32]> {
-        let Place::Content(node) = place else {
-            return with(&self.silent, self.list.walked(place));
+        let node = match place {
+            Place::Content(node) => node,
+            // A marker completes no word.
+            Place::Harmony(HarmonyPlace::Content { node, .. }) => node,
+            _ => return with(&self.silent, self.list.walked(place)),
         };
         let mut completing = self.list.words.completing(node).peekable();
         if completing.peek().is_none() {

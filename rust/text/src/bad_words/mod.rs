@@ -7,6 +7,7 @@
 //! that begins in the prompt is not detected.
 
 mod factory;
+mod harmony;
 mod mask;
 mod place;
 mod vocabulary;

@@ -1,10 +1,11 @@
 //! Tracks which part of the answer the text is in, byte by byte. Words are banned in the content
-//! and allowed in the reasoning. Agrees with `ReasoningSplitter`; in doubt, it treats text as
+//! and allowed in the reasoning. Agrees with `ReasoningSplitter` and `HarmonyReader`; in doubt, it treats text as
 //! content.
 
+use super::harmony::HarmonyPlace;
 use super::words::{NodeId, ROOT, WordList};
 use crate::grammar::Reasoned;
-use crate::reasoning::ReasoningTags;
+use crate::reasoning::ReasoningFormat;
 
 /// A place in the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -18,12 +19,17 @@ pub(super) enum Place {
     Between,
     /// In the content.
     Content(NodeId),
+    /// In an answer that is messages.
+    Harmony(HarmonyPlace),
 }
 
 impl Place {
-    pub(super) fn first(reasoning: Option<Reasoned>) -> Self {
-        match reasoning {
-            None => Self::Content(ROOT),
+    pub(super) fn first(format: Option<&ReasoningFormat>, reasoning: Option<Reasoned>) -> Self {
+        match reasoning.filter(|_| format.is_some()) {
+            Some(reasoned) if format == Some(&ReasoningFormat::Harmony) => {
+                Self::Harmony(HarmonyPlace::first(reasoned))
+            }
+            None | Some(Reasoned::Closed) => Self::Content(ROOT),
             Some(Reasoned::Opened) => Self::Inside { matched: 0 },
             Some(Reasoned::Allowed) => Self::Start { matched: 0, content: Some(ROOT) },
         }
@@ -40,11 +46,15 @@ impl Place {
         self,
         byte: u8,
         words: &WordList,
-        tags: Option<&ReasoningTags>,
+        format: Option<&ReasoningFormat>,
     ) -> Option<Self> {
         // Only a model with tags begins in one of the first two places.
-        let (open, close) = tags.map_or(("", ""), |tags| (tags.open.as_str(), tags.close.as_str()));
+        let (open, close) = match format {
+            Some(ReasoningFormat::Tags(tags)) => (tags.open.as_str(), tags.close.as_str()),
+            _ => ("", ""),
+        };
         match self {
+            Self::Harmony(place) => place.step(byte, words).map(Self::Harmony),
             Self::Start { matched, content } => {
                 let content = content.and_then(|node| words.step(node, byte));
                 if open.as_bytes().get(usize::from(matched)) == Some(&byte) {

@@ -6,7 +6,7 @@ use super::*;
 use crate::answer::{AnswerParser, AnswerRules};
 use crate::answer_piece::AnswerPiece;
 use crate::grammar::Reasoned;
-use crate::reasoning::{ReasoningStart, ReasoningTags};
+use crate::reasoning::{ReasoningFormat, ReasoningStart};
 use crate::{Detokenizer, TextError, Tokenizer};
 
 /// 388 tokens; 0 to 4 are special, `<|eos|>` is 1.
@@ -21,7 +21,7 @@ const ROWS: u32 = 512;
 const EOS: u32 = 1;
 
 fn compile(tokenizer: &Arc<Tokenizer>, words: &[&str], text: AnswerText) -> Arc<BadWords> {
-    let tags = Some(ReasoningTags { open: "<think>".into(), close: "</think>".into() });
+    let tags = ReasoningFormat::detect("<think>");
     let factory = BadWordsFactory::new(Arc::clone(tokenizer), ROWS, tags);
     let words: Vec<String> = words.iter().map(|&word| word.into()).collect();
     Arc::new(factory.compile(&words, text).unwrap())
@@ -102,7 +102,7 @@ fn test_a_mask_clears_exactly_what_completes_a_word() {
 #[test]
 fn test_reasoning_is_free_and_content_is_not() {
     let tokenizer = tokenizer();
-    let tags = ReasoningTags { open: "<think>".into(), close: "</think>".into() };
+    let tags = ReasoningFormat::detect("<think>").unwrap();
     // The first is a part of the opening marker, which cannot be spelled out then.
     let every = ["th", " a", "e", "\n", "<a", "k>x"];
     let starts = [

@@ -19,6 +19,7 @@ pub struct ChatTemplate {
     template: Template,
     named: Vec<(String, String)>,
     is_costly: bool,
+    reads_effort: bool,
 }
 
 impl ChatTemplate {
@@ -29,7 +30,7 @@ impl ChatTemplate {
     pub fn new(source: &str, bos_token: &str, eos_token: &str) -> Result<Self, TextError> {
         let named = [("bos_token", bos_token), ("eos_token", eos_token)];
         let named = named.map(|(key, token)| (key.to_string(), token.to_string())).to_vec();
-        Self::tried(compile(source)?, named)
+        Self::tried(source, named)
     }
 
     /// Compiles a template for a tokenizer, whose named tokens it may use: the usual way.
@@ -38,12 +39,18 @@ impl ChatTemplate {
     /// `TextError::Load` with the line of a syntax error.
     pub fn for_tokenizer(source: &str, tokenizer: &Tokenizer) -> Result<Self, TextError> {
         let named = tokenizer.named_tokens().to_vec();
-        Self::tried(compile(source)?, named)
+        Self::tried(source, named)
+    }
+
+    /// Whether the template has a variable for the length of the reasoning.
+    pub fn reads_effort(&self) -> bool {
+        self.reads_effort
     }
 
     /// Renders the shortest chat, to see whether the template does much work whatever the chat.
-    fn tried(template: Template, named: Vec<(String, String)>) -> Result<Self, TextError> {
-        let mut this = Self { template, named, is_costly: false };
+    fn tried(source: &str, named: Vec<(String, String)>) -> Result<Self, TextError> {
+        let reads_effort = source.contains("reasoning_effort");
+        let mut this = Self { template: compile(source)?, named, is_costly: false, reads_effort };
         let messages = json!([{"role": "user", "content": ""}]);
         let input = ChatInput { messages, add_generation_prompt: true, ..ChatInput::default() };
         this.is_costly =

@@ -18,6 +18,15 @@ impl Marker {
         Self { text: text.to_owned(), special }
     }
 
+    /// One that is text.
+    pub(crate) fn plain(text: &str) -> Self {
+        Self { text: text.to_owned(), special: None }
+    }
+
+    pub(crate) fn is_special(&self) -> bool {
+        self.special.is_some()
+    }
+
     /// The marker itself.
     pub(crate) fn token(&self) -> String {
         self.special.map_or_else(|| literal(&self.text), |id| format!("<[{id}]>"))

@@ -17,7 +17,7 @@ mod words;
 
 pub use bounds::GrammarBudget;
 pub use factory::GrammarFactory;
-pub(crate) use lark::{Marker, literal};
+pub(crate) use lark::{Marker, literal, regex as regex_of};
 pub(crate) use schema::{enforceable, json_rule, well_formed};
 pub use source::{GrammarSource, GrammarSpec, Reasoned};
 pub use state::{Grammar, GrammarError, GrammarState};

@@ -9,8 +9,8 @@ use super::bounds::{
 use super::lark::{Marker, literal, regex};
 use super::schema::json_rule;
 use crate::Tokenizer;
-use crate::reasoning::ReasoningTags;
-use crate::tools::ToolGrammar;
+use crate::reasoning::ReasoningFormat;
+use crate::tools::{Begins, HARMONY, Speller, ToolGrammar, around_body};
 
 /// A grammar that a request asks for.
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ pub struct GrammarSpec {
     /// What the answer must match.
     pub source: GrammarSource,
     /// Where the answer may or must begin with reasoning, which no grammar binds.
-    pub reasoning: Option<(ReasoningTags, Reasoned)>,
+    pub reasoning: Option<(ReasoningFormat, Reasoned)>,
 }
 
 /// Whether reasoning precedes the part that the grammar constrains.
@@ -30,6 +30,8 @@ pub enum Reasoned {
     Opened,
     /// The model may open it.
     Allowed,
+    /// The prompt has closed it. Only the harmony format has something to say about that.
+    Closed,
 }
 
 /// The forms of grammars.
@@ -93,18 +95,30 @@ impl GrammarSpec {
             GrammarSource::Tools(tools) => tools.lark()?,
         };
         check_size(body.len(), budget)?;
-        let Some((tags, reasoned)) = &self.reasoning else {
-            return Ok(Lark { parts: vec![("main", body)] });
-        };
-        let until = Marker::new(&tags.close, tokenizer).until("reasoning");
-        let start = match reasoned {
-            Reasoned::Opened => "start: reasoning /\\n{0,2}/ @body\n".to_owned(),
-            Reasoned::Allowed => {
-                let open = Marker::new(&tags.open, tokenizer).token();
-                format!("start: ({open} reasoning /\\n{{0,2}}/)? @body\n")
+        let start = match &self.reasoning {
+            None | Some((ReasoningFormat::Tags(_), Reasoned::Closed)) => {
+                return Ok(Lark { parts: vec![("main", body)] });
+            }
+            Some((ReasoningFormat::Harmony, reasoned)) => {
+                let begins = match reasoned {
+                    Reasoned::Opened => Begins::Reasoning,
+                    Reasoned::Allowed => Begins::Header,
+                    Reasoned::Closed => Begins::Answer,
+                };
+                let is_calls = matches!(self.source, GrammarSource::Tools(_));
+                around_body(&Speller::new(&HARMONY, tokenizer), begins, is_calls)
+            }
+            Some((ReasoningFormat::Tags(tags), reasoned)) => {
+                let start = if *reasoned == Reasoned::Opened {
+                    "start: reasoning /\\n{0,2}/ @body\n".to_owned()
+                } else {
+                    let open = Marker::new(&tags.open, tokenizer).token();
+                    format!("start: ({open} reasoning /\\n{{0,2}}/)? @body\n")
+                };
+                start + &Marker::new(&tags.close, tokenizer).until("reasoning")
             }
         };
-        Ok(Lark { parts: vec![("main", start + &until), ("body", body)] })
+        Ok(Lark { parts: vec![("main", start), ("body", body)] })
     }
 }
 

@@ -1,9 +1,9 @@
-//! How models write tool calls. The format is detected from the chat template.
+//! How models write tool calls: one table of formats, which the chat template or a setting selects from.
 
-use serde_json::Value;
+use super::dialect::{self, Dialect};
 
 /// A way to spell tool calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ToolFormat {
     /// `<tool_call>{"name": .., "arguments": {..}}</tool_call>`, once a call: Hermes, Qwen, SmolLM3.
     Hermes,
@@ -16,6 +16,102 @@ pub enum ToolFormat {
     Mistral,
     /// `[TOOL_CALLS]name[ARGS]{..}`, once a call: Mistral since the eleventh tokenizer version.
     MistralNamed,
+    /// `<|tool_call|>[{"name": .., "arguments": {..}}, ..]`: Granite 3.
+    Granite,
+    /// The same with `<|/tool_call|>` at the end: Phi-4-mini.
+    Phi4Mini,
+    /// `<tool_call><function=name><parameter=key>value</parameter></function></tool_call>`.
+    Qwen3Coder,
+    /// The same inside `<seed:tool_call>`: Seed-OSS.
+    SeedOss,
+    /// `<tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>`: GLM-4.5.
+    Glm45,
+    /// `<minimax:tool_call><invoke name=".."><parameter name="..">value</parameter></invoke>..`.
+    MiniMaxM2,
+    /// `<function_calls>name(key=value, ..)</function_calls>`, a line a call: OLMo 3.
+    Olmo3,
+    /// A call's name, then its arguments in a fence of Markdown: DeepSeek V3 and R1.
+    DeepSeekV3,
+    /// A call's name, then its arguments: DeepSeek V3.1.
+    DeepSeekV31,
+    /// A message to `functions.name`: gpt-oss. Its whole answer is read by `harmony.rs`.
+    Harmony,
+}
+
+/// One line of the table.
+struct Row {
+    format: ToolFormat,
+    /// What `--tool-call-parser` calls it: vLLM's name where vLLM has the format.
+    name: &'static str,
+    /// A template that has all of these texts asks for this format, if none above fits.
+    signs: &'static [&'static str],
+    /// What begins and ends a call. Special tokens among them stay in the text that is parsed.
+    markers: &'static [&'static str],
+}
+
+/// Every format. Those with more specific signs come first.
+const TABLE: [Row; 16] = [
+    row(ToolFormat::Harmony, "openai", &["<|channel|>", "<|message|>"], &dialect::HARMONY),
+    row(
+        ToolFormat::MistralNamed,
+        "mistral_named",
+        &["[TOOL_CALLS]", "[ARGS]"],
+        &["[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"],
+    ),
+    row(ToolFormat::Mistral, "mistral", &["[TOOL_CALLS]"], &["[TOOL_CALLS]"]),
+    row(
+        ToolFormat::DeepSeekV3,
+        "deepseek_v3",
+        &["<｜tool▁calls▁begin｜>", "```json"],
+        dialect::DEEPSEEK_V3.markers,
+    ),
+    row(
+        ToolFormat::DeepSeekV31,
+        "deepseek_v31",
+        &["<｜tool▁calls▁begin｜>"],
+        dialect::DEEPSEEK_V31.markers,
+    ),
+    row(
+        ToolFormat::MiniMaxM2,
+        "minimax_m2",
+        &["<minimax:tool_call>", "<invoke name="],
+        dialect::MINIMAX_M2.markers,
+    ),
+    row(
+        ToolFormat::SeedOss,
+        "seed_oss",
+        &["<seed:tool_call>", "<function="],
+        dialect::SEED_OSS.markers,
+    ),
+    row(ToolFormat::Glm45, "glm45", &["<tool_call>", "<arg_key>"], dialect::GLM_45.markers),
+    row(
+        ToolFormat::Qwen3Coder,
+        "qwen3_coder",
+        &["<tool_call>", "<function="],
+        dialect::QWEN3_CODER.markers,
+    ),
+    row(ToolFormat::Olmo3, "olmo3", &["<function_calls>", "<functions>"], dialect::OLMO_3.markers),
+    row(
+        ToolFormat::Phi4Mini,
+        "phi4_mini_json",
+        &["<|tool|>", "<|/tool|>"],
+        &["<|tool_call|>", "<|/tool_call|>"],
+    ),
+    row(ToolFormat::Hermes, "hermes", &["<tool_call>"], &["<tool_call>", "</tool_call>"]),
+    row(ToolFormat::Granite, "granite", &["<|start_of_role|>"], &["<|tool_call|>"]),
+    row(ToolFormat::Llama3, "llama3_json", &["<|python_tag|>"], &["<|python_tag|>"]),
+    row(ToolFormat::Llama3, "llama3_json", &["\"parameters\""], &["<|python_tag|>"]),
+    // Its template has no place for tools, so `detect` looks for its name.
+    row(ToolFormat::SmolLm2, "smollm2", &[], &["<tool_call>", "</tool_call>"]),
+];
+
+const fn row(
+    format: ToolFormat,
+    name: &'static str,
+    signs: &'static [&'static str],
+    markers: &'static [&'static str],
+) -> Row {
+    Row { format, name, signs, markers }
 }
 
 impl ToolFormat {
@@ -25,78 +121,98 @@ impl ToolFormat {
         if !template.contains("tools") {
             return template.contains("SmolLM").then_some(Self::SmolLm2);
         }
-        if template.contains("[TOOL_CALLS]") {
-            return Some(if template.contains("[ARGS]") {
-                Self::MistralNamed
-            } else {
-                Self::Mistral
-            });
-        }
-        // Qwen3-Coder and others write arguments as XML elements inside the same marker.
-        if template.contains("<function=") || template.contains("<arg_key>") {
-            return None;
-        }
-        if template.contains("<tool_call>") {
-            return Some(Self::Hermes);
-        }
-        let llama = template.contains("<|python_tag|>") || template.contains("\"parameters\"");
-        llama.then_some(Self::Llama3)
+        let fits =
+            |row: &&Row| !row.signs.is_empty() && row.signs.iter().all(|s| template.contains(s));
+        let found = TABLE.iter().find(fits)?.format;
+        // A format of elements that is none of ours must not be read as JSON.
+        let has_elements = template.contains("<function=") || template.contains("<arg_key>");
+        let is_json = matches!(found, Self::Hermes | Self::Granite | Self::Llama3);
+        (!(has_elements && is_json)).then_some(found)
+    }
+
+    /// The format of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        TABLE.iter().find(|row| row.name == name).map(|row| row.format)
+    }
+
+    /// All formats, as `named` knows them.
+    pub fn names() -> Vec<&'static str> {
+        let mut names: Vec<&str> = TABLE.iter().map(|row| row.name).collect();
+        names.dedup();
+        names
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        self.row().map_or("", |row| row.name)
     }
 
     /// The markers of this format; a tokenizer may have them as special tokens, which must then stay
-    /// in the text that the parser reads.
+    /// in the text that the parser reads. The first one opens a call.
     pub fn markers(self) -> &'static [&'static str] {
-        match self {
-            Self::Hermes | Self::SmolLm2 => &["<tool_call>", "</tool_call>"],
-            Self::Llama3 => &["<|python_tag|>"],
-            Self::Mistral => &["[TOOL_CALLS]"],
-            Self::MistralNamed => &["[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"],
-        }
+        self.row().map_or(&[], |row| row.markers)
     }
 
-    /// Messages with the tools in the system message, for a template that has no place for
-    /// them; `None` if the template takes them itself.
-    pub fn messages_with_tools(self, messages: &Value, tools: &Value) -> Option<Value> {
-        if self != Self::SmolLm2 {
-            return None;
-        }
-        let mut messages = messages.as_array()?.clone();
-        messages.iter_mut().for_each(spell_calls);
-        let description = format!(
-            "You can call functions. To call some, answer with nothing but\n\
-             <tool_call>[{{\"name\": \"NAME\", \"arguments\": {{\"PARAMETER\": VALUE}}}}]</tool_call>\n\
-             with one entry a call. Answer in words if no function is of use or a required parameter \
-             is unknown. The functions are:\n<tools>{tools}</tools>"
-        );
-        let system = messages.first_mut().filter(|message| message["role"] == "system");
-        match system.and_then(|message| message.get_mut("content")) {
-            Some(Value::String(content)) => {
-                content.push_str("\n\n");
-                content.push_str(&description);
-            }
-            _ => {
-                messages.insert(0, serde_json::json!({ "role": "system", "content": description }));
-            }
-        }
-        Some(Value::Array(messages))
+    /// How calls are spelled whose name stands apart from JSON; `None` for other formats.
+    pub(crate) fn dialect(self) -> Option<&'static Dialect> {
+        Some(match self {
+            Self::Qwen3Coder => &dialect::QWEN3_CODER,
+            Self::SeedOss => &dialect::SEED_OSS,
+            Self::Glm45 => &dialect::GLM_45,
+            Self::MiniMaxM2 => &dialect::MINIMAX_M2,
+            Self::Olmo3 => &dialect::OLMO_3,
+            Self::DeepSeekV3 => &dialect::DEEPSEEK_V3,
+            Self::DeepSeekV31 => &dialect::DEEPSEEK_V31,
+            _ => return None,
+        })
+    }
+
+    fn row(self) -> Option<&'static Row> {
+        TABLE.iter().find(|row| row.format == self)
     }
 }
 
-/// Writes the calls of an earlier answer into its text, as the model would have.
-fn spell_calls(message: &mut Value) {
-    let Some(message) = message.as_object_mut() else { return };
-    let Some(Value::Array(calls)) = message.remove("tool_calls") else { return };
-    let calls: Vec<Value> = calls
-        .iter()
-        .map(|call| {
-            let function = &call["function"];
-            serde_json::json!({ "name": function["name"], "arguments": function["arguments"] })
-        })
-        .collect();
-    if calls.is_empty() {
-        return;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_every_format_has_a_row_a_name_and_a_marker() {
+        for name in ToolFormat::names() {
+            let format = ToolFormat::named(name).unwrap();
+            assert_eq!(format.name(), name);
+            assert!(!format.markers().is_empty(), "{name}");
+        }
+        assert_eq!(ToolFormat::named("none"), None);
     }
-    let said = message.get("content").and_then(Value::as_str).unwrap_or_default();
-    let text = format!("{said}<tool_call>{}</tool_call>", Value::from(calls));
-    message.insert("content".into(), text.into());
+
+    #[test]
+    fn test_a_template_shows_its_format() {
+        let cases = [
+            ("tools <tool_call>{", Some(ToolFormat::Hermes)),
+            ("tools <tool_call>\n<function=f>", Some(ToolFormat::Qwen3Coder)),
+            ("tools <seed:tool_call>\n<function=f>", Some(ToolFormat::SeedOss)),
+            ("tools <tool_call>f\n<arg_key>", Some(ToolFormat::Glm45)),
+            ("tools <minimax:tool_call> <invoke name=\"", Some(ToolFormat::MiniMaxM2)),
+            ("<functions> tools <function_calls>", Some(ToolFormat::Olmo3)),
+            ("tools <｜tool▁calls▁begin｜> ```json", Some(ToolFormat::DeepSeekV3)),
+            ("tools <｜tool▁calls▁begin｜>", Some(ToolFormat::DeepSeekV31)),
+            ("tools <|channel|>analysis<|message|>", Some(ToolFormat::Harmony)),
+            ("tools [TOOL_CALLS] [ARGS]", Some(ToolFormat::MistralNamed)),
+            ("tools [TOOL_CALLS]", Some(ToolFormat::Mistral)),
+            ("tools <|tool|>{}<|/tool|>", Some(ToolFormat::Phi4Mini)),
+            ("tools <|start_of_role|>assistant<|tool_call|>", Some(ToolFormat::Granite)),
+            ("tools <|start_of_role|> <tool_call>{", Some(ToolFormat::Hermes)),
+            ("tools <|python_tag|>", Some(ToolFormat::Llama3)),
+            ("tools {\"name\": n, \"parameters\": p}", Some(ToolFormat::Llama3)),
+            ("SmolLM <tool_call>", Some(ToolFormat::SmolLm2)),
+            // A function's element around JSON, or without its frame, is no format of ours.
+            ("tools <function=f>{} <|python_tag|>", None),
+            ("tools only", None),
+            ("<tool_call>", None),
+        ];
+        for (template, format) in cases {
+            assert_eq!(ToolFormat::detect(template), format, "{template}");
+        }
+    }
 }

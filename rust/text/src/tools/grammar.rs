@@ -3,32 +3,12 @@
 
 use serde_json::{Value, json};
 
-use super::ToolFormat;
+use super::block_grammar;
+use super::harmony_grammar;
+use super::speller::Speller;
+use super::{ToolFormat, ToolSpec};
 use crate::Tokenizer;
-use crate::grammar::{Marker, enforceable, json_rule, literal, well_formed};
-
-/// A function that a request declares.
-#[derive(Clone, Debug)]
-pub struct ToolSpec {
-    /// Its name.
-    pub name: String,
-    /// JSON schema of the arguments; `None` for a function that takes none. A call that nothing
-    /// binds may have others all the same.
-    pub parameters: Option<Value>,
-    /// The arguments must fit the schema also where calls are the model's choice.
-    pub strict: bool,
-}
-
-impl ToolSpec {
-    /// Whether the parameters are a schema at all, also where no grammar is made from them: types
-    /// have names, patterns are regexes (of whatever dialect), nesting has an end.
-    ///
-    /// # Errors
-    /// One line.
-    pub fn check(&self) -> Result<(), String> {
-        self.parameters.as_ref().map_or(Ok(()), well_formed)
-    }
-}
+use crate::grammar::{Marker, enforceable, json_rule, literal};
 
 /// What a grammar of tool calls is made from.
 #[derive(Clone, Debug)]
@@ -40,7 +20,7 @@ pub struct ToolGrammar {
     /// Schema of the answer that is allowed instead of calls.
     answer: Option<Value>,
     opener: Marker,
-    args: Marker,
+    speller: Speller,
 }
 
 impl ToolGrammar {
@@ -54,8 +34,10 @@ impl ToolGrammar {
         tokenizer: &Tokenizer,
     ) -> Self {
         let opener = Marker::new(format.markers()[0], tokenizer);
-        let args = Marker::new("[ARGS]", tokenizer);
-        Self { format, tools, parallel, required, answer: None, opener, args }
+        let speller = Speller::new(format.markers(), tokenizer);
+        // A message of the harmony format is one call.
+        let parallel = parallel && format != ToolFormat::Harmony;
+        Self { format, tools, parallel, required, answer: None, opener, speller }
     }
 
     /// Calls, or else JSON that fits `schema`, and no other text: in place of text with calls in it.
@@ -92,7 +74,16 @@ impl ToolGrammar {
         let mut rules = String::new();
         let mut calls = Vec::with_capacity(self.tools.len());
         for (i, tool) in self.tools.iter().enumerate() {
-            let body = match self.parameters(tool) {
+            let schema = self.parameters(tool);
+            if let Some(dialect) = self.format.dialect() {
+                let is_forced = self.required || self.answer.is_some();
+                let call = block_grammar::Call { dialect, speller: &self.speller, is_forced };
+                let body = call.arguments(i, schema.as_ref());
+                rules.push_str(&body.map_err(|error| format!("{}: {error}", tool.name))?);
+                calls.push(call.whole(&tool.name, i));
+                continue;
+            }
+            let body = match schema {
                 schema if self.is_json_throughout() => {
                     // References that are not yet all of one form could not be moved.
                     let schema = schema.as_ref().map(enforceable).transpose();
@@ -108,8 +99,12 @@ impl ToolGrammar {
         rules.push_str(&format!("call: {}\n", calls.join(" | ")));
         let start = match &self.answer {
             Some(schema) => {
+                let before = match self.format {
+                    ToolFormat::Harmony => harmony_grammar::final_header(&self.speller),
+                    _ => String::new(),
+                };
                 format!(
-                    "start: calls | answer\nanswer: {}\n{}",
+                    "start: calls | answer\nanswer: {before} {}\n{}",
                     json_rule(schema)?,
                     self.calls("calls")
                 )
@@ -137,14 +132,17 @@ impl ToolGrammar {
         let quoted = Value::from(name).to_string();
         match self.format {
             ToolFormat::MistralNamed => {
-                format!("{} {} args_{i}", literal(name), self.args.token())
+                format!("{} args_{i}", self.speller.spell(&format!("{name}[ARGS]")))
+            }
+            ToolFormat::Harmony => {
+                format!("{} args_{i}", harmony_grammar::call_header(&self.speller, name))
             }
             ToolFormat::Llama3 if self.is_json_throughout() => format!("args_{i}"),
             ToolFormat::Llama3 => {
                 let open = literal(&format!("{{\"name\": {quoted}, \"parameters\": "));
                 format!("{open} args_{i} \"}}\"")
             }
-            ToolFormat::Hermes | ToolFormat::SmolLm2 | ToolFormat::Mistral => {
+            _ => {
                 let open = literal(&format!("{{\"name\": {quoted}, \"arguments\": "));
                 format!("{open} args_{i} \"}}\"")
             }
@@ -153,6 +151,9 @@ impl ToolGrammar {
 
     /// The rule `name`: one call, or several if there may be, with the markers around them.
     fn calls(&self, name: &str) -> String {
+        if let Some(dialect) = self.format.dialect() {
+            return block_grammar::calls(dialect, &self.speller, name, self.parallel);
+        }
         let opener = self.opener.token();
         let more = |separator: &str| match self.parallel {
             true => format!("call ({} call)*", literal(separator)),
@@ -170,17 +171,27 @@ impl ToolGrammar {
                 let close = literal(&format!("]{HERMES_CLOSE}"));
                 format!("{name}: {opener} \"[\" {} {close}", more(", "))
             }
-            ToolFormat::Mistral => format!("{name}: {opener} \"[\" {} \"]\"", more(", ")),
+            ToolFormat::Phi4Mini => {
+                let close = self.speller.spell("<|/tool_call|>");
+                format!("{name}: {opener} \"[\" {} \"]\" {close}", more(", "))
+            }
             ToolFormat::MistralNamed if self.parallel => format!("{name}: ({opener} call)+"),
             ToolFormat::MistralNamed => format!("{name}: {opener} call"),
             // Llama's templates know one call an answer.
-            ToolFormat::Llama3 => format!("{name}: call"),
+            ToolFormat::Llama3 | ToolFormat::Harmony => format!("{name}: call"),
+            _ => format!("{name}: {opener} \"[\" {} \"]\"", more(", ")),
         }
     }
 
     /// Text that the model may write, and calls that keep to their schemas wherever it opens one.
     fn free_start(&self) -> String {
+        if self.format == ToolFormat::Harmony {
+            return harmony_grammar::free_start(&self.speller);
+        }
         let rules = self.opener.until("to_call") + &self.opener.without("tail");
+        if let Some(dialect) = self.format.dialect() {
+            return block_grammar::free_start(dialect, &self.speller, self.parallel) + &rules;
+        }
         let many = if self.parallel { "*" } else { "?" };
         match self.format {
             ToolFormat::Hermes => {
@@ -192,15 +203,20 @@ impl ToolGrammar {
                 let more = if self.parallel { "call (/, ?/ call)*" } else { "call" };
                 format!("start: (to_call \"[\" {more} {close})? tail\n{rules}")
             }
-            ToolFormat::Mistral => {
+            ToolFormat::Phi4Mini => {
                 let more = if self.parallel { "call (/, ?/ call)*" } else { "call" };
-                format!("start: (to_call \"[\" {more} \"]\")? tail\n{rules}")
+                let close = self.speller.spell("<|/tool_call|>");
+                format!("start: (to_call \"[\" {more} \"]\" {close})? tail\n{rules}")
             }
             ToolFormat::MistralNamed => {
                 format!("start: (to_call call){many} tail\n{rules}")
             }
             // What begins with a brace is a call.
             ToolFormat::Llama3 => "start: call | TEXT\nTEXT: /[^{](.|\\n)*/".to_owned(),
+            _ => {
+                let more = if self.parallel { "call (/, ?/ call)*" } else { "call" };
+                format!("start: (to_call \"[\" {more} \"]\")? tail\n{rules}")
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::ToolFormat;
+use super::{ToolFormat, ToolSpec};
 
 /// Which tool calls are looked for.
 #[derive(Clone, Debug)]
@@ -10,7 +10,7 @@ pub struct ToolRules {
     /// How the model spells calls.
     pub format: ToolFormat,
     /// The functions that the request declared.
-    pub names: Arc<[String]>,
+    pub tools: Arc<[ToolSpec]>,
     /// Whether one answer may have several calls.
     pub parallel: bool,
     /// What is allowed besides calls.

@@ -1,30 +1,31 @@
 //! Answers split into reasoning, content and tool calls, however the text is cut.
 
-use std::sync::Arc;
-
 use ingle_text::{
-    AnswerParser, AnswerPiece, AnswerRules, CallPlace, ReasoningStart, ReasoningTags, ToolFormat,
+    AnswerParser, AnswerPiece, AnswerRules, CallPlace, ReasoningFormat, ReasoningStart, ToolFormat,
     ToolRules,
 };
 use proptest::prelude::*;
 
 use AnswerPiece::{Arguments, Call, Content, Reasoning};
 
-use crate::walk::FORMATS;
+use crate::walk::{FORMATS, functions};
 
 fn tools(format: ToolFormat, parallel: bool) -> AnswerRules {
-    let names: Arc<[String]> = ["f", "g"].map(String::from).into();
+    let tools = functions(&["f", "g"]);
     let place = CallPlace::InText;
-    AnswerRules { reasoning: None, tools: Some(ToolRules { format, names, parallel, place }) }
+    AnswerRules { reasoning: None, tools: Some(ToolRules { format, tools, parallel, place }) }
 }
 
 fn thinking(start: ReasoningStart) -> AnswerRules {
-    let tags = ReasoningTags::detect("{{ '<think>' }}{{ '</think>' }}").unwrap();
+    let tags = ReasoningFormat::detect("{{ '<think>' }}{{ '</think>' }}").unwrap();
     AnswerRules { reasoning: Some((tags, start)), tools: None }
 }
 
 /// The pieces of a text that comes in parts; neighbours of one kind joined, ids blanked.
-fn split<'t>(rules: &AnswerRules, parts: impl IntoIterator<Item = &'t str>) -> Vec<AnswerPiece> {
+pub(crate) fn split<'t>(
+    rules: &AnswerRules,
+    parts: impl IntoIterator<Item = &'t str>,
+) -> Vec<AnswerPiece> {
     let mut parser = AnswerParser::new(rules, 7);
     let mut pieces: Vec<AnswerPiece> = Vec::new();
     let mut join = |parser: &mut AnswerParser| {
@@ -51,22 +52,22 @@ fn split<'t>(rules: &AnswerRules, parts: impl IntoIterator<Item = &'t str>) -> V
     pieces
 }
 
-fn content(text: &str) -> AnswerPiece {
+pub(crate) fn content(text: &str) -> AnswerPiece {
     Content(text.into())
 }
 
-fn reasoning(text: &str) -> AnswerPiece {
+pub(crate) fn reasoning(text: &str) -> AnswerPiece {
     Reasoning(text.into())
 }
 
-fn call(index: u32, name: &str, arguments: &str) -> [AnswerPiece; 2] {
+pub(crate) fn call(index: u32, name: &str, arguments: &str) -> [AnswerPiece; 2] {
     [
         Call { index, id: String::new(), name: name.into() },
         Arguments { index, text: arguments.into() },
     ]
 }
 
-fn assert_split(rules: &AnswerRules, text: &str, want: &[AnswerPiece]) {
+pub(crate) fn assert_split(rules: &AnswerRules, text: &str, want: &[AnswerPiece]) {
     assert_eq!(split(rules, [text]), want, "{text:?} at once");
     let letters: Vec<String> = text.chars().map(String::from).collect();
     assert_eq!(split(rules, letters.iter().map(String::as_str)), want, "{text:?} by letters");
@@ -211,6 +212,13 @@ fn spelt(format: ToolFormat, arguments: &str) -> String {
             format!("[TOOL_CALLS][{{\"name\": \"f\", \"arguments\": {arguments}}}]")
         }
         ToolFormat::MistralNamed => format!("[TOOL_CALLS]f[ARGS]{arguments}"),
+        ToolFormat::Granite => {
+            format!("<|tool_call|>[{{\"name\": \"f\", \"arguments\": {arguments}}}]")
+        }
+        ToolFormat::Phi4Mini => {
+            format!("<|tool_call|>[{{\"name\": \"f\", \"arguments\": {arguments}}}]<|/tool_call|>")
+        }
+        other => panic!("{other:?} is tested in blocks.rs"),
     }
 }
 
@@ -339,7 +347,7 @@ fn test_reasoning_is_split_off() {
 
 #[test]
 fn test_calls_after_reasoning_and_calls_within_it() {
-    let tags = ReasoningTags { open: "<think>".into(), close: "</think>".into() };
+    let tags = ReasoningFormat::detect("<think>").unwrap();
     let rules = AnswerRules {
         reasoning: Some((tags, ReasoningStart::Unopened)),
         tools: tools(ToolFormat::Hermes, true).tools,
@@ -360,14 +368,15 @@ fn test_templates_tell_the_format() {
         Some(ToolFormat::MistralNamed)
     );
     assert_eq!(detect("{% if tools %}<|python_tag|>{% endif %}"), Some(ToolFormat::Llama3));
-    assert_eq!(detect("{% if tools %}<tool_call><function=x>{% endif %}"), None);
     assert_eq!(detect("{{ tools }}"), None);
     assert_eq!(detect("{{ messages }}"), None);
     assert_eq!(detect("You are SmolLM"), Some(ToolFormat::SmolLm2));
-    assert_eq!(ReasoningTags::detect("<tool_call>"), None);
-    let seed = ReasoningTags::detect("{%- set end = '</seed:think>' %}").unwrap();
-    assert_eq!((&*seed.open, &*seed.close), ("<seed:think>", "</seed:think>"));
-    let tags = ReasoningTags::detect("{{ x.split('</think>') }}").unwrap();
+    assert_eq!(ReasoningFormat::detect("<tool_call>"), None);
+    let seed = ReasoningFormat::detect("{%- set end = '</seed:think>' %}").unwrap();
+    assert_eq!(seed.markers(), ["<seed:think>", "</seed:think>"]);
+    let end = "assistant\n<seed:think><seed:cot_budget_reflect>\n";
+    assert_eq!(seed.start_after(end), ReasoningStart::Opened);
+    let tags = ReasoningFormat::detect("{{ x.split('</think>') }}").unwrap();
     assert_eq!(tags.start_after("<think>old</think>\n<|assistant|>"), ReasoningStart::Unopened);
     assert_eq!(tags.start_after("<|assistant|><think>\n"), ReasoningStart::Opened);
     assert_eq!(tags.start_after("<think>\n\n</think>\n\n"), ReasoningStart::Closed);

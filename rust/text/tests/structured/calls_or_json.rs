@@ -8,7 +8,7 @@ use ingle_text::{
 };
 use serde_json::{Value, json};
 
-use crate::walk::{EOS, End, FORMATS, ROWS, factory, spec, tokenizer, walk};
+use crate::walk::{EOS, End, FORMATS, ROWS, factory, functions, spec, tokenizer, walk};
 
 fn tools(strict: bool) -> Vec<ToolSpec> {
     let weather = json!({
@@ -77,13 +77,18 @@ fn spelt(format: ToolFormat, calls: &[(&str, &str)]) -> String {
                 |(name, arguments): &(&str, &str)| format!("[TOOL_CALLS]{name}[ARGS]{arguments}");
             calls.iter().map(one).collect()
         }
+        ToolFormat::Granite => format!("<|tool_call|>[{}]", object("arguments").join(", ")),
+        ToolFormat::Phi4Mini => {
+            format!("<|tool_call|>[{}]<|/tool_call|>", object("arguments").join(", "))
+        }
+        other => panic!("{other:?} is tested in blocks.rs"),
     }
 }
 
 /// Names and arguments of the calls in a text, and the content, whether it comes whole or not.
 fn read(format: ToolFormat, text: &str) -> (Vec<(String, String)>, String) {
-    let names: Arc<[String]> = ["weather", "stop"].map(String::from).into();
-    let tools = Some(ToolRules { format, names, parallel: true, place: CallPlace::OrJson });
+    let tools = functions(&["weather", "stop"]);
+    let tools = Some(ToolRules { format, tools, parallel: true, place: CallPlace::OrJson });
     let read = |parts: &[&str]| {
         let mut parser =
             AnswerParser::new(&AnswerRules { reasoning: None, tools: tools.clone() }, 1);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ingle_text::{
-    GrammarBudget, GrammarError, GrammarSource, GrammarSpec, Reasoned, ReasoningTags,
+    GrammarBudget, GrammarError, GrammarSource, GrammarSpec, Reasoned, ReasoningFormat,
 };
 use serde_json::{Value, json};
 
@@ -237,7 +237,7 @@ fn test_equal_grammars_are_compiled_once() {
 
 #[test]
 fn test_reasoning_is_free_and_the_rest_is_bound() {
-    let tags = ReasoningTags { open: "<think>".into(), close: "</think>".into() };
+    let tags = ReasoningFormat::detect("<think>").unwrap();
     let source = GrammarSource::Choice(vec!["yes".into(), "no".into()]);
     let make = |reasoned| GrammarSpec {
         field: "guided_choice",

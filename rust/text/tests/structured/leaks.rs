@@ -1,13 +1,11 @@
 //! Markup of calls never reaches the content: not in whole answers, not in streams cut anywhere, not in
 //! answers that a limit ends in the middle of a call.
 
-use std::sync::Arc;
-
 use ingle_text::{AnswerParser, AnswerPiece, AnswerRules, CallPlace, ToolFormat, ToolRules};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
-use crate::walk::FORMATS;
+use crate::walk::{FORMATS, functions};
 
 /// What an answer was split into.
 #[derive(Debug, Default, PartialEq)]
@@ -17,8 +15,8 @@ struct Found {
 }
 
 fn read<'t>(format: ToolFormat, parts: impl IntoIterator<Item = &'t str>) -> Found {
-    let names: Arc<[String]> = ["weather", "stop"].map(String::from).into();
-    let tools = ToolRules { format, names, parallel: true, place: CallPlace::InText };
+    let tools = functions(&["weather", "stop"]);
+    let tools = ToolRules { format, tools, parallel: true, place: CallPlace::InText };
     let mut parser = AnswerParser::new(&AnswerRules { reasoning: None, tools: Some(tools) }, 1);
     let mut found = Found::default();
     let mut take = |parser: &mut AnswerParser| {
@@ -67,6 +65,14 @@ fn spelt(format: ToolFormat, calls: &[(&str, String)], space: &str) -> String {
             };
             calls.iter().map(one).collect()
         }
+        ToolFormat::Granite => {
+            format!("<|tool_call|>{space}[{}]", object("arguments").join(", "))
+        }
+        ToolFormat::Phi4Mini => {
+            let all = object("arguments").join(", ");
+            format!("<|tool_call|>{space}[{all}]{space}<|/tool_call|>")
+        }
+        other => panic!("{other:?} is tested in blocks.rs"),
     }
 }
 

@@ -4,10 +4,13 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod answers;
+mod block_grammars;
+mod blocks;
 mod calls_or_json;
 mod conditions;
 mod cost;
 mod grammars;
+mod harmony;
 mod hostile;
 mod keywords;
 mod leaks;

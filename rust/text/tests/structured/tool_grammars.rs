@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use ingle_text::{
     AnswerParser, AnswerPiece, AnswerRules, CallPlace, Detokenizer, GrammarBudget, GrammarFactory,
-    GrammarSource, GrammarState, ReasoningStart, ReasoningTags, Tokenizer, ToolFormat, ToolGrammar,
-    ToolRules, ToolSpec,
+    GrammarSource, GrammarState, ReasoningFormat, ReasoningStart, Tokenizer, ToolFormat,
+    ToolGrammar, ToolRules, ToolSpec,
 };
 use serde_json::{Value, json};
 
-use crate::walk::{EOS, End, FORMATS, factory, spec, tokenizer, walk};
+use crate::walk::{EOS, End, FORMATS, factory, functions, spec, tokenizer, walk};
 
 fn specs(strict: bool) -> Vec<ToolSpec> {
     let weather = json!({
@@ -37,9 +37,9 @@ fn start(format: ToolFormat, tools: Vec<ToolSpec>, parallel: bool, required: boo
 
 /// Names and arguments of the calls in a text, and the content.
 fn read(format: ToolFormat, text: &str) -> (Vec<(String, String)>, String) {
-    let names: Arc<[String]> = ["weather", "stop"].map(String::from).into();
+    let tools = functions(&["weather", "stop"]);
     let place = CallPlace::InText;
-    let tools = Some(ToolRules { format, names, parallel: true, place });
+    let tools = Some(ToolRules { format, tools, parallel: true, place });
     let mut parser = AnswerParser::new(&AnswerRules { reasoning: None, tools }, 1);
     parser.push(text);
     parser.finish();
@@ -120,6 +120,9 @@ fn stop_call(format: ToolFormat, arguments: &str) -> String {
         ToolFormat::Llama3 => call("parameters"),
         ToolFormat::Mistral => format!("[TOOL_CALLS][{}]", call("arguments")),
         ToolFormat::MistralNamed => format!("[TOOL_CALLS]stop[ARGS]{arguments}"),
+        ToolFormat::Granite => format!("<|tool_call|>[{}]", call("arguments")),
+        ToolFormat::Phi4Mini => format!("<|tool_call|>[{}]<|/tool_call|>", call("arguments")),
+        other => panic!("{other:?} is tested in blocks.rs"),
     }
 }
 
@@ -151,10 +154,10 @@ fn test_a_function_without_parameters_is_called_without_arguments() {
 
 #[test]
 fn test_a_forced_call_has_no_content_wherever_it_is_cut() {
-    let tags = ReasoningTags::detect("{{ '<think>' }}{{ '</think>' }}").unwrap();
+    let tags = ReasoningFormat::detect("{{ '<think>' }}{{ '</think>' }}").unwrap();
     for format in FORMATS {
-        let names: Arc<[String]> = ["stop".to_owned()].into();
-        let tools = ToolRules { format, names, parallel: true, place: CallPlace::Alone };
+        let tools = functions(&["stop"]);
+        let tools = ToolRules { format, tools, parallel: true, place: CallPlace::Alone };
         let reasoning = Some((tags.clone(), ReasoningStart::Unopened));
         let rules = AnswerRules { reasoning, tools: Some(tools) };
         let call = stop_call(format, r#"{"a": 1}"#);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ingle_text::{
     Grammar, GrammarBudget, GrammarFactory, GrammarSource, GrammarSpec, GrammarState, Tokenizer,
-    ToolFormat,
+    ToolFormat, ToolSpec,
 };
 
 /// 388 tokens; `<|eos|>` is 1 and `<|im_end|>` is 4.
@@ -18,14 +18,22 @@ pub(crate) const EOS: [u32; 2] = [1, 4];
 /// Rows of the tiny models' last layer: more than the tokenizer has.
 pub(crate) const ROWS: u32 = 512;
 
-/// All in which models write calls.
-pub(crate) const FORMATS: [ToolFormat; 5] = [
+/// All in which a call is JSON.
+pub(crate) const FORMATS: [ToolFormat; 7] = [
     ToolFormat::Hermes,
     ToolFormat::SmolLm2,
     ToolFormat::Llama3,
     ToolFormat::Mistral,
     ToolFormat::MistralNamed,
+    ToolFormat::Granite,
+    ToolFormat::Phi4Mini,
 ];
+
+/// Functions of these names, of whose arguments nothing is known.
+pub(crate) fn functions(names: &[&str]) -> Arc<[ToolSpec]> {
+    let spec = |name: &&str| ToolSpec { name: (*name).into(), parameters: None, strict: false };
+    names.iter().map(spec).collect()
+}
 
 pub(crate) fn factory() -> GrammarFactory {
     GrammarFactory::start(tokenizer(), ROWS, &EOS).unwrap()

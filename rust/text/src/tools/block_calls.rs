@@ -1,0 +1,543 @@
+//! [7] Finds tool calls whose name stands before their arguments, in markup that a `Dialect`
+//! describes. Engine thread. Arguments are passed on as JSON while they arrive: strings character by
+//! character, other values of elements and keywords as soon as they are whole. Text that turns out
+//! not to be a call becomes content.
+
+use std::sync::Arc;
+
+use super::argument::ArgumentWriter;
+use super::call::{CallReader, CallStep};
+use super::dialect::{Body, Dialect, Elements};
+use super::ids::CallIds;
+use super::keywords::{KeywordScan, keyword};
+use super::rules::{CallPlace, ToolRules};
+use super::spec::ToolSpec;
+use crate::answer_piece::Pieces;
+
+/// The state of one choice.
+#[derive(Clone, Debug)]
+pub(crate) struct BlockCalls {
+    dialect: &'static Dialect,
+    /// Functions that the request declared.
+    tools: Arc<[ToolSpec]>,
+    single: bool,
+    or_json: bool,
+    ids: CallIds,
+    place: Place,
+    /// Whether the frame around calls is open.
+    framed: bool,
+    /// What has come and is not yet taken.
+    text: String,
+    /// The first bytes of `text` that have been searched in vain.
+    seen: usize,
+    /// What has been taken since a marker, until a call has begun: content, if it turns out to be none.
+    raw: String,
+    /// The name of the call that is read.
+    name: String,
+    reader: CallReader,
+    keywords: KeywordScan,
+    argument: ArgumentWriter,
+    num_calls: u32,
+    complete: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Calls or JSON: the first character other than white space decides.
+    Start,
+    Content,
+    /// Content to the end.
+    Json,
+    /// In the frame, before a call or the frame's end.
+    Framed,
+    Name,
+    /// Before an object of JSON, perhaps in a fence.
+    Fence,
+    Object,
+    /// Before an element or the call's end.
+    Elements,
+    Key,
+    BeforeValue,
+    Value,
+    Keywords,
+    /// After the arguments, before what closes the call.
+    Closing,
+}
+
+impl BlockCalls {
+    pub(crate) fn new(dialect: &'static Dialect, rules: &ToolRules, ids: CallIds) -> Self {
+        let or_json = rules.place == CallPlace::OrJson;
+        Self {
+            dialect,
+            tools: Arc::clone(&rules.tools),
+            single: !rules.parallel,
+            or_json,
+            ids,
+            place: if or_json { Place::Start } else { Place::Content },
+            framed: false,
+            text: String::new(),
+            seen: 0,
+            raw: String::new(),
+            name: String::new(),
+            reader: CallReader::bare(String::new()),
+            keywords: KeywordScan::default(),
+            argument: ArgumentWriter::default(),
+            num_calls: 0,
+            complete: false,
+        }
+    }
+
+    pub(crate) fn num_calls(&self) -> u32 {
+        self.num_calls
+    }
+
+    pub(crate) fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    pub(crate) fn push(&mut self, text: &str, out: &mut Pieces) {
+        self.text.push_str(text);
+        while !self.complete && self.advance(out) {}
+        if self.complete {
+            self.text.clear();
+        }
+    }
+
+    /// The answer has ended.
+    pub(crate) fn finish(&mut self, out: &mut Pieces) {
+        let mut held = std::mem::take(&mut self.text);
+        match self.place {
+            Place::Start | Place::Content => {
+                let begun = begun_marker(&held, &self.openers());
+                if begun >= DISTINCT {
+                    held.truncate(held.len() - begun);
+                    held.truncate(held.trim_end().len());
+                }
+                if self.num_calls == 0 || !held.trim().is_empty() {
+                    out.content(&held);
+                }
+            }
+            // The text so far, without the beginning of the marker that was to end it.
+            Place::Value if self.argument.is_text() => {
+                let begun = begun_marker(&held, &[self.elements().value_end]);
+                held.truncate(held.len() - if begun >= DISTINCT { begun } else { 0 });
+                self.argument.text(&held, self.index(), out);
+            }
+            // Cut between the name and the arguments.
+            Place::Fence | Place::Object if !self.is_told() => self.tell(out),
+            Place::Elements => self.argument.end(self.index(), out),
+            _ => {}
+        }
+        self.place = Place::Content;
+    }
+
+    /// Takes some of the text; false if more is needed.
+    fn advance(&mut self, out: &mut Pieces) -> bool {
+        match self.place {
+            Place::Start => self.at_start(),
+            Place::Content => self.in_content(out),
+            Place::Json => {
+                out.content(&std::mem::take(&mut self.text));
+                false
+            }
+            Place::Framed => self.in_frame(out),
+            Place::Name => self.in_name(out),
+            Place::Fence => self.at_fence(),
+            Place::Object => self.in_object(out),
+            Place::Elements => self.between_elements(out),
+            Place::Key => self.in_key(),
+            Place::BeforeValue => self.before_value(out),
+            Place::Value => self.in_value(out),
+            Place::Keywords => self.in_keywords(out),
+            Place::Closing => self.in_closing(),
+        }
+    }
+
+    fn at_start(&mut self) -> bool {
+        self.skip_space();
+        let openers = self.openers();
+        if openers.iter().any(|opener| self.text.starts_with(opener)) {
+            self.place = Place::Content;
+        } else if openers.iter().any(|opener| opener.starts_with(&*self.text)) {
+            return false;
+        } else {
+            self.place = Place::Json;
+        }
+        true
+    }
+
+    fn in_content(&mut self, out: &mut Pieces) -> bool {
+        let openers = self.openers();
+        // Markers that close nothing are dropped after a call.
+        let closers = if self.num_calls > 0 { self.closers() } else { Vec::new() };
+        let all = [&openers[..], &closers[..]].concat();
+        if let Some((at, marker)) = earliest(&self.text, &all) {
+            let sure = self.text[..at].trim_end().len();
+            out.content(&self.text[..sure]);
+            if openers.contains(&marker) {
+                // With the white space before it, should it turn out to be text.
+                self.raw = self.text[sure..at + marker.len()].to_owned();
+                self.framed = self.dialect.frame.is_some_and(|(open, _)| open == marker);
+                self.place = if self.framed { Place::Framed } else { Place::Name };
+            }
+            self.take(at + marker.len());
+            return true;
+        }
+        // White space is dropped if a marker follows it.
+        let sure = self.text.len() - begun_marker(&self.text, &all);
+        let sure = self.text[..sure].trim_end().len();
+        out.content(&self.text[..sure]);
+        self.take(sure);
+        false
+    }
+
+    fn in_frame(&mut self, out: &mut Pieces) -> bool {
+        self.skip_space();
+        let (open, close) = (self.dialect.open, self.frame_end());
+        if self.text.is_empty() || self.may_become(&[open, close]) {
+            return false;
+        }
+        if self.text.starts_with(close) {
+            self.take(close.len());
+            if !self.raw.is_empty() {
+                self.raw.push_str(close);
+                self.give_up(out);
+            }
+            self.framed = false;
+            self.place = self.no_call();
+        } else if !open.is_empty() && self.text.starts_with(open) {
+            self.raw.push_str(open);
+            self.take(open.len());
+            self.place = Place::Name;
+        } else if open.is_empty() && self.text.starts_with([',', ';', '[', ']']) {
+            self.take(1);
+        } else if open.is_empty() {
+            self.place = Place::Name;
+        } else {
+            self.framed = false;
+            self.give_up(out);
+        }
+        true
+    }
+
+    fn in_name(&mut self, out: &mut Pieces) -> bool {
+        let end = self.dialect.name_end;
+        // Where a line feed ends the name, a tag does so too.
+        let found = match end {
+            "\n" => self.text.find(['\n', '<']).map(|at| (at, &self.text[at..] != "<")),
+            end => self.text.find(end).map(|at| (at, true)),
+        };
+        let sure = found.map_or(self.text.len(), |(at, _)| at);
+        let part =
+            &self.text[..sure - if found.is_none() { begun_marker(&self.text, &[end]) } else { 0 }];
+        if part.len() > MAX_NAME_BYTES || part.trim().contains(NOT_IN_NAMES) {
+            self.give_up(out);
+            return true;
+        }
+        let Some((at, is_sure)) = found else { return false };
+        if !is_sure {
+            return false;
+        }
+        let name = self.text[..at].trim().to_owned();
+        let len = at + if self.text[at..].starts_with(end) { end.len() } else { 0 };
+        let is_declared = self.tools.iter().any(|tool| tool.name == name);
+        // Without its frame, a call must be one of a function that exists.
+        if name.is_empty() || (self.dialect.frame.is_some() && !self.framed && !is_declared) {
+            self.give_up(out);
+            return true;
+        }
+        self.raw.push_str(&self.text[..len]);
+        self.take(len);
+        self.name = name;
+        let place = match self.dialect.body {
+            Body::Elements(_) => Place::Elements,
+            Body::Keywords => Place::Keywords,
+            Body::Json { .. } => Place::Fence,
+        };
+        if place == Place::Fence {
+            self.reader = CallReader::bare(self.name.clone());
+        } else {
+            self.tell(out);
+        }
+        self.place = place;
+        true
+    }
+
+    fn at_fence(&mut self) -> bool {
+        self.skip_space();
+        if self.text.is_empty() {
+            return false;
+        }
+        if !matches!(self.dialect.body, Body::Json { fence: true }) || !self.text.starts_with('`') {
+            self.place = Place::Object;
+            return true;
+        }
+        let Some(end) = self.text.find('\n') else { return false };
+        self.raw.push_str(&self.text[..=end]);
+        self.take(end + 1);
+        self.place = Place::Object;
+        true
+    }
+
+    fn in_object(&mut self, out: &mut Pieces) -> bool {
+        let text = std::mem::take(&mut self.text);
+        self.seen = 0;
+        for (at, c) in text.char_indices() {
+            let rest = &text[at + c.len_utf8()..];
+            if !self.is_told() {
+                self.raw.push(c);
+            }
+            match self.reader.step(c, self.index(), out) {
+                CallStep::More | CallStep::Named => continue,
+                CallStep::Begun => {
+                    self.tell(out);
+                    continue;
+                }
+                CallStep::Done => {
+                    if !self.is_told() {
+                        self.tell(out);
+                    }
+                    self.reader.end(self.index(), out);
+                    self.end_call();
+                    self.place = Place::Closing;
+                    self.text = rest.to_owned();
+                }
+                CallStep::Broken if self.is_told() => {
+                    self.end_call();
+                    self.place = Place::Closing;
+                    self.text = text[at..].to_owned();
+                }
+                CallStep::Broken => {
+                    self.text = rest.to_owned();
+                    self.give_up(out);
+                }
+            }
+            return true;
+        }
+        false
+    }
+
+    fn between_elements(&mut self, out: &mut Pieces) -> bool {
+        self.skip_space();
+        let (key, close, frame_end) = (self.elements().key, self.dialect.close, self.frame_end());
+        if self.text.is_empty() || self.may_become(&[key, close, frame_end]) {
+            return false;
+        }
+        if self.text.starts_with(key) {
+            self.take(key.len());
+            self.place = Place::Key;
+        } else if self.text.starts_with(close) || is_at(&self.text, frame_end) {
+            self.argument.end(self.index(), out);
+            self.end_call();
+            self.place = Place::Closing;
+        } else {
+            // Nothing else belongs here.
+            self.take(self.text.chars().next().map_or(0, char::len_utf8));
+        }
+        true
+    }
+
+    fn in_key(&mut self) -> bool {
+        let end = self.elements().key_end;
+        let Some(at) = self.text.find(end) else { return false };
+        let key = self.text[..at].trim().to_owned();
+        self.take(at + end.len());
+        let tool = self.tools.iter().find(|tool| tool.name == self.name);
+        self.argument.begin(key, tool.and_then(|tool| tool.parameters.as_ref()));
+        self.place = Place::BeforeValue;
+        true
+    }
+
+    fn before_value(&mut self, out: &mut Pieces) -> bool {
+        let (mark, lines) = (self.elements().value, self.elements().lines);
+        if !mark.is_empty() {
+            self.skip_space();
+            if self.text.is_empty() || self.may_become(&[mark]) {
+                return false;
+            }
+            if self.text.starts_with(mark) {
+                self.take(mark.len());
+            }
+        } else if self.text.is_empty() {
+            return false;
+        }
+        if lines && self.text.starts_with('\n') {
+            self.take(1);
+        }
+        self.argument.open(self.index(), out);
+        self.place = Place::Value;
+        true
+    }
+
+    fn in_value(&mut self, out: &mut Pieces) -> bool {
+        let (end, lines) = (self.elements().value_end, self.elements().lines);
+        let index = self.index();
+        let from = floor(&self.text, self.seen.saturating_sub(end.len()));
+        if let Some(at) = self.text[from..].find(end).map(|at| from + at) {
+            let value = &self.text[..at];
+            let value = if lines { value.strip_suffix('\n').unwrap_or(value) } else { value };
+            self.argument.close(value, index, out);
+            self.take(at + end.len());
+            self.place = Place::Elements;
+            return true;
+        }
+        self.seen = self.text.len();
+        if self.argument.is_text() {
+            let mut sure = self.text.len() - begun_marker(&self.text, &[end]);
+            if lines && self.text[..sure].ends_with('\n') {
+                sure -= 1;
+            }
+            self.argument.text(&self.text[..sure], index, out);
+            self.take(sure);
+        }
+        false
+    }
+
+    fn in_keywords(&mut self, out: &mut Pieces) -> bool {
+        let index = self.index();
+        let Some((at, is_last)) = self.keywords.next(&self.text, &mut self.seen) else {
+            return false;
+        };
+        let tool = self.tools.iter().find(|tool| tool.name == self.name);
+        let parameters = tool.and_then(|tool| tool.parameters.as_ref());
+        if let Some((key, value)) = keyword(&self.text[..at], parameters, self.argument.count()) {
+            self.argument.begin(key, parameters);
+            self.argument.json(&value, index, out);
+        }
+        self.take(at + 1);
+        if is_last {
+            self.argument.end(index, out);
+            self.end_call();
+            self.place = Place::Framed;
+        }
+        true
+    }
+
+    /// The call has been read: what closes it is dropped, also a brace too many.
+    fn in_closing(&mut self) -> bool {
+        let stray = |c: char| c.is_whitespace() || c == '`' || c == '}';
+        let skipped = self.text.len() - self.text.trim_start_matches(stray).len();
+        self.take(skipped);
+        let close = self.dialect.close;
+        if self.text.is_empty() || self.may_become(&[close, self.frame_end()]) {
+            return false;
+        }
+        if self.text.starts_with(close) {
+            self.take(close.len());
+        }
+        self.place = if self.framed { Place::Framed } else { Place::Content };
+        true
+    }
+
+    /// What is read is a call.
+    fn tell(&mut self, out: &mut Pieces) {
+        out.call(self.num_calls, self.ids.next(), self.name.clone());
+        self.reader.show_waiting(self.num_calls, out);
+        self.argument = ArgumentWriter::default();
+        self.num_calls += 1;
+        self.raw.clear();
+    }
+
+    fn is_told(&self) -> bool {
+        self.raw.is_empty()
+    }
+
+    fn end_call(&mut self) {
+        self.complete = self.single;
+    }
+
+    /// The place of the call that is read, or is about to be told.
+    fn index(&self) -> u32 {
+        if self.is_told() { self.num_calls.saturating_sub(1) } else { self.num_calls }
+    }
+
+    /// What has been taken since the marker is no call and becomes content.
+    fn give_up(&mut self, out: &mut Pieces) {
+        out.content(&std::mem::take(&mut self.raw));
+        self.place = self.no_call();
+    }
+
+    /// The state after text that is not a call.
+    fn no_call(&self) -> Place {
+        if self.or_json && self.num_calls == 0 { Place::Json } else { Place::Content }
+    }
+
+    fn openers(&self) -> Vec<&'static str> {
+        let frame = self.dialect.frame.map(|(open, _)| open);
+        frame.into_iter().chain(Some(self.dialect.open).filter(|open| !open.is_empty())).collect()
+    }
+
+    fn closers(&self) -> Vec<&'static str> {
+        // One character is no marker that could be dropped.
+        let all = [self.dialect.close, self.frame_end()];
+        all.into_iter().filter(|marker| marker.len() > 1).collect()
+    }
+
+    /// What ends the frame; empty without one.
+    fn frame_end(&self) -> &'static str {
+        self.dialect.frame.map_or("", |(_, close)| close)
+    }
+
+    fn elements(&self) -> &'static Elements {
+        match &self.dialect.body {
+            Body::Elements(elements) => elements,
+            // Its places are reached in dialects of elements only.
+            Body::Json { .. } | Body::Keywords => &Elements::NONE,
+        }
+    }
+
+    /// Whether the text is the beginning of a marker, and not all of it.
+    fn may_become(&self, markers: &[&str]) -> bool {
+        markers
+            .iter()
+            .any(|marker| marker.len() > self.text.len() && marker.starts_with(&*self.text))
+    }
+
+    fn skip_space(&mut self) {
+        let len = self.text.len() - self.text.trim_start().len();
+        if !self.raw.is_empty() {
+            self.raw.push_str(&self.text[..len]);
+        }
+        self.take(len);
+    }
+
+    fn take(&mut self, len: usize) {
+        self.text.drain(..len);
+        self.seen = 0;
+    }
+}
+
+/// Whether the text begins with a marker that is not empty.
+fn is_at(text: &str, marker: &str) -> bool {
+    !marker.is_empty() && text.starts_with(marker)
+}
+
+/// The first of the markers in the text, and where it is.
+fn earliest<'m>(text: &str, markers: &[&'m str]) -> Option<(usize, &'m str)> {
+    let found = markers.iter().filter_map(|marker| Some((text.find(marker)?, *marker)));
+    found.min_by_key(|(at, _)| *at)
+}
+
+/// The bytes at the end of the text that begin one of the markers.
+fn begun_marker(text: &str, markers: &[&str]) -> usize {
+    let begun = |marker: &&str| {
+        let ends = marker.char_indices().map(|(at, _)| at).rev();
+        ends.into_iter().find(|&len| text.ends_with(&marker[..len])).unwrap_or(0)
+    };
+    markers.iter().map(begun).max().unwrap_or(0)
+}
+
+/// The nearest character boundary at or before a byte.
+fn floor(text: &str, mut at: usize) -> usize {
+    while !text.is_char_boundary(at) {
+        at -= 1;
+    }
+    at
+}
+
+/// So many bytes make `<tool` and `<func`; fewer may be text.
+const DISTINCT: usize = 5;
+/// OpenAI allows 64.
+const MAX_NAME_BYTES: usize = 256;
+/// Characters of markup and JSON.
+const NOT_IN_NAMES: [char; 10] = ['{', '}', '[', ']', '<', '>', '"', '\n', '(', ' '];

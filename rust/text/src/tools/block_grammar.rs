@@ -1,0 +1,236 @@
+//! [2] Grammars of tool calls whose name stands before their arguments, in markup that a `Dialect`
+//! describes.
+
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value};
+
+use super::dialect::{Body, Dialect, Elements};
+use super::speller::Speller;
+use super::value_grammar::{Values, with_definitions};
+use super::values::{MAX_REFERENCES, target};
+use crate::grammar::{json_rule, literal};
+
+/// Writes the rules of calls.
+pub(crate) struct Call<'a> {
+    pub(crate) dialect: &'static Dialect,
+    pub(crate) speller: &'a Speller,
+    /// The model has no choice: white space is as its template writes it.
+    pub(crate) is_forced: bool,
+}
+
+impl Call<'_> {
+    /// One call without its frame.
+    pub(crate) fn whole(&self, name: &str, i: usize) -> String {
+        let dialect = self.dialect;
+        // In a free text, what opens a call without a frame is the end of the text before it.
+        let is_opened = !self.is_forced && dialect.frame.is_none();
+        let open = if is_opened { "" } else { dialect.open };
+        let open = self.speller.spell(&format!("{open}{name}{}", dialect.name_end));
+        let named = self.space(dialect.spaces.named);
+        let close = self.speller.spell(dialect.close);
+        match dialect.body {
+            Body::Json { fence: true } => {
+                format!("{open} \"```json\\n\" args_{i} \"\\n```\" {close}")
+            }
+            _ => format!("{open} {named} args_{i} {close}"),
+        }
+    }
+
+    /// The rule `args_i` and those it needs. `schema`: of the arguments; `None` for none.
+    ///
+    /// # Errors
+    /// One line that says what cannot be enforced.
+    pub(crate) fn arguments(&self, i: usize, schema: Option<&Value>) -> Result<String, String> {
+        match &self.dialect.body {
+            Body::Json { .. } => Ok(match schema {
+                Some(schema) => format!("args_{i}: {}\n", json_rule(schema)?),
+                None => format!("args_{i}: {}\n", literal("{}")),
+            }),
+            Body::Elements(elements) => self.elements(elements, i, schema),
+            Body::Keywords => keywords(i, schema),
+        }
+    }
+
+    fn elements(
+        &self,
+        elements: &'static Elements,
+        i: usize,
+        schema: Option<&Value>,
+    ) -> Result<String, String> {
+        let Some(schema) = schema else { return Ok(format!("args_{i}: \"\"\n")) };
+        let Some(object) = Object::of(schema)? else {
+            // Any argument, in any number.
+            let key = self.speller.spell(elements.key);
+            let key_end = self.speller.spell(elements.key_end);
+            let value = self.before_value(elements);
+            let after = self.space(elements.after_value);
+            let any = self.speller.until(elements.value_end, &format!("any_{i}"));
+            return Ok(format!(
+                "args_{i}: ({key} NAME_{i} {key_end} {value} any_{i} {after})*\nNAME_{i}: /[^<>\"\\n]+/\n{any}"
+            ));
+        };
+        let (mut sequence, mut rules) = (String::new(), String::new());
+        for (p, (name, property)) in object.properties.iter().enumerate() {
+            if [elements.key_end, "<", ">", "\"", "\n"].iter().any(|mark| name.contains(mark)) {
+                return Err(format!(
+                    "a parameter's name {name:?} cannot be written in this model's calls"
+                ));
+            }
+            let rule = format!("value_{i}_{p}");
+            let values = Values { elements, speller: self.speller, root: schema };
+            let value =
+                values.rules(&rule, property).map_err(|error| format!("{name}: {error}"))?;
+            let key = self.speller.spell(&format!("{}{name}{}", elements.key, elements.key_end));
+            let before = self.before_value(elements);
+            let after = self.space(elements.after_value);
+            _ = writeln!(rules, "arg_{i}_{p}: {key} {before} {rule} {after}");
+            rules.push_str(&value);
+            let mark = if object.is_required(name) { "" } else { "?" };
+            _ = write!(sequence, " arg_{i}_{p}{mark}");
+        }
+        let sequence = if sequence.is_empty() { " \"\"".to_owned() } else { sequence };
+        Ok(format!("args_{i}:{sequence}\n{rules}"))
+    }
+
+    fn before_value(&self, elements: &Elements) -> String {
+        let space = self.space(elements.before_value);
+        format!("{space} {}", self.speller.spell(elements.value))
+    }
+
+    /// White space between parts: as it must be, or as the model likes.
+    fn space(&self, text: &str) -> String {
+        match (text.is_empty(), self.is_forced) {
+            (true, _) => String::new(),
+            (false, true) => literal(text),
+            (false, false) => "/\\n{0,2}/".to_owned(),
+        }
+    }
+}
+
+/// The rule `name`: calls and nothing else, as the template writes them.
+pub(crate) fn calls(dialect: &Dialect, speller: &Speller, name: &str, parallel: bool) -> String {
+    let spaces = &dialect.spaces;
+    let between = speller.spell(spaces.between);
+    let Some((open, close)) = dialect.frame else {
+        return match parallel {
+            true => format!("{name}: call ({between} call)*"),
+            false => format!("{name}: call"),
+        };
+    };
+    let open = speller.spell(&format!("{open}{}", spaces.framed));
+    let close = speller.spell(&format!("{}{close}", spaces.ended));
+    match (parallel, dialect.framed_each) {
+        (false, _) => format!("{name}: {open} call {close}"),
+        (true, false) => format!("{name}: {open} call ({between} call)* {close}"),
+        (true, true) => format!("{name}: one ({between} one)*\none: {open} call {close}"),
+    }
+}
+
+/// The rule `start`: text with calls in it. `to_call` ends with what opens calls; `tail` has none.
+pub(crate) fn free_start(dialect: &Dialect, speller: &Speller, parallel: bool) -> String {
+    let many = if parallel { "*" } else { "?" };
+    let Some((_, close)) = dialect.frame else {
+        return format!("start: (to_call call){many} tail\n");
+    };
+    let close = speller.spell(close);
+    let more = match (parallel, dialect.framed_each) {
+        (true, false) => "(/\\n{0,2}/ call)*",
+        _ => "",
+    };
+    format!("start: (to_call /\\n{{0,2}}/ call {more} /\\n{{0,2}}/ {close}){many} tail\n")
+}
+
+/// The properties of an object, which are written one by one.
+struct Object<'s> {
+    properties: Vec<(&'s str, &'s Value)>,
+    required: Vec<&'s str>,
+}
+
+impl<'s> Object<'s> {
+    /// `None` for any object.
+    fn of(root: &'s Value) -> Result<Option<Self>, String> {
+        let mut schema = root;
+        for _ in 0..MAX_REFERENCES {
+            match target(schema, root) {
+                Some(next) => schema = next,
+                None => break,
+            }
+        }
+        let empty = Map::new();
+        let fields = schema.as_object().unwrap_or(&empty);
+        if let Some(key) = fields.keys().find(|key| !KNOWN.contains(&key.as_str())) {
+            return Err(format!(
+                "{key} cannot be enforced beside properties: this model writes arguments one by one"
+            ));
+        }
+        let mut properties: Vec<(&str, &Value)> = match schema.get("properties") {
+            Some(Value::Object(named)) => named.iter().map(|(k, v)| (k.as_str(), v)).collect(),
+            _ => Vec::new(),
+        };
+        let names = schema.get("required").and_then(Value::as_array);
+        let required: Vec<&str> = names.into_iter().flatten().filter_map(Value::as_str).collect();
+        for name in &required {
+            if !properties.iter().any(|(known, _)| known == name) {
+                properties.push((name, &Value::Bool(true)));
+            }
+        }
+        let is_open =
+            schema.get("additionalProperties").is_none_or(|more| *more != Value::Bool(false));
+        Ok((!properties.is_empty() || !is_open).then_some(Self { properties, required }))
+    }
+
+    fn is_required(&self, name: &str) -> bool {
+        self.required.contains(&name)
+    }
+}
+
+/// `key=value, ..`; values are JSON, whose constants the parser reads too.
+fn keywords(i: usize, schema: Option<&Value>) -> Result<String, String> {
+    let Some(schema) = schema else { return Ok(format!("args_{i}: \"\"\n")) };
+    let Some(object) = Object::of(schema)? else {
+        let value = json_rule(&Value::Bool(true))?;
+        return Ok(format!(
+            "args_{i}: (any_{i} (\", \" any_{i})*)?\nany_{i}: /[A-Za-z_][A-Za-z0-9_]*=/ value_{i}\nvalue_{i}: {value}\n"
+        ));
+    };
+    let mut rules = format!("args_{i}: first_{i}_0\n");
+    for (p, (name, property)) in object.properties.iter().enumerate() {
+        if !name.chars().all(|c| c.is_alphanumeric() || c == '_') {
+            return Err(format!(
+                "a parameter's name {name:?} cannot be written in this model's calls"
+            ));
+        }
+        let value = json_rule(&with_definitions(property, schema));
+        let value = value.map_err(|error| format!("{name}: {error}"))?;
+        let (next, equals) = (p + 1, literal(&format!("{name}=")));
+        _ = writeln!(rules, "arg_{i}_{p}: {equals} value_{i}_{p}\nvalue_{i}_{p}: {value}");
+        // With and without an argument before it.
+        if object.is_required(name) {
+            _ = writeln!(rules, "first_{i}_{p}: arg_{i}_{p} more_{i}_{next}");
+            _ = writeln!(rules, "more_{i}_{p}: \", \" arg_{i}_{p} more_{i}_{next}");
+        } else {
+            _ = writeln!(rules, "first_{i}_{p}: arg_{i}_{p} more_{i}_{next} | first_{i}_{next}");
+            _ = writeln!(rules, "more_{i}_{p}: (\", \" arg_{i}_{p})? more_{i}_{next}");
+        }
+    }
+    let last = object.properties.len();
+    _ = writeln!(rules, "first_{i}_{last}: \"\"\nmore_{i}_{last}: \"\"");
+    Ok(rules)
+}
+
+/// Keywords of an object that are enforced, or say nothing about its values.
+const KNOWN: [&str; 12] = [
+    "type",
+    "properties",
+    "required",
+    "additionalProperties",
+    "$defs",
+    "definitions",
+    "title",
+    "description",
+    "$schema",
+    "$id",
+    "default",
+    "examples",
+];
