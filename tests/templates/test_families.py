@@ -7,9 +7,10 @@ import pytest
 from ingle._core import render_template
 from templates.families import TURNS
 from templates.oracle import by_jinja2, differences
+from templates.tool_families import TOOLS
 from templates.whole_families import WHOLE
 
-FAMILIES = TURNS | WHOLE
+FAMILIES = TURNS | WHOLE | TOOLS
 
 
 def said(*turns, **more):
@@ -72,8 +73,8 @@ CONVERSATIONS = [
     said("u"),
     said("u日本語 🔥 ünï", "aß", "u</s>[INST]<|im_end|>"),
     said("u2+2?", "a<think>\nsum\n</think>\n\n4", "u3+3?"),
-    said("u2+2?", enable_thinking=False),
-    said("u2+2?", enable_thinking=True, tools=[]),
+    said("u2+2?", enable_thinking=False, thinking=False, thinking_budget=0),
+    said("u2+2?", enable_thinking=True, tools=[], reasoning_effort="high", thinking_budget=512),
     {"messages": [ASK, THOUGHT, ASK], "add_generation_prompt": True},
     with_tools(ASK),
     with_tools({"role": "system", "content": "Use tools."}, ASK, CALL, RESULT),
