@@ -385,5 +385,5 @@ TOOLS = {
     "Devstral 2": MINISTRAL_3.replace("DEFAULT", "You are Devstral."),
     "Phi-4-mini": PHI_4_MINI,
     "DeepSeek R1 0528": DEEPSEEK_R1,
-    "Granite 3.1": GRANITE_31,
+    "Granite 3.1 with tools": GRANITE_31,
 }
