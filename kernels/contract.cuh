@@ -96,6 +96,17 @@
 #define GEMM_X_ROUND_BYTES 128u
 #define GEMM_X_PAD_BYTES 64u
 
+// Of four_bit.cuh: FB_CODES, FB_SCALE; threads of a block; bytes of shared memory for the warps' sums, a row of x
+// and tile of W; bytes behind a row of x in shared memory.
+#define FB_INT4 0u
+#define FB_E2M1 1u
+#define FB_SCALE_F16 0u
+#define FB_SCALE_BF16 1u
+#define FB_SCALE_E8M0 2u
+#define FB_THREADS 256u
+#define FB_SUM_BYTES 512u
+#define FB_X_PAD_BYTES 16u
+
 // Most experts, most that a token takes; tokens of one block of moe_route; rows and columns of a tile of
 // moe_gemm.
 #define MAX_EXPERTS 512u

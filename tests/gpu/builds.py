@@ -42,6 +42,31 @@ class StreamTile:
         return f"{self.rows}-{self.stages}x{self.steps}{'-x' * self.x_shared}"
 
 
+@dataclass(frozen=True)
+class FourBitTile:
+    """One build of gemm_four_bit.cu or moe_four_bit.cu; see rust/cuda/src/four_bit_tile.rs."""
+
+    rows: int
+    tiles: int
+    stages: int
+
+    def defines(self) -> dict[str, object]:
+        """What NVRTC gets."""
+        return {"FB_ROWS": self.rows, "FB_TILES": self.tiles, "FB_STAGES": self.stages}
+
+    def __str__(self) -> str:
+        return f"{self.rows}-{self.tiles}x{self.stages}"
+
+
+def _four_bit_tiles(name: str) -> list[FourBitTile]:
+    text = (SOURCES / "four_bit_tile.rs").read_text()
+    listed = re.findall(rf"const {name}: \[FourBitTile; (\d+)\] = \[(.*?)\];", text, re.DOTALL)
+    ((count, body),) = listed
+    found = re.findall(r"FourBitTile \{ rows: (\d+), tiles: (\d+), stages: (\d+) \}", body)
+    assert len(found) == int(count), f"{len(found)} of {count} {name} read"
+    return [FourBitTile(*map(int, each)) for each in found]
+
+
 def _stream_tiles() -> list[StreamTile]:
     text = (SOURCES / "stream_tile.rs").read_text()
     (count,) = re.findall(r"STREAM_TILES: \[StreamTile; (\d+)\]", text)
@@ -76,6 +101,8 @@ def attention_stages(arch: str, head_dim: int) -> int:
 
 
 STREAM_TILES = _stream_tiles()
+FOUR_BIT_TILES = _four_bit_tiles("FOUR_BIT_TILES")
+EXPERT_TILES = _four_bit_tiles("EXPERT_TILES")
 HEAD_DIMS = _head_dims()
 PROMPT_HEAD_DIMS = _prompt_head_dims()
 SINK_HEAD_DIM = _sink_head_dim()

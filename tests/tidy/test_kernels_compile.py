@@ -24,6 +24,8 @@ sys.path.insert(0, str(ROOT / "tests" / "gpu"))
 import nvrtc  # noqa: E402
 from builds import (  # noqa: E402
     EPILOGUES,
+    EXPERT_TILES,
+    FOUR_BIT_TILES,
     HEAD_DIMS,
     PROMPT_HEAD_DIMS,
     SINK_HEAD_DIM,
@@ -53,6 +55,28 @@ DIMS = {
     "gemm_k": 4096,
 }  # fmt: skip
 EXACT = {"CONST_DIMS": 1} | {f"D_{name}": DIMS.get(name, 0) for name in DIM_FIELDS}
+# Groups of 128 columns; of 32 with zeros; MXFP4.
+FOUR_BIT_FORMS: list[dict[str, object]] = [
+    {"FB_BLOCK": 128, "FB_GROUPS": 1},
+    {"FB_BLOCK": 64, "FB_GROUPS": 2, "FB_SCALE": 0, "FB_ZEROS": 1},
+    {"FB_BLOCK": 64, "FB_GROUPS": 2, "FB_SCALE": 2, "FB_CODES": 1},
+]
+FOUR_BIT = {
+    "widen_four_bit": FOUR_BIT_FORMS,
+    # Those with most registers. As in rust/cuda, 64 rows do not go with two groups of integers.
+    "gemm_four_bit": [
+        tile.defines() | form | {"GEMM_EPI": 2 if tile.tiles == 2 else 1}
+        for form in FOUR_BIT_FORMS
+        for tile in FOUR_BIT_TILES
+        if tile.rows >= 16 and (tile.rows < 64 or "FB_ZEROS" not in form)
+    ],
+    "moe_four_bit": [
+        tile.defines() | form | {"MOE_BIAS": 1}
+        for tile in EXPERT_TILES
+        for form in FOUR_BIT_FORMS[::2]
+        if tile.rows >= 16
+    ],
+}
 FILES = sorted(path.stem for path in KERNELS.glob("*.cu"))
 
 Build = tuple[str, str, dict[str, object]]
@@ -75,6 +99,8 @@ def variants(name: str, arch: str) -> list[dict[str, object]]:
     if name == "rope_kv":
         kinds = [{}, {"FULL_NORM": 1}, {"QUERY_SCALE": 1}]
         return [{"HEAD_DIM": d} | kind for d in HEAD_DIMS for kind in kinds]
+    if name in FOUR_BIT:
+        return FOUR_BIT[name]
     if name == "gemm_stream":
         builds = [tile.defines(epilogue) for tile in STREAM_TILES for epilogue in EPILOGUES]
         e4m3 = [build | {"GEMM_WEIGHT_E4M3": 1} for build in builds]

@@ -10,7 +10,7 @@ use crate::contract::{
     PlanHeader, PromptEntry, PromptHeader, QUERY_ROWS, SAMPLE_CHUNK, SampleOut, SamplePartial,
     Slot, StepHeader, StepRow, StepSample, Words, attention_partial_floats,
 };
-use crate::device_slice::{Act, DeviceSlice};
+use crate::device_slice::{Act, DeviceSlice, Weight};
 use crate::dims::{Buckets, EngineDims, LIST_ROWS};
 use crate::gemm::WORKSPACE_BYTES;
 use crate::rope::rotary_dim;
@@ -89,6 +89,8 @@ pub(crate) struct Buffers {
     pub(crate) inner_scale: DeviceSlice<f32>,
     /// A raw product on its way into the residual stream, `[T, hidden_size]` device type.
     pub(crate) raw: DeviceSlice<Act>,
+    /// Of models with 4-bit matrices: one of them, widened.
+    pub(crate) widened: DeviceSlice<Weight>,
     /// `[S, hidden_size]` device type
     pub(crate) sampled: DeviceSlice<Act>,
     /// `[S, vocab_size]` f32
@@ -121,6 +123,15 @@ pub(crate) struct Buffers {
     pub(crate) expert_out: DeviceSlice<Act>,
     /// `WORKSPACE_BYTES`
     pub(crate) gemm_workspace: DeviceSlice<u8>,
+}
+
+/// What quantised matrices need.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QuantisedNeeds {
+    /// Whether a matrix is e4m3.
+    pub(crate) e4m3: bool,
+    /// Elements of the largest matrix that is widened for a product.
+    pub(crate) widened_elements: u64,
 }
 
 /// Sizes that the layout is computed from, and others that follow from them.
@@ -194,16 +205,17 @@ impl Buffers {
         engine: &EngineDims,
         launch: &AttentionLaunch,
         num_plans: u64,
-        quantises: bool,
+        quantised: QuantisedNeeds,
     ) -> (Self, u64) {
         let sizes = BufferSizes::new(spec, engine, launch);
         let mut buffers = Self::default();
         buffers.lay_out_slots(spec, engine, &mut layout, &sizes);
         buffers.lay_out_step(spec, launch, &mut layout, &sizes, num_plans);
         buffers.lay_out_forward(spec, engine, &mut layout, &sizes);
-        if quantises {
+        if quantised.e4m3 {
             buffers.lay_out_e4m3(spec, &mut layout, &sizes);
         }
+        buffers.widened = layout.take(quantised.widened_elements);
         buffers.lay_out_sampler(spec, engine, &mut layout, &sizes);
         buffers.gemm_workspace = layout.take(WORKSPACE_BYTES);
         (buffers, layout.bytes())

@@ -6,21 +6,65 @@ use ingle_model::{Activation, FeedForwardSpec, ModelSpec, MoeSpec, QkNorm, Route
 use crate::attention_launch;
 use crate::contract::{Dims, GEMM_OUT_ACT, GEMM_OUT_ADD_F32, GEMM_OUT_F32, GEMM_OUT_GATED};
 use crate::dtypes::{Dtypes, ScaleMode, WeightDtype, has_e4m3};
+use crate::four_bit::FourBitForm;
+use crate::four_bit_tile::{FOUR_BIT_TILES, FourBitTile, expert_tiles};
 use crate::limits::DeviceLimits;
 use crate::prompt_launch::{self, PROMPT_HEAD_DIMS, is_built};
-use crate::shapes::{GemmOut, GemmShape};
+use crate::shapes::{FourBitShape, GemmOut, GemmShape};
 use crate::stream_tile::{STREAM_TILES, StreamTile, is_streamed, stream_tiles};
 
 /// What one build of a file has that others have not, apart from dtypes and the sizes that all share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Variant {
     Plain,
-    Rope { head_dim: u32, full_norm: bool, scales_queries: bool },
-    Attention { head_dim: u32, stages: u32, causal: bool, sinks: bool },
-    Prompt { head_dim: u32, sinks: bool },
-    Gate { intermediate_size: u32, clamped: bool },
-    Experts { num_experts: u32, experts_per_token: u32, gemm_n: u32, gemm_k: u32, kind: ExpertKind },
-    Stream { shape: GemmShape, tile: StreamTile },
+    Rope {
+        head_dim: u32,
+        full_norm: bool,
+        scales_queries: bool,
+    },
+    Attention {
+        head_dim: u32,
+        stages: u32,
+        causal: bool,
+        sinks: bool,
+    },
+    Prompt {
+        head_dim: u32,
+        sinks: bool,
+    },
+    Gate {
+        intermediate_size: u32,
+        clamped: bool,
+    },
+    Experts {
+        num_experts: u32,
+        experts_per_token: u32,
+        gemm_n: u32,
+        gemm_k: u32,
+        kind: ExpertKind,
+    },
+    Stream {
+        shape: GemmShape,
+        tile: StreamTile,
+    },
+    /// `most_shared`: what a launch may ask for.
+    FourBit {
+        shape: FourBitShape,
+        tile: FourBitTile,
+        most_shared: u32,
+    },
+    FourBitExperts {
+        num_experts: u32,
+        experts_per_token: u32,
+        shape: FourBitShape,
+        bias: bool,
+        tile: FourBitTile,
+    },
+    Widen {
+        n: u32,
+        k: u32,
+        form: FourBitForm,
+    },
 }
 
 /// What experts have that others have not.
@@ -47,7 +91,13 @@ impl Variant {
             Self::Experts { num_experts, experts_per_token, gemm_n, gemm_k, .. } => {
                 Dims { num_experts, experts_per_token, gemm_n, gemm_k, ..shared }
             }
+            Self::FourBitExperts { num_experts, experts_per_token, shape, .. } => {
+                let (gemm_n, gemm_k) = (shape.n, shape.k);
+                Dims { num_experts, experts_per_token, gemm_n, gemm_k, ..shared }
+            }
             Self::Stream { shape, .. } => shared.gemm(shape.n, shape.k),
+            Self::FourBit { shape, .. } => shared.gemm(shape.n, shape.k),
+            Self::Widen { n, k, .. } => shared.gemm(n, k),
             Self::Plain | Self::Rope { .. } | Self::Attention { .. } | Self::Prompt { .. } => {
                 shared
             }
@@ -76,15 +126,22 @@ impl Variant {
                 format!("-DMOE_BIAS={}", u32::from(kind.bias)),
                 format!("-DMOE_SIGMOID={}", u32::from(kind.sigmoid)),
             ],
+            Self::FourBit { shape, tile, .. } => {
+                let mut macros = shape.form.macros();
+                macros.extend(tile.macros());
+                macros.push(format!("-DGEMM_EPI={}", epilogue(shape.out)));
+                macros
+            }
+            Self::FourBitExperts { shape, bias, tile, .. } => {
+                let mut macros = shape.form.macros();
+                macros.extend(tile.macros());
+                macros.push(format!("-DMOE_BIAS={}", u32::from(bias)));
+                macros
+            }
+            Self::Widen { form, .. } => form.macros(),
             Self::Stream { shape, tile } => {
-                let epilogue = match shape.out {
-                    GemmOut::Device => GEMM_OUT_ACT,
-                    GemmOut::AddF32 => GEMM_OUT_ADD_F32,
-                    GemmOut::Gated => GEMM_OUT_GATED,
-                    GemmOut::F32 => GEMM_OUT_F32,
-                };
                 vec![
-                    format!("-DGEMM_EPI={epilogue}"),
+                    format!("-DGEMM_EPI={}", epilogue(shape.out)),
                     format!("-DGEMM_ROWS={}", tile.rows),
                     format!("-DGEMM_STAGES={}", tile.stages),
                     format!("-DGEMM_STEPS={}", tile.steps),
@@ -122,6 +179,17 @@ impl Variant {
                 let weight = if is_e4m3(shape) { "-e4m3" } else { "" };
                 format!("{weight}-{:?}-{rows}-{stages}x{steps}{x}", shape.out).to_lowercase()
             }
+            Self::FourBit { shape, tile, .. } => {
+                let FourBitTile { rows, tiles, stages } = tile;
+                format!("-{}-{:?}-{rows}-{tiles}x{stages}", shape.form.suffix(), shape.out)
+                    .to_lowercase()
+            }
+            Self::FourBitExperts { shape, bias, tile, .. } => {
+                let FourBitTile { rows, tiles, stages } = tile;
+                let bias = if bias { "-bias" } else { "" };
+                format!("-{}{bias}-{rows}-{tiles}x{stages}", shape.form.suffix())
+            }
+            Self::Widen { form, .. } => format!("-{}", form.suffix()),
             Self::Plain | Self::Gate { clamped: false, .. } => String::new(),
         }
     }
@@ -134,8 +202,20 @@ impl Variant {
             }
             Self::Prompt { head_dim, .. } => prompt_launch::shared_bytes(head_dim),
             Self::Stream { shape, tile } => tile.shared_bytes(shape),
+            Self::FourBit { most_shared, .. } => most_shared,
+            Self::FourBitExperts { shape, tile, .. } => tile.expert_bytes(shape.form, shape.k),
             _ => 0,
         }
+    }
+}
+
+/// GEMM_EPI of a product.
+fn epilogue(out: GemmOut) -> u32 {
+    match out {
+        GemmOut::Device => GEMM_OUT_ACT,
+        GemmOut::AddF32 => GEMM_OUT_ADD_F32,
+        GemmOut::Gated => GEMM_OUT_GATED,
+        GemmOut::F32 => GEMM_OUT_F32,
     }
 }
 
@@ -155,6 +235,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) limits: &'a DeviceLimits,
     /// All products of the model.
     pub(crate) shapes: &'a [GemmShape],
+    /// Those of its experts whose matrices are of 4-bit codes.
+    pub(crate) experts: &'a [(MoeSpec, FourBitShape)],
 }
 
 /// One build for every model.
@@ -293,6 +375,48 @@ pub(crate) const QUANTISED: Builds = Builds {
         exists.then_some(Variant::Plain).into_iter().collect()
     },
 };
+
+/// Every tile that can do a product with 4-bit codes. There are none ahead of time: without NVRTC such matrices are
+/// widened at load.
+pub(crate) const FOUR_BITS: Builds = Builds {
+    of_model: |&Wanted { limits, shapes, .. }| {
+        let most_shared = limits.shared_bytes_per_block;
+        let tiles = |shape: FourBitShape| {
+            let fits = move |tile: &FourBitTile| tile.launch(limits, shape, 1, 1).is_some();
+            let build = move |tile| Variant::FourBit { shape, tile, most_shared };
+            FOUR_BIT_TILES.into_iter().filter(fits).map(build)
+        };
+        shapes.iter().filter_map(|shape| shape.four_bit()).flat_map(tiles).collect()
+    },
+    of_any_model: |_, _| Vec::new(),
+};
+
+/// One build for each matrix of 4-bit codes, its epilogue aside.
+pub(crate) const WIDENED: Builds = Builds {
+    of_model: |&Wanted { shapes, .. }| {
+        let widen = |FourBitShape { n, k, form, .. }| Variant::Widen { n, k, form };
+        shapes.iter().filter_map(|shape| shape.four_bit()).map(widen).collect()
+    },
+    of_any_model: |_, _| Vec::new(),
+};
+
+/// The builds of moe_four_bit.cu for each product of experts.
+pub(crate) const FOUR_BIT_EXPERTS: Builds = Builds {
+    of_model: |&Wanted { limits, experts, .. }| {
+        let tiles = |&(spec, shape): &(MoeSpec, FourBitShape)| {
+            let tiles = expert_tiles(limits, shape.form, (shape.n, shape.k));
+            tiles.into_iter().map(move |tile| four_bit_experts(&spec, shape, tile))
+        };
+        experts.iter().flat_map(tiles).collect()
+    },
+    of_any_model: |_, _| Vec::new(),
+};
+
+/// The build of moe_four_bit.cu for one product of experts.
+pub(crate) fn four_bit_experts(spec: &MoeSpec, shape: FourBitShape, tile: FourBitTile) -> Variant {
+    let MoeSpec { num_experts, experts_per_token, bias, .. } = *spec;
+    Variant::FourBitExperts { num_experts, experts_per_token, shape, bias, tile }
+}
 
 fn is_e4m3(shape: GemmShape) -> bool {
     shape.weight == WeightDtype::E4m3

@@ -7,6 +7,7 @@ use crate::CudaError;
 use crate::config::DeviceType;
 use crate::contract::{DTYPE_BF16, DTYPE_F16};
 use crate::device_slice::{Act, Kv, Weight};
+use crate::four_bit::FourBitForm;
 
 /// Of weight matrices on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -15,6 +16,8 @@ pub(crate) enum WeightDtype {
     F16,
     /// 8-bit floats without infinities, with a scale each row. Only matrices of layers.
     E4m3,
+    /// 4-bit codes in records. Only matrices of layers.
+    FourBit(FourBitForm),
 }
 
 /// Of what goes from one kernel to the next, apart from the residual stream, which is f32.
@@ -41,6 +44,8 @@ pub(crate) enum ScaleMode {
     /// x is e4m3 too. The result is that of the stored numbers: whatever reads it applies the scales of rows and
     /// columns.
     Raw,
+    /// Scales of groups of columns, which lie beside the codes.
+    Group,
 }
 
 /// A combination that there are kernels for.
@@ -125,6 +130,7 @@ impl WeightDtype {
             Self::Bf16 => WeightType::Bf16,
             Self::F16 => WeightType::F16,
             Self::E4m3 => WeightType::F8E4M3,
+            Self::FourBit(form) => form.stored(),
         }
     }
 }

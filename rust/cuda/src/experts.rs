@@ -1,8 +1,11 @@
 //! [5] The launches of a mixture of experts. Engine thread, or the capture thread while it records.
 
+use ingle_model::MoeSpec;
+
 use crate::CudaError;
+use crate::four_bit_tile::expert_tiles;
 use crate::gemm::{GemmArgs, GemmInput, GemmResult};
-use crate::launch::{ExpertPlaces, MoeGemm, Routing};
+use crate::launch::{ExpertPlaces, FourBitExperts, MoeGemm, Routing};
 use crate::matrix::Matrix;
 use crate::model::Model;
 use crate::shapes::Shapes;
@@ -60,10 +63,28 @@ impl Model {
             gather: false,
         };
         launcher.route(rows, spec, &routing, &places)?;
-        launcher.moe_gemm(entries, spec, &places, &into)?;
+        self.experts_product(stream, (entries, spec), &places, &into)?;
         self.gate(stream, entries, inner, None)?;
-        launcher.moe_gemm(entries, spec, &places, &back)?;
+        self.experts_product(stream, (entries, spec), &places, &back)?;
         launcher.moe_combine(rows, spec, buffers.expert_out, &places, self.branch())
+    }
+
+    /// Queues one product of all experts.
+    fn experts_product(
+        &self,
+        stream: &Stream,
+        (entries, spec): (u32, &MoeSpec),
+        places: &ExpertPlaces,
+        product: &MoeGemm,
+    ) -> Result<(), CudaError> {
+        let launcher = self.launcher(stream);
+        let Some(form) = product.w.four_bit() else {
+            return launcher.moe_gemm(entries, spec, places, product);
+        };
+        let limits = &self.context.info.limits;
+        let tiles = expert_tiles(limits, form, (product.n, product.k));
+        let experts = FourBitExperts { form, tiles: &tiles, limits };
+        launcher.moe_four_bit(entries, spec, places, product, &experts)
     }
 
     /// Queues the network that all rows visit.
@@ -77,17 +98,19 @@ impl Model {
         let buffers = &self.buffers;
         let shapes = Shapes::of(&self.spec, self.dtypes.weight());
         let size = shared.intermediate_size;
-        let (w, gated) = (Matrix::Plain(shared.gate_up), shapes.gated(size));
+        let w = shared.gate_up;
+        let gated = w.shape(shapes.gated(size));
         if self.gemms.has(rows, gated) {
             let out = GemmResult::Act(buffers.gated);
             self.gemms.run(stream, rows, gated, GemmArgs { x, w, out })?;
         } else {
             let out = GemmResult::Act(buffers.gate_up);
-            self.gemms.run(stream, rows, shapes.gate_up(size), GemmArgs { x, w, out })?;
+            let plain = w.shape(shapes.gate_up(size));
+            self.gemms.run(stream, rows, plain, GemmArgs { x, w, out })?;
             self.gate(stream, rows, size, None)?;
         }
-        let (x, w) = (GemmInput::Act(buffers.gated), Matrix::Plain(shared.down));
+        let (x, w) = (GemmInput::Act(buffers.gated), shared.down);
         let out = GemmResult::F32(self.branch());
-        self.gemms.run(stream, rows, shapes.down(size), GemmArgs { x, w, out })
+        self.gemms.run(stream, rows, w.shape(shapes.down(size)), GemmArgs { x, w, out })
     }
 }

@@ -51,7 +51,11 @@ impl GemmArgs {
             _ => 0,
         };
         debug_assert!(x_len >= m * k, "{m} rows of {shape:?}: x is {:?}", self.x);
-        let is_form = self.w.is_e4m3() == (shape.weight == WeightDtype::E4m3);
+        let is_form = match shape.weight {
+            WeightDtype::Bf16 | WeightDtype::F16 => matches!(self.w, Matrix::Plain(_)),
+            WeightDtype::E4m3 => self.w.is_e4m3(),
+            WeightDtype::FourBit(form) => self.w.four_bit() == Some(form),
+        };
         debug_assert!(is_form && self.w.len() >= n * k, "{shape:?}: w is {:?}", self.w);
         let room = match (shape.out, self.out) {
             (GemmOut::Device, GemmResult::Act(out)) => out.len() >= m * n,
@@ -153,6 +157,10 @@ impl Blas {
             WeightDtype::Bf16 => R_16BF,
             WeightDtype::F16 => R_16F,
             WeightDtype::E4m3 => R_8F_E4M3,
+            WeightDtype::FourBit(_) => {
+                let text = format!("cuBLASLt has no products of {shape:?}");
+                return Err(CudaError::Unsupported(text));
+            }
         };
         let x = if shape.scale == ScaleMode::Raw { R_8F_E4M3 } else { self.act_element() };
         let (m, n, k) = (u64::from(m), u64::from(shape.n), u64::from(shape.k));

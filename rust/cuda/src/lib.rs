@@ -28,6 +28,9 @@ mod experts;
 #[cfg(test)]
 mod fake;
 mod forward;
+mod four_bit;
+mod four_bit_gemm;
+mod four_bit_tile;
 mod gemm;
 mod graph;
 mod graphs;

@@ -7,13 +7,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use half::{bf16, f16};
 use ingle_model::{
-    Order, TensorView, WeightSource, WeightType, all_numbers, dequantise, e4m3_to_f32,
+    GroupedRows, Order, TensorView, WeightSource, WeightType, all_numbers, dequantise, e4m3_to_f32,
     quantise_rows,
 };
 
 use crate::CudaError;
 use crate::context::Context;
 use crate::dtypes::WeightDtype;
+use crate::four_bit::rows_of_q4_0;
 use crate::memory::{PinnedBuffer, copy_from_offset, copy_to_device};
 use crate::stream::{Event, Stream};
 use crate::weights::{Change, Conversion, CopyJob, DEVICE_TYPE_BYTES};
@@ -83,6 +84,9 @@ fn split(jobs: &[CopyJob]) -> Vec<Chunk> {
         let most = match jobs[job].conversion {
             // Scales are made and applied by whole rows.
             _ if view.quantise || view.scale.is_some() => whole_rows(view.cols),
+            Conversion::FourBit(_) => {
+                whole_rows(view.cols).next_multiple_of(16 * u64::from(view.cols))
+            }
             // Read by whole rows.
             _ if view.order != Order::Rows || view.groups.is_some() => whole_rows(view.cols),
             Conversion::Matrix | Conversion::E4m3 => CHUNK_ELEMENTS,
@@ -154,12 +158,19 @@ impl Lane {
             return copied.record(&self.stream);
         }
         if let Some(groups) = &view.groups {
-            self.values.resize(chunk.elements as usize, 0.0);
-            let column_groups = groups.column_groups(source, view.cols).map_err(weight_error)?;
             let (first, count) =
                 (chunk.start / u64::from(view.cols), chunk.elements / u64::from(view.cols));
             let rows =
                 view.read_grouped(source, first as usize, count as usize).map_err(weight_error)?;
+            if matches!(job.conversion, Conversion::FourBit(_)) {
+                let room = buffer.as_mut_slice();
+                let (at, size) =
+                    pack(job, chunk, &rows, groups.group, room).map_err(weight_error)?;
+                copy_to_device(&self.stream, job.destination.from(at), buffer, size)?;
+                return copied.record(&self.stream);
+            }
+            self.values.resize(chunk.elements as usize, 0.0);
+            let column_groups = groups.column_groups(source, view.cols).map_err(weight_error)?;
             rows.widen(view.weight_type, &column_groups, &mut self.values);
             let (element_bytes, used) =
                 convert(&self.values, job.vector(), device_type, buffer.as_mut_slice());
@@ -169,6 +180,12 @@ impl Lane {
         }
         self.raw.resize(file_bytes, 0);
         view.read(source, chunk.start, &mut self.raw).map_err(weight_error)?;
+        if matches!(job.conversion, Conversion::FourBit(_)) {
+            let (rows, room) = (rows_of_q4_0(&self.raw), buffer.as_mut_slice());
+            let (at, size) = pack(job, chunk, &rows, Q4_0_GROUP, room).map_err(weight_error)?;
+            copy_to_device(&self.stream, job.destination.from(at), buffer, size)?;
+            return copied.record(&self.stream);
+        }
         if job.conversion == Conversion::E4m3 {
             let rows = e4m3_rows(view, source, &self.raw, chunk).map_err(weight_error)?;
             let scale_bytes: Vec<u8> = rows.scales.iter().flat_map(|s| s.to_le_bytes()).collect();
@@ -195,6 +212,25 @@ impl Lane {
         copy_to_device(&self.stream, destination, buffer, used)?;
         copied.record(&self.stream)
     }
+}
+
+/// Writes the rows of a chunk as records of 4-bit codes; returns where they lie in the matrix, and their bytes.
+fn pack(
+    job: &CopyJob,
+    chunk: Chunk,
+    rows: &GroupedRows,
+    group: u32,
+    out: &mut [u8],
+) -> std::io::Result<(u64, usize)> {
+    let Conversion::FourBit(form) = job.conversion else {
+        let text = "a packed matrix has no place as another type";
+        return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, text));
+    };
+    let cols = job.view.cols;
+    let bytes = |elements: u64| form.bytes((elements / u64::from(cols)) as u32, cols);
+    let size = bytes(chunk.elements) as usize;
+    form.pack(rows, cols, group, &mut out[..size])?;
+    Ok((bytes(chunk.start), size))
 }
 
 /// Whole rows of e4m3 numbers with their scales.
@@ -285,6 +321,9 @@ fn convert(
         }
     }
 }
+
+/// Columns of a block of GGUF's Q4_0.
+const Q4_0_GROUP: u32 = 32;
 
 /// Elements a chunk: 4 MiB as the device type, and a multiple of every storage block (256).
 const CHUNK_ELEMENTS: u64 = 2 << 20;

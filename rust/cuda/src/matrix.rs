@@ -2,6 +2,7 @@
 
 use crate::device_slice::{DeviceSlice, Weight};
 use crate::dtypes::{ScaleMode, WeightDtype};
+use crate::four_bit::FourBitForm;
 use crate::shapes::{GemmOut, GemmShape};
 
 /// `[n, k]`, row-major.
@@ -16,6 +17,14 @@ pub(crate) enum Matrix {
         /// `[n]`
         scale: DeviceSlice<f32>,
     },
+    /// 4-bit codes with scales of groups of columns.
+    FourBit {
+        /// Records, as kernels/four_bit.cuh has them.
+        records: DeviceSlice<u8>,
+        /// `n * k`
+        elements: u64,
+        form: FourBitForm,
+    },
 }
 
 impl Matrix {
@@ -24,6 +33,7 @@ impl Matrix {
         match self {
             Self::Plain(values) => values.len(),
             Self::E4m3 { values, .. } => values.len(),
+            Self::FourBit { elements, .. } => *elements,
         }
     }
 
@@ -32,13 +42,14 @@ impl Matrix {
         match self {
             Self::Plain(values) => values.address(),
             Self::E4m3 { values, .. } => values.address(),
+            Self::FourBit { records, .. } => records.address(),
         }
     }
 
     /// Scales of an e4m3 matrix.
     pub(crate) fn scale(&self) -> Option<DeviceSlice<f32>> {
         match self {
-            Self::Plain(_) => None,
+            Self::Plain(_) | Self::FourBit { .. } => None,
             Self::E4m3 { scale, .. } => Some(*scale),
         }
     }
@@ -48,12 +59,23 @@ impl Matrix {
         matches!(self, Self::E4m3 { .. })
     }
 
-    /// `plain` for activations as they are: our own kernel widens an e4m3 matrix.
+    /// The form of a matrix of 4-bit codes.
+    pub(crate) fn four_bit(&self) -> Option<FourBitForm> {
+        match self {
+            Self::FourBit { form, .. } => Some(*form),
+            Self::Plain(_) | Self::E4m3 { .. } => None,
+        }
+    }
+
+    /// `plain` for activations as they are: our own kernels widen an e4m3 matrix and 4-bit codes.
     pub(crate) fn shape(&self, plain: GemmShape) -> GemmShape {
         match self {
             Self::Plain(_) => plain,
             Self::E4m3 { .. } => {
                 GemmShape { weight: WeightDtype::E4m3, scale: ScaleMode::Channel, ..plain }
+            }
+            Self::FourBit { form, .. } => {
+                GemmShape { weight: WeightDtype::FourBit(*form), scale: ScaleMode::Group, ..plain }
             }
         }
     }

@@ -1,10 +1,10 @@
 //! Which products a model has, as its weights are stored. Plain data.
 
-use ingle_model::ModelSpec;
+use ingle_model::{ModelSpec, MoeSpec};
 
 use crate::dtypes::WeightDtype;
 use crate::matrix::Matrix;
-use crate::shapes::{GemmShape, Shapes};
+use crate::shapes::{FourBitShape, GemmOut, GemmShape, Shapes};
 use crate::weights::{FeedForwardWeights, Weights};
 
 /// The products of the layers with the row counts of tokens, and the head's with those of samples. Of an e4m3 matrix
@@ -36,10 +36,9 @@ pub(crate) fn gemm_shapes(
             FeedForwardWeights::Moe(experts) => {
                 add(&Matrix::Plain(experts.router), shapes.router(experts.spec.num_experts));
                 if let Some(shared) = experts.shared {
-                    let gate_up = Matrix::Plain(shared.gate_up);
-                    add(&gate_up, shapes.gate_up(shared.intermediate_size));
-                    add(&gate_up, shapes.gated(shared.intermediate_size));
-                    add(&Matrix::Plain(shared.down), shapes.down(shared.intermediate_size));
+                    add(&shared.gate_up, shapes.gate_up(shared.intermediate_size));
+                    add(&shared.gate_up, shapes.gated(shared.intermediate_size));
+                    add(&shared.down, shapes.down(shared.intermediate_size));
                 }
             }
         }
@@ -47,4 +46,23 @@ pub(crate) fn gemm_shapes(
     layers.sort_unstable();
     layers.dedup();
     (layers, shapes.head)
+}
+
+/// The products of experts whose matrices are of 4-bit codes.
+pub(crate) fn four_bit_experts(
+    spec: &ModelSpec,
+    weights: &Weights,
+) -> Vec<(MoeSpec, FourBitShape)> {
+    let mut products = Vec::new();
+    for layer in &weights.layers {
+        let FeedForwardWeights::Moe(experts) = &layer.feed_forward else { continue };
+        let (hidden, inner) = (spec.hidden_size, experts.spec.intermediate_size);
+        for (matrix, n, k) in [(experts.gate_up, 2 * inner, hidden), (experts.down, hidden, inner)]
+        {
+            if let Some(form) = matrix.four_bit() {
+                products.push((experts.spec, FourBitShape { n, k, out: GemmOut::Device, form }));
+            }
+        }
+    }
+    products
 }

@@ -62,7 +62,7 @@ pub(crate) fn operands_of(
                 let (router, out) = (Matrix::Plain(experts.router), f32(buffers.router_logits));
                 add(shape, router, (buffers.normed, out), (normed, raw));
                 let Some(shared) = experts.shared else { continue };
-                let (gate_up, down) = (Matrix::Plain(shared.gate_up), Matrix::Plain(shared.down));
+                let (gate_up, down) = (shared.gate_up, shared.down);
                 let size = shared.intermediate_size;
                 let wide = (buffers.normed, act(buffers.gate_up));
                 add(shapes.gate_up(size), gate_up, wide, (normed, raw));

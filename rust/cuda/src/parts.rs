@@ -13,7 +13,7 @@ use crate::gemm::Blas;
 use crate::kernels::Kernels;
 use crate::loader::load_weights;
 use crate::memory::fill;
-use crate::model_shapes::gemm_shapes;
+use crate::model_shapes::{four_bit_experts, gemm_shapes};
 use crate::picking::Picking;
 use crate::prebuilt::read_prebuilt;
 use crate::product::Products;
@@ -110,7 +110,9 @@ fn build_kernels(setup: &Setup, weights: &Weights) -> Result<(Kernels, usize, St
     let (spec, limits) = (&setup.spec, &setup.context.info.limits);
     let (mut shapes, head) = gemm_shapes(spec, setup.dtypes.weight(), weights);
     shapes.push(head);
-    let programs = Program::of(&Wanted { spec, limits, shapes: &shapes });
+    let experts = four_bit_experts(spec, weights);
+    let wanted = Wanted { spec, limits, shapes: &shapes, experts: &experts };
+    let programs = Program::of(&wanted);
     let compiler = match (Compiler::open(&setup.config.libraries), &setup.config.prebuilt_kernels) {
         (Ok(compiler), _) => compiler,
         (Err(missing), None) => {

@@ -10,12 +10,13 @@ use ingle_model::{FeedForwardSpec, LayerSpec};
 use crate::CudaError;
 use crate::buffers::BufferSizes;
 use crate::dtypes::{ActDtype, ScaleMode};
+use crate::four_bit_gemm::{FourBitProduct, Widening};
 use crate::gemm::Blas;
 use crate::kernels::Kernels;
 use crate::memory::upload;
 use crate::model_shapes::gemm_shapes;
 use crate::operands::{Operands, operands_of};
-use crate::product::Products;
+use crate::product::{Product, Products};
 use crate::row_costs::RowCosts;
 use crate::setup::{Memory, Setup};
 use crate::shapes::{GemmOut, GemmShape, Shapes, activation_kind};
@@ -53,13 +54,19 @@ impl Picking<'_> {
             self.fill_with_noise(&operands)?;
         }
         let dims = setup.dims()?;
-        let (num_sms, activation) =
-            (setup.context.info.limits.num_sms, activation_kind(&setup.spec));
-        let own = |rows, shape| {
-            self.kernels.map_or(Vec::new(), |kernels| {
-                OwnProduct::all(kernels, dims, num_sms, (rows, shape), activation)
-            })
+        let activation = activation_kind(&setup.spec);
+        let limits = &setup.context.info.limits;
+        let own = |rows, shape: GemmShape| -> Vec<Product> {
+            let Some(kernels) = self.kernels else { return Vec::new() };
+            let wanted = (rows, shape);
+            if shape.four_bit().is_some() {
+                let own = FourBitProduct::all(kernels, dims, limits, wanted, activation);
+                return own.into_iter().map(Product::FourBit).collect();
+            }
+            let own = OwnProduct::all(kernels, dims, limits.num_sms, wanted, activation);
+            own.into_iter().map(Product::Own).collect()
         };
+        let widening = |shape| Widening::new(self.kernels?, dims, shape, buffers.widened);
         let wanted = self.wanted(&own);
         let tuner = Tuner {
             context: &setup.context,
@@ -70,13 +77,14 @@ impl Picking<'_> {
             deterministic: setup.config.deterministic,
             operands,
             own: &own,
+            widening: &widening,
             runs: Cell::new(0),
         };
         tuner.products(&wanted, measure)
     }
 
     /// Row counts and shapes, rising.
-    fn wanted(&self, own: &impl Fn(u32, GemmShape) -> Vec<OwnProduct>) -> Vec<(u32, GemmShape)> {
+    fn wanted(&self, own: &impl Fn(u32, GemmShape) -> Vec<Product>) -> Vec<(u32, GemmShape)> {
         let setup = self.setup;
         let sizes = BufferSizes::new(&setup.spec, &setup.engine, &setup.attention);
         let weights = &self.memory.weight_layout.weights;
@@ -85,9 +93,13 @@ impl Picking<'_> {
         let deterministic = setup.config.deterministic;
         let has_choice = |rows| !deterministic && rows <= STREAM_ROWS;
         let buckets = setup.buckets();
-        let rows = buckets.sizes().iter().copied();
         let mut wanted = Vec::new();
-        for rows in rows.filter(|rows| has_choice(*rows) == self.kernels.is_some()) {
+        for rows in buckets.sizes().iter().copied() {
+            // Matrices of 4-bit codes need our own kernels for every row count.
+            let is_turn = |shape: &GemmShape| {
+                let needs_own = has_choice(rows) || shape.four_bit().is_some();
+                needs_own == self.kernels.is_some()
+            };
             // Only our own kernel has gated products, and not for every shape. They sort after the
             // plain ones.
             let is_there =
@@ -97,9 +109,11 @@ impl Picking<'_> {
                 ScaleMode::None => is_there(**shape),
                 ScaleMode::Channel => !is_raw && is_there(**shape),
                 ScaleMode::Raw => is_raw,
+                ScaleMode::Group => is_there(**shape),
             };
-            wanted.extend(layer_shapes.iter().filter(exists).map(|shape| (rows, *shape)));
-            if u64::from(rows) <= sizes.samples {
+            let of_turn = layer_shapes.iter().filter(|shape| is_turn(shape));
+            wanted.extend(of_turn.filter(exists).map(|shape| (rows, *shape)));
+            if u64::from(rows) <= sizes.samples && is_turn(&head) {
                 wanted.push((rows, head));
             }
         }

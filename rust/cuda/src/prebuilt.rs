@@ -166,7 +166,7 @@ mod tests {
     use crate::dtypes::has_e4m3;
     use crate::model_shapes::gemm_shapes;
     use crate::registry::Source;
-    use crate::weights::WeightLayout;
+    use crate::weights::{Kept, WeightLayout};
 
     const POOL: Program = Program { source: Source::Pool, variant: Variant::Plain };
 
@@ -205,13 +205,15 @@ mod tests {
                     let built = builds(target);
                     let limits = DeviceLimits::assumed(capability, 1, kib);
                     for dtypes in Dtypes::ALL {
-                        let e4m3 = has_e4m3(capability, dtypes);
+                        // 4-bit matrices are widened where NVRTC is missing.
+                        let kept = Kept { e4m3: has_e4m3(capability, dtypes), ..Kept::default() };
                         let measuring = LayoutBuilder::measuring();
-                        let layout = WeightLayout::new(measuring, &spec, &plan, e4m3).unwrap();
+                        let layout = WeightLayout::new(measuring, &spec, &plan, kept).unwrap();
                         let weight = dtypes.weight();
                         let (mut shapes, head) = gemm_shapes(&spec, weight, &layout.weights);
                         shapes.push(head);
-                        let wanted = Wanted { spec: &spec, limits: &limits, shapes: &shapes };
+                        let wanted =
+                            Wanted { spec: &spec, limits: &limits, shapes: &shapes, experts: &[] };
                         for program in Program::of(&wanted) {
                             let build = Build::new(program, dtypes, target);
                             let found = built.get(&build.file_name()).expect("built");

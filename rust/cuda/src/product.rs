@@ -1,11 +1,12 @@
 //! The products of a model, each ready to run for every padded row count: by cuBLASLt or by our own
-//! kernel for few rows, as `tune.rs` measured. A step only looks a product up. cuBLASLt's
+//! kernels for few rows, as `tune.rs` measured. A step only looks a product up. cuBLASLt's
 //! heuristics are never called while a graph is being recorded, because that fails from 13.3 on.
 
 use std::collections::HashMap;
 
 use crate::CudaError;
 use crate::device_slice::DeviceSlice;
+use crate::four_bit_gemm::{FourBitProduct, WidenedProduct};
 use crate::gemm::{GemmArgs, Problem};
 use crate::shapes::GemmShape;
 use crate::stream::Stream;
@@ -24,6 +25,10 @@ pub(crate) enum Product {
     },
     /// By gemm_stream.cu.
     Own(OwnProduct),
+    /// By gemm_four_bit.cu.
+    FourBit(FourBitProduct),
+    /// By cuBLASLt with a widened matrix.
+    Widened(WidenedProduct),
 }
 
 impl Product {
@@ -37,6 +42,8 @@ impl Product {
         match self {
             Self::Library { problem, algo } => problem.run(stream, algo, args, workspace),
             Self::Own(own) => own.run(stream, args),
+            Self::FourBit(own) => own.run(stream, args),
+            Self::Widened(widened) => widened.run(stream, args, workspace),
         }
     }
 }

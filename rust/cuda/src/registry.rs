@@ -2,7 +2,8 @@
 //! add its file, a line here and a function in `launch` that calls it.
 
 use crate::builds::{
-    ATTENTION, Builds, EXPERTS, GATES, ONCE, PROMPTS, QUANTISED, ROPES, SOFTCAP, STREAMS,
+    ATTENTION, Builds, EXPERTS, FOUR_BIT_EXPERTS, FOUR_BITS, GATES, ONCE, PROMPTS, QUANTISED,
+    ROPES, SOFTCAP, STREAMS, WIDENED,
 };
 use crate::contract;
 
@@ -67,6 +68,7 @@ registry! {
     Attention "attention.cu" ATTENTION { AttentionPaged: attention_paged act sm80 }
     AttentionPrefill "attention_prefill.cu" PROMPTS { AttentionPrefill: attention_prefill act sm90 }
     Embedding "embedding.cu" ONCE { EmbeddingGather: embedding_gather act sm80 }
+    GemmFourBit "gemm_four_bit.cu" FOUR_BITS { GemmFourBit: gemm_four_bit act sm80 }
     GemmStream "gemm_stream.cu" STREAMS { GemmStream: gemm_stream act sm80 }
     LogProbs "log_probs.cu" ONCE {
         LogProbsRows: log_probs_rows f32 sm80, LogProbsSamples: log_probs_samples f32 sm80
@@ -75,6 +77,7 @@ registry! {
         MoeRoute: moe_route f32 sm80, MoeSort: moe_sort u32 sm80,
         MoeGemm: moe_gemm act sm80, MoeCombine: moe_combine act sm80
     }
+    MoeFourBit "moe_four_bit.cu" FOUR_BIT_EXPERTS { MoeFourBit: moe_four_bit act sm80 }
     Pool "pool.cu" ONCE { PoolScale: pool_scale f32 sm80, PoolRows: pool_rows f32 sm80 }
     Quantise "quantise.cu" QUANTISED {
         QuantiseRows: quantise_rows act sm89, RmsNormQuantise: rms_norm_quantise act sm89,
@@ -89,11 +92,15 @@ registry! {
     SlotState "slot_state.cu" ONCE { SampleOpen: sample_open u32 sm80 }
     Softcap "softcap.cu" SOFTCAP { SoftcapRows: softcap_rows f32 sm80 }
     StepPrepare "step_prepare.cu" ONCE { StepPrepareTokens: step_prepare_tokens u32 sm80 }
+    WidenFourBit "widen_four_bit.cu" WIDENED { WidenFourBit: widen_four_bit act sm80 }
 }
 
 /// The headers that every source includes, by name.
-pub(crate) const HEADERS: [(&str, &str); 2] =
-    [("ptx.cuh", include_str!("../../../kernels/ptx.cuh")), ("contract.cuh", contract::HEADER)];
+pub(crate) const HEADERS: [(&str, &str); 3] = [
+    ("ptx.cuh", include_str!("../../../kernels/ptx.cuh")),
+    ("contract.cuh", contract::HEADER),
+    ("four_bit.cuh", include_str!("../../../kernels/four_bit.cuh")),
+];
 
 impl Entry {
     /// The name in the cubin: `OP_layout_dtype_smXX`. `act` names the dtype of activations.

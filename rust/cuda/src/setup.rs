@@ -1,6 +1,7 @@
 //! Decides sizes, launches and the division of memory before anything is loaded, and assembles the
 //! model at the end. The loading thread; `start.rs` calls it in order.
 
+use std::ffi::OsStr;
 use std::sync::{Arc, OnceLock};
 
 use ingle_core::KvGroups;
@@ -10,15 +11,16 @@ use crate::CudaError;
 use crate::arena::{LayoutBuilder, Region};
 use crate::attention_launch::AttentionLaunch;
 use crate::budget::{BudgetInputs, MemoryBudget};
-use crate::buffers::{BufferSizes, Buffers};
+use crate::buffers::{BufferSizes, Buffers, QuantisedNeeds};
 use crate::builds::{HEAD_DIMS, SINK_HEAD_DIM};
 use crate::cache::{Cache, Lack};
 use crate::clock::Clock;
+use crate::compile::Compiler;
 use crate::config::CudaConfig;
 use crate::context::Context;
 use crate::contract::{Dims, MAX_EXPERTS, MAX_EXPERTS_PER_TOKEN, MAX_STEP_ROWS};
 use crate::dims::{Buckets, EngineDims};
-use crate::dtypes::{Dtypes, has_e4m3};
+use crate::dtypes::{ActDtype, Dtypes, has_e4m3};
 use crate::kernels::Kernels;
 use crate::kv_groups::kv_groups;
 use crate::kv_pool::KvPool;
@@ -27,7 +29,7 @@ use crate::product::Products;
 use crate::prompt_attention::{KvShape, PromptAttention, kv_maps};
 use crate::prompt_launch::PromptLaunch;
 use crate::rope::rotary_dim;
-use crate::weights::WeightLayout;
+use crate::weights::{Kept, WeightLayout};
 
 /// What is fixed before memory is taken.
 pub(crate) struct Setup {
@@ -41,6 +43,7 @@ pub(crate) struct Setup {
     windows: Vec<u32>,
     kv_layout: KvLayout,
     kv_groups: KvGroups,
+    kept: Kept,
     /// Why the cache keeps nothing.
     cache_lack: Arc<Lack>,
 }
@@ -87,6 +90,15 @@ impl Setup {
         let prompt_tile = prompt_attention.as_ref().map_or(0, |prompt| prompt.kv_tile);
         let kv_layout = KvLayout::of(&spec);
         let kv_groups = kv_groups(&kv_layout, attention.kv_tile.max(prompt_tile));
+        let has_four_bit = keeps_four_bit()?
+            && dtypes.act() == ActDtype::Bf16
+            && Compiler::open(&config.libraries).is_ok();
+        let kept = Kept {
+            e4m3: has_e4m3(info.limits.compute_capability, dtypes),
+            // The library has one algorithm for all row counts, our own kernels have not.
+            four_bit: has_four_bit && !config.deterministic,
+            four_bit_experts: has_four_bit,
+        };
         Ok(Self {
             context: Arc::clone(context),
             spec,
@@ -98,6 +110,7 @@ impl Setup {
             windows,
             kv_layout,
             kv_groups,
+            kept,
             cache_lack: Arc::new(OnceLock::new()),
         })
     }
@@ -129,12 +142,13 @@ impl Setup {
         }
         let device = self.dtypes.weight().stored();
         let (fp8, widened) = layout.fp8_tensors();
-        let four_bit = layout.four_bit_tensors();
-        if four_bit > 0 {
+        let (four_bit, four_bit_widened) = layout.four_bit_tensors();
+        if four_bit_widened > 0 {
+            let why = self.why_widened();
             warnings.push(format!(
-                "{four_bit} 4-bit tensors run as {device:?}: this device has no products of 4-bit weights"
+                "{four_bit_widened} of {four_bit} 4-bit tensors run as {device:?}: {why}"
             ));
-        } else if fp8 == 0 && self.spec.weight_type != device {
+        } else if four_bit == 0 && fp8 == 0 && self.spec.weight_type != device {
             warnings
                 .push(format!("weights stored as {:?} run as {device:?}", self.spec.weight_type));
         }
@@ -149,25 +163,45 @@ impl Setup {
         warnings
     }
 
+    /// Why 4-bit matrices do not stay so.
+    fn why_widened(&self) -> &'static str {
+        match self.kept {
+            Kept { four_bit_experts: false, .. } if keeps_four_bit().is_ok_and(|keeps| !keeps) => {
+                "INGLE_CUDA_FOUR_BIT=packed keeps them"
+            }
+            Kept { four_bit_experts: false, .. } if self.dtypes.act() != ActDtype::Bf16 => {
+                "products of 4-bit weights are in bf16"
+            }
+            Kept { four_bit_experts: false, .. } => {
+                "their kernels are compiled by NVRTC, which is missing"
+            }
+            Kept { four_bit: false, .. } => {
+                "with deterministic the library multiplies them, except those of experts"
+            }
+            _ => "their groups are narrower than 32 columns, or in another order than the columns",
+        }
+    }
+
     /// Computes the budget and takes the memory.
     pub(crate) fn map_memory(&self, plan: &CopyPlan, clock: &Clock) -> Result<Memory, CudaError> {
         let context = &self.context;
         let (free_bytes, total_bytes) = context.memory_info()?;
         let num_plans = self.windows.len() as u64;
         let measuring = LayoutBuilder::measuring();
-        let lay_out = |layout| {
-            let has_e4m3 = has_e4m3(context.info.limits.compute_capability, self.dtypes);
-            WeightLayout::new(layout, &self.spec, plan, has_e4m3)
-        };
+        let lay_out = |layout| WeightLayout::new(layout, &self.spec, plan, self.kept);
         let measured = lay_out(measuring)?;
-        let (weight_bytes, quantises) = (measured.bytes, measured.weights.have_e4m3());
+        let weight_bytes = measured.bytes;
+        let quantised = QuantisedNeeds {
+            e4m3: measured.weights.have_e4m3(),
+            widened_elements: measured.weights.widened_elements(),
+        };
         let buffer_bytes = Buffers::layout(
             measuring,
             &self.spec,
             &self.engine,
             &self.attention,
             num_plans,
-            quantises,
+            quantised,
         )
         .1;
         let head_bytes = u64::from(self.engine.block_size)
@@ -205,7 +239,7 @@ impl Setup {
                 &self.engine,
                 &self.attention,
                 num_plans,
-                quantises,
+                quantised,
             );
             Ok(Memory {
                 weight_layout: lay_out(LayoutBuilder::over(&weights))?,
@@ -287,6 +321,22 @@ impl Setup {
     }
 }
 
+/// Whether 4-bit weights stay so where there are kernels for them: `INGLE_CUDA_FOUR_BIT` in the environment.
+fn keeps_four_bit() -> Result<bool, CudaError> {
+    named(std::env::var_os("INGLE_CUDA_FOUR_BIT").as_deref())
+}
+
+fn named(wish: Option<&OsStr>) -> Result<bool, CudaError> {
+    match wish.map(OsStr::to_str) {
+        None | Some(Some("widened")) => Ok(false),
+        Some(Some("packed")) => Ok(true),
+        Some(other) => Err(CudaError::Unsupported(format!(
+            "INGLE_CUDA_FOUR_BIT: must be packed or widened, not {:?}",
+            other.unwrap_or("what is no text")
+        ))),
+    }
+}
+
 /// Refuses what the kernels cannot do, before anything is opened.
 pub(crate) fn check_supported(spec: &ModelSpec, config: &CudaConfig) -> Result<(), CudaError> {
     let refuse = |text: String| Err(CudaError::Unsupported(text));
@@ -355,4 +405,18 @@ pub(crate) fn check_supported(spec: &ModelSpec, config: &CudaConfig) -> Result<(
         return refuse(format!("max_model_len {}: want 1 to 4194304", config.max_model_len));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_says_whether_four_bit_weights_stay_so() {
+        let named = |wish: &str| named(Some(OsStr::new(wish)));
+        assert!(!super::named(None).unwrap() && !named("widened").unwrap());
+        assert!(named("packed").unwrap());
+        let refused = named("yes").unwrap_err().to_string();
+        assert_eq!(refused, "INGLE_CUDA_FOUR_BIT: must be packed or widened, not \"yes\"");
+    }
 }

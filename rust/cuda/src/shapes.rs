@@ -4,6 +4,7 @@ use ingle_model::{Activation, ModelSpec};
 
 use crate::contract::{GATE_GELU_TANH, GATE_SILU};
 use crate::dtypes::{ScaleMode, WeightDtype};
+use crate::four_bit::FourBitForm;
 
 /// A product apart from its row count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -24,6 +25,34 @@ impl GemmShape {
     pub(crate) fn plain(n: u32, k: u32, out: GemmOut, weight: WeightDtype) -> Self {
         Self { n, k, out, weight, scale: ScaleMode::None }
     }
+
+    /// The same with a plain weight instead of 4-bit codes.
+    pub(crate) fn widened(self) -> Self {
+        match self.weight {
+            WeightDtype::FourBit(_) => Self::plain(self.n, self.k, self.out, WeightDtype::Bf16),
+            WeightDtype::Bf16 | WeightDtype::F16 | WeightDtype::E4m3 => self,
+        }
+    }
+
+    /// The same where the weight is of 4-bit codes.
+    pub(crate) fn four_bit(self) -> Option<FourBitShape> {
+        match self.weight {
+            WeightDtype::FourBit(form) => {
+                Some(FourBitShape { n: self.n, k: self.k, out: self.out, form })
+            }
+            WeightDtype::Bf16 | WeightDtype::F16 | WeightDtype::E4m3 => None,
+        }
+    }
+}
+
+/// A product with a matrix of 4-bit codes, apart from its row count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct FourBitShape {
+    /// As in `GemmShape`.
+    pub(crate) n: u32,
+    pub(crate) k: u32,
+    pub(crate) out: GemmOut,
+    pub(crate) form: FourBitForm,
 }
 
 /// What becomes of a product.

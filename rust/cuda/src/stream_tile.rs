@@ -61,7 +61,7 @@ pub(crate) fn stream_tiles(
 pub(crate) fn is_streamed(shape: GemmShape) -> bool {
     let piece = if shape.weight == WeightDtype::E4m3 { 16 } else { 8 };
     let fits = shape.n.is_multiple_of(rows_a_group(shape)) && shape.k.is_multiple_of(piece);
-    fits && shape.scale != ScaleMode::Raw
+    fits && !matches!(shape.scale, ScaleMode::Raw | ScaleMode::Group)
 }
 
 /// Whether a step of so many rows quantises what goes into e4m3 matrices. Fewer go through gemm_stream.cu, which

@@ -11,14 +11,14 @@ use crate::cache::{Cache, key};
 use crate::context::Context;
 use crate::device_slice::DeviceSlice;
 use crate::dtypes::ScaleMode;
-use crate::gemm::{Blas, GemmArgs, WORKSPACE_BYTES};
+use crate::four_bit_gemm::{WidenedProduct, Widening};
+use crate::gemm::{Blas, GemmArgs, Problem, WORKSPACE_BYTES};
 use crate::landmarks::{landmarks_first, neighbours};
 use crate::operands::Operands;
 use crate::product::Product;
 use crate::same_bits::RowBits;
 use crate::shapes::{GemmOut, GemmShape};
 use crate::stream::{Event, Stream};
-use crate::stream_gemm::OwnProduct;
 use crate::sys::cublaslt::MatmulAlgo;
 
 /// What is needed to pick algorithms.
@@ -33,7 +33,9 @@ pub(crate) struct Tuner<'a> {
     pub(crate) deterministic: bool,
     pub(crate) operands: HashMap<GemmShape, Operands>,
     /// The builds of our own kernel for a row count and shape.
-    pub(crate) own: &'a dyn Fn(u32, GemmShape) -> Vec<OwnProduct>,
+    pub(crate) own: &'a dyn Fn(u32, GemmShape) -> Vec<Product>,
+    /// What widens the matrices of a shape of 4-bit weights for the library.
+    pub(crate) widening: &'a dyn Fn(GemmShape) -> Option<Widening>,
     /// Counts runs, so that each takes another weight than the one before.
     pub(crate) runs: Cell<usize>,
 }
@@ -174,14 +176,28 @@ impl Tuner<'_> {
     fn realise(&self, pick: Pick, m: u32, shape: GemmShape) -> Option<Option<Product>> {
         match pick {
             Pick::Neither => (shape.out == GemmOut::Gated).then_some(None),
-            Pick::Own(build) => {
-                (self.own)(m, shape).into_iter().nth(build).map(|own| Some(Product::Own(own)))
-            }
+            Pick::Own(build) => (self.own)(m, shape).into_iter().nth(build).map(Some),
             Pick::Library(algo) => {
-                let problem = self.blas.problem(m, shape).ok()?;
-                problem.accepts(&algo).then_some(Some(Product::Library { problem, algo }))
+                let is_accepted = self.problem(m, shape).ok()?.accepts(&algo);
+                is_accepted.then(|| self.library(m, shape, algo).ok()).flatten().map(Some)
             }
         }
+    }
+
+    /// The library's descriptors for a product, with the widened matrix where it is of 4-bit codes.
+    fn problem(&self, m: u32, shape: GemmShape) -> Result<Problem, CudaError> {
+        self.blas.problem(m, shape.widened())
+    }
+
+    /// A product by the library.
+    fn library(&self, m: u32, shape: GemmShape, algo: MatmulAlgo) -> Result<Product, CudaError> {
+        let problem = self.problem(m, shape)?;
+        if shape.four_bit().is_none() {
+            return Ok(Product::Library { problem, algo });
+        }
+        let missing = || CudaError::Unsupported(format!("no kernel widens {shape:?}"));
+        let widening = (self.widening)(shape).ok_or_else(missing)?;
+        Ok(Product::Widened(WidenedProduct { problem, algo, widening }))
     }
 
     /// The fastest candidate.
@@ -265,11 +281,12 @@ impl Tuner<'_> {
     fn candidates(&self, m: u32, shape: GemmShape) -> Result<Vec<Candidate>, CudaError> {
         let mut candidates = Vec::new();
         if shape.out != GemmOut::Gated && shape.scale != ScaleMode::Channel {
-            let algos = self.blas.problem(m, shape)?.candidates(CANDIDATES, false)?;
+            // Of those with 4-bit codes most of the time goes into widening them.
+            let most = if shape.four_bit().is_some() { CANDIDATES_NEAR } else { CANDIDATES };
+            let algos = self.problem(m, shape)?.candidates(most, false)?;
             candidates = self.library_candidates(m, shape, algos)?;
         }
-        for (build, own) in (self.own)(m, shape).into_iter().enumerate() {
-            let product = Product::Own(own);
+        for (build, product) in (self.own)(m, shape).into_iter().enumerate() {
             candidates.push(Candidate {
                 pick: Pick::Own(build),
                 product,
@@ -287,7 +304,7 @@ impl Tuner<'_> {
         shape: GemmShape,
         near: &[MatmulAlgo],
     ) -> Result<Vec<Candidate>, CudaError> {
-        let problem = self.blas.problem(m, shape)?;
+        let problem = self.problem(m, shape)?;
         let mut algos = problem.candidates(CANDIDATES_NEAR, false)?;
         for algo in near {
             if !algos.contains(algo) && problem.accepts(algo) {
@@ -304,7 +321,7 @@ impl Tuner<'_> {
         algos: Vec<MatmulAlgo>,
     ) -> Result<Vec<Candidate>, CudaError> {
         let candidate = |(index, algo)| {
-            let product = Product::Library { problem: self.blas.problem(m, shape)?, algo };
+            let product = self.library(m, shape, algo)?;
             Ok(Candidate { pick: Pick::Library(algo), product, is_first: index == 0, time: 0.0 })
         };
         algos.into_iter().enumerate().map(candidate).collect()
@@ -376,9 +393,9 @@ impl Tuner<'_> {
             .filter(|(_, shape)| shape.out != GemmOut::Gated && shape.scale != ScaleMode::Channel);
         let largest = largest.max_by_key(|(m, shape)| u64::from(*m) * u64::from(shape.n));
         let Some(&(m, shape)) = largest else { return Ok(()) };
-        let problem = self.blas.problem(m, shape)?;
-        let Some(&algo) = problem.candidates(1, false)?.first() else { return Ok(()) };
-        let product = Product::Library { problem, algo };
+        let algos = self.problem(m, shape)?.candidates(1, false)?;
+        let Some(&algo) = algos.first() else { return Ok(()) };
+        let product = self.library(m, shape, algo)?;
         let started = std::time::Instant::now();
         while started.elapsed() < WARM_UP {
             self.run(&product, shape, RUNS)?;

@@ -9,6 +9,7 @@ use ingle_model::{
 use crate::CudaError;
 use crate::arena::LayoutBuilder;
 use crate::device_slice::{DeviceSlice, Weight};
+use crate::four_bit::FourBitForm;
 use crate::matrix::Matrix;
 
 /// The addresses of all weights.
@@ -23,6 +24,21 @@ pub(crate) struct Weights {
 }
 
 impl Weights {
+    /// Elements of the largest matrix of 4-bit codes that products may widen.
+    pub(crate) fn widened_elements(&self) -> u64 {
+        let of_layer = |layer: &LayerWeights| {
+            let dense = match layer.feed_forward {
+                FeedForwardWeights::Dense { gate_up, down, .. } => [Some(gate_up), Some(down)],
+                FeedForwardWeights::Moe(ref experts) => {
+                    [experts.shared.map(|s| s.gate_up), experts.shared.map(|s| s.down)]
+                }
+            };
+            let all = dense.into_iter().flatten().chain([layer.qkv, layer.output]);
+            all.filter(|matrix| matrix.four_bit().is_some()).map(|matrix| matrix.len()).max()
+        };
+        self.layers.iter().filter_map(of_layer).max().unwrap_or(0)
+    }
+
     /// Whether a matrix is e4m3.
     pub(crate) fn have_e4m3(&self) -> bool {
         let of_layer = |layer: &LayerWeights| {
@@ -80,10 +96,10 @@ pub(crate) struct ExpertWeights {
     /// `[num_experts]` each
     pub(crate) router_bias: Option<DeviceSlice<f32>>,
     pub(crate) correction: Option<DeviceSlice<f32>>,
-    pub(crate) gate_up: DeviceSlice<Weight>,
+    pub(crate) gate_up: Matrix,
     /// `[num_experts, 2 * intermediate_size]`
     pub(crate) gate_up_bias: Option<DeviceSlice<f32>>,
-    pub(crate) down: DeviceSlice<Weight>,
+    pub(crate) down: Matrix,
     /// `[num_experts, hidden_size]`
     pub(crate) down_bias: Option<DeviceSlice<f32>>,
     /// The network that every token visits.
@@ -93,8 +109,8 @@ pub(crate) struct ExpertWeights {
 /// A dense network beside experts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SharedWeights {
-    pub(crate) gate_up: DeviceSlice<Weight>,
-    pub(crate) down: DeviceSlice<Weight>,
+    pub(crate) gate_up: Matrix,
+    pub(crate) down: Matrix,
     pub(crate) intermediate_size: u32,
 }
 
@@ -105,6 +121,8 @@ pub(crate) enum Conversion {
     Matrix,
     /// To e4m3 with a scale each row, unchanged if it is stored so.
     E4m3,
+    /// 4-bit codes to records.
+    FourBit(FourBitForm),
     /// To f32.
     Vector(Change),
 }
@@ -124,7 +142,7 @@ impl CopyJob {
     pub(crate) fn vector(&self) -> Option<Change> {
         match self.conversion {
             Conversion::Vector(change) => Some(change),
-            Conversion::Matrix | Conversion::E4m3 => None,
+            Conversion::Matrix | Conversion::E4m3 | Conversion::FourBit(_) => None,
         }
     }
 }
@@ -141,6 +159,17 @@ impl Change {
     pub(crate) const NONE: Self = Self { add: 0.0, factor: 1.0 };
 }
 
+/// Which quantised matrices of layers stay so; others become the device type.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Kept {
+    /// fp8 ones.
+    pub(crate) e4m3: bool,
+    /// 4-bit ones, apart from experts'.
+    pub(crate) four_bit: bool,
+    /// 4-bit ones of experts.
+    pub(crate) four_bit_experts: bool,
+}
+
 /// All weights, the copies that fill them, and the bytes they take.
 #[derive(Debug)]
 pub(crate) struct WeightLayout {
@@ -150,8 +179,8 @@ pub(crate) struct WeightLayout {
 }
 
 impl WeightLayout {
-    /// Takes a model's weights from `layout`. Fp8 matrices of layers stay so with `has_e4m3`, where their scales allow
-    /// it (one each row or fewer); others become the device type.
+    /// Takes a model's weights from `layout`. Quantised matrices of layers stay so if `kept` says it, fp8 ones where
+    /// their scales allow it (one each row or fewer), 4-bit ones where `FourBitForm` has their form.
     ///
     /// # Errors
     /// A tensor that the spec calls for and the plan lacks.
@@ -159,9 +188,9 @@ impl WeightLayout {
         layout: LayoutBuilder,
         spec: &ModelSpec,
         plan: &CopyPlan,
-        has_e4m3: bool,
+        kept: Kept,
     ) -> Result<Self, CudaError> {
-        let mut builder = Builder { spec, plan, has_e4m3, layout, jobs: Vec::new() };
+        let mut builder = Builder { spec, plan, kept, layout, jobs: Vec::new() };
         let embedding = builder.matrix(&[WeightRole::Embedding])?;
         let final_norm = builder.norm(WeightRole::FinalNorm)?;
         let head_norm = match spec.logit_scale {
@@ -189,16 +218,20 @@ impl WeightLayout {
         (fp8.clone().count(), fp8.filter(|job| job.conversion != Conversion::E4m3).count())
     }
 
-    /// How many tensors are 4-bit codes in the file; all become the device type.
-    pub(crate) fn four_bit_tensors(&self) -> usize {
-        self.jobs.iter().filter(|job| job.view.groups.is_some()).count()
+    /// How many tensors are 4-bit codes with scales, and how many of them become the device type. GGUF's count where
+    /// they do not.
+    pub(crate) fn four_bit_tensors(&self) -> (usize, usize) {
+        let is_packed = |job: &&CopyJob| matches!(job.conversion, Conversion::FourBit(_));
+        let is_widened = |job: &&CopyJob| job.view.groups.is_some() && !is_packed(job);
+        let widened = self.jobs.iter().filter(is_widened).count();
+        (self.jobs.iter().filter(is_packed).count() + widened, widened)
     }
 }
 
 struct Builder<'a> {
     spec: &'a ModelSpec,
     plan: &'a CopyPlan,
-    has_e4m3: bool,
+    kept: Kept,
     layout: LayoutBuilder,
     jobs: Vec<CopyJob>,
 }
@@ -256,8 +289,8 @@ impl Builder<'_> {
         };
         let shared = match spec.shared_size {
             Some(intermediate_size) => Some(SharedWeights {
-                gate_up: self.matrix(&[role(SharedGate), role(SharedUp)])?,
-                down: self.matrix(&[role(SharedDown)])?,
+                gate_up: self.linear(&[role(SharedGate), role(SharedUp)], false)?,
+                down: self.linear(&[role(SharedDown)], false)?,
                 intermediate_size,
             }),
             None => None,
@@ -267,9 +300,9 @@ impl Builder<'_> {
             router: self.matrix(&[role(Router)])?,
             router_bias: self.vectors_if(spec.router.bias, &[role(RouterBias)])?,
             correction: self.vectors_if(spec.router.correction, &[role(RouterCorrection)])?,
-            gate_up: self.matrix(&each(&[ExpertGate, ExpertUp]))?,
+            gate_up: self.experts_matrix(&each(&[ExpertGate, ExpertUp]))?,
             gate_up_bias: self.vectors_if(spec.bias, &each(&[ExpertGateBias, ExpertUpBias]))?,
-            down: self.matrix(&each(&[ExpertDown]))?,
+            down: self.experts_matrix(&each(&[ExpertDown]))?,
             down_bias: self.vectors_if(spec.bias, &each(&[ExpertDownBias]))?,
             shared,
         })
@@ -310,8 +343,46 @@ impl Builder<'_> {
         wanted.then(|| self.place(roles, conversion)).transpose()
     }
 
-    /// The tensors one after another: e4m3 if all of them can be and `may_be_e4m3`, else the device type.
+    /// The tensors one after another: 4-bit if all of them can be, else the device type.
+    fn experts_matrix(&mut self, roles: &[WeightRole]) -> Result<Matrix, CudaError> {
+        let packed = if self.kept.four_bit_experts { self.packed(roles)? } else { None };
+        match packed {
+            Some(packed) => Ok(packed),
+            None => Ok(Matrix::Plain(self.matrix(roles)?)),
+        }
+    }
+
+    /// The tensors one after another as records, if all have one form.
+    fn packed(&mut self, roles: &[WeightRole]) -> Result<Option<Matrix>, CudaError> {
+        let views = self.views(roles)?;
+        let Some(form) = views.first().and_then(FourBitForm::of) else { return Ok(None) };
+        if views.iter().any(|view| FourBitForm::of(view) != Some(form)) {
+            return Ok(None);
+        }
+        let bytes = |view: &TensorView| form.bytes(view.rows, view.cols);
+        let records = self.layout.take::<u8>(views.iter().map(bytes).sum());
+        let elements = views.iter().map(elements).sum();
+        let mut start = 0;
+        for view in views {
+            let size = bytes(&view);
+            self.jobs.push(CopyJob {
+                destination: records.slice(start, size),
+                scale: DeviceSlice::default(),
+                conversion: Conversion::FourBit(form),
+                view,
+            });
+            start += size;
+        }
+        Ok(Some(Matrix::FourBit { records, elements, form }))
+    }
+
+    /// The tensors one after another: 4-bit, or e4m3 if all of them can be and `may_be_e4m3`, else the device type.
     fn linear(&mut self, roles: &[WeightRole], may_be_e4m3: bool) -> Result<Matrix, CudaError> {
+        if self.kept.four_bit
+            && let Some(packed) = self.packed(roles)?
+        {
+            return Ok(packed);
+        }
         if !(may_be_e4m3 && self.are_e4m3(roles)?) {
             return Ok(Matrix::Plain(self.matrix(roles)?));
         }
@@ -343,7 +414,7 @@ impl Builder<'_> {
         let is_whole =
             |view: &TensorView| view.cols.is_multiple_of(16) && view.rows.is_multiple_of(16);
         let views = self.views(roles)?;
-        Ok(self.has_e4m3 && views.iter().all(|view| has_rows(view) && is_whole(view)))
+        Ok(self.kept.e4m3 && views.iter().all(|view| has_rows(view) && is_whole(view)))
     }
 
     fn views(&self, roles: &[WeightRole]) -> Result<Vec<TensorView>, CudaError> {
@@ -393,28 +464,34 @@ mod tests {
     #[test]
     fn every_tensor_of_every_model_has_its_place() {
         let models = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/models");
-        let mut num_e4m3 = 0;
+        let (mut num_e4m3, mut num_four_bit) = (0, 0);
         for entry in std::fs::read_dir(models).unwrap() {
             let mut checkpoint = ingle_model::open(&entry.unwrap().path()).unwrap();
             let stored_so = checkpoint.plan.tensors.values().any(|view| view.scale.is_some());
             let is_four_bit = checkpoint.plan.tensors.values().any(|view| view.groups.is_some());
-            for (quantised, has_e4m3) in [(false, false), (true, false), (true, true)] {
-                if quantised && !has_e4m3 && !is_four_bit {
+            for (quantised, keeps) in [(false, false), (true, false), (true, true)] {
+                if quantised && !keeps && !is_four_bit {
                     checkpoint.plan.quantise_fp8().unwrap();
                 }
+                let kept = Kept { e4m3: keeps, four_bit: keeps, four_bit_experts: keeps };
                 let (spec, plan) = (&checkpoint.spec, &checkpoint.plan);
                 let layout =
-                    WeightLayout::new(LayoutBuilder::measuring(), spec, plan, has_e4m3).unwrap();
+                    WeightLayout::new(LayoutBuilder::measuring(), spec, plan, kept).unwrap();
                 check_places(&layout, spec, plan);
-                assert!(has_e4m3 || !layout.weights.have_e4m3());
-                let (fp8, widened) = layout.fp8_tensors();
+                assert!(keeps || !layout.weights.have_e4m3());
+                let (fp8, _) = layout.fp8_tensors();
                 assert_eq!(fp8 > 0, quantised && !is_four_bit || stored_so);
-                assert_eq!(layout.four_bit_tensors() > 0, is_four_bit);
+                let (four_bit, widened) = layout.four_bit_tensors();
+                assert_eq!(four_bit > 0, is_four_bit);
+                assert_eq!(widened == four_bit, !(is_four_bit && keeps), "{four_bit} {widened}");
+                num_four_bit += u32::from(is_four_bit && keeps && widened == 0);
+                let (fp8, widened) = layout.fp8_tensors();
                 assert_eq!(fp8 > widened, layout.weights.have_e4m3());
                 num_e4m3 += u32::from(layout.weights.have_e4m3() && !stored_so);
             }
         }
         assert!(num_e4m3 >= 12, "{num_e4m3} models quantised");
+        assert!(num_four_bit >= 4, "{num_four_bit} models keep all 4-bit tensors");
     }
 
     fn check_places(layout: &WeightLayout, spec: &ModelSpec, plan: &CopyPlan) {
@@ -422,12 +499,13 @@ mod tests {
         assert_eq!(layout.jobs.len(), plan.tensors.len() + again);
         let mut spans = Vec::new();
         for job in &layout.jobs {
-            let bytes = match job.conversion {
-                Conversion::Matrix => 2,
-                Conversion::E4m3 => 1,
-                Conversion::Vector(_) => 4,
+            let size = match job.conversion {
+                Conversion::Matrix => elements(&job.view) * 2,
+                Conversion::E4m3 => elements(&job.view),
+                Conversion::Vector(_) => elements(&job.view) * 4,
+                Conversion::FourBit(form) => form.bytes(job.view.rows, job.view.cols),
             };
-            let (start, size) = (job.destination.address(), elements(&job.view) * bytes);
+            let start = job.destination.address();
             assert_eq!(job.destination.len(), size, "{:?}", job.view);
             spans.push((start, start + size));
             if job.conversion == Conversion::E4m3 {
@@ -440,8 +518,13 @@ mod tests {
         assert!(spans.windows(2).all(|pair| pair[0].1 <= pair[1].0));
         assert!(spans[0].0 >= 256 && spans.last().unwrap().1 <= layout.bytes);
         let qkv = layout.weights.layers[0].qkv;
-        let element = if qkv.is_e4m3() { 1 } else { 2 };
-        let q = u64::from(spec.num_attention_heads * spec.head_dim * spec.hidden_size) * element;
+        let q_rows = spec.num_attention_heads * spec.head_dim;
+        let q_elements = u64::from(q_rows) * u64::from(spec.hidden_size);
+        let q = match qkv {
+            Matrix::Plain(_) => q_elements * 2,
+            Matrix::E4m3 { .. } => q_elements,
+            Matrix::FourBit { form, .. } => form.bytes(q_rows, spec.hidden_size),
+        };
         let key = &plan.tensors[&WeightRole::Layer(0, LayerWeight::Key)];
         let job = layout.jobs.iter().find(|job| job.view == *key).unwrap();
         assert_eq!(job.destination.address(), qkv.address() + q);

@@ -85,6 +85,17 @@ constants {
     GEMM_X_ROUND_BYTES = 128;
     GEMM_X_PAD_BYTES = 64;
 
+    /// Of four_bit.cuh: FB_CODES, FB_SCALE; threads of a block; bytes of shared memory for the warps' sums, a row of x
+    /// and tile of W; bytes behind a row of x in shared memory.
+    FB_INT4 = 0;
+    FB_E2M1 = 1;
+    FB_SCALE_F16 = 0;
+    FB_SCALE_BF16 = 1;
+    FB_SCALE_E8M0 = 2;
+    FB_THREADS = 256;
+    FB_SUM_BYTES = 512;
+    FB_X_PAD_BYTES = 16;
+
     /// Most experts, most that a token takes; tokens of one block of moe_route; rows and columns of a tile of
     /// moe_gemm.
     MAX_EXPERTS = 512;

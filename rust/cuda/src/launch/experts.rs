@@ -6,7 +6,8 @@ use super::Launcher;
 use crate::CudaError;
 use crate::builds::{ExpertKind, Variant};
 use crate::contract::{MOE_ROUTE_TOKENS, MOE_TILE};
-use crate::device_slice::{Act, DeviceSlice, Weight};
+use crate::device_slice::{Act, DeviceSlice};
+use crate::matrix::Matrix;
 use crate::module::{Launch, args};
 use crate::registry::Entry;
 
@@ -41,13 +42,27 @@ pub(crate) struct MoeGemm {
     /// `[*, k]`
     pub(crate) x: DeviceSlice<Act>,
     /// `[num_experts, n, k]`
-    pub(crate) w: DeviceSlice<Weight>,
+    pub(crate) w: Matrix,
     /// `[num_experts, n]`, for the builds with biases
     pub(crate) bias: Option<DeviceSlice<f32>>,
     /// `[entries, n]`
     pub(crate) out: DeviceSlice<Act>,
     /// x has a row for each token, not for each sorted entry.
     pub(crate) gather: bool,
+}
+
+impl MoeGemm {
+    /// Asserts in debug builds that the slices hold a product of `entries` entries.
+    pub(super) fn check(&self, entries: u32, spec: &MoeSpec) {
+        let (n, k) = (u64::from(self.n), u64::from(self.k));
+        let rows = if self.gather { entries / spec.experts_per_token } else { entries };
+        holds!(self.x, u64::from(rows) * k);
+        holds!(self.w, u64::from(spec.num_experts) * n * k);
+        holds!(self.out, u64::from(entries) * n);
+        if let Some(bias) = self.bias {
+            holds!(bias, u64::from(spec.num_experts) * n);
+        }
+    }
 }
 
 impl Launcher<'_> {
@@ -100,7 +115,7 @@ impl Launcher<'_> {
         }
     }
 
-    /// Queues one product of all experts with their entries, of which there are `entries`.
+    /// Queues one product of all experts with their entries, of which there are `entries`; `a.w` is a plain matrix.
     pub(crate) fn moe_gemm(
         &self,
         entries: u32,
@@ -108,14 +123,7 @@ impl Launcher<'_> {
         places: &ExpertPlaces,
         a: &MoeGemm,
     ) -> Result<(), CudaError> {
-        let (n, k) = (u64::from(a.n), u64::from(a.k));
-        let rows = if a.gather { entries / spec.experts_per_token } else { entries };
-        holds!(a.x, u64::from(rows) * k);
-        holds!(a.w, u64::from(spec.num_experts) * n * k);
-        holds!(a.out, u64::from(entries) * n);
-        if let Some(bias) = a.bias {
-            holds!(bias, u64::from(spec.num_experts) * n);
-        }
+        a.check(entries, spec);
         let variant = product(spec, a.n, a.k);
         let dims = variant.dims(*self.dims);
         let kernel = self.kernels.build(Entry::MoeGemm, variant)?;
@@ -128,7 +136,16 @@ impl Launcher<'_> {
             kernel.launch(
                 self.stream,
                 launch,
-                args![&dims, a.x, a.w, a.bias, a.out, places.offsets, places.sorted, gather],
+                args![
+                    &dims,
+                    a.x,
+                    a.w.address(),
+                    a.bias,
+                    a.out,
+                    places.offsets,
+                    places.sorted,
+                    gather
+                ],
             )
         }
     }

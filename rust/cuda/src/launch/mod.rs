@@ -20,6 +20,7 @@ macro_rules! holds {
 
 mod attention;
 mod experts;
+mod four_bit;
 mod gemm_stream;
 mod pool;
 mod quantise;
@@ -29,6 +30,7 @@ mod step;
 
 pub(crate) use attention::{Attention, AttentionPrefill, RopeKv};
 pub(crate) use experts::{ExpertPlaces, MoeGemm, Routing};
+pub(crate) use four_bit::{FourBitExperts, GemmFourBit, WidenFourBit};
 pub(crate) use gemm_stream::GemmStream;
 pub(crate) use pool::PoolRows;
 pub(crate) use quantise::{ActMulQuantise, E4m3Rows, Raw, RmsNormQuantise};

@@ -8,11 +8,14 @@ use ingle_model::{MoeSpec, RouterSpec};
 use super::*;
 use crate::CudaError;
 use crate::attention_launch::AttentionLaunch;
-use crate::builds::{ExpertKind, Variant};
+use crate::builds::{ExpertKind, Variant, four_bit_experts};
 use crate::contract::{GATE_SILU, QUERY_ROWS, ROPE_HALF_SPLIT};
 use crate::device_slice::{DevicePtr, DeviceSlice};
 use crate::dtypes::{Dtypes, ScaleMode, WeightDtype};
 use crate::fake;
+use crate::four_bit::{FourBitForm, GroupScale};
+use crate::four_bit_gemm::FourBitProduct;
+use crate::four_bit_tile::{FOUR_BIT_TILES, expert_tiles};
 use crate::gemm::{GemmArgs, GemmInput, GemmResult};
 use crate::kv_pool::KvLayer;
 use crate::limits::DeviceLimits;
@@ -52,6 +55,15 @@ const SHAPE: GemmShape = GemmShape {
     weight: WeightDtype::Bf16,
     scale: ScaleMode::None,
 };
+const FORM: FourBitForm =
+    FourBitForm { scale: GroupScale::E8M0, zeros: false, block: 64, groups: 2 };
+const FOUR_BIT: GemmShape = GemmShape {
+    n: 32,
+    k: 64,
+    out: GemmOut::Device,
+    weight: WeightDtype::FourBit(FORM),
+    scale: ScaleMode::Group,
+};
 const ROPE: Variant = Variant::Rope { head_dim: HEAD, full_norm: false, scales_queries: false };
 const GATE: Variant = Variant::Gate { intermediate_size: 16, clamped: false };
 
@@ -84,6 +96,15 @@ fn kernels() -> Kernels {
         Source::AttentionPrefill => vec![Variant::Prompt { head_dim: HEAD, sinks: false }],
         Source::RopeKv => vec![ROPE],
         Source::Moe => vec![experts(32, 32), experts(32, 16)],
+        Source::GemmFourBit => {
+            let (tile, most_shared) = (FOUR_BIT_TILES[0], 1 << 16);
+            vec![Variant::FourBit { shape: FOUR_BIT.four_bit().unwrap(), tile, most_shared }]
+        }
+        Source::MoeFourBit => {
+            let tile = expert_tiles(&H200, FORM, (32, 64))[0];
+            vec![four_bit_experts(&moe(), FOUR_BIT.four_bit().unwrap(), tile)]
+        }
+        Source::WidenFourBit => vec![Variant::Widen { n: 32, k: 64, form: FORM }],
         Source::GemmStream => vec![Variant::Stream { shape: SHAPE, tile: STREAM_TILES[0] }],
         _ => vec![Variant::Plain],
     };
@@ -208,7 +229,7 @@ fn launch_rows(launcher: &Launcher<'_>) -> Result<(), CudaError> {
         sorted: some(16),
         place: some(16),
     };
-    let (w, out) = (some(4 * 32 * 32), some(16 * 32));
+    let (w, out) = (Matrix::Plain(some(4 * 32 * 32)), some(16 * 32));
     let (moe, bias) = (moe(), Some(some(4)));
     let routing = Routing { logits: some(32), bias, correction: bias };
     launcher.route(8, &moe, &routing, &places)?;
@@ -216,6 +237,31 @@ fn launch_rows(launcher: &Launcher<'_>) -> Result<(), CudaError> {
     let into = MoeGemm { n: 32, k: 32, x: some(256), w, bias, out, gather: true };
     launcher.moe_gemm(16, &moe, &places, &into)?;
     launcher.moe_combine(8, &moe, out, &places, residual)
+}
+
+fn launch_four_bit(launcher: &Launcher<'_>) -> Result<(), CudaError> {
+    let records = |n: u32| some(u32::try_from(FORM.bytes(n, 64)).unwrap());
+    let matrix =
+        |n: u32| Matrix::FourBit { records: records(n), elements: u64::from(n) * 64, form: FORM };
+    let (x, w, out) = (GemmInput::Act(some(8 * 64)), matrix(32), GemmResult::Act(some(8 * 32)));
+    let own = FourBitProduct::all(launcher.kernels, DIMS, &H200, (8, FOUR_BIT), GATE_SILU);
+    assert_eq!(own.len(), 2);
+    own.iter().try_for_each(|own| own.run(launcher.stream, &GemmArgs { x, w, out }))?;
+    let kernel = launcher.kernels.only(Entry::WidenFourBit)?.clone();
+    let widen = WidenFourBit { kernel, dims: DIMS.gemm(32, 64), records: 2 };
+    widen.launch(launcher.stream, w, some(32 * 64))?;
+    let places = ExpertPlaces {
+        ids: some(16),
+        weights: some(16),
+        offsets: some(5),
+        sorted: some(16),
+        place: some(16),
+    };
+    let (x, out, w) = (some(8 * 64), some(16 * 32), matrix(4 * 32));
+    let product = MoeGemm { n: 32, k: 64, x, w, bias: None, out, gather: true };
+    let tiles = expert_tiles(&H200, FORM, (32, 64));
+    let experts = FourBitExperts { form: FORM, tiles: &tiles[..1], limits: &H200 };
+    launcher.moe_four_bit(16, &moe(), &places, &product, &experts)
 }
 
 fn launch_quantise(launcher: &Launcher<'_>) -> Result<(), CudaError> {
@@ -276,6 +322,7 @@ fn every_launch_has_the_parameters_of_its_kernel() {
     launch_step_and_attention(&launcher).unwrap();
     launch_rows(&launcher).unwrap();
     launch_quantise(&launcher).unwrap();
+    launch_four_bit(&launcher).unwrap();
     launch_sampler(&launcher).unwrap();
     let launched: BTreeMap<String, usize> = fake::launches().into_iter().collect();
     let mut want = BTreeMap::new();
