@@ -21,6 +21,7 @@ __all__ = [
     "doctor",
     "give_back_memory",
     "harden_confine",
+    "harden_end_recording",
     "harden_finish",
     "harden_keeper",
     "harden_shed",
@@ -156,11 +157,16 @@ def harden_confine(start: bytes) -> bytes:
 def harden_keeper(start: bytes) -> bytes:
     """The same for the keeper: only `read` and `write` can be opened, and a filter of its own."""
 
+def harden_end_recording(readiness: bytes) -> bytes:
+    """Refuses on all threads what recording CUDA graphs needed. Once, after `harden_finish` with
+    `recording`; `readiness` as there.
+    """
+
 def harden_finish(readiness: bytes) -> bytes:
     """Second half: puts the tight filter on all threads and proves that it holds.
 
-    `readiness` is JSON: `cuda_driver` (major version or null) and `trace`. As `harden_shed`, but
-    with any number of threads.
+    `readiness` is JSON: `cuda_driver` (major version or null), `recording` and `trace`. As
+    `harden_shed`, but with any number of threads.
     """
 
 def give_back_memory() -> None:

@@ -9,8 +9,11 @@ policies are files of security/policy; docs/OPERATIONS.md says what each layer i
     lockdown.confine(read=["/srv/models/llama"])
     engine = ingle.Engine("/srv/models/llama", device="cpu")
     ...  # Start the front end's own threads and import what it imports late.
-    engine.core.seal_device()  # A locked process records no CUDA graphs.
+    engine.core.seal_device()  # Waits until the device has recorded its CUDA graphs.
     lockdown.finish()
+
+A GPU may also record its graphs while the process serves: `finish(device, recording=True)`, and
+`end_recording` after `seal_device`.
 """
 
 import codecs
@@ -51,12 +54,18 @@ class Lockdown:
         """What is in force and what is missing, as far as the steps have come."""
         self._has_cuda = device.startswith(("auto", "cuda"))
         self._trace = trace
+        self._cuda_driver: int | None = None
         self._python = python_folders()
 
     @property
     def is_on(self) -> bool:
         """Whether the steps do anything."""
         return self.mode != "off"
+
+    @property
+    def traces(self) -> bool:
+        """Whether it lets through and prints what it would refuse."""
+        return self._trace
 
     def missing(self) -> list[str]:
         """The layers that are not in force, each as `name: why`."""
@@ -114,28 +123,50 @@ class Lockdown:
         self._add(_core.harden_confine(start))
         self._refuse_lacks()
 
-    def finish(self, device: str = "") -> None:
+    def finish(self, device: str = "", *, recording: bool = False) -> None:
         """The tight filter on all threads, and the proof that it holds. `device`: the engine's.
+
+        `recording`: allow what recording CUDA graphs needs, until `end_recording`.
+        Errors: HardeningError; the process must then end.
+        """
+        if not self.is_on:
+            return
+        self._cuda_driver = driver_version() if device.startswith("cuda") else None
+        self._add(_core.harden_finish(self._readiness(recording=recording)))
+        self._refuse_lacks()
+
+    def end_recording(self) -> None:
+        """Refuses what only recording CUDA graphs needed. Any thread.
 
         Errors: HardeningError; the process must then end.
         """
         if not self.is_on:
             return
-        driver = driver_version() if device.startswith("cuda") else None
-        readiness = {"cuda_driver": driver, "trace": self._trace}
-        self._add(_core.harden_finish(json.dumps(readiness).encode()))
-        self._refuse_lacks()
+        ended = layers_of(_core.harden_end_recording(self._readiness(recording=True)))
+        by_name = {layer.name: layer for layer in ended}
+        self.layers = [by_name.get(layer.name, layer) for layer in self.layers]
+
+    def _readiness(self, *, recording: bool) -> bytes:
+        readiness = {
+            "cuda_driver": self._cuda_driver, "recording": recording, "trace": self._trace,
+        }  # fmt: skip
+        return json.dumps(readiness).encode()
 
     def _start(self, **values: Any) -> bytes:
         return json.dumps({"has_cuda": self._has_cuda, **values}).encode()
 
     def _add(self, report: bytes) -> None:
-        self.layers += [Layer(**layer) for layer in json.loads(report)["layers"]]
+        self.layers += layers_of(report)
 
     def _refuse_lacks(self) -> None:
         missing = self.missing()
         if self.mode == "strict" and missing:
             raise HardeningError(f"hardening: strict, but missing here: {'; '.join(missing)}")
+
+
+def layers_of(report: bytes) -> list[Layer]:
+    """The layers that a report of the core lists."""
+    return [Layer(**layer) for layer in json.loads(report)["layers"]]
 
 
 def confine_keeper(read: Iterable[Path], write: Iterable[Path]) -> None:

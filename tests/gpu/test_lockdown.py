@@ -59,8 +59,14 @@ def test_a_locked_server_does_all_that_it_must(flags):
             assert "device_calls" in hardening["on"], hardening
         drive(worker)
         if DEVICE == "cuda":
+            wait_for(lambda: graphs(worker, "waiting") == 0, LIMIT_S, worker.errors)
             assert graphs(worker, "failed") == 0
-            wait_for(lambda: graphs(worker, "ready") > 0, LIMIT_S, worker.errors)
+            assert graphs(worker, "ready") > 0
+
+            def calls():
+                return worker.health()["hardening"]["on"]["device_calls"]
+
+            wait_for(lambda: "recorded" not in calls(), LIMIT_S, calls)
         # The probes run beside a process that holds a GPU.
         check = [sys.executable, "-m", "ingle", "security", "check", "--json"]
         done = subprocess.run(check, capture_output=True, text=True, timeout=120)

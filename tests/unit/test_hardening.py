@@ -80,9 +80,18 @@ def test_a_gpu_asks_for_the_rules_of_its_driver(monkeypatch):
         _core, "harden_finish", lambda readiness: asked.append(readiness) or b'{"layers":[]}'
     )
     monkeypatch.setattr(hardening, "driver_version", lambda: 580)
-    Lockdown("auto", device="auto").finish("cuda:0 (NVIDIA H200)")
+    gpu = Lockdown("auto", device="auto")
+    gpu.finish("cuda:0 (NVIDIA H200)", recording=True)
     Lockdown("auto", device="auto").finish("cpu (avx512, 2 threads)")
     assert asked == [
-        b'{"cuda_driver": 580, "trace": false}',
-        b'{"cuda_driver": null, "trace": false}',
+        b'{"cuda_driver": 580, "recording": true, "trace": false}',
+        b'{"cuda_driver": null, "recording": false, "trace": false}',
     ]
+    gpu.layers = [Layer("files", True, "Landlock 6"), Layer("device_calls", True, "more")]
+    ended = b'{"layers": [{"name": "device_calls", "on": true, "what": "those listed"}]}'
+    monkeypatch.setattr(
+        _core, "harden_end_recording", lambda readiness: asked.append(readiness) or ended
+    )
+    gpu.end_recording()
+    assert asked[2] == asked[0]
+    assert [layer.what for layer in gpu.layers] == ["Landlock 6", "those listed"]

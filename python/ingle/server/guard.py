@@ -64,9 +64,12 @@ class Guard:
             self.close()
             raise
 
-    def lock(self, device: str) -> None:
-        """The rest of the lock-down, once everything is warm. Errors: HardeningError."""
-        self.lockdown.finish(device)
+    def lock(self, device: str, *, recording: bool = False) -> None:
+        """The rest of the lock-down, once everything is warm. Errors: HardeningError.
+
+        `recording`: see `Lockdown.finish`.
+        """
+        self.lockdown.finish(device, recording=recording)
 
     def read_keys(self) -> ApiKeys:
         """The key file as it is now. Errors: ConfigError."""

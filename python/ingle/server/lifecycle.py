@@ -25,8 +25,9 @@ from aiohttp import web
 
 from ingle.config import Settings, with_flags
 from ingle.engine import Engine
-from ingle.errors import ConfigError, InternalError
+from ingle.errors import ConfigError, HardeningError, InternalError
 from ingle.exit_codes import ExitCode
+from ingle.hardening import Lockdown
 from ingle.origins import parse_origins
 from ingle.server.app import create_app
 from ingle.server.auth import ApiKeys
@@ -56,18 +57,18 @@ def run(
     loop = uvloop.new_event_loop()
     server = Server(settings, engine, guard)
 
+    recorder = Recorder(engine, guard.lockdown)
+
     def on_ready() -> None:
-        began = time.perf_counter()
-        if guard.lockdown.is_on:
-            engine.core.seal_device()
-        sealed_s = time.perf_counter() - began
-        guard.lock(engine.info["device"])
+        recorder.start()
+        guard.lock(engine.info["device"], recording=recorder.is_late)
+        recorder.locked.set()
         if was_hung_up():
             server.read_keys()
         shown = str(guard.keys or ApiKeys({}))
         guard.notifier.send("READY=1")
         where = address(guard.listener)
-        say(summary(settings, engine.info, where, shown, guard.lockdown, sealed_s))
+        say(summary(settings, engine.info, where, shown, guard.lockdown))
 
     try:
         return loop.run_until_complete(to_the_end(server.run(guard.listener, on_ready)))
@@ -214,6 +215,37 @@ def collect_rarely() -> None:
     gc.set_threshold(GC_ALLOCATIONS)
 
 
+class Recorder:
+    """Lets a GPU record its graphs while the server serves, then ends what only that needed."""
+
+    def __init__(self, engine: Engine, lockdown: Lockdown) -> None:
+        self._engine = engine
+        self._lockdown = lockdown
+        self.is_late = lockdown.is_on and engine.info["device"].startswith("cuda")
+        if lockdown.traces:
+            # A trace is of what a worker needs when all is recorded.
+            self.is_late = False
+        self.locked = threading.Event()
+
+    def start(self) -> None:
+        """Starts the thread, while there can be one. Errors: ConfigError if there is none left."""
+        if not self.is_late:
+            if self._lockdown.is_on:
+                self._engine.core.seal_device()
+            return
+        start_thread(threading.Thread(target=self._run, name="ingle-recorder", daemon=True))
+
+    def _run(self) -> None:
+        name_thread("ingle-recorder")
+        self.locked.wait()
+        self._engine.core.seal_device()
+        try:
+            self._lockdown.end_recording()
+        except HardeningError as error:
+            log.critical("%s", error)
+            os._exit(int(ExitCode.HARDENING))
+
+
 class LastThreads:
     """Threads for the end of the process. Started early, because later there may be none left."""
 
@@ -226,10 +258,7 @@ class LastThreads:
     def start(self) -> None:
         """Errors: ConfigError if the system gives no thread."""
         start_threads(self._shutdown, 1, "ingle-shutdown")
-        try:
-            self._timer.start()
-        except RuntimeError as error:
-            raise ConfigError(f"cannot start the thread ingle-exit: {error}") from None
+        start_thread(self._timer)
 
     async def run(self, work: Callable[[], None]) -> None:
         """Calls `work` on the shutdown thread."""
@@ -247,6 +276,14 @@ class LastThreads:
         delay_s, code = self._exit
         time.sleep(delay_s)
         os._exit(int(code))
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Errors: ConfigError if the system gives no thread."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise ConfigError(f"cannot start the thread {thread.name}: {error}") from None
 
 
 BACKLOG = 4096

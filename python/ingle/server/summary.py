@@ -13,15 +13,9 @@ def summary(
     address: str,
     keys: str,
     lockdown: Lockdown,
-    sealed_s: float = 0.0,
 ) -> str:
-    """Model, device, limits, memory, defaults, end-of-text ids, lock-down and address, in lines.
-
-    `sealed_s`: how long the lock-down has waited for the device.
-    """
+    """Model, device, limits, memory, defaults, end-of-text ids, lock-down and address, in lines."""
     hardening, *lacks = lockdown.lines()
-    if sealed_s >= 0.01:
-        hardening += f"; waited {sealed_s:.2f} s more for CUDA graphs"
     limits, memory, times = info["limits"], info["memory"], info["start_up"]
     defaults = ", ".join(f"{k} {round(v, 4):g}" for k, v in info["sampling_defaults"].items())
     source = "the model's" if settings.generation_config == "auto" else "OpenAI's"

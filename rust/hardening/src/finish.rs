@@ -8,8 +8,8 @@ use serde::Deserialize;
 use crate::begin::put_on;
 use crate::error::HardeningError;
 use crate::omitted::Omitted;
-use crate::policies::{CUDA, CUDA_UNKNOWN, SERVE};
-use crate::policy::Policy;
+use crate::policies::{CUDA, CUDA_UNKNOWN, CudaFiles, SERVE};
+use crate::policy::{Policy, Value};
 use crate::proof::Proof;
 use crate::report::Report;
 use crate::{sys, trace};
@@ -20,6 +20,8 @@ use crate::{sys, trace};
 pub struct Readiness {
     /// The major version of NVIDIA's driver, if a GPU is used.
     pub cuda_driver: Option<u32>,
+    /// CUDA graphs are still being recorded; `end_recording` comes later.
+    pub recording: bool,
     /// Let through what the tight filter would refuse, and print it: for `ingle security trace`.
     pub trace: bool,
 }
@@ -30,7 +32,7 @@ pub struct Readiness {
 /// `HardeningError::State` names what does not hold; the process must then end.
 pub fn finish(readiness: &Readiness) -> Result<Report, HardeningError> {
     let mut report = Report::default();
-    let policy = policy_for(readiness.cuda_driver, &mut report)?;
+    let policy = policy_for(readiness, &mut report)?;
     // At its first look at a clock, rustix asks the kernel where the vDSO is.
     let _ = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     limit_files(&mut report)?;
@@ -53,7 +55,7 @@ pub(crate) fn finish_except(
     omitted: &Omitted,
 ) -> Result<Report, HardeningError> {
     let mut report = Report::default();
-    let policy = omitted.from(policy_for(readiness.cuda_driver, &mut report)?);
+    let policy = omitted.from(policy_for(readiness, &mut report)?);
     if !omitted.is_layer("file_size") {
         limit_files(&mut report)?;
     }
@@ -66,6 +68,31 @@ pub(crate) fn finish_except(
     Ok(report)
 }
 
+/// Refuses on every thread what only recording graphs needs, and proves it. Any thread; once, after a `finish` with
+/// `recording`.
+///
+/// # Errors
+/// `HardeningError::State` names what does not hold; the process must then end.
+pub fn end_recording(readiness: &Readiness) -> Result<Report, HardeningError> {
+    end_recording_except(readiness, &Omitted::Nothing)
+}
+
+/// `end_recording` without one rule.
+pub(crate) fn end_recording_except(
+    readiness: &Readiness,
+    omitted: &Omitted,
+) -> Result<Report, HardeningError> {
+    let mut report = Report::default();
+    let Some(files) = cuda_files(readiness) else { return Ok(report) };
+    let policy = omitted.from(files.recording.policy()?.refused());
+    if put_on("filter", &policy, &mut report)? && *omitted == Omitted::Nothing {
+        prove_refused(&policy)?;
+    }
+    let mut report = Report::default();
+    report.on("device_calls", listed(readiness));
+    Ok(report)
+}
+
 fn refuse_code(report: &mut Report) {
     let what = match sys::refuse_new_code() {
         Ok(()) => "no memory becomes executable (filter and PR_SET_MDWE)".to_owned(),
@@ -74,18 +101,48 @@ fn refuse_code(report: &mut Report) {
     report.on("code", what);
 }
 
-fn policy_for(cuda_driver: Option<u32>, report: &mut Report) -> Result<Policy, HardeningError> {
+fn policy_for(readiness: &Readiness, report: &mut Report) -> Result<Policy, HardeningError> {
     let serve = SERVE.policy()?;
-    let Some(driver) = cuda_driver else {
+    let Some(driver) = readiness.cuda_driver else {
         report.on("device_calls", "none: no GPU");
         return Ok(serve);
     };
-    if let Some((_, file)) = CUDA.iter().find(|(known, _)| *known == driver) {
-        report.on("device_calls", format!("those listed for driver {driver}"));
-        return Ok(serve.with(file.policy()?));
+    if let Some(files) = cuda_files(readiness) {
+        let ready = serve.with(files.ready.policy()?);
+        if !readiness.recording {
+            report.on("device_calls", listed(readiness));
+            return Ok(ready);
+        }
+        let until = "and, until its graphs are recorded, what that needs";
+        report.on("device_calls", format!("{}, {until}", listed(readiness)));
+        return Ok(ready.with(files.recording.policy()?));
     }
     report.missing("device_calls", format!("all: no list for driver {driver}"));
     Ok(serve.with(CUDA_UNKNOWN.policy()?))
+}
+
+fn cuda_files(readiness: &Readiness) -> Option<&'static CudaFiles> {
+    let known = |(driver, _): &&(u32, CudaFiles)| Some(*driver) == readiness.cuda_driver;
+    CUDA.iter().find(known).map(|(_, files)| files)
+}
+
+fn listed(readiness: &Readiness) -> String {
+    format!("those listed for driver {}", readiness.cuda_driver.unwrap_or_default())
+}
+
+/// Tries each command of the policy's rules on a descriptor that has none of them.
+fn prove_refused(policy: &Policy) -> Result<(), HardeningError> {
+    let conditions = policy.rules_of("ioctl").flat_map(|rule| &rule.when);
+    for value in conditions.flat_map(|condition| &condition.is) {
+        let Value::Number(command) = value else { continue };
+        let result = sys::try_ioctl(*command);
+        if !matches!(&result, Err(error) if error.raw_os_error() == Some(libc::EPERM)) {
+            return Err(HardeningError::State(format!(
+                "the lock-down lets through: ioctl {command:#x} ({result:?})"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// No file can grow any more, unless the log goes to one.
@@ -106,12 +163,14 @@ fn limit_files(report: &mut Report) -> Result<(), HardeningError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::Action;
 
     #[test]
     fn test_a_driver_without_a_list_is_missing_its_layer() {
-        let device_calls = |driver| {
+        let device_calls = |cuda_driver| {
             let mut report = Report::default();
-            let policy = policy_for(driver, &mut report).unwrap();
+            let readiness = Readiness { cuda_driver, ..Readiness::default() };
+            let policy = policy_for(&readiness, &mut report).unwrap();
             let ioctls = policy.rules_of("ioctl").filter(|rule| rule.when.is_empty()).count();
             (report.layers[0].on, report.lacks(), ioctls)
         };
@@ -120,5 +179,20 @@ mod tests {
         let (on, lacks, unconditional) = device_calls(Some(999));
         assert_eq!((on, unconditional), (false, 1));
         assert!(lacks[0].contains("no list for driver 999"), "{lacks:?}");
+    }
+
+    #[test]
+    fn test_what_recording_needs_is_allowed_until_it_ends_and_refused_after() {
+        let rules = |recording| {
+            let readiness = Readiness { cuda_driver: Some(580), recording, ..Readiness::default() };
+            let policy = policy_for(&readiness, &mut Report::default()).unwrap();
+            (policy.rules_of("ioctl").count(), policy.rules_of("seccomp").count())
+        };
+        let (ioctls, filters) = rules(false);
+        assert_eq!(rules(true), (ioctls + 1, filters + 1));
+        let (_, files) = CUDA.iter().find(|(driver, _)| *driver == 580).unwrap();
+        let closing = files.recording.policy().unwrap().refused();
+        assert_eq!(closing.default, Action::Allow);
+        assert!(closing.rules.iter().all(|rule| rule.act == Action::NotPermitted));
     }
 }

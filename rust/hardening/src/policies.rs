@@ -20,6 +20,15 @@ impl PolicyFile {
     }
 }
 
+/// What one driver needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CudaFiles {
+    /// To run steps.
+    pub(crate) ready: PolicyFile,
+    /// Beyond that, to record graphs.
+    pub(crate) recording: PolicyFile,
+}
+
 macro_rules! file {
     ($name:literal) => {
         PolicyFile { name: $name, text: include_str!(concat!("../../../security/policy/", $name)) }
@@ -35,6 +44,9 @@ pub(crate) const KEEPER: PolicyFile = file!("keeper.toml");
 /// What `security check` tries.
 pub(crate) const PROBES: PolicyFile = file!("probes.toml");
 /// What a GPU needs beyond `SERVE`, by the driver's major version.
-pub(crate) const CUDA: &[(u32, PolicyFile)] = &[(580, file!("cuda-580.toml"))];
+pub(crate) const CUDA: &[(u32, CudaFiles)] = &[(
+    580,
+    CudaFiles { ready: file!("cuda-580.toml"), recording: file!("cuda-580-recording.toml") },
+)];
 /// The same for a driver whose calls nobody has listed.
 pub(crate) const CUDA_UNKNOWN: PolicyFile = file!("cuda-unknown.toml");

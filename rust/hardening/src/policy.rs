@@ -113,6 +113,15 @@ impl Policy {
         self
     }
 
+    /// A policy that refuses what this one allows, and nothing else.
+    pub(crate) fn refused(mut self) -> Self {
+        self.default = Action::Allow;
+        for rule in &mut self.rules {
+            rule.act = Action::NotPermitted;
+        }
+        self
+    }
+
     /// The rules of one call, in order, as (conditions, action).
     pub(crate) fn rules_of(&self, name: &str) -> impl Iterator<Item = &Rule> {
         self.rules.iter().filter(move |rule| rule.calls.iter().any(|each| each == name))

@@ -304,6 +304,16 @@ pub(crate) fn drop_bounding(capability: c_ulong) -> io::Result<()> {
     .map(|_| ())
 }
 
+/// Gives a command to a descriptor that does not exist: `EBADF` from the kernel itself.
+///
+/// # Errors
+/// The kernel's, always.
+pub(crate) fn try_ioctl(command: u32) -> io::Result<()> {
+    const NO_FILE: c_int = -1;
+    // SAFETY: without a file no driver sees the argument, which is no address.
+    result(unsafe { libc::syscall(libc::SYS_ioctl, NO_FILE, command, 0) }).map(|_| ())
+}
+
 /// Tries to map a page of executable memory, and unmaps it again.
 ///
 /// # Errors

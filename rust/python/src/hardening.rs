@@ -40,6 +40,16 @@ pub(crate) fn harden_finish<'py>(
     as_json(py, ingle_hardening::finish(&readiness))
 }
 
+/// The end of what only the late work of a device needed. Any thread.
+#[pyfunction]
+pub(crate) fn harden_end_recording<'py>(
+    py: Python<'py>,
+    readiness: &[u8],
+) -> PyResult<Bound<'py, PyBytes>> {
+    let readiness: Readiness = document(py, readiness)?;
+    as_json(py, ingle_hardening::end_recording(&readiness))
+}
+
 /// JSON: what every probe of the lock-down found. `scratch` is an empty folder.
 #[pyfunction]
 pub(crate) fn security_check<'py>(py: Python<'py>, scratch: &str) -> PyResult<Bound<'py, PyBytes>> {

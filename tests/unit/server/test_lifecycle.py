@@ -1,5 +1,7 @@
 import asyncio
 import gc
+import os
+import queue
 import select
 import signal
 import socket
@@ -14,7 +16,7 @@ import pytest
 from ingle import _core
 from ingle.config import Settings
 from ingle.engine import Engine
-from ingle.errors import ConfigError
+from ingle.errors import ConfigError, HardeningError
 from ingle.exit_codes import ExitCode
 from ingle.server import lifecycle
 from ingle.server.guard import Guard
@@ -226,6 +228,61 @@ async def test_sigterm_works_where_no_thread_can_be_started(core, running, monke
     signal.raise_signal(signal.SIGTERM)
     async with asyncio.timeout(10):
         assert await task == ExitCode.OK
+
+
+class Steps:
+    """An engine on a GPU, its core and a lock-down in one: what was asked of them."""
+
+    info = {"device": "cuda:0 (a card)"}  # noqa: RUF012
+    is_on, traces = True, False
+
+    def __init__(self, end=lambda: None):
+        self.core = self
+        self.steps, self.done, self._end = [], threading.Event(), end
+
+    def seal_device(self):
+        self.steps.append("recorded")
+
+    def end_recording(self):
+        self.steps.append("refused")
+        self.done.set()
+        self._end()
+
+
+def test_a_gpu_records_its_graphs_after_the_lock_down_and_loses_what_that_needed():
+    steps = Steps()
+    recorder = lifecycle.Recorder(steps, steps)
+    recorder.start()
+    assert recorder.is_late
+    assert steps.steps == []
+    recorder.locked.set()
+    assert steps.done.wait(10)
+    assert steps.steps == ["recorded", "refused"]
+
+
+def test_a_process_that_cannot_refuse_what_recording_needed_ends(monkeypatch):
+    ended = queue.Queue()
+
+    def fail():
+        raise HardeningError("the lock-down lets through: ioctl 0x49")
+
+    monkeypatch.setattr(os, "_exit", ended.put)
+    steps = Steps(fail)
+    recorder = lifecycle.Recorder(steps, steps)
+    recorder.start()
+    recorder.locked.set()
+    assert ended.get(timeout=10) == ExitCode.HARDENING
+
+
+@pytest.mark.parametrize("change", [{"traces": True}, {"info": {"device": "cpu"}}])
+def test_nothing_is_recorded_late_where_there_is_no_gpu_or_all_calls_are_traced(change):
+    steps = Steps()
+    for name, value in change.items():
+        setattr(steps, name, value)
+    recorder = lifecycle.Recorder(steps, steps)
+    recorder.start()
+    assert not recorder.is_late
+    assert steps.steps == ["recorded"]
 
 
 def test_the_garbage_collector_of_a_server_skips_the_start_and_comes_rarely():

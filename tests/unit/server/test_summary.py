@@ -64,10 +64,3 @@ def test_summary_names_what_the_lockdown_misses():
     text = summary(Settings(model="tiny"), INFO, "http://127.0.0.1:8000", "without keys", lockdown)
     assert "hardening   auto: layers in force: 1\n            missing: user: runs as root\n" in text
     assert "hardening   off\n" in summary(Settings(model="tiny"), INFO, "x", "y", OPEN)
-
-
-def test_summary_says_how_long_the_lockdown_waited_for_the_device():
-    lockdown = Lockdown("auto")
-    text = summary(Settings(model="tiny"), INFO, "x", "y", lockdown, 1.234)
-    assert "hardening   auto: layers in force: 0; waited 1.23 s more for CUDA graphs\n" in text
-    assert "waited" not in summary(Settings(model="tiny"), INFO, "x", "y", lockdown, 0.001)

@@ -76,7 +76,11 @@ fn interesting(policy: &Policy) -> Vec<u64> {
 fn test_filters_mean_what_the_policies_say() {
     let serve = SERVE.policy().unwrap();
     let mut policies = vec![BASE.policy().unwrap(), serve.clone(), serve.clone().traced()];
-    policies.extend(CUDA.iter().map(|(_, file)| serve.clone().with(file.policy().unwrap())));
+    for (_, files) in CUDA {
+        let ready = serve.clone().with(files.ready.policy().unwrap());
+        let recording = files.recording.policy().unwrap();
+        policies.extend([ready.clone(), ready.with(recording.clone()), recording.refused()]);
+    }
     for policy in &policies {
         let program = compile(policy, PID).unwrap();
         let values = interesting(policy);

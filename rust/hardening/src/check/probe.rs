@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::errors::error_name;
 use crate::begin::{Start, confine_except, confine_keeper_except, shed_except};
 use crate::error::HardeningError;
-use crate::finish::{Readiness, finish_except};
+use crate::finish::{Readiness, end_recording_except, finish_except};
 use crate::omitted::Omitted;
 use crate::sys::{self, Child, Ended};
 
@@ -18,7 +18,7 @@ pub struct Probed {
     pub name: String,
     /// The system call, if the act is one.
     pub call: String,
-    /// Where: the whole lock-down (`serve`), its first half (`confined`) or that of the keeper (`keeper`).
+    /// Where: the whole lock-down (`serve`, or `recorded` later), its first half (`confined`) or that of the keeper (`keeper`).
     pub stage: &'static str,
     /// What must come of it, any of these.
     pub expected: Vec<String>,
@@ -53,6 +53,8 @@ pub(super) enum Stage {
     Serve,
     /// Its first half.
     Confined,
+    /// All of it, once the graphs are recorded that were not when it came.
+    Recorded,
     /// That of the keeper.
     Keeper,
 }
@@ -63,6 +65,7 @@ impl Stage {
         match self {
             Self::Serve => "serve",
             Self::Confined => "confined",
+            Self::Recorded => "recorded",
             Self::Keeper => "keeper",
         }
     }
@@ -108,8 +111,15 @@ pub(super) fn lock_for(
         return Ok(());
     }
     confine_except(start, omitted)?;
-    if stage == Stage::Serve {
-        finish_except(&Readiness { cuda_driver, ..Readiness::default() }, omitted)?;
+    let recording = stage == Stage::Recorded;
+    let readiness = Readiness { cuda_driver, recording, ..Readiness::default() };
+    match stage {
+        Stage::Serve => drop(finish_except(&readiness, omitted)?),
+        Stage::Recorded => {
+            finish_except(&readiness, &Omitted::Nothing)?;
+            end_recording_except(&readiness, omitted)?;
+        }
+        Stage::Confined | Stage::Keeper => {}
     }
     Ok(())
 }
