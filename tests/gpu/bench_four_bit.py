@@ -16,7 +16,7 @@ import torch
 from builds import EXPERT_TILES, FOUR_BIT_TILES, FourBitTile
 from device import Kernels, graph_us, u32
 from four_bit import Form, Matrix, fixed_bytes, gemm_kernels, launch_gemm, widen
-from test_four_bit_products import FORMS, launch_experts
+from test_four_bit_products import FORMS, expert_kernels, launch_experts
 
 DENSE = {
     "qkv": (6144, 4096, 0),
@@ -56,13 +56,7 @@ def launches(form: Form, product, rows: int) -> Iterator[tuple[FourBitTile, int,
                 break
 
 
-def compile_all(form: Form) -> None:
-    builds = [
-        gemm_kernels(tile, form, epilogue, n, k)
-        for n, k, epilogue in DENSE.values()
-        for tile in FOUR_BIT_TILES
-        if epilogue != 2 or tile.tiles == 2
-    ]
+def compile_all(builds: list[Kernels]) -> None:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(Kernels.compile, builds))
 
@@ -109,7 +103,13 @@ class Product:
 
 def dense() -> None:
     form, sums = FORMS["bf16-128"], {rows: [0.0, 0.0] for rows in ROWS}
-    compile_all(form)
+    builds = [
+        gemm_kernels(tile, form, epilogue, n, k)
+        for n, k, epilogue in DENSE.values()
+        for tile in FOUR_BIT_TILES
+        if epilogue != 2 or tile.tiles == 2
+    ]
+    compile_all(builds)
     for name, sizes in DENSE.items():
         product = Product(form, sizes)
         for rows in ROWS:
@@ -127,6 +127,8 @@ def dense() -> None:
 
 def experts() -> None:
     form, num, k, width, inner = FORMS["mxfp4"], 128, 4, 2880, 5760
+    dims = {"num_experts": num, "experts_per_token": k, "gemm_n": inner, "gemm_k": width}
+    compile_all([expert_kernels(tile, form, dims, False) for tile in EXPERT_TILES])
     w = noise(form, num * inner, width)
     for tokens in (1, 16, 64, 256, 2048):
         ids = torch.stack([torch.randperm(num)[:k] for _ in range(tokens)])

@@ -95,6 +95,12 @@ def test_widened_matrices_are_rounded_once(name):
         assert torch.equal(out, w.values.float().bfloat16()), (n, k)
 
 
+def expert_kernels(tile, form, dims, bias, exact=True):
+    """One build of moe_four_bit.cu."""
+    defines = tile.defines() | form.defines() | {"MOE_BIAS": int(bias)}
+    return Kernels("moe_four_bit", dims, exact, **defines)
+
+
 def launch_experts(tile, bias, x, w, experts, k, out, offset, sorted_, gather, blocks, exact=True):
     """moe_four_bit for `experts` matrices below each other in `w`; False if it does not fit."""
     form, n = w.form, w.n // experts
@@ -103,8 +109,7 @@ def launch_experts(tile, bias, x, w, experts, k, out, offset, sorted_, gather, b
     if n % (16 * tile.tiles) or smem + 2304 > shared_bytes_limit():
         return False
     dims = {"num_experts": experts, "experts_per_token": k, "gemm_n": n, "gemm_k": w.k}
-    defines = tile.defines() | form.defines() | {"MOE_BIAS": int(bias is not None)}
-    kernels = Kernels("moe_four_bit", dims, exact, **defines)
+    kernels = expert_kernels(tile, form, dims, bias is not None, exact)
     arguments = (x, w.packed, bias, out, offset, sorted_, gather)
     kernels.launch("moe_four_bit_bf16_sm80", blocks, 256, *arguments, smem=smem)
     return True

@@ -145,6 +145,7 @@ impl FourBitForm {
         Ok(())
     }
 
+    /// Codes of 16 rows from `first_row` on, of the columns from `first_column` on.
     fn pack_codes(
         self,
         codes: &[u32],
@@ -152,21 +153,21 @@ impl FourBitForm {
         (first_row, first_column): (usize, usize),
         out: &mut [u8],
     ) {
-        for (index, out) in out.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-            // Word `step` of lane `lane` of tile `tile`.
-            let (tile, lane, step) = (index / 128, index / 4 % 32, index % 4);
-            let first_word = first_column / 8 + tile * 8 + step * 2;
-            let (row, shift) = (first_row + lane / 4, lane % 4 * 8);
-            let mut word = 0;
-            for register in 0..4 {
-                let (row, at) = (row + register % 2 * 8, first_word + register / 2);
-                let both = if at < row_words { codes[row * row_words + at] >> shift } else { 0 };
-                let (low, high) = (both & 15, both >> 4 & 15);
-                word |= match self.scale {
-                    GroupScale::E8M0 => spread(low, register) | spread(high, register) << 16,
-                    GroupScale::F16 | GroupScale::Bf16 => (low | high << 16) << (4 * register),
-                };
+        let places = if self.scale == GroupScale::E8M0 { &E2M1_PLACES } else { &INT4_PLACES };
+        let words = row_words.saturating_sub(first_column / 8).min(self.block as usize / 8);
+        let mut packed = [0_u32; 256];
+        for row in 0..16 {
+            let start = (first_row + row) * row_words + first_column / 8;
+            for (at, eight) in codes[start..][..words].iter().enumerate() {
+                // Two codes for each of four lanes, all in one register of one step of a tile.
+                let (tile, step, register) = (at / 8, at % 8 / 2, row / 8 + at % 2 * 2);
+                let first = tile * 128 + row % 8 * 16 + step;
+                for (lane, byte) in eight.to_le_bytes().into_iter().enumerate() {
+                    packed[first + lane * 4] |= places[register][usize::from(byte)];
+                }
             }
+        }
+        for (out, word) in out.as_chunks_mut::<4>().0.iter_mut().zip(packed) {
             *out = word.to_le_bytes();
         }
     }
@@ -225,8 +226,29 @@ pub(crate) fn rows_of_q4_0(stored: &[u8]) -> GroupedRows {
     GroupedRows { codes, scales, zeros }
 }
 
-/// The bits of an e2m1 code in one half of a word: sign and the other three for `fragment` of four_bit.cuh.
-fn spread(code: u32, register: usize) -> u32 {
+/// Where two codes of a byte go in a word, by register: the lower one to the lower half, as `fragment` of four_bit.cuh
+/// reads them.
+const INT4_PLACES: [[u32; 256]; 4] = places(false);
+const E2M1_PLACES: [[u32; 256]; 4] = places(true);
+
+const fn places(is_e2m1: bool) -> [[u32; 256]; 4] {
+    let mut places = [[0; 256]; 4];
+    let mut index = 0;
+    while index < 1024 {
+        let (register, byte) = (index / 256, index as u32 % 256);
+        let (low, high) = (byte & 15, byte >> 4);
+        places[register][byte as usize] = if is_e2m1 {
+            spread(low, register) | spread(high, register) << 16
+        } else {
+            (low | high << 16) << (4 * register)
+        };
+        index += 1;
+    }
+    places
+}
+
+/// The bits of an e2m1 code in one half of a word: sign and the other three.
+const fn spread(code: u32, register: usize) -> u32 {
     let (sign, rest) = (code >> 3, code & 7);
     match register {
         3 => sign << 14 | (rest & 4) << 11 | (rest & 3) << 10,
