@@ -1,5 +1,6 @@
 """The Rust core as Python sees it. Any thread; every call that may take long runs detached."""
 
+import os
 from typing import Final, final
 
 FRAME: Final[int]
@@ -27,6 +28,7 @@ __all__ = [
     "harden_shed",
     "hardening_survey",
     "kept_variables",
+    "may_follow",
     "name_thread",
     "render_template",
     "sampling_fields",
@@ -202,6 +204,13 @@ def check_ids(field: str, json: bytes, most: int) -> int:
 
 def sampling_fields() -> bytes:
     """JSON: the plain sampling fields of a request, a list of `ingle.fields.SamplingField`."""
+
+def may_follow(folder: str | os.PathLike[str], path: str | os.PathLike[str]) -> bool:
+    """Whether a path in a model's folder may be opened.
+
+    Links may lead to files that every user of the machine may read, and within a Hugging Face cache
+    to the model's own blobs.
+    """
 
 def render_template(source: str, variables: bytes, brief: bool = False) -> str:
     """What a chat template makes of a JSON object of variables.

@@ -210,14 +210,21 @@ def absolute(paths: Iterable[str | Path]) -> list[str]:
 
 
 def model_places(path: Path) -> list[Path]:
-    """A model's folder or file, and what links in it lead to, as in a Hugging Face cache."""
+    """A model's folder or file, and what links in it lead to, as in a Hugging Face cache.
+
+    What other links lead to stays out of reach; the engine names them.
+    """
     places = [path, Path(os.path.realpath(path))]
     # The engine reports a folder that cannot be read.
     for folder, folders, names in os.walk(path):
         if Path(folder) != path:
             folders.clear()  # Folders of a model have none themselves.
         links = (os.path.join(folder, name) for name in names)
-        places += [Path(os.path.realpath(link)) for link in links if os.path.islink(link)]
+        places += [
+            Path(os.path.realpath(link))
+            for link in links
+            if os.path.islink(link) and _core.may_follow(folder, link)
+        ]
     return places
 
 

@@ -38,3 +38,18 @@ def test_a_start_from_files_that_were_cut_names_the_file(tmp_path):
     text = str(failure.value)
     assert "model.safetensors: tensor" in text
     assert "Traceback (most recent call last)" not in text
+
+
+def test_a_model_cannot_show_clients_a_secret_of_the_machine(tmp_path):
+    """As its chat template it could be read with /tokenizer_info and in every prompt."""
+    folder = tmp_path / "model"
+    shutil.copytree(TINY, folder)
+    keys = tmp_path / "keys"
+    keys.write_text("tenant:a-secret-key-of-the-server\n")
+    keys.chmod(0o600)
+    (folder / "chat_template.jinja").symlink_to(keys)
+    with pytest.raises(AssertionError, match="no start") as failure, Worker(model=folder):
+        pass
+    text = str(failure.value)
+    assert f"chat_template.jinja: is a link to {keys}, outside of the model's folder" in text
+    assert "a-secret-key" not in text

@@ -46,6 +46,15 @@ def test_a_model_is_where_its_links_lead(tmp_path):
     assert model in hardening.model_places(alias)
 
 
+def test_a_link_to_a_secret_does_not_bring_it_within_reach(tmp_path):
+    model, keys = tmp_path / "model", tmp_path / "keys"
+    model.mkdir()
+    keys.write_text("secret")
+    keys.chmod(0o600)
+    (model / "tokenizer.json").symlink_to(keys)
+    assert keys not in hardening.model_places(model)
+
+
 def test_strict_names_all_that_is_missing(monkeypatch):
     report = (
         b'{"layers":[{"name":"files","on":false,"what":"none"},{"name":"a","on":true,"what":""}]}'

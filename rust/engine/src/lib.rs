@@ -68,6 +68,7 @@ pub use doctor::doctor;
 pub use engine::Engine;
 pub use error::EngineError;
 pub use guard::log_panics_without_text;
+pub use ingle_model::may_follow;
 pub use ingle_text::Effort;
 pub use kv_events::{Encoding, KvEventOptions};
 pub use logprobs::LogEntry;

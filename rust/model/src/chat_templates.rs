@@ -9,6 +9,7 @@ use crate::config::Fields;
 use crate::error::{ModelError, shown};
 use crate::gguf::GgufMetadata;
 use crate::json_file::{Json, read};
+use crate::links;
 
 /// Chat templates by name. A checkpoint with one template calls it `default`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,6 +57,7 @@ impl ChatTemplates {
         }
         let more = folder.join(ADDITIONAL);
         if more.is_dir() {
+            links::check(folder, &more)?;
             let unreadable = |cause: std::io::Error| ModelError::Layout {
                 path: more.display().to_string(),
                 reason: format!("cannot be read: {cause}"),

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::config::Fields;
 use crate::error::ModelError;
+use crate::links;
 use crate::source::OpenFile;
 use crate::strict_json;
 
@@ -56,6 +57,7 @@ pub(crate) fn read(
     if std::fs::symlink_metadata(&path).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
         return Ok(None);
     }
+    links::check(folder, &path)?;
     let file = OpenFile::open(&path)?;
     let bytes = file.read_all(limit)?;
     if bytes.starts_with(b"version https://git-lfs") {

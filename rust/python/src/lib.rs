@@ -25,6 +25,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(check_body, module)?)?;
     module.add_function(wrap_pyfunction!(check_ids, module)?)?;
     module.add_function(wrap_pyfunction!(sampling_fields, module)?)?;
+    module.add_function(wrap_pyfunction!(may_follow, module)?)?;
     module.add_function(wrap_pyfunction!(render_template, module)?)?;
     module.add_function(wrap_pyfunction!(doctor, module)?)?;
     module.add_function(wrap_pyfunction!(hardening::harden_shed, module)?)?;
@@ -56,6 +57,12 @@ fn check_ids(py: Python<'_>, field: &str, json: &[u8], most: usize) -> PyResult<
 #[pyfunction]
 fn sampling_fields(py: Python<'_>) -> Bound<'_, PyBytes> {
     PyBytes::new(py, &ingle_engine::sampling_fields())
+}
+
+/// Whether a path in a model's folder may be opened; a symbolic link out of it may not always.
+#[pyfunction]
+fn may_follow(folder: std::path::PathBuf, path: std::path::PathBuf) -> bool {
+    ingle_engine::may_follow(&folder, &path)
 }
 
 /// What a chat template makes of a JSON object of variables.

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use super::header::read_header;
 use crate::catalogue::Catalogue;
 use crate::error::{ModelError, shown};
+use crate::links;
 use crate::source::OpenFile;
 
 const INDEX: &str = "model.safetensors.index.json";
@@ -47,7 +48,7 @@ pub(crate) fn open_folder(folder: &Path) -> Result<(Vec<OpenFile>, Catalogue), M
             return Err(ModelError::Layout { path: place, reason });
         }
     };
-    let file = OpenFile::open(&folder.join(&name))?;
+    let file = open_in(folder, &name)?;
     let mut catalogue = Catalogue::new(file.name.clone(), vec![file.name.clone()]);
     for (tensor, entry) in read_header(&file, &file.name, file.len, 0)? {
         catalogue.add(tensor, entry)?;
@@ -75,12 +76,19 @@ pub(crate) fn names_with(folder: &Path, end: &str) -> Result<Vec<String>, ModelE
     Ok(names)
 }
 
+fn open_in(folder: &Path, name: &str) -> Result<OpenFile, ModelError> {
+    let path = folder.join(name);
+    links::check(folder, &path)?;
+    OpenFile::open(&path)
+}
+
 #[derive(Deserialize)]
 struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
 fn open_sharded(folder: &Path, index: &Path) -> Result<(Vec<OpenFile>, Catalogue), ModelError> {
+    links::check(folder, index)?;
     let index_file = OpenFile::open(index)?;
     let index_name = index_file.name.clone();
     let stale = |reason| ModelError::Index { file: index_name.clone(), reason };
@@ -111,7 +119,7 @@ fn open_sharded(folder: &Path, index: &Path) -> Result<(Vec<OpenFile>, Catalogue
     }
     let mut files = Vec::with_capacity(shards.len());
     for shard in &shards {
-        files.push(OpenFile::open(&folder.join(shard))?);
+        files.push(open_in(folder, shard)?);
     }
     let names = files.iter().map(|file| file.name.clone()).collect();
     let mut catalogue = Catalogue::new(folder.display().to_string(), names);
