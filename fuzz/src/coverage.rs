@@ -20,8 +20,8 @@ fn arrays() -> MutexGuard<'static, Vec<Counters>> {
 }
 
 /// Called by each instrumented module at start.
-// SAFETY: the name is LLVM's for this purpose, and no other part of the program defines it.
-#[unsafe(no_mangle)]
+// SAFETY: the name is LLVM's for this purpose, and no other part of the program defines it: libFuzzer would.
+#[cfg_attr(not(feature = "libfuzzer"), unsafe(no_mangle))]
 extern "C" fn __sanitizer_cov_8bit_counters_init(start: *mut u8, end: *mut u8) {
     let (start, len) = (start.expose_provenance(), end.addr().saturating_sub(start.addr()));
     let mut arrays = arrays();

@@ -11,6 +11,8 @@ pub mod cost;
 pub mod coverage;
 pub mod driver;
 mod json_edits;
+#[cfg(feature = "libfuzzer")]
+pub mod libfuzzer;
 pub mod model_files;
 pub mod mutation;
 pub mod rng;

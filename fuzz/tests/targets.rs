@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "a test reports what it measured")]
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
@@ -29,6 +30,28 @@ fn test_no_input_gets_past_a_target() {
 #[ignore = "long"]
 fn test_no_input_gets_past_a_target_in_a_minute_each() {
     run("test_no_input_gets_past_a_target_in_a_minute_each", 60.0, 2);
+}
+
+#[test]
+fn test_each_target_has_a_corpus_and_an_entry_for_libfuzzer() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let names_in = |folder: &str| {
+        let entries = std::fs::read_dir(root.join(folder)).unwrap();
+        let name = |entry: std::io::Result<std::fs::DirEntry>| {
+            let path = entry.unwrap().path();
+            path.file_stem().unwrap().to_str().unwrap().to_owned()
+        };
+        entries.map(name).collect::<BTreeSet<String>>()
+    };
+    let names: BTreeSet<String> = targets::NAMES.map(str::to_owned).into();
+    assert_eq!(names_in("corpus"), names);
+    assert_eq!(names_in("fuzz_targets"), names);
+    for name in targets::NAMES {
+        let entry = std::fs::read_to_string(root.join(format!("fuzz_targets/{name}.rs"))).unwrap();
+        assert!(entry.contains(&format!("libfuzzer::run(\"{name}\", input)")), "{name}");
+        let num_inputs = std::fs::read_dir(root.join("corpus").join(name)).unwrap().count();
+        assert!(num_inputs >= 2, "{name}: {num_inputs}");
+    }
 }
 
 fn from_env(name: &str) -> Option<String> {

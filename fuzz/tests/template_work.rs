@@ -19,9 +19,9 @@ use serde_json::{Value, json};
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// The most that a brief rendering of the inputs here may take; a full one may do ten times as much.
-const MAX_CPU: Duration = Duration::from_millis(if cfg!(debug_assertions) { 60 } else { 12 });
+const MAX_CPU: Duration = Duration::from_millis(if cfg!(debug_assertions) { 60 } else { 20 });
 const MAX_BYTES: usize = 12 << 20;
-/// In CI, one of so many templates is tried.
+/// In CI, one of so many is tried.
 const PART: usize = 40;
 
 /// Large values of every type that templates have.

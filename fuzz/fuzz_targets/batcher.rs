@@ -1,0 +1,4 @@
+//! libFuzzer's entry for the target `batcher`; `tools/libfuzzer` builds and runs it.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| ingle_fuzz::libfuzzer::run("batcher", input));
