@@ -193,8 +193,10 @@ def python_folders() -> list[str]:
     """Where this interpreter and its packages are."""
     paths = sysconfig.get_paths()
     own = str(Path(__file__).resolve().parent)
-    # Where NVIDIA's libraries may be, and packages of the user alone.
-    packages = {path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")}
+    # Packages of the user alone, of PYTHONPATH, and where NVIDIA's libraries may be. The first one
+    # is the program's folder or the working directory, where there may be anything.
+    first = 0 if sys.flags.safe_path else 1
+    packages = {path for path in sys.path[first:] if os.path.isdir(path)}
     fixed = {sys.prefix, sys.base_prefix, paths["stdlib"], paths["purelib"], paths["platlib"], own}
     return sorted(fixed | packages)
 

@@ -1,11 +1,13 @@
 """What goes on while the process is locked: keys, sockets, the service manager; no late import."""
 
+import importlib.util
 import os
 import platform
 import shutil
 import signal
 import socket
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +48,19 @@ def test_no_request_imports_a_module():
         assert worker.stop() == 0
         late = worker.errors().split("import time:")[before + 1 :]
         assert late == []
+
+
+def test_packages_of_pythonpath_are_imported_after_the_first_half(tmp_path):
+    """The HTTP server's code comes while the model loads, wherever its packages are."""
+    name = "aiosignal"
+    origin = Path(importlib.util.find_spec(name).origin).parent
+    shutil.copytree(origin, tmp_path / name)
+    marked = tmp_path / name / "__init__.py"
+    marked.write_text(f'{marked.read_text()}\nimport sys\nsys.stderr.write("of PYTHONPATH\\n")\n')
+    paths = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
+    with Worker("--device", "cpu", environment={"PYTHONPATH": paths}) as worker:
+        assert worker.stop() == 0
+        assert "of PYTHONPATH" in worker.errors()
 
 
 class Traced(Worker):
