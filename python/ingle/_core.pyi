@@ -30,6 +30,7 @@ __all__ = [
     "kept_variables",
     "may_follow",
     "name_thread",
+    "plan",
     "render_template",
     "sampling_fields",
     "security_check",
@@ -143,6 +144,12 @@ def doctor(places: bytes) -> bytes:
     """JSON: what this machine offers to the engine and what is missing.
 
     `places` is a JSON document, that of `ingle.config.places`.
+    """
+
+def plan(document: bytes) -> bytes:
+    """JSON: what a simulated fleet did with a load; see `ingle.plan`.
+
+    Raises ModelError for a document that is none, or an objective that no fleet meets.
     """
 
 def harden_shed(start: bytes) -> bytes:

@@ -25,6 +25,7 @@ from ingle.errors import ConfigError, HardeningError, IngleError, ModelError, Re
 from ingle.exit_codes import ExitCode
 from ingle.fields import PLAIN
 from ingle.outputs import PromptLike
+from ingle.plan import Load, arrivals_of, plan_lines, simulate
 from ingle.sampling import SamplingParams
 
 
@@ -97,6 +98,7 @@ def parser() -> argparse.ArgumentParser:
         "doctor", "show what this machine can run, what is missing and what that costs", run_doctor
     )
     doctor.add_argument("--json", action="store_true", help="print JSON")
+    add_plan_flags(command("plan", "simulate a fleet: how many workers a load takes", run_plan))
     add_security(commands)
     return top
 
@@ -348,6 +350,72 @@ def json_object(name: str, text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"--{name}: must be a JSON object")
     return value
+
+
+def add_plan_flags(plan: argparse.ArgumentParser) -> None:
+    """Flags of `ingle plan`."""
+
+    def flag(name: str, kind: Callable[[str], Any], text: str, **extra: Any) -> None:
+        plan.add_argument(f"--{name}", type=kind, help=text, **extra)
+
+    flag("trace", Path, "CSV: time, prompt tokens, answer tokens; after a header line",
+         metavar="FILE", required=True)  # fmt: skip
+    flag("profile", Path, "JSON profile of model and GPU, as of --device sim:FILE; default: "
+         "Llama-3.1-8B on one H200", metavar="FILE")  # fmt: skip
+    flag("workers", positive, "workers of the fleet; default: the fewest that meet the objective")
+    flag("rate", positive_number, "requests a second; default: as in the trace")
+    flag("copies", positive, "so many copies of each request, for large fleets", default=1)
+    flag("limit", positive, "use only so many requests of the trace")
+    flag("groups", positive, "groups of workers with a router each; default: one for each 100")
+    flag("slo-ttft-ms", positive_number, "objective: time to first token, in ms")
+    flag("slo-tpot-ms", positive_number, "objective: time per later token, in ms")
+    flag("attainment", share, "share of requests that must meet the objective", default=0.99)
+    flag("max-num-seqs", positive, "as of ingle serve", default=256)
+    flag("max-num-batched-tokens", positive, "as of ingle serve", default=2048)
+    flag("max-model-len", positive, "as of ingle serve; longer requests are cut", default=32768)
+    flag("seed", positive, "of copies and groups", default=1)
+    plan.add_argument("--json", action="store_true", help="print JSON")
+
+
+def positive(text: str) -> int:
+    """A whole number above 0."""
+    if int(text) < 1:
+        raise ValueError
+    return int(text)
+
+
+def positive_number(text: str) -> float:
+    """A number above 0."""
+    if not 0 < float(text) < math.inf:
+        raise ValueError
+    return float(text)
+
+
+def share(text: str) -> float:
+    """A number above 0, and at most 1."""
+    if not 0 < float(text) <= 1:
+        raise ValueError
+    return float(text)
+
+
+def run_plan(options: argparse.Namespace) -> int:
+    """`ingle plan`: a fleet in virtual time."""
+    given = vars(options)
+    load = Load(**{name: given[name] for name in ("trace", "rate", "copies", "limit", "seed")})
+    if options.workers is None and options.slo_ttft_ms is None and options.slo_tpot_ms is None:
+        raise ConfigError("workers: give a number, or an objective (slo-ttft-ms, slo-tpot-ms)")
+    arrivals = arrivals_of(load)
+    names = (
+        *("workers", "groups", "slo_ttft_ms", "slo_tpot_ms", "attainment", "seed"),
+        *("max_num_seqs", "max_num_batched_tokens", "max_model_len"),
+    )
+    profile = None if options.profile is None else str(options.profile)
+    found = simulate(arrivals, profile=profile, **{name: given[name] for name in names})
+    if options.json:
+        print(json.dumps(found, indent=2))
+    else:
+        print("\n".join(plan_lines(found, len(arrivals) / max(arrivals[-1][0], 1e-9))))
+    return ExitCode.OK
 
 
 def run_doctor(options: argparse.Namespace) -> int:

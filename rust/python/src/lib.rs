@@ -28,6 +28,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(may_follow, module)?)?;
     module.add_function(wrap_pyfunction!(render_template, module)?)?;
     module.add_function(wrap_pyfunction!(doctor, module)?)?;
+    module.add_function(wrap_pyfunction!(plan, module)?)?;
     module.add_function(wrap_pyfunction!(hardening::harden_shed, module)?)?;
     module.add_function(wrap_pyfunction!(hardening::harden_confine, module)?)?;
     module.add_function(wrap_pyfunction!(hardening::harden_keeper, module)?)?;
@@ -77,6 +78,13 @@ fn render_template(
     let effort = if brief { Effort::Brief } else { Effort::Full };
     let text = py.detach(|| ingle_engine::render_template(source, variables, effort));
     text.map_err(|error| error::to_py(py, error))
+}
+
+/// JSON: what a simulated fleet did with a load.
+#[pyfunction]
+fn plan<'py>(py: Python<'py>, document: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+    let report = py.detach(|| ingle_engine::plan(document));
+    Ok(PyBytes::new(py, &report.map_err(|error| error::to_py(py, error))?))
 }
 
 /// JSON: what this machine offers to the engine and what is missing.
