@@ -82,6 +82,7 @@ fn scheduler(block_size: u32) -> Scheduler {
             num_blocks: num_tokens / block_size,
             block_size,
             kv_groups: KvGroups::ONE,
+            keeps_state: false,
             num_slots: 2 * NUM_REQUESTS,
             max_num_seqs: NUM_REQUESTS,
             max_num_batched_tokens: 8192,

@@ -67,6 +67,7 @@ mod tests {
             num_blocks: 1000,
             block_size: 64,
             kv_groups: crate::KvGroups::ONE,
+            keeps_state: false,
             num_slots: 512,
             max_num_seqs: 256,
             max_num_batched_tokens: 2048,

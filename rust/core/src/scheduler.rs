@@ -51,7 +51,9 @@ impl Scheduler {
         Self {
             shape,
             limits: Limits::new(&config),
-            enable_prefix_caching: config.enable_prefix_caching && !config.whole_prompts,
+            enable_prefix_caching: config.enable_prefix_caching
+                && !config.whole_prompts
+                && !shape.keeps_state,
             whole_prompts: config.whole_prompts,
             requests: RequestTable::default(),
             queue: WaitingQueue::default(),
@@ -125,7 +127,8 @@ impl Scheduler {
         let tenant = self.fairness.tenants.join(request.tenant);
         let ticket = self.queue.ticket(request.priority, tenant);
         self.counters.admitted += 1;
-        let leader = request.leader.filter(|_| !self.whole_prompts);
+        let shares = !self.whole_prompts && !self.shape.keeps_state;
+        let leader = request.leader.filter(|_| shares);
         let leader = leader.and_then(|leader| self.requests.find(leader));
         let mut request = LiveRequest::new(request, ticket, self.now);
         request.request.stop.max_tokens = max_tokens.max(1);

@@ -85,6 +85,7 @@ impl Load {
             num_blocks: shape.num_blocks,
             block_size: 64,
             kv_groups: KvGroups::ONE,
+            keeps_state: false,
             num_slots: 2 * shape.max_num_seqs,
             max_num_seqs: shape.max_num_seqs,
             max_num_batched_tokens: 2048,

@@ -154,3 +154,26 @@ fn test_choices_go_on_if_their_leader_ends_early() {
     world.drain(100);
     assert_eq!(world.end_of(3), Some(&FinishReason::Length));
 }
+
+/// What layers keep of a whole sequence lies in no block.
+#[test]
+fn test_a_state_of_the_sequence_starts_with_its_first_token() {
+    let mut config = config(shape(256, 4));
+    config.shape.keeps_state = true;
+    let mut world = world::world(config);
+    assert!(!world.scheduler.shares_prefixes());
+    for id in [1, 2] {
+        assert_eq!(run(&mut world, request(id, &prompt(1, 20), 5)), 0);
+    }
+    // Choices of one prompt compute it each for itself.
+    for id in [3, 4] {
+        let mut choice = request(id, &prompt(2, 20), 5);
+        choice.leader = (id == 4).then_some(RequestId(3));
+        world.admit(choice).unwrap();
+    }
+    let plan = world.submit().unwrap();
+    assert_eq!(plan.opened.len(), 2);
+    assert!(plan.rows.iter().all(|row| row.start == 0 && row.num_tokens == 20));
+    world.drain(100);
+    assert_eq!(world.requests[&RequestId(4)].num_cached_tokens, Some(0));
+}

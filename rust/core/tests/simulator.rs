@@ -173,6 +173,7 @@ impl Load {
             num_blocks: rng.range(3, 16) * kv_groups.len() as u32,
             block_size: rng.pick(&[4, 8, 16]),
             kv_groups,
+            keeps_state: false,
             num_slots: max_num_seqs + rng.range(0, max_num_seqs),
             max_num_seqs,
             max_num_batched_tokens: rng.range(2, 48),

@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use ingle_core::{BlockId, TokenId};
+use ingle_core::{BlockId, SlotId, TokenId};
 use ingle_cpu::{CpuConfig, CpuPath, Model, Sequence};
 
 const CONTEXT: u32 = 1024;
@@ -121,7 +121,12 @@ fn prompt(model: &mut Model, length: u32) -> Cost {
     let tables = [blocks(0)];
     let runs = (0..5).map(|_| {
         measure(|| {
-            model.forward(&[Sequence { tokens: &tokens, start: 0, tables: &tables }]);
+            model.forward(&[Sequence {
+                tokens: &tokens,
+                start: 0,
+                tables: &tables,
+                slot: SlotId::first(0),
+            }]);
             model.compute_logits(&[length as usize - 1]);
         })
     });
@@ -140,6 +145,7 @@ fn decode(model: &mut Model, batch: u32) -> Cost {
                 tokens: &tokens,
                 start: position,
                 tables: std::slice::from_ref(table),
+                slot: SlotId::first(0),
             })
             .collect();
         measure(|| {

@@ -31,6 +31,8 @@ pub(crate) struct Span<'a> {
     pub(crate) start: usize,
     /// Block tables of the sequence, one a KV group. What a window has passed must only exist.
     pub(crate) tables: &'a [Vec<BlockId>],
+    /// Number of the slot that the layers' states are kept in.
+    pub(crate) slot: usize,
 }
 
 /// What one layer's attention needs to know.

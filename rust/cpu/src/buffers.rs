@@ -1,6 +1,6 @@
 //! The activations of a step, allocated once at load for the largest step.
 
-use ingle_model::{FeedForwardSpec, ModelSpec};
+use ingle_model::{DeltaNetSpec, FeedForwardSpec, ModelSpec};
 
 use crate::panel::{LOGIT_ROWS, PANEL};
 use crate::rows::Rows;
@@ -15,8 +15,11 @@ pub(crate) struct Buffers {
     /// `[rows][query | key | value]`, each part on a whole panel.
     pub(crate) qkv: Rows,
     pub(crate) columns: QkvColumns,
-    /// `[rows][num_attention_heads * head_dim]`
+    /// `[rows][num_attention_heads * head_dim]`, where attention has an output gate.
+    pub(crate) output_gates: Rows,
+    /// `[rows][num_attention_heads * head_dim]`, or as wide as a gated delta net's values.
     pub(crate) attended: Rows,
+    pub(crate) delta: Option<DeltaBuffers>,
     /// `[rows][hidden_size]` what the residual stream gains.
     pub(crate) projected: Rows,
     /// `[rows][intermediate_size]`
@@ -33,6 +36,43 @@ pub(crate) struct Buffers {
 pub(crate) struct QkvColumns {
     pub(crate) key: usize,
     pub(crate) value: usize,
+}
+
+/// For gated delta nets, which have all the same sizes.
+#[derive(Debug)]
+pub(crate) struct DeltaBuffers {
+    /// `[rows][query | key | value | gate | beta | decay]`, each part on a whole panel.
+    pub(crate) input: Rows,
+    pub(crate) columns: DeltaColumns,
+}
+
+/// First columns of the parts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DeltaColumns {
+    pub(crate) query: usize,
+    pub(crate) key: usize,
+    pub(crate) value: usize,
+    pub(crate) gate: usize,
+    pub(crate) beta: usize,
+    pub(crate) decay: usize,
+}
+
+impl DeltaBuffers {
+    pub(crate) fn new(net: &DeltaNetSpec, rows: usize) -> Self {
+        let panels = |width: u32| (width as usize).next_multiple_of(PANEL);
+        let (key, value) = (panels(net.key_width()), panels(net.value_width()));
+        let heads = panels(net.num_value_heads);
+        let gate = 2 * key + value;
+        let columns = DeltaColumns {
+            query: 0,
+            key,
+            value: 2 * key,
+            gate,
+            beta: gate + value,
+            decay: gate + value + heads,
+        };
+        Self { input: Rows::zeroed(rows, columns.decay + heads), columns }
+    }
 }
 
 /// For mixtures of experts: one row per (token, chosen expert).
@@ -53,7 +93,10 @@ impl Buffers {
         let hidden = spec.hidden_size as usize;
         let q_len = (spec.num_attention_heads * spec.head_dim) as usize;
         let kv_len = ((spec.num_kv_heads * spec.head_dim) as usize).next_multiple_of(PANEL);
-        let key = q_len.next_multiple_of(PANEL);
+        let gates = if spec.attention.output_gate { q_len } else { 0 };
+        let key = (q_len + gates).next_multiple_of(PANEL);
+        let net = spec.layers.iter().find_map(|layer| layer.delta_net);
+        let attended = q_len.max(net.map_or(0, |net| net.value_width() as usize));
         let columns = QkvColumns { key, value: key + kv_len };
         let (mut dense, mut moe) = (0, None::<(usize, usize, usize)>);
         for layer in &spec.layers {
@@ -78,7 +121,9 @@ impl Buffers {
             normed: Rows::zeroed(rows, hidden),
             qkv: Rows::zeroed(rows, columns.value + kv_len),
             columns,
-            attended: Rows::zeroed(rows, q_len),
+            output_gates: Rows::zeroed(if gates > 0 { rows } else { 0 }, q_len),
+            attended: Rows::zeroed(rows, attended),
+            delta: net.map(|net| DeltaBuffers::new(&net, rows)),
             projected: Rows::zeroed(rows, hidden),
             gated: Rows::zeroed(rows, dense),
             moe: moe.map(|(experts, chosen, size)| MoeBuffers {

@@ -97,6 +97,7 @@ impl CpuConfig {
             num_blocks: self.num_blocks,
             block_size: self.block_size,
             kv_groups: kv_groups(spec),
+            keeps_state: spec.layers.iter().any(|layer| layer.delta_net.is_some()),
             num_slots: self.num_slots,
             max_num_seqs: self.max_num_seqs,
             max_num_batched_tokens: self.max_num_batched_tokens,
@@ -117,6 +118,12 @@ pub fn kv_groups(spec: &ModelSpec) -> KvGroups {
     // A window of one token would hold nothing between two steps.
     let windows = KvLayout::of(spec).windows.into_iter().map(|window| window.map(|w| w.max(2)));
     KvGroups::new(&windows.collect::<Vec<_>>())
+}
+
+/// Bytes that the layers keep of each slot's sequence, whatever its length.
+#[must_use]
+pub fn state_bytes_per_slot(spec: &ModelSpec) -> u64 {
+    spec.layers.iter().filter_map(|layer| layer.delta_net).map(|net| 4 * net.state_len()).sum()
 }
 
 /// Bytes of one KV block of `block_size` tokens, all layers of a group, keys and values in f32.

@@ -6,14 +6,15 @@ use ingle_model::ModelSpec;
 
 use crate::attention::{Attention, Span};
 use crate::buffers::Buffers;
-use crate::elementwise::{add_assign, rms_norm, rms_norm_in_place};
+use crate::delta_net::{DeltaNet, States};
+use crate::elementwise::{add_assign, rms_norm, rms_norm_in_place, sigmoid};
 use crate::gemm::{Item, Product, multiply};
 use crate::kv_cache::{KvCache, write_token};
 use crate::moe;
 use crate::pool::{INLINE_ROWS, Pool};
 use crate::rope::Rope;
 use crate::vector_path::VectorPath;
-use crate::weights::{FeedForward, LayerWeights, Weights};
+use crate::weights::{AttentionWeights, DeltaWeights, FeedForward, LayerWeights, Mixer, Weights};
 
 /// One pass over the rows of a step.
 pub(crate) struct Pass<'a> {
@@ -23,6 +24,7 @@ pub(crate) struct Pass<'a> {
     /// By row; empty if queries are not scaled.
     pub(crate) query_factors: &'a [f32],
     pub(crate) kv: &'a mut KvCache,
+    pub(crate) states: &'a mut States,
     pub(crate) buffers: &'a mut Buffers,
     pub(crate) pool: &'a mut Pool,
     pub(crate) path: VectorPath,
@@ -67,12 +69,25 @@ impl<'a> Next<'a> {
     }
 }
 
+/// Each head's query is followed by its gate: queries move together, and gates go to `gates`.
+fn part_gates(both: &mut [f32], gates: &mut [f32], head_dim: usize) {
+    for (head, gate) in gates.chunks_exact_mut(head_dim).enumerate() {
+        let at = 2 * head * head_dim;
+        gate.copy_from_slice(&both[at + head_dim..][..head_dim]);
+        both.copy_within(at..at + head_dim, head * head_dim);
+    }
+}
+
 impl Pass<'_> {
     /// From token ids to the residual stream after the last layer.
     pub(crate) fn run(mut self, tokens: &[TokenId]) {
         self.embed(tokens);
         for layer in 0..self.weights.layers.len() {
-            self.attention(layer);
+            let weights = self.weights;
+            match &weights.layers[layer].mixer {
+                Mixer::Attention(attention) => self.attention(layer, attention),
+                Mixer::DeltaNet(net) => self.delta_net(layer, net),
+            }
             self.feed_forward(layer);
         }
     }
@@ -97,8 +112,52 @@ impl Pass<'_> {
     }
 
     /// From `normed` to the residual stream and the feed-forward part's `normed`.
-    fn attention(&mut self, index: usize) {
-        let (spec, layer) = (self.spec, &self.weights.layers[index]);
+    fn delta_net(&mut self, index: usize, weights: &DeltaWeights) {
+        let Buffers { normed, attended, projected, delta, .. } = &mut *self.buffers;
+        let (Some(net), Some(delta)) = (self.spec.layers[index].delta_net, delta) else { return };
+        let rows = 0..self.num_rows;
+        let plain = |(matrix, out_col)| Item {
+            rows: rows.clone(),
+            product: Product::Plain(matrix),
+            out_col,
+        };
+        let columns = delta.columns;
+        let items = [
+            (&weights.query, columns.query),
+            (&weights.key, columns.key),
+            (&weights.value, columns.value),
+            (&weights.gate, columns.gate),
+            (&weights.beta, columns.beta),
+            (&weights.decay, columns.decay),
+        ];
+        let items = items.map(plain);
+        multiply(self.pool, self.path, normed, &items, &mut delta.input);
+        let step = DeltaNet {
+            path: self.path,
+            net,
+            rule: &weights.rule,
+            columns,
+            spans: self.spans,
+            eps: self.spec.norm.eps,
+        };
+        step.run(self.pool, index, &mut delta.input, attended, self.states);
+        multiply(self.pool, self.path, attended, &[plain((&weights.output, 0))], projected);
+        self.end_of_mixer(index, None);
+    }
+
+    /// What both kinds of layers end with.
+    fn end_of_mixer(&mut self, index: usize, bias: Option<&[f32]>) {
+        let layer = &self.weights.layers[index];
+        self.add_to_residual(&Gain {
+            bias,
+            post_norm: layer.post_attention_norm.as_deref(),
+            next: Next::part(layer.feed_forward_norm.as_ref()),
+        });
+    }
+
+    /// From `normed` to the residual stream and the feed-forward part's `normed`.
+    fn attention(&mut self, index: usize, layer: &AttentionWeights) {
+        let spec = self.spec;
         let columns = self.buffers.columns;
         let plain = |matrix, out_col| Item {
             rows: 0..self.num_rows,
@@ -113,7 +172,7 @@ impl Pass<'_> {
         let output = [plain(&layer.output, 0)];
         let Buffers { normed, qkv, .. } = self.buffers;
         multiply(self.pool, self.path, normed, &items, qkv);
-        self.rotate(index);
+        self.rotate(index, layer);
         self.store(index);
         let attention = Attention {
             path: self.path,
@@ -128,19 +187,26 @@ impl Pass<'_> {
             window: spec.layers[index].window.map(|window| window as usize),
             sinks: layer.sinks.as_deref(),
         };
-        let Buffers { qkv, attended, projected, .. } = self.buffers;
+        let Buffers { qkv, attended, output_gates, projected, .. } = self.buffers;
         attention.run(self.pool, qkv, attended);
+        if spec.attention.output_gate {
+            let width = (spec.num_attention_heads * spec.head_dim) as usize;
+            let (path, attended, gates) = (self.path, attended.shared(), output_gates.shared());
+            self.pool.for_rows(self.num_rows, &|row| {
+                // SAFETY: one call a row; the two buffers are different ones.
+                let (out, gates) =
+                    unsafe { (attended.row_part(row, 0, width), gates.row_part(row, 0, width)) };
+                sigmoid(path, gates);
+                out.iter_mut().zip(gates).for_each(|(x, gate)| *x *= *gate);
+            });
+        }
         multiply(self.pool, self.path, attended, &output, projected);
-        self.add_to_residual(&Gain {
-            bias: layer.output_bias.as_deref(),
-            post_norm: layer.post_attention_norm.as_deref(),
-            next: Next::part(layer.feed_forward_norm.as_ref()),
-        });
+        self.end_of_mixer(index, layer.output_bias.as_deref());
     }
 
     /// Biases, head norms and rotation of queries and keys, in place.
-    fn rotate(&mut self, index: usize) {
-        let (spec, layer, path) = (self.spec, &self.weights.layers[index], self.path);
+    fn rotate(&mut self, index: usize, layer: &AttentionWeights) {
+        let (spec, path) = (self.spec, self.path);
         let rope = spec.layers[index].rope.map(|rope| &self.ropes[rope]);
         let query_factors = self.query_factors;
         let head_dim = spec.head_dim as usize;
@@ -149,7 +215,14 @@ impl Pass<'_> {
         let kv_len = spec.num_kv_heads as usize * head_dim;
         let parts = [(0, q_len), (columns.key, kv_len), (columns.value, kv_len)];
         let qkv = self.buffers.qkv.shared();
+        let gates = self.buffers.output_gates.shared();
         self.pool.for_rows(self.num_rows, &|row| {
+            if spec.attention.output_gate {
+                // SAFETY: one call a row; the two buffers are different ones.
+                let (both, gates) =
+                    unsafe { (qkv.row_part(row, 0, 2 * q_len), gates.row_part(row, 0, q_len)) };
+                part_gates(both, gates, head_dim);
+            }
             for (part, (column, len)) in parts.into_iter().enumerate() {
                 // SAFETY: one call a row; the parts of a row do not overlap.
                 let values = unsafe { qkv.row_part(row, column, len) };

@@ -15,6 +15,7 @@ mod attention;
 mod block_layout;
 mod buffers;
 mod config;
+mod delta_net;
 mod elementwise;
 mod error;
 mod executor;
@@ -43,7 +44,7 @@ mod unpack;
 mod vector_path;
 mod weights;
 
-pub use config::{CpuConfig, CpuPath, kv_bytes_per_block, kv_groups};
+pub use config::{CpuConfig, CpuPath, kv_bytes_per_block, kv_groups, state_bytes_per_slot};
 pub use error::CpuError;
 pub use executor::CpuExecutor;
 pub use model::{Model, Sequence};

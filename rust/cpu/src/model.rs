@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
-use ingle_core::{BlockId, TokenId};
+use ingle_core::{BlockId, SlotId, TokenId};
 use ingle_model::{CopyPlan, ModelSpec, WeightSource};
 
 use crate::attention::Span;
 use crate::buffers::Buffers;
+use crate::delta_net::States;
 use crate::elementwise::{rms_norm, soft_cap};
 use crate::forward::Pass;
 use crate::gemm::{Item, Product, multiply};
@@ -31,6 +32,9 @@ pub struct Sequence<'a> {
     /// For each KV group (`KvLayout::of` the spec) the blocks of positions 0 and up, enough for all of
     /// `tokens`. What the group's window has passed is not used.
     pub tables: &'a [Vec<BlockId>],
+    /// Where layers that are no attention keep their state of the sequence. A sequence that starts at
+    /// position 0 takes the slot; a later start goes on from what its last tokens have left there.
+    pub slot: SlotId,
 }
 
 /// Weights, KV blocks and the threads that compute with them.
@@ -39,6 +43,7 @@ pub struct Model {
     spec: ModelSpec,
     weights: Arc<Weights>,
     kv: KvCache,
+    states: States,
     /// One for each of the spec's.
     ropes: Vec<Rope>,
     /// What each row's queries are multiplied by; empty if by nothing.
@@ -92,6 +97,7 @@ impl Model {
             spec: spec.clone(),
             weights: weights(&mut pool)?,
             kv: KvCache::new(spec, config.block_size, config.num_blocks),
+            states: States::new(spec, config.num_slots),
             ropes: spec.ropes.iter().map(|rope| Rope::new(rope, config.max_model_len)).collect(),
             query_factors: Vec::new(),
             buffers: Buffers::new(spec, config.max_num_batched_tokens as usize),
@@ -142,8 +148,12 @@ impl Model {
                 num_tokens: sequence.tokens.len(),
                 start: sequence.start as usize,
                 tables: sequence.tables,
+                slot: sequence.slot.index(),
             });
             self.num_rows += sequence.tokens.len();
+            if sequence.start == 0 {
+                self.states.reset(sequence.slot);
+            }
         }
         let positions = || spans.iter().flat_map(|s| s.start..s.start + s.num_tokens);
         for rope in &mut self.ropes {
@@ -161,6 +171,7 @@ impl Model {
             ropes: &self.ropes,
             query_factors: &self.query_factors,
             kv: &mut self.kv,
+            states: &mut self.states,
             buffers: &mut self.buffers,
             pool: &mut self.pool,
             path: self.path,

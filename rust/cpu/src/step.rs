@@ -177,6 +177,7 @@ impl Stepper {
                 tokens,
                 start: row.start,
                 tables: slots[row.slot.index()].as_ref().map_or(&[], |slot| &slot.tables),
+                slot: row.slot,
             })
             .collect();
         self.model.forward(&sequences);

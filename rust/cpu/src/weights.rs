@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 
 use ingle_model::{
-    Activation, CopyPlan, FeedForwardSpec, LayerSpec, LayerWeight, ModelSpec, MoeSpec, QkNorm,
-    TensorView, WeightRole, WeightSource, dequantise,
+    Activation, CopyPlan, DeltaNetSpec, FeedForwardSpec, LayerSpec, LayerWeight, ModelSpec,
+    MoeSpec, QkNorm, TensorView, WeightRole, WeightSource, dequantise,
 };
 
 use crate::CpuError;
@@ -28,6 +28,24 @@ pub(crate) struct Weights {
 #[derive(Debug)]
 pub(crate) struct LayerWeights {
     pub(crate) input_norm: Option<Vec<f32>>,
+    pub(crate) mixer: Mixer,
+    pub(crate) post_attention_norm: Option<Vec<f32>>,
+    pub(crate) feed_forward_norm: Option<Vec<f32>>,
+    pub(crate) post_feed_forward_norm: Option<Vec<f32>>,
+    pub(crate) feed_forward: FeedForward,
+}
+
+/// The part that mixes tokens.
+#[derive(Debug)]
+pub(crate) enum Mixer {
+    Attention(Box<AttentionWeights>),
+    DeltaNet(Box<DeltaWeights>),
+}
+
+/// Attention.
+#[derive(Debug)]
+pub(crate) struct AttentionWeights {
+    /// With an output gate: each head's rows of the query, then those of its gate.
     pub(crate) query: PackedMatrix,
     pub(crate) key: PackedMatrix,
     pub(crate) value: PackedMatrix,
@@ -39,10 +57,43 @@ pub(crate) struct LayerWeights {
     pub(crate) sinks: Option<Vec<f32>>,
     pub(crate) output: PackedMatrix,
     pub(crate) output_bias: Option<Vec<f32>>,
-    pub(crate) post_attention_norm: Option<Vec<f32>>,
-    pub(crate) feed_forward_norm: Option<Vec<f32>>,
-    pub(crate) post_feed_forward_norm: Option<Vec<f32>>,
-    pub(crate) feed_forward: FeedForward,
+}
+
+/// A gated delta net.
+#[derive(Debug)]
+pub(crate) struct DeltaWeights {
+    pub(crate) query: PackedMatrix,
+    pub(crate) key: PackedMatrix,
+    pub(crate) value: PackedMatrix,
+    pub(crate) gate: PackedMatrix,
+    pub(crate) beta: PackedMatrix,
+    pub(crate) decay: PackedMatrix,
+    pub(crate) rule: DeltaRule,
+    pub(crate) output: PackedMatrix,
+}
+
+/// What it does between its projections.
+#[derive(Debug)]
+pub(crate) struct DeltaRule {
+    /// `[conv_kernel][channels]`, oldest token first.
+    pub(crate) conv: Vec<f32>,
+    /// One a value head.
+    pub(crate) rate: Vec<f32>,
+    pub(crate) bias: Vec<f32>,
+    /// `[value_dim]`, plain.
+    pub(crate) norm: Vec<f32>,
+}
+
+impl Mixer {
+    fn byte_len(&self) -> usize {
+        let matrices: &[&PackedMatrix] = match self {
+            Self::Attention(w) => &[&w.query, &w.key, &w.value, &w.output],
+            Self::DeltaNet(w) => {
+                &[&w.query, &w.key, &w.value, &w.gate, &w.beta, &w.decay, &w.output]
+            }
+        };
+        matrices.iter().map(|matrix| matrix.byte_len()).sum()
+    }
 }
 
 /// The part after attention.
@@ -96,8 +147,7 @@ impl Weights {
         let network = |n: &Network| n.gate.byte_len() + n.up.byte_len() + n.down.byte_len();
         let mut bytes = self.lm_head.as_ref().unwrap_or(&self.embedding).byte_len();
         for layer in &self.layers {
-            bytes += layer.query.byte_len() + layer.key.byte_len();
-            bytes += layer.value.byte_len() + layer.output.byte_len();
+            bytes += layer.mixer.byte_len();
             bytes += match &layer.feed_forward {
                 FeedForward::Dense(dense) => network(dense),
                 FeedForward::Moe(moe) => {
@@ -146,13 +196,60 @@ impl Reader<'_> {
         let role = |part| WeightRole::Layer(index, part);
         let spec = self.spec;
         let hidden = spec.hidden_size as usize;
+        let norm_if =
+            |wanted: bool, part| wanted.then(|| self.norm(role(part), hidden)).transpose();
+        let mixer = match &layer.delta_net {
+            None => Mixer::Attention(Box::new(self.attention(index)?)),
+            Some(net) => Mixer::DeltaNet(Box::new(self.delta_net(index, net)?)),
+        };
+        Ok(LayerWeights {
+            input_norm: norm_if(spec.pre_norms, W::InputNorm)?,
+            mixer,
+            post_attention_norm: norm_if(spec.post_norms, W::PostAttentionNorm)?,
+            feed_forward_norm: norm_if(spec.pre_norms, W::FeedForwardNorm)?,
+            post_feed_forward_norm: norm_if(spec.post_norms, W::PostFeedForwardNorm)?,
+            feed_forward: self.feed_forward(index, layer.feed_forward)?,
+        })
+    }
+
+    fn delta_net(&self, index: u32, net: &DeltaNetSpec) -> Result<DeltaWeights, CpuError> {
+        use LayerWeight as W;
+        let role = |part| WeightRole::Layer(index, part);
+        let hidden = self.spec.hidden_size as usize;
+        let heads = net.num_value_heads as usize;
+        let (key, value) = (net.key_width() as usize, net.value_width() as usize);
+        let (channels, kernel) = (net.channels() as usize, net.conv_kernel as usize);
+        let stored = self.numbers(role(W::DeltaConv), channels, kernel)?;
+        let conv = (0..kernel).flat_map(|tap| stored[tap..].iter().step_by(kernel).copied());
+        let log_rate = self.vector(role(W::DeltaLogRate), heads)?;
+        Ok(DeltaWeights {
+            query: self.matrix(role(W::DeltaQuery), key, hidden)?,
+            key: self.matrix(role(W::DeltaKey), key, hidden)?,
+            value: self.matrix(role(W::DeltaValue), value, hidden)?,
+            gate: self.matrix(role(W::DeltaGate), value, hidden)?,
+            beta: self.matrix(role(W::DeltaBeta), heads, hidden)?,
+            decay: self.matrix(role(W::DeltaDecay), heads, hidden)?,
+            rule: DeltaRule {
+                conv: conv.collect(),
+                rate: log_rate.into_iter().map(f32::exp).collect(),
+                bias: self.vector(role(W::DeltaBias), heads)?,
+                norm: self.vector(role(W::DeltaNorm), net.value_dim as usize)?,
+            },
+            output: self.matrix(role(W::DeltaOutput), hidden, value)?,
+        })
+    }
+
+    fn attention(&self, index: u32) -> Result<AttentionWeights, CpuError> {
+        use LayerWeight as W;
+        let role = |part| WeightRole::Layer(index, part);
+        let spec = self.spec;
+        let hidden = spec.hidden_size as usize;
         let head_dim = spec.head_dim as usize;
         let q_len = spec.num_attention_heads as usize * head_dim;
         let kv_len = spec.num_kv_heads as usize * head_dim;
+        let query_rows = q_len * (1 + usize::from(spec.attention.output_gate));
         let optional =
             |wanted: bool, part, len| wanted.then(|| self.vector(role(part), len)).transpose();
-        let norm_if =
-            |wanted: bool, part| wanted.then(|| self.norm(role(part), hidden)).transpose();
         let qkv_bias = if spec.attention.qkv_bias {
             Some([
                 self.vector(role(W::QueryBias), q_len)?,
@@ -171,9 +268,8 @@ impl Reader<'_> {
             QkNorm::Head => norms(head_dim, head_dim)?,
             QkNorm::Full => norms(q_len, kv_len)?,
         };
-        Ok(LayerWeights {
-            input_norm: norm_if(spec.pre_norms, W::InputNorm)?,
-            query: self.matrix(role(W::Query), q_len, hidden)?,
+        Ok(AttentionWeights {
+            query: self.matrix(role(W::Query), query_rows, hidden)?,
             key: self.matrix(role(W::Key), kv_len, hidden)?,
             value: self.matrix(role(W::Value), kv_len, hidden)?,
             qkv_bias,
@@ -181,10 +277,6 @@ impl Reader<'_> {
             sinks: optional(spec.attention.sinks, W::Sinks, spec.num_attention_heads as usize)?,
             output: self.matrix(role(W::Output), hidden, q_len)?,
             output_bias: optional(spec.attention.o_bias, W::OutputBias, hidden)?,
-            post_attention_norm: norm_if(spec.post_norms, W::PostAttentionNorm)?,
-            feed_forward_norm: norm_if(spec.pre_norms, W::FeedForwardNorm)?,
-            post_feed_forward_norm: norm_if(spec.post_norms, W::PostFeedForwardNorm)?,
-            feed_forward: self.feed_forward(index, layer.feed_forward)?,
         })
     }
 
@@ -274,7 +366,13 @@ impl Reader<'_> {
     }
 
     fn vector(&self, role: WeightRole, len: usize) -> Result<Vec<f32>, CpuError> {
-        let view = self.view(role, 1, len)?;
+        self.numbers(role, 1, len)
+    }
+
+    /// A small matrix as it is stored.
+    fn numbers(&self, role: WeightRole, rows: usize, cols: usize) -> Result<Vec<f32>, CpuError> {
+        let view = self.view(role, rows, cols)?;
+        let len = rows * cols;
         let blocks = len / view.weight_type.block_elements();
         let mut stored = vec![0u8; blocks * view.weight_type.block_bytes()];
         self.file.read(view, 0, &mut stored)?;

@@ -337,9 +337,17 @@ fn named(wish: Option<&OsStr>) -> Result<bool, CudaError> {
     }
 }
 
+/// Whether layers have parts that no kernel here computes.
+fn keeps_state(spec: &ModelSpec) -> bool {
+    spec.layers.iter().any(|layer| layer.delta_net.is_some()) || spec.attention.output_gate
+}
+
 /// Refuses what the kernels cannot do, before anything is opened.
 pub(crate) fn check_supported(spec: &ModelSpec, config: &CudaConfig) -> Result<(), CudaError> {
     let refuse = |text: String| Err(CudaError::Unsupported(text));
+    if keeps_state(spec) {
+        return refuse("gated delta nets (Qwen3.5): the cpu device serves them".to_owned());
+    }
     if !HEAD_DIMS.contains(&spec.head_dim) {
         return refuse(format!("head_dim {}: want 16, 32, 64, 96, 128 or 256", spec.head_dim));
     }

@@ -4,7 +4,7 @@
 //! number for all classes, so that a KV block of any group has the same size and all groups share one
 //! pool. Where a class does not divide evenly, its last group has empty places.
 
-use crate::ModelSpec;
+use crate::{LayerSpec, ModelSpec};
 
 /// How a model's layers are grouped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub struct KvLayout {
     pub windows: Vec<Option<u32>>,
     /// Layers of a group, empty places included.
     pub layers_per_group: usize,
-    /// Each layer's group and its place in it.
+    /// Each layer's group and its place in it; of no meaning for a layer that keeps no keys.
     pub places: Vec<KvPlace>,
 }
 
@@ -28,6 +28,7 @@ pub struct KvPlace {
 
 /// Most groups of a model: what executors and the core have room for.
 const MAX_GROUPS: usize = 8;
+const NOWHERE: KvPlace = KvPlace { group: 0, index: 0 };
 /// A sequence of so many tokens takes least memory.
 const TYPICAL_TOKENS: u32 = 8192;
 
@@ -36,8 +37,16 @@ impl KvLayout {
     /// of several, the one with the fewest groups.
     #[must_use]
     pub fn of(spec: &ModelSpec) -> Self {
-        let windows: Vec<Option<u32>> = spec.layers.iter().map(|layer| layer.window).collect();
-        Self::new(&windows, spec.max_position_embeddings)
+        let keeps_keys = |layer: &&LayerSpec| layer.delta_net.is_none();
+        let windows = spec.layers.iter().filter(keeps_keys).map(|layer| layer.window);
+        let mut layout = Self::new(&windows.collect::<Vec<_>>(), spec.max_position_embeddings);
+        let mut places = std::mem::take(&mut layout.places).into_iter();
+        layout.places = spec
+            .layers
+            .iter()
+            .map(|layer| keeps_keys(&layer).then(|| places.next()).flatten().unwrap_or(NOWHERE))
+            .collect();
+        layout
     }
 
     /// As `of`, from each layer's window and the longest context.

@@ -47,8 +47,8 @@ pub use open::{open, open_without_weights};
 pub use pooling::{EmbeddingDefaults, PoolingKind};
 pub use rope::RopeTables;
 pub use spec::{
-    Activation, AttentionSpec, EmbedsOnly, FeedForwardSpec, LayerSpec, ModelSpec, MoeSpec,
-    NormSpec, QkNorm, QueryScale, RopeKind, RopeSpec, RopeStyle, RouterScores, RouterSpec,
+    Activation, AttentionSpec, DeltaNetSpec, EmbedsOnly, FeedForwardSpec, LayerSpec, ModelSpec,
+    MoeSpec, NormSpec, QkNorm, QueryScale, RopeKind, RopeSpec, RopeStyle, RouterScores, RouterSpec,
 };
 pub use weights::{
     CopyPlan, GroupTensor, GroupView, LayerWeight, Order, Packing, ScaleType, ScaleView,

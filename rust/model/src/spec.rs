@@ -101,6 +101,9 @@ pub struct AttentionSpec {
     pub o_bias: bool,
     /// Each query head has a logit of its own that joins the softmax and has no value (gpt-oss).
     pub sinks: bool,
+    /// What attention gives is multiplied by the sigmoid of a gate (Qwen3-Next): the projection to queries
+    /// is twice as wide, each head's query followed by its gate.
+    pub output_gate: bool,
 }
 
 /// RMS norm of queries and keys.
@@ -157,8 +160,60 @@ pub struct LayerSpec {
     pub window: Option<u32>,
     /// Which of `ModelSpec::ropes` rotates queries and keys; `None`: they stay as they are.
     pub rope: Option<usize>,
+    /// The layer has this instead of attention; then it has no window and no rope.
+    pub delta_net: Option<DeltaNetSpec>,
     /// The part after attention.
     pub feed_forward: FeedForwardSpec,
+}
+
+/// A gated delta net (Yang et al. 2024, as in Qwen3-Next): it keeps a matrix of fixed size a head, in which a token
+/// replaces what its key stands for, instead of keys and values of all tokens.
+///
+/// ```text
+/// q, k, v = silu(conv(x Wq, x Wk, x Wv))     each channel over its last `conv_kernel` tokens
+/// S = exp(-rate * softplus(x Wa + bias)) * S     then S += k (sigmoid(x Wb) * (v - k S))
+/// out = norm(q S) * silu(x Wz)               q and k scaled to length 1, q divided by the root of key_dim
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeltaNetSpec {
+    /// Heads of q and k; divides `num_value_heads`. Consecutive value heads share one.
+    pub num_key_heads: u32,
+    /// Heads of v, and of the state.
+    pub num_value_heads: u32,
+    /// Width of a head of q and k.
+    pub key_dim: u32,
+    /// Width of a head of v.
+    pub value_dim: u32,
+    /// Tokens that a channel of the convolution sees.
+    pub conv_kernel: u32,
+}
+
+impl DeltaNetSpec {
+    /// Rows of the projections to q and to k.
+    #[must_use]
+    pub fn key_width(&self) -> u32 {
+        self.num_key_heads * self.key_dim
+    }
+
+    /// Rows of the projections to v and to the gate.
+    #[must_use]
+    pub fn value_width(&self) -> u32 {
+        self.num_value_heads * self.value_dim
+    }
+
+    /// Channels of the convolution: q, k, v.
+    #[must_use]
+    pub fn channels(&self) -> u32 {
+        2 * self.key_width() + self.value_width()
+    }
+
+    /// Numbers that a layer keeps of a sequence: the inputs of the convolution that the next token sees, and
+    /// the state.
+    #[must_use]
+    pub fn state_len(&self) -> u64 {
+        let inputs = u64::from(self.conv_kernel - 1) * u64::from(self.channels());
+        inputs + u64::from(self.value_width()) * u64::from(self.key_dim)
+    }
 }
 
 /// The part after attention: `down(act(gate(x)) * up(x))`, once or by experts.

@@ -62,6 +62,28 @@ pub enum LayerWeight {
     DownBias,
     /// A logit each query head, `[num_attention_heads]`.
     Sinks,
+    /// Of a gated delta net: projections to q, k `[key_width, hidden_size]`,
+    DeltaQuery,
+    /// the same,
+    DeltaKey,
+    /// to v, to the gate `[value_width, hidden_size]`,
+    DeltaValue,
+    /// the same,
+    DeltaGate,
+    /// to what a token writes and to what the state loses, `[num_value_heads, hidden_size]`,
+    DeltaBeta,
+    /// the same.
+    DeltaDecay,
+    /// `[channels, conv_kernel]`, oldest token first.
+    DeltaConv,
+    /// Logarithm of the rate, `[num_value_heads]`.
+    DeltaLogRate,
+    /// `[num_value_heads]`
+    DeltaBias,
+    /// `[value_dim]`
+    DeltaNorm,
+    /// `[hidden_size, value_width]`
+    DeltaOutput,
     /// `[num_experts, hidden_size]`
     Router,
     /// `[num_experts]`

@@ -38,7 +38,7 @@ fn model_type(folder: &Path) -> String {
 }
 
 /// Parameters in thousands of millions, as the models' names and reports say.
-const SIZES: [(&str, f64); 26] = [
+const SIZES: [(&str, f64); 27] = [
     ("gemma-2-9b", 9.24),
     ("gemma-3-27b", 27.0),
     ("glm-4.5-air", 106.9),
@@ -60,6 +60,7 @@ const SIZES: [(&str, f64); 26] = [
     ("olmo-3-7b", 7.3),
     ("phi-4", 14.7),
     ("qwen2.5-7b", 7.62),
+    ("qwen3.5-27b", 26.9),
     ("qwen3-30b-a3b", 30.5),
     ("qwen3-30b-a3b-fp8", 30.5),
     ("qwen3-8b", 8.19),

@@ -141,6 +141,7 @@ impl Profile {
             num_blocks: (self.kv_pool_tokens / block_size).max(1),
             block_size,
             kv_groups: KvGroups::ONE,
+            keeps_state: false,
             num_slots: 2 * max_num_seqs,
             max_num_seqs,
             max_num_batched_tokens,

@@ -51,6 +51,7 @@ fn spec(head_dim: usize, group: usize) -> ModelSpec {
             qkv_bias: false,
             o_bias: false,
             sinks: false,
+            output_gate: false,
         },
         activation: Activation::Silu,
         pre_norms: true,
@@ -61,7 +62,7 @@ fn spec(head_dim: usize, group: usize) -> ModelSpec {
         tie_word_embeddings: true,
         weight_type: WeightType::F32,
         embeds_only: None,
-        layers: vec![LayerSpec { window: None, rope: None, feed_forward }],
+        layers: vec![LayerSpec { window: None, rope: None, delta_net: None, feed_forward }],
     }
 }
 
@@ -192,6 +193,7 @@ fn run(setting: &Setting, new: [usize; 2]) {
         num_tokens: new[s],
         start: LENS[s] - new[s],
         tables: std::slice::from_ref(&world.tables[s]),
+        slot: 0,
     });
     let sinks = setting.sinks();
     for path in VectorPath::all() {

@@ -55,7 +55,9 @@ fn test_no_way_of_running_changes_a_bit() {
             compare(&context, "plain", expected, &plain);
             compare(&context, "chunks of 5", expected, &in_chunks(&mut runner, &cases));
             compare(&context, "one batch", expected, &in_a_batch(&mut runner, &cases));
-            compare(&context, "cached prefix", expected, &after_a_prefix(&mut runner, &cases));
+            if !runner.keeps_state() {
+                compare(&context, "cached prefix", expected, &after_a_prefix(&mut runner, &cases));
+            }
             compare(&context, "preempted", expected, &preempted(&mut runner, &cases));
         }
     }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ingle_core::{BlockId, TokenId};
+use ingle_core::{BlockId, SlotId, TokenId};
 use ingle_cpu::{CpuConfig, CpuError, CpuPath, LOGIT_ROWS, Model, Sequence, kv_groups};
 
 /// A loaded model with room for a few sequences.
@@ -16,6 +16,7 @@ pub(crate) struct Running {
     pub(crate) tokens: Vec<TokenId>,
     pub(crate) done: usize,
     pub(crate) tables: Vec<Vec<BlockId>>,
+    pub(crate) slot: SlotId,
     pub(crate) logits: Vec<Vec<f32>>,
 }
 
@@ -49,6 +50,11 @@ impl Runner {
         self.block_size as usize
     }
 
+    /// Whether blocks alone do not hold what a prefix has left.
+    pub(crate) fn keeps_state(&self) -> bool {
+        self.model.spec().layers.iter().any(|layer| layer.delta_net.is_some())
+    }
+
     /// A sequence whose blocks are its own; `place` keeps sequences apart.
     pub(crate) fn running(&self, ids: &[u32], place: u32) -> Running {
         let per_sequence = MAX_LEN / self.block_size;
@@ -60,7 +66,7 @@ impl Runner {
         };
         let tables = (0..groups).map(table).collect();
         let tokens = ids.iter().map(|id| TokenId(*id)).collect();
-        Running { tokens, done: 0, tables, logits: Vec::new() }
+        Running { tokens, done: 0, tables, slot: SlotId::first(place), logits: Vec::new() }
     }
 
     /// One step: the next `count` tokens of each sequence.
@@ -71,6 +77,7 @@ impl Runner {
                 tokens: &running.tokens[running.done..running.done + count],
                 start: running.done as u32,
                 tables: &running.tables,
+                slot: running.slot,
             })
             .collect();
         self.model.forward(&sequences);

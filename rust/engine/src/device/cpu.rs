@@ -1,7 +1,9 @@
 //! The CPU as a device: sizes, weights, workers. At start, caller's thread.
 
 use ingle_core::CompletionSink;
-use ingle_cpu::{CpuConfig, CpuExecutor, kv_bytes_per_block, kv_groups, physical_cores};
+use ingle_cpu::{
+    CpuConfig, CpuExecutor, kv_bytes_per_block, kv_groups, physical_cores, state_bytes_per_slot,
+};
 use ingle_model::TensorView;
 
 use crate::device::built::{Built, Parts};
@@ -41,6 +43,7 @@ pub(super) fn build(
         num_valid_tokens: text.wait()?.vocab_size,
         ..CpuConfig::default()
     };
+    let state_bytes = u64::from(config.num_slots) * state_bytes_per_slot(spec);
     let threads = divide_threads(options.cpu_threads, num_engines)?;
     let mut executors: Vec<CpuExecutor> = Vec::with_capacity(sinks.len());
     let mut first_thread = 0;
@@ -60,12 +63,13 @@ pub(super) fn build(
     let built = executors.into_iter().map(|executor| {
         let (path, threads) = executor.description();
         let kv = ("kv_cache_bytes".to_owned(), sizes.kv_cache_bytes);
+        let state = (state_bytes > 0).then(|| ("state_bytes".to_owned(), state_bytes));
         Built {
             executor: Box::new(executor),
             sizes: sizes.clone(),
             name: format!("cpu ({path}, {threads} threads)"),
             // All engines share the weights, so these count once.
-            memory: weights.take().into_iter().chain([kv]).collect(),
+            memory: weights.take().into_iter().chain([kv]).chain(state).collect(),
             own: None,
         }
     });
@@ -79,9 +83,11 @@ fn sizes(parts: Parts<'_>, weight_bytes: u64, num_engines: u32) -> Result<Sizes,
     // that a decoding request waits for another's prompt.
     let max_num_batched_tokens = 512;
     let block_size = options.block_size.unwrap_or(CPU_BLOCK_SIZE).max(1);
-    let available = left_by_weights(weight_bytes)?;
+    let num_slots = 2 * u64::from(options.max_num_seqs.unwrap_or(MAX_NUM_SEQS));
+    let state_bytes = num_slots * state_bytes_per_slot(spec) * u64::from(num_engines.max(1));
+    let available = left_by(weight_bytes, state_bytes)?;
     let defaults = DeviceDefaults {
-        max_num_seqs: 32,
+        max_num_seqs: MAX_NUM_SEQS,
         max_num_batched_tokens,
         block_size,
         kv_bytes_per_token: kv_bytes_per_block(spec, block_size).div_ceil(u64::from(block_size)),
@@ -105,21 +111,31 @@ fn divide_threads(threads: u32, num_engines: u32) -> Result<Vec<u32>, EngineErro
     Ok((0..num_engines).map(|number| share(number).max(1)).collect())
 }
 
-/// Bytes that the weights leave.
+/// Bytes that the weights and what layers keep of each sequence leave.
 ///
 /// # Errors
 /// `EngineError::Model` if they do not fit: without it, the kernel would end the process in the middle of the load.
-fn left_by_weights(weight_bytes: u64) -> Result<u64, EngineError> {
+fn left_by(weight_bytes: u64, state_bytes: u64) -> Result<u64, EngineError> {
     let room = Memory::open().room();
-    room.bytes.checked_sub(weight_bytes).ok_or_else(|| {
+    let left = room.bytes.checked_sub(weight_bytes).ok_or_else(|| {
         EngineError::Model(format!(
             "the model's weights take {} MiB of memory, and {} leaves {} MiB",
             weight_bytes.div_ceil(1 << 20),
             room.limit,
             room.bytes >> 20,
         ))
+    })?;
+    left.checked_sub(state_bytes).ok_or_else(|| {
+        EngineError::Model(format!(
+            "max_num_seqs: states of sequences take {} MiB of memory, and the weights leave {} MiB",
+            state_bytes.div_ceil(1 << 20),
+            left >> 20,
+        ))
     })
 }
+
+/// Requests that run, unless the options say otherwise.
+const MAX_NUM_SEQS: u32 = 32;
 
 /// The fastest for the cpu executor's attention; any size gives the same bits.
 const CPU_BLOCK_SIZE: u32 = 16;

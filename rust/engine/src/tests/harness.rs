@@ -39,6 +39,7 @@ pub(super) const SHAPE: ExecutorShape = ExecutorShape {
     num_blocks: 64,
     block_size: 4,
     kv_groups: KvGroups::ONE,
+    keeps_state: false,
     num_slots: 8,
     max_num_seqs: 4,
     max_num_batched_tokens: 64,

@@ -130,6 +130,11 @@ pub(crate) struct Facts {
     pub(crate) norms: Norms,
     /// Norms multiply by 1 + weight, and embeddings are scaled by the root of the width.
     pub(crate) is_gemma: bool,
+    /// Norms multiply by 1 + weight.
+    pub(crate) adds_one: bool,
+    /// `linear_attention` among `layer_types`, or all but each `full_attention_interval`-th layer, is a gated
+    /// delta net; attention has an output gate.
+    pub(crate) has_delta_nets: bool,
     pub(crate) multipliers: Option<Multipliers>,
     /// Queries are scaled by position, as `llama_4_scaling_beta` among the rope's fields says.
     pub(crate) scales_queries: bool,
@@ -171,6 +176,8 @@ pub(crate) const PLAIN: Facts = Facts {
     feed_forward: FeedForward::Dense,
     norms: Norms { before: Some(["input_layernorm", "post_attention_layernorm"]), after: None },
     is_gemma: false,
+    adds_one: false,
+    has_delta_nets: false,
     multipliers: None,
     scales_queries: false,
     is_fused: false,

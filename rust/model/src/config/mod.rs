@@ -2,6 +2,7 @@
 //! does not list is refused by name. `auto_map` and other pointers to code are ignored.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
+mod delta_nets;
 mod facts;
 mod family;
 mod feed_forward;
@@ -72,13 +73,18 @@ fn text_spec(config: &Fields<'_>, facts: &Facts) -> Result<ModelSpec, ModelError
     let head_dim = head_dim(config, facts, hidden_size, num_attention_heads)?;
     let declared = config.required("max_position_embeddings", limits::POSITIONS)?;
     let count = config.required("num_hidden_layers", limits::LAYERS)?;
-    let windows = windows::windows(config, facts, count)?;
+    let delta_nets = delta_nets::delta_nets(config, facts, count)?;
+    let windows = match facts.has_delta_nets {
+        true => (0..count).map(|_| None).collect(),
+        false => windows::windows(config, facts, count)?,
+    };
     let LayerRopes { ropes, of_layer } =
         layer_ropes::layer_ropes(config, facts, head_dim, &windows)?;
     let scales = scales(config, facts, hidden_size, head_dim)?;
     let causal = config.bool("is_causal")?.unwrap_or(true);
     let biases = biases(config, facts)?;
     let layers = feed_forward::layers(config, facts)?.into_iter().zip(windows).zip(of_layer);
+    let layers = layers.zip(delta_nets);
     let spec = ModelSpec {
         architecture: facts.model_type.to_owned(),
         vocab_size: config.required("vocab_size", limits::VOCABULARY)?,
@@ -87,7 +93,7 @@ fn text_spec(config: &Fields<'_>, facts: &Facts) -> Result<ModelSpec, ModelError
         num_kv_heads,
         head_dim,
         max_position_embeddings: RopeSpec::context_of(&ropes, declared),
-        norm: NormSpec { eps: scales.norm_eps, plus_one: facts.is_gemma },
+        norm: NormSpec { eps: scales.norm_eps, plus_one: facts.is_gemma || facts.adds_one },
         ropes,
         attention: AttentionSpec {
             causal,
@@ -98,6 +104,7 @@ fn text_spec(config: &Fields<'_>, facts: &Facts) -> Result<ModelSpec, ModelError
             qkv_bias: biases.0,
             o_bias: biases.1,
             sinks: facts.has_sinks,
+            output_gate: facts.has_delta_nets,
         },
         activation: activation(config, facts)?,
         pre_norms: facts.norms.before.is_some(),
@@ -109,7 +116,10 @@ fn text_spec(config: &Fields<'_>, facts: &Facts) -> Result<ModelSpec, ModelError
         weight_type: WeightType::F32,
         embeds_only: if causal { None } else { Some(EmbedsOnly::Bidirectional) },
         layers: layers
-            .map(|((feed_forward, window), rope)| LayerSpec { window, rope, feed_forward })
+            .map(|(((feed_forward, window), rope), delta_net)| {
+                let rope = rope.filter(|_| delta_net.is_none());
+                LayerSpec { window, rope, delta_net, feed_forward }
+            })
             .collect(),
     };
     if !causal && spec.layers.iter().any(|layer| layer.window.is_some()) {

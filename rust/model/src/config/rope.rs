@@ -94,8 +94,11 @@ const KNOWN_KEYS: [&str; 17] = [
 pub(super) const QUERY_SCALE: &str = "llama_4_scaling_beta";
 
 fn refuse_unknown_keys(rope: &Fields<'_>, facts: &Facts) -> Result<(), ModelError> {
-    let is_known =
-        |key: &str| KNOWN_KEYS.contains(&key) || facts.scales_queries && key == QUERY_SCALE;
+    let is_known = |key: &str| {
+        KNOWN_KEYS.contains(&key)
+            || facts.ignores.contains(&key)
+            || facts.scales_queries && key == QUERY_SCALE
+    };
     match rope.keys().find(|key| !is_known(key)) {
         Some(key) => {
             let value = rope.get(key).map_or(String::new(), Value::to_string);

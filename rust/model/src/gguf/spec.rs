@@ -50,6 +50,7 @@ pub(super) fn model_spec(
         qkv_bias: architecture == "qwen2" || has("attn_q.bias"),
         o_bias: has("attn_output.bias"),
         sinks: false,
+        output_gate: false,
     };
     let feed_forward = keys.feed_forward(has("ffn_gate.bias"))?;
     let tie_word_embeddings = !catalogue.contains(HEAD);
@@ -76,7 +77,7 @@ pub(super) fn model_spec(
         weight_type: WeightType::F32,
         embeds_only,
         layers: (0..layers)
-            .map(|_| LayerSpec { window: None, rope: Some(0), feed_forward })
+            .map(|_| LayerSpec { window: None, rope: Some(0), delta_net: None, feed_forward })
             .collect(),
         ropes,
     })

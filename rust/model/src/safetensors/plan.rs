@@ -7,7 +7,7 @@ use crate::catalogue::{Catalogue, Entry, Stored};
 use crate::config::{Class, Facts, FeedForward, Norms};
 use crate::error::ModelError;
 use crate::source::{FileSource, same_bytes};
-use crate::{FeedForwardSpec, LayerWeight, ModelSpec, MoeSpec, QkNorm, WeightRole};
+use crate::{DeltaNetSpec, FeedForwardSpec, LayerWeight, ModelSpec, MoeSpec, QkNorm, WeightRole};
 
 /// How the tensors are named, and what of the config they overrule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +111,10 @@ pub(crate) fn take_tensors(
     for (number, layer) in (0..).zip(&spec.layers) {
         let mut layer_tensors = Layer { catalogue, spec, prefix, number };
         layer_tensors.norms(facts.norms)?;
-        layer_tensors.attention(facts)?;
+        match layer.delta_net {
+            Some(net) => layer_tensors.delta_net(net)?,
+            None => layer_tensors.attention(facts)?,
+        }
         layer_tensors.feed_forward(facts, layer.feed_forward)?;
     }
     Ok(())
@@ -124,6 +127,8 @@ pub(crate) fn is_harmless(name: &str, entry: &Entry) -> bool {
         || name.ends_with(".rotary_emb.inv_freq")
         || name.ends_with(".masked_bias")
         || (name.ends_with("attn.bias") && is_mask)
+        // Layers of Qwen3.5 that predict several tokens; they are not used.
+        || name.starts_with("mtp.")
 }
 
 const EMBEDDING: &str = "embed_tokens.weight";
@@ -160,7 +165,7 @@ pub(crate) fn is_of_layers(name: &str, found: Found, layers: &Range<usize>) -> b
 /// Tensors of the half of a multimodal model that sees images.
 pub(crate) fn is_of_images(name: &str) -> bool {
     let name = name.strip_prefix("model.").unwrap_or(name);
-    ["vision_tower.", "vision_model.", "multi_modal_projector."]
+    ["vision_tower.", "vision_model.", "multi_modal_projector.", "visual."]
         .iter()
         .any(|part| name.starts_with(part))
 }
@@ -230,6 +235,8 @@ impl Layer<'_> {
                 [(LayerWeight::Query, query), (LayerWeight::Key, kv), (LayerWeight::Value, kv)];
             self.fused("self_attn.qkv_proj.weight", &parts, hidden)?;
         } else {
+            let gates = if self.spec.attention.output_gate { query } else { 0 };
+            let query = query.saturating_add(gates);
             self.matrix(LayerWeight::Query, "self_attn.q_proj.weight", query, hidden)?;
             self.matrix(LayerWeight::Key, "self_attn.k_proj.weight", kv, hidden)?;
             self.matrix(LayerWeight::Value, "self_attn.v_proj.weight", kv, hidden)?;
@@ -256,6 +263,26 @@ impl Layer<'_> {
         self.vector(LayerWeight::QueryNorm, "self_attn.q_norm.weight", widths[0])?;
         self.vector(LayerWeight::KeyNorm, "self_attn.k_norm.weight", widths[1])?;
         Ok(())
+    }
+
+    fn delta_net(&mut self, net: DeltaNetSpec) -> Result<(), ModelError> {
+        use LayerWeight as W;
+        let hidden = u64::from(self.spec.hidden_size);
+        let (key, value) = (u64::from(net.key_width()), u64::from(net.value_width()));
+        let heads = u64::from(net.num_value_heads);
+        let parts = [(W::DeltaQuery, key), (W::DeltaKey, key), (W::DeltaValue, value)];
+        self.fused("linear_attn.in_proj_qkv.weight", &parts, hidden)?;
+        self.matrix(W::DeltaGate, "linear_attn.in_proj_z.weight", value, hidden)?;
+        self.matrix(W::DeltaBeta, "linear_attn.in_proj_b.weight", heads, hidden)?;
+        self.matrix(W::DeltaDecay, "linear_attn.in_proj_a.weight", heads, hidden)?;
+        let name = self.name("linear_attn.conv1d.weight");
+        let (channels, kernel) = (u64::from(net.channels()), u64::from(net.conv_kernel));
+        let conv = [(self.role(W::DeltaConv), channels)];
+        self.catalogue.rows(&name, &[channels, 1, kernel], &conv)?;
+        self.vector(W::DeltaLogRate, "linear_attn.A_log", heads)?;
+        self.vector(W::DeltaBias, "linear_attn.dt_bias", heads)?;
+        self.vector(W::DeltaNorm, "linear_attn.norm.weight", u64::from(net.value_dim))?;
+        self.matrix(W::DeltaOutput, "linear_attn.out_proj.weight", hidden, value)
     }
 
     fn feed_forward(&mut self, facts: &Facts, part: FeedForwardSpec) -> Result<(), ModelError> {

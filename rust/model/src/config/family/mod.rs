@@ -16,6 +16,7 @@ mod olmo3;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen3_5;
 mod qwen3_moe;
 mod seed_oss;
 mod smollm3;
@@ -39,12 +40,13 @@ static TABLE: &[&Facts] = &[
     &phi3::FACTS,
     &qwen2::FACTS,
     &qwen3::FACTS,
+    &qwen3_5::FACTS,
     &qwen3_moe::FACTS,
     &seed_oss::FACTS,
     &smollm3::FACTS,
 ];
 
-static WRAPPERS: &[&Wrapper] = &[&gemma3::WRAPPER, &ministral3::WRAPPER];
+static WRAPPERS: &[&Wrapper] = &[&gemma3::WRAPPER, &ministral3::WRAPPER, &qwen3_5::WRAPPER];
 
 /// The class that a config.json names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

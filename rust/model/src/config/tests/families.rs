@@ -283,3 +283,48 @@ fn test_minimax_m2_states_how_much_of_a_head_rotates() {
         assert!(error.contains(reason), "{error}");
     }
 }
+
+fn qwen3_5(changes: Value) -> Value {
+    let base = json!({"head_dim": 64, "num_hidden_layers": 8, "linear_num_key_heads": 2,
+        "linear_num_value_heads": 6, "linear_key_head_dim": 128, "linear_value_head_dim": 64,
+        "linear_conv_kernel_dim": 4, "partial_rotary_factor": 0.25});
+    family("qwen3_5_text", "Qwen3_5ForCausalLM", with(base, changes))
+}
+
+#[test]
+fn test_qwen3_5_has_gated_delta_nets_between_layers_of_attention() {
+    let config = spec(&qwen3_5(json!({"full_attention_interval": 3})));
+    let is_net: Vec<bool> = config.layers.iter().map(|layer| layer.delta_net.is_some()).collect();
+    assert_eq!(is_net, [true, true, false, true, true, false, true, true]);
+    assert!(config.layers.iter().all(|layer| layer.rope.is_none() == layer.delta_net.is_some()));
+    assert!(config.norm.plus_one && config.attention.output_gate);
+    assert_eq!((config.embedding_scale, config.ropes[0].rotary_dim), (1.0, 16));
+    let net = config.layers[0].delta_net.unwrap();
+    assert_eq!((net.key_width(), net.value_width(), net.channels()), (256, 384, 896));
+    assert_eq!(net.state_len(), 3 * 896 + 6 * 128 * 64);
+    // Only layers with keys are in KV groups.
+    let layout = crate::KvLayout::of(&config);
+    assert_eq!((layout.num_groups(), layout.layers_per_group), (1, 2));
+    assert_eq!((layout.places[2].index, layout.places[5].index), (0, 1));
+
+    let listed =
+        json!({"num_hidden_layers": 2, "layer_types": ["full_attention", "linear_attention"]});
+    let listed = spec(&qwen3_5(listed));
+    assert!(listed.layers[0].delta_net.is_none() && listed.layers[1].delta_net.is_some());
+    for (changes, wanted) in [
+        (
+            json!({"layer_types": vec!["chunked_attention"; 8]}),
+            "chunked_attention is not supported",
+        ),
+        (json!({"full_attention_interval": 9}), "no layer has full_attention"),
+        (json!({"linear_num_key_heads": 4}), "linear_num_key_heads: 4 does not divide 6"),
+        (json!({"linear_key_head_dim": 512}), "linear_key_head_dim"),
+        (json!({"linear_conv_kernel_dim": 1}), "linear_conv_kernel_dim: 1 is below 2"),
+        (json!({"-": ["linear_num_value_heads"]}), "linear_num_value_heads"),
+        (json!({"attn_output_gate": false}), "attn_output_gate: false is not supported"),
+        (json!({"sliding_window": 8}), "sliding_window"),
+    ] {
+        let error = refused(&qwen3_5(changes));
+        assert!(error.contains(wanted), "{error} should say {wanted}");
+    }
+}
