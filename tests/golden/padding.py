@@ -15,7 +15,8 @@ def pad_model(name: str, folder: Path) -> Path:
     """Copies the model `name` into `folder` and completes its tokenizer; returns its path."""
     target = folder / name
     shutil.copytree(MODELS / name, target)
-    rows = json.loads((target / "config.json").read_text())["vocab_size"]
+    config = json.loads((target / "config.json").read_text())
+    rows = config.get("text_config", config)["vocab_size"]
     tokenizer = json.loads((target / "tokenizer.json").read_text())
     known = len(tokenizer["model"]["vocab"])
     tokenizer["added_tokens"] += [

@@ -114,6 +114,7 @@ def test_answers_equal_the_reference(name):
 @pytest.mark.parametrize("name", TINY)
 def test_preemption_does_not_change_answers(name):
     config = json.loads((HERE / "models" / name / "config.json").read_text())
+    config = config.get("text_config", config)
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     layers = config.get("layer_types") or ["full_attention"] * config["num_hidden_layers"]
     token_bytes = (

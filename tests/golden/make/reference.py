@@ -1,0 +1,227 @@
+"""A decoder in numpy and float64: what the small reference cases are computed with.
+
+It reads config.json as transformers 5 writes it, and weights by their published names. Everything
+is written out plainly, a position and a layer at a time, and shares no code with the engine.
+`test_recipes.py` compares it with answers of transformers.
+
+Shapes: hidden states [num_tokens, hidden_size], heads [num_tokens, num_heads, head_dim].
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+Config = dict
+Weights = dict[str, np.ndarray]
+
+
+@dataclass
+class Family:
+    """How a family differs from Llama."""
+
+    norm_plus_one: bool = False
+    """Norm weights are stored less one."""
+    norms: str = "before"
+    """Where norms stand: `before` attention and MLP, `after` them, or `around` them."""
+    head_norm: str | None = None
+    """Norm of queries and keys: of each `head`, or of their `whole` width."""
+    scaled_embedding: bool = False
+    gelu: bool = False
+
+
+FAMILIES = {
+    "llama": Family(),
+    "smollm3": Family(),
+    "qwen3_moe": Family(head_norm="head"),
+    "glm4_moe": Family(head_norm="head"),
+    "olmo3": Family(norms="after", head_norm="whole"),
+    "gemma3_text": Family(
+        norm_plus_one=True, norms="around", head_norm="head", scaled_embedding=True, gelu=True
+    ),
+}
+
+
+class Reference:
+    """One model. `prefix` stands before the names of its layers."""
+
+    def __init__(self, config: Config, weights: Weights, prefix: str = "model."):
+        self.config = config
+        self.family = FAMILIES[config["model_type"]]
+        self.weights = {name: np.asarray(value, np.float64) for name, value in weights.items()}
+        self.prefix = prefix
+        heads = config["num_attention_heads"]
+        self.head_dim = config.get("head_dim") or config["hidden_size"] // heads
+        self.eps = config["rms_norm_eps"]
+        self.margins: list[np.ndarray] = []
+        """Of the last run, for each layer of experts: see `route`."""
+
+    def logits(self, ids: list[int]) -> np.ndarray:
+        """Logits after each of the ids: [num_tokens, vocab_size]."""
+        self.margins = []
+        embedding = self.get("embed_tokens.weight")
+        h = embedding[ids]
+        if self.family.scaled_embedding:
+            h = h * self.config["hidden_size"] ** 0.5
+        for layer in range(self.config["num_hidden_layers"]):
+            h = self.layer(h, layer)
+        h = self.norm(h, self.get("norm.weight"))
+        head = self.weights.get(self.prefix.removesuffix("model.") + "lm_head.weight", embedding)
+        return h @ head.T
+
+    def get(self, name: str) -> np.ndarray:
+        return self.weights[self.prefix + name]
+
+    def norm(self, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        scale = weight + 1 if self.family.norm_plus_one else weight
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + self.eps) * scale
+
+    def linear(self, x: np.ndarray, name: str) -> np.ndarray:
+        bias = self.weights.get(f"{self.prefix}{name}.bias", 0.0)
+        return x @ self.get(f"{name}.weight").T + bias
+
+    def layer(self, h: np.ndarray, layer: int) -> np.ndarray:
+        at = f"layers.{layer}."
+
+        def normed(x: np.ndarray, name: str) -> np.ndarray:
+            return self.norm(x, self.get(f"{at}{name}_layernorm.weight"))
+
+        match self.family.norms:
+            case "before":
+                h = h + self.attention(normed(h, "input"), layer)
+                return h + self.feed_forward(normed(h, "post_attention"), layer)
+            case "after":
+                h = h + normed(self.attention(h, layer), "post_attention")
+                return h + normed(self.feed_forward(h, layer), "post_feedforward")
+            case _:
+                h = h + normed(self.attention(normed(h, "input"), layer), "post_attention")
+                inner = self.feed_forward(normed(h, "pre_feedforward"), layer)
+                return h + normed(inner, "post_feedforward")
+
+    def attention(self, x: np.ndarray, layer: int) -> np.ndarray:
+        config, at = self.config, f"layers.{layer}.self_attn."
+        heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+        q, k, v = (self.linear(x, f"{at}{name}_proj") for name in "qkv")
+        has_norm = self.family.head_norm and config.get("use_qk_norm", True)
+        if has_norm and self.family.head_norm == "whole":
+            q = self.norm(q, self.get(f"{at}q_norm.weight"))
+            k = self.norm(k, self.get(f"{at}k_norm.weight"))
+        q = q.reshape(len(x), heads, self.head_dim)
+        k, v = (part.reshape(len(x), kv_heads, self.head_dim) for part in (k, v))
+        if has_norm and self.family.head_norm == "head":
+            q = self.norm(q, self.get(f"{at}q_norm.weight"))
+            k = self.norm(k, self.get(f"{at}k_norm.weight"))
+        kind = self.kind(layer)
+        if config.get("no_rope_layers", [1] * (layer + 1))[layer]:
+            q, k = (self.rotated(part, kind) for part in (q, k))
+        scale = (config.get("query_pre_attn_scalar") or self.head_dim) ** -0.5
+        place = np.arange(len(x))
+        seen = place[None, :] <= place[:, None]
+        if kind == "sliding_attention":
+            seen &= place[None, :] > place[:, None] - config["sliding_window"]
+        out = np.zeros_like(q)
+        for head in range(heads):
+            of_kv = head // (heads // kv_heads)
+            scores = np.where(seen, q[:, head] @ k[:, of_kv].T * scale, -np.inf)
+            out[:, head] = softmax(scores) @ v[:, of_kv]
+        return self.linear(out.reshape(len(x), -1), f"{at}o_proj")
+
+    def kind(self, layer: int) -> str:
+        kinds = self.config.get("layer_types")
+        return kinds[layer] if kinds else "full_attention"
+
+    def rotated(self, x: np.ndarray, kind: str) -> np.ndarray:
+        """Rotary embedding of the first dimensions of each head, in halves."""
+        rope = self.config["rope_parameters"]
+        rope = rope.get(kind, rope)
+        size = int(self.head_dim * rope.get("partial_rotary_factor", 1.0))
+        frequencies, factor = rope_frequencies(rope, size)
+        angle = np.arange(len(x))[:, None] * frequencies[None, :]
+        cos, sin = (f(angle)[:, None, :] * factor for f in (np.cos, np.sin))
+        one, two, rest = np.split(x, [size // 2, size], axis=-1)
+        return np.concatenate([one * cos - two * sin, two * cos + one * sin, rest], axis=-1)
+
+    def feed_forward(self, x: np.ndarray, layer: int) -> np.ndarray:
+        at = f"layers.{layer}.mlp."
+        if not self.has_experts(layer):
+            return self.gated(x, at)
+        config = self.config
+        best, shares = self.route(x @ self.get(f"{at}gate.weight").T, at)
+        out = np.zeros_like(x)
+        for token, experts in enumerate(best):
+            for share, expert in zip(shares[token], experts, strict=True):
+                out[token] += share * self.gated(x[token], f"{at}experts.{expert}.")
+        if config.get("n_shared_experts"):
+            out += self.gated(x, f"{at}shared_experts.")
+        return out
+
+    def route(self, router: np.ndarray, at: str) -> tuple[np.ndarray, np.ndarray]:
+        """Experts of each token, [num_tokens, num_experts_per_tok], and their shares.
+
+        Notes how far each token is from other experts, in the router's logits; of a sigmoid, which
+        moves by a quarter of its logit at most, four times the distance.
+        """
+        config = self.config
+        if config["model_type"] == "glm4_moe":
+            scores = 1 / (1 + np.exp(-router))
+            order = scores + self.get(f"{at}gate.e_score_correction_bias")
+            compared = 4 * order
+        else:
+            scores = order = softmax(router)
+            compared = router
+        taken = config["num_experts_per_tok"]
+        best = np.argsort(-order, axis=-1, kind="stable")[:, :taken]
+        ranked = -np.sort(-compared, axis=-1)
+        self.margins.append(ranked[:, taken - 1] - ranked[:, taken])
+        shares = np.take_along_axis(scores, best, -1)
+        if config["norm_topk_prob"]:
+            shares = shares / shares.sum(-1, keepdims=True)
+        return best, shares * config.get("routed_scaling_factor", 1.0)
+
+    def has_experts(self, layer: int) -> bool:
+        config = self.config
+        if "first_k_dense_replace" in config:
+            return layer >= config["first_k_dense_replace"]
+        step = config.get("decoder_sparse_step", 1)
+        is_sparse = layer not in config.get("mlp_only_layers", []) and (layer + 1) % step == 0
+        experts = config.get("num_experts", config.get("num_local_experts", 0))
+        return experts > 0 and is_sparse
+
+    def gated(self, x: np.ndarray, at: str) -> np.ndarray:
+        gate, up = self.linear(x, f"{at}gate_proj"), self.linear(x, f"{at}up_proj")
+        if self.family.gelu:
+            inner = np.tanh((2 / np.pi) ** 0.5 * (gate + 0.044715 * gate**3))
+            active = gate * (1 + inner) / 2
+        else:
+            active = gate / (1 + np.exp(-gate))
+        return self.linear(active * up, f"{at}down_proj")
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    grown = np.exp(x - x.max(-1, keepdims=True))
+    return grown / grown.sum(-1, keepdims=True)
+
+
+def rope_frequencies(rope: Config, size: int) -> tuple[np.ndarray, float]:
+    """Angle a position, by pair of dimensions, and what cosines and sines are multiplied with."""
+    theta = rope["rope_theta"]
+    plain = theta ** -(np.arange(0, size, 2) / size)
+    factor = rope.get("factor", 1.0)
+    match rope.get("rope_type", "default"):
+        case "default":
+            return plain, 1.0
+        case "linear":
+            return plain / factor, 1.0
+        case "yarn":
+            # Peng et al., YaRN, section 3.2: slow pairs are interpolated, fast ones are not.
+            length = rope["original_max_position_embeddings"]
+
+            def pair(turns: float) -> float:
+                return size * np.log(length / (turns * 2 * np.pi)) / (2 * np.log(theta))
+
+            low = max(np.floor(pair(rope.get("beta_fast", 32))), 0)
+            high = min(np.ceil(pair(rope.get("beta_slow", 1))), size - 1)
+            slow = np.clip((np.arange(size // 2) - low) / max(high - low, 0.001), 0, 1)
+            scaled = plain / factor * slow + plain * (1 - slow)
+            return scaled, 0.1 * np.log(factor) + 1.0
+        case other:
+            raise ValueError(f"rope_type {other}")
