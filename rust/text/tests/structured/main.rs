@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod answers;
+mod any_text;
 mod block_grammars;
 mod blocks;
 mod calls_or_json;
