@@ -169,7 +169,7 @@ def test_one_lost_gpu_of_two_ends_every_stream_and_the_process(tmp_path, flags):
 
 
 @pytest.mark.skipif(DEVICE != "cuda", reason="other devices are not counted")
-def test_too_few_gpus_are_told_before_anything_is_loaded(flags):
+def test_too_few_gpus_are_reported_before_anything_is_loaded(flags):
     with pytest.raises(AssertionError, match="no start") as error:
         Worker(*flags, "--data-parallel-size", str(NUM_GPUS + 1), model=TINY)
     text = str(error.value)

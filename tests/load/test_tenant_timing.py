@@ -81,7 +81,7 @@ def compare(num_pairs, num_control, tmp_path):
 
 
 @pytest.mark.long
-def test_ten_thousand_pairs_tell_nothing(tmp_path):
+def test_ten_thousand_pairs_reveal_nothing(tmp_path):
     between, own = compare(10_000, 500, tmp_path)
     print(f"\nt between tenants {between:.2f}, within one {own:.1f}")  # noqa: T201
     assert own < -MOST_T, "the comparison sees nothing"

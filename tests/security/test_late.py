@@ -140,7 +140,7 @@ def test_the_socket_goes_however_the_worker_ends(tmp_path):
             wait_for(lambda: list(tmp_path.iterdir()) == [], 10, lambda: os.listdir(tmp_path))
 
 
-def test_systemd_is_told_that_the_worker_is_ready_lives_and_stops(tmp_path):
+def test_systemd_learns_that_the_worker_is_ready_lives_and_stops(tmp_path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(30)

@@ -111,7 +111,7 @@ def test_metrics_are_for_admins(keyed):
             assert reply.error["code"] == "admin_key_required"
 
 
-def test_health_tells_the_load_to_those_with_a_key(keyed):
+def test_health_shows_the_load_only_with_a_key(keyed):
     assert keyed.get("/health").json == {"status": "ok"}
     assert keyed.get("/health", headers={"Authorization": "Bearer wrong"}).json == {"status": "ok"}
     with_key = keyed.get("/health", headers={"Authorization": "Bearer key-a"}).json

@@ -65,9 +65,9 @@ def test_doctor_in_words():
     for heading in ("cpu", "devices", "kernel", "memory", "hardening"):
         assert heading in lines
     assert any(line.startswith("    prebuilt kernels") for line in lines)
-    told = [line for line in lines if line.strip().startswith("what this costs: ")]
-    assert told == [line for line in told if line.split("costs: ")[1]]
-    assert len(told) >= sum("missing: " in line for line in lines)
+    costs = [line for line in lines if line.strip().startswith("what this costs: ")]
+    assert costs == [line for line in costs if line.split("costs: ")[1]]
+    assert len(costs) >= sum("missing: " in line for line in lines)
 
 
 @pytest.mark.parametrize("command", ["serve", "generate"])

@@ -132,13 +132,13 @@ def test_a_session_stays_on_its_engine(cpu, name):
     assert sorted(late - early for early, late in zip(before, after, strict=True)) == [0, 20]
 
 
-def test_the_start_tells_how_many_engines_there_are(cpu):
+def test_the_start_prints_the_number_of_engines(cpu):
     assert re.search(r"^device +cpu \(.*\) x 2 engines;", cpu.summary, re.M)
     assert "16 requests and 64 tokens a step on each of 2 engines" in cpu.summary
     assert cpu.health()["capacity"] == 2 * 16 + 2 * 64
 
 
-def test_health_and_metrics_tell_of_each_engine(slow):
+def test_health_and_metrics_cover_each_engine(slow):
     running = [send(slow) for _ in range(2)]
     wait_for(lambda: slow.health()["running"] == 2, 5, lambda: str(slow.health()))
     health = slow.health()

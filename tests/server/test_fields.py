@@ -235,14 +235,14 @@ def mean(choice):
     return sum(values) / len(values)
 
 
-def test_best_of_tells_the_likeliest(cpu):
+def test_best_of_returns_the_likeliest(cpu):
     fields = {"temperature": 1, "seed": 5, "max_tokens": 10, "prompt": ["The quick", "A slow"]}
     every = cpu.complete(**fields, n=6, logprobs=0)
     best = cpu.complete(**fields, n=2, best_of=6, logprobs=0)
     for prompt in range(2):
         ranked = sorted(every["choices"][6 * prompt : 6 * prompt + 6], key=mean, reverse=True)
-        told = best["choices"][2 * prompt : 2 * prompt + 2]
-        assert [c["text"] for c in told] == [c["text"] for c in ranked[:2]]
+        picked = best["choices"][2 * prompt : 2 * prompt + 2]
+        assert [c["text"] for c in picked] == [c["text"] for c in ranked[:2]]
     assert [choice["index"] for choice in best["choices"]] == [0, 1, 2, 3]
     assert best["usage"] | {"prompt_tokens_details": None} == every["usage"] | {
         "prompt_tokens_details": None

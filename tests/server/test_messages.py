@@ -147,7 +147,7 @@ def test_a_message_says_what_the_chat_says(cpu):
     assert usage["output_tokens_details"] == {"thinking_tokens": 0}
 
 
-def test_cached_tokens_are_told_apart_from_input_tokens(cpu):
+def test_cached_tokens_are_counted_apart_from_input_tokens(cpu):
     messages = [user("cached " + " ".join(map(str, range(100))))]
     first, second = ask(cpu, messages)["usage"], ask(cpu, messages, stream=True)
     assert first["cache_read_input_tokens"] == 0
@@ -385,7 +385,7 @@ def test_a_client_that_leaves_ends_its_stream(sim):
         wait_for(slow.is_idle, 5.0, slow.health)
 
 
-def test_overload_and_the_end_are_told_in_anthropic_s_words():
+def test_overload_and_shutdown_are_errors_in_anthropic_s_format():
     options = ("--device", "sim", "--max-num-seqs", "1", "--max-queue", "1")
     with Worker(*options, "--shutdown-timeout", "0") as worker:
         fields = {"prompt": None, "messages": [user()], "max_tokens": 1500}

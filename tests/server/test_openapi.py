@@ -111,7 +111,7 @@ def test_answers_fit(thinker, document, path, fields):
 @pytest.mark.parametrize("options", [{}, {"stream_options": USAGE}], ids=["", "usage"])
 def test_events_fit(thinker, document, path, fields, options):
     if path == MESSAGES:
-        options = {}  # Usage is always told.
+        options = {}  # Usage is always sent.
     if "best_of" in fields:
         fields = {"n": 2}
     body = posted(thinker, path, fields | {"stream": True} | options).body

@@ -7,17 +7,17 @@ MESSAGES = [{"role": "user", "content": "Hello there"}]
 
 
 def echoed(worker, prompt, top):
-    """Log-probs of a prompt's tokens, as OpenAI's own form tells them."""
+    """Log-probs of a prompt's tokens, in OpenAI's own form."""
     answer = worker.complete(prompt, echo=True, max_tokens=0, logprobs=top, return_token_ids=True)
     return answer["choices"][0]
 
 
-def assert_same(told, choice, top):
+def assert_same(entries, choice, top):
     """Both say the same of each token."""
     ids, values = choice["prompt_token_ids"], choice["logprobs"]["token_logprobs"]
-    assert len(told) == len(ids) == len(values)
-    assert told[0] is values[0] is None
-    for entry, token, value in zip(told[1:], ids[1:], values[1:], strict=True):
+    assert len(entries) == len(ids) == len(values)
+    assert entries[0] is values[0] is None
+    for entry, token, value in zip(entries[1:], ids[1:], values[1:], strict=True):
         own = entry[str(token)]
         assert next(iter(entry)) == str(token), "the prompt's own token comes first"
         assert own["logprob"] == value
@@ -33,7 +33,7 @@ def assert_same(told, choice, top):
 
 
 @pytest.mark.parametrize("top", [0, 1, 5, 20])
-def test_completions_tell_what_an_echo_tells(cpu, top):
+def test_completions_give_the_values_of_an_echo(cpu, top):
     answer = cpu.complete(PROMPT, prompt_logprobs=top, n=2, max_tokens=3)
     plain = cpu.complete(PROMPT, n=2, max_tokens=3)
     for choice, other in zip(answer["choices"], plain["choices"], strict=True):
@@ -41,7 +41,7 @@ def test_completions_tell_what_an_echo_tells(cpu, top):
         assert choice == other
 
 
-def test_chats_tell_them_beside_the_choices(cpu):
+def test_chats_give_them_beside_the_choices(cpu):
     answer = cpu.chat(MESSAGES, prompt_logprobs=3, return_token_ids=True, logprobs=True)
     ids = answer["prompt_token_ids"]
     assert_same(answer["prompt_logprobs"], echoed(cpu, ids, 3), 3)

@@ -34,9 +34,9 @@ def test_a_limit_within_the_reasoning_ends_with_length(thinker, limit):
     [choice] = answer["choices"]
     assert choice["finish_reason"] == "length"
     assert choice["message"]["content"] is None
-    told = b"".join(thinker.recital.pieces["\n"][:limit]).decode()
+    begun = b"".join(thinker.recital.pieces["\n"][:limit]).decode()
     # White space belongs to the marker that may follow.
-    assert choice["message"]["reasoning_content"] == told.rstrip()
+    assert choice["message"]["reasoning_content"] == begun.rstrip()
     assert answer["usage"]["completion_tokens"] == limit
 
 

@@ -104,12 +104,12 @@ def test_token_ids_that_end_inside_a_character_are_continued_with_the_whole_one(
     with ingle.Engine(str(recital_folder), device="cpu") as engine:
         for count in range(1, len(pieces)):
             prompt = [recital.id(piece) for piece in pieces[:count]]
-            told, rest = b"".join(pieces[:count]), b"".join(pieces[count:])
-            unfinished = told.decode(errors="replace") != shown_text(told)
+            head, rest = b"".join(pieces[:count]), b"".join(pieces[count:])
+            unfinished = head.decode(errors="replace") != shown_text(head)
             # What the client has been shown, and the answer, are the whole text: no character is
             # lost or twice. Bytes of the prompt that become no character are not the answer's.
-            whole = (told + rest).decode(errors="replace")
-            answer = whole.removeprefix(shown_text(told))
+            whole = (head + rest).decode(errors="replace")
+            answer = whole.removeprefix(shown_text(head))
             assert whole != answer
             if unfinished and answer.startswith("\ufffd"):
                 broken += 1
@@ -170,7 +170,7 @@ def test_an_answer_is_the_text_before_the_end_marker(ask):
         answer = both(ask, cue, max_tokens=100)
         assert answer["choices"][0]["finish_reason"] == "stop"
         assert text_of(ask, cue, max_tokens=100) == text
-    # What begins like a stop, or like a marker, is held back and then told.
+    # What begins like a stop, or like a marker, is held back and then sent.
     assert text_of(ask, "\4", max_tokens=100, stop=["<|im_end|>", "ten!"]) == LOOKALIKE
 
 
@@ -228,7 +228,7 @@ def test_token_ids_are_those_of_hugging_face(cpu, text):
     chat = cpu.post("/tokenize", {"messages": [message]}).json["tokens"]
     assert chat == expected
     assert cpu.post("/detokenize", {"tokens": chat}).json["prompt"] == rendered
-    # What is told of a generation is what was tokenised, plain and streamed.
+    # What a generation reports is what was tokenised, plain and streamed.
     plain = cpu.chat([message], return_token_ids=True, max_tokens=1)
     [first, *_] = cpu.chat([message], return_token_ids=True, max_tokens=1, stream=True)
     assert plain["prompt_token_ids"] == first["prompt_token_ids"] == expected
@@ -248,17 +248,17 @@ def test_log_prob_entries_of_parts_of_a_character_have_their_own_bytes(worker, r
         assert tops[0] == bytes(entry["bytes"])
 
 
-def test_alternatives_that_are_parts_of_characters_are_told_apart(worker):
+def test_alternatives_that_are_parts_of_characters_are_distinguished(worker):
     fields = {"max_tokens": 1, "ignore_eos": True}
     top = both(worker.chat, "\7", **fields, logprobs=True, top_logprobs=4)
     [entry] = top["choices"][0]["logprobs"]["content"]
     assert [bytes(each["bytes"]) for each in entry["top_logprobs"]] == OTHERS
     legacy = both(worker.complete, "\7", **fields, logprobs=4)["choices"][0]["logprobs"]
-    [told] = legacy["top_logprobs"]
-    assert len(told) == 4, "equal texts must not be merged"
-    assert legacy["tokens"] == [next(iter(told))]
-    assert "\ufffd" not in "".join(told)
-    values = list(told.values())
+    [alternatives] = legacy["top_logprobs"]
+    assert len(alternatives) == 4, "equal texts must not be merged"
+    assert legacy["tokens"] == [next(iter(alternatives))]
+    assert "\ufffd" not in "".join(alternatives)
+    values = list(alternatives.values())
     for higher, lower in itertools.pairwise(values):
         assert higher - lower == pytest.approx(1, abs=1e-4), "one apart, as their logits are"
 

@@ -45,7 +45,7 @@ def forms(message):
     yield json.loads(message.model_dump_json())
 
 
-def told(worker, *history):
+def prompt_of(worker, *history):
     """What the model says to a history, and how long that was."""
     answer = worker.chat([USER, *history, USER], max_tokens=6, tools=STRICT, tool_choice="none")
     return answer["choices"][0]["message"]["content"], answer["usage"]["prompt_tokens"]
@@ -56,7 +56,7 @@ def same(client, worker, sent, smallest):
     fields = {"model": MODEL, "tools": STRICT, "tool_choice": "none", "temperature": 0}
     answer = client.chat.completions.create(messages=[USER, *sent, USER], max_tokens=6, **fields)
     found = answer.choices[0].message.content, answer.usage.prompt_tokens
-    assert found == told(worker, *smallest)
+    assert found == prompt_of(worker, *smallest)
 
 
 def test_plain_answers(client, hermes):
@@ -149,14 +149,14 @@ RESULT = {"role": "tool", "tool_call_id": "call_1", "content": "Rain."}
 )
 def test_what_others_send_back(hermes, sent, smallest):
     after = [RESULT] if "calls" in str(smallest) else []
-    expected = told(hermes, {"role": "assistant"} | smallest, *after)
-    assert told(hermes, {"role": "assistant"} | sent, *after) == expected
+    expected = prompt_of(hermes, {"role": "assistant"} | smallest, *after)
+    assert prompt_of(hermes, {"role": "assistant"} | sent, *after) == expected
 
 
 def test_a_functions_message_is_a_tools(hermes):
     call = {"role": "assistant", "tool_calls": CALLS}
     older = {"role": "function", "name": "weather", "content": "Rain."}
-    assert told(hermes, call, older) == told(hermes, call, RESULT)
+    assert prompt_of(hermes, call, older) == prompt_of(hermes, call, RESULT)
 
 
 @pytest.mark.parametrize(

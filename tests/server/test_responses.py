@@ -286,7 +286,7 @@ def test_a_client_that_leaves_ends_the_response():
         assert worker.stop() == 0
 
 
-def test_running_responses_are_told_of_the_end():
+def test_running_responses_get_an_error_event_at_the_end():
     with Worker("--device", "sim", "--shutdown-timeout", "0.2") as worker:
         connection = worker.open_stream(
             "/v1/responses", prompt=None, input="x", max_tokens=None, max_output_tokens=1500

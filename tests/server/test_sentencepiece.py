@@ -126,11 +126,11 @@ def test_an_answer_goes_on_exactly_where_the_prompt_ends(worker, reference):
         prompt = f"Say{cue}"
         answer = both(worker.complete, prompt, max_tokens=30, return_token_ids=True)
         [choice] = answer["choices"]
-        told, ids = choice["prompt_token_ids"], choice["token_ids"]
-        assert told == reference.encode(prompt).ids
+        prompt_ids, ids = choice["prompt_token_ids"], choice["token_ids"]
+        assert prompt_ids == reference.encode(prompt).ids
         assert [reference.id_to_token(token) for token in ids] == [*pieces, "<|eos|>"]
-        assert reference.decode(told) == prompt
-        assert reference.decode(told + ids) == prompt + choice["text"]
+        assert reference.decode(prompt_ids) == prompt
+        assert reference.decode(prompt_ids + ids) == prompt + choice["text"]
         assert text_of(worker.complete, prompt, max_tokens=30, echo=True) == prompt + choice["text"]
         assert text_of(worker.chat, prompt, max_tokens=30) == choice["text"]
     assert text_of(worker.complete, "x\1", max_tokens=30) == " Hello world, this is fine."
@@ -195,8 +195,8 @@ def test_stops_come_before_the_parsers(worker, stop, reason, message, arguments)
     [choice] = answer["choices"]
     assert choice["finish_reason"] == reason
     calls = choice["message"].get("tool_calls") or []
-    told = [{"name": "f", "arguments": arguments}] if arguments else []
-    assert [call["function"] for call in calls] == told
+    expected = [{"name": "f", "arguments": arguments}] if arguments else []
+    assert [call["function"] for call in calls] == expected
     assert {name: choice["message"].get(name) for name in message} == message
 
 

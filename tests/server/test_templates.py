@@ -139,7 +139,7 @@ def test_tool_arguments_are_printed_as_transformers_prints_them(calls, given):
 
 @pytest.mark.parametrize("given", [MAPPING, json.dumps(MAPPING)], ids=["object", "text"])
 def test_a_template_may_add_tool_arguments_to_text(calls, given):
-    """Either JSON comes out or the template's mistake is told; never a 500."""
+    """Either JSON comes out or the template's mistake is named; never a 500."""
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": given}}
     messages = [USER, {"role": "assistant", "content": "", "tool_calls": [call]}]
     body = {"messages": messages, "chat_template_kwargs": {"how": "adds"}}
@@ -227,7 +227,7 @@ def strict(templated):
 def test_a_templates_own_refusal_is_400(strict):
     system = {"role": "system", "content": "x"}
     tool = {"role": "tool", "content": "42", "tool_call_id": "1"}
-    for messages, told in {
+    for messages, words in {
         (0, 2): "System role not supported",
         (2, 2): "Roles must alternate",
         (1,): "Tool without a call",
@@ -235,7 +235,7 @@ def test_a_templates_own_refusal_is_400(strict):
         (2, 1): "Tool without a call",
     }.items():
         error = refused(strict, *((system, tool, USER)[i] for i in messages))
-        assert told in error["message"]
+        assert words in error["message"]
         assert error["type"] == "invalid_request_error"
     developer = {"role": "developer", "content": "x"}
     assert "System role" in refused(strict, developer, USER)["message"]
@@ -256,9 +256,9 @@ def test_unknown_roles_are_refused_by_name(cpu, role):
 
 def test_every_known_role_reaches_the_template(cpu):
     for role in ("system", "developer", "user", "assistant", "tool"):
-        told = "system" if role == "developer" else role
+        shown_as = "system" if role == "developer" else role
         text = prompt_of(cpu, {"role": role, "content": "x"}, USER)
-        assert text == TURN.format(told, "x") + TURN.format("user", "Hi") + OPEN
+        assert text == TURN.format(shown_as, "x") + TURN.format("user", "Hi") + OPEN
     assert refused(cpu, {"content": "x"})["param"] == "messages[0].role"
 
 
@@ -267,17 +267,17 @@ def test_messages_of_the_wrong_type_are_refused_by_name(cpu, messages):
     assert refused_twice(cpu, CHAT, messages=messages)["param"].startswith("messages")
 
 
-def test_a_prompt_has_one_start_token_whoever_adds_it(cpu, strict):
+def test_a_prompt_has_one_start_token(cpu, strict):
     """Whether the tokenizer, the template or the text itself has it."""
     bos = 0
 
     def tokens(worker, **body):
-        told = worker.post("/tokenize", body).json["tokens"]
+        ids = worker.post("/tokenize", body).json["tokens"]
         if "prompt" in body:
             answer = both(worker.complete, max_tokens=1, return_token_ids=True, **body)
-            assert answer["choices"][0]["prompt_token_ids"] == told
-            assert answer["usage"]["prompt_tokens"] == len(told)
-        return told
+            assert answer["choices"][0]["prompt_token_ids"] == ids
+            assert answer["usage"]["prompt_tokens"] == len(ids)
+        return ids
 
     assert prompt_of(strict, USER) == "<|bos|>userHi"
     assert tokens(strict, messages=[USER]).count(bos) == 1

@@ -81,7 +81,7 @@ def gathered(events):
 def add_delta(message, delta):
     for name, value in delta.items():
         if name == "role":
-            assert "role" not in message, "the role is told once"
+            assert "role" not in message, "the role is sent once"
             message["role"] = value
         elif name == "tool_calls":
             for call in value:

@@ -66,7 +66,7 @@ class Result:
     """What became of one rendering: `text`, `raised`, `failed` or `broken`, and the text or message."""
 
     kind: str
-    told: str
+    text: str
 
     def same_as(self, other: "Result") -> bool:
         """Errors need no equal words, and may be found when compiling or when running."""
@@ -104,11 +104,11 @@ def by_us(source: str, variables: dict[str, Any]) -> Result:
     except ModelError as error:
         return Result("broken", str(error))
     except RefusedError as error:
-        told = str(error)
+        message = str(error)
         refused = "chat template refused the messages: "
-        if told.startswith(refused):
-            return Result("raised", told.removeprefix(refused))
-        return Result("failed", told)
+        if message.startswith(refused):
+            return Result("raised", message.removeprefix(refused))
+        return Result("failed", message)
 
 
 def differences(cases: list[tuple[str, dict[str, Any]]]) -> list[str]:

@@ -77,11 +77,11 @@ def test_named_behaviours(source, line_end):
     "source", ["a\n{{ nope.x }}", "a\r\n{% if true %}{{ 1 + 'a' }}{% endif %}"]
 )
 def test_errors_name_the_line(source):
-    assert "(line 2)" in by_us(source, {}).told
+    assert "(line 2)" in by_us(source, {}).text
 
 
 @pytest.mark.parametrize("source", ["a\n{% for x in %}", "\n{{ (1 }}", "\r\n{% nope %}"])
 def test_broken_templates_name_the_line(source):
     result = by_us(source, {})
     assert result.kind == "broken"
-    assert "line 2: " in result.told
+    assert "line 2: " in result.text

@@ -197,3 +197,11 @@ def test_glossary_terms_are_not_renamed():
         for match in pattern.finditer(path.read_text())
     ]
     assert not found
+
+
+def test_names_of_tests_use_the_terms_of_the_field():
+    """A name is searched for by what it is about: not `told`, not `whoever`."""
+    private = re.compile(r"\b(?:def|fn) (test_(?:\w+_)?(?:told|tell|tells|whoever)(?:_\w+)?)\b")
+    paths = tracked("tests/*.py", "tests/**/*.py", "rust/*.rs", "rust/**/*.rs")
+    assert len(paths) > 300
+    assert not [name for path in paths for name in private.findall(path.read_text())]

@@ -126,11 +126,11 @@ def test_failing_sink_harms_no_other(core, dispatcher, caplog):
     assert "a sink failed" in caplog.text
 
 
-async def test_death_of_the_engine_is_told(core, dispatcher):
-    told = asyncio.get_running_loop().create_future()
-    dispatcher.use_loop(asyncio.get_running_loop(), told.set_result)
+async def test_death_of_the_engine_is_reported(core, dispatcher):
+    reported = asyncio.get_running_loop().create_future()
+    dispatcher.use_loop(asyncio.get_running_loop(), reported.set_result)
     core.push(0, _core.ERROR, b'{"error":{"message":"device lost"},"status":503}')
-    assert await asyncio.wait_for(told, LIMIT_S) == "device lost"
+    assert await asyncio.wait_for(reported, LIMIT_S) == "device lost"
 
 
 async def test_thread_gives_way_to_a_loop(core, dispatcher):

@@ -221,8 +221,8 @@ def test_text_parts_of_a_message_are_joined(core, fake):
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     fake.generate([{"role": "user", "content": parts, "name": "n"}])
     [request] = core.requests.values()
-    told = request["prompts"][0]["chat"]["messages"]
-    assert told == [{"role": "user", "content": "a\nb", "name": "n"}]
+    messages = request["prompts"][0]["chat"]["messages"]
+    assert messages == [{"role": "user", "content": "a\nb", "name": "n"}]
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,9 @@ def test_refused_has_defaults_that_the_core_relies_on():
 
 def test_a_long_model_error_keeps_its_ends():
     message = "tokenizer.json: unexpected " + "x" * 100_000 + " at line 3 column 7"
-    told = str(ModelError(message))
-    assert len(told) < 700
-    assert told.startswith("tokenizer.json: unexpected xxx")
-    assert told.endswith("xxx at line 3 column 7")
-    assert "characters left out" in told
+    text = str(ModelError(message))
+    assert len(text) < 700
+    assert text.startswith("tokenizer.json: unexpected xxx")
+    assert text.endswith("xxx at line 3 column 7")
+    assert "characters left out" in text
     assert str(ModelError("short")) == "short"

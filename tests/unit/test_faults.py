@@ -141,8 +141,8 @@ def test_a_python_value_is_refused_like_json():
         with pytest.raises(msgspec.ValidationError) as caught:
             msgspec.convert(value, Whole)
         refusal = fault_of(caught.value, Whole, value).refusal()
-        told, _, given = message.partition(", not ")
-        assert (refusal.message.partition(", not ")[0], refusal.param) == (told, param)
+        allowed, _, given = message.partition(", not ")
+        assert (refusal.message.partition(", not ")[0], refusal.param) == (allowed, param)
         quotes = ("a string", "this one", "another text")
         assert refusal.message.endswith(given) or given in quotes
     with pytest.raises(msgspec.ValidationError) as caught:

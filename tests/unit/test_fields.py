@@ -87,9 +87,9 @@ def test_every_layer_has_every_plain_field():
     flags = parser().parse_args(["generate", "m", "p"])
     for name, field in PLAIN.items():
         for kind in ASKING:
-            told = schemas[kind.__name__]["properties"][name]["anyOf"][0]
-            assert told["description"] == field.about
-            assert told["maximum"] == field.most
+            described = schemas[kind.__name__]["properties"][name]["anyOf"][0]
+            assert described["description"] == field.about
+            assert described["maximum"] == field.most
         assert name in Sampling.__struct_fields__
         assert name in schemas["Model"]["properties"]["default_sampling_params"]["required"] or (
             not field.from_model

@@ -45,7 +45,7 @@ fn chunk_of(plan: &StepPlan) -> u32 {
 }
 
 #[test]
-fn test_slot_is_taken_from_whoever_holds_most() {
+fn test_slot_is_taken_from_the_largest_holder() {
     let mut world = world(config(shape(64, 4)));
     for id in 0..20 {
         world.admit(of(HOG, id, 8, 40)).unwrap();
@@ -89,7 +89,7 @@ fn test_priority_counts_only_among_those_within_their_share() {
 }
 
 #[test]
-fn test_blocks_are_taken_from_whoever_holds_most_and_kept_from_its_growth() {
+fn test_blocks_are_taken_from_the_largest_holder_and_kept_from_its_growth() {
     let mut world = world(config(shape(40, 4)));
     for id in 0..8 {
         world.admit(of(HOG, id, 12, 40)).unwrap();
@@ -105,7 +105,7 @@ fn test_blocks_are_taken_from_whoever_holds_most_and_kept_from_its_growth() {
 }
 
 #[test]
-fn test_growing_request_takes_blocks_from_whoever_holds_most() {
+fn test_growing_request_takes_blocks_from_the_largest_holder() {
     let mut world = world(config(shape(24, 4)));
     for id in 0..4 {
         world.admit(of(HOG, id, 12, 40)).unwrap();

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn test_a_context_that_does_not_fit_is_refused_if_asked_for_and_told_if_not() {
+    fn test_a_context_that_does_not_fit_is_refused_if_asked_for_and_reduced_if_not() {
         let small = DeviceDefaults { available_bytes: 1 << 30, ..DEVICE };
         let sizes_of_default = sizes(json!({}), small).unwrap();
         assert_eq!(sizes_of_default.max_model_len, 768);
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn test_the_operator_is_told_of_windows() {
+    fn test_the_operator_sees_the_windows() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/models/");
         let note = |name: &str| {
             let spec = ingle_model::open(format!("{folder}{name}").as_ref()).unwrap().spec;

@@ -113,7 +113,7 @@ async def test_dead_core_is_reported_once(core, client):
     assert client.fatal_reasons == ["CUDA error 719"]
 
 
-async def test_fault_of_ours_tells_nothing(core, client, caplog):
+async def test_a_fault_of_ours_reveals_nothing(core, client, caplog):
     def fail():
         raise ZeroDivisionError("secret detail")
 

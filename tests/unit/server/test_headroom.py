@@ -58,7 +58,7 @@ def test_what_the_allocator_keeps_is_given_back_before_anything_is_refused():
         assert machine.left == 70 * MIB
 
 
-def test_those_who_are_refused_do_not_have_the_heap_walked_each_time():
+def test_refusals_do_not_walk_the_heap_each_time():
     machine = Machine(100 * MIB)
     room = headroom(machine)
     for _ in range(50):

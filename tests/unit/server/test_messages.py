@@ -95,7 +95,7 @@ def test_turns_and_blocks():
         ),
     ],
 )
-def test_tools_and_who_chooses_them(choice, of_chat, parallel):
+def test_tools_and_tool_choice(choice, of_chat, parallel):
     tool = {"name": "f", "description": "Does it.", "input_schema": PARAMETERS, "strict": True}
     function = {"name": "f", "description": "Does it.", "parameters": PARAMETERS, "strict": True}
     assert_same_prompt(

@@ -40,8 +40,8 @@ def chat():
 def fields(request):
     """What a request says, without what it leaves out."""
     values = {name: getattr(request, name) for name in request.__struct_fields__}
-    told = {k: json.loads(bytes(v)) if isinstance(v, Raw) else v for k, v in values.items()}
-    return {name: value for name, value in told.items() if value is not None}
+    decoded = {k: json.loads(bytes(v)) if isinstance(v, Raw) else v for k, v in values.items()}
+    return {name: value for name, value in decoded.items() if value is not None}
 
 
 def refusal(parse, body):

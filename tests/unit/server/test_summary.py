@@ -27,7 +27,7 @@ INFO = {
 OPEN = Lockdown("off")
 
 
-def test_summary_tells_what_a_person_needs():
+def test_summary_shows_what_an_operator_needs():
     text = summary(Settings(model="tiny"), INFO, "http://127.0.0.1:8000", "without API keys", OPEN)
     for part in (
         "tiny (llama, bf16, 2 layers) from /models/tiny",

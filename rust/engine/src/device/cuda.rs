@@ -312,7 +312,7 @@ mod tests {
 
     /// A GPU that cannot be used is reported. A machine without a GPU gets no message.
     #[test]
-    fn test_a_gpu_that_auto_leaves_alone_is_told() {
+    fn test_a_gpu_that_auto_leaves_alone_is_reported() {
         let mut found = DeviceProbe {
             is_absent: false,
             driver_version: Ok(13000),

@@ -37,7 +37,7 @@ fn step_to_end(bench: &Bench, key: u64) -> Vec<Event> {
 }
 
 #[test]
-fn test_abort_frees_blocks_within_two_steps_and_tells_nothing_more() {
+fn test_abort_frees_blocks_within_two_steps_and_reports_nothing_more() {
     let bench = Bench::manual(endless());
     let key = bench.submit(&long_request(true)).unwrap();
     for _ in 0..5 {
@@ -151,7 +151,7 @@ fn test_a_lost_device_ends_everything_and_the_engine_says_so() {
 }
 
 #[test]
-fn test_a_panic_of_the_engine_thread_is_fatal_and_told() {
+fn test_a_panic_of_the_engine_thread_is_fatal_and_reported() {
     let bench = Bench::manual(endless());
     bench.driver.panic_next();
     let key = bench.submit(&long_request(false)).unwrap();

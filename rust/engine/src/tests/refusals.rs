@@ -24,7 +24,7 @@ fn biases(count: u32) -> Value {
 }
 
 #[test]
-fn test_a_tiny_number_is_told_in_few_digits() {
+fn test_a_tiny_number_is_printed_in_few_digits() {
     let bench = Bench::auto(says("x"));
     let tiny = json!({ "sampling": { "repetition_penalty": 1e-320 } });
     let (message, param, _) = refusal(&bench, &tiny);
@@ -33,7 +33,7 @@ fn test_a_tiny_number_is_told_in_few_digits() {
 }
 
 #[test]
-fn test_a_long_unknown_name_is_not_told_in_full() {
+fn test_a_long_unknown_name_is_not_printed_in_full() {
     let bench = Bench::auto(says("x"));
     let long = "x".repeat(100_000);
     let tool = json!({ "function": { "name": "f", long.as_str(): 1 } });

@@ -177,7 +177,7 @@ fn test_grammars_and_free_requests_share_steps_and_aborts_leave_nothing() {
 }
 
 #[test]
-fn test_calls_are_told_name_first_with_a_reason_of_their_own() {
+fn test_calls_are_sent_name_first_with_a_reason_of_their_own() {
     let said = "Let me see.\n<tool_call>\n{\"name\": \"count\", \"arguments\": {\"n\": 12}}\n</tool_call>\n\
                 <tool_call>\n{\"name\": \"skip\", \"arguments\": {}}\n</tool_call>";
     let bench = Bench::with_template(says(said), HERMES);
@@ -293,7 +293,7 @@ fn test_beside_a_schema_the_answer_is_a_call_or_fits() {
 }
 
 #[test]
-fn test_reasoning_is_told_apart_also_where_the_prompt_opens_it() {
+fn test_reasoning_is_split_off_also_where_the_prompt_opens_it() {
     let bench = Bench::with_template(says("<think>\nhm, hm\n</think>\n\nYes."), THINKING);
     let choice = answer(&bench, json!({}));
     assert_eq!(choice["message"]["reasoning_content"], "hm, hm");

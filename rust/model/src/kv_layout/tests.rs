@@ -49,7 +49,7 @@ fn test_layers_keep_their_order_in_a_group() {
 }
 
 #[test]
-fn test_more_windows_than_groups_are_not_told_apart() {
+fn test_more_windows_than_groups_are_not_distinguished() {
     let windows: Vec<Option<u32>> = (1..=9).map(|window| Some(8 * window)).collect();
     assert_eq!(KvLayout::new(&windows, 2048), KvLayout::one_group(9));
 }

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_words_are_told_apart_and_come_back() {
+    fn test_words_are_distinguished_and_come_back() {
         let mut cache = WordCache::new();
         let words: Vec<String> = (0..20_000).map(|n| format!(" w{n}")).collect();
         for (index, word) in (0u32..).zip(&words) {

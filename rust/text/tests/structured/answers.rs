@@ -359,7 +359,7 @@ fn test_calls_after_reasoning_and_calls_within_it() {
 }
 
 #[test]
-fn test_templates_tell_the_format() {
+fn test_templates_show_the_format() {
     let detect = ToolFormat::detect;
     assert_eq!(detect("{% if tools %}<tool_call>{% endif %}"), Some(ToolFormat::Hermes));
     assert_eq!(detect("{% if tools %}[TOOL_CALLS]{% endif %}"), Some(ToolFormat::Mistral));

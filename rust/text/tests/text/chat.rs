@@ -363,7 +363,7 @@ fn test_deep_sources_end_at_load() {
 }
 
 #[test]
-fn test_a_template_that_raises_a_long_text_is_told_in_a_short_one() {
+fn test_a_long_text_that_a_template_raises_is_shortened() {
     let source = "{{ raise_exception(messages[0]['content'] * 1000) }}";
     let template = ChatTemplate::new(source, "", "").unwrap();
     let messages = json!([{"role": "user", "content": "x".repeat(100)}]);
