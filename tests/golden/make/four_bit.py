@@ -109,3 +109,37 @@ def w4a16(weight: np.ndarray, group_size: int | None, act_order: bool, seed: int
     if act_order:
         stored["weight_g_idx"] = ("I32", groups.astype(np.int32))
     return stored, dequantised(codes, scales, zeros, groups)
+
+
+def nibbles(words: np.ndarray) -> np.ndarray:
+    """The eight values of each word, along the last axis: what `packed` was given."""
+    shifts = 4 * np.arange(8, dtype=np.uint32)
+    values = (np.ascontiguousarray(words).view(np.uint32)[..., None] >> shifts) & 15
+    return values.reshape(*words.shape[:-1], -1).astype(np.int64)
+
+
+def unpacked(tensors: dict[str, np.ndarray]) -> np.ndarray:
+    """The weight [out, in] that a layer's stored tensors, by suffix, stand for."""
+    if "weight_packed" in tensors:
+        rows, columns = tensors["weight_shape"]
+        codes = nibbles(tensors["weight_packed"])[:rows, :columns]
+        scales = tensors["weight_scale"].astype(np.float64)
+        zeros = np.full(scales.shape, 8, np.int64)
+        if "weight_zero_point" in tensors:
+            zeros = nibbles(tensors["weight_zero_point"].T)[:, :rows].T
+        usual = np.arange(columns) * scales.shape[1] // columns
+        return dequantised(codes, scales, zeros, tensors.get("weight_g_idx", usual))
+    scales = tensors["scales"].astype(np.float64).T
+    if "g_idx" in tensors:
+        codes = nibbles(tensors["qweight"].T)
+        zeros = nibbles(tensors["qzeros"]).T + 1
+        return dequantised(codes, scales, zeros, tensors["g_idx"])
+    order = np.argsort(AWQ_ORDER)
+
+    def in_order(words: np.ndarray) -> np.ndarray:
+        values = nibbles(words)
+        return values.reshape(len(values), -1, 8)[:, :, order].reshape(len(values), -1).T
+
+    codes, zeros = in_order(tensors["qweight"]), in_order(tensors["qzeros"])
+    columns = codes.shape[1]
+    return dequantised(codes, scales, zeros, np.arange(columns) * scales.shape[1] // columns)
