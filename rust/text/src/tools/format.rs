@@ -18,8 +18,10 @@ pub enum ToolFormat {
     MistralNamed,
     /// `<|tool_call|>[{"name": .., "arguments": {..}}, ..]`: Granite 3.
     Granite,
-    /// The same with `<|/tool_call|>` at the end: Phi-4-mini.
+    /// The same with `<|/tool_call|>` at the end: Phi-4-mini, in templates that take tools.
     Phi4Mini,
+    /// The same with the published template, which takes tools as a key of the system message.
+    Phi4MiniSystem,
     /// `<tool_call><function=name><parameter=key>value</parameter></function></tool_call>`.
     Qwen3Coder,
     /// The same inside `<seed:tool_call>`: Seed-OSS.
@@ -50,7 +52,7 @@ struct Row {
 }
 
 /// Every format. Those with more specific signs come first.
-const TABLE: [Row; 16] = [
+const TABLE: [Row; 17] = [
     row(ToolFormat::Harmony, "openai", &["<|channel|>", "<|message|>"], &dialect::HARMONY),
     row(
         ToolFormat::MistralNamed,
@@ -94,6 +96,12 @@ const TABLE: [Row; 16] = [
     row(
         ToolFormat::Phi4Mini,
         "phi4_mini_json",
+        &["<|tool_call|>", "<|/tool_call|>"],
+        &["<|tool_call|>", "<|/tool_call|>"],
+    ),
+    row(
+        ToolFormat::Phi4MiniSystem,
+        "phi4_mini_system",
         &["<|tool|>", "<|/tool|>"],
         &["<|tool_call|>", "<|/tool_call|>"],
     ),
@@ -200,7 +208,8 @@ mod tests {
             ("tools <|channel|>analysis<|message|>", Some(ToolFormat::Harmony)),
             ("tools [TOOL_CALLS] [ARGS]", Some(ToolFormat::MistralNamed)),
             ("tools [TOOL_CALLS]", Some(ToolFormat::Mistral)),
-            ("tools <|tool|>{}<|/tool|>", Some(ToolFormat::Phi4Mini)),
+            ("tools <|tool|><|tool_call|>[]<|/tool_call|>", Some(ToolFormat::Phi4Mini)),
+            ("tools <|tool|>{}<|/tool|>", Some(ToolFormat::Phi4MiniSystem)),
             ("tools <|start_of_role|>assistant<|tool_call|>", Some(ToolFormat::Granite)),
             ("tools <|start_of_role|> <tool_call>{", Some(ToolFormat::Hermes)),
             ("tools <|python_tag|>", Some(ToolFormat::Llama3)),

@@ -171,7 +171,7 @@ impl ToolGrammar {
                 let close = literal(&format!("]{HERMES_CLOSE}"));
                 format!("{name}: {opener} \"[\" {} {close}", more(", "))
             }
-            ToolFormat::Phi4Mini => {
+            ToolFormat::Phi4Mini | ToolFormat::Phi4MiniSystem => {
                 let close = self.speller.spell("<|/tool_call|>");
                 format!("{name}: {opener} \"[\" {} \"]\" {close}", more(", "))
             }
@@ -203,7 +203,7 @@ impl ToolGrammar {
                 let more = if self.parallel { "call (/, ?/ call)*" } else { "call" };
                 format!("start: (to_call \"[\" {more} {close})? tail\n{rules}")
             }
-            ToolFormat::Phi4Mini => {
+            ToolFormat::Phi4Mini | ToolFormat::Phi4MiniSystem => {
                 let more = if self.parallel { "call (/, ?/ call)*" } else { "call" };
                 let close = self.speller.spell("<|/tool_call|>");
                 format!("start: (to_call \"[\" {more} \"]\" {close})? tail\n{rules}")

@@ -8,11 +8,13 @@ impl ToolFormat {
     /// Messages with the tools in the system message, for a template that has no place for
     /// them; `None` if the template takes them itself.
     pub fn messages_with_tools(self, messages: &Value, tools: &Value) -> Option<Value> {
-        if self != Self::SmolLm2 {
-            return None;
-        }
         let mut messages = messages.as_array()?.clone();
-        messages.iter_mut().for_each(spell_calls);
+        match self {
+            Self::SmolLm2 => {}
+            Self::Phi4MiniSystem => return Some(with_tools_of_system(messages, tools)),
+            _ => return None,
+        }
+        messages.iter_mut().for_each(|message| spell_calls(message, self));
         let description = format!(
             "You can call functions. To call some, answer with nothing but\n\
              <tool_call>[{{\"name\": \"NAME\", \"arguments\": {{\"PARAMETER\": VALUE}}}}]</tool_call>\n\
@@ -104,8 +106,22 @@ fn with_one_text(message: &Value) -> Value {
     message
 }
 
+/// The functions as JSON text under `tools` of the system message, which is made if there is none.
+fn with_tools_of_system(mut messages: Vec<Value>, tools: &Value) -> Value {
+    messages.iter_mut().for_each(|message| spell_calls(message, ToolFormat::Phi4MiniSystem));
+    if messages.first().is_none_or(|first| first["role"] != "system") {
+        messages.insert(0, json!({ "role": "system", "content": "" }));
+    }
+    let functions = tools.as_array().into_iter().flatten().map(|tool| tool["function"].clone());
+    let text = Value::from(functions.collect::<Vec<_>>()).to_string();
+    if let Some(fields) = messages.first_mut().and_then(Value::as_object_mut) {
+        fields.insert("tools".into(), text.into());
+    }
+    Value::Array(messages)
+}
+
 /// Writes the calls of an earlier answer into its text, as the model would have.
-fn spell_calls(message: &mut Value) {
+fn spell_calls(message: &mut Value, format: ToolFormat) {
     let Some(message) = message.as_object_mut() else { return };
     let Some(Value::Array(calls)) = message.remove("tool_calls") else { return };
     let calls: Vec<Value> = calls
@@ -119,7 +135,8 @@ fn spell_calls(message: &mut Value) {
         return;
     }
     let said = message.get("content").and_then(Value::as_str).unwrap_or_default();
-    let text = format!("{said}<tool_call>{}</tool_call>", Value::from(calls));
+    let [open, close] = format.markers() else { return };
+    let text = format!("{said}{open}{}{close}", Value::from(calls));
     message.insert("content".into(), text.into());
 }
 

@@ -71,7 +71,7 @@ impl JsonCalls {
         };
         let closer = match format {
             ToolFormat::MistralNamed => "[ARGS]",
-            ToolFormat::Phi4Mini => "<|/tool_call|>",
+            ToolFormat::Phi4Mini | ToolFormat::Phi4MiniSystem => "<|/tool_call|>",
             _ => "</tool_call>",
         };
         Self {

@@ -215,7 +215,7 @@ fn spelt(format: ToolFormat, arguments: &str) -> String {
         ToolFormat::Granite => {
             format!("<|tool_call|>[{{\"name\": \"f\", \"arguments\": {arguments}}}]")
         }
-        ToolFormat::Phi4Mini => {
+        ToolFormat::Phi4Mini | ToolFormat::Phi4MiniSystem => {
             format!("<|tool_call|>[{{\"name\": \"f\", \"arguments\": {arguments}}}]<|/tool_call|>")
         }
         other => panic!("{other:?} is tested in blocks.rs"),

@@ -78,7 +78,7 @@ fn spelt(format: ToolFormat, calls: &[(&str, &str)]) -> String {
             calls.iter().map(one).collect()
         }
         ToolFormat::Granite => format!("<|tool_call|>[{}]", object("arguments").join(", ")),
-        ToolFormat::Phi4Mini => {
+        ToolFormat::Phi4Mini | ToolFormat::Phi4MiniSystem => {
             format!("<|tool_call|>[{}]<|/tool_call|>", object("arguments").join(", "))
         }
         other => panic!("{other:?} is tested in blocks.rs"),

@@ -68,7 +68,7 @@ fn spelt(format: ToolFormat, calls: &[(&str, String)], space: &str) -> String {
         ToolFormat::Granite => {
             format!("<|tool_call|>{space}[{}]", object("arguments").join(", "))
         }
-        ToolFormat::Phi4Mini => {
+        ToolFormat::Phi4Mini | ToolFormat::Phi4MiniSystem => {
             let all = object("arguments").join(", ");
             format!("<|tool_call|>{space}[{all}]{space}<|/tool_call|>")
         }

@@ -121,7 +121,9 @@ fn stop_call(format: ToolFormat, arguments: &str) -> String {
         ToolFormat::Mistral => format!("[TOOL_CALLS][{}]", call("arguments")),
         ToolFormat::MistralNamed => format!("[TOOL_CALLS]stop[ARGS]{arguments}"),
         ToolFormat::Granite => format!("<|tool_call|>[{}]", call("arguments")),
-        ToolFormat::Phi4Mini => format!("<|tool_call|>[{}]<|/tool_call|>", call("arguments")),
+        ToolFormat::Phi4Mini | ToolFormat::Phi4MiniSystem => {
+            format!("<|tool_call|>[{}]<|/tool_call|>", call("arguments"))
+        }
         other => panic!("{other:?} is tested in blocks.rs"),
     }
 }
@@ -291,6 +293,26 @@ fn test_smollm2_gets_its_tools_in_the_system_message() {
     let content = messages[2]["content"].as_str().unwrap();
     assert_eq!(content, r#"<tool_call>[{"name":"f","arguments":{"a":1}}]</tool_call>"#);
     assert_eq!(read(ToolFormat::SmolLm2, content).0, [("f".to_owned(), r#"{"a":1}"#.to_owned())]);
+}
+
+#[test]
+fn test_phi_4_mini_gets_its_tools_as_a_key_of_the_system_message() {
+    let format = ToolFormat::Phi4MiniSystem;
+    let tools = json!([{ "type": "function", "function": { "name": "f" } }]);
+    let user = json!([{ "role": "user", "content": "Hi" }]);
+    let messages = format.messages_with_tools(&user, &tools).unwrap();
+    let system = json!({ "role": "system", "content": "", "tools": "[{\"name\":\"f\"}]" });
+    assert_eq!(messages, json!([system, user[0]]));
+    let called = json!({ "role": "assistant", "content": "", "tool_calls": [
+        { "id": "1", "type": "function", "function": { "name": "f", "arguments": { "a": 1 } } }] });
+    let kind = json!({ "role": "system", "content": "Be kind." });
+    let messages = format.messages_with_tools(&json!([kind, user[0], called]), &tools).unwrap();
+    assert_eq!(messages[0]["content"], "Be kind.");
+    assert_eq!(messages[0]["tools"], system["tools"]);
+    let content = messages[2]["content"].as_str().unwrap();
+    let want = r#"<|tool_call|>[{"name":"f","arguments":{"a":1}}]<|/tool_call|>"#;
+    assert_eq!((content, messages[2].get("tool_calls")), (want, None));
+    assert_eq!(read(format, content).0, [("f".to_owned(), r#"{"a":1}"#.to_owned())]);
 }
 
 #[test]

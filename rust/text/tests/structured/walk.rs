@@ -19,7 +19,7 @@ pub(crate) const EOS: [u32; 2] = [1, 4];
 pub(crate) const ROWS: u32 = 512;
 
 /// All in which a call is JSON.
-pub(crate) const FORMATS: [ToolFormat; 7] = [
+pub(crate) const FORMATS: [ToolFormat; 8] = [
     ToolFormat::Hermes,
     ToolFormat::SmolLm2,
     ToolFormat::Llama3,
@@ -27,6 +27,7 @@ pub(crate) const FORMATS: [ToolFormat; 7] = [
     ToolFormat::MistralNamed,
     ToolFormat::Granite,
     ToolFormat::Phi4Mini,
+    ToolFormat::Phi4MiniSystem,
 ];
 
 /// Functions of these names, of whose arguments nothing is known.
