@@ -98,8 +98,8 @@ wheel: $(VENV)/dev.stamp $(KERNELS)/built.stamp ## the wheel to publish, with ke
 gpu-test: ## everything that needs a GPU: kernels, sanitizers, whole models, against transformers
 	$(PYTHON) -m pytest -c tests/gpu/pytest.ini tests/gpu
 
-gpu-bench: ## start-up and speed on a GPU; TOKENIZER=tokenizer.json of Llama 3; GPUS=2 for several
-	$(PYTHON) tools/gpu_bench.py $(if $(TOKENIZER),--tokenizer $(TOKENIZER)) $(if $(GPUS),--gpus $(GPUS))
+gpu-bench: ## start-up and speed on a GPU; TOKENIZER=tokenizer.json of Llama 3; GPUS=2 for several; SHAPES=gpt-oss-20b,.. of tests/published
+	$(PYTHON) tools/gpu_bench.py $(if $(TOKENIZER),--tokenizer $(TOKENIZER)) $(if $(GPUS),--gpus $(GPUS)) $(if $(SHAPES),--shapes $(SHAPES))
 
 fields: $(VENV)/dev.stamp install ## regenerate code and pages made from fields, settings and the kernels' contract
 	tools/in_clone cargo run -q --locked -p ingle-cuda --example write_contract

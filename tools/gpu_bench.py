@@ -26,6 +26,8 @@ from typing import Any
 from ingle.bench.run import BenchOptions, measure
 
 ROOT = Path(__file__).resolve().parent.parent
+PUBLISHED = ROOT / "tests" / "published"
+MAKE_SHAPE = ROOT / "tests" / "gpu" / "made_up_tokenizer.py"
 MAKE_CHECKPOINT = ROOT / "tests" / "gpu" / "make_checkpoint.py"
 START_LIMIT_S = 600.0
 
@@ -60,6 +62,8 @@ class Run:
     flags: tuple[str, ...] = ()
     cores: str | None = None
     """Of the server; None for all."""
+    shape: str | None = None
+    """A folder of tests/published, with pseudo-random weights; None for the checkpoint."""
 
 
 RUNS = (
@@ -97,7 +101,8 @@ class Server:
 def main() -> int:
     """Runs everything; prints tables, writes JSON; 1 if a request failed."""
     options = arguments()
-    make_checkpoint(options)
+    if not options.shapes:
+        make_checkpoint(options)
     cache = options.work / "cache"
     shutil.rmtree(cache, ignore_errors=True)
     document: dict[str, Any] = {
@@ -107,6 +112,8 @@ def main() -> int:
         "runs": {},
     }
     runs = (*RUNS, engines_on(options.gpus)) if options.gpus > 1 else RUNS
+    if options.shapes:
+        runs = tuple(dummy(name) for name in options.shapes.split(","))
     for run in runs:
         with server(options, cache, run) as target:
             document["device"] = served_device(target.log)
@@ -125,12 +132,19 @@ def engines_on(num_gpus: int) -> Run:
     return Run(f"bf16, {num_gpus} engines", (ONE, SIXTY_FOUR, SHAREGPT, DOUBLE), flags=flags)
 
 
+def dummy(shape: str) -> Run:
+    """Pseudo-random weights in the shape of a published model."""
+    flags = ("--load-format", "dummy")
+    return Run(f"{shape}, dummy weights", (ONE, SIXTY_FOUR, LONG), flags=flags, shape=shape)
+
+
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     add = parser.add_argument
     add("--model", type=Path, help="default: a random one of --size, made under --work")
     add("--size", default="8b", choices=("8b", "tiny"), help="of the random model; default: 8b")
+    add("--shapes", help="instead: these folders of tests/published, with commas between them")
     add("--tokenizer", type=Path, help="tokenizer.json of Llama 3; default: one is made up")
     add("--device", default="cuda", help="of ingle serve; default: cuda")
     add("--work", type=Path, default=Path("/tmp/ingle-gpu-test"), help="folder for all files")
@@ -158,11 +172,22 @@ def make_checkpoint(options: argparse.Namespace) -> None:
     subprocess.run(command, check=True)
 
 
+def shape_of(name: str, options: argparse.Namespace) -> Path:
+    """A published model's config.json, and a tokenizer in which the loads' words are tokens."""
+    folder = options.work / f"shape-{name}"
+    command = [sys.executable, MAKE_SHAPE, folder, PUBLISHED / name / "config.json"]
+    if options.tokenizer is not None:
+        command += ["--tokenizer", options.tokenizer]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
 @contextlib.contextmanager
 def server(options: argparse.Namespace, cache: Path, run: Run) -> Iterator[Server]:
     """Starts `ingle serve` and ends it; its output goes to serve-NAME.log."""
     command = ["taskset", "-c", run.cores] if run.cores is not None else []
-    command += [sys.executable, "-m", "ingle", "serve", str(options.model)]
+    model = shape_of(run.shape, options) if run.shape else options.model
+    command += [sys.executable, "-m", "ingle", "serve", str(model)]
     command += ["--device", options.device, "--port", str(options.port)]
     command += ["--served-model-name", "bench", "--max-model-len", "8400"]
     command += run.flags
