@@ -78,6 +78,13 @@ DEV u32 fma_bf16x2(u32 a, u32 b, u32 c) {
     return result;
 }
 
+// (bits & mask) | set as one instruction; of an expression with two constants the compiler makes two.
+DEV u32 and_or(u32 bits, u32 mask, u32 set) {
+    u32 result;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(bits), "r"(mask), "r"(set));
+    return result;
+}
+
 // What `fragment` needs of a group, for rows g and g + 8.
 struct Group {
     u32 by[2];       // INT4: -(128 + zero) twice; E2M1: 2^126 * scale twice
@@ -129,10 +136,24 @@ DEV void fragment(u32 (&a)[4], u32 q, const Group& group) {
     // 128 + code, exactly, then code - zero.
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        a[i] = (q >> (4 * i) & 0x000f000fu) | 0x43004300u;
+        a[i] = and_or(q >> (4 * i), 0x000f000fu, 0x43004300u);
         a[i] = fma_bf16x2(a[i], 0x3f803f80u, group.by[i & 1]);
     }
 #endif
+}
+
+// Copies columns [first, first + columns) of rows of x to shared memory, zeros behind the last column. All threads; they
+// must wait for their copies, and for each other.
+template <typename Source>
+DEV void copy_rows(u32 target, u32 stride, u32 num_rows, u32 first, u32 columns, u32 gemm_k, Source row_of) {
+    for (u32 row = threadIdx.x >> 5; row < num_rows; row += WARPS) {
+        const act* source = row_of(row);
+        for (u32 column = (threadIdx.x & 31) * 8; column < columns; column += 256) {
+            bool exists = first + column < gemm_k;
+            cp_async_16(target + row * stride + column * 2, source + (exists ? first + column : 0), exists ? 16 : 0);
+        }
+    }
+    cp_async_commit();
 }
 
 // Rows of x in shared memory as B fragments.
@@ -192,6 +213,9 @@ DEV void multiply_records(float (&sum)[TILES][NT][4], const u8* stage, const Row
         }
     }
 }
+
+// Where the warps' sums lie: with two buffers in turn one barrier an item is enough.
+constexpr u32 SUM_BUFFERS = FB_ROWS <= 16 ? 2 : 1;
 
 // Puts this warp's sums where all can read them, and clears them. [WARPS][TILES][FB_ROWS][16 rows of W]
 DEV void put_sums(float (&sum)[TILES][NT][4], float* parts) {

@@ -9,7 +9,7 @@
 //   Numerics: see four_bit.cuh; the warps' sums are added in warp order, those of later columns behind. A row's result depends
 //     on neither the other rows nor the grid, only on `x_columns`.
 //   Launch: grid (up to items, ceil(rows / FB_ROWS)), block 256, dynamic shared memory FB_STAGES * FB_TILES * 8 * record bytes
-//     + FB_TILES * FB_ROWS * FB_SUM_BYTES + x rows * (2 * x_columns + FB_X_PAD_BYTES)
+//     + (FB_ROWS <= 16 ? 2 : 1) * FB_TILES * FB_ROWS * FB_SUM_BYTES + x rows * (2 * x_columns + FB_X_PAD_BYTES)
 //     + (all of K at once ? 0 : ceil(items / gridDim.x) * FB_TILES * FB_ROWS * 64), x rows = min(rows, FB_ROWS).
 //   The first weights are read before griddepcontrol.wait, so the previous kernel must not write W.
 #include "four_bit.cuh"
@@ -65,17 +65,6 @@ DEV void issue(const Cursor& c, const Problem& p, u32 stage) {
     cp_async_commit();
 }
 
-// Columns [first, first + x_columns) of the rows of x, zeros behind the last column.
-DEV void load_x(const Problem& p, u8* x_smem, u32 first, u32 stride) {
-    u32 pieces = p.x_columns / 8;
-    for (u32 i = threadIdx.x; i < p.rows * pieces; i += THREADS) {
-        u32 row = i / pieces, column = first + i % pieces * 8;
-        uint4 value = make_uint4(0, 0, 0, 0);
-        if (column < p.gemm_k) value = *(const uint4*)(p.x + (u64)row * p.gemm_k + column);
-        *(uint4*)(x_smem + row * stride + i % pieces * 16) = value;
-    }
-}
-
 DEV void write_item(const Problem& p, void* out, u64 first_row, u32 item, u32 place, float total, float other) {
     u32 row = place / 16 % FB_ROWS, tile = place / (16 * FB_ROWS);
     u64 column = group_of(p, item, tile) * 16 + place % 16;
@@ -95,9 +84,9 @@ PASTE(gemm_four_bit, DT, sm80)
     u32 warp = threadIdx.x >> 5, stride = 2 * x_columns + FB_X_PAD_BYTES;
     u8* ring = smem + warp * WARP_STAGE;
     float* parts = (float*)(smem + FB_STAGES * STAGE_BYTES);
-    u8* x_smem = (u8*)(parts + WARPS * PART_FLOATS);
+    u8* x_smem = (u8*)(parts + SUM_BUFFERS * WARPS * PART_FLOATS);
     float* kept = (float*)(x_smem + min(rows, (u32)FB_ROWS) * stride);
-    u32 ring_at = smem_address(ring) + (threadIdx.x & 31) * 16, issued = 0, done = 0;
+    u32 ring_at = smem_address(ring) + (threadIdx.x & 31) * 16, issued = 0, done = 0, turn = 0;
     Cursor next;
     next.first = 0;
     next.item = blockIdx.x;
@@ -112,7 +101,9 @@ PASTE(gemm_four_bit, DT, sm80)
     float sum[TILES][NT][4] = {};
     for (u32 first = 0; first < records_of(p.gemm_k); first += x_columns / FB_BLOCK) {
         __syncthreads();
-        load_x(p, x_smem, first * FB_BLOCK, stride);
+        copy_rows(smem_address(x_smem), stride, p.rows, first * FB_BLOCK, x_columns, p.gemm_k,
+                  [&](u32 row) { return p.x + (u64)row * p.gemm_k; });
+        cp_async_wait<0>();
         __syncthreads();
         u32 end = records_end(p, first);
         bool is_first = first == 0, is_last = end == records_of(p.gemm_k);
@@ -127,13 +118,14 @@ PASTE(gemm_four_bit, DT, sm80)
                 if (record < end)
                     multiply_records(sum, ring + done % FB_STAGES * STAGE_BYTES, x_rows, (record - first) * FB_BLOCK);
             }
-            put_sums(sum, parts);
+            float* own_parts = parts + turn++ % SUM_BUFFERS * WARPS * PART_FLOATS;
+            put_sums(sum, own_parts);
             __syncthreads();
             constexpr u32 PLACES = GEMM_EPI == GEMM_OUT_GATED ? PART_FLOATS / 2 : PART_FLOATS;
             for (u32 place = threadIdx.x; place < PLACES; place += THREADS) {
                 if (place / 16 % FB_ROWS >= p.rows) continue;
-                float total = add_sums(parts, place), other = 0.0f;
-                if (GEMM_EPI == GEMM_OUT_GATED) other = add_sums(parts, PART_FLOATS / 2 + place);
+                float total = add_sums(own_parts, place), other = 0.0f;
+                if (GEMM_EPI == GEMM_OUT_GATED) other = add_sums(own_parts, PART_FLOATS / 2 + place);
                 if (!is_first) {
                     total = own[place] + total;
                     if (GEMM_EPI == GEMM_OUT_GATED) other = own[PART_FLOATS / 2 + place] + other;
@@ -145,7 +137,7 @@ PASTE(gemm_four_bit, DT, sm80)
                     if (GEMM_EPI == GEMM_OUT_GATED) own[PART_FLOATS / 2 + place] = other;
                 }
             }
-            __syncthreads();
+            if (SUM_BUFFERS == 1) __syncthreads();
         }
     }
 }

@@ -7,7 +7,7 @@
 //   gridDim.x-th unit, tile by tile; its 8 warps share K as in gemm_four_bit.cu. All of a tile's x lies in shared memory.
 // Numerics: as gemm_four_bit.cu; a row's result depends neither on its tile nor on FB_ROWS nor on the grid.
 // Launch: grid any, best blocks an SM * SMs; block 256; dynamic shared memory FB_STAGES * FB_TILES * 8 * record bytes
-//   + FB_TILES * FB_ROWS * FB_SUM_BYTES + FB_ROWS * (2 * FB_BLOCK * records of a row + FB_X_PAD_BYTES).
+//   + (FB_ROWS <= 16 ? 2 : 1) * FB_TILES * FB_ROWS * FB_SUM_BYTES + FB_ROWS * (2 * FB_BLOCK * records of a row + FB_X_PAD_BYTES).
 #include "four_bit.cuh"
 
 #ifndef MOE_BIAS
@@ -85,13 +85,13 @@ PASTE(moe_four_bit, DT, sm80)
     u32 stride = 2 * columns + FB_X_PAD_BYTES;
     u8* ring = smem + warp * WARP_STAGE;
     float* parts = (float*)(smem + FB_STAGES * STAGE_BYTES);
-    u8* x_smem = (u8*)(parts + WARPS * PART_FLOATS);
+    u8* x_smem = (u8*)(parts + SUM_BUFFERS * WARPS * PART_FLOATS);
     grid_trigger();
     grid_wait();
     u32 num_tiles = count_tiles(expert_offset, DIM(num_experts), tiles_before, scratch);
     Problem p{w, tiles_before, DIM(gemm_n), gemm_k, DIM(num_experts), 0};
     p.num_units = num_tiles * num_items(p);
-    u32 ring_at = smem_address(ring) + (threadIdx.x & 31) * 16, issued = 0, done = 0;
+    u32 ring_at = smem_address(ring) + (threadIdx.x & 31) * 16, issued = 0, done = 0, turn = 0;
     Cursor next;
     next.at = w;
     next.unit = blockIdx.x;
@@ -110,14 +110,13 @@ PASTE(moe_four_bit, DT, sm80)
             begin = expert_offset[expert] + (tile - tiles_before[expert]) * FB_ROWS;
             num_rows = min(expert_offset[expert + 1] - begin, (u32)FB_ROWS);
             x_rows = rows_at(smem_address(x_smem), stride, num_rows);
-            u32 pieces = columns / 8;
-            for (u32 i = threadIdx.x; i < num_rows * pieces; i += THREADS) {
-                u32 entry = begin + i / pieces, column = i % pieces * 8;
-                u32 row = gather ? sorted[entry] / DIM(experts_per_token) : entry;
-                uint4 value = make_uint4(0, 0, 0, 0);
-                if (column < gemm_k) value = *(const uint4*)(x + (u64)row * gemm_k + column);
-                *(uint4*)(x_smem + i / pieces * stride + column * 2) = value;
-            }
+            // All warps are done with the rows before.
+            __syncthreads();
+            copy_rows(smem_address(x_smem), stride, num_rows, 0, columns, gemm_k, [&](u32 row) {
+                u32 entry = begin + row;
+                return x + (u64)(gather ? sorted[entry] / DIM(experts_per_token) : entry) * gemm_k;
+            });
+            cp_async_wait<0>();
             __syncthreads();
         }
         for (u32 record = warp; record < records_of(gemm_k) + warp; record += WARPS, done++, issued++) {
@@ -129,16 +128,17 @@ PASTE(moe_four_bit, DT, sm80)
             if (record < records_of(gemm_k))
                 multiply_records(sum, ring + done % FB_STAGES * STAGE_BYTES, x_rows, record * FB_BLOCK);
         }
-        put_sums(sum, parts);
+        float* own_parts = parts + turn++ % SUM_BUFFERS * WARPS * PART_FLOATS;
+        put_sums(sum, own_parts);
         __syncthreads();
         for (u32 place = threadIdx.x; place < PART_FLOATS; place += THREADS) {
             u32 row = place / 16 % FB_ROWS;
             if (row >= num_rows) continue;
             u32 column = (unit % num_items(p) * TILES + place / (16 * FB_ROWS)) * 16 + place % 16;
-            float total = add_sums(parts, place);
+            float total = add_sums(own_parts, place);
             if (MOE_BIAS) total += bias[(u64)expert * p.gemm_n + column];
             out[(u64)(begin + row) * p.gemm_n + column] = f32_to_act(total);
         }
-        __syncthreads();
+        if (SUM_BUFFERS == 1) __syncthreads();
     }
 }

@@ -121,7 +121,8 @@ def _spread(codes: torch.Tensor, register: int) -> torch.Tensor:
 
 def fixed_bytes(tile: FourBitTile, form: Form) -> int:
     """Shared memory of a block beside x."""
-    return tile.stages * tile.tiles * 8 * form.record_bytes + tile.tiles * tile.rows * SUM_BYTES
+    sums = (2 if tile.rows <= 16 else 1) * tile.tiles * tile.rows * SUM_BYTES
+    return tile.stages * tile.tiles * 8 * form.record_bytes + sums
 
 
 def gemm_kernels(tile: FourBitTile, form: Form, epilogue: int, n: int, k: int, exact: bool = True):

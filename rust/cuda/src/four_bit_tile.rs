@@ -44,7 +44,8 @@ impl FourBitTile {
     /// Shared memory beside x.
     fn fixed_bytes(self, form: FourBitForm) -> u32 {
         let ring = self.stages * self.tiles * FB_THREADS / 32 * form.record_bytes();
-        ring + self.tiles * self.rows * FB_SUM_BYTES
+        let sum_buffers = if self.rows <= 16 { 2 } else { 1 };
+        ring + sum_buffers * self.tiles * self.rows * FB_SUM_BYTES
     }
 
     /// Whether the build can do a product.

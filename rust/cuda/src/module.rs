@@ -124,7 +124,8 @@ impl Kernel {
             })?;
             let code = api.cuKernelGetFunction(&raw mut function, kernel)?;
             context.check("cuKernelGetFunction", code)?;
-            if shared_bytes > 48 << 10 {
+            // A block has 48 KiB without this, what the kernel declares itself included.
+            if shared_bytes > 0 {
                 let code = api.cuFuncSetAttribute(
                     function,
                     FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,

@@ -43,7 +43,7 @@ pub(crate) struct Setup {
     windows: Vec<u32>,
     kv_layout: KvLayout,
     kv_groups: KvGroups,
-    kept: Kept,
+    four_bit: FourBitChoice,
     /// Why the cache keeps nothing.
     cache_lack: Arc<Lack>,
 }
@@ -90,14 +90,12 @@ impl Setup {
         let prompt_tile = prompt_attention.as_ref().map_or(0, |prompt| prompt.kv_tile);
         let kv_layout = KvLayout::of(&spec);
         let kv_groups = kv_groups(&kv_layout, attention.kv_tile.max(prompt_tile));
-        let has_four_bit = keeps_four_bit()?
-            && dtypes.act() == ActDtype::Bf16
-            && Compiler::open(&config.libraries).is_ok();
-        let kept = Kept {
-            e4m3: has_e4m3(info.limits.compute_capability, dtypes),
-            // The library has one algorithm for all row counts, our own kernels have not.
-            four_bit: has_four_bit && !config.deterministic,
-            four_bit_experts: has_four_bit,
+        let four_bit = if dtypes.act() != ActDtype::Bf16 {
+            FourBitChoice::Impossible("products of 4-bit weights are in bf16")
+        } else if Compiler::open(&config.libraries).is_err() {
+            FourBitChoice::Impossible("their kernels are compiled by NVRTC, which is missing")
+        } else {
+            four_bit_choice(std::env::var_os("INGLE_CUDA_FOUR_BIT").as_deref())?
         };
         Ok(Self {
             context: Arc::clone(context),
@@ -110,7 +108,7 @@ impl Setup {
             windows,
             kv_layout,
             kv_groups,
-            kept,
+            four_bit,
             cache_lack: Arc::new(OnceLock::new()),
         })
     }
@@ -144,13 +142,19 @@ impl Setup {
         let (fp8, widened) = layout.fp8_tensors();
         let (four_bit, four_bit_widened) = layout.four_bit_tensors();
         if four_bit_widened > 0 {
-            let why = self.why_widened();
+            let why = self.why_widened(layout.kept);
             warnings.push(format!(
                 "{four_bit_widened} of {four_bit} 4-bit tensors run as {device:?}: {why}"
             ));
         } else if four_bit == 0 && fp8 == 0 && self.spec.weight_type != device {
             warnings
                 .push(format!("weights stored as {:?} run as {device:?}", self.spec.weight_type));
+        }
+        if four_bit > four_bit_widened && self.four_bit == FourBitChoice::ByRoom {
+            warnings.push(format!(
+                "{} of {four_bit} 4-bit tensors stay so: as {device:?} they would take most of the GPU",
+                four_bit - four_bit_widened
+            ));
         }
         if widened > 0 {
             let why = if has_e4m3((major, minor), self.dtypes) {
@@ -163,19 +167,30 @@ impl Setup {
         warnings
     }
 
+    /// Which quantised matrices stay so on a card of which `room_bytes` can be used.
+    fn kept(&self, plan: &CopyPlan, room_bytes: u64) -> Result<Kept, CudaError> {
+        let e4m3 = has_e4m3(self.context.info.limits.compute_capability, self.dtypes);
+        let widened = Kept { e4m3, ..Kept::default() };
+        // The library has one algorithm for all row counts, our own kernels have not; those of experts need none.
+        let four_bit = !self.config.deterministic;
+        let packed = Kept { e4m3, four_bit, four_bit_experts: true };
+        match self.four_bit {
+            FourBitChoice::Impossible(_) | FourBitChoice::Widened => Ok(widened),
+            FourBitChoice::Packed => Ok(packed),
+            FourBitChoice::ByRoom => {
+                let layout =
+                    WeightLayout::new(LayoutBuilder::measuring(), &self.spec, plan, widened)?;
+                Ok(if layout.bytes > room_bytes / 4 * 3 { packed } else { widened })
+            }
+        }
+    }
+
     /// Why 4-bit matrices do not stay so.
-    fn why_widened(&self) -> &'static str {
-        match self.kept {
-            Kept { four_bit_experts: false, .. } if keeps_four_bit().is_ok_and(|keeps| !keeps) => {
-                "INGLE_CUDA_FOUR_BIT=packed keeps them"
-            }
-            Kept { four_bit_experts: false, .. } if self.dtypes.act() != ActDtype::Bf16 => {
-                "products of 4-bit weights are in bf16"
-            }
-            Kept { four_bit_experts: false, .. } => {
-                "their kernels are compiled by NVRTC, which is missing"
-            }
-            Kept { four_bit: false, .. } => {
+    fn why_widened(&self, kept: Kept) -> &'static str {
+        match (self.four_bit, kept) {
+            (FourBitChoice::Impossible(why), _) => why,
+            (_, Kept { four_bit_experts: false, .. }) => "INGLE_CUDA_FOUR_BIT=packed keeps them",
+            (_, Kept { four_bit: false, .. }) => {
                 "with deterministic the library multiplies them, except those of experts"
             }
             _ => "their groups are narrower than 32 columns, or in another order than the columns",
@@ -188,7 +203,9 @@ impl Setup {
         let (free_bytes, total_bytes) = context.memory_info()?;
         let num_plans = self.windows.len() as u64;
         let measuring = LayoutBuilder::measuring();
-        let lay_out = |layout| WeightLayout::new(layout, &self.spec, plan, self.kept);
+        let usable_bytes = total_bytes as f64 * f64::from(self.config.gpu_memory_utilization);
+        let kept = self.kept(plan, free_bytes.min(usable_bytes as u64))?;
+        let lay_out = |layout| WeightLayout::new(layout, &self.spec, plan, kept);
         let measured = lay_out(measuring)?;
         let weight_bytes = measured.bytes;
         let quantised = QuantisedNeeds {
@@ -321,17 +338,26 @@ impl Setup {
     }
 }
 
-/// Whether 4-bit weights stay so where there are kernels for them: `INGLE_CUDA_FOUR_BIT` in the environment.
-fn keeps_four_bit() -> Result<bool, CudaError> {
-    named(std::env::var_os("INGLE_CUDA_FOUR_BIT").as_deref())
+/// Whether 4-bit matrices stay so where there are kernels for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FourBitChoice {
+    /// There are none, for this reason.
+    Impossible(&'static str),
+    Widened,
+    Packed,
+    /// Only if all weights would else take more than three quarters of what the process may use: steps of many rows are
+    /// faster with widened ones.
+    ByRoom,
 }
 
-fn named(wish: Option<&OsStr>) -> Result<bool, CudaError> {
+/// By the variable `INGLE_CUDA_FOUR_BIT` of the environment.
+fn four_bit_choice(wish: Option<&OsStr>) -> Result<FourBitChoice, CudaError> {
     match wish.map(OsStr::to_str) {
-        None | Some(Some("widened")) => Ok(false),
-        Some(Some("packed")) => Ok(true),
+        None | Some(Some("auto")) => Ok(FourBitChoice::ByRoom),
+        Some(Some("widened")) => Ok(FourBitChoice::Widened),
+        Some(Some("packed")) => Ok(FourBitChoice::Packed),
         Some(other) => Err(CudaError::Unsupported(format!(
-            "INGLE_CUDA_FOUR_BIT: must be packed or widened, not {:?}",
+            "INGLE_CUDA_FOUR_BIT: must be auto, packed or widened, not {:?}",
             other.unwrap_or("what is no text")
         ))),
     }
@@ -421,10 +447,13 @@ mod tests {
 
     #[test]
     fn the_environment_says_whether_four_bit_weights_stay_so() {
-        let named = |wish: &str| named(Some(OsStr::new(wish)));
-        assert!(!super::named(None).unwrap() && !named("widened").unwrap());
-        assert!(named("packed").unwrap());
-        let refused = named("yes").unwrap_err().to_string();
-        assert_eq!(refused, "INGLE_CUDA_FOUR_BIT: must be packed or widened, not \"yes\"");
+        let choice = |wish: &str| four_bit_choice(Some(OsStr::new(wish)));
+        assert_eq!(four_bit_choice(None).unwrap(), FourBitChoice::ByRoom);
+        assert_eq!(choice("auto").unwrap(), FourBitChoice::ByRoom);
+        assert_eq!(choice("widened").unwrap(), FourBitChoice::Widened);
+        assert_eq!(choice("packed").unwrap(), FourBitChoice::Packed);
+        let refused = choice("yes").unwrap_err().to_string();
+        let want = "INGLE_CUDA_FOUR_BIT: must be auto, packed or widened, not \"yes\"";
+        assert_eq!(refused, want);
     }
 }

@@ -176,6 +176,8 @@ pub(crate) struct WeightLayout {
     pub(crate) weights: Weights,
     pub(crate) jobs: Vec<CopyJob>,
     pub(crate) bytes: u64,
+    /// As asked for.
+    pub(crate) kept: Kept,
 }
 
 impl WeightLayout {
@@ -206,7 +208,7 @@ impl WeightLayout {
             .map(|layer| builder.layer(layer))
             .collect::<Result<Vec<_>, _>>()?;
         let weights = Weights { embedding, final_norm, head_norm, lm_head, layers };
-        Ok(Self { weights, jobs: builder.jobs, bytes: builder.layout.bytes() })
+        Ok(Self { weights, jobs: builder.jobs, bytes: builder.layout.bytes(), kept })
     }
 }
 
