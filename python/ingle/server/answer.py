@@ -19,7 +19,7 @@ from ingle.errors import FailedError, IngleError, OverloadedError, RefusedError,
 from ingle.generation import EncodedRequest
 from ingle.server.connection import EventResponse, leaves_http
 from ingle.server.headroom import BYTES_A_PROMPT_BYTE, BYTES_OF_A_CHAT
-from ingle.server.request_id import HEADER, request_id
+from ingle.server.request_id import HEADER, label, request_id
 from ingle.server.sse import HEADERS, EventStream, Translator
 from ingle.server.state import ServerState
 
@@ -62,7 +62,7 @@ def is_anthropic(request: web.BaseRequest) -> bool:
 def log_failure(request: web.BaseRequest, error: IngleError) -> None:
     """Logs a request that failed on our side, with its request id."""
     if not isinstance(error, (RefusedError, OverloadedError)):
-        log.error("request %s failed: %s", request_id(request), error)
+        log.error("request %s failed: %s", label(request), error)
 
 
 async def submit_slow(state: ServerState, asked: EncodedRequest, sink: Any) -> int:

@@ -19,7 +19,7 @@ from ingle.server.connection import framing_error, leaves_http
 from ingle.server.cors import Cors
 from ingle.server.headroom import Headroom
 from ingle.server.parse import UnknownFields
-from ingle.server.request_id import request_id
+from ingle.server.request_id import label, request_id
 from ingle.server.sse import Heartbeat
 from ingle.server.state import STATE, ServerState
 from ingle.server.status import (
@@ -128,11 +128,11 @@ async def answered(
     except (asyncio.CancelledError, ConnectionError, *LEAVING):
         raise  # The client has gone, or the process is ending.
     except Exception as error:  # noqa: BLE001 # Logged, without its text.
-        log.error("request %s failed\n%s", request_id(request), trace(error))
+        log.error("request %s failed\n%s", label(request), trace(error))
         return error_response(500, "internal error")
     except BaseException as panic:  # noqa: BLE001 # A panic of the core is no Exception.
         # The core has logged its place; its own text could quote a prompt.
-        log.error("request %s failed: %s", request_id(request), type(panic).__name__)
+        log.error("request %s failed: %s", label(request), type(panic).__name__)
         return error_response(500, "internal error")
     finally:
         state.leave(request)
