@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 from test_server import DEVICE, FORMAT, LIMIT_S, demo_or_tiny
@@ -13,6 +14,8 @@ from test_server import DEVICE, FORMAT, LIMIT_S, demo_or_tiny
 from security.test_late import Traced
 from server.worker import Worker, wait_for
 
+LOAD_S = float(os.environ.get("INGLE_TEST_LOAD_S", "10"))
+"""How long the last test drives its servers; 300 for the figure of docs/OPERATIONS.md."""
 FLAGS = ["--device", DEVICE, "--max-model-len", "1024", "--max-num-seqs", "16"]
 
 
@@ -84,3 +87,42 @@ def test_the_list_lacks_nothing_that_the_device_needs(flags):
         assert worker.stop() == 0, worker.errors()
         calls = [line for line in worker.errors().splitlines() if line.startswith("trace: ")]
     assert calls == [], f"add these to security/policy ({os.uname().release}): {calls}"
+
+
+def drive_for(worker, seconds, failures):
+    """Steps of all kinds until the time is over."""
+    ends = time.monotonic() + seconds
+    try:
+        while time.monotonic() < ends:
+            drive(worker)
+    except BaseException as error:  # noqa: BLE001 # Another thread's: the test reports it.
+        failures.append(repr(error))
+
+
+def test_a_load_that_goes_on_needs_no_other_call(flags, tmp_path):
+    """Two servers at once: one has the list enforced, the other says what is not on it."""
+    more = tmp_path / "traced"
+    sizes = ["--kv-cache-memory-bytes", str(1 << 30)]
+    traced_flags = [more if flag == tmp_path else flag for flag in flags]
+    failures = []
+    with (
+        Worker(*flags, *sizes, model=demo_or_tiny()) as locked,
+        Traced(*traced_flags, *sizes, model=demo_or_tiny()) as traced,
+    ):
+        threads = [
+            threading.Thread(target=drive_for, args=(worker, LOAD_S, failures))
+            for worker in (locked, traced)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LOAD_S + 2 * LIMIT_S)
+            assert not thread.is_alive()
+        assert failures == []
+        assert "filter" in locked.health()["hardening"]["on"]
+        if DEVICE == "cuda":
+            assert graphs(locked, "failed") == 0
+        assert locked.stop() == traced.stop() == 0, locked.errors() + traced.errors()
+        assert "not permitted" not in locked.errors(), locked.errors()
+        calls = [line for line in traced.errors().splitlines() if line.startswith("trace: ")]
+    assert calls == []

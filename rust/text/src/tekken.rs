@@ -64,7 +64,7 @@ pub(crate) fn tokenizer(json: &[u8]) -> Result<Tokenizer, TextError> {
         whole_words: ranks.iter().map(|(word, id)| ((*word).into(), *id)).collect(),
     };
     let encoder = Encoder::Words(Box::new(WordEncoder::from_parts(parts)));
-    let table = TokenTable::new(entries(&special, words));
+    let table = TokenTable::new(FILE, entries(&special, words))?;
     let named = |text: &str| special.iter().position(|token| token == text);
     let special_id = |text: &str| named(text).and_then(|id| u32::try_from(id).ok());
     let (bos, eos) = (special_id("<s>"), special_id("</s>"));

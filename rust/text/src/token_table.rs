@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use crate::TextError;
+
 /// Bytes and flags of all ids in one allocation each, so that a look-up touches two cache lines.
 #[derive(Debug, Default)]
 pub(crate) struct TokenTable {
@@ -31,13 +33,26 @@ pub(crate) struct TokenEntry {
 }
 
 impl TokenTable {
-    /// Makes the table; `entries[id]` is `None` where the vocabulary has no such id.
-    pub(crate) fn new(entries: Vec<Option<TokenEntry>>) -> Self {
+    /// Makes the table of a vocabulary in `file`; `entries[id]` is `None` where it has no such id.
+    ///
+    /// # Errors
+    /// `TextError::Load` for a token that is too long.
+    pub(crate) fn new(
+        file: &'static str,
+        entries: Vec<Option<TokenEntry>>,
+    ) -> Result<Self, TextError> {
         let mut table = Self { offsets: vec![0], ..Self::default() };
         for (id, entry) in (0u32..).zip(entries) {
             let flag = match entry {
                 None => Flag::Absent,
                 Some(entry) => {
+                    let size = entry.bytes.len();
+                    if size > MAX_TOKEN_BYTES {
+                        let message = format!(
+                            "token {id} has {size} bytes; at most {MAX_TOKEN_BYTES} are allowed"
+                        );
+                        return Err(TextError::load(file, message));
+                    }
                     table.bytes.extend_from_slice(&entry.bytes);
                     // Of two tokens with one name the first counts: special ones come first.
                     table.ids.entry(entry.name.into_boxed_str()).or_insert(id);
@@ -47,7 +62,7 @@ impl TokenTable {
             table.flags.push(flag);
             table.offsets.push(u32::try_from(table.bytes.len()).unwrap_or(u32::MAX));
         }
-        table
+        Ok(table)
     }
 
     /// Highest id + 1.
@@ -75,5 +90,8 @@ impl TokenTable {
     }
 }
 
+/// A text is at most so many times as long as its list of ids, in a prompt, an answer or /detokenize. The
+/// longest tokens of published vocabularies are some hundred bytes, of spaces for example.
+const MAX_TOKEN_BYTES: usize = 1024;
 /// Ids above this are refused: a table of this size is the largest that a broken file can ask for.
 pub(crate) const MAX_VOCAB: u32 = 4 << 20;

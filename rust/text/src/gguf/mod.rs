@@ -80,7 +80,7 @@ pub(crate) fn tokenizer(vocab: &GgufVocab) -> Result<Tokenizer, TextError> {
         }
         other => return Err(TextError::unsupported("tokenizer.ggml.model", "model", other)),
     };
-    let table = TokenTable::new(vocab.entries(&types));
+    let table = TokenTable::new("tokenizer.ggml.tokens", vocab.entries(&types))?;
     vocab.check_ids(&table)?;
     let frame = |asked: Option<bool>, default: bool, id: Option<u32>, key: &'static str| match (
         asked, id,

@@ -218,5 +218,5 @@ fn token_table(
             special: token.special,
         });
     }
-    Ok(TokenTable::new(entries))
+    TokenTable::new(TOKENIZER_JSON, entries)
 }

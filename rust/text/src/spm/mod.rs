@@ -27,7 +27,7 @@ pub(crate) fn tokenizer(bytes: &[u8], config: Option<&[u8]>) -> Result<Tokenizer
     let config = config.map(TokenizerConfig::parse).transpose()?.unwrap_or_default();
     check(&model)?;
     let added = added_tokens(&model, &config)?;
-    let table = TokenTable::new(entries(&model, &added)?);
+    let table = TokenTable::new(FILE, entries(&model, &added)?)?;
     let own = |id: i32| u32::try_from(id).ok().filter(|id| table.bytes(*id).is_some());
     let named = |name: &Option<String>, id: i32| match name {
         Some(name) => table.id(name),

@@ -53,6 +53,16 @@ fn add(file: &mut Value, token: Value) {
 }
 
 #[test]
+fn test_a_token_is_some_hundred_bytes_at_most() {
+    let with = |length: usize| {
+        move |file: &mut Value| file["model"]["vocab"]["z".repeat(length)] = json!(388)
+    };
+    assert!(Tokenizer::from_json(changed(&with(1024)).as_bytes(), None).is_ok());
+    // 8,000 ids in 16 kB of JSON would become gigabytes of text.
+    check_refused(&[(&with(1025), "token 388 has 1025 bytes; at most 1024 are allowed")]);
+}
+
+#[test]
 fn test_steps_that_are_not_understood_are_refused_at_load_by_field() {
     let many = json!({"type": "Sequence", "pretokenizers": vec![byte_level(true); 99]});
     let map = |text: &str| json!({"type": "Precompiled", "precompiled_charsmap": text});
