@@ -171,7 +171,9 @@ def engine_block() -> str:
     entries = [entry("model", "local Hugging Face folder or .gguf file, or demo.")]
     for each in settings:
         default = json.dumps(each.default) if isinstance(each.default, str) else each.default
-        arguments.append(f"{each.name}: {type_name(each.type)} = {default},")
+        arguments.append(
+            f"{each.name}: {TYPES.get(each.name) or type_name(each.type)} = {default},"
+        )
         entries.append(entry(each.name, meaning(each)))
     return "\n".join(
         [
@@ -213,6 +215,10 @@ def meaning(setting: "dataclasses.Field[Any]") -> str:
     if values in ("true or false", "a string", "a path"):
         return f"{text}."
     return f"{text}. {capitalised(values)}."
+
+
+TYPES = {"sim_speed": "float | str | None", "kv_events_config": "dict[str, Any] | str | None"}
+"""What the constructor takes of settings that are texts on the command line."""
 
 
 def type_name(kind: Any) -> str:

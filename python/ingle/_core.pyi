@@ -32,6 +32,7 @@ __all__ = [
     "name_thread",
     "plan",
     "render_template",
+    "request_limits",
     "sampling_fields",
     "security_check",
 ]
@@ -208,6 +209,9 @@ def check_ids(field: str, json: bytes, most: int) -> int:
 
     Raises RefusedError that names the entry.
     """
+
+def request_limits() -> bytes:
+    """JSON: the limits of a request's lists and other numbers, by name."""
 
 def sampling_fields() -> bytes:
     """JSON: the plain sampling fields of a request, a list of `ingle.fields.SamplingField`."""

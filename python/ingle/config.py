@@ -489,7 +489,7 @@ def parse_sim_speed(text: str) -> float | str:
     except ValueError:
         speed = -1.0
     if not speed > 0:
-        raise ConfigError(f"sim_speed: must be a positive number or inf, not {text!r}")
+        raise ConfigError(f"sim_speed: must be a number above 0 or inf, not {text!r}")
     return "inf" if speed == float("inf") else speed
 
 

@@ -52,7 +52,7 @@ class Engine:
         served_model_name: str | None = None,
         device: str = "auto",
         data_parallel_size: int = 1,
-        sim_speed: str | None = None,
+        sim_speed: float | str | None = None,
         dtype: str = "auto",
         load_format: Literal["auto", "dummy"] = "auto",
         quantization: Literal["fp8"] | None = None,
@@ -76,7 +76,7 @@ class Engine:
         nvrtc_library: str | Path | None = None,
         cublaslt_library: str | Path | None = None,
         health_stall_s: int = 30,
-        kv_events_config: str | None = None,
+        kv_events_config: dict[str, Any] | str | None = None,
     ) -> None:
         """Loads the model; blocks until it can serve.
 
@@ -160,13 +160,14 @@ class Engine:
         self._event_sockets = sockets
         try:
             descriptors = [each.fileno() for each in sockets]
-            self.core = _core.Engine(settings.engine_options(), descriptors)
+            core = _core.Engine(settings.engine_options(), descriptors)
         except BaseException as error:
             close_all(sockets)
             missing = missing_model(settings.model) if isinstance(error, ModelError) else None
             if missing is not None:
                 raise ModelError(missing) from None
             raise
+        self.core = core
         """The core itself, for front ends; see `_core.pyi`."""
         self.dispatcher = Dispatcher(self.core)
         self.info: dict[str, Any] = msgspec.json.decode(self.core.info())

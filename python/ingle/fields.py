@@ -91,21 +91,34 @@ def plain_struct(name: str, text: str, base: type[Struct], checked: bool, **opti
     return msgspec.defstruct(name, fields, bases=(base,), namespace={"__doc__": text}, **options)
 
 
+class Limits(Struct, frozen=True):
+    """The core's limits of what is not a plain sampling field."""
+
+    n: int
+    stops: int
+    stop_chars: int
+    stop_token_ids: int
+    logprobs: int
+    logit_bias: int
+    bias: float
+    ids: int
+    bad_words: int
+    bad_word_chars: int
+    choices: int
+
+
+LIMITS = msgspec.json.decode(_core.request_limits(), type=Limits)
 INT32 = 2**31 - 1
-MOST_STOPS = 64
-MOST_STOP_IDS = 128
-MOST_CHOICES = 10_000
-MOST_LOGPROBS = 20
 
 ShortText = Annotated[str, Meta(max_length=512)]
 LongText = Annotated[str, Meta(max_length=1 << 18)]
 TokenIdField = Annotated[int, Meta(ge=0, le=INT32)]
 Count = Annotated[int, Meta(ge=0, le=INT32)]
-StopText = Annotated[str, Meta(min_length=1, max_length=1024)]
-BadWord = Annotated[str, Meta(min_length=1, max_length=256)]
-BiasValue = Annotated[float, Meta(ge=-100, le=100)]
+StopText = Annotated[str, Meta(min_length=1, max_length=LIMITS.stop_chars)]
+BadWord = Annotated[str, Meta(min_length=1, max_length=LIMITS.bad_word_chars)]
+BiasValue = Annotated[float, Meta(ge=-LIMITS.bias, le=LIMITS.bias)]
 
-N = Annotated[int, about("Number of answers for each prompt.", off=(1,), ge=1, le=128)]
+N = Annotated[int, about("Number of answers for each prompt.", off=(1,), ge=1, le=LIMITS.n)]
 MinTokens = Annotated[
     int, about("The answer has at least this many tokens.", off=(0,), ge=0, le=INT32)
 ]
@@ -118,12 +131,12 @@ Seed = Annotated[
     ),
 ]
 Stop = Annotated[
-    StopText | Annotated[list[StopText], Meta(max_length=MOST_STOPS)],
-    about("A stop string, or a list of at most 64 stop strings.", off=([],)),
+    StopText | Annotated[list[StopText], Meta(max_length=LIMITS.stops)],
+    about(f"A stop string, or a list of at most {LIMITS.stops} stop strings.", off=([],)),
 ]
 StopTokenIds = Annotated[
     list[TokenIdField],
-    about("Token ids that end the answer.", off=([],), max_length=MOST_STOP_IDS),
+    about("Token ids that end the answer.", off=([],), max_length=LIMITS.stop_token_ids),
 ]
 IncludeStop = Annotated[
     bool, about("Keeps the stop string at the end of the answer.", off=(False,))
@@ -132,7 +145,7 @@ IgnoreEos = Annotated[bool, about("Continues past the model's end tokens.", off=
 SkipSpecialTokens = Annotated[
     bool, about("Leaves special tokens out of the answer's text. Default: true.", off=(True,))
 ]
-BIAS = about("Values added to logits, by token id.", off=({},), max_length=1024)
+BIAS = about("Values added to logits, by token id.", off=({},), max_length=LIMITS.logit_bias)
 LogitBias = Annotated[dict[TokenIdField, BiasValue], BIAS]
 BiasKey = Annotated[
     str, Meta(pattern=r"^[0-9]{1,9}$", extra={"allowed": "a token id in decimal digits"})
@@ -140,7 +153,7 @@ BiasKey = Annotated[
 JsonLogitBias = Annotated[dict[BiasKey, BiasValue], BIAS]
 AllowedTokenIds = Annotated[
     list[TokenIdField],
-    about("The answer may contain only these tokens.", min_length=1, max_length=1 << 21),
+    about("The answer may contain only these tokens.", min_length=1, max_length=LIMITS.ids),
 ]
 Logprobs = Annotated[
     int,
@@ -148,7 +161,7 @@ Logprobs = Annotated[
         "Log-probs of each token, with this many alternatives; 0 gives the token's own only.",
         off=(False,),
         ge=0,
-        le=MOST_LOGPROBS,
+        le=LIMITS.logprobs,
     ),
 ]
 Echo = Annotated[bool, about("Puts the prompt before the answer.", off=(False,))]
@@ -175,7 +188,7 @@ GuidedRegex = Annotated[
     ),
 ]
 GuidedChoice = Annotated[
-    list[str], about("The answer is one of these texts.", max_length=MOST_CHOICES)
+    list[str], about("The answer is one of these texts.", max_length=LIMITS.choices)
 ]
 GuidedGrammar = Annotated[
     str,
@@ -188,7 +201,7 @@ BadWords = Annotated[
         "Texts that the answer after its reasoning never contains, however its tokens are cut. If "
         "no token is left, the answer ends with finish_reason content_filter.",
         off=([],),
-        max_length=128,
+        max_length=LIMITS.bad_words,
     ),
 ]
 

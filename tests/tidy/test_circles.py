@@ -62,15 +62,18 @@ class Crate:
         return None
 
     def uses(self) -> dict[tuple[str, ...], set[tuple[str, ...]]]:
-        """Which modules each module's code names; a re-export is no use."""
+        """Which modules each module's code names; a re-export alone is no use."""
         edges: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
         for module, text in self.texts.items():
             found = edges.setdefault(module, set())
-            private = [tree for public, tree in USE.findall(text) if not public]
             rest = USE.sub("", text)
+            uses = [
+                (public, names) for public, tree in USE.findall(text) for names in flatten(tree)
+            ]
+            is_named = {names: re.search(rf"\b{names[-1]}\b", rest) for _, names in uses if names}
             children = [name[-1] for name in self.files if name[:-1] == module and name]
             inside = r"(?<![\w:])(?:crate|self|super|" + "|".join(["_", *children]) + r")(?:::\w+)+"
-            paths = [names for tree in private for names in flatten(tree)]
+            paths = [names for public, names in uses if not public or is_named[names]]
             paths += [tuple(match.split("::")) for match in re.findall(inside, rest)]
             for names in paths:
                 first = names[0]

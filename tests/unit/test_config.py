@@ -45,7 +45,7 @@ def test_model_may_come_from_the_file(tmp_path):
             "ingle.toml: shutdown-timeout: must be a number from 0 to 86400, not nan",
         ),
         ("unknown-fields = 'ignore'", 'unknown-fields: must be "refuse" or "warn", not "ignore"'),
-        ("sim-speed = -1", "sim-speed: must be a positive number or inf"),
+        ("sim-speed = -1", "sim-speed: must be a number above 0 or inf"),
         ("block-size = -1", "block-size: must be a whole number from 1 to 65536, not -1"),
         ("kv-cache-memory-bytes = -1", "kv-cache-memory-bytes: must be a whole number from 1 to"),
         ("port =", "Invalid value"),

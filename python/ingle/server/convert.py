@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from msgspec import Raw, Struct
 
-from ingle.fields import MOST_STOP_IDS, MOST_STOPS, PLAIN, JsonLogitBias, StopTokenIds
+from ingle.fields import LIMITS, PLAIN, JsonLogitBias, StopTokenIds
 from ingle.generation import (
     Chat,
     ChatPrompt,
@@ -149,14 +149,15 @@ def stops(request: SamplingFields, vocab_size: int) -> tuple[list[str], list[int
             raise refused(
                 f"stop[{i}]", f"token id {entry} is outside the vocabulary of {vocab_size}"
             )
-        if len(ids) == MOST_STOP_IDS:
-            reason = f"more than {MOST_STOP_IDS} token ids, stop_token_ids included"
+        if len(ids) == LIMITS.stop_token_ids:
+            reason = f"more than {LIMITS.stop_token_ids} token ids, stop_token_ids included"
             raise refused(f"stop[{i}]", reason)
         ids.append(entry)
         seen.add(entry)
     texts = [entry for entry in stop if isinstance(entry, str)]
-    if len(texts) > MOST_STOPS:
-        raise refused("stop", f"{len(texts)} strings, at most {MOST_STOPS}")
+    if len(texts) > LIMITS.stops:
+        allowed = f"a list of at most {LIMITS.stops} strings"
+        raise refused("stop", f"must be {allowed}, not {len(texts)} strings")
     return texts, ids
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from msgspec import Meta, Raw, Struct
 
 from ingle.fields import (
-    MOST_STOPS,
+    LIMITS,
     CacheSalt,
     Count,
     IgnoreEos,
@@ -274,7 +274,7 @@ class MessagesRequest(PlainFields, kw_only=True, forbid_unknown_fields=True):
     ]
     stream: Annotated[bool | None, about("Streams the answer.", off=(False,))] = None
     stop_sequences: Annotated[
-        Annotated[list[StopText], Meta(max_length=MOST_STOPS)] | None,
+        Annotated[list[StopText], Meta(max_length=LIMITS.stops)] | None,
         about("Stop strings.", off=([],)),
     ] = None
     metadata: NoEffect = ABSENT

@@ -10,9 +10,7 @@ from msgspec import Meta, Raw
 
 from ingle.fields import (
     INT32,
-    MOST_LOGPROBS,
-    MOST_STOP_IDS,
-    MOST_STOPS,
+    LIMITS,
     AllowedTokenIds,
     GuidedChoice,
     GuidedJson,
@@ -26,8 +24,9 @@ from ingle.fields import (
 # Limits that several fields share. They bound memory before anything is queued; what the model
 # itself allows (context, vocabulary) the core checks.
 MOST_PROMPTS = 2048
-MOST_IDS = 1 << 21
-StopList = Annotated[list[StopText | TokenIdField], Meta(max_length=MOST_STOPS + MOST_STOP_IDS)]
+StopList = Annotated[
+    list[StopText | TokenIdField], Meta(max_length=LIMITS.stops + LIMITS.stop_token_ids)
+]
 Stop: Any = Annotated[
     StopText | StopList,
     about(
@@ -61,7 +60,7 @@ ParallelToolCalls = Annotated[
     ),
 ]
 TopLogprobs = Annotated[
-    int, about("Number of alternatives for each token.", off=(0,), ge=0, le=MOST_LOGPROBS)
+    int, about("Number of alternatives for each token.", off=(0,), ge=0, le=LIMITS.logprobs)
 ]
 MaxTokens = Annotated[
     int,
@@ -97,7 +96,7 @@ def or_null(kind: Any) -> dict[str, Any]:
 # Parts that stay JSON text: nothing is checked by msgspec, the schemas are for the API document.
 TEXT = {"type": "string"}
 ID = {"type": "integer", "minimum": 0, "maximum": INT32}
-IDS = {"type": "array", "items": ID, "maxItems": MOST_IDS}
+IDS = {"type": "array", "items": ID, "maxItems": LIMITS.ids}
 PROMPT_FORMS = [
     TEXT,
     {"type": "array", "items": TEXT, "minItems": 1, "maxItems": MOST_PROMPTS},

@@ -14,8 +14,8 @@ from msgspec import Raw, Struct
 from ingle.content import check_media
 from ingle.errors import RefusedError
 from ingle.faults import described, fault_of
+from ingle.fields import LIMITS
 from ingle.generation import check_body, check_ids
-from ingle.server.protocol_fields import MOST_IDS
 
 T = TypeVar("T")
 
@@ -99,7 +99,7 @@ def texts(value: Raw, place: str, most: int) -> list[Raw]:
 
 def ids(value: Raw, place: str) -> Raw:
     """The value itself. Errors: RefusedError unless it is a list of token ids."""
-    check_ids(place, bytes(value), MOST_IDS)
+    check_ids(place, bytes(value), LIMITS.ids)
     return value
 
 

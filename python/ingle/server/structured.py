@@ -9,7 +9,7 @@ from typing import Literal
 
 from msgspec import Raw
 
-from ingle.fields import MOST_CHOICES
+from ingle.fields import LIMITS
 from ingle.generation import ChosenFunction, Function, Grammar, Tool
 from ingle.server.protocol import (
     ChatRequest,
@@ -104,7 +104,7 @@ def _guided(request: SamplingFields) -> list[Grammar]:
         found.append(Grammar(kind="regex", field="guided_regex", regex=request.guided_regex))
     choices = given(request.guided_choice)
     if choices is not None:
-        several = texts(choices, "guided_choice", MOST_CHOICES)
+        several = texts(choices, "guided_choice", LIMITS.choices)
         found.append(Grammar(kind="choice", field="guided_choice", choices=several))
     if request.guided_grammar is not None:
         found.append(Grammar(kind="lark", field="guided_grammar", lark=request.guided_grammar))
@@ -126,7 +126,7 @@ def _structured_outputs(request: SamplingFields) -> list[Grammar]:
     if wanted.regex is not None:
         found.append(Grammar(kind="regex", field=field, regex=wanted.regex))
     if choices is not None:
-        several = texts(choices, f"{field}.choice", MOST_CHOICES)
+        several = texts(choices, f"{field}.choice", LIMITS.choices)
         found.append(Grammar(kind="choice", field=field, choices=several))
     if wanted.grammar is not None:
         found.append(Grammar(kind="lark", field=field, lark=wanted.grammar))

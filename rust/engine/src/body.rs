@@ -8,6 +8,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 
 use crate::error::EngineError;
+use crate::request_limits::MAX_IDS;
 
 /// Checks a whole document. Depth, numbers in lists and all other values are bounded, each so that
 /// an interpreter that reads what passed is done within some milliseconds.
@@ -99,8 +100,8 @@ impl Walk<'_> {
             return self.count();
         }
         self.counts.numbers += 1;
-        if self.counts.numbers > MAX_NUMBERS {
-            let message = format!("the body has more than {MAX_NUMBERS} numbers in lists");
+        if self.counts.numbers > MAX_IDS {
+            let message = format!("the body has more than {MAX_IDS} numbers in lists");
             return Err(self.counts.refuse(message, "too_many_values"));
         }
         Ok(())
@@ -348,7 +349,6 @@ const MAX_DEPTH: usize = 110;
 /// As many as 16,384 chat messages have; an interpreter makes them in some 10 ms.
 const MAX_VALUES: usize = 1 << 16;
 /// Token ids: more than any context holds.
-const MAX_NUMBERS: usize = 1 << 21;
 const MAX_KEY_BYTES: usize = 4096;
 
 #[cfg(test)]
@@ -436,8 +436,8 @@ mod tests {
         for entry in ["\"\"", "[]", "{}", "null"] {
             assert!(refusal(list(entry, MAX_VALUES).as_bytes()).0.contains("65536 values"));
         }
-        assert_eq!(check_body(list("7", MAX_NUMBERS).as_bytes()), Ok(()));
-        assert!(refusal(list("7", MAX_NUMBERS + 1).as_bytes()).0.contains("2097152 numbers"));
+        assert_eq!(check_body(list("7", MAX_IDS).as_bytes()), Ok(()));
+        assert!(refusal(list("7", MAX_IDS + 1).as_bytes()).0.contains("2097152 numbers"));
         let key = format!("{{\"{}\":1}}", "k".repeat(MAX_KEY_BYTES + 1));
         assert!(refusal(key.as_bytes()).0.contains("4097 bytes"));
     }
@@ -451,7 +451,7 @@ mod tests {
                 format!(r#"{{"chat_template_kwargs":{{"x":{}}}}}"#, deep(MAX_DEPTH)),
                 "chat_template_kwargs",
             ),
-            (format!(r#"{{"messages":[{}]}}"#, vec!["0"; MAX_NUMBERS + 1].join(",")), "messages"),
+            (format!(r#"{{"messages":[{}]}}"#, vec!["0"; MAX_IDS + 1].join(",")), "messages"),
         ] {
             let (message, param) = refusal(json.as_bytes());
             assert_eq!(param.as_deref(), Some(field));

@@ -19,6 +19,7 @@ use crate::lengths::{max_tokens, min_tokens, truncate};
 use crate::logprobs::LogEntry;
 use crate::prompt::{EncodedPrompt, encode_prompt};
 use crate::prompt_logs::PromptLogs;
+use crate::request_limits::{MAX_N, MAX_STOP_CHARS, MAX_STOP_TOKEN_IDS, MAX_STOPS};
 use crate::sampling::{sampling_params, token_ids};
 use crate::served::Served;
 use crate::stream::{Form, PromptState, Stream, Trailer};
@@ -290,15 +291,16 @@ impl<'a> Common<'a> {
 /// Finds the request's stop strings; `None` if it has none.
 fn stop_matcher(request: &GenerationRequest) -> Result<Option<StopMatcher>, EngineError> {
     if request.stop.len() > MAX_STOPS {
-        let allowed =
-            format!("a string of 1 to 1024 characters or a list of at most {MAX_STOPS} items");
+        let allowed = format!(
+            "a string of 1 to {MAX_STOP_CHARS} characters or a list of at most {MAX_STOPS} items"
+        );
         let given = format!("{} items", request.stop.len());
         return Err(EngineError::not_allowed("stop", allowed, given));
     }
-    let long = request.stop.iter().enumerate().find(|(_, stop)| stop.len() > MAX_STOP_BYTES);
-    if let Some((i, stop)) = long {
-        let allowed = format!("a string of at most {MAX_STOP_BYTES} bytes of UTF-8");
-        let given = format!("{} bytes", stop.len());
+    let lengths = request.stop.iter().map(|stop| stop.chars().count()).enumerate();
+    if let Some((i, length)) = lengths.into_iter().find(|(_, length)| *length > MAX_STOP_CHARS) {
+        let allowed = format!("a string of 1 to {MAX_STOP_CHARS} characters");
+        let given = format!("{length} characters");
         return Err(EngineError::not_allowed(&format!("stop[{i}]"), allowed, given));
     }
     if request.stop.is_empty() {
@@ -359,11 +361,8 @@ fn keep(request: &GenerationRequest) -> Result<Option<usize>, EngineError> {
     let is_body = !request.output.stream
         && matches!(request.output.format, OutputFormat::Completion | OutputFormat::Chat);
     if !is_body || !(1..=request.n).contains(&keep) {
-        let message = format!(
-            "best_of: must be at least n and not in a stream: got best_of {} and n {keep}",
-            request.n
-        );
-        return Err(EngineError::refused("best_of", message));
+        let allowed = format!("a whole number from n, {keep}, to {MAX_N}, and not in a stream");
+        return Err(EngineError::not_allowed("best_of", allowed, request.n));
     }
     Ok(Some(keep as usize))
 }
@@ -407,10 +406,5 @@ fn form(
     Ok(if output.stream { Form::Events(builder, trailer) } else { Form::Body(builder, trailer) })
 }
 
-/// OpenAI's limit.
-const MAX_N: i64 = 128;
 /// Ids that `min_tokens` can hold back; a slot of a device's sampler has no room for more.
 pub(crate) const MAX_BANNED: usize = 128;
-const MAX_STOP_TOKEN_IDS: usize = 128;
-const MAX_STOPS: usize = 64;
-const MAX_STOP_BYTES: usize = 1024;

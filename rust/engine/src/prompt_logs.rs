@@ -4,7 +4,8 @@
 use ingle_core::SamplingParams;
 
 use crate::error::EngineError;
-use crate::sampling::{MAX_LOG_PROBS, log_probs_allowed};
+use crate::request_limits::MAX_LOG_PROBS;
+use crate::sampling::log_probs_allowed;
 use crate::wire::{GenerationRequest, OutputFormat};
 
 /// Alternatives of each prompt token, for each of the two possible readers.

@@ -4,6 +4,7 @@ use ingle_core::{SAMPLING_FIELDS, SamplingParams, TokenId};
 use serde_json::json;
 
 use crate::error::EngineError;
+use crate::request_limits::{MAX_BIAS, MAX_LOG_PROBS, MAX_LOGIT_BIAS};
 use crate::sampling_input::SamplingInput;
 use crate::served::Served;
 use crate::wire::GenerationRequest;
@@ -92,11 +93,11 @@ fn logit_bias(input: &SamplingInput, served: &Served) -> Result<Vec<(TokenId, f3
             EngineError::refused("logit_bias", format!("logit_bias: {id:?} is not a token id"))
         })?;
         let id = token_id(|| "logit_bias".to_owned(), id, served)?;
-        if !(-100.0..=100.0).contains(&bias) {
+        if !(-MAX_BIAS..=MAX_BIAS).contains(&bias) {
             return Err(EngineError::refused(
                 "logit_bias",
                 format!(
-                    "logit_bias: the value of \"{id}\" must be a number from -100 to 100, not {bias}"
+                    "logit_bias: the value of \"{id}\" must be a number from -{MAX_BIAS} to {MAX_BIAS}, not {bias}"
                 ),
             ));
         }
@@ -129,14 +130,12 @@ fn allowed_token_ids(
     Ok(Some(ids))
 }
 
-/// Any 64-bit number, signed or not; 0 and negative ones are seeds like others.
+/// 0 and negative numbers are seeds like others.
 fn seed(input: &SamplingInput, served: &Served) -> Result<u64, EngineError> {
     let Some(number) = &input.seed else { return Ok(served.seeds.next()) };
-    number.as_u64().or_else(|| number.as_i64().map(i64::cast_unsigned)).ok_or_else(|| {
-        EngineError::refused(
-            "seed",
-            format!("seed: must be a whole number of 64 bits, not {number}"),
-        )
+    number.as_i64().map(i64::cast_unsigned).ok_or_else(|| {
+        let allowed = format_args!("a whole number from {} to {}", i64::MIN, i64::MAX);
+        EngineError::not_allowed("seed", allowed, number)
     })
 }
 
@@ -152,8 +151,3 @@ fn log_probs(input: &SamplingInput) -> Result<Option<u32>, EngineError> {
 pub(crate) fn log_probs_allowed() -> String {
     format!("a whole number from 0 to {MAX_LOG_PROBS}")
 }
-
-/// Alternatives a token; OpenAI's own limit for chat.
-pub(crate) const MAX_LOG_PROBS: i64 = 20;
-/// Entries; as many as a device's sampler takes.
-pub(crate) const MAX_LOGIT_BIAS: usize = 1024;

@@ -25,6 +25,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(check_body, module)?)?;
     module.add_function(wrap_pyfunction!(check_ids, module)?)?;
     module.add_function(wrap_pyfunction!(sampling_fields, module)?)?;
+    module.add_function(wrap_pyfunction!(request_limits, module)?)?;
     module.add_function(wrap_pyfunction!(may_follow, module)?)?;
     module.add_function(wrap_pyfunction!(render_template, module)?)?;
     module.add_function(wrap_pyfunction!(doctor, module)?)?;
@@ -52,6 +53,12 @@ fn check_body(py: Python<'_>, json: &[u8]) -> PyResult<()> {
 fn check_ids(py: Python<'_>, field: &str, json: &[u8], most: usize) -> PyResult<usize> {
     let count = py.detach(|| ingle_engine::check_ids(field, json, most));
     count.map_err(|error| error::to_py(py, error))
+}
+
+/// JSON: the limits of other fields.
+#[pyfunction]
+fn request_limits(py: Python<'_>) -> Bound<'_, PyBytes> {
+    PyBytes::new(py, &ingle_engine::request_limits())
 }
 
 /// JSON: the plain sampling fields of a request.

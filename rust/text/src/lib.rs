@@ -39,7 +39,9 @@ mod words;
 
 pub use answer::{AnswerParser, AnswerRules};
 pub use answer_piece::AnswerPiece;
-pub use bad_words::{AnswerText, BadWords, BadWordsFactory, BadWordsState};
+pub use bad_words::{
+    AnswerText, BadWords, BadWordsFactory, BadWordsState, MAX_BAD_WORD_CHARS, MAX_BAD_WORDS,
+};
 pub use chat::{ChatInput, ChatTemplate, render_template};
 pub use detokenizer::Detokenizer;
 pub use ends::turn_ends;
@@ -47,7 +49,7 @@ pub use error::TextError;
 pub use gguf::GgufVocab;
 pub use grammar::{
     Grammar, GrammarBudget, GrammarError, GrammarFactory, GrammarSource, GrammarSpec, GrammarState,
-    Reasoned,
+    MAX_GUIDED_CHOICES, Reasoned,
 };
 pub use ingle_jinja::Effort;
 pub use reasoning::{ReasoningFormat, ReasoningStart, ReasoningTags};

@@ -1,25 +1,12 @@
-"""The bounds of requests: those of the core, of the types and of the API document are the same."""
-
-import re
-from pathlib import Path
+"""The bounds of requests: the types and the API document have those of the core."""
 
 import pytest
 
-from ingle.fields import MOST_CHOICES
+from ingle.fields import LIMITS
 from ingle.server import protocol_fields as fields
 from ingle.server.openapi import openapi_document
 
-RUST = Path(__file__).parents[3] / "rust"
 SCHEMAS = openapi_document("1")["components"]["schemas"]
-
-
-def core(file, name):
-    """A constant of the core, whose source is the only place that has it."""
-    text = (RUST / file).read_text()
-    found = re.search(rf"const {name}: \w+ = (\d[\d_]*)(?: << (\w+))?;", text)
-    assert found, f"{file} has no constant {name}"
-    shift = found[2] or "0"
-    return int(found[1]) << (int(shift) if shift.isdigit() else core(file, shift))
 
 
 def bounds(kind, field, key):
@@ -39,10 +26,6 @@ def bounds(kind, field, key):
     return found
 
 
-PREPARE = "engine/src/prepare.rs"
-MOST_STOP_IDS = core(PREPARE, "MAX_STOP_TOKEN_IDS")
-MOST_STOPS = core(PREPARE, "MAX_STOPS")
-MOST_IDS = core("engine/src/body.rs", "MAX_NUMBERS")
 BOTH = ("CompletionRequest", "ChatRequest")
 
 
@@ -50,17 +33,16 @@ BOTH = ("CompletionRequest", "ChatRequest")
 @pytest.mark.parametrize(
     ("field", "key", "expected"),
     [
-        ("stop_token_ids", "maxItems", [MOST_STOP_IDS]),
-        ("stop", "maxItems", [MOST_STOPS + MOST_STOP_IDS]),
-        ("stop", "maxLength", [core(PREPARE, "MAX_STOP_BYTES")] * 2),
-        ("n", "maximum", [core(PREPARE, "MAX_N")]),
-        ("logit_bias", "maxProperties", [core("engine/src/sampling.rs", "MAX_LOGIT_BIAS")]),
-        ("prompt_logprobs", "maximum", [core("engine/src/sampling.rs", "MAX_LOG_PROBS")]),
-        ("bad_words", "maxItems", [core("text/src/bad_words/factory.rs", "MAX_WORDS")]),
-        # The core counts bytes: up to four a character.
-        ("bad_words", "maxLength", [core("text/src/bad_words/factory.rs", "MAX_WORD_BYTES") // 4]),
-        ("guided_choice", "maxItems", [core("text/src/grammar/bounds.rs", "MAX_CHOICES")]),
-        ("allowed_token_ids", "maxItems", [MOST_IDS]),
+        ("stop_token_ids", "maxItems", [LIMITS.stop_token_ids]),
+        ("stop", "maxItems", [LIMITS.stops + LIMITS.stop_token_ids]),
+        ("stop", "maxLength", [LIMITS.stop_chars] * 2),
+        ("n", "maximum", [LIMITS.n]),
+        ("logit_bias", "maxProperties", [LIMITS.logit_bias]),
+        ("prompt_logprobs", "maximum", [LIMITS.logprobs]),
+        ("bad_words", "maxItems", [LIMITS.bad_words]),
+        ("bad_words", "maxLength", [LIMITS.bad_word_chars]),
+        ("guided_choice", "maxItems", [LIMITS.choices]),
+        ("allowed_token_ids", "maxItems", [LIMITS.ids]),
         ("allowed_token_ids", "minItems", [1]),
     ],
 )
@@ -69,28 +51,25 @@ def test_bounds_of_completions_and_chats_are_the_cores(kind, field, key, expecte
 
 
 @pytest.mark.parametrize(
-    ("kind", "field", "key", "expected"),
+    ("kind", "field"),
     [
-        ("CompletionRequest", "logprobs", "maximum", "MAX_LOG_PROBS"),
-        ("ChatRequest", "top_logprobs", "maximum", "MAX_LOG_PROBS"),
-        ("ResponsesRequest", "top_logprobs", "maximum", "MAX_LOG_PROBS"),
+        ("CompletionRequest", "logprobs"),
+        ("ChatRequest", "top_logprobs"),
+        ("ResponsesRequest", "top_logprobs"),
     ],
 )
-def test_bounds_of_log_probs_are_the_cores(kind, field, key, expected):
-    assert bounds(kind, field, key) == [core("engine/src/sampling.rs", expected)]
+def test_bounds_of_log_probs_are_the_cores(kind, field):
+    assert bounds(kind, field, "maximum") == [LIMITS.logprobs]
 
 
 def test_bounds_of_other_lists_are_the_cores():
-    assert bounds("ResponsesRequest", "stop", "maxItems") == [MOST_STOPS + MOST_STOP_IDS]
-    assert bounds("StructuredOutputs", "choice", "maxItems") == [MOST_CHOICES]
-    assert bounds("CompletionRequest", "best_of", "maximum") == [core(PREPARE, "MAX_N")]
-    assert bounds("DetokenizeRequest", "tokens", "maxItems") == [MOST_IDS]
+    assert bounds("ResponsesRequest", "stop", "maxItems") == [LIMITS.stops + LIMITS.stop_token_ids]
+    assert bounds("StructuredOutputs", "choice", "maxItems") == [LIMITS.choices]
+    assert bounds("CompletionRequest", "best_of", "maximum") == [LIMITS.n]
+    assert bounds("DetokenizeRequest", "tokens", "maxItems") == [LIMITS.ids]
     for kind, field in (("CompletionRequest", "prompt"), ("EmbeddingRequest", "input")):
         prompts = fields.MOST_PROMPTS
-        assert sorted(bounds(kind, field, "maxItems")) == [prompts, prompts, MOST_IDS, MOST_IDS]
-    assert core("engine/src/submission.rs", "MAX_CHOICES") >= fields.MOST_PROMPTS
-    assert fields.MOST_IDS == MOST_IDS
-    assert (fields.MOST_STOPS, fields.MOST_STOP_IDS) == (MOST_STOPS, MOST_STOP_IDS)
+        assert sorted(bounds(kind, field, "maxItems")) == [prompts, prompts, LIMITS.ids, LIMITS.ids]
 
 
 def test_every_list_of_a_request_has_a_bound():

@@ -10,6 +10,7 @@ mod block_pool;
 mod block_table;
 mod chain_hash;
 mod groups;
+mod link;
 mod prefix_cache;
 #[cfg(test)]
 mod tests;
@@ -18,23 +19,11 @@ pub(crate) use block_pool::BlockPool;
 pub(crate) use block_table::{BlockTable, GroupBlocks};
 pub use chain_hash::{ChainHasher, Parent};
 pub use groups::{KvGroups, MAX_KV_GROUPS};
+pub(crate) use link::Link;
 pub(crate) use prefix_cache::PrefixCache;
 pub use prefix_cache::{CachedBlock, PrefixWatcher};
 
-use crate::{BlockId, StepId, TokenId};
-
-/// One of a chain's full blocks.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Link<'a> {
-    /// Which layers' keys and values.
-    pub(crate) group: usize,
-    /// Chain hash, the same for all groups.
-    pub(crate) hash: u128,
-    /// In the first group what comes before the block; in others the first group's block at the same
-    /// place.
-    pub(crate) parent: Parent,
-    pub(crate) tokens: &'a [TokenId],
-}
+use crate::{BlockId, StepId};
 
 /// The pool and the cache over it, kept in step.
 #[derive(Debug)]

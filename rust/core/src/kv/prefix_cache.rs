@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
-use super::Link;
 use super::chain_hash::{ChainHasher, Parent};
+use super::link::Link;
 use crate::{BlockId, StepId, TokenId};
 
 /// Learns which blocks can be found, as that changes. Called by the engine thread: must not block.

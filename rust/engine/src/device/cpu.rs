@@ -28,7 +28,7 @@ pub(super) fn build(
     let dtype = options.dtype.as_str();
     if dtype != "auto" {
         return Err(EngineError::Model(format!(
-            "dtype: {dtype:?}; the cpu device keeps weights as stored and accepts auto only"
+            "dtype: must be auto, since the cpu device keeps weights as stored, not {dtype:?}"
         )));
     }
     let num_engines = sinks.len() as u32;

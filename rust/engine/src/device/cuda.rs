@@ -15,7 +15,7 @@ use crate::device::places::library_paths;
 use crate::error::EngineError;
 use crate::options::EngineOptions;
 use crate::prepare::MAX_BANNED;
-use crate::sampling::{MAX_LOG_PROBS, MAX_LOGIT_BIAS};
+use crate::request_limits::{MAX_LOG_PROBS, MAX_LOGIT_BIAS};
 use crate::sizes::{Sizes, beyond_model, kv_groups_note, setting, step_tokens};
 use crate::warn::warn;
 
@@ -192,9 +192,9 @@ fn name(ordinal: u32, report: &StartReport) -> String {
 fn utilization(options: &EngineOptions, defaults: &CudaConfig) -> Result<f32, EngineError> {
     match options.gpu_memory_utilization {
         None => Ok(defaults.gpu_memory_utilization),
-        Some(share) if share > 0.0 && share <= 1.0 => Ok(share as f32),
+        Some(share) if (0.01..=1.0).contains(&share) => Ok(share as f32),
         Some(share) => Err(EngineError::Model(format!(
-            "gpu_memory_utilization: must be a number above 0 and at most 1, not {share}"
+            "gpu_memory_utilization: must be a number from 0.01 to 1, not {share}"
         ))),
     }
 }

@@ -35,7 +35,7 @@ pub(super) fn build(
         Some(SimSpeed::Word(word)) if word == "inf" => f64::INFINITY,
         Some(SimSpeed::Word(word)) => {
             return Err(EngineError::Model(format!(
-                "sim_speed: {word:?}, must be a number above 0 or inf"
+                "sim_speed: must be a number above 0 or inf, not {word:?}"
             )));
         }
     };

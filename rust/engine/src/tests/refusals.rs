@@ -143,9 +143,9 @@ fn test_an_id_outside_the_vocabulary_is_named_by_its_place() {
 }
 
 #[test]
-fn test_seeds_of_any_64_bits_are_taken() {
+fn test_seeds_are_whole_numbers_of_64_bits_with_a_sign() {
     let bench = Bench::auto(says("x"));
-    for seed in [json!(0), json!(-1), json!(i64::MIN), json!(u64::MAX)] {
+    for seed in [json!(0), json!(-1), json!(i64::MIN), json!(i64::MAX)] {
         bench.body(&json!({
             "prompts": [{ "token_ids": [5] }],
             "sampling": { "seed": seed },
@@ -153,11 +153,25 @@ fn test_seeds_of_any_64_bits_are_taken() {
         }));
     }
     let document = br#"{"prompts": [{"token_ids": [5]}], "output": {"format": "chat"},
-        "sampling": {"seed": 18446744073709551616}}"#;
-    assert!(matches!(
-        bench.engine.submit(document),
-        Err(EngineError::Refused { param: Some(param), .. }) if param == "seed"
-    ));
+        "sampling": {"seed": 9223372036854775808}}"#;
+    let error = bench.engine.submit(document).unwrap_err().to_string();
+    assert!(
+        error.starts_with("seed: must be a whole number from -9223372036854775808 to "),
+        "{error}"
+    );
+}
+
+#[test]
+fn test_a_stop_string_is_as_long_as_its_characters() {
+    let bench = Bench::auto(says("x"));
+    let asked = |stop: String| {
+        let document = json!({ "prompts": [{ "token_ids": [5] }], "stop": [stop],
+            "output": { "format": "delta" } });
+        bench.engine.submit(document.to_string().as_bytes()).err().map(|error| error.to_string())
+    };
+    assert_eq!(asked("é".repeat(1024)), None);
+    let error = asked("é".repeat(1025)).unwrap();
+    assert_eq!(error, "stop[0]: must be a string of 1 to 1024 characters, not 1025 characters");
 }
 
 #[test]

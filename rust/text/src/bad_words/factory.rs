@@ -108,15 +108,21 @@ impl BadWordsFactory {
 }
 
 fn check(words: &[String]) -> Result<(), String> {
-    if words.len() > MAX_WORDS {
-        return Err(format!("{} words, at most {MAX_WORDS}", words.len()));
+    if words.len() > MAX_BAD_WORDS {
+        return Err(format!(
+            "must be a list of at most {MAX_BAD_WORDS} words, not {} words",
+            words.len()
+        ));
     }
     for (i, word) in words.iter().enumerate() {
         if word.is_empty() {
             return Err(format!("word {i} is empty"));
         }
-        if word.len() > MAX_WORD_BYTES {
-            return Err(format!("word {i} has {} bytes, at most {MAX_WORD_BYTES}", word.len()));
+        let length = word.chars().count();
+        if length > MAX_BAD_WORD_CHARS {
+            return Err(format!(
+                "word {i} must be of 1 to {MAX_BAD_WORD_CHARS} characters, not {length}"
+            ));
         }
         if word.contains(char::REPLACEMENT_CHARACTER) {
             return Err(format!(
@@ -134,9 +140,10 @@ impl std::fmt::Debug for BadWordsFactory {
     }
 }
 
-const MAX_WORDS: usize = 128;
-/// 256 characters.
-const MAX_WORD_BYTES: usize = 1024;
+/// Of one request.
+pub const MAX_BAD_WORDS: usize = 128;
+/// Of one of them.
+pub const MAX_BAD_WORD_CHARS: usize = 256;
 const MAX_CACHED: usize = 16;
 /// Of a list's words together; it takes up to 30 times that.
 const MAX_CACHED_BYTES: usize = 16 << 10;

@@ -13,7 +13,7 @@ mod place;
 mod vocabulary;
 mod words;
 
-pub use factory::{AnswerText, BadWordsFactory};
+pub use factory::{AnswerText, BadWordsFactory, MAX_BAD_WORD_CHARS, MAX_BAD_WORDS};
 pub use mask::{BadWords, BadWordsState};
 
 #[cfg(test)]

@@ -208,9 +208,9 @@ fn test_the_longest_lists_compile_at_once() {
 fn test_refusals_name_the_word() {
     let factory = BadWordsFactory::new(tokenizer(), ROWS, None);
     for (words, part) in [
-        (vec!["a".to_owned(); 129], "129 words, at most 128"),
+        (vec!["a".to_owned(); 129], "must be a list of at most 128 words, not 129 words"),
         (vec!["a".to_owned(), String::new()], "word 1 is empty"),
-        (vec!["a".repeat(1025)], "word 0 has 1025 bytes, at most 1024"),
+        (vec!["é".repeat(257)], "word 0 must be of 1 to 256 characters, not 257"),
         (vec!["a\u{fffd}".to_owned()], "word 0 has U+FFFD"),
     ] {
         let error = factory.compile(&words, AnswerText::default()).unwrap_err();

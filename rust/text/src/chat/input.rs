@@ -73,7 +73,7 @@ impl ChatInput {
             context.set(key, value.clone(), Source::Request).map_err(too_deep)?;
         }
         let from = |message: Value| {
-            let source = super::source_of(&message);
+            let source = source_of(&message);
             (message, source)
         };
         let list = std::mem::take(list).into_iter().map(from).collect();
@@ -176,3 +176,8 @@ const RESERVED: [&str; 7] = [
     "tokenize",
     "chat_template",
 ];
+
+/// The origin of a message: an earlier answer of the model, or the request.
+fn source_of(message: &Value) -> Source {
+    if message["role"] == "assistant" { Source::Answer } else { Source::Request }
+}

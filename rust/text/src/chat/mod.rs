@@ -150,8 +150,3 @@ const MAX_BRIEF_BYTES: usize = 64 << 10;
 /// it is made from, and some text of the template's own; published templates reach a fraction of both.
 const MAX_GROWTH: usize = 4;
 const MAX_BYTES_OF_ITS_OWN: usize = 256 << 10;
-
-/// The origin of a message: an earlier answer of the model, or the request.
-fn source_of(message: &Value) -> Source {
-    if message["role"] == "assistant" { Source::Answer } else { Source::Request }
-}

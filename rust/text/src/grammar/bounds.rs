@@ -44,7 +44,7 @@ pub(crate) const MAX_LARK_BRACKETS: usize = 4_000;
 /// Lines of a Lark grammar: terminals that use each other recurse once a line.
 pub(crate) const MAX_LARK_LINES: usize = 4_000;
 /// Choices of `guided_choice`.
-pub(crate) const MAX_CHOICES: usize = 10_000;
+pub const MAX_GUIDED_CHOICES: usize = 10_000;
 
 /// Grammars that are kept for the next request, and as many refusals.
 pub(crate) const MAX_CACHED: usize = 64;

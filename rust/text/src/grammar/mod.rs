@@ -15,7 +15,7 @@ mod state;
 mod vocabulary;
 mod words;
 
-pub use bounds::GrammarBudget;
+pub use bounds::{GrammarBudget, MAX_GUIDED_CHOICES};
 pub use factory::GrammarFactory;
 pub(crate) use lark::{Marker, literal, regex as regex_of};
 pub(crate) use schema::{enforceable, json_rule, well_formed};

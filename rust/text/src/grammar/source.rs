@@ -4,7 +4,7 @@ use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::{Value, json};
 
 use super::bounds::{
-    GrammarBudget, MAX_CHOICES, MAX_LARK_BRACKETS, MAX_LARK_LINES, MAX_REGEX_BYTES,
+    GrammarBudget, MAX_GUIDED_CHOICES, MAX_LARK_BRACKETS, MAX_LARK_LINES, MAX_REGEX_BYTES,
 };
 use super::lark::{Marker, literal, regex};
 use super::schema::json_rule;
@@ -149,8 +149,11 @@ fn choice(choices: &[String], budget: GrammarBudget) -> Result<String, String> {
     if choices.is_empty() {
         return Err("no choice is given".into());
     }
-    if choices.len() > MAX_CHOICES {
-        return Err(format!("must have at most {MAX_CHOICES} choices, not {}", choices.len()));
+    if choices.len() > MAX_GUIDED_CHOICES {
+        return Err(format!(
+            "must have at most {MAX_GUIDED_CHOICES} choices, not {}",
+            choices.len()
+        ));
     }
     check_size(choices.iter().map(String::len).sum(), budget)?;
     if choices.iter().any(String::is_empty) {
