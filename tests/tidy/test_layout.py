@@ -205,3 +205,17 @@ def test_names_of_tests_use_the_terms_of_the_field():
     paths = tracked("tests/*.py", "tests/**/*.py", "rust/*.rs", "rust/**/*.rs")
     assert len(paths) > 300
     assert not [name for path in paths for name in private.findall(path.read_text())]
+
+
+def test_every_safety_comment_stands_alone():
+    """A reader of an unsafe block need not look for another comment to see why it is sound."""
+    reference = re.compile(
+        r"\b(as above|as in|as for|as `\w+`|passed on|by (the )?contract)\b", re.I
+    )
+    comments = [
+        (path.relative_to(ROOT), " ".join(comment.replace("//", " ").split()))
+        for path in tracked("rust/*.rs")
+        for comment in re.findall(r"//+ SAFETY:.*(?:\n\s*//.*)*", path.read_text())
+    ]
+    assert len(comments) > 150
+    assert not [comment for comment in comments if reference.search(comment[1])]

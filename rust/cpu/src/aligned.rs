@@ -53,7 +53,8 @@ pub(crate) fn numbers<T: Number>(bytes: &[u8]) -> &[T] {
 
 /// As `numbers`, to write.
 pub(crate) fn numbers_mut<T: Number>(bytes: &mut [u8]) -> &mut [T] {
-    // SAFETY: as in `numbers`; any bytes of a number are valid bytes.
+    // SAFETY: `Number` is sealed to types without padding, so every bit pattern is a valid number and
+    // every number written leaves valid bytes.
     let (head, middle, tail) = unsafe { bytes.align_to_mut::<T>() };
     assert!(head.is_empty() && tail.is_empty(), "misaligned view of packed weights");
     middle

@@ -123,7 +123,7 @@ impl DeltaNet<'_> {
             seen[..kernel].rotate_left(1);
         }
         for (tap, seen) in seen[..kernel - 1].iter().enumerate() {
-            // SAFETY: as above.
+            // SAFETY: only this task writes these channels of this slot, and slots of a step differ.
             unsafe { states.part(kept(tap), part.len) }.copy_from_slice(&seen[..part.len]);
         }
     }

@@ -56,7 +56,8 @@ pub(crate) struct Shared<'a, T = f32> {
 // SAFETY: the pointer comes from a `&mut [T]` borrowed for 'a, and a T that is Send may be written from
 // any thread; that parts do not overlap is the duty of the callers of `part`.
 unsafe impl<T: Send> Sync for Shared<'_, T> {}
-// SAFETY: as for Sync.
+// SAFETY: the pointer comes from a `&mut [T]` borrowed for 'a, which may move to another thread if T is
+// Send.
 unsafe impl<T: Send> Send for Shared<'_, T> {}
 
 impl<'a, T> Shared<'a, T> {
@@ -71,7 +72,8 @@ impl<'a, T> Shared<'a, T> {
     #[allow(clippy::mut_from_ref, reason = "disjoint parts are the point; the caller promises it")]
     pub(crate) unsafe fn part(&self, start: usize, len: usize) -> &mut [T] {
         assert!(start.checked_add(len).is_some_and(|end| end <= self.len), "part out of range");
-        // SAFETY: the range lies in the borrowed slice (assert above); unaliased by contract.
+        // SAFETY: the range lies in the borrowed slice (assert above), and the caller promises that no other
+        // reference to it lives.
         unsafe { std::slice::from_raw_parts_mut(self.data.add(start), len) }
     }
 
@@ -81,7 +83,7 @@ impl<'a, T> Shared<'a, T> {
     /// As `part`.
     #[allow(clippy::mut_from_ref, reason = "as part")]
     pub(crate) unsafe fn row_part(&self, row: usize, col: usize, len: usize) -> &mut [T] {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller promises that no other reference to these columns of the row lives.
         unsafe { self.part(row * self.stride + col, len) }
     }
 }

@@ -133,7 +133,8 @@ macro_rules! per_path {
                 // feature that the function enables.
                 #[cfg(target_arch = "x86_64")]
                 $crate::vector_path::Kind::Avx512 => unsafe { avx512($($arg),*) },
-                // SAFETY: as above.
+                // SAFETY: `VectorPath::resolve` made this kind only after it had detected AVX2, FMA and F16C,
+                // all that the function enables.
                 #[cfg(target_arch = "x86_64")]
                 $crate::vector_path::Kind::Avx2 => unsafe { avx2($($arg),*) },
                 $crate::vector_path::Kind::Portable => {

@@ -177,7 +177,8 @@ impl Compiler {
         as_ptx: bool,
     ) -> Result<Vec<u8>, CudaError> {
         let api = &self.api;
-        // SAFETY: the caller's promises; each buffer has the size that NVRTC just returned.
+        // SAFETY: the caller promises a live program and zero-terminated options; the log and the code are written
+        // to buffers of the sizes that NVRTC just returned.
         unsafe {
             let code = api.nvrtcCompileProgram(program, options.len() as i32, options.as_ptr())?;
             if code != 0 {
@@ -216,7 +217,7 @@ impl Compiler {
         // SAFETY: returns a static zero-terminated string for any code.
         match unsafe { self.api.nvrtcGetErrorString(code) } {
             Ok(text) if !text.is_null() => {
-                // SAFETY: as above, and not null.
+                // SAFETY: NVRTC returned a static zero-terminated string, and it is not null.
                 unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
             }
             _ => format!("nvrtcResult {code}"),

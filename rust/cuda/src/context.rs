@@ -172,7 +172,8 @@ pub(crate) struct Context {
 // SAFETY: a primary context may be current on several threads at once and driver calls are thread-safe
 // (CUDA C++ Programming Guide, "Context"; driver API, section "Difference between driver and runtime").
 unsafe impl Send for Context {}
-// SAFETY: as above; the handle is only passed to the driver.
+// SAFETY: driver calls are thread-safe, and a shared reference only passes the handle to them; nothing here
+// dereferences it.
 unsafe impl Sync for Context {}
 
 impl Context {

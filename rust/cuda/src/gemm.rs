@@ -42,7 +42,8 @@ pub(crate) enum GemmResult {
 }
 
 impl GemmArgs {
-    /// Asserts in debug builds that the slices hold a product of `m` rows and this shape.
+    /// Asserts that the slices hold a product of `m` rows and this shape: a product that overruns one would write
+    /// to another's memory.
     pub(crate) fn check(&self, m: u32, shape: GemmShape) {
         let (m, n, k) = (u64::from(m), u64::from(shape.n), u64::from(shape.k));
         let x_len = match self.x {
@@ -50,20 +51,20 @@ impl GemmArgs {
             GemmInput::E4m3(x) if shape.scale == ScaleMode::Raw => x.len(),
             _ => 0,
         };
-        debug_assert!(x_len >= m * k, "{m} rows of {shape:?}: x is {:?}", self.x);
+        assert!(x_len >= m * k, "{m} rows of {shape:?}: x is {:?}", self.x);
         let is_form = match shape.weight {
             WeightDtype::Bf16 | WeightDtype::F16 => matches!(self.w, Matrix::Plain(_)),
             WeightDtype::E4m3 => self.w.is_e4m3(),
             WeightDtype::FourBit(form) => self.w.four_bit() == Some(form),
         };
-        debug_assert!(is_form && self.w.len() >= n * k, "{shape:?}: w is {:?}", self.w);
+        assert!(is_form && self.w.len() >= n * k, "{shape:?}: w is {:?}", self.w);
         let room = match (shape.out, self.out) {
             (GemmOut::Device, GemmResult::Act(out)) => out.len() >= m * n,
             (GemmOut::Gated, GemmResult::Act(out)) => out.len() >= m * n / 2,
             (GemmOut::F32 | GemmOut::AddF32, GemmResult::F32(out)) => out.len() >= m * n,
             _ => false,
         };
-        debug_assert!(room, "{m} rows of {shape:?}: out is {:?}", self.out);
+        assert!(room, "{m} rows of {shape:?}: out is {:?}", self.out);
     }
 }
 
@@ -99,7 +100,8 @@ pub(crate) struct Blas {
 
 // SAFETY: a cublasLt handle may be used by several threads at once (cuBLAS manual, "Thread Safety").
 unsafe impl Send for Blas {}
-// SAFETY: as above.
+// SAFETY: a cublasLt handle may be used by several threads at once (cuBLAS manual, "Thread Safety"), and a
+// shared reference only passes it to the library.
 unsafe impl Sync for Blas {}
 
 impl Blas {
@@ -210,7 +212,7 @@ pub(crate) struct Problem {
 
 // SAFETY: descriptors are plain host structures; cublasLtMatmul only reads them.
 unsafe impl Send for Problem {}
-// SAFETY: as above.
+// SAFETY: nothing changes the descriptors after `Blas::problem` has made them; cublasLtMatmul only reads them.
 unsafe impl Sync for Problem {}
 
 impl Problem {
@@ -323,14 +325,15 @@ impl Problem {
         workspace: DeviceSlice<u8>,
     ) -> Result<(), CudaError> {
         args.check(self.m, self.shape);
-        debug_assert!(workspace.len() >= WORKSPACE_BYTES, "{workspace:?}");
+        assert!(workspace.len() >= WORKSPACE_BYTES, "{workspace:?}");
         let alpha = 1f32;
         let beta = if self.shape.out == GemmOut::AddF32 { 1f32 } else { 0f32 };
         let [w, x, out] = self.layouts;
         let pointer = |address: u64| std::ptr::without_provenance_mut::<c_void>(address as usize);
         let result = pointer(args.out.as_bytes().address());
         // SAFETY: descriptors are live; alpha and beta are read before the call returns (host pointer
-        // mode is the default); the addresses are the device's and were checked above for this problem's sizes.
+        // mode is the default); the addresses are the device's, and the asserts above show that the operands and
+        // the workspace have this problem's sizes.
         let code = unsafe {
             self.blas.api.cublasLtMatmul(
                 self.blas.handle,

@@ -26,7 +26,7 @@ impl std::fmt::Debug for GraphExec {
 // SAFETY: graph objects may move between threads, one call at a time (driver API, "Graph object thread
 // safety"): the capture thread is done with it before the engine thread gets it.
 unsafe impl Send for GraphExec {}
-// SAFETY: as above; only the engine thread launches.
+// SAFETY: `launch` is the only call on a shared reference, and only the engine thread makes it.
 unsafe impl Sync for GraphExec {}
 
 impl GraphExec {

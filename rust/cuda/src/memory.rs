@@ -18,7 +18,7 @@ pub(crate) struct PinnedBuffer {
 
 // SAFETY: plain memory with one owner; access goes through `&self` and `&mut self`.
 unsafe impl Send for PinnedBuffer {}
-// SAFETY: as above.
+// SAFETY: through a shared reference the memory is only read.
 unsafe impl Sync for PinnedBuffer {}
 
 impl PinnedBuffer {
@@ -53,7 +53,8 @@ impl PinnedBuffer {
 
     /// The bytes as words, to write.
     pub(crate) fn as_mut_words(&mut self) -> &mut [u32] {
-        // SAFETY: as `as_mut_slice`; the driver aligns to a page, and bytes / 4 words fit.
+        // SAFETY: `pointer` has `bytes` bytes until `Drop`, aligned to a page, and bytes / 4 words fit; `&mut self`
+        // excludes other host access, and the executor writes only after the event of the last copy that reads it.
         unsafe { std::slice::from_raw_parts_mut(self.pointer.cast(), self.bytes / 4) }
     }
 

@@ -20,7 +20,8 @@ pub(crate) struct Module {
 
 // SAFETY: library handles may be used from any thread (driver API, "Library Management").
 unsafe impl Send for Module {}
-// SAFETY: as above.
+// SAFETY: the driver's calls on a library may run on several threads at once (driver API, "Library
+// Management"), and a shared reference only passes the handle to them.
 unsafe impl Sync for Module {}
 
 impl Module {
@@ -70,7 +71,8 @@ pub(crate) struct Kernel {
 // SAFETY: function handles may be used from any thread while their module is loaded, which the Arc
 // guarantees.
 unsafe impl Send for Kernel {}
-// SAFETY: as above.
+// SAFETY: a launch only reads the function handle, and several threads may launch it at once while its module is
+// loaded, which the Arc guarantees.
 unsafe impl Sync for Kernel {}
 
 /// Grid, block and shared memory of a launch.

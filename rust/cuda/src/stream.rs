@@ -16,7 +16,7 @@ pub(crate) struct Stream {
 // SAFETY: driver calls on a stream are thread-safe (driver API, "API synchronization behavior"); the
 // executor still gives each stream one thread at a time.
 unsafe impl Send for Stream {}
-// SAFETY: as above.
+// SAFETY: a shared reference only passes the handle to the driver, whose calls on a stream are thread-safe.
 unsafe impl Sync for Stream {}
 
 impl Stream {
@@ -52,9 +52,10 @@ pub(crate) struct Event {
     pub(crate) handle: CuEvent,
 }
 
-// SAFETY: as for `Stream`.
+// SAFETY: an event belongs to its context, not to a thread, and driver calls on it are thread-safe (driver API,
+// "API synchronization behavior").
 unsafe impl Send for Event {}
-// SAFETY: as for `Stream`.
+// SAFETY: a shared reference only passes the handle to the driver, whose calls on an event are thread-safe.
 unsafe impl Sync for Event {}
 
 impl Event {

@@ -115,7 +115,8 @@ pub(crate) fn let_through(listener: BorrowedFd<'_>, notice: &Notice) -> io::Resu
         error: 0,
         flags: libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32,
     };
-    // SAFETY: as in `next_notice`, with one seccomp_notif_resp that the kernel reads.
+    // SAFETY: the descriptor is open while it is borrowed; the request reads and writes one
+    // seccomp_notif_resp, which `response` is and which outlives the call.
     result(c_long::from(unsafe {
         libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut response)
     }))

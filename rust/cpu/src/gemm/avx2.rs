@@ -25,7 +25,9 @@ pub(super) unsafe fn tile(
         let count = out.len() / PANEL;
         for (half, b_half) in [b.first, b.second].into_iter().enumerate() {
             let out = &mut out[half * 16..];
-            // SAFETY: `out` from here holds (count - 1) * 32 + 16 numbers or more; the rest is passed on.
+            // SAFETY: this function's caller has AVX2 and FMA. From here `out` holds (count - 1) * 32 + 16
+            // numbers or more. `a` begins at the first of `count` rows of the caller's, the last of which
+            // holds `depth` numbers, and the caller promises (depth - 1) * b.stride + 16 for each half of `b`.
             unsafe {
                 match count {
                     1 => rows::<1>(a, a_stride, (b_half, b.stride), depth, out),
@@ -55,7 +57,8 @@ unsafe fn rows<const ROWS: usize>(
 ) {
     let (a, b, out) = (a.as_ptr(), b.as_ptr(), out.as_mut_ptr());
     let mut sums = [[_mm256_setzero_ps(); 2]; ROWS];
-    // SAFETY: every address is inside its slice by the contract.
+    // SAFETY: the caller promises the lengths. Row r and input k of `a` lie at r * a_stride + k, row k of `b`
+    // at k * b_stride with 16 numbers, row r of `out` at r * 32 with 16 numbers: all inside their slices.
     unsafe {
         for (row, sums) in sums.iter_mut().enumerate() {
             sums[0] = _mm256_loadu_ps(out.add(row * PANEL));

@@ -32,7 +32,8 @@ pub(super) unsafe fn tile(
     depth: usize,
     out: &mut [f32],
 ) {
-    // SAFETY: passed on.
+    // SAFETY: the caller promises AVX-512 F and BW and the lengths of `a` and `b`; `out` holds 32 numbers for
+    // each of the rows that select the instance.
     unsafe {
         for_rows!(out.len() / PANEL, rows(a, a_stride, b, depth, out), 1 2 3 4 5 6 7 8 9 10 11 12)
     }
@@ -51,8 +52,8 @@ unsafe fn rows<const ROWS: usize>(
     let (a, first, second) = (a.as_ptr(), b.first.as_ptr(), b.second.as_ptr());
     let out = out.as_mut_ptr();
     let mut sums = [[_mm512_setzero_ps(); 2]; ROWS];
-    // SAFETY: `out` holds ROWS * 32 numbers; row r and input k of `a` lie at r * a_stride + k, row k of
-    // `b` at k * stride with 16 numbers, all inside by the contract.
+    // SAFETY: the caller promises the lengths. `out` holds ROWS * 32 numbers; row r and input k of `a` lie at
+    // r * a_stride + k, row k of each half of `b` at k * stride with 16 numbers: all inside their slices.
     unsafe {
         for (row, sums) in sums.iter_mut().enumerate() {
             sums[0] = _mm512_loadu_ps(out.add(row * PANEL));
@@ -87,7 +88,8 @@ pub(super) unsafe fn tile_bf16(
     depth: usize,
     out: &mut [f32],
 ) {
-    // SAFETY: passed on.
+    // SAFETY: the caller promises AVX-512 F and BW, an even `depth` and the lengths of `a` and `panel`; `out`
+    // holds 32 numbers for each of the rows that select the instance.
     unsafe {
         for_rows!(out.len() / PANEL, rows_bf16(a, a_stride, panel, depth, out), 1 2 3 4 5 6 7 8)
     }
@@ -106,8 +108,9 @@ unsafe fn rows_bf16<const ROWS: usize>(
     let (a, panel, out) = (a.as_ptr(), panel.as_ptr(), out.as_mut_ptr());
     let upper = _mm512_set1_epi32(0xffff_0000_u32.cast_signed());
     let mut sums = [[_mm512_setzero_ps(); 2]; ROWS];
-    // SAFETY: as in `rows`; a pair of inputs takes 64 numbers of `panel`. A prefetch may point anywhere,
-    // and `wrapping_add` makes no claim about the address.
+    // SAFETY: the caller promises the lengths. `out` holds ROWS * 32 numbers; row r and input k of `a` lie at
+    // r * a_stride + k; a pair of inputs takes 64 numbers of `panel`, which holds `depth` / 2 pairs. A prefetch
+    // may point anywhere, and `wrapping_add` makes no claim about the address.
     unsafe {
         for (row, sums) in sums.iter_mut().enumerate() {
             sums[0] = _mm512_loadu_ps(out.add(row * PANEL));
@@ -155,7 +158,8 @@ pub(super) unsafe fn tile_f16(
     depth: usize,
     out: &mut [f32],
 ) {
-    // SAFETY: passed on.
+    // SAFETY: the caller promises AVX-512 F and BW and the lengths of `a` and `panel`; `out` holds 32 numbers
+    // for each of the rows that select the instance.
     unsafe {
         for_rows!(out.len() / PANEL, rows_f16(a, a_stride, panel, depth, out), 1 2 3 4 5 6 7 8)
     }
@@ -173,7 +177,9 @@ unsafe fn rows_f16<const ROWS: usize>(
 ) {
     let (a, panel, out) = (a.as_ptr(), panel.as_ptr(), out.as_mut_ptr());
     let mut sums = [[_mm512_setzero_ps(); 2]; ROWS];
-    // SAFETY: as in `rows`; an input takes 32 numbers of `panel`. A prefetch may point anywhere.
+    // SAFETY: the caller promises the lengths. `out` holds ROWS * 32 numbers; row r and input k of `a` lie at
+    // r * a_stride + k; an input takes 32 numbers of `panel`, which holds `depth` inputs. A prefetch may point
+    // anywhere, and `wrapping_add` makes no claim about the address.
     unsafe {
         for (row, sums) in sums.iter_mut().enumerate() {
             sums[0] = _mm512_loadu_ps(out.add(row * PANEL));

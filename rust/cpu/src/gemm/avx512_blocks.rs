@@ -29,7 +29,9 @@ pub(super) unsafe fn tile(
     out: &mut [f32],
 ) {
     debug_assert!(out.len() <= DIRECT_ROWS * PANEL);
-    // SAFETY: passed on.
+    // SAFETY: the caller promises the features, a `depth` of whole blocks and the lengths of `a` and `panel`;
+    // `out` holds 32 numbers for each of the rows that select the instance, and at most 8 rows (asserted by
+    // the one caller).
     unsafe {
         match out.len() / PANEL {
             1 => rows::<1>(a, a_stride, (weight_type, panel), depth, out),
@@ -58,7 +60,8 @@ unsafe fn rows<const ROWS: usize>(
 ) {
     let sizes = layout(weight_type);
     let mut sums = [[_mm512_setzero_ps(); 2]; ROWS];
-    // SAFETY: `out` holds ROWS * 32 numbers; the rest is passed on, with `a` moved to the part's inputs.
+    // SAFETY: the caller promises the lengths. `out` holds ROWS * 32 numbers. `depth` is a whole number of
+    // blocks, so the block of each part lies in `panel`, and each row of `a` holds the part's 32 inputs.
     unsafe {
         for (row, sums) in sums.iter_mut().enumerate() {
             sums[0] = _mm512_loadu_ps(out.as_ptr().add(row * PANEL));
@@ -104,7 +107,8 @@ unsafe fn add_part<const ROWS: usize>(
     inputs: Inputs,
     sums: &mut Sums<ROWS>,
 ) {
-    // SAFETY: header fields lie where block_layout.rs says, all inside the block.
+    // SAFETY: the caller promises one whole block and 32 inputs a row. The header's fields and the part's words
+    // lie where block_layout.rs says, all inside the block.
     unsafe {
         let words = block.add(sizes.header + part * sizes.words * PANEL * 4).cast::<u32>();
         let d = halves(block, 0);
@@ -164,7 +168,7 @@ unsafe fn add_part<const ROWS: usize>(
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")]
 unsafe fn halves(block: *const u8, field: usize) -> [__m512; 2] {
-    // SAFETY: a field is 64 bytes.
+    // SAFETY: a field is 64 bytes, and the caller promises that the header has it.
     unsafe {
         let at = block.add(field * 2 * PANEL);
         [
@@ -187,7 +191,7 @@ unsafe fn add<const ROWS: usize>(
     sums: &mut Sums<ROWS>,
 ) {
     for (row, sums) in sums.iter_mut().enumerate() {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that every row of `inputs` holds number `k`.
         let x = _mm512_set1_ps(unsafe { *inputs.a.add(row * inputs.stride + k) });
         sums[0] = _mm512_fmadd_ps(x, weights[0], sums[0]);
         sums[1] = _mm512_fmadd_ps(x, weights[1], sums[1]);
@@ -209,7 +213,8 @@ unsafe fn nibbles<const ROWS: usize, const WORDS: usize, const OFFSET: i32>(
 ) {
     let codes: [f32; 32] = std::array::from_fn(|code| (code as i32 - OFFSET) as f32);
     let low_mask = _mm512_set1_epi32(15);
-    // SAFETY: word w of output n lies at 32 w + n; `WORDS` of them exist.
+    // SAFETY: word w of output n lies at 32 w + n, and the caller promises `WORDS` words of 32 outputs and 32
+    // inputs a row, of which `add` gets 0 to 31. `codes` holds both halves of the table.
     unsafe {
         let table = [_mm512_loadu_ps(codes.as_ptr()), _mm512_loadu_ps(codes.as_ptr().add(16))];
         // Bit k of the fifth word must be at bit 4 when input k is next.
@@ -263,7 +268,8 @@ unsafe fn six_bits<const ROWS: usize>(
 ) {
     let (low_mask, six) = (_mm512_set1_epi32(15), _mm512_set1_epi32(63));
     let offset = _mm512_set1_epi32(32);
-    // SAFETY: as in `nibbles`.
+    // SAFETY: word w of output n lies at 32 w + n, and the caller promises six words of 32 outputs and 32 inputs
+    // a row: this reads words up to 5 and inputs up to 31.
     unsafe {
         let load = |word: usize, side: usize| -> __m512i {
             _mm512_loadu_si512(words.add(word * PANEL + side * 16).cast())
@@ -299,7 +305,8 @@ unsafe fn bytes<const ROWS: usize>(
     inputs: Inputs,
     sums: &mut Sums<ROWS>,
 ) {
-    // SAFETY: as in `nibbles`.
+    // SAFETY: word w of output n lies at 32 w + n, and the caller promises eight words of 32 outputs and 32
+    // inputs a row: this reads words up to 7 and inputs up to 31.
     unsafe {
         for word in 0..8 {
             let packed: [__m512i; 2] =

@@ -18,7 +18,8 @@ use crate::panel::{DIRECT_ROWS, PANEL};
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")]
 pub(super) unsafe fn tile(a: &[f32], a_stride: usize, weights: (&[u8], &[f32]), out: &mut [f32]) {
     debug_assert!(out.len() <= DIRECT_ROWS * PANEL);
-    // SAFETY: passed on.
+    // SAFETY: the caller promises the features and the lengths of `a` and `weights`; `out` holds 32 numbers
+    // for each of the rows that select the instance, and at most 8 rows (asserted by the one caller).
     unsafe {
         match out.len() / PANEL {
             1 => rows::<1>(a, a_stride, weights, out),
@@ -50,9 +51,9 @@ unsafe fn rows<const ROWS: usize>(
     let mut sums = [[_mm512_setzero_ps(); 2]; ROWS];
     // All bits but the second, where the sign stands once more.
     let kept = _mm512_set1_epi16(0xbfff_u16.cast_signed());
-    // SAFETY: `out` holds ROWS * 32 numbers and `scales` 32; row r and input k of `a` lie at
-    // r * a_stride + k, input k of `elements` at 32 k, all inside by the contract. A prefetch may point
-    // anywhere, and `wrapping_add` makes no claim about the address.
+    // SAFETY: the caller promises the lengths. `out` holds ROWS * 32 numbers and `scales` 32; row r and input k
+    // of `a` lie at r * a_stride + k, input k of `elements` at 32 k: all inside their slices. A prefetch may
+    // point anywhere, and `wrapping_add` makes no claim about the address.
     unsafe {
         let times = _mm512_set1_ps(256.0);
         let scale0 = _mm512_mul_ps(_mm512_loadu_ps(scales.as_ptr()), times);

@@ -45,7 +45,8 @@ pub(crate) fn add_product(
             // rows of `a`, both halves of `b` and `out` hold what `count` and `depth` read and write.
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => unsafe { super::avx512::tile(a, a_stride, b, depth, out) },
-            // SAFETY: as above.
+            // SAFETY: AVX2 and FMA were detected (`VectorPath::resolve`); the asserts above show that rows
+            // of `a`, both halves of `b` and `out` hold what `count` and `depth` read and write.
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => unsafe { super::avx2::tile(a, a_stride, b, depth, out) },
             Kind::Portable => portable_tile(a, a_stride, b, depth, out),
@@ -104,14 +105,15 @@ pub(crate) fn add_stored_product(
         (Kind::Avx512, WeightType::Bf16) => {
             assert!(inputs.start.is_multiple_of(2) && depth.is_multiple_of(2), "half a pair");
             let panel = &numbers::<u16>(panel)[inputs.start * PANEL..inputs.end * PANEL];
-            // SAFETY: the features were detected; the asserts and the slice's length show that what is
-            // read and written exists.
+            // SAFETY: `VectorPath::resolve` detected the features. The asserts show an even depth, 1 to 8
+            // rows of `out` and the length of `a`; `panel` was cut to 32 numbers for each input.
             unsafe { super::avx512::tile_bf16(a, a_stride, panel, depth, out) };
         }
         #[cfg(target_arch = "x86_64")]
         (Kind::Avx512, WeightType::F16) => {
             let panel = &numbers::<u16>(panel)[inputs.start * PANEL..inputs.end * PANEL];
-            // SAFETY: as above.
+            // SAFETY: `VectorPath::resolve` detected the features. The asserts show 1 to 8 rows of `out` and
+            // the length of `a`; `panel` was cut to 32 numbers for each input.
             unsafe { super::avx512::tile_f16(a, a_stride, panel, depth, out) };
         }
         #[cfg(target_arch = "x86_64")]
@@ -121,7 +123,9 @@ pub(crate) fn add_stored_product(
                 let a = &a[part.start - inputs.start..];
                 let elements = &elements[part.start * PANEL..part.end * PANEL];
                 let scales = &scales[group * PANEL..][..PANEL];
-                // SAFETY: as above; the slices are as long as 32 outputs and the part's inputs take.
+                // SAFETY: `VectorPath::resolve` detected the features. The asserts show 1 to 8 rows of
+                // `out` and the length of `a`, which now begins at the part's inputs; `elements` was cut to
+                // 32 for each of them and `scales` to 32.
                 unsafe { super::avx512_fp8::tile(a, a_stride, (elements, scales), out) };
             }
         }
@@ -133,7 +137,9 @@ pub(crate) fn add_stored_product(
                 first * sizes.elements == inputs.start && last * sizes.elements == inputs.end;
             assert!(whole, "part of a block");
             let panel = &panel[first * sizes.bytes..last * sizes.bytes];
-            // SAFETY: as above; the block layout's sizes are those that the kernel steps by.
+            // SAFETY: `VectorPath::resolve` detected the features. The asserts show 1 to 8 rows of `out`,
+            // the length of `a` and a depth of whole blocks; `panel` was cut to those blocks by the sizes of
+            // the block layout, by which the kernel steps too.
             unsafe { super::avx512_blocks::tile(a, a_stride, (weight_type, panel), depth, out) };
         }
         _ => unreachable!("no kernel for {weight_type:?} as stored"),

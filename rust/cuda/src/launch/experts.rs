@@ -52,7 +52,7 @@ pub(crate) struct MoeGemm {
 }
 
 impl MoeGemm {
-    /// Asserts in debug builds that the slices hold a product of `entries` entries.
+    /// Asserts that the slices hold a product of `entries` entries.
     pub(super) fn check(&self, entries: u32, spec: &MoeSpec) {
         let (n, k) = (u64::from(self.n), u64::from(self.k));
         let rows = if self.gather { entries / spec.experts_per_token } else { entries };

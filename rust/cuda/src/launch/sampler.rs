@@ -84,7 +84,8 @@ impl Launcher<'_> {
         holds!(a.last_token, u64::from(self.dims.num_slots));
         holds!(a.out, u64::from(samples));
         let kernel = self.kernels.only(Entry::SampleFinish)?;
-        // SAFETY: these are the parameters of sample_finish in its order; as for sample_scan.
+        // SAFETY: these are the parameters of sample_finish in its order; the slices were checked above, and the
+        // samples of a step name open slots (`metadata::pack`).
         unsafe {
             kernel.launch(
                 self.stream,
@@ -114,7 +115,8 @@ impl Launcher<'_> {
         self.check_scores(samples, s);
         holds!(out, u64::from(samples));
         let kernel = self.kernels.only(Entry::LogProbsSamples)?;
-        // SAFETY: these are the parameters of log_probs_samples in its order; as for sample_scan.
+        // SAFETY: these are the parameters of log_probs_samples in its order; the slices were checked above, and the
+        // samples of a step name open slots (`metadata::pack`).
         unsafe {
             kernel.launch(
                 self.stream,

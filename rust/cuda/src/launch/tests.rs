@@ -342,7 +342,6 @@ fn every_launch_has_the_parameters_of_its_kernel() {
 
 /// A buffer that a kernel would overrun is found where it is launched.
 #[test]
-#[cfg(debug_assertions)]
 #[should_panic(expected = "a.counters: 5 u32")]
 fn a_short_buffer_is_found_before_the_launch() {
     let stream = Stream::new(&fake::context()).unwrap();
