@@ -202,7 +202,7 @@ class Dispatcher:
             self._core.abort(key)
 
     def _engine_died(self, payload: Any) -> None:
-        # Every request has its own error already. This tells the process.
+        # Every request has its own error already. This one is for the process.
         if self._on_fatal is not None:
             self._on_fatal(str(error_of_event(payload)))
 

@@ -1,7 +1,7 @@
 """Tests that need a GPU: kernels (torch, nvidia-cuda-nvrtc) and whole models (ingle).
 
 Without a GPU none is collected, and the header says so. INGLE_TEST_DEVICE=cpu runs those of whole
-models on the cpu device instead: it tells whether the tests work, not whether the GPU does.
+models on the cpu device instead: that shows whether the tests work, not whether the GPU does.
 
 What else the machine lacks fails the tests that need it, unless INGLE_TEST_WITHOUT names it.
 """

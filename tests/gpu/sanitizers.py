@@ -15,7 +15,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 TOOLKITS = ("/usr/local/cuda/bin", os.path.join(os.environ.get("CUDA_HOME", "/nowhere"), "bin"))
-FOUND = 9  # what compute-sanitizer is told to exit with
+FOUND = 9  # the exit code that compute-sanitizer gets for findings
 
 
 @dataclass

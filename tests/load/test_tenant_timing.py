@@ -1,4 +1,4 @@
-"""Whether the time of an answer tells a tenant what another has asked for.
+"""Whether the time of an answer shows a tenant what another has asked for.
 
 Under the simulator's clock this is counted: rust/core/tests/tenant_timing.rs.
 

@@ -1,7 +1,7 @@
 """Chat templates that do much work: on threads, never on the event loop.
 
-What the loop's thread did is told by its processor time, which other work on the machine does not
-change.
+The work of the event loop's thread is measured by its CPU time, which does not depend on other
+work on the machine.
 """
 
 import json

@@ -84,7 +84,7 @@ def test_streams_behind_nginx_are_whole_and_have_their_headers(proxy):
 
 
 def test_without_the_header_nginx_does_hold_streams_back(tmp_path):
-    """So that the tests above can fail: the same proxy, told not to look at the header."""
+    """Shows that the tests above can fail: the same proxy, set to ignore the header."""
     with Worker(*PACE) as worker:
         more = {"proxy_ignore_headers": "X-Accel-Buffering"}
         proxy = buffering(worker, tmp_path, **more)

@@ -22,7 +22,7 @@ OPEN = "<|im_start|>assistant\n"
 def prompt_of(worker, *messages, **fields):
     """What the template made of the messages, after asking for an answer both ways.
 
-    A generation must have the tokens that /tokenize tells.
+    A generation must have the tokens that /tokenize returns.
     """
     reply = worker.post("/tokenize", {"messages": list(messages)} | fields)
     assert reply.status == 200, reply.body

@@ -1,4 +1,4 @@
-"""A stand-in for the core in unit tests: answers when told to, keeps what it was asked."""
+"""A stand-in for the core in unit tests: answers on request and records its calls."""
 
 import contextlib
 import itertools

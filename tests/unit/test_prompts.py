@@ -18,7 +18,7 @@ class Id(int):
 
 @pytest.fixture
 def fake(core, monkeypatch):
-    """An engine whose core tells what it was given."""
+    """An engine whose core returns what it was given."""
     core.tokenize = core.detokenize = lambda given: given
     monkeypatch.setattr(engine._core, "Engine", lambda options, sockets: core)
     with Engine("m") as made:

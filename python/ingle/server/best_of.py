@@ -10,7 +10,7 @@ from ingle.server.raw import refused
 
 
 def widen(document: GenerationRequest, request: CompletionRequest) -> None:
-    """Asks the core for `best_of` choices, of which it tells the best `n`."""
+    """Asks the core to generate `best_of` choices and to return the best `n`."""
     n, best_of = request.n or 1, request.best_of
     if best_of is None or best_of == n:
         return

@@ -182,7 +182,7 @@ impl CudaExecutor {
     }
 
     /// Takes the buffers of a step that failed half-way back, once no copy uses them. The wait also
-    /// tells whether the device itself is lost.
+    /// shows whether the device itself is lost.
     fn abandon(&mut self, buffers: StepBuffers, error: CudaError) -> ExecutorError {
         let error = error.after_wait(self.stream.synchronise());
         self.spare.push(buffers);

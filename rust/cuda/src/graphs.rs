@@ -296,7 +296,7 @@ mod tests {
 
     /// A graph that cannot be captured is counted, and the first one is reported with its reason.
     #[test]
-    fn failures_are_counted_and_the_first_is_told() {
+    fn failures_are_counted_and_the_first_is_kept() {
         let context = fake::context();
         let stream = Stream::new(&context).unwrap();
         let (shared, warnings) = waiting();

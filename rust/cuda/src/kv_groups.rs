@@ -1,4 +1,4 @@
-//! What the core is told of a model's KV groups. At load only.
+//! The description of a model's KV groups that the core works with. At load only.
 
 use ingle_core::KvGroups;
 use ingle_model::KvLayout;

@@ -41,7 +41,7 @@ pub(crate) struct Model {
     pub(crate) windows: Vec<u32>,
     pub(crate) kv: KvPool,
     pub(crate) kv_layout: KvLayout,
-    /// What the core is told of it.
+    /// The layout as the core sees it.
     pub(crate) kv_groups: KvGroups,
     /// Attention splits no row, so that its sums do not depend on the batch.
     pub(crate) deterministic: bool,

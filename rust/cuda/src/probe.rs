@@ -146,7 +146,7 @@ mod tests {
 
     /// Everything that keeps a model from starting is reported, and nothing else.
     #[test]
-    fn every_lack_is_told() {
+    fn every_missing_requirement_is_reported() {
         assert_eq!(complete().lack(false), None);
         let old = DeviceProbe { supported: Err("too old".to_owned()), ..complete() };
         assert_eq!(old.lack(true), Some("too old"));

@@ -120,7 +120,7 @@ fn shortest(value: f32) -> f64 {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn numbers_are_told_as_they_were_written() {
+    fn numbers_are_reported_as_they_were_written() {
         for (value, expected) in
             [(0.6, "0.6"), (1.05, "1.05"), (1.0, "1.0"), (0.0, "0.0"), (1e-7, "1e-7")]
         {

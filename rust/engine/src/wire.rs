@@ -247,8 +247,8 @@ pub struct OutputInput {
     /// Puts the prompt before the answer (completions).
     #[serde(default)]
     pub echo: bool,
-    /// Of each prompt's `n` choices tell only so many, those with the highest mean log-prob a
-    /// token, best first; absent: all. Not in events, where the best is not known.
+    /// The number of each prompt's `n` choices to return: those with the highest mean log-prob per
+    /// token, best first. Absent: all. Refused for streams, which begin before the best is known.
     #[serde(default)]
     pub keep: Option<i64>,
     /// Token ids beside the text.

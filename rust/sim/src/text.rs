@@ -10,7 +10,7 @@ to tick. Nobody had ever written down how to look after the stove, yet everybody
 way, because the stove itself taught them: give it too much and it smoked, give it too little and it \
 went out before noon.
 
-Mara liked to say that a good fire is mostly patience. \"You can't hurry it,\" she told each new \
+Mara liked to say that a good fire is mostly patience. \"You can't hurry it,\" she warned each new \
 apprentice, \"but you can get out of its way.\" She would then point at the small brass lever on the \
 flue, which had two positions and no label. Half open, the fire drew slowly and lasted until lunch; \
 fully open, it roared for twenty minutes and ate a whole basket of wood. In her first winter she had \

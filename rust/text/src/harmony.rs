@@ -219,13 +219,13 @@ impl HarmonyReader {
             match self.reader.step(c, self.num_calls, out) {
                 CallStep::More | CallStep::Named => {}
                 CallStep::Begun => {
-                    self.tell(out);
+                    self.announce(out);
                     self.place = Place::Body(Kind::Arguments);
                     return self.write_arguments(rest, out);
                 }
                 // No arguments, as null.
                 CallStep::Done => {
-                    self.tell(out);
+                    self.announce(out);
                     return self.end_call(out);
                 }
                 CallStep::Broken => return self.give_up(rest, out),
@@ -242,7 +242,8 @@ impl HarmonyReader {
         }
     }
 
-    fn tell(&mut self, out: &mut Pieces) {
+    /// Emits the call's name and id: what is being read is a call.
+    fn announce(&mut self, out: &mut Pieces) {
         out.call(self.num_calls, self.ids.next(), self.name.clone());
         self.reader.show_waiting(self.num_calls, out);
         self.num_calls += 1;
@@ -267,7 +268,7 @@ impl HarmonyReader {
         match kind {
             // A call without a text has no arguments.
             Kind::Call if self.raw.trim().is_empty() => {
-                self.tell(out);
+                self.announce(out);
                 self.end_call(out);
             }
             Kind::Call => self.give_up("", out),

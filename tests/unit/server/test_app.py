@@ -221,7 +221,7 @@ async def test_client_that_leaves_while_its_prompt_is_tokenised(core, engine, ca
         with contextlib.suppress(asyncio.CancelledError):
             await asking
         await client.session.close()
-        while server.handler.connections:  # noqa: ASYNC110 # aiohttp tells nobody of it.
+        while server.handler.connections:  # noqa: ASYNC110 # aiohttp has no event for it.
             await asyncio.sleep(0)
         go_on.set()
         async with asyncio.timeout(10):

@@ -22,7 +22,7 @@ ROOMY = Headroom(lambda enough: 1 << 40, lambda: None)
 
 
 class Gate:
-    """Work that tells whose it is when it begins, and ends when the test says so."""
+    """Work that reports its tenant when it begins, and ends when the test says so."""
 
     def __init__(self):
         self.began = asyncio.Queue()
@@ -101,10 +101,10 @@ async def test_a_slow_request_whose_client_leaves_in_the_queue_is_never_submitte
                 client.post("/v1/completions", json=body | {"guided_regex": "b"})
             )
             async with asyncio.timeout(LIMIT_S):
-                while not app[STATE].turns._waiting:  # noqa: ASYNC110 # Nobody is told of it.
+                while not app[STATE].turns._waiting:  # noqa: ASYNC110 # There is no event for it.
                     await asyncio.sleep(0)
                 leaving.cancel()
-                while app[STATE].turns._waiting:  # noqa: ASYNC110 # As above.
+                while app[STATE].turns._waiting:  # noqa: ASYNC110 # There is no event for it either.
                     await asyncio.sleep(0)
             go_on.set()
             assert (await first).status == 200

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_gpus_are_told_with_both_numbers() {
+    fn an_error_about_too_few_gpus_gives_both_numbers() {
         check_count(0, 2, 2).unwrap();
         check_count(2, 2, 4).unwrap();
         let error = check_count(0, 4, 2).unwrap_err().to_string();

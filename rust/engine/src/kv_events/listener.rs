@@ -99,8 +99,8 @@ impl Listener {
 
     /// Queues a message for every peer that wants the topic; returns how many lost it.
     pub(super) fn publish(&mut self, topic: &[u8], message: &Arc<[u8]>) -> u64 {
-        let wanting = self.connections.iter_mut().filter(|each| each.peer.wants(topic));
-        wanting.map(|each| u64::from(!each.peer.send(Arc::clone(message)))).sum()
+        let subscribers = self.connections.iter_mut().filter(|each| each.peer.wants(topic));
+        subscribers.map(|each| u64::from(!each.peer.send(Arc::clone(message)))).sum()
     }
 
     /// Sends what peers take at once, replays included.

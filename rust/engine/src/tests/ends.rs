@@ -7,7 +7,7 @@ use super::harness::{Bench, MAX_QUEUE, SHAPE, events_of, says};
 use crate::error::EngineError;
 use crate::outbox::{Event, Payload};
 
-/// What clients are told when the engine has died.
+/// The error that clients get when the engine has died.
 const STOPPED: &str = "the engine has stopped because of an internal error";
 
 fn long_request(stream: bool) -> Value {

@@ -1,4 +1,4 @@
-//! `prompt_logprobs` as vLLM tells them, alone and beside an echo. The scripted executor gives -0.5 for
+//! `prompt_logprobs` as vLLM returns them, alone and beside an echo. The scripted executor gives -0.5 for
 //! a token and -0.5 - k for the ids after it.
 
 use serde_json::{Value, json};
@@ -21,12 +21,12 @@ fn body(bench: &Bench, format: &str, sampling: Value, extra: Value) -> Value {
 }
 
 /// Null for the first token, then each token's own entry first and `top` others at most.
-fn assert_told(bench: &Bench, told: &Value, prompt: &str, top: usize) {
+fn assert_entries(bench: &Bench, entries: &Value, prompt: &str, top: usize) {
     let ids: Vec<u32> = bench.ids(prompt).iter().map(|id| id.0).collect();
-    let told = told.as_array().unwrap();
-    assert_eq!(told.len(), ids.len());
-    assert_eq!(told[0], Value::Null);
-    for (entry, id) in told.iter().zip(ids).skip(1) {
+    let entries = entries.as_array().unwrap();
+    assert_eq!(entries.len(), ids.len());
+    assert_eq!(entries[0], Value::Null);
+    for (entry, id) in entries.iter().zip(ids).skip(1) {
         let entry = entry.as_object().unwrap();
         let own = &entry[&id.to_string()];
         assert_eq!((&own["logprob"], &own["rank"]), (&json!(-0.5), &json!(1)), "{entry:?}");
@@ -46,12 +46,12 @@ fn a_completion_has_them_in_each_choice_and_a_chat_beside_them() {
         let sampling = json!({ "prompt_logprobs": top });
         let whole = body(&bench, "completion", sampling.clone(), json!({ "n": 2 }));
         for choice in whole["choices"].as_array().unwrap() {
-            assert_told(&bench, &choice["prompt_logprobs"], PROMPT, top);
+            assert_entries(&bench, &choice["prompt_logprobs"], PROMPT, top);
             assert_eq!((&choice["text"], &choice["logprobs"]), (&json!("done"), &Value::Null));
         }
         assert_eq!(whole.get("prompt_logprobs"), None);
         let chat = body(&bench, "chat", sampling, json!({ "n": 2 }));
-        assert_told(&bench, &chat["prompt_logprobs"], PROMPT, top);
+        assert_entries(&bench, &chat["prompt_logprobs"], PROMPT, top);
         assert_eq!(chat["choices"][0].get("prompt_logprobs"), None);
     }
     let plain = body(&bench, "completion", json!({ "logprobs": 1 }), json!({}));
@@ -63,8 +63,8 @@ fn an_echo_beside_them_keeps_its_own_number_of_alternatives() {
     let bench = Bench::auto(says("done"));
     let num_prompt = bench.ids(PROMPT).len();
     let output = json!({ "format": "completion", "echo": true });
-    for (echoed, told) in [(1, 3), (3, 1), (2, 2), (0, 4)] {
-        let sampling = json!({ "logprobs": echoed, "prompt_logprobs": told });
+    for (echoed, listed) in [(1, 3), (3, 1), (2, 2), (0, 4)] {
+        let sampling = json!({ "logprobs": echoed, "prompt_logprobs": listed });
         let both = body(&bench, "completion", sampling, json!({ "output": output, "n": 2 }));
         let sampling = json!({ "logprobs": echoed });
         let echo = body(&bench, "completion", sampling, json!({ "output": output, "n": 2 }));
@@ -73,7 +73,7 @@ fn an_echo_beside_them_keeps_its_own_number_of_alternatives() {
         {
             assert_eq!(choice["logprobs"], alone["logprobs"]);
             assert!(choice["logprobs"]["tokens"].as_array().unwrap().len() > num_prompt);
-            assert_told(&bench, &choice["prompt_logprobs"], PROMPT, told);
+            assert_entries(&bench, &choice["prompt_logprobs"], PROMPT, listed);
         }
     }
     // Log-probs of the answer alone are not preceded by the prompt's.
@@ -86,10 +86,10 @@ fn an_echo_beside_them_keeps_its_own_number_of_alternatives() {
 fn a_prompt_of_one_token_has_one_entry() {
     let bench = Bench::auto(says("x"));
     let one = json!({ "prompts": [{ "token_ids": [7] }], "max_tokens": 1 });
-    let mut told = one.clone();
-    told["sampling"] = json!({ "prompt_logprobs": 2 });
-    told["output"] = json!({ "format": "completion" });
-    assert_eq!(bench.body(&told)["choices"][0]["prompt_logprobs"], json!([null]));
+    let mut listed = one.clone();
+    listed["sampling"] = json!({ "prompt_logprobs": 2 });
+    listed["output"] = json!({ "format": "completion" });
+    assert_eq!(bench.body(&listed)["choices"][0]["prompt_logprobs"], json!([null]));
     let mut echoed = one;
     echoed["sampling"] = json!({ "logprobs": 2 });
     echoed["output"] = json!({ "format": "completion", "echo": true });

@@ -34,7 +34,7 @@ pub(super) enum Opened {
     File,
     /// A folder.
     Folder,
-    /// One that the lock-down is not told to keep.
+    /// A descriptor that is not in the list that the lock-down keeps.
     Forgotten,
     /// The control device of NVIDIA's driver.
     Nvidia,
@@ -88,7 +88,7 @@ impl Prepared {
         })
     }
 
-    /// What the lock-down is told to keep.
+    /// The descriptors that the lock-down keeps.
     pub(super) fn kept(&self) -> [BorrowedFd<'_>; 5] {
         [&self.tcp, &self.udp, &self.file, &self.folder, &self.nvidia].map(AsFd::as_fd)
     }

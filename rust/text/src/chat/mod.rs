@@ -112,8 +112,8 @@ impl ChatTemplate {
     }
 }
 
-/// Renders any template with variables from nobody in particular: for tools that show what a template
-/// does. `strftime_now` tells the beginning of 1970.
+/// Renders any template with given variables: for tools that show what a template does. `strftime_now`
+/// returns the beginning of 1970.
 ///
 /// # Errors
 /// As `ChatTemplate::new` and `ChatTemplate::render`.

@@ -133,9 +133,9 @@ impl GrammarFactory {
         let job = move || {
             if flag.load(Ordering::Relaxed) {
                 // Nobody waits any more if it comes too late; the next one finds what became of it.
-                let tell = |progress| _ = Sender::send(&sender, progress);
-                tell(Progress::Begun);
-                tell(Progress::Done(inner.compile_and_keep(task)));
+                let report = |progress| _ = Sender::send(&sender, progress);
+                report(Progress::Begun);
+                report(Progress::Done(inner.compile_and_keep(task)));
             }
         };
         self.inner.compilers.put(tenant, Box::new(job));

@@ -36,7 +36,7 @@ pub(crate) fn tokenizer(bytes: &[u8], config: Option<&[u8]>) -> Result<Tokenizer
     let trainer = &model.trainer;
     let bos = named(&config.bos_token, trainer.bos_id);
     let eos = named(&config.eos_token, trainer.eos_id);
-    // As transformers: such models begin a text with their token unless told otherwise.
+    // As in transformers: such models begin a text with their BOS token unless the configuration says no.
     let mut framing = Framing { prefix: bos.into_iter().collect(), suffix: Vec::new() };
     config.apply_flags(&mut framing, &table)?;
     let normalizer = Normalizer::new(&model.normalizer)?;

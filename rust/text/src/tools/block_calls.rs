@@ -124,7 +124,7 @@ impl BlockCalls {
                 self.argument.text(&held, self.index(), out);
             }
             // Cut between the name and the arguments.
-            Place::Fence | Place::Object if !self.is_told() => self.tell(out),
+            Place::Fence | Place::Object if !self.is_announced() => self.announce(out),
             Place::Elements => self.argument.end(self.index(), out),
             _ => {}
         }
@@ -257,7 +257,7 @@ impl BlockCalls {
         if place == Place::Fence {
             self.reader = CallReader::bare(self.name.clone());
         } else {
-            self.tell(out);
+            self.announce(out);
         }
         self.place = place;
         true
@@ -284,25 +284,25 @@ impl BlockCalls {
         self.seen = 0;
         for (at, c) in text.char_indices() {
             let rest = &text[at + c.len_utf8()..];
-            if !self.is_told() {
+            if !self.is_announced() {
                 self.raw.push(c);
             }
             match self.reader.step(c, self.index(), out) {
                 CallStep::More | CallStep::Named => continue,
                 CallStep::Begun => {
-                    self.tell(out);
+                    self.announce(out);
                     continue;
                 }
                 CallStep::Done => {
-                    if !self.is_told() {
-                        self.tell(out);
+                    if !self.is_announced() {
+                        self.announce(out);
                     }
                     self.reader.end(self.index(), out);
                     self.end_call();
                     self.place = Place::Closing;
                     self.text = rest.to_owned();
                 }
-                CallStep::Broken if self.is_told() => {
+                CallStep::Broken if self.is_announced() => {
                     self.end_call();
                     self.place = Place::Closing;
                     self.text = text[at..].to_owned();
@@ -429,8 +429,8 @@ impl BlockCalls {
         true
     }
 
-    /// What is read is a call.
-    fn tell(&mut self, out: &mut Pieces) {
+    /// Emits the call's name and id: what is being read is a call.
+    fn announce(&mut self, out: &mut Pieces) {
         out.call(self.num_calls, self.ids.next(), self.name.clone());
         self.reader.show_waiting(self.num_calls, out);
         self.argument = ArgumentWriter::default();
@@ -438,7 +438,8 @@ impl BlockCalls {
         self.raw.clear();
     }
 
-    fn is_told(&self) -> bool {
+    /// Whether the call that is being read has been emitted.
+    fn is_announced(&self) -> bool {
         self.raw.is_empty()
     }
 
@@ -446,9 +447,9 @@ impl BlockCalls {
         self.complete = self.single;
     }
 
-    /// The place of the call that is read, or is about to be told.
+    /// The index of the call that is being read, announced or not yet.
     fn index(&self) -> u32 {
-        if self.is_told() { self.num_calls.saturating_sub(1) } else { self.num_calls }
+        if self.is_announced() { self.num_calls.saturating_sub(1) } else { self.num_calls }
     }
 
     /// What has been taken since the marker is no call and becomes content.

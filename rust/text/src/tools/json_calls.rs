@@ -119,7 +119,7 @@ impl JsonCalls {
             Place::Closing | Place::Json => {}
             _ if self.is_sent => {}
             // Cut between the name and the arguments.
-            Place::Call { .. } if self.is_cut_call() => self.tell(out),
+            Place::Call { .. } if self.is_cut_call() => self.announce(out),
             _ if self.is_begun_call() => {}
             _ => held.push_str(&std::mem::take(&mut self.raw)),
         }
@@ -245,10 +245,10 @@ impl JsonCalls {
             CallStep::Begun | CallStep::Done if !self.is_sent && !self.is_declared() => {
                 self.give_up(None, out);
             }
-            CallStep::Begun => self.tell(out),
+            CallStep::Begun => self.announce(out),
             CallStep::Done => {
                 if !self.is_sent {
-                    self.tell(out);
+                    self.announce(out);
                 }
                 self.reader.end(self.num_calls - 1, out);
                 self.end_call(in_list);
@@ -272,8 +272,8 @@ impl JsonCalls {
             || name.is_some_and(|name| self.tools.iter().any(|tool| tool.name == name))
     }
 
-    /// What is read is a call.
-    fn tell(&mut self, out: &mut Pieces) {
+    /// Emits the call's name and id: what is being read is a call.
+    fn announce(&mut self, out: &mut Pieces) {
         let name = self.reader.name().unwrap_or_default().to_owned();
         out.call(self.num_calls, self.ids.next(), name);
         self.reader.show_waiting(self.num_calls, out);

@@ -98,7 +98,7 @@ fn test_masks_of_bad_words_cost_microseconds() {
         .collect();
     let spaced: Vec<String> = plain.iter().map(|word| format!("t {word}")).collect();
     let letters: Vec<String> = (b'a'..=b'z').map(|c| char::from(c).into()).collect();
-    let text = "it that at the theatre told us all about what lasts: \"a tale of two cities\".";
+    let text = "it that at the theatre taught us all about what lasts: \"a tale of two cities\".";
     let ids = tokenizer.encode(text, false).unwrap();
     for (name, words) in [("128 words", plain), ("128 of two", spaced), ("letters", letters)] {
         let started = Instant::now();

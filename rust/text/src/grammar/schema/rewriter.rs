@@ -13,7 +13,7 @@ pub(super) struct Rewriter<'a> {
     pub(super) around: Vec<&'a Map<String, Value>>,
     /// Whether the schema that comes next is one of an `allOf`.
     pub(super) is_of_all: bool,
-    /// Conditions of the schemas of an `allOf`, which are told together.
+    /// Conditions of the schemas of an `allOf`, which are written out together.
     pub(super) conditions: Vec<Condition>,
 }
 
