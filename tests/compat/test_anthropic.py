@@ -50,7 +50,7 @@ def test_plain_and_streamed(hermes, client):
     assert set(kinds[2:-3]) == {"content_block_delta"}
 
 
-def test_stop_sequences(client):
+def test_a_stop_sequence_ends_the_message_before_it(client):
     text = client.messages.create(**fields()).content[0].text
     stopped = client.messages.create(**fields(stop_sequences=[text[4:6]]))
     assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", text[4:6])
@@ -103,7 +103,7 @@ def test_tokens_are_counted(client):
     assert counted == usage.input_tokens + usage.cache_read_input_tokens
 
 
-def test_structured_output(client):
+def test_an_answer_fits_its_json_schema(client):
     schema = {
         "type": "object",
         "required": ["kind"],
@@ -126,7 +126,7 @@ def test_errors_have_the_client_s_classes(client):
     assert caught.value.body["error"]["type"] == "invalid_request_error"
 
 
-async def test_async(hermes):
+async def test_an_async_stream_gives_the_plain_text(hermes):
     async with anthropic.AsyncAnthropic(base_url=hermes.url, api_key="none") as client:
         plain = await client.messages.create(**fields())
         async with client.messages.stream(**fields()) as stream:
@@ -134,6 +134,6 @@ async def test_async(hermes):
     assert text == plain.content[0].text
 
 
-def test_beta_messages(client):
+def test_the_beta_route_answers(client):
     answer = client.beta.messages.create(**fields(), betas=["interleaved-thinking-2025-05-14"])
     assert answer.content[0].type == "text"

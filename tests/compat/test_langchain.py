@@ -38,20 +38,20 @@ def test_chat_plain_and_streamed(cpu):
     assert whole.usage_metadata["total_tokens"] == plain.usage_metadata["total_tokens"]
 
 
-def test_logprobs(cpu):
+def test_each_token_has_its_alternatives(cpu):
     answer = chat(cpu, max_tokens=3, logprobs=True, top_logprobs=2).invoke("Hello")
     entries = answer.response_metadata["logprobs"]["content"]
     assert [len(entry["top_logprobs"]) for entry in entries] == [2, 2, 2]
 
 
-def test_structured_output(cpu):
+def test_structured_output_fits_its_schema(cpu):
     model = chat(cpu, temperature=1, seed=2, max_tokens=WHOLE)
     schema = {"title": "animal", "description": "An animal.", **SCHEMA}
     value = model.with_structured_output(schema, method="json_schema").invoke("An animal?")
     assert list(value) == ["name", "age", "kind", "tags"]
 
 
-def test_tools(hermes):
+def test_a_tool_is_called_and_its_result_read(hermes):
     model = chat(hermes, max_tokens=WHOLE, seed=4, temperature=1)
     bound = model.bind_tools(TOOLS, tool_choice="required", parallel_tool_calls=False)
     answer = bound.invoke("Weather?")
@@ -63,7 +63,7 @@ def test_tools(hermes):
     assert again.invoke([("user", "Weather?"), answer, tool]).content
 
 
-def test_embeddings(cpu):
+def test_vectors_equal_the_server_s_own(cpu):
     client = langchain_openai.OpenAIEmbeddings(
         model=MODEL, base_url=cpu.url + "/v1", api_key="none", check_embedding_ctx_length=False
     )
@@ -73,14 +73,14 @@ def test_embeddings(cpu):
     assert client.embed_query("c") == pytest.approx(vectors[1], abs=1e-6)
 
 
-def test_completions(cpu):
+def test_a_completion_has_the_server_s_text(cpu):
     client = langchain_openai.OpenAI(
         model=MODEL, base_url=cpu.url + "/v1", api_key="none", temperature=0, max_tokens=8
     )
     assert client.invoke("The quick") == cpu.complete()["choices"][0]["text"]
 
 
-def test_responses(cpu):
+def test_a_streamed_response_has_the_plain_text(cpu):
     model = chat(cpu, use_responses_api=True, store=False)
     answer = model.invoke("Hello")
     assert answer.text == expected_text(cpu)

@@ -39,7 +39,7 @@ def whole_text(worker, max_tokens=12):
     return worker.chat("Hello", max_tokens=max_tokens)["choices"][0]["message"]["content"]
 
 
-def test_logprobs(cpu):
+def test_each_token_has_its_alternatives(cpu):
     fields = options(cpu, messages=MESSAGES, temperature=0, max_tokens=3)
     answer = litellm.completion(**fields, logprobs=True, top_logprobs=2)
     entries = answer.choices[0].logprobs.content
@@ -47,12 +47,12 @@ def test_logprobs(cpu):
     assert all(len(entry.top_logprobs) == 2 for entry in entries)
 
 
-def test_json_schema(cpu):
+def test_an_answer_fits_its_json_schema(cpu):
     fields = options(cpu, messages=MESSAGES, temperature=1, seed=2, max_tokens=WHOLE)
     assert_fits(litellm.completion(**fields, response_format=FORMAT).choices[0].message.content)
 
 
-def test_tools(hermes):
+def test_a_streamed_tool_call_equals_the_plain_one(hermes):
     fields = options(hermes, messages=MESSAGES, tools=TOOLS, tool_choice="required", seed=4)
     fields |= {"max_tokens": WHOLE, "parallel_tool_calls": False}
     answer = litellm.completion(**fields).choices[0]
@@ -71,7 +71,7 @@ def test_tools(hermes):
     assert litellm.completion(**fields).choices[0].message.content
 
 
-def test_embeddings(cpu):
+def test_vectors_equal_the_server_s_own(cpu):
     answer = litellm.embedding(**options(cpu, input=["a b", "c"]))
     direct = cpu.post("/v1/embeddings", {"input": ["a b", "c"]}).json
     assert [item["embedding"] for item in answer.data] == [
@@ -79,14 +79,14 @@ def test_embeddings(cpu):
     ]
 
 
-def test_text_completion(cpu):
+def test_a_completion_has_the_server_s_text(cpu):
     fields = options(cpu, prompt="The quick", temperature=0, max_tokens=8)
     fields["model"] = "text-completion-openai/llama-tied-bf16"
     expected = cpu.complete()["choices"][0]["text"]
     assert litellm.text_completion(**fields).choices[0].text == expected
 
 
-def test_responses(cpu):
+def test_a_response_has_the_server_s_text(cpu):
     # litellm raises a limit below OpenAI's least, 16.
     fields = options(cpu, input="Hello", temperature=0, max_output_tokens=16)
     answer = litellm.responses(**fields)
@@ -104,7 +104,7 @@ def test_errors_have_the_client_classes(cpu):
         )
 
 
-async def test_async(cpu):
+async def test_an_async_stream_gives_the_plain_text(cpu):
     fields = options(cpu, messages=MESSAGES, temperature=0, max_tokens=12)
     plain = await litellm.acompletion(**fields)
     stream = await litellm.acompletion(**fields, stream=True)
@@ -129,7 +129,7 @@ def test_answers_can_be_sent_back(hermes):
         assert answer.choices[0].finish_reason
 
 
-def test_messages(hermes):
+def test_messages_of_anthropic_stream_the_plain_text(hermes):
     fields = options(hermes, model="anthropic/llama-tied-bf16", api_base=hermes.url, temperature=0)
     fields |= {"messages": MESSAGES, "max_tokens": 12}
     plain = litellm.completion(**fields)

@@ -82,7 +82,7 @@ def test_no_5xx_and_nothing_undocumented(cpu, method, path):
 
 @pytest.mark.long
 @pytest.mark.parametrize(("method", "path"), [pair for pair in OPERATIONS if pair[0] == "POST"])
-def test_longer(cpu, method, path):
+def test_many_more_generated_requests_find_no_fault(cpu, method, path):
     examine(cpu, method, path, 1500)
 
 

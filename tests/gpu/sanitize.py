@@ -19,15 +19,15 @@ from sampler_definition import Params
 
 def small() -> None:
     test_small.test_embedding_is_exact("bf16", 64, True)
-    test_small.test_rms_norm("bf16", 5, 576, True)
-    test_small.test_gate("bf16", 3, 2040, 0, True, True)
-    test_small.test_softcap(5000, True)
-    test_step_prepare.test_step_prepare(1, 7, True, False, False)
-    test_step_prepare.test_step_prepare(1, 7, True, False, True)
+    test_small.test_rms_norm_is_near_float64("bf16", 5, 576, True)
+    test_small.test_gates_are_near_float64("bf16", 3, 2040, 0, True, True)
+    test_small.test_the_soft_cap_is_near_float64_and_keeps_what_is_not_finite(5000, True)
+    test_step_prepare.test_metadata_is_unpacked_for_every_kernel(1, 7, True, False, False)
+    test_step_prepare.test_metadata_is_unpacked_for_every_kernel(1, 7, True, False, True)
 
 
 def attention() -> None:
-    test_attention.test_rope_kv("bf16", 96, 32, 1, True)
+    test_attention.test_keys_are_rotated_and_written_to_their_blocks("bf16", 96, 32, 1, True)
     rows = [(70, 1), (3, 20), (300, 1), (15, 1), (64, 40), (0, 1)]
     for head_dim, grid in ((16, 9), (64, 9), (128, 40), (256, 6)):
         for no_split in (False, True):
@@ -52,12 +52,12 @@ def gemm() -> None:
             test_gemm.check_gemm("bf16", test_gemm.TILES[tile], epilogue, shape, True)
     test_gemm.test_moe_route_and_sort(3, 60, 4, 1)
     test_gemm.test_moe_route_with_bias_or_sigmoid(60, 4, "MOE_SIGMOID", 1)
-    test_gemm.test_moe("bf16", 70, 8, 2, 136, 64, 1, True)
+    test_gemm.test_products_of_experts_are_near_float64("bf16", 70, 8, 2, 136, 64, 1, True)
 
 
 def sampler() -> None:
-    test_sampler.test_log_probs(5000, 5000, 2.0, True)
-    test_sampler.test_pooling(64)
+    test_sampler.test_log_probs_are_near_float64(5000, 5000, 2.0, True)
+    test_sampler.test_pooled_states_do_not_depend_on_chunks(64)
     rng = np.random.default_rng(3)
     params = [test_sampler.random_params(rng, 5000) for _ in range(12)]
     params += [Params(temperature=1.0, top_k=k, top_p=0.99) for k in (7, 200, 4000)]

@@ -197,7 +197,7 @@ MIXED = [(300, 1), (5, 1), (2000, 1), (0, 77), (512, 40), (64, 1), (0, 3)]
 )
 @pytest.mark.parametrize("head_dim", [16, 32, 64, 96, 128, 256])
 @pytest.mark.parametrize("name", DTYPES)
-def test_attention(name, head_dim, rows):
+def test_attention_is_near_float64(name, head_dim, rows):
     out, reference = run_attention(rows, 8, 2, head_dim, name)
     assert relative_error(out, reference) < DTYPES[name][2]
 
@@ -206,27 +206,27 @@ def test_attention(name, head_dim, rows):
     ("heads", "kv_heads"), [(1, 1), (4, 4), (6, 2), (7, 1), (8, 1), (16, 1), (32, 1), (40, 2)]
 )
 @pytest.mark.parametrize("no_split", [False, True])
-def test_groups(heads, kv_heads, no_split):
+def test_any_number_of_heads_shares_keys_and_values(heads, kv_heads, no_split):
     out, reference = run_attention(MIXED, heads, kv_heads, 64, no_split=no_split)
     assert relative_error(out, reference) < 4e-3
 
 
 @pytest.mark.parametrize("block_size", [4, 16, 32, 128, 256])
 @pytest.mark.parametrize("exact", [True, False])
-def test_block_sizes(block_size, exact):
+def test_any_block_size_gives_the_same_attention(block_size, exact):
     out, reference = run_attention(MIXED, 8, 2, 128, block_size=block_size, exact=exact)
     assert relative_error(out, reference) < 4e-3
 
 
 @pytest.mark.parametrize("window", [1, 16, 63, 64, 65, 300, 5000])
 @pytest.mark.parametrize("head_dim", [128, 256])
-def test_window(window, head_dim):
+def test_a_window_hides_what_lies_behind_it(window, head_dim):
     out, reference = run_attention([*MIXED, (900, 150)], 8, 4, head_dim, window=window)
     assert relative_error(out, reference) < 4e-3
 
 
 @pytest.mark.parametrize("head_dim", [64, 256])
-def test_softcap(head_dim):
+def test_scores_are_capped(head_dim):
     out, reference = run_attention(MIXED, 8, 4, head_dim, softcap=2.0)
     assert relative_error(out, reference) < 4e-3
 
@@ -237,7 +237,7 @@ def test_softcap(head_dim):
 @pytest.mark.parametrize("no_split", [False, True])
 @pytest.mark.parametrize("window", [0, 100])
 @pytest.mark.parametrize("name", DTYPES)
-def test_sinks(name, window, no_split, rows):
+def test_sinks_take_their_part_of_the_weights(name, window, no_split, rows):
     setting = {"window": window, "no_split": no_split, "has_sinks": True}
     out, reference = run_attention(rows, 8, 2, SINK_HEAD_DIM, name, **setting)
     assert relative_error(out, reference) < DTYPES[name][2]
@@ -308,7 +308,7 @@ needs_hopper = pytest.mark.skipif(
 @pytest.mark.parametrize("rows", [CHUNKS, MIXED, [(0, 2048)]], ids=["prefill", "mixed", "long"])
 @pytest.mark.parametrize("head_dim", PROMPT_HEAD_DIMS)
 @pytest.mark.parametrize("name", DTYPES)
-def test_prompt_attention(name, head_dim, rows):
+def test_prompt_attention_is_near_float64(name, head_dim, rows):
     out, reference = run_attention(rows, 8, 2, head_dim, name, prompts=True)
     assert relative_error(out, reference) < DTYPES[name][2]
 
@@ -373,7 +373,7 @@ ROTARY = [(16, 16), (32, 32), (32, 16), (64, 64), (96, 96), (96, 32), (128, 128)
 @pytest.mark.parametrize("name", DTYPES)
 @pytest.mark.parametrize(("head_dim", "rotary"), [*ROTARY, (256, 256)])
 @pytest.mark.parametrize("extras", [False, True])
-def test_rope_kv(name, head_dim, rotary, style, extras):
+def test_keys_are_rotated_and_written_to_their_blocks(name, head_dim, rotary, style, extras):
     heads, kv_heads, block_size, length = 6, 2, 16, 20000
     dims = {
         "num_heads": heads,

@@ -35,7 +35,7 @@ BUILDS = [
 
 
 @pytest.mark.parametrize(("name", "tile", "epilogue"), BUILDS, ids=str)
-def test_products(name, tile, epilogue):
+def test_products_are_near_float64(name, tile, epilogue):
     form, num_checked = FORMS[name], 0
     for n, k, parts in SHAPES:
         if n % (16 * tile.tiles):
@@ -121,7 +121,7 @@ def launch_experts(tile, bias, x, w, experts, k, out, offset, sorted_, gather, b
     ("tokens", "experts", "k", "hidden", "width"),
     [(1, 4, 2, 128, 96), (9, 300, 4, 256, 64), (300, 16, 4, 640, 128)],
 )
-def test_experts(name, tile, tokens, experts, k, hidden, width):
+def test_products_of_experts_are_near_float64(name, tile, tokens, experts, k, hidden, width):
     form, entries = FORMS[name], tokens * k
     ids = torch.stack([torch.randperm(experts)[:k] for _ in range(tokens)])
     ids[:, 0] = torch.where(torch.arange(tokens) % 2 == 0, ids[:, 0], ids[0, 0])

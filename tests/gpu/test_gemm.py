@@ -78,7 +78,8 @@ def shapes_of(tile, epilogue, exact):
 @pytest.fixture(scope="module")
 def compiled(request):
     """All builds of the selected tests, on all cores: one by one they take half a minute."""
-    items = [item for item in request.session.items if item.originalname == "test_gemm"]
+    name = test_products_are_near_float64.__name__
+    items = [item for item in request.session.items if item.originalname == name]
     builds = []
     for item in items:
         p = item.callspec.params
@@ -91,7 +92,7 @@ def compiled(request):
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize(("tile", "epilogue"), BUILDS, ids=lambda value: str(value))
 @pytest.mark.parametrize("name", DTYPES)
-def test_gemm(compiled, name, tile, epilogue, exact):
+def test_products_are_near_float64(compiled, name, tile, epilogue, exact):
     shapes = shapes_of(tile, epilogue, exact)
     if not shapes:
         pytest.skip(f"no shape fits this card's {shared_bytes_limit()} bytes of shared memory")
@@ -214,7 +215,7 @@ def test_moe_route_survives_nan(defines):
     ("tokens", "E", "k", "hidden", "width"),
     [(1, 4, 2, 64, 40), (70, 8, 2, 136, 64), (300, 16, 4, 256, 200)],
 )
-def test_moe(name, tokens, E, k, hidden, width, bias, exact):
+def test_products_of_experts_are_near_float64(name, tokens, E, k, hidden, width, bias, exact):
     dtype, flag, tolerance = DTYPES[name]
     dims = {"num_experts": E, "experts_per_token": k, "hidden_size": hidden}
     n = tokens * k

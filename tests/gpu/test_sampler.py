@@ -95,7 +95,7 @@ def random_params(rng, vocab):
         (151936, 1, 7),
     ],
 )
-def test_sampler(vocab, spread, seed, exact):
+def test_samples_are_the_definition_s(vocab, spread, seed, exact):
     rng = np.random.default_rng(seed)
     rows = [random_params(rng, vocab) for _ in range(40)]
     logits = (rng.normal(size=(40, vocab)) * spread).astype(np.float32)
@@ -117,7 +117,7 @@ def test_the_definition_s_own_answers():
 
 
 @pytest.mark.parametrize("value", [0.0, -3.5])
-def test_equal_logits(value):
+def test_equal_logits_are_sampled_as_the_definition_does(value):
     rows = [
         Params(),
         Params(temperature=1.0, seed=3),
@@ -213,7 +213,7 @@ def test_rows_do_not_depend_on_the_batch():
     ("vocab", "valid"), [(37, 30), (511, 511), (513, 512), (5000, 5000), (128256, 128000)]
 )
 @pytest.mark.parametrize("spread", [0.0, 2.0, 30.0])
-def test_log_probs(vocab, valid, spread, exact):
+def test_log_probs_are_near_float64(vocab, valid, spread, exact):
     logits = torch.randn(9, vocab, device="cuda") * spread
     targets = torch.randint(0, valid, (9,))
     targets[0] = logits[0, :valid].argmax()
@@ -262,7 +262,7 @@ def test_log_probs_of_samples_are_those_of_raw_logits():
 
 
 @pytest.mark.parametrize("hidden", [64, 248, 256, 264, 576, 4096])
-def test_pooling(hidden):
+def test_pooled_states_do_not_depend_on_chunks(hidden):
     lengths, dims = {4: 5, 0: 1, 7: 300, 2: 9}, {"hidden_size": hidden, "num_slots": 8}
     weight, accum = torch.rand(hidden, device="cuda"), poison(8, hidden, dtype=torch.float32)
     kernels, data = (

@@ -37,7 +37,7 @@ def norm_blocks(hidden):
         *[(2, 2044), (2, 2048), (2, 2052), (2, 4092), (33, 4096), (3, 4100), (3, 16384)],
     ],
 )
-def test_rms_norm(name, rows, hidden, exact):
+def test_rms_norm_is_near_float64(name, rows, hidden, exact):
     dtype, flag, tolerance = DTYPES[name]
     x = torch.randn(rows, hidden, device="cuda") * (torch.rand(rows, 1, device="cuda") + 0.1) * 30
     weight, eps = torch.rand(hidden, device="cuda") + 0.5, 1e-5
@@ -71,7 +71,7 @@ def test_rms_norm(name, rows, hidden, exact):
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("kind", [0, 1])
 @pytest.mark.parametrize(("rows", "width"), [(1, 8), (3, 2040), (2, 2048), (3, 2056), (5, 14336)])
-def test_gate(name, rows, width, kind, bias, exact):
+def test_gates_are_near_float64(name, rows, width, kind, bias, exact):
     dtype, flag, tolerance = DTYPES[name]
     x = (torch.randn(rows, 2 * width, device="cuda") * 4).to(dtype)
     b = torch.randn(2 * width, device="cuda") if bias else None
@@ -91,7 +91,7 @@ def test_gate(name, rows, width, kind, bias, exact):
 
 @pytest.mark.parametrize("name", DTYPES)
 @pytest.mark.parametrize("bias", [True, False])
-def test_clamped_gate(name, bias):
+def test_a_clamped_gate_is_near_float64_at_its_bounds(name, bias):
     (dtype, flag, tolerance), (rows, width, limit) = DTYPES[name], (3, 2056, 3.5)
     x = (torch.randn(rows, 2 * width, device="cuda") * 4).to(dtype)
     x[0, :8] = torch.tensor([-300.0, 300, -6e4, 6e4, 0, -88, 88, -0.0], device="cuda").to(dtype)
@@ -120,7 +120,7 @@ def test_gate_of_huge_values_is_finite():
 
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("vocab", [1, 255, 257, 4095, 4096, 4097, 5000, 8193])
-def test_softcap(vocab, exact):
+def test_the_soft_cap_is_near_float64_and_keeps_what_is_not_finite(vocab, exact):
     x = torch.randn(3, vocab, device="cuda") * 60
     x[1, vocab // 2], x[2, vocab - 1] = float("nan"), float("inf")
     reference = 30 * torch.tanh(x.double() / 30)

@@ -72,7 +72,7 @@ def expected_entries(step, window, no_split, split=False, causal=True, q_rows=64
 @pytest.mark.parametrize(
     ("seed", "num_rows"), [(0, 1), (1, 7), (2, 64), (3, 299), (4, 299), (5, 1023), (6, 1024)]
 )
-def test_step_prepare(seed, num_rows, exact, no_split, split):
+def test_metadata_is_unpacked_for_every_kernel(seed, num_rows, exact, no_split, split):
     import numpy as np
 
     rng = np.random.default_rng(seed)

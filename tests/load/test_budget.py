@@ -45,7 +45,7 @@ def test_cpu_per_request():
 
 @pytest.mark.long
 @pytest.mark.parametrize("device", ["cpu", "sim"])
-def test_idle_minute(device):
+def test_an_idle_minute_costs_no_cpu(device):
     with Worker("--device", device, model="demo") as worker:
         worker.complete(max_tokens=2)
         worker.wait_until_idle()

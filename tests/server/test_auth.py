@@ -139,7 +139,7 @@ def test_every_key_opens_everything_else(keyed):
         "\xff",
     ],
 )
-def test_wrong_keys(keyed, value):
+def test_a_wrong_key_is_unauthorized(keyed, value):
     headers = {"Authorization": value}
     assert keyed.get("/v1/models", headers=headers).status == 401
 

@@ -21,7 +21,7 @@ def ingle(*arguments, text=None):
     )
 
 
-def test_generate():
+def test_generate_prints_the_same_text_twice():
     arguments = ("generate", TINY, "The quick", "--device", "sim", "--sim-speed", "inf")
     done = ingle(*arguments, "--max-tokens", 20)
     assert done.returncode == 0, done.stderr
@@ -29,13 +29,13 @@ def test_generate():
     assert ingle(*arguments, "--max-tokens", 20).stdout == done.stdout
 
 
-def test_chat():
+def test_chat_answers_until_its_input_ends():
     done = ingle("chat", TINY, "--device", "cpu", "--max-tokens", 5, text="Hello\n/reset\nAgain\n")
     assert done.returncode == 0, done.stderr
     assert "Ctrl-D" in done.stdout
 
 
-def test_doctor():
+def test_doctor_reports_the_machine_and_its_devices():
     done = ingle("doctor", "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
@@ -111,7 +111,7 @@ def test_taken_port_is_code_1_before_the_model_is_loaded(cpu):
 
 
 @pytest.mark.parametrize("flags", [[], ["--chat", "--rate", "200", "--new-connections"]])
-def test_bench(sim, flags, tmp_path):
+def test_bench_reports_every_request_and_draws_a_plot(sim, flags, tmp_path):
     plot = tmp_path / "run.svg"
     load = ["--requests", 12, "--concurrency", 3, "--lengths", "fixed:20:7", "--processes", 2]
     pid = sim.process.pid

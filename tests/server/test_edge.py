@@ -192,7 +192,7 @@ def test_a_request_without_a_model_gets_the_served_one(cpu, name, fields):
     assert {event["model"] for event in ask(**fields, stream=True)} == {"llama-tied-bf16"}
 
 
-def test_unknown_urls(cpu):
+def test_an_unknown_url_is_not_found(cpu):
     for path in ("/", "/v1", "/v1/completions/", "/v2/models", "//v1/models", "/v1/../v1/models"):
         reply = cpu.get(path)
         assert reply.status == 404, path
@@ -210,14 +210,14 @@ def test_unknown_urls(cpu):
         ("PATCH", "/tokenize", "POST"),
     ],
 )
-def test_wrong_method(cpu, method, path, allowed):
+def test_a_wrong_method_gets_the_allowed_ones(cpu, method, path, allowed):
     reply = cpu.request(method, path)
     assert (reply.status, reply.headers["Allow"]) == (405, allowed)
     if method != "HEAD":
         assert method in reply.error["message"]
 
 
-def test_head(cpu):
+def test_head_answers_as_get_without_a_body(cpu):
     for path in ("/health", "/ready", "/v1/models", "/metrics", "/version", "/openapi.json"):
         head, get = cpu.request("HEAD", path), cpu.get(path)
         assert (head.status, head.body) == (get.status, b"")
@@ -253,7 +253,7 @@ def test_expectation_that_aiohttp_cannot_quote(cpu):
     error_of(data)
 
 
-def test_expectations(cpu):
+def test_only_100_continue_may_be_expected(cpu):
     request = http_request("POST", "/v1/completions", BODY, Expect="100-continue")
     head, _, body = request.partition(b"\r\n\r\n")
     with cpu.connect() as connection:
@@ -280,7 +280,7 @@ def test_http_10_stream_has_no_chunk_framing(cpu, path):
 
 
 def test_a_kept_http_10_connection_ends_with_its_stream(cpu):
-    """Nothing else tells the client where the body ends."""
+    """Only the closed connection marks the end of the body."""
     fields = {"prompt": "x", "max_tokens": 3, "ignore_eos": True, "stream": True}
     body = json.dumps(fields).encode()
     request = http_request("POST", "/v1/completions", body, "1.0", Connection="keep-alive")
@@ -344,7 +344,7 @@ def test_chunked_request_body(cpu):
     assert status_of(cpu.raw(head + chunks)) == 200
 
 
-def test_small_routes(cpu):
+def test_health_version_models_and_metrics_answer(cpu):
     assert cpu.get("/version").json["version"]
     assert cpu.get("/ready").json == {"status": "ok"}
     assert cpu.health()["status"] == "ok"

@@ -59,7 +59,7 @@ def test_base64_is_the_same_numbers(cpu):
     assert (floats == packed).all()
 
 
-def test_pooling(cpu):
+def test_the_last_state_is_the_default_and_the_mean_differs(cpu):
     ids = cpu.post("/tokenize", {"prompt": TEXTS[0]}).json["tokens"]
     one = ids[:1]
     same = [embed(cpu, one, pooling=pooling)[0] for pooling in ("last", "mean")]
@@ -84,7 +84,7 @@ def test_a_prompt_may_fill_the_context(cpu):
     assert said == "the input has 2049 tokens, more than the context length of 2048"
 
 
-def test_refusals(cpu):
+def test_a_refused_request_names_its_field(cpu):
     assert embed(cpu, "x", dimensions=128)[0].shape == (1, 128)
     assert refusal(cpu, dimensions=32) == "dimensions"
     for bad in ("", [], [""], ["a", ""], [[]], ["a", 1], [388], [-1], [[1], "a"], 5, {"a": 1}):
@@ -107,7 +107,7 @@ def test_generations_go_on_beside_embeddings(cpu):
 
 
 @pytest.mark.parametrize("encoding", [{}, {"encoding_format": "float"}])
-def test_official_client(cpu, encoding):
+def test_the_openai_client_reads_both_encodings(cpu, encoding):
     with openai.OpenAI(base_url=cpu.url + "/v1", api_key="none", max_retries=0) as client:
         answer = client.embeddings.create(model="llama-tied-bf16", input=TEXTS, **encoding)
     got = numpy.array([item.embedding for item in answer.data], "f4")

@@ -19,8 +19,8 @@ from server import test_structured as structured
 from server.test_life import LONG, read_to_end, send
 from server.worker import TINY, Worker, wait_for, whole
 
-test_openai_chat = test_openai_client.test_chat
-test_openai_stream = test_openai_client.test_completion_streamed
+test_openai_chat = test_openai_client.test_chat_plain_and_streamed
+test_openai_stream = test_openai_client.test_completion_plain_and_streamed
 client = test_openai_client.client
 test_template_is_the_models = test_chat.test_template_is_the_models
 test_n_choices_keep_their_index = streams.test_n_choices_keep_their_index

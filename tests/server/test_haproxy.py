@@ -18,9 +18,9 @@ from server.test_nginx import (  # noqa: F401 # The tests run here with the prox
     test_a_client_that_leaves_ends_its_request,
     test_a_client_that_sends_byte_by_byte_is_served,
     test_a_half_closed_client_has_left,
+    test_a_request_id_passes_through_the_proxy,
     test_answers_are_the_same_through_the_proxy,
     test_connections_to_the_worker_are_kept_and_reused,
-    test_request_ids,
     test_streams_are_not_held_back,
 )
 from server.worker import Worker, wait_for

@@ -354,7 +354,7 @@ def test_sigterm_when_idle_ends_at_once():
         kept.close()
 
 
-def test_unix_socket(tmp_path):
+def test_a_unix_socket_serves_as_a_port_does(tmp_path):
     path = tmp_path / "ingle.sock"
     with Worker("--device", "cpu", "--uds", path) as worker:
         answer = worker.complete()

@@ -158,7 +158,7 @@ def test_cached_tokens_are_counted_apart_from_input_tokens(cpu):
     assert end["output_tokens"] == 8
 
 
-def test_stop_reasons(cpu):
+def test_a_message_says_why_it_stopped(cpu):
     text = ask(cpu, max_tokens=30)["content"][0]["text"]
     stop = text[10:12]
     message = both(cpu, max_tokens=30, stop_sequences=[stop, "never there"])
@@ -246,7 +246,7 @@ def test_tools_there_and_back(hermes):
     assert [block["type"] for block in answer["content"]] == ["text"]
 
 
-def test_tool_choice(hermes):
+def test_a_chosen_tool_is_called(hermes):
     fields = {"tools": CLIENT_TOOLS, "temperature": 1, "seed": 1, "max_tokens": WHOLE}
     choice = {"type": "tool", "name": "news", "disable_parallel_tool_use": True}
     [block] = both(hermes, **fields, tool_choice=choice)["content"]

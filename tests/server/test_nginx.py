@@ -202,7 +202,7 @@ def test_a_body_beyond_the_limit_stops_at_the_proxy(proxy):
     assert proxy.worker.metric("vllm:request_success_total") == before
 
 
-def test_request_ids(proxy):
+def test_a_request_id_passes_through_the_proxy(proxy):
     assert proxy.get("/version", headers={"X-Request-Id": "a-1"}).headers["X-Request-Id"] == "a-1"
     made = {proxy.get("/version").headers["X-Request-Id"] for _ in range(3)}
     assert len(made) == 3

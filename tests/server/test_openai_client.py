@@ -77,7 +77,7 @@ def entries_of(logprobs):
     return logprobs.content
 
 
-def test_chat_logprobs(client):
+def test_streamed_log_probs_of_a_chat_equal_the_plain_ones(client):
     fields = CHAT | {"max_tokens": 6, "logprobs": True, "top_logprobs": 3}
     [choice] = client.chat.completions.create(**fields).choices
     plain = entries_of(choice.logprobs)
@@ -92,7 +92,7 @@ def test_chat_logprobs(client):
     assert streamed == plain
 
 
-def test_models(client):
+def test_models_are_listed_and_found_by_name(client):
     [model] = client.models.list()
     assert model.id == MODEL
     assert client.models.retrieve(MODEL).id == MODEL
@@ -109,14 +109,14 @@ def test_errors_have_the_client_classes(client):
     assert caught.value.code == "model_not_found"
 
 
-async def test_chat_async(async_client):
+async def test_an_async_chat_streams_the_plain_text(async_client):
     answer = await async_client.chat.completions.create(**CHAT, max_tokens=12)
     stream = await async_client.chat.completions.create(**CHAT, max_tokens=12, stream=True)
     text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
     assert text == answer.choices[0].message.content
 
 
-async def test_completion_async(async_client):
+async def test_an_async_completion_streams_each_choice(async_client):
     answer = await async_client.completions.create(**TEXT, n=2, seed=1, max_tokens=6)
     stream = await async_client.completions.create(**TEXT, n=2, seed=1, max_tokens=6, stream=True)
     texts = ["", ""]

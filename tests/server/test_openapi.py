@@ -100,7 +100,7 @@ def got(worker, path):
 
 
 @pytest.mark.parametrize(("path", "fields"), ASKED + PLAIN_ONLY, ids=str)
-def test_answers_fit(thinker, document, path, fields):
+def test_answers_fit_their_schema(thinker, document, path, fields):
     for seed in range(4):
         more = {"seed": seed} if path in SMALLEST else {}
         answer = posted(thinker, path, fields | more).json
@@ -109,7 +109,7 @@ def test_answers_fit(thinker, document, path, fields):
 
 @pytest.mark.parametrize(("path", "fields"), ASKED, ids=str)
 @pytest.mark.parametrize("options", [{}, {"stream_options": USAGE}], ids=["", "usage"])
-def test_events_fit(thinker, document, path, fields, options):
+def test_events_fit_their_schema(thinker, document, path, fields, options):
     if path == MESSAGES:
         options = {}  # Usage is always sent.
     if "best_of" in fields:
@@ -130,7 +130,7 @@ def test_answers_to_get_fit(cpu, document, path):
     assert_fits(document, got(cpu, path), schema_of(document, path))
 
 
-def test_errors_fit(cpu, document):
+def test_errors_fit_their_schema(cpu, document):
     for path in (*SMALLEST, COUNT, "/v1/embeddings", "/tokenize", "/detokenize"):
         reply = cpu.post(path, {"model": "other"} | SMALLEST.get(path, {}))
         assert_fits(document, reply.json, schema_of(document, path, status=str(reply.status)))

@@ -84,7 +84,7 @@ def test_a_prompt_of_one_token(cpu):
     ],
     ids=str,
 )
-def test_refusals(cpu, fields):
+def test_a_value_out_of_range_is_refused_by_name(cpu, fields):
     for path, body in (
         ("/v1/completions", {"prompt": "x"}),
         ("/v1/chat/completions", {"messages": MESSAGES}),

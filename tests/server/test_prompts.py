@@ -243,7 +243,7 @@ def test_prompts_times_choices_are_bounded(cpu):
     assert error["param"] in ("n", "prompt")
 
 
-def test_echo(cpu):
+def test_echo_puts_the_prompt_before_the_answer(cpu):
     plain = cpu.complete()
     assert text_of(cpu.complete(echo=True)) == "The quick" + text_of(plain)
     assert text_of(cpu.complete(echo=True, max_tokens=0)) == "The quick"
@@ -268,7 +268,7 @@ def test_tokenize_and_detokenize(cpu):
     )
 
 
-def test_tokenize_errors(cpu):
+def test_tokenize_errors_name_the_field(cpu):
     assert refused(cpu, "/tokenize")["param"] == "prompt"
     assert refused(cpu, "/tokenize", messages=[])["param"] == "messages"
     assert refused(cpu, "/tokenize", prompt="x", nonsense=1)["param"] == "nonsense"

@@ -111,7 +111,7 @@ def test_chat_and_tokens(engine):
     assert engine.detokenize(ids) == "abc 🙂"
 
 
-def test_refusals(engine):
+def test_a_refused_request_names_its_field_and_the_engine_serves_on(engine):
     with pytest.raises(ingle.RefusedError) as caught:
         engine.generate("x", ingle.SamplingParams(n=0))
     assert caught.value.param == "n"

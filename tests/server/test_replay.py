@@ -59,7 +59,7 @@ def same(client, worker, sent, smallest):
     assert found == prompt_of(worker, *smallest)
 
 
-def test_plain_answers(client, hermes):
+def test_an_answer_sent_back_in_any_form_is_the_same_prompt(client, hermes):
     fields = {"model": MODEL, "messages": [USER], "max_tokens": 80}
     fields["extra_body"] = {"guided_choice": ["Good day, friend."]}
     plain = client.chat.completions.create(**fields).choices[0].message
@@ -91,7 +91,7 @@ def test_tool_calls_of_create_and_of_the_stream_helper(client, hermes, tools):
             same(client, hermes, [sent, result], [smallest, result])
 
 
-def test_parsed_answers(client, hermes):
+def test_a_parsed_answer_sent_back_is_the_same_prompt(client, hermes):
     fields = {"model": MODEL, "messages": [USER], "response_format": Weather, "max_tokens": WHOLE}
     fields |= {"temperature": 1, "seed": 2}
     plain = client.chat.completions.parse(**fields).choices[0].message

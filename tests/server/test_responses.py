@@ -139,7 +139,7 @@ def test_http_10_streams_have_no_chunk_framing(cpu):
     assert events_of(data.partition(b"\r\n\r\n")[2])[-1]["type"] == "response.incomplete"
 
 
-def test_logprobs(cpu):
+def test_log_probs_cover_every_token_of_the_answer(cpu):
     include = ["message.output_text.logprobs"]
     plain = respond(cpu, include=include, top_logprobs=2)["output"][0]["content"][0]
     assert len(plain["logprobs"]) == 8
@@ -152,7 +152,7 @@ def test_logprobs(cpu):
     assert [entry for event in deltas for entry in event["logprobs"]] == plain["logprobs"]
 
 
-def test_json_schema(cpu):
+def test_an_answer_fits_its_json_schema(cpu):
     schema = FORMAT["json_schema"]
     form = {"type": "json_schema", "name": "animal", "schema": schema["schema"], "strict": True}
     response = respond(cpu, text={"format": form}, max_output_tokens=WHOLE, temperature=1, seed=2)
@@ -258,7 +258,7 @@ def test_errors_before_the_first_event_are_plain(cpu):
     assert cpu.request("GET", "/v1/responses").status == 405
 
 
-def test_official_client(cpu):
+def test_the_openai_client_reads_an_answer_and_its_stream(cpu):
     with openai.OpenAI(base_url=cpu.url + "/v1", api_key="none", max_retries=0) as client:
         fields = {"model": MODEL, "input": "Hello", "temperature": 0, "max_output_tokens": 12}
         plain = client.responses.create(**fields)

@@ -36,7 +36,7 @@ def test_there_are_300_shapes():
     assert len({name for name, _ in SHAPES}) == len(SHAPES)
 
 
-def test_shapes(sim):
+def test_each_shape_is_framed_one_way_or_refused(sim):
     shapes_here = [shape for shape in SHAPES if shape[0] not in TOO_LARGE]
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         results = pool.map(lambda shape: answers(sim, shape[1]), shapes_here)

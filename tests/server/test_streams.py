@@ -207,7 +207,7 @@ def test_usage_has_its_own_event(ask):
     assert events[-1]["usage"]["completion_tokens"] == 3
 
 
-def test_continuous_usage(ask):
+def test_continuous_usage_counts_up_in_every_event(ask):
     options = {"include_usage": True, "continuous_usage_stats": True}
     events = ask(stream=True, stream_options=options, max_tokens=20, ignore_eos=True)
     counts = [event["usage"]["completion_tokens"] for event in events]
@@ -223,7 +223,7 @@ def test_errors_come_before_the_stream(worker, fields):
     assert reply.error["message"]
 
 
-def test_stream_headers(worker):
+def test_headers_keep_proxies_from_buffering_a_stream(worker):
     body = {"prompt": "x", "stream": True, "max_tokens": 2}
     reply = worker.post("/v1/completions", body)
     assert reply.headers["Content-Type"] == "text/event-stream"

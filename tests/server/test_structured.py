@@ -68,7 +68,7 @@ def test_streamed_json_is_the_same_json(cpu):
     assert usage == plain["usage"]
 
 
-def test_guided_forms(cpu):
+def test_an_answer_fits_its_choice_regex_or_grammar(cpu):
     for seed in range(5):
         fields = {"temperature": 1, "seed": seed, "max_tokens": 100}
         text = cpu.complete(**fields, guided_choice=["yes", "no, never"])["choices"][0]["text"]

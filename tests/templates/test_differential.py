@@ -17,13 +17,13 @@ NAMED = {
 
 
 @pytest.mark.parametrize("seed", [1, 500, 77777])
-def test_generated_expressions(seed):
+def test_generated_expressions_render_as_jinja2_does(seed):
     cases = [(source, VARIABLES) for source in expressions(seed, 400)]
     assert differences(cases) == []
 
 
 @pytest.mark.parametrize("seed", [1, 500, 77777])
-def test_generated_templates(seed):
+def test_generated_templates_render_as_jinja2_does(seed):
     cases = [(source, VARIABLES) for source in templates(seed, 300)]
     assert differences(cases) == []
     # Most of them say something, or this would be no test.
@@ -69,7 +69,7 @@ def test_generated_templates(seed):
     ],
 )
 @pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
-def test_named_behaviours(source, line_end):
+def test_known_corner_cases_render_as_jinja2_does(source, line_end):
     assert differences([(source.replace("\n", line_end), NAMED)]) == []
 
 

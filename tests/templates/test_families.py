@@ -94,7 +94,7 @@ def test_a_hundred_families_are_compared():
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_family(family):
+def test_each_family_s_template_renders_as_jinja2_does(family):
     cases = [(FAMILIES[family], conversation | TOKENS) for conversation in CONVERSATIONS]
     wrong = differences(cases)
     assert not wrong, wrong[0]

@@ -17,7 +17,7 @@ def fake(core, monkeypatch):
     return core
 
 
-def test_version(capsys):
+def test_version_is_printed(capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main(["--version"])
     assert ended.value.code == ExitCode.OK

@@ -142,7 +142,7 @@ def test_demo_brings_the_sampling_that_its_authors_recommend(monkeypatch):
     assert defaults("other") is None
 
 
-def test_served_name():
+def test_a_model_is_served_under_its_given_name_or_its_file():
     assert Settings(model="demo").model_name() == "demo"
     assert Settings(model="demo", served_model_name="x").model_name() == "x"
     assert Settings(model="/a/b.gguf").model_name() == "b.gguf"

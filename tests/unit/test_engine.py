@@ -166,7 +166,7 @@ async def test_long_prompt_is_submitted_off_the_loop(core, fake):
     assert threads != [threading.main_thread()]
 
 
-def test_prompt_forms(core, fake):
+def test_a_prompt_is_text_ids_or_messages(core, fake):
     core.on_submit = lambda key, request: core.answer(key)
     fake.generate([1, 2])
     fake.generate([{"role": "user", "content": "hi"}])

@@ -73,7 +73,7 @@ def test_bad_lengths_are_named(lengths):
         requests(lengths, 1, 1)
 
 
-def test_figures():
+def test_failed_requests_count_apart_in_the_summary():
     report = summarise([outcome(), outcome(error="HTTP 429: later")], 2.0, 0.1, 12.0)
     assert (report.requests_ok, report.requests_failed) == (1, 1)
     assert report.requests_per_s == 0.5

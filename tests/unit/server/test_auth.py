@@ -66,7 +66,7 @@ def test_without_keys_everything_is_open():
     assert ApiKeys({}).identity(request("/metrics")) == ("", True, True)
 
 
-def test_key_file(tmp_path):
+def test_a_key_file_gives_tenants_and_admins(tmp_path):
     file = tmp_path / "keys"
     file.write_text("# people\n\nalice: a:b:c \nbob:k2\nops:k3 admin\n")
     file.chmod(0o600)

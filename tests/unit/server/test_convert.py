@@ -40,7 +40,7 @@ def refused(make, *args, **fields):
     return caught.value.param
 
 
-def test_smallest_completion():
+def test_the_smallest_completion_gets_its_defaults():
     assert completion() == {
         "prompts": [{"text": "x"}],
         "max_tokens": 16,
@@ -142,7 +142,7 @@ def test_logprobs_zero_is_a_value_and_top_logprobs_needs_logprobs():
     assert refused(chat, top_logprobs=2) == "top_logprobs"
 
 
-def test_stream_options():
+def test_stream_options_need_a_stream():
     assert refused(completion, stream_options={"include_usage": True}) == "stream_options"
     output = completion(
         stream=True, stream_options={"include_usage": True, "continuous_usage_stats": True}

@@ -46,7 +46,7 @@ def test_unknown_host_is_named(host):
     assert str(refused.value).startswith(f"host: cannot resolve {host!r}")
 
 
-def test_ipv6_address():
+def test_an_ipv6_address_is_shown_in_brackets():
     try:
         listener = bind(Settings(model="m", host="::1", port=0))
     except OSError:

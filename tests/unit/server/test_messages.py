@@ -187,7 +187,7 @@ def test_a_last_assistant_message_is_gone_on_with_unless_it_calls():
         ("content_filter", None, "refusal", None),
     ],
 )
-def test_stop_reasons(finish_reason, cause, reason, sequence):
+def test_finish_reasons_become_stop_reasons(finish_reason, cause, reason, sequence):
     shape = messages.Shape(convert.Caller("", "msg_1", 0, True, "m"))
     expected = {"stop_reason": reason, "stop_sequence": sequence}
     assert shape.stop(finish_reason, cause) == expected

@@ -15,7 +15,7 @@ def error(response):
     return body["error"]
 
 
-def test_refused():
+def test_a_refused_request_becomes_a_400_with_its_field():
     response = response_of(RefusedError("n: too large", "n", "invalid_value"))
     assert response.status == 400
     assert error(response) == {
