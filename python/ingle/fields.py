@@ -44,7 +44,7 @@ class SamplingField(Struct, frozen=True):
     most: float
     allowed: str
     default: float
-    """Without a request's or a model's word."""
+    """The value if neither the request nor the model sets one."""
     off: list[float]
     from_model: bool
     """Whether generation_config.json may set the default."""

@@ -126,7 +126,7 @@ class Output(Struct, omit_defaults=True, kw_only=True):
     continuous_usage_stats: bool = False
     echo: bool = False
     keep: int | None = None
-    """Tells only so many choices of each prompt, the likeliest."""
+    """How many choices of each prompt to return, the likeliest first; None: all."""
     return_token_ids: bool = False
     pooling: Literal["mean", "last"] | None = None
     base64: bool = False

@@ -177,7 +177,7 @@ async def hog_main(port, seed, shapes):
 
     tasks = [asyncio.create_task(requests()) for _ in range(OVERLOAD * SLOTS)]
     await full.wait()
-    print("full", flush=True)  # noqa: T201 # Tells the test that the queue is.
+    print("full", flush=True)  # noqa: T201 # The test waits for this line.
     await asyncio.to_thread(sys.stdin.readline)
     for task in tasks:
         task.cancel()

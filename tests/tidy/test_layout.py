@@ -209,7 +209,7 @@ def test_names_of_tests_use_the_terms_of_the_field():
 
 def test_a_value_is_reported_or_returned_or_known():
     """Each of these says more than the one word that could stand for them all."""
-    word = re.compile(r"(?:\b|_)tol[d](?:\b|_)")
+    word = re.compile(r"(?:\b|_)[Tt]ol[d](?:\b|_)")
     folders = (
         "rust/*.rs",
         "python/*.py",

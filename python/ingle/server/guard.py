@@ -80,7 +80,7 @@ class Guard:
         return read_key_file(self._settings.api_key_file)
 
     def close(self) -> None:
-        """Gives the address back; a Unix socket's file is gone afterwards."""
+        """Closes the listening socket; removes the file of a Unix socket."""
         if self._keeper is not None:
             self._keeper.close()
         elif isinstance(self.listener, UnixListener):

@@ -1,4 +1,4 @@
-"""Tells systemd that the worker is ready, stops, or still lives (sd_notify(3)). Event loop.
+"""Reports to systemd that the worker is ready, stopping or alive (sd_notify(3)). Event loop.
 
 The socket is opened before the lock-down, which leaves the process no way to open another.
 """

@@ -84,12 +84,12 @@ ContinueFinalMessage = Annotated[
 
 
 def json_part(kind: Any) -> Meta:
-    """A part that stays JSON text and is read as `kind` later; null is as good as absent."""
+    """A part that stays JSON text and is read as `kind` later; null means absent."""
     return Meta(extra_json_schema=or_null(kind), extra={"shape": kind})
 
 
 def or_null(kind: Any) -> dict[str, Any]:
-    """The JSON schema of what convert.py reads a part as; null is as good as absent."""
+    """The JSON schema of the type as which convert.py reads a part; null means absent."""
     return msgspec.json.schema(kind | None)
 
 

@@ -149,7 +149,7 @@ class TextOptions(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class ReasoningOptions(Struct, kw_only=True, forbid_unknown_fields=True):
-    """How long a model thinks is its own affair."""
+    """Options for reasoning. None of them limits its length."""
 
     effort: ReasoningEffort | None = None
     """As `reasoning_effort` on chat completions."""

@@ -49,11 +49,12 @@ fn lateness(waited: Micros, patience: u64) -> u64 {
 const PROMPT_ROWS_LEAST: u32 = 128;
 /// A prompt that has waited no longer than this gets what is cheap. A step or two of an 8B model.
 const PATIENCE: Micros = Micros(30_000);
-/// After so much longer steps have their busy size, and after as much again their largest.
+/// Steps grow to their busy size over this much waiting beyond `PATIENCE`, and to their largest size over as
+/// much again.
 const LATE_RANGE: Micros = Micros(100_000);
-/// In so many steps of equal size prompts would be done, if no more came.
+/// A step is sized so that the waiting prompts would take this many equal steps if no more arrived.
 const CLEARING_STEPS: u64 = 2;
-/// From so many decoding requests on their pauses count fully.
+/// With this many decoding requests or more, their pauses count in full.
 const FEW_DECODES: u32 = 64;
 /// Fixed point of the growth.
 const ONE: u64 = 1 << 10;

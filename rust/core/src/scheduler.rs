@@ -73,7 +73,7 @@ impl Scheduler {
         self.enable_prefix_caching
     }
 
-    /// Tells `watcher` which prefixes the cache can find, from now on.
+    /// From now on reports to `watcher` which prefixes the cache can find.
     ///
     /// # Panics
     /// If requests have run.
@@ -148,7 +148,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Ends a request at the client's wish, wherever it stands. False if it has already ended.
+    /// Ends a request because its client has asked for it or left, whether it waits or runs. False if it has
+    /// already ended.
     pub fn abort(&mut self, id: RequestId, events: &mut Vec<CoreEvent>) -> bool {
         self.finish(id, FinishReason::Abort, events)
     }
@@ -292,7 +293,8 @@ impl Scheduler {
         self.slots.free(request.slot);
     }
 
-    /// One submitted step less names this request; acts if it was the last and somebody waits for it.
+    /// A step that named this request has completed. If it was the last one, a request that has ended or been
+    /// preempted now gives back its slot and blocks.
     pub(crate) fn complete_row(&mut self, index: RequestIndex) {
         let request = &mut self.requests[index];
         request.num_in_flight -= 1;

@@ -15,7 +15,8 @@ pub(crate) struct PromptLaunch {
 }
 
 impl PromptLaunch {
-    /// `None` where attention.cu does it all: other cards, other head sizes, blocks below a swizzle's 8 rows.
+    /// `None` where attention.cu computes prompts too: on other cards, with other head sizes, or with blocks
+    /// shorter than the 8 rows of a swizzle.
     pub(crate) fn on(limits: &DeviceLimits, head_dim: u32, block_size: u32) -> Option<Self> {
         let fits = is_built(limits, head_dim) && block_size >= 8;
         fits.then_some(Self { head_dim, kv_tile: kv_tile(head_dim), grid: limits.num_sms })

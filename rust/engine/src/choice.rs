@@ -26,7 +26,7 @@ pub(crate) struct ChoiceRules {
 /// Those that each token asks for; every choice has its own copy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TokenRules {
-    /// Stop strings are looked for in what follows so many tokens.
+    /// Stop strings match only in the text after this many tokens.
     pub(crate) min_tokens: u32,
     pub(crate) include_stop: bool,
     pub(crate) keep_log_probs: bool,

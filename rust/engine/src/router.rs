@@ -42,7 +42,7 @@ pub(crate) struct Candidate {
     pub(crate) num_choices: u32,
     /// The request would have to wait for a slot.
     pub(crate) is_full: bool,
-    /// It has not moved for so long that `/health` tells.
+    /// It has made no progress for so long that `/health` reports it as stuck.
     pub(crate) is_stuck: bool,
 }
 
@@ -119,7 +119,8 @@ impl Bounds {
     }
 }
 
-/// Sessions of late, bounded: where there are too many, those not seen for longest are forgotten.
+/// The engine of each recent session. At most `MAX_SESSIONS` in each map; when `now` is full it replaces
+/// `before`, so the sessions not seen for longest are forgotten.
 #[derive(Debug, Default)]
 struct Sessions {
     now: HashMap<u64, usize>,

@@ -76,7 +76,7 @@ impl PrefixCache {
         }
     }
 
-    /// Tells `watcher` of every change from now on; the cache is empty yet.
+    /// Reports every change to `watcher` from now on; the cache must still be empty.
     pub(crate) fn watch(&mut self, watcher: Arc<dyn PrefixWatcher>) {
         assert!(self.by_hash.is_empty(), "a cache in use gets a watcher");
         self.watchers.push(watcher);

@@ -456,7 +456,7 @@ impl Executor for ScriptExecutor {
         }
         state.plans.push_back(plan);
         if !state.auto {
-            // Told once a step; `step` itself waits for masks.
+            // Sent once a step; `step` itself waits for masks.
             rustix::io::write(&*self.driver.pending, &1_u64.to_ne_bytes()).unwrap();
         }
         self.ready(&mut state);
