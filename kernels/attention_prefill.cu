@@ -15,7 +15,7 @@
 //   the tensor cores work on the other; named barriers let the two groups take turns at the tensor cores.
 // Numerics: act operands, f32 scores, sums and output; P rounded to act.
 // Launch: after attention.cu, whose plan has PLAN_PROMPT_FOLLOWS; grid up to one block an SM, block 384, dynamic
-//   shared memory 1 KiB + (128 + 4 * KT) * 128 * BOXES + 256 bytes. It waits for attention.cu,
+//   shared memory PROMPT_ALIGN_BYTES + (PROMPT_ROWS + 2 * STAGES * KT) * 128 * BOXES + PROMPT_TAIL_BYTES. It waits for attention.cu,
 //   which writes other rows, only at its end: what it reads is complete when attention.cu starts dependents.
 #include "ptx.cuh"
 
@@ -24,12 +24,14 @@
 #endif
 
 constexpr int D = HEAD_DIM;
-constexpr int BOX = 64;                      // elements of one swizzled row of 128 bytes
+constexpr int BOX = PROMPT_BOX;              // elements of one swizzled row of 128 bytes
 constexpr int BOXES = (D + BOX - 1) / BOX;
 constexpr int Q_GROUP = 64;                  // packed rows of a consumer group
 constexpr int KT = D == 256 ? PROMPT_TILE_256 : PROMPT_TILE;  // tokens a tile
-constexpr u32 KT_SHIFT = D == 256 ? 6 : 7;   // KT is 2^KT_SHIFT
-constexpr int STAGES = 2;
+constexpr u32 log2_of(u32 power) { return power > 1 ? 1 + log2_of(power / 2) : 0; }
+constexpr u32 KT_SHIFT = log2_of(KT);
+static_assert(KT == 1 << KT_SHIFT, "blocks and tiles divide each other");
+constexpr int STAGES = PROMPT_STAGES;
 // The block starts with 168 registers a thread; a group that requests more than the block has waits forever.
 constexpr u32 LOADER_REGISTERS = D == 64 ? 56 : 40, CONSUMER_REGISTERS = D == 64 ? 224 : 232;
 static_assert(LOADER_REGISTERS + 2 * CONSUMER_REGISTERS <= 3 * 168, "registers that the block does not have");
@@ -41,6 +43,8 @@ constexpr u32 Q_GROUP_BYTES = BOXES * Q_GROUP * 128;
 constexpr u32 THREADS = PROMPT_THREADS;
 static_assert(2 * Q_GROUP == PROMPT_ROWS, "two groups hold an entry");
 constexpr u32 ITEM_SLOTS = 2;
+// Barriers, then a word an item.
+static_assert(8 * (4 * STAGES + 2 * ITEM_SLOTS) + sizeof(u32) * ITEM_SLOTS <= PROMPT_TAIL_BYTES, "what lies behind the tiles");
 
 struct __align__(64) TensorMap {
     u64 words[16];
@@ -415,7 +419,7 @@ PASTE(attention_prefill, DT, sm90)
  const __grid_constant__ TensorMap kv_map, u32* counter, float scale, float softcap, u32 window,
  const float* sinks) {
     extern __shared__ u8 smem[];
-    u32 base = (smem_address(smem) + 1023) & ~1023u;
+    u32 base = (smem_address(smem) + PROMPT_ALIGN_BYTES - 1) & ~(PROMPT_ALIGN_BYTES - 1);
     Shared sh;
     sh.q = base;
     sh.k = sh.q + 2 * Q_GROUP_BYTES;

@@ -66,11 +66,16 @@
 #define ATTENTION_TAIL_BYTES 1024u
 
 // Of attention_prefill.cu: packed query rows of an entry; KV tokens of a tile, and where a head is 256 wide;
-// threads of a block.
+// threads of a block; tiles in flight. In shared memory, head elements of a swizzled row of 128 bytes, bytes
+// lost to its alignment, and bytes for barriers behind the tiles.
 #define PROMPT_ROWS 128u
 #define PROMPT_TILE 128u
 #define PROMPT_TILE_256 64u
 #define PROMPT_THREADS 384u
+#define PROMPT_STAGES 2u
+#define PROMPT_BOX 64u
+#define PROMPT_ALIGN_BYTES 1024u
+#define PROMPT_TAIL_BYTES 256u
 
 // How rope_kv_paged rotates: i with i + rotary_dim / 2, or 2i with 2i + 1; heads of one of its blocks.
 #define ROPE_HALF_SPLIT 0u

@@ -1,6 +1,9 @@
 //! Where attention_prefill.cu runs, and how it is launched. Plain data.
 
-use crate::contract::{PROMPT_ROWS, PROMPT_THREADS, PROMPT_TILE, PROMPT_TILE_256};
+use crate::contract::{
+    PROMPT_ALIGN_BYTES, PROMPT_BOX, PROMPT_ROWS, PROMPT_STAGES, PROMPT_TAIL_BYTES, PROMPT_THREADS,
+    PROMPT_TILE, PROMPT_TILE_256,
+};
 use crate::limits::DeviceLimits;
 use crate::module::Launch;
 
@@ -33,9 +36,10 @@ pub(crate) fn is_built(limits: &DeviceLimits, head_dim: u32) -> bool {
     limits.compute_capability == (9, 0) && PROMPT_HEAD_DIMS.contains(&head_dim)
 }
 
-/// Dynamic shared memory: q, two stages of K and of V in boxes of 128 bytes a row, barriers.
+/// Dynamic shared memory: q, and K and V of each stage, in boxes of 128 bytes a row; barriers.
 pub(crate) fn shared_bytes(head_dim: u32) -> u32 {
-    1024 + (PROMPT_ROWS + 4 * kv_tile(head_dim)) * 128 * head_dim.div_ceil(64) + 256
+    let rows = PROMPT_ROWS + PROMPT_STAGES * 2 * kv_tile(head_dim);
+    PROMPT_ALIGN_BYTES + rows * 128 * head_dim.div_ceil(PROMPT_BOX) + PROMPT_TAIL_BYTES
 }
 
 fn kv_tile(head_dim: u32) -> u32 {

@@ -58,11 +58,16 @@ constants {
     ATTENTION_SMALL_ROWS = 8;
     ATTENTION_TAIL_BYTES = 1024;
     /// Of attention_prefill.cu: packed query rows of an entry; KV tokens of a tile, and where a head is 256 wide;
-    /// threads of a block.
+    /// threads of a block; tiles in flight. In shared memory, head elements of a swizzled row of 128 bytes, bytes
+    /// lost to its alignment, and bytes for barriers behind the tiles.
     PROMPT_ROWS = 128;
     PROMPT_TILE = 128;
     PROMPT_TILE_256 = 64;
     PROMPT_THREADS = 384;
+    PROMPT_STAGES = 2;
+    PROMPT_BOX = 64;
+    PROMPT_ALIGN_BYTES = 1024;
+    PROMPT_TAIL_BYTES = 256;
     /// How rope_kv_paged rotates: i with i + rotary_dim / 2, or 2i with 2i + 1; heads of one of its blocks.
     ROPE_HALF_SPLIT = 0;
     ROPE_INTERLEAVED = 1;

@@ -128,7 +128,7 @@ impl Launcher<'_> {
         let dims = variant.dims(*self.dims);
         let kernel = self.kernels.build(Entry::MoeGemm, variant)?;
         let tiles = entries.div_ceil(MOE_TILE) + spec.num_experts;
-        let launch = Launch::plane(a.n.div_ceil(MOE_TILE), tiles, 128);
+        let launch = Launch::plane(a.n.div_ceil(MOE_TILE), tiles, kernel.max_block());
         let gather = u32::from(a.gather);
         // SAFETY: these are the parameters of moe_gemm in its order; the slices were checked above against the n
         // and k that the kernel was built for, and moe_sort wrote the places.

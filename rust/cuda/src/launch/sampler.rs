@@ -64,7 +64,7 @@ impl Launcher<'_> {
         unsafe {
             kernel.launch(
                 self.stream,
-                Launch::plane(s.chunks, samples, 256),
+                Launch::plane(s.chunks, samples, kernel.max_block()),
                 args![
                     self.dims, s.logits, s.work, s.step, s.slots, s.counts, a.mask, a.bias,
                     a.banned, s.partials,
