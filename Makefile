@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-rust test-python test-compat check soak bench wheel gpu-test gpu-bench fields lock clean
+.PHONY: help install demo test test-rust test-python test-compat test-ray check soak bench wheel gpu-test gpu-bench fields lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -62,6 +62,18 @@ $(COMPAT)/installed.stamp: requirements/compat.txt
 test-compat: $(COMPAT)/installed.stamp install ## third-party clients, and requests generated from /openapi.json
 	PYTHONPATH=python $(COMPAT)/bin/pytest -W default tests/compat
 
+RAY := .venv-ray
+$(RAY)/installed.stamp: requirements/ray.txt
+	$(PYTHON) -m venv $(RAY)
+	$(RAY)/bin/pip install -q --require-hashes -r requirements/ray.txt
+	touch $@
+
+# A cluster takes minutes to start on a small machine, so CI does without it.
+test-ray: $(RAY)/installed.stamp install ## workers on a real local Ray cluster
+	RAY_AUTH_MODE=disabled RAY_USAGE_STATS_ENABLED=0 RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S=120 \
+	    RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S=60 PYTHONPATH=$(CURDIR)/python \
+	    $(RAY)/bin/pytest -c /dev/null --rootdir tests/serve_ray tests/serve_ray
+
 soak: $(VENV)/dev.stamp install $(VENV)/demo-model.stamp $(COMPAT)/installed.stamp ## long tests
 	INGLE_SMOLLM2_GGUF="$$($(BIN)/python tools/demo_model_path.py)" tools/in_clone cargo test --locked --workspace --exclude ingle-python -- --ignored --skip test_no_input_gets_past_a_target
 	tools/in_clone tools/fuzz 60
@@ -109,6 +121,7 @@ lock: $(VENV)/dev.stamp ## regenerate requirements/*.txt from pyproject.toml
 	$(BIN)/pip-compile -q --no-emit-index-url --no-emit-find-links --generate-hashes --strip-extras --output-file requirements/runtime.txt pyproject.toml requirements/build.in
 	$(BIN)/pip-compile -q --no-emit-index-url --no-emit-find-links --generate-hashes --strip-extras --allow-unsafe --extra test --extra dev --output-file requirements/dev.txt --constraint requirements/runtime.txt pyproject.toml
 	$(BIN)/pip-compile -q --no-emit-index-url --no-emit-find-links --generate-hashes --strip-extras --allow-unsafe --extra test --extra compat --output-file requirements/compat.txt --constraint requirements/dev.txt pyproject.toml
+	$(BIN)/pip-compile -q --no-emit-index-url --no-emit-find-links --generate-hashes --strip-extras --allow-unsafe --extra ray --output-file requirements/ray.txt --constraint requirements/runtime.txt pyproject.toml requirements/ray.in
 
 clean: ## remove .venv and dist; compiled crates stay in CARGO_TARGET_DIR
-	rm -rf $(VENV) dist $(KERNELS)
+	rm -rf $(VENV) $(RAY) dist $(KERNELS)

@@ -1,0 +1,1 @@
+"""Adapters to engines that run many workers. Each needs an extra; importing ingle imports none."""
