@@ -14,12 +14,12 @@ figures, and what to run where.
 from collections.abc import Mapping
 from typing import Any
 
+from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
 
 from ingle.integrations.ray.front import Front
 from ingle.integrations.ray.scaling import wanted_workers
 from ingle.integrations.ray.worker import Worker
-from ray import serve
 
 __all__ = ["build_app"]
 
