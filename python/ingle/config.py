@@ -24,6 +24,7 @@ from ingle.demo import DEMO, SAMPLING_DEFAULTS, resolve_model
 from ingle.errors import ConfigError
 from ingle.faults import fault_of
 from ingle.kv_events import KvEventsConfig, parse_kv_events
+from ingle.model_name import name_of
 from ingle.origins import parse_origins
 from ingle.small_files import read_bounded
 
@@ -246,6 +247,14 @@ class Settings:
             "server", "Unix socket to listen on instead of host and port", metavar="PATH"
         ),
     )
+    admin_uds: Path | None = field(
+        default=None,
+        metadata=about(
+            "server",
+            "Unix socket for operators: /sleep, /wake_up, /is_sleeping and /reset_prefix_cache",
+            metavar="PATH",
+        ),
+    )
     api_key_file: Path | None = field(
         default=None,
         metadata=about(
@@ -346,26 +355,6 @@ class Settings:
         if self.served_model_name is not None or self.model == DEMO:
             return self.served_model_name or DEMO
         return name_of(Path(self.model)) or self.model
-
-
-def name_of(path: Path) -> str:
-    """The model name for a path.
-
-    A snapshot in a Hugging Face cache, `models--ORG--NAME/snapshots/HASH`, is `ORG/NAME`, also
-    behind a symbolic link. A file keeps its own name: in a cache it is a link to a numbered blob.
-    """
-    try:
-        if path.is_file():
-            return path.name
-        folder = path.resolve()
-    except OSError:
-        # Such a path cannot be opened either; the core reports that.
-        return path.name
-    if folder.parent.name == "snapshots":
-        kind, _, name = folder.parent.parent.name.partition("--")
-        if kind == "models" and name:
-            return name.replace("--", "/", 1)
-    return folder.name
 
 
 PREBUILT_KERNELS = Path(__file__).resolve().parent / "kernels"

@@ -28,6 +28,8 @@ class Guard:
 
     listener: socket.socket
     """Bound, does not listen yet."""
+    admin: UnixListener | None
+    """The same for the admin socket."""
     keys: ApiKeys | None
     """As at the start; None without a key file."""
 
@@ -53,9 +55,12 @@ class Guard:
             self.listener = bind(settings)
         if user is not None:
             adopt_home(user[0])
+        self.admin = None if settings.admin_uds is None else UnixListener(settings.admin_uds)
         try:
-            if self.lockdown.is_on and (settings.api_key_file or settings.uds):
-                self._keeper = Keeper(settings.api_key_file, self.listener)
+            unix = settings.uds or settings.admin_uds
+            if self.lockdown.is_on and (settings.api_key_file or unix):
+                listeners = [each for each in (self.listener, self.admin) if each is not None]
+                self._keeper = Keeper(settings.api_key_file, listeners)
             if settings.api_key_file and user is not None:
                 self.keys = self.read_keys()
             if self.lockdown.is_on:
@@ -83,9 +88,12 @@ class Guard:
         """Closes the listening socket; removes the file of a Unix socket."""
         if self._keeper is not None:
             self._keeper.close()
-        elif isinstance(self.listener, UnixListener):
-            self.listener.remove()
-        self.listener.close()
+        for each in (self.listener, self.admin):
+            if each is None:
+                continue
+            if self._keeper is None and isinstance(each, UnixListener):
+                each.remove()
+            each.close()
         close_all(self.event_sockets)
 
 

@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,16 +24,16 @@ from ingle.threads import name_thread
 class Keeper:
     """The worker's end. Main thread."""
 
-    def __init__(self, key_file: Path | None, listener: socket.socket) -> None:
+    def __init__(self, key_file: Path | None, listeners: Sequence[socket.socket]) -> None:
         """Forks. The process must have one thread."""
         self._key_file = key_file
         self._pipe, other = socket.socketpair()
         if os.fork() == 0:
             self._pipe.close()
-            _run(other, key_file, listener)
+            _run(other, key_file, listeners)
         other.close()
-        if isinstance(listener, UnixListener):
-            listener.leave_lock()
+        for each in unix_sockets(listeners):
+            each.leave_lock()
         self._pipe.settimeout(ANSWER_S)
 
     def fileno(self) -> int:
@@ -78,7 +79,14 @@ class Keeper:
         return part
 
 
-def _run(pipe: socket.socket, key_file: Path | None, listener: socket.socket) -> NoReturn:
+def unix_sockets(listeners: Sequence[socket.socket]) -> list[UnixListener]:
+    """Those that have a file."""
+    return [each for each in listeners if isinstance(each, UnixListener)]
+
+
+def _run(
+    pipe: socket.socket, key_file: Path | None, listeners: Sequence[socket.socket]
+) -> NoReturn:
     """The keeper itself, until the worker has gone. Never returns into the worker's code."""
     code = 1
     try:
@@ -86,15 +94,16 @@ def _run(pipe: socket.socket, key_file: Path | None, listener: socket.socket) ->
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         # Only the worker may accept connections. A Unix socket's lock stays held.
-        socket.socket.close(listener)
+        for each in listeners:
+            socket.socket.close(each)
         places = [] if key_file is None else [key_file.parent, key_file.resolve().parent]
-        sockets = [listener.folder] if isinstance(listener, UnixListener) else []
+        sockets = [each.folder for each in unix_sockets(listeners)]
         confine_keeper(read=places, write=sockets)
         while pipe.recv(1):
             answer = json.dumps(_answer(key_file)).encode()
             pipe.sendall(b"%d\n%s" % (len(answer), answer))
-        if isinstance(listener, UnixListener):
-            listener.remove()
+        for each in unix_sockets(listeners):
+            each.remove()
         code = 0
     finally:
         # The worker's buffers and exit handlers must not run in this process.

@@ -29,6 +29,7 @@ from ingle.errors import ConfigError, HardeningError, InternalError
 from ingle.exit_codes import ExitCode
 from ingle.hardening import Lockdown
 from ingle.origins import parse_origins
+from ingle.server.admin import Admin
 from ingle.server.app import create_app
 from ingle.server.auth import ApiKeys
 from ingle.server.connection import Connection
@@ -144,6 +145,7 @@ class Server:
             sock=listener,
             backlog=BACKLOG,
         )
+        close_admin = await self._open_admin(loop)
         collect_rarely()
         on_ready()
         watchdog = asyncio.create_task(self._guard.notifier.watchdog(self._is_well))
@@ -153,7 +155,32 @@ class Server:
         watchdog.cancel()
         server.close()
         await runner.cleanup()
+        await close_admin()
         return ExitCode.FATAL if self._fatal else ExitCode.OK
+
+    async def _open_admin(
+        self, loop: asyncio.AbstractEventLoop
+    ) -> Callable[[], Coroutine[Any, Any, None]]:
+        """Listens on the admin socket, if there is one; what it returns ends that."""
+
+        async def nothing() -> None:
+            pass
+
+        if self._guard.admin is None:
+            return nothing
+        runner = web.AppRunner(Admin(self.state).app(), access_log=None, shutdown_timeout=FLUSH_S)
+        await runner.setup()
+        manager = runner.server
+        if manager is None:
+            raise InternalError("the admin application did not start")
+        # Without this reference the loop would close the server at once.
+        server = await loop.create_unix_server(manager, sock=self._guard.admin)
+
+        async def close() -> None:
+            server.close()
+            await runner.cleanup()
+
+        return close
 
     async def _drain(self) -> None:
         state, core = self.state, self._engine.core

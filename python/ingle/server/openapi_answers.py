@@ -257,7 +257,7 @@ MODEL = record(
         ),
     }
 )
-STATUS = one_of("ok", "draining", "stuck", "dead")
+STATUS = one_of("ok", "draining", "asleep", "stuck", "dead")
 LAYERS: Final[Schema] = {"type": "object", "additionalProperties": TEXT}
 """Layers of the lock-down by name: how each is in force, or why it is missing."""
 LOAD = record(

@@ -289,7 +289,7 @@ class Routes:
     async def health(self, request: web.Request) -> web.Response:
         """GET /health: 200 while the engine makes progress, else 503. The load needs a key."""
         health = self._health()
-        healthy = health["status"] in ("ok", "draining") and not self._state.dead
+        healthy = health["status"] in WELL and not self._state.dead
         if health["status"] == "dead" and not self._state.draining:
             self._state.fatal("the engine thread has ended")
         health["hardening"] = self._state.lockdown.summary()
@@ -354,8 +354,8 @@ class Routes:
 
     def _health(self) -> dict[str, Any]:
         health: dict[str, Any] = msgspec.json.decode(self._core.health())
-        if self._state.draining and health["status"] == "ok":
-            health["status"] = "draining"
+        if health["status"] == "ok" and (self._state.draining or self._state.asleep):
+            health["status"] = "draining" if self._state.draining else "asleep"
         return health
 
     def _check_model(self, name: str | None) -> None:
@@ -378,7 +378,7 @@ class Routes:
             "parent": None,
             "max_model_len": self._info["max_model_len"],
             "tasks": ["embed"] if self._info.get("embeddings_only") else ["generate", "embed"],
-            "status": "loaded" if health["status"] in ("ok", "draining") else health["status"],
+            "status": "loaded" if health["status"] in WELL else health["status"],
             "load_format": self._info.get("load_format", "auto"),
             "default_sampling_params": self._info.get("sampling_defaults"),
         }
@@ -508,6 +508,7 @@ def embedding_of(
     return encoded(embeddings.embedding(request, caller, hidden_size))
 
 
+WELL: Final = ("ok", "draining", "asleep")
 JSON: Final = "application/json"
 SESSION_HEADERS: Final = ("X-Session-Affinity", "X-Session-Id", "X-Session-Token")
 """The last two are those of llm-d's router and of Ray Serve. The first that is there counts."""

@@ -38,6 +38,8 @@ class ServerState:
     open_resources: list[web.AbstractResource] = field(default_factory=list)
     """Routes that need no key; where the application is mounted they have its prefix."""
     draining: bool = False
+    asleep: bool = False
+    """An operator has put the worker to sleep; see admin.py."""
     dead: bool = False
     _running: set[int] = field(default_factory=set)
     """By identity: aiohttp's requests have no hash."""
@@ -51,7 +53,7 @@ class ServerState:
         """The request has ended and its response is written."""
         self._running.discard(id(request))
         # Before the drain nobody waits, and after its start nothing enters.
-        if self.draining and not self._running:
+        if (self.draining or self.asleep) and not self._running:
             self._idle.set()
 
     def count(self) -> int:
@@ -59,9 +61,18 @@ class ServerState:
         return len(self._running)
 
     async def idle(self) -> None:
-        """Waits until no request runs. Only while `draining`."""
+        """Waits until no request runs. Only while `draining` or `asleep`."""
         if self._running:
             await self._idle.wait()
+
+    def fall_asleep(self) -> None:
+        """Takes no requests from now on."""
+        self._idle.clear()
+        self.asleep = True
+
+    def wake_up(self) -> None:
+        """Takes requests again."""
+        self.asleep = False
 
     def open_paths(self) -> list[str]:
         """Paths that need no key."""
@@ -77,6 +88,9 @@ class ServerState:
         """Errors: OverloadedError 503 once the worker is shutting down, or if it lacks memory."""
         if self.draining or self.dead:
             raise OverloadedError("the worker is shutting down", RETRY_S, status=503)
+        if self.asleep:
+            message = "the worker is asleep until its operator wakes it"
+            raise OverloadedError(message, RETRY_S, status=503)
         headroom = self.headroom
         headroom.looks_in -= 1
         # Written out, because every request comes by here twice.
