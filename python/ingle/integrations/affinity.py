@@ -6,6 +6,7 @@ gives up an overlap for a worker that is clearly less busy.
 """
 
 import hashlib
+import threading
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -65,6 +66,32 @@ def prompt_keys(body: bytes, session: str | None = None, tenant: str | None = No
     return keys
 
 
+class InFlight:
+    """How many requests a front has with each worker. Any thread."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def of(self, worker: str) -> int:
+        """Requests that this worker has from here."""
+        return self._counts.get(worker, 0)
+
+    def enter(self, worker: str) -> None:
+        """One more. At the choice itself: requests that come at once must see each other."""
+        with self._lock:
+            self._counts[worker] = self._counts.get(worker, 0) + 1
+
+    def leave(self, worker: str) -> None:
+        """One less."""
+        with self._lock:
+            left = self._counts.get(worker, 0) - 1
+            if left > 0:
+                self._counts[worker] = left
+            else:
+                self._counts.pop(worker, None)
+
+
 class Affinity:
     """Where the chunks of past prompts went."""
 
@@ -94,6 +121,24 @@ class Affinity:
             return (name in avoid, is_busy, -overlaps[name], loads[name], name)
 
         return sorted(loads, key=rank)
+
+    def choose(
+        self,
+        keys: list[int],
+        in_flight: InFlight,
+        reported: Mapping[str, float],
+        avoid: Collection[str] = (),
+    ) -> list[str]:
+        """`order` for a request that goes to the first one, where it counts from now on.
+
+        `reported`: what each worker says of itself; what is in flight from here counts if more.
+        """
+        loads = {name: max(float(own), in_flight.of(name)) for name, own in reported.items()}
+        order = self.order(keys, loads, avoid)
+        if order:
+            self.note(keys, order[0])
+            in_flight.enter(order[0])
+        return order
 
     def note(self, keys: list[int], worker: str) -> None:
         """A prompt of these keys goes to this worker."""

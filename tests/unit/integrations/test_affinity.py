@@ -2,7 +2,7 @@ import json
 import random
 from collections import deque
 
-from ingle.integrations.affinity import CHUNK_BYTES, MOST_KEYS, Affinity, prompt_keys
+from ingle.integrations.affinity import CHUNK_BYTES, MOST_KEYS, Affinity, InFlight, prompt_keys
 
 
 def chat(*texts, **fields):
@@ -76,6 +76,16 @@ def test_conversations_stay_together_and_workers_even():
     assert moved < 400
     sizes = [list(homes.values()).count(name) for name in "abcd"]
     assert min(sizes) > 20, sizes
+
+
+def test_requests_that_come_at_once_are_spread():
+    affinity, in_flight = Affinity(), InFlight()
+    reported = {"a": 0, "b": 0, "c": 0, "d": 0}
+    homes = [affinity.choose([number], in_flight, reported)[0] for number in range(16)]
+    assert [homes.count(name) for name in "abcd"] == [4, 4, 4, 4]
+    in_flight.leave("c")
+    assert affinity.choose([99], in_flight, reported)[0] == "c"
+    assert affinity.choose([98], in_flight, {"a": 9, "b": 9, "c": 9, "d": 0})[0] == "d"
 
 
 def test_the_table_is_bounded():

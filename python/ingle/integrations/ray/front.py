@@ -15,7 +15,7 @@ from ray.serve.handle import DeploymentHandle
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from ingle.integrations.affinity import prompt_keys
+from ingle.integrations.affinity import InFlight, prompt_keys
 from ingle.integrations.ray.router import Ask
 
 SESSION_HEADERS = ("x-session-affinity", "x-session-id", "x-session-token")
@@ -28,7 +28,7 @@ class Front:
 
     def __init__(self, workers: DeploymentHandle) -> None:
         self._workers = workers
-        self._in_flight: dict[str, int] = {}
+        self._in_flight = InFlight()
         self._session: aiohttp.ClientSession | None = None
 
     async def __call__(self, request: Request) -> Response:
@@ -42,7 +42,6 @@ class Front:
         path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         for last in (*(False,) * (MOST_TRIES - 1), True):
             name, url = await self._choose(ask)
-            self._in_flight[name] = self._in_flight.get(name, 0) + 1
             passed_on = False
             try:
                 answer = await self._client().request(
@@ -68,14 +67,18 @@ class Front:
                 await asyncio.sleep(RETRY_S)
             finally:
                 if not passed_on:
-                    self._leave(name)
+                    self._in_flight.leave(name)
                 ask.avoid.add(name)
         return failure(503, "no worker takes the request")
 
     async def _choose(self, ask: Ask) -> tuple[str, str]:
         """A worker's replica and URL. Only chosen, not reserved: its queue is its own affair."""
         async with self._workers.choose_replica(ask, _reserve=False) as chosen:
-            return chosen._replica.replica_id.unique_id, chosen.replica_metadata["url"]
+            name = chosen._replica.replica_id.unique_id
+            if ask.chosen is None:
+                self._in_flight.enter(name)  # Another router than ours.
+            ask.chosen = None
+            return name, chosen.replica_metadata["url"]
 
     async def _relay(self, answer: aiohttp.ClientResponse, name: str) -> AsyncIterator[bytes]:
         try:
@@ -88,14 +91,7 @@ class Front:
                 raise
         finally:
             answer.close()
-            self._leave(name)
-
-    def _leave(self, name: str) -> None:
-        left = self._in_flight.get(name, 0) - 1
-        if left > 0:
-            self._in_flight[name] = left
-        else:
-            self._in_flight.pop(name, None)
+            self._in_flight.leave(name)
 
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:

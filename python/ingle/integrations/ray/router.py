@@ -8,7 +8,7 @@ from typing import Any
 
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
-from ingle.integrations.affinity import Affinity
+from ingle.integrations.affinity import Affinity, InFlight
 
 
 @dataclass
@@ -16,10 +16,12 @@ class Ask:
     """What the front knows of a request that needs a worker."""
 
     keys: list[int]
-    in_flight: dict[str, int]
-    """Requests that this front has with each worker, by replica."""
+    in_flight: InFlight
+    """Of this front, by replica."""
     avoid: set[str] = field(default_factory=set)
     """Workers that have just failed it."""
+    chosen: str | None = None
+    """Where it counts. The front takes it back."""
 
 
 class PrefixRouter(RequestRouter):  # type: ignore[misc] # Ray has no types.
@@ -39,9 +41,11 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc] # Ray has no types.
         by_name = {each.replica_id.unique_id: each for each in candidate_replicas}
         if ask is None or not by_name:
             return [list(candidate_replicas)] if by_name else []
-        loads = {name: load(replica, ask.in_flight) for name, replica in by_name.items()}
-        order = self._affinity.order(ask.keys, loads, ask.avoid)
-        self._affinity.note(ask.keys, order[0])
+        reported = {name: each.routing_stats.get("requests", 0) for name, each in by_name.items()}
+        if ask.chosen is not None:
+            ask.in_flight.leave(ask.chosen)  # Serve asks again.
+        order = self._affinity.choose(ask.keys, ask.in_flight, reported, ask.avoid)
+        ask.chosen = order[0]
         return [[by_name[name]] for name in order]
 
 
@@ -49,9 +53,3 @@ def ask_of(pending: PendingRequest | None) -> Ask | None:
     """What the front has passed; None for calls of other kinds."""
     first: Any = pending.args[0] if pending is not None and pending.args else None
     return first if isinstance(first, Ask) else None
-
-
-def load(replica: RunningReplica, in_flight: dict[str, int]) -> float:
-    """Requests that a worker has: its own count of the last second, or ours where that is more."""
-    own = in_flight.get(replica.replica_id.unique_id, 0)
-    return max(float(replica.routing_stats.get("requests", 0)), float(own))
