@@ -264,9 +264,19 @@ impl Engine {
     /// Text of the ids, special tokens included.
     ///
     /// # Errors
-    /// `Refused` for an id that the tokenizer does not have.
+    /// `Refused` for an id that the tokenizer does not have, and for a text that is too long.
     pub fn detokenize(&self, ids: &[u32]) -> Result<String, EngineError> {
         self.check_ids(ids)?;
+        let tokenizer = &self.front.served.tokenizer;
+        let sizes = ids.iter().map(|&id| tokenizer.token_bytes(id).map_or(0, <[u8]>::len));
+        let size: usize = sizes.sum();
+        if size > MAX_TEXT_BYTES {
+            // A vocabulary of long tokens makes a short list long.
+            let message = format!(
+                "tokens: their text has {size} bytes, at most {MAX_TEXT_BYTES} are allowed"
+            );
+            return Err(EngineError::refused("tokens", message));
+        }
         guarded(|| Ok(self.front.served.tokenizer.decode(ids, false)))
     }
 
@@ -408,4 +418,6 @@ impl std::fmt::Debug for Engine {
 
 /// Key 0 is the engines' own.
 const FIRST_SERIAL: u64 = 1;
+/// What /detokenize answers at most: more than any body of ids becomes with published vocabularies.
+const MAX_TEXT_BYTES: usize = 64 << 20;
 const LOAD_PANIC: &str = "internal error while the model was loaded; the line before says where";

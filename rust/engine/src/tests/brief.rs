@@ -39,3 +39,14 @@ fn test_what_is_not_brief_stops_and_leaves_its_place() {
         assert!(submit_if_brief(&bench, "stay").is_some());
     }
 }
+
+#[test]
+fn test_a_list_of_ids_does_not_become_any_length_of_text() {
+    let bench = Bench::manual(says("x"));
+    let id = *bench.engine.tokenize(br#"{"text": " the"}"#).unwrap().last().unwrap();
+    let bytes = bench.engine.detokenize(&[id]).unwrap().len();
+    let most = (64 << 20) / bytes;
+    assert!(bench.engine.detokenize(&vec![id; most / 64]).is_ok());
+    let error = bench.engine.detokenize(&vec![id; most + 1]).unwrap_err().to_string();
+    assert!(error.starts_with("tokens: their text has 6"), "{error}");
+}
