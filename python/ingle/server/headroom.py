@@ -1,9 +1,8 @@
-"""[1] How much memory is left, and which requests may still take some. Event loop only.
+"""[1] Tracks the memory that is left and decides which requests may use it. Event loop only.
 
-A worker whose control group has little memory must refuse what does not fit, because the kernel
-kills it otherwise. Every request that needs much memory reserves it before it is taken; all others
-are refused while next to nothing is left. How much each may take is measured, not guessed:
-tests/server/test_memory_limit.py.
+A worker whose control group has little memory must refuse requests that do not fit; otherwise the
+kernel kills it. A request that needs much memory reserves it before it allocates. All requests are
+refused while almost nothing is left. tests/server/test_memory_limit.py measures the sizes below.
 """
 
 import contextlib
@@ -15,7 +14,7 @@ from ingle.errors import OverloadedError
 
 
 class Headroom:
-    """The memory that this worker may still take."""
+    """The memory that this worker may still use."""
 
     def __init__(self, room: Callable[[int], int], give_back: Callable[[], None]) -> None:
         """`room`: see `Engine.memory_room` of the core. `give_back` frees what nothing uses."""
@@ -24,9 +23,9 @@ class Headroom:
         self._next_give_back = 0.0
         self._reserved = 0
         self._held: Counter[str] = Counter()
-        """Reserved bytes by tenant; every tenant stays in it that ever reserved any."""
+        """Reserved bytes by tenant. A tenant that has ever reserved memory keeps its entry."""
         self.looks_in = 0
-        """Requests and connections until `look` is due; whoever counts down calls it."""
+        """Requests and connections until `look` is due. The one that goes below 0 calls it."""
         self._least = min(LEAST_BYTES, room(LARGE) // 4)
         """A worker that starts with less must still answer small requests."""
         self.short = False
@@ -47,9 +46,9 @@ class Headroom:
 
     @contextlib.contextmanager
     def reserve(self, tenant: str, num_bytes: int = 0) -> Iterator[Callable[[int], None]]:
-        """Keeps `num_bytes` free for the block, and more with each call of what it gives.
+        """Reserves `num_bytes` for the block, and more with each call of the yielded function.
 
-        Where there are several tenants, one of them gets half of the memory at most.
+        With several tenants, each gets at most half of the memory.
         Errors: OverloadedError 503 if that is not left.
         """
         held = 0
@@ -87,7 +86,7 @@ class Headroom:
         left = self._room(wanted) - wanted
         now = time.monotonic()
         if left < 0 and now >= self._next_give_back:
-            # It walks the whole heap, and who is refused comes again.
+            # Not at each refusal: it walks the whole heap, and refused clients try again.
             self._next_give_back = now + GIVE_BACK_S
             self._give_back()
             left = self._room(wanted) - wanted
@@ -99,9 +98,9 @@ LEAST_BYTES = 16 << 20
 BYTES_A_BODY_BYTE = 4
 """A body is received, joined, decoded and written as the core's document."""
 BYTES_A_PROMPT_BYTE = 24
-"""A prompt that is one word of a megabyte takes that while it becomes tokens; others a fifth."""
+"""Tokenizing a prompt that is one word of a megabyte takes this much, other prompts a fifth."""
 BYTES_OF_A_CHAT = 64 << 20
-"""A chat template that does much work takes no more; rust/jinja bounds it."""
+"""The most that a chat template may take; rust/jinja enforces it."""
 CALLS_A_LOOK = 64
 GIVE_BACK_S = 1.0
 LARGE = 1 << 40

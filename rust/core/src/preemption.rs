@@ -10,14 +10,15 @@ use crate::scheduler::Scheduler;
 use crate::ticket::Standing;
 
 impl Scheduler {
-    /// One more block of each group for a running request that decodes; if none are left, another one is
-    /// preempted, perhaps this one. Blocks that are on their way back are waited for first; those that a
-    /// waiting request was promised are left alone by tenants above their share.
+    /// Gives a decoding request one more block of each group; false if it must wait for them. If too few
+    /// are left, a running request is preempted, perhaps this one, unless enough blocks will be free once
+    /// the steps in flight have completed. A tenant above its share does not use blocks that are promised
+    /// to a waiting request.
     pub(crate) fn grow(&mut self, index: RequestIndex, draft: &mut Draft) -> bool {
         let tenant = self.requests[index].ticket.tenant;
         let num_needed = count(self.shape.kv_groups.len());
         loop {
-            // The last one always continues; otherwise no request might.
+            // The only running request always continues; otherwise none might make progress.
             let is_bound = self.running.len() > 1 && self.fairness.is_above_share(tenant);
             let num_claimed = if is_bound { self.fairness.num_claimed_blocks } else { 0 };
             if self.kv.num_available() >= num_claimed + num_needed {
@@ -62,8 +63,8 @@ impl Scheduler {
         count(held.filter(|&block| self.kv.pool.has_one_owner(block)).count())
     }
 
-    /// Leaves the running request out of further plans. Returns how many blocks will come back later;
-    /// none if they came back at once, because no submitted step names it.
+    /// Preempts a running request: no further plan names it. Returns how many of its blocks are released
+    /// later; 0 if all were released at once, because no submitted step names the request.
     pub(crate) fn preempt(&mut self, victim: RequestIndex) -> u32 {
         self.stop_running(victim);
         self.counters.preemptions += 1;
@@ -76,8 +77,8 @@ impl Scheduler {
         self.num_own_blocks(victim)
     }
 
-    /// Preempts for requests that wait within their tenant's share and do not fit, one of each tenant.
-    /// Before rows are chosen, so that what it frees comes back a step earlier.
+    /// Preempts running requests to make room for waiting ones within their tenant's share, one of each
+    /// tenant. It runs before rows are chosen, so that slots and blocks are free a step earlier.
     pub(crate) fn make_room(&mut self) {
         let Some(share) = self.fairness.share() else { return };
         let firsts = self.queue.first_of_tenants();
@@ -105,8 +106,8 @@ impl Scheduler {
         self.fairness.share().is_some_and(|share| self.victim_for_blocks(&share).is_some())
     }
 
-    /// The request that gives way to a running one that needs a block: the worst-ranked of the tenant
-    /// that holds most.
+    /// The request to preempt when a running one needs a block: the worst-ranked of the tenant that holds
+    /// most blocks.
     fn victim_for_growth(&self) -> RequestIndex {
         let most = self.fairness.share().and_then(|_| self.most_blocks());
         let victim = most.and_then(|tenant| self.newest_of(tenant));

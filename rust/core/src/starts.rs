@@ -13,8 +13,8 @@ use crate::waiting_queue::Turn;
 use crate::{Micros, OpenedSlot};
 
 impl Scheduler {
-    /// Starts requests from the queue while budget, slots and blocks last. The first one that does
-    /// not fit holds back all others, or it might never fit.
+    /// Starts requests from the queue while budget, slots and blocks last. No request overtakes one that
+    /// does not fit; otherwise that one might never start.
     pub(crate) fn start_waiting(&mut self, draft: &mut Draft) {
         while draft.has_room()
             && count(self.running.len()) < self.shape.max_running()
@@ -25,7 +25,8 @@ impl Scheduler {
             let fairness = &self.fairness;
             let standing = |ticket: &_| fairness.standing(ticket);
             let Some(turn) = self.queue.next(&fairness.tenants, self.now, standing) else { return };
-            // While running requests wait for blocks, only requests that room was made for may start.
+            // While running requests wait for blocks, only requests within their tenant's share may start:
+            // `make_room` has preempted for them.
             let is_short = draft.is_short || draft.num_returning.is_some();
             if is_short && turn.standing != Standing::Within {
                 return;
@@ -36,13 +37,13 @@ impl Scheduler {
         }
     }
 
-    /// Gives the request a slot and the blocks that it starts with; nothing if they are not there, besides
-    /// `num_promised` that others will take.
+    /// Gives the request a slot and its first blocks. `None` if too few blocks are available; `num_promised`
+    /// of them are kept for other requests.
     fn start(&mut self, turn: &Turn, num_promised: u32) -> Option<OpenedSlot> {
         let index = turn.request;
         let Fit { cached, num_new, num_evictable } = self.fit(index);
-        // Within half a block's worth of steps half of the running requests need a block each; a tenant
-        // within its share does not pay for that while another one can give way.
+        // In the time in which half a block fills, half of the running requests need another block each. A
+        // request within its tenant's share need not leave them free while another tenant can be preempted.
         let is_urgent = turn.standing == Standing::Within && self.has_victim_for_blocks();
         let num_groups = count(self.shape.kv_groups.len());
         let reserve = if is_urgent { 0 } else { count(self.running.len() / 2) * num_groups };
@@ -87,7 +88,7 @@ impl Scheduler {
         Some(opened)
     }
 
-    /// Takes what the prefix cache has, and blocks for the rest.
+    /// Shares the cached blocks of the prefix and allocates blocks for the rest.
     fn open_tables(&mut self, index: RequestIndex, cached: &Cached) {
         let (groups, block_size) = (self.shape.kv_groups, self.shape.block_size);
         let num_places = self.requests[index].num_tokens().div_ceil(block_size);

@@ -1,5 +1,5 @@
-//! [4] [7] Block tables of requests over all groups of layers: blocks come as rows need them, and go back
-//! when a group's window has passed them. Engine thread only.
+//! [4] [7] Block tables of requests over all groups of layers: blocks are allocated as rows need them, and
+//! released when a group's window has passed them. Engine thread only.
 //!
 //! A group that keeps everything has the blocks of all known tokens from a request's start, as only
 //! decoding may run out of blocks. A group with a window starts with one window's worth. Its further
@@ -12,8 +12,8 @@ use crate::live_request::Phase;
 use crate::scheduler::Scheduler;
 
 impl Scheduler {
-    /// Places of the group's block table that a request of `num_places` has when it starts, `num_cached`
-    /// of them found in the prefix cache.
+    /// How many places of the group's block table have a block when a request starts, of `num_places` in all
+    /// and `num_cached` found in the prefix cache.
     pub(crate) fn places_at_start(&self, group: usize, num_places: u32, num_cached: u32) -> u32 {
         let (groups, block_size) = (&self.shape.kv_groups, self.shape.block_size);
         let first = groups.first_read(group, num_cached * block_size, block_size);
@@ -21,7 +21,8 @@ impl Scheduler {
         first.saturating_add(most).max(num_cached + 1).min(num_places)
     }
 
-    /// Gives the request blocks for the first `num_places` places in every group; they are available.
+    /// Gives the request blocks for the first `num_places` places in every group. The caller has checked that
+    /// they are available.
     pub(crate) fn extend_tables(&mut self, index: RequestIndex, num_places: u32) {
         for group in 0..self.shape.kv_groups.len() {
             self.extend_table(index, group, num_places);
@@ -43,7 +44,7 @@ impl Scheduler {
         self.fairness.tenants.holding_mut(tenant).num_blocks += num_new;
     }
 
-    /// As much of the request's prefill as the step has room and the pool has blocks for.
+    /// Adds to the step as much of the request's prefill as the step has rows and the pool has blocks for.
     pub(crate) fn push_chunk(&mut self, index: RequestIndex, draft: &mut Draft) {
         let num_covered =
             if self.shape.kv_groups.is_plain() { u32::MAX } else { self.num_covered(index, draft) };
@@ -55,7 +56,7 @@ impl Scheduler {
         }
     }
 
-    /// Tokens behind those submitted that there are blocks for in every group.
+    /// How many tokens after those submitted have blocks available in every group.
     fn num_covered(&self, index: RequestIndex, draft: &mut Draft) -> u32 {
         let (request, block_size) = (&self.requests[index], self.shape.block_size);
         let start = request.num_submitted;
@@ -81,8 +82,8 @@ impl Scheduler {
         (0..self.shape.kv_groups.len()).map(missing).sum()
     }
 
-    /// Releases the blocks of a running request that no row reads which starts at position `end` or later:
-    /// the row up to there has been committed, so no other is in flight.
+    /// Releases the blocks of a running request that rows from position `end` on do not read. The row up to
+    /// `end` has been committed, so no earlier row is in flight.
     pub(crate) fn release_passed(&mut self, index: RequestIndex, end: u32) {
         if self.requests[index].phase != Phase::Running {
             return;

@@ -1,5 +1,5 @@
-//! What callers see of one engine without asking its thread: what its prefix cache holds, and which
-//! prompts are on their way to it. Callers and the engine thread write; nobody waits.
+//! What callers know of one engine without asking its thread: what its prefix cache holds, and which
+//! prompts it is still to compute. Callers and the engine thread write; neither waits for the other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,14 +13,14 @@ use crate::hash_table::HashTable;
 pub(crate) struct EngineView {
     /// Chain hashes of the blocks that its prefix cache can find.
     cached: HashTable,
-    /// Those of prompts that were sent to it and are not computed: they will be cached.
+    /// Chain hashes of prompts that it has received and not yet computed. They will be cached.
     expected: HashTable,
-    /// Tokens of these prompts that it has to compute.
+    /// Tokens of these prompts that are missing from its cache.
     num_queued: AtomicU64,
 }
 
 impl EngineView {
-    /// For a pool of so many blocks.
+    /// The view of an engine with a pool of `num_blocks` blocks.
     pub(crate) fn new(num_blocks: u32) -> Self {
         let num_blocks = num_blocks as usize;
         Self {
@@ -30,14 +30,14 @@ impl EngineView {
         }
     }
 
-    /// How many of a prompt's first blocks, given by their chain hashes, it has or is about to have.
+    /// How many of a prompt's first blocks are cached or soon will be; `hashes` are their chain hashes.
     pub(crate) fn num_known(&self, hashes: &[u128]) -> usize {
         let is_known =
             |hash: &&u128| self.cached.contains(**hash) || self.expected.contains(**hash);
         hashes.iter().take_while(is_known).count()
     }
 
-    /// Prompt tokens that it has still to compute.
+    /// Prompt tokens that the engine still has to compute.
     pub(crate) fn num_queued(&self) -> u64 {
         self.num_queued.load(Ordering::Relaxed)
     }
@@ -57,7 +57,7 @@ impl PrefixWatcher for EngineView {
     }
 }
 
-/// A prompt on its way to an engine, until this is dropped: when it is computed, or will not be.
+/// Counts a prompt as queued on an engine. It is dropped when the prompt has been computed or given up.
 #[derive(Debug)]
 pub(crate) struct QueuedPrompt {
     view: Arc<EngineView>,

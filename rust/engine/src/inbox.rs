@@ -18,7 +18,7 @@ pub(crate) enum Message {
     Abort(u64),
     /// Frames may go to this socket, if the event loop holds none of the stream's.
     Attach(u64, ClientSocket),
-    /// Show life on this stream if it has been silent.
+    /// Send a keep-alive comment on this stream if it has been silent.
     Ping(u64),
     /// A step ended.
     Completed(StepCompletion),
@@ -30,14 +30,14 @@ pub(crate) enum Message {
     Shutdown,
 }
 
-/// Whether, and for what, the engine thread sleeps if no message is there.
+/// What the engine thread waits for when the inbox is empty.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Wait {
-    /// Not at all.
+    /// Nothing: it does not sleep.
     No,
-    /// For the end of a step, or what matters as much: as many steps are in flight as may be.
+    /// The end of a step, or a message as important: the maximum number of steps is in flight.
     ForStep,
-    /// For any message.
+    /// Any message.
     ForAny,
 }
 
@@ -61,20 +61,20 @@ enum Sleep {
     Awake,
     /// Sleeps until a message comes.
     Idle,
-    /// Sleeps with as many steps in flight as may be: until one ends there is nothing to do for most
-    /// messages, and waking up for each would cost more than working it off.
+    /// Sleeps with the maximum number of steps in flight. Until one ends most messages change nothing,
+    /// and a wake-up for each would cost more than handling it.
     UntilStep,
 }
 
 impl Inbox {
-    /// Puts a message and wakes the engine thread if it sleeps; gives the message back if the engine
-    /// thread has ended.
+    /// Puts a message and wakes the engine thread if it sleeps. Returns the message as an error if the
+    /// engine thread has ended.
     pub(crate) fn put(&self, message: Message) -> Result<(), Message> {
         self.push(message, |sleep| sleep != Sleep::Awake)
     }
 
-    /// The same for a message that changes nothing while as many steps are in flight as may be: it waits
-    /// for the end of one.
+    /// Like `put`, for a message that changes nothing while the maximum number of steps is in flight: it
+    /// does not wake the engine thread before one of them ends.
     pub(crate) fn put_for_next_step(&self, message: Message) -> Result<(), Message> {
         self.push(message, |sleep| sleep == Sleep::Idle)
     }
@@ -94,14 +94,14 @@ impl Inbox {
         Ok(())
     }
 
-    /// Takes the last messages into the empty `into`; from now on nothing is taken any more.
+    /// Moves the remaining messages into `into`, which must be empty. Later messages are refused.
     pub(crate) fn close(&self, into: &mut Vec<Message>) {
         let mut state = self.lock();
         state.closed = true;
         std::mem::swap(&mut state.messages, into);
     }
 
-    /// Takes all messages into the empty `into`; if there are none, sleeps as `wait` says.
+    /// Moves all messages into `into`, which must be empty. If there are none, sleeps as `wait` says.
     pub(crate) fn take(&self, into: &mut Vec<Message>, wait: Wait) {
         let mut state = self.lock();
         while state.messages.is_empty() {
@@ -119,7 +119,7 @@ impl Inbox {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic while it was held leaves a valid vector.
+        // The vector stays valid if a thread panics while it holds the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

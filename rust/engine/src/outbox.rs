@@ -26,7 +26,7 @@ pub struct Event {
 pub enum Payload {
     /// Bytes for the transport, as they are.
     Frame(Vec<u8>),
-    /// As `Frame`; the head given with the socket stands in front of it, or has been sent.
+    /// Like `Frame`, but the response head that came with the socket is already in front, or has been sent.
     Headed(Vec<u8>),
     /// A part of a choice, for the Python API.
     Delta(Box<Delta>),
@@ -36,7 +36,7 @@ pub enum Payload {
     Body(Vec<u8>),
     /// The end of a request in delta format.
     UsageEnd(Usage),
-    /// It failed: `{"error":{..},"status":n}`.
+    /// The request failed: `{"error":{..},"status":n}`.
     Error(Vec<u8>),
 }
 
@@ -135,10 +135,11 @@ impl Outbox {
         }
     }
 
-    /// Takes everything. First the descriptor is cleared, then the flag, then the queue is taken: a
-    /// publish in between writes again, so nothing is left lying without a wake-up. If there is nothing
-    /// to clear yet, the write is on its way and the flag stays for the drain that it brings: without
-    /// it no drain would clear the descriptor, and the event loop would spin.
+    /// Takes all events. It clears the descriptor, then the flag, then takes the queue: a publish in
+    /// between writes to the descriptor again, so no event is left without a wake-up. If the descriptor
+    /// is still clear, the publisher has set the flag and not written yet; the flag then stays set for
+    /// the drain that this write causes. Otherwise that drain would not clear the descriptor, and the
+    /// event loop would spin.
     pub(crate) fn drain(&self) -> Vec<Event> {
         if self.armed.load(Ordering::Acquire) && rustix::io::read(&self.fd, &mut [0_u8; 8]).is_ok()
         {
@@ -149,12 +150,13 @@ impl Outbox {
         events
     }
 
-    /// How often `drain` has run: what was published before an earlier value has been taken.
+    /// Number of drains so far. Once it exceeds an earlier reading, everything that was published before
+    /// that reading has been taken.
     pub(crate) fn drains(&self) -> u64 {
         self.drains.load(Ordering::Acquire)
     }
 
-    /// From now on no event of `key` is handed out. Called by the thread that aborts.
+    /// Drops the events of `key`, now and from now on. The thread that aborts the request calls this.
     pub(crate) fn silence(&self, key: u64) {
         let mut state = self.lock();
         state.events.retain(|event| event.key != key);
@@ -167,7 +169,7 @@ impl Outbox {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic while it was held leaves a valid vector and a valid set.
+        // The vector and the set stay valid if a thread panics while it holds the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

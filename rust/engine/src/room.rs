@@ -1,5 +1,5 @@
-//! [3] How many choices may be in the engines at once, and whose they are: one count for all engines.
-//! Callers take room, engine threads give it back. Any thread.
+//! [3] Admission count: how many choices are in all engines together, and in how many tenants' names.
+//! Callers reserve room, engine threads release it. Any thread.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -42,13 +42,13 @@ impl Room {
         total.is_ok()
     }
 
-    /// Gives back room for `count` choices.
+    /// Releases room for `count` choices.
     pub(crate) fn release(&self, tenant: &TenantLoad, count: u32) {
         self.in_system.fetch_sub(count, Ordering::AcqRel);
         self.forget(tenant, count);
     }
 
-    /// Gives back room where nothing is accepted any more.
+    /// Releases room of an engine that has ended; the tenants are no longer counted.
     pub(crate) fn release_at_end(&self, count: u32) {
         self.in_system.fetch_sub(count, Ordering::AcqRel);
     }

@@ -1,5 +1,5 @@
-//! [3] Finds out what each engine has of a request's prompts and how busy it is, and lets the router
-//! choose. Caller's thread; no lock here is ever taken by an engine thread.
+//! [3] Determines how much of a request's prompts each engine has cached and how busy it is, then lets
+//! the router choose. Caller's thread; no lock here is ever taken by an engine thread.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,8 +17,8 @@ pub(crate) struct Routing {
     hasher: Option<ChainHasher>,
     limits: RoutingLimits,
     views: Vec<Arc<EngineView>>,
-    /// Held while engines are compared and the request is counted, so that requests that come together
-    /// see each other.
+    /// Locked while engines are compared and the request is counted, so that concurrent requests see each
+    /// other.
     router: Mutex<Router>,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct RoutingLimits {
     pub(crate) block_size: u32,
     /// Choices that can run at once.
     pub(crate) max_num_seqs: u32,
-    /// Micros: an engine that has stood still for longer gets nothing.
+    /// Microseconds. An engine without progress for longer gets no request.
     pub(crate) stall_us: u64,
 }
 
@@ -58,7 +58,7 @@ impl Routing {
         Self { hasher, limits, views, router }
     }
 
-    /// The number of the engine for the request, where it counts from now on.
+    /// Returns the number of the request's engine and counts the request there.
     pub(crate) fn place(
         &self,
         submission: &mut Submission,
@@ -74,8 +74,8 @@ impl Routing {
         number
     }
 
-    /// Chooses an engine for `count` choices of these prompts and counts them there. The prompts are
-    /// queued until what comes with the number is dropped.
+    /// Chooses an engine for `count` choices of these prompts and counts them there. Returns its number and
+    /// the prompts as queued there; they stay queued until they are dropped.
     pub(crate) fn choose(
         &self,
         prompts: &[HashedPrompt],
@@ -105,13 +105,14 @@ impl Routing {
             QueuedPrompt::new(&self.views[number], &prompt.hashes, prompt.num_tokens - cached)
         });
         let queued = queued.collect();
-        // Last: a panic before this leaves nothing that nobody gives back.
+        // Last, because nothing would undo it after a panic in the lines above.
         engines[number].enter(count);
         drop(router);
         (number, queued)
     }
 
-    /// Hashes each prompt once, for the router and for the engine; nothing where nothing is shared.
+    /// Hashes each prompt once, for the router and for the engine. Without shared prefixes there are no
+    /// hashes.
     fn hash_prompts(&self, submission: &mut Submission) -> Vec<HashedPrompt> {
         let mut hasher = self.hasher.clone();
         let choices = submission.requests.chunks_mut(submission.stream.n as usize);
@@ -137,9 +138,9 @@ impl Routing {
 pub(crate) trait Load {
     /// Choices that it has: running and waiting.
     fn num_choices(&self) -> u32;
-    /// Micros since something moved while there is work; 0 without work.
+    /// Microseconds without progress while there is work; 0 without work.
     fn standstill_us(&self) -> u64;
-    /// Counts choices in.
+    /// Adds to the number of choices.
     fn enter(&self, count: u32);
 }
 

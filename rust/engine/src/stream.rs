@@ -20,28 +20,28 @@ use crate::prompt_logs::PromptLogs;
 
 /// A client request: `prompts.len() * n` choices that answer under one key.
 ///
-/// With hundreds of streams nothing of the step before is left in the cache. So what a token uses lies together: first
-/// the choice itself, of which most requests have one, then what committing, showing and sending it read.
+/// With hundreds of streams the CPU caches hold nothing of the previous step. So the fields that a token uses are next
+/// to each other: first the choice itself, since most requests have one, then the fields for committing and sending it.
 #[repr(C, align(64))]
 pub(crate) struct Stream {
     pub(crate) choices: SmallVec<[Choice; 1]>,
     pub(crate) submitted_at: Micros,
     pub(crate) usage: Usage,
-    /// Where among the choices those with something to show are.
+    /// The range of choices that holds all those with unsent output.
     dirty: Range<u16>,
-    /// Waits in the engine's list of streams to show.
+    /// In the engine's list of streams with unsent output.
     pub(crate) queued: bool,
-    /// The last event has been shown.
+    /// The last event has been written.
     is_done: bool,
-    /// A comment is to be shown.
+    /// A keep-alive comment is due.
     pub(crate) wants_comment: bool,
     /// Choices without a finish.
     pub(crate) num_open: u32,
-    /// Choices a prompt.
+    /// Choices per prompt.
     pub(crate) n: u32,
     pub(crate) form: Form,
     pub(crate) key: u64,
-    /// When frames were sent last; the submit before that.
+    /// When frames were last sent; the time of submission if none were.
     pub(crate) sent_at: Micros,
     /// Where frames go.
     pub(crate) route: Route,
@@ -58,7 +58,7 @@ pub(crate) enum Form {
     Body(FrameBuilder, Trailer),
     /// Python objects.
     Deltas {
-        /// Say why with each token.
+        /// Log-probs with each token.
         log_probs: bool,
     },
     /// One JSON body at the end, vectors instead of choices.
@@ -72,7 +72,7 @@ pub(crate) struct Trailer {
     pub(crate) usage_event: bool,
     pub(crate) log_probs: bool,
     pub(crate) token_ids: bool,
-    /// How many choices of each prompt a body has, if not all.
+    /// How many choices of each prompt a body contains; `None`: all.
     pub(crate) keep: Option<usize>,
 }
 
@@ -81,13 +81,13 @@ pub(crate) struct PromptState {
     pub(crate) ids: Arc<[TokenId]>,
     /// With echo and log-probs: characters of the text before each prompt token.
     pub(crate) offsets: Vec<u32>,
-    /// Prompt tokens whose log-probs have come; nothing precedes the first one.
+    /// Prompt tokens whose log-probs are known or, for the first, do not exist.
     num_seen: usize,
-    /// Who reads them.
+    /// Which parts of the answer show them.
     logs: PromptLogs,
-    /// Those that stand beside the answer.
+    /// Entries of `prompt_logprobs`, which is separate from the answer's own log-probs.
     log_probs: Vec<LogEntry>,
-    /// Until the prompt has been computed, where there are several engines.
+    /// With several engines: set until the prompt has been computed.
     pub(crate) queued: Option<QueuedPrompt>,
 }
 
@@ -101,7 +101,7 @@ impl PromptState {
 
 /// Where frames go.
 pub(crate) enum Route {
-    /// To the event loop. `bytes` were published since drain number `drain`; `num_frames` ever.
+    /// To the event loop. `bytes` were published since drain number `drain`, `num_frames` since the start.
     Drain { num_frames: u64, bytes: usize, drain: u64 },
     /// To the client's socket, by this thread.
     Socket(ClientSocket),
@@ -112,9 +112,9 @@ pub(crate) enum Route {
 pub struct ClientSocket {
     /// A copy of the connection's descriptor.
     pub fd: OwnedFd,
-    /// How many frames of the stream the lender was ever handed; it has none left to write.
+    /// How many frames of the stream the event loop has received; it has written all of them.
     pub frames_seen: u64,
-    /// Goes in front of the first frame; may be empty.
+    /// Sent before the first frame; may be empty.
     pub head: Vec<u8>,
 }
 
