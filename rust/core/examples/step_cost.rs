@@ -83,6 +83,7 @@ fn scheduler(block_size: u32) -> Scheduler {
             block_size,
             kv_groups: KvGroups::ONE,
             keeps_state: false,
+            num_snapshots: 0,
             num_slots: 2 * NUM_REQUESTS,
             max_num_seqs: NUM_REQUESTS,
             max_num_batched_tokens: 8192,

@@ -105,6 +105,10 @@ impl Scheduler {
                 wants: Wants { sample: sample_mode(late), ..Wants::default() },
             });
             draft.flight.push_row(index, request, 1, true);
+            if self.shape.num_snapshots > 0 {
+                self.save_decode(index, end, draft);
+            }
+            let request = &self.requests[index];
             let tenants = &mut self.fairness.tenants;
             tenants.charge(request.ticket.tenant, 1);
             tenants.in_step_mut(request.ticket.tenant).num_decodes += 1;
@@ -147,17 +151,22 @@ impl Scheduler {
             if row.start < request.prefill_end {
                 let end = row.start + row.num_tokens;
                 self.register_blocks(row.request, end, id);
+                if self.shape.num_snapshots > 0 {
+                    self.save_prefill(&row, id, &mut draft.states);
+                }
                 if end >= self.requests[row.request].num_prompt {
                     self.requests[row.request].is_prompt_submitted = true;
                     self.release_followers(row.request);
                 }
             }
         }
+        self.snapshots.end_step();
         self.counters.steps += 1;
         self.counters.scheduled_tokens += u64::from(draft.num_tokens);
         self.in_flight.push(draft.flight);
         self.check_slots();
-        StepPlan { id, closed: self.slots.take_closed(), opened: draft.opened, rows: draft.rows }
+        let (opened, rows, states) = (draft.opened, draft.rows, draft.states);
+        StepPlan { id, closed: self.slots.take_closed(), opened, rows, states }
     }
 
     fn push_prefill_row(&mut self, chunk: Chunk, draft: &mut Draft) {

@@ -41,6 +41,10 @@ impl SchedulerConfig {
             "sizes that nothing can run with: {shape:?}"
         );
         assert!(
+            !shape.keeps_state || shape.kv_groups.is_plain(),
+            "states beside windows: {shape:?}"
+        );
+        assert!(
             !self.whole_prompts || self.max_model_len <= shape.max_num_batched_tokens,
             "prompts of {} tokens in steps of {}",
             self.max_model_len,

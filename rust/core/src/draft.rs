@@ -5,13 +5,14 @@ use crate::fair_share::FairShare;
 use crate::flight::FlightStep;
 use crate::ids::RequestIndex;
 use crate::live_request::LiveRequest;
-use crate::{OpenedSlot, PlanRow};
+use crate::{OpenedSlot, PlanRow, StateCopies};
 
 /// A step being put together: rows that decode, then chunks of prompts as long as the budget lasts.
 #[derive(Debug)]
 pub(crate) struct Draft {
     pub(crate) rows: Vec<PlanRow>,
     pub(crate) opened: Vec<OpenedSlot>,
+    pub(crate) states: StateCopies,
     pub(crate) flight: FlightStep,
     /// Running requests in prefill, by rank.
     pub(crate) prefills: Vec<RequestIndex>,
@@ -47,6 +48,7 @@ impl Draft {
         Self {
             rows: Vec::with_capacity(num_running + 1),
             opened: Vec::new(),
+            states: StateCopies::default(),
             flight,
             prefills: Vec::new(),
             chunks: Vec::new(),

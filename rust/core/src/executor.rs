@@ -13,9 +13,11 @@ pub struct ExecutorShape {
     pub block_size: u32,
     /// Groups of layers that keep the same part of a sequence. A block belongs to one of them at a time.
     pub kv_groups: KvGroups,
-    /// Layers keep a state of a slot's whole sequence besides, which starts with position 0: no request can
-    /// begin with blocks of another one.
+    /// Layers keep a state of a slot's whole sequence besides: a request can begin with blocks of another one
+    /// only where there is a copy of the state after their tokens.
     pub keeps_state: bool,
+    /// Room for such copies; without any, requests share nothing.
+    pub num_snapshots: u32,
     /// Slots; more than the rows of a step, since leaving requests still hold theirs.
     pub num_slots: u32,
     /// Most rows of one step.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::counts::count;
 use crate::ids::RequestIndex;
 use crate::live_request::LiveRequest;
-use crate::{RequestId, SlotId, StepId};
+use crate::{RequestId, SlotId, SnapshotId, StepId};
 
 /// Submitted steps, oldest first; they complete in this order.
 #[derive(Debug)]
@@ -35,6 +35,8 @@ pub(crate) struct FlightRow {
     pub(crate) num_tokens: u32,
     pub(crate) is_sampled: bool,
     pub(crate) is_late: bool,
+    /// Of the state after a row that decodes, until it is committed.
+    pub(crate) snapshot: Option<SnapshotId>,
 }
 
 /// A late-sampled row whose mask is due.
@@ -118,6 +120,7 @@ impl FlightStep {
             num_tokens,
             is_sampled,
             is_late,
+            snapshot: None,
         });
         self.needs_masks |= is_late;
         request.is_mask_pending = is_late;

@@ -32,6 +32,10 @@ id_type!(
     BlockId(u32)
 );
 id_type!(
+    /// Room for a copy of what layers keep of a sequence besides blocks.
+    SnapshotId(u32)
+);
+id_type!(
     /// One request (one choice of one prompt); unique for the life of the process.
     RequestId(u64)
 );

@@ -26,6 +26,7 @@ mod sampling;
 mod scheduler;
 mod shared_prefix;
 mod slots;
+mod snapshots;
 mod starts;
 mod step_commit;
 mod step_output;
@@ -40,7 +41,7 @@ pub use core_event::{CoreEvent, TokenList};
 pub use counts::{Counters, SchedulerStats};
 pub use executor::{CompletionSink, Executor, ExecutorError, ExecutorShape, StepCompletion};
 pub use flight::LateRow;
-pub use ids::{BlockId, Micros, RequestId, SlotId, StepId, TenantId, TokenId};
+pub use ids::{BlockId, Micros, RequestId, SlotId, SnapshotId, StepId, TenantId, TokenId};
 pub use kv::{CachedBlock, ChainHasher, KvGroups, MAX_KV_GROUPS, Parent, PrefixWatcher};
 pub use limits::{AdmitError, Limits};
 pub use request::{FinishReason, NewRequest, RequestFault, RequestKind, StopRules};
@@ -50,5 +51,6 @@ pub use sampling::{
 pub use scheduler::Scheduler;
 pub use step_output::{RowOutput, RowStatus, StepOutput, TokenLogProbs};
 pub use step_plan::{
-    OpenedSlot, PlanRow, PooledRow, Pooling, RowMask, SampleMode, StepPlan, TokenSource, Wants,
+    OpenedSlot, PlanRow, PooledRow, Pooling, RowMask, SampleMode, StateCopies, StateCopy, StepPlan,
+    TokenSource, Wants,
 };

@@ -8,7 +8,8 @@ use crate::ids::RequestIndex;
 use crate::kv::{BlockTable, GroupBlocks, Parent};
 use crate::ticket::{OVERDUE_AFTER, Rank, Ticket};
 use crate::{
-    BlockId, Micros, NewRequest, Pooling, RequestId, RequestKind, SlotId, StepId, TokenId,
+    BlockId, Micros, NewRequest, Pooling, RequestId, RequestKind, SlotId, SnapshotId, StepId,
+    TokenId,
 };
 
 /// Where a request stands.
@@ -79,6 +80,8 @@ pub(crate) struct LiveRequest {
     pub(crate) other_groups: Vec<GroupBlocks>,
     /// Places in the block tables that were found in the prefix cache when it started last.
     pub(crate) num_shared_places: u32,
+    /// Of the state after its latest tokens, if it has been committed and not replaced.
+    pub(crate) last_snapshot: Option<(SnapshotId, Parent)>,
     /// Where its chain of blocks starts, if it takes part in a prefix cache.
     pub(crate) root: Option<Parent>,
     /// The latest step that fills a block it got from the prefix cache.
@@ -121,6 +124,7 @@ impl LiveRequest {
             ticket,
             other_groups: Vec::new(),
             num_shared_places: 0,
+            last_snapshot: None,
             root: None,
             depends_on: None,
             num_cached: 0,

@@ -71,6 +71,8 @@ impl Scheduler {
         self.running.verify(|index| self.requests[index].rank);
         self.kv.pool.verify_owners(&owners);
         self.kv.verify();
+        let rows = self.in_flight.iter().flat_map(|step| &step.rows);
+        self.snapshots.verify(rows.filter_map(|row| row.snapshot));
     }
 
     /// What tenants hold, from their running requests.

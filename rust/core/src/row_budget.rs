@@ -69,6 +69,7 @@ mod tests {
             block_size: 64,
             kv_groups: crate::KvGroups::ONE,
             keeps_state: false,
+            num_snapshots: 0,
             num_slots: 512,
             max_num_seqs: 256,
             max_num_batched_tokens: 2048,

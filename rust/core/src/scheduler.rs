@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::fair_share::FairShare;
 use crate::flight::InFlight;
 use crate::ids::RequestIndex;
-use crate::kv::{KvCache, Parent};
+use crate::kv::{KvCache, Parent, Snapshots};
 use crate::live_request::{LiveRequest, Phase};
 use crate::request_table::RequestTable;
 use crate::running::RunningSet;
@@ -27,12 +27,15 @@ pub struct Scheduler {
     pub(crate) shape: ExecutorShape,
     pub(crate) limits: Limits,
     pub(crate) enable_prefix_caching: bool,
+    /// Whether a request can begin with blocks of another one at all.
+    pub(crate) shares: bool,
     pub(crate) whole_prompts: bool,
     pub(crate) requests: RequestTable,
     pub(crate) queue: WaitingQueue,
     pub(crate) running: RunningSet,
     pub(crate) fairness: FairShare,
     pub(crate) kv: KvCache,
+    pub(crate) snapshots: Snapshots,
     pub(crate) slots: Slots,
     pub(crate) in_flight: InFlight,
     pub(crate) now: Micros,
@@ -48,18 +51,19 @@ impl Scheduler {
     pub fn new(config: SchedulerConfig) -> Self {
         config.check();
         let shape = config.shape;
+        let shares = !config.whole_prompts && (!shape.keeps_state || shape.num_snapshots > 0);
         Self {
             shape,
             limits: Limits::new(&config),
-            enable_prefix_caching: config.enable_prefix_caching
-                && !config.whole_prompts
-                && !shape.keeps_state,
+            enable_prefix_caching: config.enable_prefix_caching && shares,
+            shares,
             whole_prompts: config.whole_prompts,
             requests: RequestTable::default(),
             queue: WaitingQueue::default(),
             running: RunningSet::default(),
             fairness: FairShare::new(&shape, config.weight_tokens),
             kv: KvCache::new(shape.num_blocks, shape.block_size, config.cache_secret),
+            snapshots: Snapshots::new(&shape, config.cache_secret),
             slots: Slots::new(shape.num_slots),
             in_flight: InFlight::new(),
             now: Micros(0),
@@ -84,6 +88,7 @@ impl Scheduler {
     /// Forgets all cached prefixes; returns how many blocks could be found. Running requests keep their
     /// blocks, but nobody shares them any more.
     pub fn clear_prefix_cache(&mut self) -> u32 {
+        self.snapshots.forget_all();
         self.kv.forget_all()
     }
 
@@ -127,8 +132,7 @@ impl Scheduler {
         let tenant = self.fairness.tenants.join(request.tenant);
         let ticket = self.queue.ticket(request.priority, tenant);
         self.counters.admitted += 1;
-        let shares = !self.whole_prompts && !self.shape.keeps_state;
-        let leader = request.leader.filter(|_| shares);
+        let leader = request.leader.filter(|_| self.shares);
         let leader = leader.and_then(|leader| self.requests.find(leader));
         let mut request = LiveRequest::new(request, ticket, self.now);
         request.request.stop.max_tokens = max_tokens.max(1);
@@ -178,6 +182,7 @@ impl Scheduler {
         }
         while let Some(step) = self.in_flight.pop_oldest() {
             for row in &step.rows {
+                self.snapshots.drop_pending(row.snapshot);
                 self.complete_row(row.request);
             }
             self.in_flight.recycle(step);

@@ -9,7 +9,7 @@ use crate::ids::RequestIndex;
 use crate::kv::{Link, Parent, PrefixCache};
 use crate::live_request::LiveRequest;
 use crate::scheduler::Scheduler;
-use crate::{BlockId, StepId};
+use crate::{BlockId, SnapshotId, StepId};
 
 /// What a waiting request would start with.
 pub(crate) struct Fit {
@@ -30,6 +30,8 @@ pub(crate) struct Cached {
     /// that it has not passed stands in for one that is not needed.
     pub(crate) blocks: Vec<BlockId>,
     pub(crate) parent: Option<Parent>,
+    /// Of the state after their tokens, where layers keep one.
+    pub(crate) snapshot: Option<SnapshotId>,
 }
 
 impl Cached {
@@ -97,6 +99,9 @@ impl Scheduler {
         cached.parent = Some(parent);
         if self.shape.kv_groups.len() > 1 && cached.num_places > 0 {
             self.find_in_other_groups(index, root, &mut cached);
+        }
+        if self.shape.keeps_state {
+            self.find_snapshot(index, root, &mut cached);
         }
         cached
     }

@@ -10,7 +10,7 @@ use crate::scheduler::Scheduler;
 use crate::shared_prefix::{Cached, Fit};
 use crate::ticket::{Rank, Standing};
 use crate::waiting_queue::Turn;
-use crate::{Micros, OpenedSlot};
+use crate::{Micros, OpenedSlot, StateCopy};
 
 impl Scheduler {
     /// Starts requests from the queue while budget, slots and blocks last. No request overtakes one that
@@ -31,7 +31,8 @@ impl Scheduler {
             if is_short && turn.standing != Standing::Within {
                 return;
             }
-            let Some(opened) = self.start(&turn, draft.num_promised) else { return };
+            let restored = &mut draft.states.restored;
+            let Some(opened) = self.start(&turn, draft.num_promised, restored) else { return };
             draft.opened.push(opened);
             self.push_chunk(turn.request, draft);
         }
@@ -39,7 +40,12 @@ impl Scheduler {
 
     /// Gives the request a slot and its first blocks. `None` if too few blocks are available; `num_promised`
     /// of them are kept for other requests.
-    fn start(&mut self, turn: &Turn, num_promised: u32) -> Option<OpenedSlot> {
+    fn start(
+        &mut self,
+        turn: &Turn,
+        num_promised: u32,
+        restored: &mut Vec<StateCopy>,
+    ) -> Option<OpenedSlot> {
         let index = turn.request;
         let Fit { cached, num_new, num_evictable } = self.fit(index);
         // In the time in which half a block fills, half of the running requests need another block each. A
@@ -52,7 +58,13 @@ impl Scheduler {
         }
         let slot = self.slots.allocate()?;
         self.queue.start(turn);
-        let depends_on = cached.blocks.iter().map(|&block| self.kv.prefix.filled_by(block)).max();
+        let filled = cached.blocks.iter().map(|&block| self.kv.prefix.filled_by(block)).max();
+        let saved = cached.snapshot.map(|snapshot| {
+            let end = cached.num_places * self.shape.block_size;
+            restored.push(StateCopy { slot, end, snapshot });
+            self.snapshots.touch(snapshot)
+        });
+        let depends_on = filled.max(saved);
         self.open_tables(index, &cached);
         let request = &mut self.requests[index];
         let num_tokens = request.num_tokens();

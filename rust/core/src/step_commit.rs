@@ -30,10 +30,17 @@ impl Scheduler {
             tokens = rest;
             let request = &self.requests[row.request];
             let is_wanted = request.phase != Phase::Leaving && !request.is_tainted;
-            if row_output.status == RowStatus::NotFinite {
+            let is_finite = row_output.status == RowStatus::Ok;
+            if !is_finite {
                 self.drop_not_finite(row.request, step.id, is_wanted, events);
             } else if is_wanted {
                 self.commit_row(row, row_output, row_tokens, step.id, events);
+            }
+            match row.snapshot {
+                Some(snapshot) if is_wanted && is_finite => {
+                    self.commit_snapshot(row, snapshot, step.id);
+                }
+                pending => self.snapshots.drop_pending(pending),
             }
             if !self.shape.kv_groups.is_plain() {
                 self.release_passed(row.request, row.start + row.num_tokens);
@@ -53,7 +60,9 @@ impl Scheduler {
         let Some(step) = self.in_flight.remove(id) else {
             unreachable!("step {id} failed and is not in flight")
         };
+        self.snapshots.forget_since(id);
         for row in &step.rows {
+            self.snapshots.drop_pending(row.snapshot);
             self.forget_blocks(row.request, id);
             if self.requests[row.request].phase != Phase::Leaving {
                 self.end(row.request, FinishReason::Error(fault.clone()), None, events);
@@ -113,6 +122,7 @@ impl Scheduler {
         events: &mut Vec<CoreEvent>,
     ) {
         self.forget_blocks(index, StepId(0));
+        self.snapshots.forget_since(StepId(0));
         if is_wanted {
             self.end(index, FinishReason::Error(RequestFault::NotFinite), None, events);
         }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::{BlockId, SamplingParams, SlotId, StepId, TokenId};
+use crate::{BlockId, SamplingParams, SlotId, SnapshotId, StepId, TokenId};
 
 /// One step, immutable once submitted. Closed slots are freed first, then slots are opened, then
 /// the rows run. A slot or block that a step names lives until that step has completed. Where an
@@ -19,6 +19,28 @@ pub struct StepPlan {
     pub opened: Vec<OpenedSlot>,
     /// At most one row a slot. Rows that decode come first.
     pub rows: Vec<PlanRow>,
+    /// Copies of states, where layers keep one.
+    pub states: StateCopies,
+}
+
+/// Copies between the states of slots and snapshots. What is restored is read before anything is saved.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StateCopies {
+    /// An opened slot starts with this state: after its cached blocks' tokens.
+    pub restored: Vec<StateCopy>,
+    /// Taken while a row of the slot runs. No snapshot twice in a step.
+    pub saved: Vec<StateCopy>,
+}
+
+/// One copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateCopy {
+    /// Whose state.
+    pub slot: SlotId,
+    /// The tokens that it has seen: those of positions below this one.
+    pub end: u32,
+    /// The copy's place.
+    pub snapshot: SnapshotId,
 }
 
 impl StepPlan {

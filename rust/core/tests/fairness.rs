@@ -86,6 +86,7 @@ impl Load {
             block_size: 64,
             kv_groups: KvGroups::ONE,
             keeps_state: false,
+            num_snapshots: 0,
             num_slots: 2 * shape.max_num_seqs,
             max_num_seqs: shape.max_num_seqs,
             max_num_batched_tokens: 2048,

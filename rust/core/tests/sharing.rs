@@ -155,12 +155,18 @@ fn test_choices_go_on_if_their_leader_ends_early() {
     assert_eq!(world.end_of(3), Some(&FinishReason::Length));
 }
 
+fn with_states(num_snapshots: u32) -> world::World {
+    let mut config = config(shape(4096, 4));
+    config.max_model_len = 8192;
+    config.shape.max_num_batched_tokens = 1000;
+    (config.shape.keeps_state, config.shape.num_snapshots) = (true, num_snapshots);
+    world::world(config)
+}
+
 /// What layers keep of a whole sequence lies in no block.
 #[test]
-fn test_a_state_of_the_sequence_starts_with_its_first_token() {
-    let mut config = config(shape(256, 4));
-    config.shape.keeps_state = true;
-    let mut world = world::world(config);
+fn test_without_copies_a_state_starts_with_the_first_token() {
+    let mut world = with_states(0);
     assert!(!world.scheduler.shares_prefixes());
     for id in [1, 2] {
         assert_eq!(run(&mut world, request(id, &prompt(1, 20), 5)), 0);
@@ -176,4 +182,48 @@ fn test_a_state_of_the_sequence_starts_with_its_first_token() {
     assert!(plan.rows.iter().all(|row| row.start == 0 && row.num_tokens == 20));
     world.drain(100);
     assert_eq!(world.requests[&RequestId(4)].num_cached_tokens, Some(0));
+}
+
+#[test]
+fn test_a_second_turn_finds_nine_tenths_of_the_first_where_layers_keep_a_state() {
+    for (num_prompt, num_answer) in [(100, 200), (200, 50), (3000, 17), (30, 300)] {
+        let mut world = with_states(4);
+        run(&mut world, request(1, &prompt(1, num_prompt), num_answer));
+        let mut next = prompt(1, num_prompt);
+        next.extend(world.requests[&RequestId(1)].tokens.iter().map(|token| token.0));
+        let before = next.len() as u32;
+        next.extend([1, 2, 3, 4, 5]);
+        let found = run(&mut world, request(2, &next, 1));
+        assert!(found * 10 >= before * 9, "{found} of {before}");
+        // And the prompt alone, as far as one may go.
+        let same = run(&mut world, request(3, &prompt(1, num_prompt), 1));
+        assert_eq!(same, (num_prompt - 1) / 4 * 4);
+    }
+}
+
+#[test]
+fn test_long_prompts_leave_copies_on_their_way() {
+    let mut world = with_states(8);
+    run(&mut world, request(1, &prompt(1, 5000), 1));
+    for (common, expected) in [(4500, 4096), (4096, 4096), (4095, 2048), (2000, 0)] {
+        let mut other = prompt(1, common);
+        other.extend(prompt(7, 60));
+        assert_eq!(run(&mut world, request(u64::from(common), &other, 1)), expected, "{common}");
+    }
+}
+
+#[test]
+fn test_choices_of_one_prompt_begin_with_a_copy_of_its_state() {
+    let mut config = config(shape(256, 4));
+    config.enable_prefix_caching = false;
+    (config.shape.keeps_state, config.shape.num_snapshots) = (true, 2);
+    let mut world = world::world(config);
+    for id in 0..3 {
+        let mut choice = request(id, &prompt(2, 22), 5);
+        choice.leader = (id > 0).then_some(RequestId(0));
+        world.admit(choice).unwrap();
+    }
+    world.drain(100);
+    let cached = |id| world.requests[&RequestId(id)].num_cached_tokens.unwrap();
+    assert_eq!([cached(0), cached(1), cached(2)], [0, 20, 20]);
 }

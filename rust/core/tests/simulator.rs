@@ -80,6 +80,21 @@ fn test_seeds_of_load_with_windows() {
     }
 }
 
+/// The same load with layers that keep a state: a prefix is found where there is a copy, and copies are few.
+#[test]
+fn test_seeds_of_load_with_states() {
+    let mut totals = Totals::default();
+    for seed in seeds_from_env(2_000) {
+        run_seed_of(seed, KvGroups::ONE, Some((seed % 7) as u32), &mut totals);
+    }
+    println!("{totals:?}");
+    if std::env::var_os("INGLE_SIM_SEED").is_none() {
+        assert!(totals.preemptions > 200, "{totals:?}");
+        assert!(totals.cache_hits > 5_000, "{totals:?}");
+        assert!(totals.failures > 1_000, "{totals:?}");
+    }
+}
+
 /// `INGLE_SIM_SEED` alone, or the first `INGLE_SIM_SEEDS`.
 fn seeds_from_env(default: u64) -> std::ops::Range<u64> {
     let from_env = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
@@ -131,8 +146,13 @@ impl Drop for NameSeed {
 }
 
 fn run_seed(seed: u64, kv_groups: KvGroups, totals: &mut Totals) {
+    run_seed_of(seed, kv_groups, None, totals);
+}
+
+/// `num_snapshots`: layers keep a state, and there is room for so many copies.
+fn run_seed_of(seed: u64, kv_groups: KvGroups, num_snapshots: Option<u32>, totals: &mut Totals) {
     let _name = NameSeed(seed);
-    let mut load = Load::new(seed, kv_groups);
+    let mut load = Load::new(seed, kv_groups, num_snapshots);
     let num_operations = load.rng.range(20, 500);
     for _ in 0..num_operations {
         load.operate();
@@ -165,7 +185,7 @@ struct Load {
 }
 
 impl Load {
-    fn new(seed: u64, kv_groups: KvGroups) -> Self {
+    fn new(seed: u64, kv_groups: KvGroups, num_snapshots: Option<u32>) -> Self {
         let mut rng = Rng(seed);
         let max_num_seqs = rng.range(1, 8);
         let shape = ExecutorShape {
@@ -173,7 +193,8 @@ impl Load {
             num_blocks: rng.range(3, 16) * kv_groups.len() as u32,
             block_size: rng.pick(&[4, 8, 16]),
             kv_groups,
-            keeps_state: false,
+            keeps_state: num_snapshots.is_some(),
+            num_snapshots: num_snapshots.unwrap_or(0),
             num_slots: max_num_seqs + rng.range(0, max_num_seqs),
             max_num_seqs,
             max_num_batched_tokens: rng.range(2, 48),

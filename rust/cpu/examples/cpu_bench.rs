@@ -126,6 +126,7 @@ fn prompt(model: &mut Model, length: u32) -> Cost {
                 start: 0,
                 tables: &tables,
                 slot: SlotId::first(0),
+                saves: &[],
             }]);
             model.compute_logits(&[length as usize - 1]);
         })
@@ -146,6 +147,7 @@ fn decode(model: &mut Model, batch: u32) -> Cost {
                 start: position,
                 tables: std::slice::from_ref(table),
                 slot: SlotId::first(0),
+                saves: &[],
             })
             .collect();
         measure(|| {

@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use ingle_core::BlockId;
+use ingle_core::{BlockId, StateCopy};
 use ingle_model::KvPlace;
 
 use crate::elementwise::{exp_and_sum, maximum, soft_cap, sum_of_exp_less};
@@ -33,6 +33,8 @@ pub(crate) struct Span<'a> {
     pub(crate) tables: &'a [Vec<BlockId>],
     /// Number of the slot that the layers' states are kept in.
     pub(crate) slot: usize,
+    /// Copies to be made of them.
+    pub(crate) saves: &'a [StateCopy],
 }
 
 /// What one layer's attention needs to know.

@@ -28,6 +28,8 @@ pub struct CpuConfig {
     pub num_blocks: u32,
     /// Slots, at least `max_num_seqs`.
     pub num_slots: u32,
+    /// Copies of states, for models whose layers keep one; without any, prefixes are not shared.
+    pub num_snapshots: u32,
     /// Most rows of one step.
     pub max_num_seqs: u32,
     /// Most token rows of one step.
@@ -55,6 +57,7 @@ impl Default for CpuConfig {
             block_size: 16,
             num_blocks: 512,
             num_slots: 64,
+            num_snapshots: 0,
             max_num_seqs: 32,
             max_num_batched_tokens: 512,
             max_model_len: 2048,
@@ -98,6 +101,7 @@ impl CpuConfig {
             block_size: self.block_size,
             kv_groups: kv_groups(spec),
             keeps_state: spec.layers.iter().any(|layer| layer.delta_net.is_some()),
+            num_snapshots: self.num_snapshots,
             num_slots: self.num_slots,
             max_num_seqs: self.max_num_seqs,
             max_num_batched_tokens: self.max_num_batched_tokens,

@@ -3,7 +3,7 @@
 //! Tokens of a sequence follow each other one by one, each by the same chain of operations. So the result
 //! does not depend on the other rows or on how the prompt was chunked. The state is f32.
 
-use ingle_core::SlotId;
+use ingle_core::{SlotId, StateCopy};
 use ingle_model::{DeltaNetSpec, ModelSpec};
 
 use crate::attention::Span;
@@ -14,19 +14,20 @@ use crate::rows::{Rows, Shared};
 use crate::vector_path::{Arithmetic, VectorPath, per_path};
 use crate::weights::DeltaRule;
 
-/// What the nets of all layers keep, `[slot][layer]`: the inputs `[conv_kernel - 1][channels]`, oldest first,
+/// What the nets of all layers keep, `[slot, then snapshot][layer]`: the inputs `[conv_kernel - 1][channels]`, oldest first,
 /// then the states `[value head][key_dim][value_dim]`.
 #[derive(Debug)]
 pub(crate) struct States {
     data: Vec<f32>,
     /// Numbers of a slot.
     slot_len: usize,
+    num_slots: usize,
     /// Where each layer's part begins.
     starts: Vec<usize>,
 }
 
 impl States {
-    pub(crate) fn new(spec: &ModelSpec, num_slots: u32) -> Self {
+    pub(crate) fn new(spec: &ModelSpec, num_slots: u32, num_snapshots: u32) -> Self {
         let len = |net: &DeltaNetSpec| net.state_len() as usize;
         let mut slot_len = 0;
         let mut starts = Vec::with_capacity(spec.layers.len());
@@ -34,12 +35,20 @@ impl States {
             starts.push(slot_len);
             slot_len += layer.delta_net.as_ref().map_or(0, len);
         }
-        Self { data: vec![0.0; slot_len * num_slots as usize], slot_len, starts }
+        let num_slots = num_slots as usize;
+        let data = vec![0.0; slot_len * (num_slots + num_snapshots as usize)];
+        Self { data, slot_len, num_slots, starts }
     }
 
     /// A sequence that has no tokens yet takes the slot.
     pub(crate) fn reset(&mut self, slot: SlotId) {
         self.data[slot.index() * self.slot_len..][..self.slot_len].fill(0.0);
+    }
+
+    /// The slot goes on from a snapshot.
+    pub(crate) fn restore(&mut self, copy: &StateCopy) {
+        let from = (self.num_slots + copy.snapshot.index()) * self.slot_len;
+        self.data.copy_within(from..from + self.slot_len, copy.slot.index() * self.slot_len);
     }
 }
 
@@ -66,14 +75,14 @@ impl DeltaNet<'_> {
     ) {
         let inputs = (self.net.conv_kernel - 1) as usize * self.net.channels() as usize;
         let (start, slot_len) = (states.starts[layer], states.slot_len);
-        let first = |span: &Span<'_>| span.slot * slot_len + start;
-        let states = Shared::new(&mut states.data);
+        let num_slots = states.num_slots;
+        let kept = Kept { data: Shared::new(&mut states.data), slot_len, num_slots, start };
         let parts = self.conv_parts();
         {
             let input = input.shared();
             pool.run(self.spans.len() * parts.len(), &|task, _| {
                 let (span, part) = (&self.spans[task / parts.len()], parts[task % parts.len()]);
-                self.convolve(span, part, &input, &states, first(span));
+                self.convolve(span, part, &input, &kept);
             });
         }
         let input = &*input;
@@ -81,7 +90,7 @@ impl DeltaNet<'_> {
         let heads = self.net.num_value_heads as usize;
         pool.run(self.spans.len() * heads, &|task, _| {
             let (span, head) = (&self.spans[task / heads], task % heads);
-            self.head(span, head, input, (&out, &states), first(span) + inputs);
+            self.head(span, head, input, (&out, &kept), inputs);
         });
     }
 
@@ -99,20 +108,13 @@ impl DeltaNet<'_> {
         parts
     }
 
-    fn convolve(
-        &self,
-        span: &Span<'_>,
-        part: ConvPart,
-        input: &Shared<'_>,
-        states: &Shared<'_>,
-        first: usize,
-    ) {
+    fn convolve(&self, span: &Span<'_>, part: ConvPart, input: &Shared<'_>, states: &Kept<'_>) {
         let (channels, kernel) = (self.net.channels() as usize, self.net.conv_kernel as usize);
         let mut seen = [[0.0; CONV_CHANNELS]; MOST_KERNEL];
-        let kept = |tap: usize| first + tap * channels + part.channel;
+        let place = |tap: usize| tap * channels + part.channel;
         for (tap, seen) in seen[..kernel - 1].iter_mut().enumerate() {
             // SAFETY: a task alone has these channels of this slot, and slots of a step differ.
-            seen[..part.len].copy_from_slice(unsafe { states.part(kept(tap), part.len) });
+            seen[..part.len].copy_from_slice(unsafe { states.slot(span, place(tap), part.len) });
         }
         for row in span.first_row..span.first_row + span.num_tokens {
             // SAFETY: a task alone has these columns of this row.
@@ -121,10 +123,18 @@ impl DeltaNet<'_> {
             let weights = (&self.rule.conv[part.channel..], channels);
             convolve_token(self.path, values, &seen[..kernel], weights);
             seen[..kernel].rotate_left(1);
+            for copy in states.due(span, row) {
+                for (tap, seen) in seen[..kernel - 1].iter().enumerate() {
+                    // SAFETY: a task alone has these channels of a snapshot that its sequence saves to.
+                    let saved = unsafe { states.snapshot(copy, place(tap), part.len) };
+                    saved.copy_from_slice(&seen[..part.len]);
+                }
+            }
         }
         for (tap, seen) in seen[..kernel - 1].iter().enumerate() {
             // SAFETY: only this task writes these channels of this slot, and slots of a step differ.
-            unsafe { states.part(kept(tap), part.len) }.copy_from_slice(&seen[..part.len]);
+            let kept = unsafe { states.slot(span, place(tap), part.len) };
+            kept.copy_from_slice(&seen[..part.len]);
         }
     }
 
@@ -133,17 +143,17 @@ impl DeltaNet<'_> {
         span: &Span<'_>,
         head: usize,
         input: &Rows,
-        (out, states): (&Shared<'_>, &Shared<'_>),
-        first: usize,
+        (out, states): (&Shared<'_>, &Kept<'_>),
+        inputs: usize,
     ) {
         let (key_dim, value_dim) = (self.net.key_dim as usize, self.net.value_dim as usize);
         let per_key = (self.net.num_value_heads / self.net.num_key_heads) as usize;
         let columns = &self.columns;
         let (mut query, mut key) = ([0.0; MOST_HEAD_DIM], [0.0; MOST_HEAD_DIM]);
         let (query, key) = (&mut query[..key_dim], &mut key[..key_dim]);
-        let start = first + head * key_dim * value_dim;
+        let (at_head, len) = (inputs + head * key_dim * value_dim, key_dim * value_dim);
         // SAFETY: a task alone has this head of this slot, and slots of a step differ.
-        let state = unsafe { states.part(start, key_dim * value_dim) };
+        let state = unsafe { states.slot(span, at_head, len) };
         for row in span.first_row..span.first_row + span.num_tokens {
             let values = input.row(row, input.stride());
             let at = head / per_key * key_dim;
@@ -159,10 +169,53 @@ impl DeltaNet<'_> {
             // SAFETY: a task alone has this head's columns of this row.
             let out = unsafe { out.row_part(row, head * value_dim, value_dim) };
             advance(self.path, state, (query, key, value), factors, out);
+            for copy in states.due(span, row) {
+                // SAFETY: a task alone has this head of a snapshot that its sequence saves to.
+                unsafe { states.snapshot(copy, at_head, len) }.copy_from_slice(state);
+            }
             rms_norm_in_place(self.path, out, &self.rule.norm, self.eps);
             let gates = &values[columns.gate + head * value_dim..][..value_dim];
             gate(self.path, ingle_model::Activation::Silu, gates, out);
         }
+    }
+}
+
+/// One layer's part of all slots and snapshots, while tasks write it.
+struct Kept<'a> {
+    data: Shared<'a>,
+    slot_len: usize,
+    num_slots: usize,
+    /// Where the layer's part begins.
+    start: usize,
+}
+
+impl Kept<'_> {
+    /// `len` numbers from `at` of the layer's part of a sequence's slot.
+    ///
+    /// # Safety
+    /// No other reference to any of them may live at the same time, on any thread.
+    #[allow(clippy::mut_from_ref, reason = "disjoint parts are the point; the caller promises it")]
+    unsafe fn slot(&self, span: &Span<'_>, at: usize, len: usize) -> &mut [f32] {
+        // SAFETY: the caller has no other reference to these numbers of the slot; `part` checks the range.
+        unsafe { self.data.part(span.slot * self.slot_len + self.start + at, len) }
+    }
+
+    /// The same of a snapshot.
+    ///
+    /// # Safety
+    /// No other reference to any of them may live at the same time, on any thread: no two sequences of a step
+    /// save to one snapshot.
+    #[allow(clippy::mut_from_ref, reason = "disjoint parts are the point; the caller promises it")]
+    unsafe fn snapshot(&self, copy: &StateCopy, at: usize, len: usize) -> &mut [f32] {
+        let place = self.num_slots + copy.snapshot.index();
+        // SAFETY: the caller has no other reference to these numbers of the snapshot; `part` checks the range.
+        unsafe { self.data.part(place * self.slot_len + self.start + at, len) }
+    }
+
+    /// Copies to be made once this row of the step has been computed.
+    fn due<'a>(&self, span: &Span<'a>, row: usize) -> impl Iterator<Item = &'a StateCopy> {
+        let seen = span.start + (row - span.first_row) + 1;
+        span.saves.iter().filter(move |copy| copy.end as usize == seen)
     }
 }
 

@@ -80,6 +80,7 @@ impl CpuExecutor {
             block_size: config.block_size,
             kv_groups: kv_groups(&spec),
             num_slots: config.num_slots,
+            num_snapshots: config.num_snapshots,
             max_num_seqs: config.max_num_seqs,
             max_num_batched_tokens: config.max_num_batched_tokens,
             max_model_len: config.max_model_len,

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use ingle_core::{BlockId, SlotId, TokenId};
+use ingle_core::{BlockId, SlotId, StateCopy, TokenId};
 use ingle_model::{CopyPlan, ModelSpec, WeightSource};
 
 use crate::attention::Span;
@@ -35,6 +35,8 @@ pub struct Sequence<'a> {
     /// Where layers that are no attention keep their state of the sequence. A sequence that starts at
     /// position 0 takes the slot; a later start goes on from what its last tokens have left there.
     pub slot: SlotId,
+    /// Copies of that state, taken after some of `tokens`.
+    pub saves: &'a [StateCopy],
 }
 
 /// Weights, KV blocks and the threads that compute with them.
@@ -97,7 +99,7 @@ impl Model {
             spec: spec.clone(),
             weights: weights(&mut pool)?,
             kv: KvCache::new(spec, config.block_size, config.num_blocks),
-            states: States::new(spec, config.num_slots),
+            states: States::new(spec, config.num_slots, config.num_snapshots),
             ropes: spec.ropes.iter().map(|rope| Rope::new(rope, config.max_model_len)).collect(),
             query_factors: Vec::new(),
             buffers: Buffers::new(spec, config.max_num_batched_tokens as usize),
@@ -134,6 +136,14 @@ impl Model {
         self.kv.num_blocks()
     }
 
+    /// Gives a slot the state that a snapshot holds.
+    ///
+    /// # Panics
+    /// If slot or snapshot is out of range.
+    pub fn restore(&mut self, copy: &StateCopy) {
+        self.states.restore(copy);
+    }
+
     /// Runs all layers over the sequences' tokens and writes their keys and values. Rows are numbered
     /// through all sequences, in order.
     ///
@@ -149,6 +159,7 @@ impl Model {
                 start: sequence.start as usize,
                 tables: sequence.tables,
                 slot: sequence.slot.index(),
+                saves: sequence.saves,
             });
             self.num_rows += sequence.tokens.len();
             if sequence.start == 0 {

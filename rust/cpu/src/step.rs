@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use ingle_core::{
     ExecutorError, KvGroups, PlanRow, Pooling, RowMask, RowOutput, RowStatus, SampleMode, SlotId,
-    StepOutput, StepPlan, TokenId, TokenLogProbs, TokenSource,
+    StateCopies, StateCopy, StepOutput, StepPlan, TokenId, TokenLogProbs, TokenSource,
 };
 
 use crate::elementwise::all_finite;
@@ -28,6 +28,7 @@ pub(crate) struct Limits {
     pub(crate) block_size: u32,
     pub(crate) kv_groups: KvGroups,
     pub(crate) num_slots: u32,
+    pub(crate) num_snapshots: u32,
     pub(crate) max_num_seqs: u32,
     pub(crate) max_num_batched_tokens: u32,
     pub(crate) max_model_len: u32,
@@ -57,7 +58,7 @@ impl Stepper {
         plan: StepPlan,
         wait_for_masks: impl FnOnce() -> Option<Vec<RowMask>>,
     ) -> Result<StepOutput, ExecutorError> {
-        let StepPlan { id, closed, opened, rows } = plan;
+        let StepPlan { id, closed, opened, rows, states } = plan;
         for slot in closed {
             *self.slot_entry(slot)? = None;
         }
@@ -69,7 +70,8 @@ impl Stepper {
             *self.slot_entry(slot)? = Some(open.ok_or_else(uneven)?);
         }
         let tokens = self.prepare(&rows)?;
-        self.forward(&rows, &tokens);
+        self.restore(&states)?;
+        self.forward(&rows, &tokens, &states.saved);
         let mut outputs: Vec<RowOutput> = rows.iter().map(|row| empty_output(row.slot)).collect();
         let mut sampled: Vec<Option<TokenId>> = vec![None; rows.len()];
         let (mut now, mut late) = (Vec::new(), Vec::new());
@@ -168,16 +170,40 @@ impl Stepper {
         Ok(tokens)
     }
 
-    fn forward(&mut self, rows: &[PlanRow], tokens: &[Vec<TokenId>]) {
+    /// Checks the copies and makes those that opened slots begin with.
+    fn restore(&mut self, states: &StateCopies) -> Result<(), ExecutorError> {
+        let num_snapshots = self.limits.num_snapshots;
+        for copy in states.restored.iter().chain(&states.saved) {
+            self.slot(copy.slot)?;
+            if copy.snapshot.0 >= num_snapshots {
+                return Err(failed(format!("snapshot {} of {num_snapshots}", copy.snapshot)));
+            }
+        }
+        for (place, copy) in states.saved.iter().enumerate() {
+            if states.saved[..place].iter().any(|other| other.snapshot == copy.snapshot) {
+                return Err(failed(format!("snapshot {} twice", copy.snapshot)));
+            }
+        }
+        states.restored.iter().for_each(|copy| self.model.restore(copy));
+        Ok(())
+    }
+
+    fn forward(&mut self, rows: &[PlanRow], tokens: &[Vec<TokenId>], saved: &[StateCopy]) {
         let slots = &self.slots;
+        let of_row = |row: &PlanRow| -> Vec<StateCopy> {
+            saved.iter().filter(|copy| copy.slot == row.slot).copied().collect()
+        };
+        let saves: Vec<Vec<StateCopy>> = rows.iter().map(of_row).collect();
         let sequences: Vec<Sequence<'_>> = rows
             .iter()
             .zip(tokens)
-            .map(|(row, tokens)| Sequence {
+            .zip(&saves)
+            .map(|((row, tokens), saves)| Sequence {
                 tokens,
                 start: row.start,
                 tables: slots[row.slot.index()].as_ref().map_or(&[], |slot| &slot.tables),
                 slot: row.slot,
+                saves,
             })
             .collect();
         self.model.forward(&sequences);

@@ -159,6 +159,7 @@ fn executor_shape(model: &Model, num_blocks: u32, costs: Option<&RowCosts>) -> E
         block_size: engine.block_size,
         kv_groups: model.kv_groups,
         keeps_state: false,
+        num_snapshots: 0,
         num_slots: engine.num_slots,
         max_num_seqs: engine.max_rows,
         max_num_batched_tokens: engine.max_tokens,

@@ -79,5 +79,6 @@ fn step(id: u32) -> StepPlan {
         closed: Vec::new(),
         opened: if id == 0 { vec![opened] } else { Vec::new() },
         rows: vec![row],
+        ..StepPlan::default()
     }
 }

@@ -7,7 +7,8 @@
 //! and everything computed from it is tainted too.
 
 use ingle_core::{
-    BlockId, ExecutorShape, KvGroups, OpenedSlot, PlanRow, SlotId, StepPlan, TokenId, TokenSource,
+    BlockId, ExecutorShape, KvGroups, OpenedSlot, PlanRow, SlotId, StateCopy, StepPlan, TokenId,
+    TokenSource,
 };
 
 /// State of the simulated device.
@@ -18,6 +19,9 @@ pub(crate) struct KvModel {
     /// `[num_blocks, block_size]`
     content: Vec<u64>,
     slots: Vec<Option<ModelSlot>>,
+    keeps_state: bool,
+    /// The prefix that each copy of a state has seen.
+    snapshots: Vec<u64>,
 }
 
 /// One open slot.
@@ -45,6 +49,8 @@ impl KvModel {
             groups: shape.kv_groups,
             content: vec![NOTHING; shape.num_blocks as usize * shape.block_size as usize],
             slots: (0..shape.num_slots).map(|_| None).collect(),
+            keeps_state: shape.keeps_state,
+            snapshots: vec![NOTHING; shape.num_snapshots as usize],
         }
     }
 
@@ -71,6 +77,18 @@ impl KvModel {
                 slot.push(token);
             }
             assert!(slot.num_computed < slot.tokens.len(), "slot {}: nothing to do", opened.slot);
+            let restored = &plan.states.restored;
+            let state = restored.iter().find(|copy| copy.slot == opened.slot);
+            if let Some(state) = state {
+                let found = self.snapshots[state.snapshot.index()];
+                slot.is_tainted |= found == TAINTED;
+                assert_eq!(state.end as usize, slot.num_computed, "slot {}: state", opened.slot);
+                let is_right = slot.is_tainted || found == slot.hashes[slot.num_computed - 1];
+                assert!(is_right, "slot {}: the state has seen another prefix", opened.slot);
+            } else {
+                let is_new = !self.keeps_state || slot.num_computed == 0;
+                assert!(is_new, "slot {}: blocks without a state", opened.slot);
+            }
             self.slots[opened.slot.index()] = Some(slot);
         }
     }
@@ -122,6 +140,17 @@ impl KvModel {
         }
         slot.num_computed = end;
         self.check_wants(row, end);
+    }
+
+    /// Copies a slot's state while its row runs, which ends at `end` or later.
+    pub(crate) fn save(&mut self, copy: &StateCopy) {
+        let Some(slot) = &self.slots[copy.slot.index()] else {
+            panic!("the state of slot {}, which is not open, is saved", copy.slot)
+        };
+        let end = copy.end as usize;
+        assert!(end > 0 && end <= slot.num_computed, "slot {}: state after {end}", copy.slot);
+        let hash = if slot.is_tainted { TAINTED } else { slot.hashes[end - 1] };
+        self.snapshots[copy.snapshot.index()] = hash;
     }
 
     /// The slot of a row that has run.

@@ -142,6 +142,7 @@ impl Profile {
             block_size,
             kv_groups: KvGroups::ONE,
             keeps_state: false,
+            num_snapshots: 0,
             num_slots: 2 * max_num_seqs,
             max_num_seqs,
             max_num_batched_tokens,

@@ -220,6 +220,13 @@ impl VirtualState {
         assert!(num_tokens <= shape.max_num_batched_tokens as usize, "step {}: tokens", plan.id);
         let max_steps = shape.max_steps_in_flight as usize;
         assert!(self.steps.len() < max_steps, "step {}: too many in flight", plan.id);
+        let saved = &plan.states.saved;
+        for (place, copy) in saved.iter().enumerate() {
+            let is_double = saved[..place].iter().any(|other| other.snapshot == copy.snapshot);
+            assert!(!is_double, "step {} saves to {} twice", plan.id, copy.snapshot);
+            let has_row = plan.rows.iter().any(|row| row.slot == copy.slot);
+            assert!(has_row, "step {} saves a state without a row", plan.id);
+        }
         let is_prefill = |row: &PlanRow| row.source != ingle_core::TokenSource::LastSampled;
         assert!(plan.rows.is_sorted_by_key(is_prefill), "step {}: decode rows first", plan.id);
         for (place, row) in plan.rows.iter().enumerate() {
@@ -271,6 +278,12 @@ impl VirtualState {
         let mut output = StepOutput { id: plan.id, ..StepOutput::default() };
         for (place, row) in plan.rows.iter().enumerate() {
             self.model.run_row(row, matches!(outcome, Outcome::Fails(_)));
+            let saved = plan.states.saved.iter().filter(|copy| copy.slot == row.slot);
+            for copy in saved {
+                let range = row.start + 1..=row.start + row.num_tokens;
+                assert!(range.contains(&copy.end), "{copy:?} of {row:?}");
+                self.model.save(copy);
+            }
             let is_finite = *outcome != Outcome::NotFinite(place)
                 && !matches!(outcome, Outcome::NotFinite(n) if n % plan.rows.len() == place);
             let masks = step.masks.as_deref().unwrap_or(&[]);

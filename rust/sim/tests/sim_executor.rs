@@ -75,7 +75,7 @@ fn row(slot: u32, start: u32, ids: &[u32], sample: SampleMode) -> PlanRow {
 }
 
 fn step(id: u64, opened: Vec<OpenedSlot>, rows: Vec<PlanRow>) -> StepPlan {
-    StepPlan { id: StepId(id), closed: Vec::new(), opened, rows }
+    StepPlan { id: StepId(id), opened, rows, ..StepPlan::default() }
 }
 
 fn next(receiver: &Receiver<(StepCompletion, Instant)>) -> StepOutput {

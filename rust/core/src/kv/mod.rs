@@ -12,6 +12,7 @@ mod chain_hash;
 mod groups;
 mod link;
 mod prefix_cache;
+mod snapshots;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +23,7 @@ pub use groups::{KvGroups, MAX_KV_GROUPS};
 pub(crate) use link::Link;
 pub(crate) use prefix_cache::PrefixCache;
 pub use prefix_cache::{CachedBlock, PrefixWatcher};
+pub(crate) use snapshots::Snapshots;
 
 use crate::{BlockId, StepId};
 

@@ -19,6 +19,9 @@ impl Digest {
     /// Everything that the scheduler decides; sampling parameters only pass through it.
     pub fn add_plan(&mut self, plan: &StepPlan) {
         self.add(format!("{} {:?} {:?}", plan.id, plan.closed, plan.rows).as_bytes());
+        if plan.states != Default::default() {
+            self.add(format!("{:?}", plan.states).as_bytes());
+        }
         for opened in &plan.opened {
             let tokens = (&opened.prompt, &opened.generated);
             self.add(format!("{} {tokens:?} {:?}", opened.slot, opened.cached_blocks).as_bytes());

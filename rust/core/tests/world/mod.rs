@@ -274,6 +274,7 @@ pub fn shape(num_blocks: u32, block_size: u32) -> ExecutorShape {
         block_size,
         kv_groups: KvGroups::ONE,
         keeps_state: false,
+        num_snapshots: 0,
         num_slots: 16,
         max_num_seqs: 8,
         max_num_batched_tokens: 64,

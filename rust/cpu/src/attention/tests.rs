@@ -194,6 +194,7 @@ fn run(setting: &Setting, new: [usize; 2]) {
         start: LENS[s] - new[s],
         tables: std::slice::from_ref(&world.tables[s]),
         slot: 0,
+        saves: &[],
     });
     let sinks = setting.sinks();
     for path in VectorPath::all() {

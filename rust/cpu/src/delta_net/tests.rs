@@ -39,7 +39,8 @@ impl World {
         let value_width = self.net.value_width() as usize;
         let slot_len = self.net.state_len() as usize;
         // What another sequence has left in the slot.
-        let mut states = States { data: vec![9.0; 3 * slot_len], slot_len, starts: vec![0] };
+        let mut states =
+            States { data: vec![9.0; 4 * slot_len], slot_len, num_slots: 3, starts: vec![0] };
         states.reset(SlotId::first(slot as u32));
         let (mut done, mut results) = (0, Vec::new());
         for &num_tokens in chunks {
@@ -48,7 +49,8 @@ impl World {
                 input.row_mut(row, values.len()).copy_from_slice(values);
             }
             let mut out = Rows::zeroed(num_tokens, value_width);
-            let span = Span { first_row: 0, num_tokens, start: done, tables: &[], slot };
+            let span =
+                Span { first_row: 0, num_tokens, start: done, tables: &[], slot, saves: &[] };
             let step = DeltaNet {
                 path,
                 net: self.net,
@@ -64,6 +66,46 @@ impl World {
         let others = states.data.chunks(slot_len).enumerate().filter(|(other, _)| *other != slot);
         assert!(others.flat_map(|(_, data)| data).all(|x| *x == 9.0), "other slots");
         results
+    }
+
+    /// Goes on in slot 2 from the state that slot 0 had after `end` tokens.
+    fn run_from(&self, path: VectorPath, end: usize) -> Vec<Vec<f32>> {
+        let scratch = || crate::scratch::Scratch::new(32, 32);
+        let mut pool = Pool::new(2, 0, scratch).unwrap();
+        let slot_len = self.net.state_len() as usize;
+        let mut states =
+            States { data: vec![9.0; 4 * slot_len], slot_len, num_slots: 3, starts: vec![0] };
+        states.reset(SlotId::first(0));
+        let copy = |slot| StateCopy {
+            slot: SlotId::first(slot),
+            end: end as u32,
+            snapshot: ingle_core::SnapshotId(0),
+        };
+        let saves = [copy(0)];
+        let mut run = |start: usize, slot: usize, saves: &[StateCopy], states: &mut States| {
+            let num_tokens = self.inputs.len() - start;
+            let mut input = Rows::zeroed(num_tokens, self.inputs[0].len());
+            for (row, values) in self.inputs[start..].iter().enumerate() {
+                input.row_mut(row, values.len()).copy_from_slice(values);
+            }
+            let width = self.net.value_width() as usize;
+            let mut out = Rows::zeroed(num_tokens, width);
+            let span = Span { first_row: 0, num_tokens, start, tables: &[], slot, saves };
+            let step = DeltaNet {
+                path,
+                net: self.net,
+                rule: &self.rule,
+                columns: self.columns,
+                spans: &[span],
+                eps: EPS,
+            };
+            step.run(&mut pool, 0, &mut input, &mut out, states);
+            (0..num_tokens).map(|row| out.row(row, width).to_vec()).collect::<Vec<_>>()
+        };
+        let whole = run(0, 0, &saves, &mut states);
+        states.restore(&copy(2));
+        let rest = run(end, 2, &[], &mut states);
+        whole[..end].iter().cloned().chain(rest).collect()
     }
 
     /// The same in float64, straight from the definition.
@@ -154,5 +196,8 @@ fn test_chunks_and_slots_do_not_change_a_bit() {
         let whole = world.run(path, &[40], 0);
         assert_eq!(world.run(path, &[1; 40], 2), whole);
         assert_eq!(world.run(path, &[2, 7, 3, 1, 27], 1), whole);
+        for end in [1, 3, 20, 39] {
+            assert_eq!(world.run_from(path, end), whole, "from a copy after {end} tokens");
+        }
     }
 }

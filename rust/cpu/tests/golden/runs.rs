@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ingle_core::{BlockId, SlotId, TokenId};
+use ingle_core::{BlockId, SlotId, SnapshotId, StateCopy, TokenId};
 use ingle_cpu::{CpuConfig, CpuError, CpuPath, LOGIT_ROWS, Model, Sequence, kv_groups};
 
 /// A loaded model with room for a few sequences.
@@ -17,6 +17,8 @@ pub(crate) struct Running {
     pub(crate) done: usize,
     pub(crate) tables: Vec<Vec<BlockId>>,
     pub(crate) slot: SlotId,
+    /// Copies of the state to be made in the next step.
+    pub(crate) saves: Vec<StateCopy>,
     pub(crate) logits: Vec<Vec<f32>>,
 }
 
@@ -33,6 +35,7 @@ impl Runner {
         let config = CpuConfig {
             block_size,
             num_blocks: 16 * MAX_LEN / block_size * kv_groups(&checkpoint.spec).len() as u32,
+            num_snapshots: 1,
             max_model_len: MAX_LEN,
             max_num_batched_tokens: 2048,
             path: vector_path,
@@ -50,9 +53,13 @@ impl Runner {
         self.block_size as usize
     }
 
-    /// Whether blocks alone do not hold what a prefix has left.
-    pub(crate) fn keeps_state(&self) -> bool {
-        self.model.spec().layers.iter().any(|layer| layer.delta_net.is_some())
+    /// The state of a sequence after so many tokens, where layers keep one.
+    pub(crate) fn copy(&self, running: &Running, end: usize) -> StateCopy {
+        StateCopy { slot: running.slot, end: end as u32, snapshot: SnapshotId(0) }
+    }
+
+    pub(crate) fn restore(&mut self, copy: &StateCopy) {
+        self.model.restore(copy);
     }
 
     /// A sequence whose blocks are its own; `place` keeps sequences apart.
@@ -66,7 +73,14 @@ impl Runner {
         };
         let tables = (0..groups).map(table).collect();
         let tokens = ids.iter().map(|id| TokenId(*id)).collect();
-        Running { tokens, done: 0, tables, slot: SlotId::first(place), logits: Vec::new() }
+        Running {
+            tokens,
+            done: 0,
+            tables,
+            slot: SlotId::first(place),
+            saves: Vec::new(),
+            logits: Vec::new(),
+        }
     }
 
     /// One step: the next `count` tokens of each sequence.
@@ -78,6 +92,7 @@ impl Runner {
                 start: running.done as u32,
                 tables: &running.tables,
                 slot: running.slot,
+                saves: &running.saves,
             })
             .collect();
         self.model.forward(&sequences);

@@ -4,7 +4,7 @@ use ingle_core::CompletionSink;
 use ingle_cpu::{
     CpuConfig, CpuExecutor, kv_bytes_per_block, kv_groups, physical_cores, state_bytes_per_slot,
 };
-use ingle_model::TensorView;
+use ingle_model::{ModelSpec, TensorView};
 
 use crate::device::built::{Built, Parts};
 use crate::device::foreign::refuse_gpu_options;
@@ -37,13 +37,15 @@ pub(super) fn build(
         block_size: sizes.block_size,
         num_blocks: sizes.num_blocks,
         num_slots: 2 * sizes.max_num_seqs,
+        num_snapshots: num_snapshots(spec, sizes.max_num_seqs),
         max_num_seqs: sizes.max_num_seqs,
         max_num_batched_tokens: sizes.max_num_batched_tokens,
         max_model_len: sizes.max_model_len,
         num_valid_tokens: text.wait()?.vocab_size,
         ..CpuConfig::default()
     };
-    let state_bytes = u64::from(config.num_slots) * state_bytes_per_slot(spec);
+    let num_states = u64::from(config.num_slots + config.num_snapshots);
+    let state_bytes = num_states * state_bytes_per_slot(spec);
     let threads = divide_threads(options.cpu_threads, num_engines)?;
     let mut executors: Vec<CpuExecutor> = Vec::with_capacity(sinks.len());
     let mut first_thread = 0;
@@ -83,8 +85,9 @@ fn sizes(parts: Parts<'_>, weight_bytes: u64, num_engines: u32) -> Result<Sizes,
     // that a decoding request waits for another's prompt.
     let max_num_batched_tokens = 512;
     let block_size = options.block_size.unwrap_or(CPU_BLOCK_SIZE).max(1);
-    let num_slots = 2 * u64::from(options.max_num_seqs.unwrap_or(MAX_NUM_SEQS));
-    let state_bytes = num_slots * state_bytes_per_slot(spec) * u64::from(num_engines.max(1));
+    let max_num_seqs = options.max_num_seqs.unwrap_or(MAX_NUM_SEQS);
+    let num_states = 2 * u64::from(max_num_seqs) + u64::from(num_snapshots(spec, max_num_seqs));
+    let state_bytes = num_states * state_bytes_per_slot(spec) * u64::from(num_engines.max(1));
     let available = left_by(weight_bytes, state_bytes)?;
     let defaults = DeviceDefaults {
         max_num_seqs: MAX_NUM_SEQS,
@@ -132,6 +135,11 @@ fn left_by(weight_bytes: u64, state_bytes: u64) -> Result<u64, EngineError> {
             left >> 20,
         ))
     })
+}
+
+/// Copies of states: two for each request that may run, where layers keep one.
+fn num_snapshots(spec: &ModelSpec, max_num_seqs: u32) -> u32 {
+    if state_bytes_per_slot(spec) > 0 { 2 * max_num_seqs } else { 0 }
 }
 
 /// Requests that run, unless the options say otherwise.

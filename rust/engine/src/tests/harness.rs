@@ -40,6 +40,7 @@ pub(super) const SHAPE: ExecutorShape = ExecutorShape {
     block_size: 4,
     kv_groups: KvGroups::ONE,
     keeps_state: false,
+    num_snapshots: 0,
     num_slots: 8,
     max_num_seqs: 4,
     max_num_batched_tokens: 64,
