@@ -11,7 +11,10 @@ use std::sync::Arc;
 
 use crate::answer_piece::Pieces;
 use crate::reasoning::ReasoningStart;
-use crate::tools::{CallIds, CallReader, CallStep, HARMONY, ToolFormat, ToolRules, ToolSpec};
+use crate::tools::{
+    CallIds, CallReader, CallStep, DISTINCT, HARMONY, ToolFormat, ToolRules, ToolSpec,
+    begun_marker, earliest,
+};
 
 /// The state of one choice.
 #[derive(Clone, Debug)]
@@ -103,7 +106,7 @@ impl HarmonyReader {
     /// The answer has ended. A header, or the beginning of a marker, is no text.
     pub(crate) fn finish(&mut self, out: &mut Pieces) {
         let mut rest = std::mem::take(&mut self.text);
-        let begun = begun_marker(&rest);
+        let begun = begun_marker(&rest, &HARMONY);
         if begun >= DISTINCT {
             rest.truncate(rest.len() - begun);
         }
@@ -116,9 +119,8 @@ impl HarmonyReader {
 
     /// Takes some of the text; false if more is needed.
     fn advance(&mut self, out: &mut Pieces) -> bool {
-        let found = HARMONY.iter().filter_map(|marker| Some((self.text.find(marker)?, *marker)));
-        let Some((at, marker)) = found.min_by_key(|(at, _)| *at) else {
-            let sure = self.text.len() - begun_marker(&self.text);
+        let Some((at, marker)) = earliest(&self.text, &HARMONY) else {
+            let sure = self.text.len() - begun_marker(&self.text, &HARMONY);
             let text: String = self.text.drain(..sure).collect();
             self.take(&text, out);
             return false;
@@ -276,12 +278,3 @@ impl HarmonyReader {
         }
     }
 }
-
-/// The bytes at the end of the text that begin a marker.
-fn begun_marker(text: &str) -> usize {
-    let begun = |marker: &&str| (1..marker.len()).rev().find(|&len| text.ends_with(&marker[..len]));
-    HARMONY.iter().filter_map(begun).max().unwrap_or(0)
-}
-
-/// So many bytes make `<|cha`; fewer may be text.
-const DISTINCT: usize = 5;

@@ -10,6 +10,7 @@ use super::call::{CallReader, CallStep};
 use super::dialect::{Body, Dialect, Elements};
 use super::ids::CallIds;
 use super::keywords::{KeywordScan, keyword};
+use super::marks::{DISTINCT, begun_marker, earliest, floor, is_at};
 use super::rules::{CallPlace, ToolRules};
 use super::spec::ToolSpec;
 use crate::answer_piece::Pieces;
@@ -171,7 +172,10 @@ impl BlockCalls {
         // Markers that close nothing are dropped after a call.
         let closers = if self.num_calls > 0 { self.closers() } else { Vec::new() };
         let all = [&openers[..], &closers[..]].concat();
-        if let Some((at, marker)) = earliest(&self.text, &all) {
+        let longest = all.iter().map(|marker| marker.len()).max().unwrap_or(0);
+        let from = floor(&self.text, self.seen.saturating_sub(longest));
+        if let Some((at, marker)) = earliest(&self.text[from..], &all) {
+            let at = from + at;
             let sure = self.text[..at].trim_end().len();
             out.content(&self.text[..sure]);
             if openers.contains(&marker) {
@@ -188,6 +192,7 @@ impl BlockCalls {
         let sure = self.text[..sure].trim_end().len();
         out.content(&self.text[..sure]);
         self.take(sure);
+        self.seen = self.text.len();
         false
     }
 
@@ -272,7 +277,10 @@ impl BlockCalls {
             self.place = Place::Object;
             return true;
         }
-        let Some(end) = self.text.find('\n') else { return false };
+        let Some(end) = self.text[self.seen..].find('\n').map(|at| self.seen + at) else {
+            self.seen = self.text.len();
+            return false;
+        };
         self.raw.push_str(&self.text[..=end]);
         self.take(end + 1);
         self.place = Place::Object;
@@ -339,7 +347,11 @@ impl BlockCalls {
 
     fn in_key(&mut self) -> bool {
         let end = self.elements().key_end;
-        let Some(at) = self.text.find(end) else { return false };
+        let from = floor(&self.text, self.seen.saturating_sub(end.len()));
+        let Some(at) = self.text[from..].find(end).map(|at| from + at) else {
+            self.seen = self.text.len();
+            return false;
+        };
         let key = self.text[..at].trim().to_owned();
         self.take(at + end.len());
         let tool = self.tools.iter().find(|tool| tool.name == self.name);
@@ -503,41 +515,13 @@ impl BlockCalls {
     }
 
     fn take(&mut self, len: usize) {
-        self.text.drain(..len);
-        self.seen = 0;
+        if len > 0 {
+            self.text.drain(..len);
+            self.seen = 0;
+        }
     }
 }
 
-/// Whether the text begins with a marker that is not empty.
-fn is_at(text: &str, marker: &str) -> bool {
-    !marker.is_empty() && text.starts_with(marker)
-}
-
-/// The first of the markers in the text, and where it is.
-fn earliest<'m>(text: &str, markers: &[&'m str]) -> Option<(usize, &'m str)> {
-    let found = markers.iter().filter_map(|marker| Some((text.find(marker)?, *marker)));
-    found.min_by_key(|(at, _)| *at)
-}
-
-/// The bytes at the end of the text that begin one of the markers.
-fn begun_marker(text: &str, markers: &[&str]) -> usize {
-    let begun = |marker: &&str| {
-        let ends = marker.char_indices().map(|(at, _)| at).rev();
-        ends.into_iter().find(|&len| text.ends_with(&marker[..len])).unwrap_or(0)
-    };
-    markers.iter().map(begun).max().unwrap_or(0)
-}
-
-/// The nearest character boundary at or before a byte.
-fn floor(text: &str, mut at: usize) -> usize {
-    while !text.is_char_boundary(at) {
-        at -= 1;
-    }
-    at
-}
-
-/// So many bytes make `<tool` and `<func`; fewer may be text.
-const DISTINCT: usize = 5;
 /// OpenAI allows 64.
 const MAX_NAME_BYTES: usize = 256;
 /// Characters of markup and JSON.

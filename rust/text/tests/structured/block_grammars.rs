@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 use ingle_text::{
-    AnswerParser, AnswerPiece, AnswerRules, CallPlace, GrammarBudget, GrammarSource, GrammarSpec,
-    GrammarState, Reasoned, ReasoningFormat, ReasoningStart, ToolFormat, ToolGrammar, ToolRules,
-    ToolSpec,
+    AnswerParser, AnswerPiece, AnswerRules, CallPlace, GrammarBudget, GrammarFactory,
+    GrammarSource, GrammarSpec, GrammarState, Reasoned, ReasoningFormat, ReasoningStart, Tokenizer,
+    ToolFormat, ToolGrammar, ToolRules, ToolSpec,
 };
 use serde_json::{Value, json};
 
 use crate::blocks::{BLOCKS, spelt};
-use crate::walk::{End, factory, spec, tokenizer, walk};
+use crate::walk::{EOS, End, ROWS, factory, spec, tokenizer, walk};
 
 fn specs(strict: bool) -> Vec<ToolSpec> {
     let weather = json!({
@@ -275,4 +275,72 @@ fn test_what_cannot_be_enforced_in_markup_is_refused_by_name() {
     // The same formats with JSON arguments take them.
     let error = refuse(ToolFormat::Olmo3, json!({ "properties": { "a b": {} } }));
     assert!(error.contains("f: a parameter's name \"a b\""), "{error}");
+}
+
+/// The tiny tokenizer with markers as special tokens, as the models have them that write these formats.
+fn with_special(markers: &[&str]) -> Arc<Tokenizer> {
+    let path =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/models/qwen3/tokenizer.json");
+    let mut file: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    for (id, marker) in (388..).zip(markers) {
+        let mut added = file["added_tokens"][0].clone();
+        added["id"] = id.into();
+        added["content"] = (*marker).into();
+        file["added_tokens"].as_array_mut().unwrap().push(added);
+    }
+    let tokenizer = Tokenizer::from_json(file.to_string().as_bytes(), None).unwrap();
+    assert!(
+        markers.iter().all(|marker| tokenizer.is_special(tokenizer.token_to_id(marker).unwrap()))
+    );
+    Arc::new(tokenizer)
+}
+
+/// The ids of a text in which markers are special tokens.
+fn marked(tokenizer: &Tokenizer, markers: &[&str], text: &str) -> Vec<u32> {
+    let found = markers.iter().filter_map(|marker| Some((text.find(marker)?, *marker)));
+    let Some((at, marker)) = found.min_by_key(|(at, _)| *at) else {
+        return tokenizer.encode(text, false).unwrap();
+    };
+    let mut ids = tokenizer.encode(&text[..at], false).unwrap();
+    ids.push(tokenizer.token_to_id(marker).unwrap());
+    ids.extend(marked(tokenizer, markers, &text[at + marker.len()..]));
+    ids
+}
+
+#[test]
+fn test_markers_that_are_special_tokens_are_known_by_their_ids() {
+    let to = "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>";
+    let lead = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant";
+    for format in [ToolFormat::Harmony, ToolFormat::DeepSeekV31, ToolFormat::Glm45] {
+        let markers = format.markers();
+        let tokenizer = with_special(markers);
+        let factory = GrammarFactory::start(Arc::clone(&tokenizer), ROWS, &EOS).unwrap();
+        let call = |city| match format {
+            ToolFormat::Harmony => {
+                format!("{lead}{to}{{\"city\": \"{city}\", \"days\": 3, \"code\": \"AB\"}}")
+            }
+            _ => spelt(format, &[weather(city)]),
+        };
+        for required in [true, false] {
+            let make = || {
+                let tools = specs(true);
+                let grammar = ToolGrammar::new(format, tools, true, required, &tokenizer);
+                let reasoning = harmony(format).map(|format| (format, Reasoned::Allowed));
+                let spec = GrammarSpec { reasoning, ..spec(GrammarSource::Tools(grammar)) };
+                factory.compile(&spec, GrammarBudget::default()).unwrap().start()
+            };
+            let takes = |text: &str| {
+                let mut state = make();
+                let ids = marked(&tokenizer, markers, text);
+                ids.iter().all(|&id| state.accept(id).is_ok()) && state.may_end()
+            };
+            assert!(takes(&call("Ulm")), "{format:?} {required}");
+            assert!(!takes(&call("Rome")), "{format:?} {required}");
+            // The same letters are no marker.
+            let mut state = make();
+            let spelled = tokenizer.encode(&call("Ulm"), false).unwrap();
+            let is_taken = spelled.iter().all(|&id| state.accept(id).is_ok());
+            assert!(!is_taken || (!required && format != ToolFormat::Harmony), "{format:?}");
+        }
+    }
 }
