@@ -4,10 +4,12 @@ import json
 
 import pytest
 
+from ingle import Engine
+from ingle.errors import ModelError
 from server.named_events import named_events
 from server.reciter import Recital
 from server.twice import both
-from server.worker import Worker
+from server.worker import TINY, Worker
 
 USER = {"role": "user", "content": "Weather in Zürich?"}
 TEMPLATE = (
@@ -169,3 +171,16 @@ def test_settings_name_the_formats(tmp_path):
         assert choice["finish_reason"] == "stop"
         assert worker.stop() == 0, worker.errors()
         assert "tool calls: hermes, reasoning: none" in worker.summary
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tool_call_parser": "x"}, 'tool_call_parser: must be auto, none, .*hermes.*; not "x"'),
+        ({"reasoning_parser": "x"}, 'reasoning_parser: must be auto, none, .*qwen3.*; not "x"'),
+        ({"tool_call_parser": "openai"}, "openai needs reasoning_parser openai_gptoss"),
+    ],
+)
+def test_an_unknown_format_is_refused_with_the_list(settings, message):
+    with pytest.raises(ModelError, match=message):
+        Engine(str(TINY), device="cpu", **settings)

@@ -6,7 +6,7 @@ import pytest
 
 from ingle._core import render_template
 from templates.families import TURNS
-from templates.oracle import by_jinja2, differences
+from templates.oracle import by_jinja2, by_us, differences
 from templates.tool_families import TOOLS
 from templates.whole_families import WHOLE
 
@@ -58,6 +58,7 @@ def with_tools(*messages, **more):
 
 ASK = {"role": "user", "content": "Weather in Zürich?"}
 CALL = called(("get_weather", {"city": "Zürich", "days": 2}))
+THINKING_CALL = CALL | {"thinking": "look it up", "reasoning_content": "look it up"}
 RESULT = {"role": "tool", "name": "get_weather", "tool_call_id": "call00000", "content": '{"t": 7}'}
 THOUGHT = {"role": "assistant", "content": "4", "reasoning_content": "2 and 2\n"}
 
@@ -77,13 +78,21 @@ CONVERSATIONS = [
     said("u2+2?", enable_thinking=True, tools=[], reasoning_effort="high", thinking_budget=512),
     {"messages": [ASK, THOUGHT, ASK], "add_generation_prompt": True},
     with_tools(ASK),
-    with_tools({"role": "system", "content": "Use tools."}, ASK, CALL, RESULT),
-    with_tools(ASK, CALL, RESULT, {"role": "assistant", "content": "7 °C"}, ASK),
+    with_tools({"role": "system", "content": "Use tools."}, ASK, THINKING_CALL, RESULT),
+    with_tools(ASK, THINKING_CALL, RESULT, {"role": "assistant", "content": "7 °C"}, ASK),
     with_tools(ASK, called(("get_weather", {}), ("clock", {"z": [1, None]})), RESULT, RESULT),
     with_tools(ASK, called(("clock", '{"as": "text"}'), content=None), RESULT),
     {"messages": [{"role": "user", "content": [{"type": "text", "text": "part"}]}]},
 ]
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+def test_gpt_oss_keeps_the_reasoning_of_calls_until_there_is_an_answer():
+    thought = "<|channel|>analysis<|message|>look it up"
+    open_turn = with_tools(ASK, THINKING_CALL, RESULT)
+    answered = with_tools(ASK, THINKING_CALL, RESULT, {"role": "assistant", "content": "7"}, ASK)
+    assert thought in by_us(FAMILIES["gpt-oss"], open_turn | TOKENS).text
+    assert thought not in by_us(FAMILIES["gpt-oss"], answered | TOKENS).text
 
 
 def test_a_hundred_families_are_compared():

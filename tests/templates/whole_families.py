@@ -314,7 +314,11 @@ GPT_OSS = """{%- macro type_of(spec) -%}
         {%- if "content" in message and message.content is string and "<|channel|>analysis<|message|>" in message.content %}{{- raise_exception("Channel tags belong to the thinking field") }}{%- endif %}
         {%- if message.tool_calls %}
             {%- set tool_call = message.tool_calls[0].function %}
-            {%- if message.content and message.reasoning_content %}{{- raise_exception("Content and thinking exclude each other") }}{%- elif message.content %}{{- "<|start|>assistant<|channel|>analysis<|message|>" + message.content + "<|end|>" }}{%- endif %}
+            {%- set later = namespace(answered=false) %}
+            {%- for next in loop_messages[loop.index:] %}{%- if next.role == 'assistant' and "tool_calls" not in next %}{%- set later.answered = true %}{%- endif %}{%- endfor %}
+            {%- if message.content and message.thinking %}{{- raise_exception("Content and thinking exclude each other") }}
+            {%- elif message.content and not later.answered %}{{- "<|start|>assistant<|channel|>analysis<|message|>" + message.content + "<|end|>" }}
+            {%- elif message.thinking and not later.answered %}{{- "<|start|>assistant<|channel|>analysis<|message|>" + message.thinking + "<|end|>" }}{%- endif %}
             {{- "<|start|>assistant to=functions." + tool_call.name + "<|channel|>commentary json<|message|>" }}{{- tool_call.arguments | tojson }}{{- "<|call|>" }}
             {%- set last_call.name = tool_call.name %}
         {%- elif loop.last and not add_generation_prompt %}{{- "<|start|>assistant<|channel|>final<|message|>" + message.content + "<|return|>" }}
