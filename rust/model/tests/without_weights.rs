@@ -38,7 +38,7 @@ fn model_type(folder: &Path) -> String {
 }
 
 /// Parameters in thousands of millions, as the models' names and reports say.
-const SIZES: [(&str, f64); 27] = [
+const SIZES: [(&str, f64); 28] = [
     ("gemma-2-9b", 9.24),
     ("gemma-3-27b", 27.0),
     ("glm-4.5-air", 106.9),
@@ -57,6 +57,7 @@ const SIZES: [(&str, f64); 27] = [
     ("ministral-3-8b", 8.49),
     ("mistral-7b-v0.3", 7.25),
     ("mixtral-8x7b", 46.7),
+    ("olmo-2-13b", 13.7),
     ("olmo-3-7b", 7.3),
     ("phi-4", 14.7),
     ("qwen2.5-7b", 7.62),

@@ -12,6 +12,7 @@ mod minimax_m2;
 mod ministral3;
 mod mistral;
 mod mixtral;
+mod olmo2;
 mod olmo3;
 mod phi3;
 mod qwen2;
@@ -36,6 +37,7 @@ static TABLE: &[&Facts] = &[
     &ministral3::FACTS,
     &mistral::FACTS,
     &mixtral::FACTS,
+    &olmo2::FACTS,
     &olmo3::FACTS,
     &phi3::FACTS,
     &qwen2::FACTS,

@@ -141,6 +141,27 @@ fn test_the_text_half_of_a_multimodal_model_is_that_family() {
 }
 
 #[test]
+fn test_olmo2_has_norms_after_each_part_and_over_all_heads() {
+    let olmo2 = |changes: Value| family("olmo2", "Olmo2ForCausalLM", changes);
+    let plain = spec(&olmo2(json!({})));
+    assert!(!plain.pre_norms && plain.post_norms && !plain.norm.plus_one);
+    assert_eq!((plain.attention.qk_norm, plain.ropes[0].theta), (QkNorm::Full, 1e4));
+    assert!(plain.layers.iter().all(|layer| layer.window.is_none() && layer.rope == Some(0)));
+    assert!(!plain.attention.qkv_bias && !plain.tie_word_embeddings);
+    let biased = spec(&olmo2(json!({"attention_bias": true})));
+    assert!(biased.attention.qkv_bias && biased.attention.o_bias);
+    for (changes, reason) in [
+        (json!({"sliding_window": 8}), "sliding_window: 8 is not supported"),
+        (json!({"clip_qkv": 8}), "clip_qkv: 8 is not supported"),
+        (json!({"mlp_bias": true}), "mlp_bias: true is not supported"),
+        (json!({"use_qk_norm": false}), "use_qk_norm: false is not supported"),
+    ] {
+        let error = refused(&olmo2(changes));
+        assert!(error.contains(reason), "{error}");
+    }
+}
+
+#[test]
 fn test_olmo3_norms_and_ropes() {
     let olmo3 = |changes: Value| {
         let base = json!({"sliding_window": 8, "rope_theta": 5e5,
