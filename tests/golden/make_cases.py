@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes tiny reference models and their cases: tests/golden/models and tests/golden/cases.
 
-    make_cases.py qwen2                           rewrites the cases of a model that is here
+    make_cases.py qwen2                           rewrites the cases of a model made by this script
     make_cases.py new Qwen2 '{"rope_theta": 1e6}' makes the model `new` first
 
 A new model has transformers' Qwen2Config with these fields over BASE, and bf16 weights that depend
