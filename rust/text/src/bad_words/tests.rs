@@ -193,10 +193,11 @@ fn test_the_longest_lists_compile_at_once() {
     let tokenizer = tokenizer();
     let factory = BadWordsFactory::new(tokenizer, ROWS, None);
     let nested: Vec<String> =
-        (0..128).map(|i| format!("{}{}", "a".repeat(i), "日".repeat(340 - i / 3))).collect();
-    let spread: Vec<String> =
-        (0..128_u32).map(|i| char::from_u32(0x4e00 + i).unwrap().to_string().repeat(341)).collect();
-    let same = vec!["é".repeat(512); 128];
+        (0..128).map(|i| format!("{}{}", "a".repeat(i), "𠀀".repeat(256 - i))).collect();
+    let spread: Vec<String> = (0..128_u32)
+        .map(|i| char::from_u32(0x20000 + i).unwrap().to_string().repeat(256))
+        .collect();
+    let same = vec!["é".repeat(256); 128];
     let all: String = (0..128_u32).map(|i| char::from_u32(0x4e00 + i).unwrap()).collect();
     for words in [nested, spread, same, vec![all; 128]] {
         let state = Arc::new(factory.compile(&words, AnswerText::default()).unwrap()).start();
