@@ -82,7 +82,7 @@ def test_no_request_needs_a_system_call_beyond_the_list():
 @pytest.mark.parametrize("kernel", ["this", "without landlock"])
 def test_a_model_of_links_is_served(tmp_path, kernel):
     """As in a Hugging Face cache; one link leads nowhere and one to itself."""
-    blobs, model = tmp_path / "blobs", tmp_path / "models--a--b/snapshots/1"
+    blobs, model = tmp_path / "models--a--b/blobs", tmp_path / "models--a--b/snapshots/1"
     shutil.copytree(TINY, blobs)
     model.mkdir(parents=True)
     for file in blobs.iterdir():

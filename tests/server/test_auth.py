@@ -31,6 +31,8 @@ ROUTES = [
     ("HEAD", "/v1/models"),
     ("POST", "/v1/completions"),
     ("POST", "/v1/chat/completions"),
+    ("POST", "/v1/completions/render"),
+    ("POST", "/v1/chat/completions/render"),
     ("POST", "/tokenize"),
     ("POST", "/detokenize"),
     ("POST", "/v1/embeddings"),

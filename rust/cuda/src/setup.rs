@@ -90,9 +90,11 @@ impl Setup {
         let prompt_tile = prompt_attention.as_ref().map_or(0, |prompt| prompt.kv_tile);
         let kv_layout = KvLayout::of(&spec);
         let kv_groups = kv_groups(&kv_layout, attention.kv_tile.max(prompt_tile));
+        // Only a file of blocks has such matrices; others need no compiler for them.
+        let has_blocks = spec.weight_type.block_elements() > 1;
         let four_bit = if dtypes.act() != ActDtype::Bf16 {
             FourBitChoice::Impossible("products of 4-bit weights are in bf16")
-        } else if Compiler::open(&config.libraries).is_err() {
+        } else if has_blocks && Compiler::open(&config.libraries).is_err() {
             FourBitChoice::Impossible("their kernels are compiled by NVRTC, which is missing")
         } else {
             four_bit_choice(std::env::var_os("INGLE_CUDA_FOUR_BIT").as_deref())?
