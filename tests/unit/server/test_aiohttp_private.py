@@ -68,7 +68,9 @@ def test_no_other_file_uses_private_names_of_what_it_has_not_made():
             assert foreign <= METHODS | ATTRIBUTES | OF_WRITER | OF_RESPONSE
             continue
         # What os documents although it begins with an underscore.
-        assert foreign <= {"_exit"}, f"{path}: {foreign}"
+        # Ray has no public name for the replica that it has chosen; requirements/ray.txt pins Ray.
+        known = {"_exit", "_replica"} if "integrations/ray" in path.as_posix() else {"_exit"}
+        assert foreign <= known, f"{path}: {foreign}"
 
 
 def test_the_names_here_are_those_that_are_used():
