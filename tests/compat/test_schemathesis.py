@@ -7,6 +7,8 @@ hypothesis = pytest.importorskip("hypothesis")
 pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("ignore")]
 
 OPERATIONS = [
+    ("POST", "/v1/completions/render"),
+    ("POST", "/v1/chat/completions/render"),
     ("POST", "/v1/completions"),
     ("POST", "/v1/chat/completions"),
     ("POST", "/v1/responses"),
