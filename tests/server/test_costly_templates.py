@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from server.worker import Worker, http_request
+from server.worker import http_request, with_templates
 
 CHAT = "/v1/chat/completions"
 MOST_LOOP_S = 0.03
@@ -44,19 +44,8 @@ def body(path, content):
 @pytest.fixture
 def serve(tmp_path):
     """Starts a server of the tiny model with a template."""
-    workers = []
-
-    def start(template):
-        file = tmp_path / "chat.jinja"
-        file.write_text(template)
-        workers.append(Worker("--device", "sim", "--chat-template", file))
-        return workers[-1]
-
-    yield start
-    for worker in workers:
-        with worker:
-            worker.wait_until_idle()
-            assert worker.stop() == 0, worker.errors()
+    with with_templates(lambda: tmp_path, "sim") as start:
+        yield start
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

@@ -23,7 +23,7 @@ from server.test_nginx import (  # noqa: F401 # The tests run here with the prox
     test_connections_to_the_worker_are_kept_and_reused,
     test_streams_are_not_held_back,
 )
-from server.worker import Worker, wait_for
+from server.worker import proxied, wait_for
 
 HAPROXY = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
 CONFIG = Path(__file__).parents[2] / "security" / "haproxy.cfg"
@@ -73,12 +73,5 @@ class Haproxy(Proxy):
 
 @pytest.fixture(scope="module", params=["tcp", "unix"])
 def proxy(request, many_files, tmp_path_factory):  # noqa: F811
-    folder = tmp_path_factory.mktemp("haproxy")
-    flags = ("--uds", folder / "ingle.sock") if request.param == "unix" else ()
-    with Worker("--device", "sim", "--max-num-seqs", "32", *flags) as worker:
-        made = Haproxy(worker, folder)
+    with proxied(Haproxy, request.param, tmp_path_factory.mktemp("haproxy")) as made:
         yield made
-        worker.wait_until_idle()
-        made.stop()
-        assert worker.stop() == 0, worker.errors()
-        assert "Traceback" not in worker.errors(), worker.errors()

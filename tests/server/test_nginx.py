@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from server.worker import Reply, Worker, http_request, joined, wait_for, whole
+from server.worker import Reply, Worker, http_request, joined, proxied, wait_for, whole
 
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 CONFIG = Path(__file__).parents[2] / "security" / "nginx.conf"
@@ -95,15 +95,8 @@ def many_files():
 
 @pytest.fixture(scope="module", params=["tcp", "unix"])
 def proxy(request, many_files, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("nginx")
-    flags = ("--uds", folder / "ingle.sock") if request.param == "unix" else ()
-    with Worker("--device", "sim", "--max-num-seqs", "32", *flags) as worker:
-        made = Proxy(worker, folder)
+    with proxied(Proxy, request.param, tmp_path_factory.mktemp("nginx")) as made:
         yield made
-        worker.wait_until_idle()
-        made.stop()
-        assert worker.stop() == 0, worker.errors()
-        assert "Traceback" not in worker.errors(), worker.errors()
 
 
 def in_system(proxy):

@@ -11,7 +11,7 @@ import pytest
 
 from server.reciter import Recital
 from server.twice import both, refused_twice
-from server.worker import TINY, Worker, whole
+from server.worker import TINY, Worker, whole, with_templates
 
 CHAT = "/v1/chat/completions"
 USER = {"role": "user", "content": "Hi"}
@@ -40,20 +40,8 @@ def refused(worker, *messages, **fields):
 @pytest.fixture(scope="module")
 def templated(tmp_path_factory):
     """Makes a server of the tiny model with another template; all end with the module."""
-    workers = []
-
-    def start(template):
-        file = tmp_path_factory.mktemp("template") / "chat.jinja"
-        file.write_text(template)
-        workers.append(Worker("--device", "cpu", "--chat-template", file))
-        return workers[-1]
-
-    yield start
-    for worker in workers:
-        with worker:
-            worker.wait_until_idle()
-            assert worker.stop() == 0, worker.errors()
-            assert "Traceback" not in worker.errors(), worker.errors()
+    with with_templates(lambda: tmp_path_factory.mktemp("template"), "cpu") as start:
+        yield start
 
 
 NOTHING = [{"content": ""}, {}, {"content": None}, {"content": []}]

@@ -252,6 +252,41 @@ def http_request(method, path, body=b"", version="1.1", **headers):
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
 
 
+@contextlib.contextmanager
+def with_templates(make_folder, device):
+    """Makes servers of the tiny model with other templates; all must end well with the block."""
+    workers = []
+
+    def start(template):
+        file = make_folder() / "chat.jinja"
+        file.write_text(template)
+        workers.append(Worker("--device", device, "--chat-template", file))
+        return workers[-1]
+
+    yield start
+    for worker in workers:
+        with worker:
+            ended_well(worker)
+
+
+@contextlib.contextmanager
+def proxied(make, kind, folder):
+    """A server behind what `make` starts, reached by `tcp` or `unix`; both must end well."""
+    flags = ("--uds", folder / "ingle.sock") if kind == "unix" else ()
+    with Worker("--device", "sim", "--max-num-seqs", "32", *flags) as worker:
+        made = make(worker, folder)
+        yield made
+        ended_well(worker, made.stop)
+
+
+def ended_well(worker, before=lambda: None):
+    """Stops an idle server, after `before`: no request left, no error in its log."""
+    worker.wait_until_idle()
+    before()
+    assert worker.stop() == 0, worker.errors()
+    assert "Traceback" not in worker.errors(), worker.errors()
+
+
 def wait_for(condition, limit_s, describe):
     """Polls until the condition holds."""
     deadline = time.monotonic() + limit_s
