@@ -116,9 +116,14 @@ impl Scheduler {
         }
     }
 
-    /// Keeps the step short for the requests that decode. Between several tenants their shares do that.
+    /// Keeps the step short for other models, and for the requests that decode. Between several tenants
+    /// their shares do the latter.
     fn bound_rows(&self, draft: &mut Draft) {
-        if !draft.cuts_prompts() || self.fairness.share().is_some() {
+        if !draft.cuts_prompts() {
+            return;
+        }
+        draft.bound(self.most_rows.max(draft.num_tokens + 1));
+        if self.fairness.share().is_some() {
             return;
         }
         let running = draft.prefills.iter().map(|&index| self.requests[index].ticket.overdue_at);

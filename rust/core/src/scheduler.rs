@@ -39,6 +39,8 @@ pub struct Scheduler {
     pub(crate) slots: Slots,
     pub(crate) in_flight: InFlight,
     pub(crate) now: Micros,
+    /// Most token rows of a step that has parts of prompts.
+    pub(crate) most_rows: u32,
     pub(crate) counters: Counters,
 }
 
@@ -67,6 +69,7 @@ impl Scheduler {
             slots: Slots::new(shape.num_slots),
             in_flight: InFlight::new(),
             now: Micros(0),
+            most_rows: u32::MAX,
             counters: Counters::default(),
         }
     }
@@ -83,6 +86,11 @@ impl Scheduler {
     /// If requests have run.
     pub fn watch_prefixes(&mut self, watcher: Arc<dyn PrefixWatcher>) {
         self.kv.prefix.watch(watcher);
+    }
+
+    /// From now on steps have at most so many token rows, where there are parts of prompts to leave out.
+    pub fn limit_rows(&mut self, most_rows: u32) {
+        self.most_rows = most_rows;
     }
 
     /// Forgets all cached prefixes; returns how many blocks could be found. Running requests keep their
