@@ -6,6 +6,7 @@ Importing this imports neither torch nor the HTTP server.
 from ingle._core import __version__
 from ingle.config import Settings
 from ingle.engine import Engine
+from ingle.engines import Engines
 from ingle.errors import (
     ConfigError,
     FailedError,
@@ -24,6 +25,7 @@ __all__ = [
     "ConfigError",
     "Delta",
     "Engine",
+    "Engines",
     "FailedError",
     "FatalError",
     "IngleError",

@@ -29,6 +29,7 @@ __all__ = [
     "hardening_survey",
     "kept_variables",
     "may_follow",
+    "metrics",
     "name_thread",
     "plan",
     "render_template",
@@ -140,6 +141,9 @@ class Engine:
 
     def shutdown(self) -> None:
         """Aborts what runs, stops all threads. Idempotent."""
+
+def metrics(engines: list[Engine]) -> bytes:
+    """Prometheus text of several models, each with its name as a label."""
 
 def doctor(places: bytes) -> bytes:
     """JSON: what this machine offers to the engine and what is missing.

@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from ingle import _core, security
-from ingle.config import Settings, add_flags, flag_name, load, places, respelled, spellings
+from ingle.config import Settings, add_flags, flag_name, places, respelled, spellings
 from ingle.doctor import doctor_lines
 from ingle.engine import Engine
+from ingle.engines import Engines, unknown_model
 from ingle.errors import ConfigError, HardeningError, IngleError, ModelError, RefusedError
 from ingle.exit_codes import ExitCode
 from ingle.fields import PLAIN
+from ingle.model_set import add_model_flag, load_set
 from ingle.outputs import PromptLike
 from ingle.plan import Load, arrivals_of, plan_lines, simulate
 from ingle.sampling import SamplingParams
@@ -77,11 +79,13 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument(
             "model",
             metavar="MODEL",
-            nargs="?" if sub is serve else None,
+            nargs=None if sub is generate else "?",
             default=None,
             help="local Hugging Face folder or .gguf file, or demo (SmolLM2-135M-Instruct)",
         )
         add_flags(sub, ("engine", "server") if sub is serve else ("engine",))
+        if sub is not generate:
+            add_model_flag(sub)
     generate.add_argument(
         "prompt", metavar="PROMPT", help="text to continue; - reads it from standard input"
     )
@@ -116,6 +120,7 @@ def add_security(commands: Any) -> None:
     trace = actions.add_parser("trace", help=text, description=text, allow_abbrev=False)
     trace.add_argument("model", metavar="MODEL", nargs="?", default=None, help="as for serve")
     add_flags(trace, ("engine", "server"))
+    add_model_flag(trace)
     trace.set_defaults(run=run_security_trace)
 
 
@@ -208,7 +213,7 @@ def run_serve(options: argparse.Namespace) -> int:
     # Only this command needs the HTTP server.
     from ingle.server.start import serve
 
-    return serve(load(vars(options)), lambda text: print(text, flush=True))
+    return serve(load_set(vars(options)), lambda text: print(text, flush=True))
 
 
 def run_security_check(options: argparse.Namespace) -> int:
@@ -222,16 +227,17 @@ def run_security_trace(options: argparse.Namespace) -> int:
     """`ingle security trace MODEL`: serves, and prints what serve.toml lacks."""
     from ingle.server.start import serve
 
-    settings = load(vars(options))
-    if settings.hardening != "auto":
-        raise ConfigError(f"hardening: there is nothing to trace with {settings.hardening}")
-    return serve(settings, lambda text: print(text, flush=True), trace=True)
+    models = load_set(vars(options))
+    hardening = models.process.hardening
+    if hardening != "auto":
+        raise ConfigError(f"hardening: there is nothing to trace with {hardening}")
+    return serve(models, lambda text: print(text, flush=True), trace=True)
 
 
 def run_generate(options: argparse.Namespace) -> int:
     """`ingle generate MODEL PROMPT`."""
     prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
-    with engine_of(load(vars(options))) as engine:
+    with engine_of(load_set(vars(options)).only("generate")) as engine:
         asyncio.run(show(engine, prompt, sampling_params(options)))
     return ExitCode.OK
 
@@ -244,28 +250,24 @@ def run_chat(options: argparse.Namespace) -> int:
     start = [{"role": "system", "content": options.system}] if options.system else []
     history = list(start)
     is_terminal = sys.stdin.isatty()
-    with engine_of(load(vars(options))) as engine:
-        print(
-            f"{engine.settings.model_name()}: /reset forgets the chat, Ctrl-D ends it.", flush=True
-        )
+    with Engines.of(load_set(vars(options))) as engines:
+        name = next(iter(engines))
+        more = ", /model NAME goes on with another model" if len(engines) > 1 else ""
+        print(f"{name}: /reset forgets the chat{more}, Ctrl-D ends it.", flush=True)
         while True:
-            try:
-                line = input("> " if is_terminal else "")
-            except EOFError:
-                if is_terminal:
-                    print(flush=True)  # The shell's prompt starts a line.
+            line = typed_line(is_terminal)
+            if line is None:
                 return ExitCode.OK
-            except KeyboardInterrupt:
-                if not is_terminal:
-                    raise
-                print(flush=True)
-                continue
             if line.strip() == "/reset":
                 history = list(start)
+                continue
+            if len(engines) > 1 and (line + " ").startswith("/model "):
+                name = chosen_model(engines, line.removeprefix("/model").strip(), name)
                 continue
             if not line.strip():
                 continue
             history.append({"role": "user", "content": line})
+            engine = engines[name]
             try:
                 answer = asyncio.run(show(engine, history, params, options.chat_template_name))
             except KeyboardInterrupt:
@@ -277,6 +279,31 @@ def run_chat(options: argparse.Namespace) -> int:
                 history.pop()
                 continue
             history.append({"role": "assistant", "content": answer})
+
+
+def typed_line(is_terminal: bool) -> str | None:
+    """A line of the chat; None at its end."""
+    try:
+        return input("> " if is_terminal else "")
+    except EOFError:
+        if is_terminal:
+            print(flush=True)  # The shell's prompt starts a line.
+        return None
+    except KeyboardInterrupt:
+        if not is_terminal:
+            raise
+        print(flush=True)
+        return ""
+
+
+def chosen_model(engines: Engines, wanted: str, current: str) -> str:
+    """The model that `/model` names, else the current one; prints which it is."""
+    if wanted in engines:
+        current = engines.name_of(wanted)
+    elif wanted:
+        print(f"ingle: {unknown_model(wanted, engines)}", file=sys.stderr)
+    print(f"{current} of {', '.join(engines)}", flush=True)
+    return current
 
 
 async def show(

@@ -319,14 +319,18 @@ class Settings:
         values = {name: getattr(self, name) for name in names("engine")}
         return {k: v for k, v in values.items() if v != DEFAULTS[k]}
 
-    def engine_options(self) -> bytes:
+    def engine_options(self, num_models: int = 1) -> bytes:
         """The JSON document that starts the core. Reads the chat template, resolves `demo`.
+
+        `num_models` share the memory.
 
         Errors: ConfigError for a file that cannot be read, ModelError where demo is missing.
         """
         options = self.engine_values()
         options["model"] = resolve_model(self.model)
         options["served_model_name"] = self.model_name()
+        if num_models > 1:
+            options["num_models"] = num_models
         if self.model == DEMO:
             options["sampling_defaults"] = SAMPLING_DEFAULTS
         if self.sim_speed is not None:
@@ -493,18 +497,24 @@ def read_text(name: str, path: Path) -> str:
         raise ConfigError(f"{name}: cannot read {path}: {reason}") from error
 
 
+def read_table(path: Path) -> dict[str, Any]:
+    """A TOML file. Errors: ConfigError."""
+    try:
+        return tomllib.loads(read_text("config", path))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"config: {path}: {error}") from error
+
+
 def read_file(path: Path) -> dict[str, tuple[str, Any]]:
     """The settings of a TOML file by field name, each with the key that it has there.
 
-    Errors: ConfigError names an unknown key.
+    Without its table `models`, see model_set.py. Errors: ConfigError names an unknown key.
     """
-    try:
-        table = tomllib.loads(read_text("config", path))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"config: {path}: {error}") from error
     values = {}
-    for key, value in table.items():
+    for key, value in read_table(path).items():
         name = key.replace("-", "_")
+        if name == "models":
+            continue
         if name not in DEFAULTS:
             raise ConfigError(f"config: {path}: unknown setting {key!r}")
         values[name] = (key, value)

@@ -146,21 +146,26 @@ class Engine:
         self._load(settings, event_sockets(settings))
 
     @classmethod
-    def with_sockets(cls, settings: Settings, sockets: Sequence[socket.socket]) -> Self:
+    def with_sockets(
+        cls, settings: Settings, sockets: Sequence[socket.socket], num_models: int = 1
+    ) -> Self:
         """Loads the model, with the sockets of `event_sockets` bound earlier; takes them over.
 
-        For a process that can bind no address any more. Raises what the constructor raises.
+        For a process that can bind no address any more, and for one of several models in a process.
+        Raises what the constructor raises.
         """
         engine = cls.__new__(cls)
-        engine._load(settings, sockets)
+        engine._load(settings, sockets, num_models)
         return engine
 
-    def _load(self, settings: Settings, sockets: Sequence[socket.socket]) -> None:
+    def _load(
+        self, settings: Settings, sockets: Sequence[socket.socket], num_models: int = 1
+    ) -> None:
         self.settings = settings
         self._event_sockets = sockets
         try:
             descriptors = [each.fileno() for each in sockets]
-            core = _core.Engine(settings.engine_options(), descriptors)
+            core = _core.Engine(settings.engine_options(num_models), descriptors)
         except BaseException as error:
             close_all(sockets)
             missing = missing_model(settings.model) if isinstance(error, ModelError) else None

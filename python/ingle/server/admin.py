@@ -44,7 +44,7 @@ class Admin:
         """
         level = number(request, "level", 1, 0, 2)
         wait_s = number(request, "timeout_s", 30, 0, MOST_WAIT_S)
-        device = self._state.engine.info["device"]
+        device = self._state.models.first.info["device"]
         if level >= 1 and not device.startswith("sim"):
             raise RefusedError(
                 f"level {level:g} gives weights back, which the device {device} cannot: use 0",
@@ -60,7 +60,7 @@ class Admin:
                 self._state.wake_up()
                 message = f"{self._state.count()} requests still run after {wait_s:g} s"
                 raise RefusedError(message, code="still_running", status=409) from None
-            self._state.engine.core.reset_prefix_cache()
+            self._state.models.reset_prefix_caches()
         return json_response({"is_sleeping": True})
 
     async def wake_up(self, request: web.Request) -> web.Response:
@@ -74,7 +74,7 @@ class Admin:
 
     async def reset_prefix_cache(self, request: web.Request) -> web.Response:
         """POST /reset_prefix_cache: later requests find no prefix of earlier ones."""
-        self._state.engine.core.reset_prefix_cache()
+        self._state.models.reset_prefix_caches()
         return json_response({"status": "ok"})
 
 

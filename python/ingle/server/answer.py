@@ -19,6 +19,7 @@ from ingle.errors import FailedError, IngleError, OverloadedError, RefusedError,
 from ingle.generation import EncodedRequest
 from ingle.server.connection import EventResponse, leaves_http
 from ingle.server.headroom import BYTES_A_PROMPT_BYTE, BYTES_OF_A_CHAT
+from ingle.server.models import ServedModel
 from ingle.server.request_id import HEADER, label, request_id
 from ingle.server.sse import HEADERS, EventStream, Translator
 from ingle.server.state import ServerState
@@ -32,13 +33,14 @@ MESSAGES_PATH = re.compile(r"/v1/messages(?:/|\Z)")
 async def answer(
     request: web.Request,
     state: ServerState,
+    model: ServedModel,
     asked: EncodedRequest,
 ) -> web.StreamResponse:
     """Runs one request from submission to its end."""
     if asked.stream:
-        return await stream(request, state, asked)
+        return await stream(request, state, model, asked)
     # The core's JSON body, unchanged.
-    return web.Response(body=await whole_body(state, asked), content_type="application/json")
+    return web.Response(body=await whole_body(state, model, asked), content_type="application/json")
 
 
 def common_headers(request: web.BaseRequest, state: ServerState) -> dict[str, str]:
@@ -65,7 +67,9 @@ def log_failure(request: web.BaseRequest, error: IngleError) -> None:
         log.error("request %s failed: %s", label(request), error)
 
 
-async def submit_slow(state: ServerState, asked: EncodedRequest, sink: Any) -> int:
+async def submit_slow(
+    state: ServerState, model: ServedModel, asked: EncodedRequest, sink: Any
+) -> int:
     """Submits a request that takes long in the core. Such requests take turns on other threads.
 
     Errors: those of submit; OverloadedError 503 if there is no thread, or not enough memory.
@@ -76,10 +80,10 @@ async def submit_slow(state: ServerState, asked: EncodedRequest, sink: Any) -> i
     if not asked.is_slow:  # A chat that was not brief.
         num_bytes = max(num_bytes, BYTES_OF_A_CHAT)
     in_thread = functools.partial(state.turns.call, asked.tenant, num_bytes)
-    return await submit_async(state.engine.dispatcher, asked.document, sink, True, in_thread)
+    return await submit_async(model.dispatcher, asked.document, sink, True, in_thread)
 
 
-async def whole_body(state: ServerState, asked: EncodedRequest) -> bytes:
+async def whole_body(state: ServerState, model: ServedModel, asked: EncodedRequest) -> bytes:
     """One JSON body, once all choices have ended.
 
     Errors: those of the core; OverloadedError 503 if there is too little memory for it.
@@ -97,14 +101,14 @@ async def whole_body(state: ServerState, asked: EncodedRequest) -> bytes:
         elif kind == ABORTED:
             done.set_exception(FailedError("the request was aborted"))
 
-    dispatcher = state.engine.dispatcher
+    dispatcher = model.dispatcher
     with (
         state.headroom.reserve(asked.tenant, asked.answer_bytes) if asked.answer_bytes else NOTHING
     ):
         try:
             key = None if asked.is_slow else dispatcher.submit_if_brief(asked.document, sink)
             if key is None:
-                key = await submit_slow(state, asked, sink)
+                key = await submit_slow(state, model, asked, sink)
         except asyncio.CancelledError:
             done.cancel()  # The abort ends the request, and nothing waits for that.
             raise
@@ -117,16 +121,17 @@ async def whole_body(state: ServerState, asked: EncodedRequest) -> bytes:
 async def stream(
     request: web.Request,
     state: ServerState,
+    model: ServedModel,
     asked: EncodedRequest,
     translator: Translator | None = None,
 ) -> web.StreamResponse:
     """Events as they arrive. Errors before the first byte are ordinary responses."""
-    dispatcher, heartbeat = state.engine.dispatcher, state.heartbeat
+    dispatcher, heartbeat = model.dispatcher, model.heartbeat
     loop = asyncio.get_running_loop()
-    events = EventStream(state.engine.core, loop, translator)
+    events = EventStream(model.core, loop, translator)
     key = None if asked.is_slow else dispatcher.submit_if_brief(asked.document, events)
     if key is None:
-        key = await submit_slow(state, asked, events)
+        key = await submit_slow(state, model, asked, events)
     try:
         if events.error is not None:
             raise error_of_event(events.error)

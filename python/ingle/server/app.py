@@ -9,6 +9,7 @@ from typing import Literal
 from aiohttp import web
 
 from ingle.engine import Engine
+from ingle.engines import Engines
 from ingle.errors import FatalError, IngleError
 from ingle.hardening import Lockdown
 from ingle.memory import give_back_memory
@@ -18,9 +19,9 @@ from ingle.server.auth import ApiKeys
 from ingle.server.connection import framing_error, leaves_http
 from ingle.server.cors import Cors
 from ingle.server.headroom import Headroom
+from ingle.server.models import Models
 from ingle.server.parse import UnknownFields
 from ingle.server.request_id import label, request_id
-from ingle.server.sse import Heartbeat
 from ingle.server.state import STATE, ServerState
 from ingle.server.status import (
     error_response,
@@ -35,7 +36,7 @@ log = logging.getLogger("ingle.server")
 
 
 def create_app(
-    engine: Engine,
+    engine: Engine | Engines,
     *,
     api_keys: ApiKeys | None = None,
     unknown_fields: Literal["refuse", "warn"] = "refuse",
@@ -44,9 +45,9 @@ def create_app(
     on_fatal: Callable[[str], None] | None = None,
     lockdown: Lockdown | None = None,
 ) -> web.Application:
-    """The HTTP API of one engine, as an aiohttp application.
+    """The HTTP API of one model or of several, as an aiohttp application.
 
-    The application watches the engine's events while it runs; it does not close the engine.
+    The application watches the engines' events while it runs; it does not close them.
     `allowed_origins`: web pages of these origins may ask from a browser; `*` alone allows all.
     `lockdown` is shown in /health and /metrics.
     `on_fatal` is called once, with a reason, when the engine has died: the process should exit.
@@ -55,15 +56,15 @@ def create_app(
     /llm/ready is then open without a key.
     """
     app = web.Application(client_max_size=max_body_bytes, middlewares=[boundary])
-    headroom = Headroom(engine.core.memory_room, give_back_memory)
+    models = Models(engine)
+    headroom = Headroom(models.first.core.memory_room, give_back_memory)
     app[STATE] = ServerState(
-        engine=engine,
+        models=models,
         keys=api_keys or ApiKeys({}),
         cors=Cors(allowed_origins) if allowed_origins else None,
         unknown=UnknownFields(warn=unknown_fields == "warn"),
         on_fatal=on_fatal or (lambda reason: None),
         started_at=int(time.time()),
-        heartbeat=Heartbeat(engine.core),
         headroom=headroom,
         turns=Turns(headroom),
         lockdown=lockdown or Lockdown("off"),
@@ -74,11 +75,11 @@ def create_app(
 
 
 async def watch_engine(app: web.Application) -> AsyncIterator[None]:
-    """While the application runs, its loop drains the engine's events."""
+    """While the application runs, its loop drains the engines' events."""
     state = app[STATE]
-    state.engine.dispatcher.use_loop(asyncio.get_running_loop(), state.fatal)
+    state.models.watch(asyncio.get_running_loop(), state.fatal)
     yield
-    state.engine.dispatcher.leave_loop()
+    state.models.leave()
     state.turns.close()
 
 

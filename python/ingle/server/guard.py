@@ -16,6 +16,7 @@ from ingle.engine import event_sockets
 from ingle.errors import ConfigError
 from ingle.hardening import Lockdown, model_places
 from ingle.kv_events import close_all
+from ingle.model_set import ModelSet
 from ingle.server.auth import ApiKeys, read_key_file
 from ingle.server.keeper import Keeper
 from ingle.server.listen import bind
@@ -33,8 +34,9 @@ class Guard:
     keys: ApiKeys | None
     """As at the start; None without a key file."""
 
-    def __init__(self, settings: Settings, trace: bool = False) -> None:
+    def __init__(self, models: ModelSet, trace: bool = False) -> None:
         """Errors: ConfigError, OSError if the address is taken, HardeningError."""
+        settings = models.process
         self._settings = settings
         self._keeper: Keeper | None = None
         self.lockdown = Lockdown(settings.hardening, device=settings.device, trace=trace)
@@ -64,7 +66,8 @@ class Guard:
             if settings.api_key_file and user is not None:
                 self.keys = self.read_keys()
             if self.lockdown.is_on:
-                self.lockdown.confine(read=read_places(settings), write=write_places(settings))
+                read = [place for entry in models for place in read_places(entry.settings)]
+                self.lockdown.confine(read=read, write=write_places(settings))
         except BaseException:
             self.close()
             raise

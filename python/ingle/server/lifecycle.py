@@ -19,12 +19,12 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import msgspec
 import uvloop
 from aiohttp import web
 
 from ingle.config import Settings, with_flags
 from ingle.engine import Engine
+from ingle.engines import Engines
 from ingle.errors import ConfigError, HardeningError, InternalError
 from ingle.exit_codes import ExitCode
 from ingle.hardening import Lockdown
@@ -35,6 +35,7 @@ from ingle.server.auth import ApiKeys
 from ingle.server.connection import Connection
 from ingle.server.guard import Guard
 from ingle.server.listen import address
+from ingle.server.models import Models
 from ingle.server.off_loop import start_body_thread
 from ingle.server.state import STATE, ServerState
 from ingle.server.summary import summary
@@ -46,30 +47,30 @@ log = logging.getLogger("ingle.server")
 
 def run(
     settings: Settings,
-    engine: Engine,
+    engines: Engine | Engines,
     guard: Guard,
     say: Callable[[str], None],
     was_hung_up: Callable[[], bool],
 ) -> ExitCode:
-    """Serves a loaded model until it is stopped. Blocking.
+    """Serves what is loaded until it is stopped. Blocking.
 
     `was_hung_up`: whether SIGHUP came before the loop could take it.
     """
     loop = uvloop.new_event_loop()
-    server = Server(settings, engine, guard)
-
-    recorder = Recorder(engine, guard.lockdown)
+    server = Server(settings, engines, guard)
+    models = server.state.models
+    recorder = Recorder(models, guard.lockdown)
 
     def on_ready() -> None:
         recorder.start()
-        guard.lock(engine.info["device"], recording=recorder.is_late)
+        guard.lock(models.first.info["device"], recording=recorder.is_late)
         recorder.locked.set()
         if was_hung_up():
             server.read_keys()
         shown = str(guard.keys or ApiKeys({}))
         guard.notifier.send("READY=1")
         where = address(guard.listener)
-        say(summary(settings, engine.info, where, shown, guard.lockdown))
+        say(summary(models, where, shown, guard.lockdown))
 
     try:
         return loop.run_until_complete(to_the_end(server.run(guard.listener, on_ready)))
@@ -95,9 +96,8 @@ async def to_the_end(run: Coroutine[Any, Any, ExitCode]) -> ExitCode:
 class Server:
     """One server from listening to its end. Event loop only."""
 
-    def __init__(self, settings: Settings, engine: Engine, guard: Guard) -> None:
+    def __init__(self, settings: Settings, engines: Engine | Engines, guard: Guard) -> None:
         self._grace_s = settings.shutdown_timeout
-        self._engine = engine
         self._stop = asyncio.Event()
         self._now = asyncio.Event()
         self._fatal = False
@@ -105,7 +105,7 @@ class Server:
         self._last = LastThreads()
         self._max_body_bytes = settings.max_body_bytes
         self._app = create_app(
-            engine,
+            engines,
             api_keys=guard.keys,
             unknown_fields=settings.unknown_fields,
             max_body_bytes=settings.max_body_bytes,
@@ -183,9 +183,9 @@ class Server:
         return close
 
     async def _drain(self) -> None:
-        state, core = self.state, self._engine.core
+        state = self.state
         state.draining = True
-        core.start_drain()
+        state.models.start_drain()
         log.info(
             "shutting down: %d running requests may take up to %g s", state.count(), self._grace_s
         )
@@ -195,7 +195,7 @@ class Server:
             wait.cancel()
         # The core sends an error to every waiting client. A hanging device must not block the exit.
         self._last.exit_after(HANG_S, ExitCode.FATAL)
-        await self._last.run(core.shutdown)
+        await self._last.run(state.models.shutdown)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(state.idle(), FLUSH_S)
 
@@ -214,7 +214,7 @@ class Server:
             log.info("reloaded the key file: serving %s", self.state.keys)
 
     def _is_well(self) -> bool:
-        status = msgspec.json.decode(self._engine.core.health())["status"]
+        status = self.state.models.health()["status"]
         return status in ("ok", "draining") and not self._fatal
 
     def _on_signal(self) -> None:
@@ -245,10 +245,10 @@ def collect_rarely() -> None:
 class Recorder:
     """Lets a GPU record its graphs while the server serves, then ends what only that needed."""
 
-    def __init__(self, engine: Engine, lockdown: Lockdown) -> None:
-        self._engine = engine
+    def __init__(self, models: Models, lockdown: Lockdown) -> None:
+        self._models = models
         self._lockdown = lockdown
-        self.is_late = lockdown.is_on and engine.info["device"].startswith("cuda")
+        self.is_late = lockdown.is_on and models.first.info["device"].startswith("cuda")
         if lockdown.traces:
             # A trace is of what a worker needs when all is recorded.
             self.is_late = False
@@ -258,14 +258,14 @@ class Recorder:
         """Starts the thread, while there can be one. Errors: ConfigError if there is none left."""
         if not self.is_late:
             if self._lockdown.is_on:
-                self._engine.core.seal_device()
+                self._models.seal_devices()
             return
         start_thread(threading.Thread(target=self._run, name="ingle-recorder", daemon=True))
 
     def _run(self) -> None:
         name_thread("ingle-recorder")
         self.locked.wait()
-        self._engine.core.seal_device()
+        self._models.seal_devices()
         try:
             self._lockdown.end_recording()
         except HardeningError as error:

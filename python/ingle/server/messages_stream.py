@@ -16,6 +16,7 @@ from ingle.generation import EncodedRequest, TextPrompt
 from ingle.server.answer import stream, whole_body
 from ingle.server.event_buffer import EventBuffer
 from ingle.server.messages import Chat, Shape, content_of, new_block, usage_of
+from ingle.server.models import ServedModel
 from ingle.server.off_loop import off_loop
 from ingle.server.state import ServerState
 from ingle.server.status import anthropic_type
@@ -156,7 +157,11 @@ def failure(error: dict[str, Any]) -> dict[str, Any]:
 
 
 async def answer_message(
-    request: web.Request, state: ServerState, asked: EncodedRequest, shape: Shape
+    request: web.Request,
+    state: ServerState,
+    model: ServedModel,
+    asked: EncodedRequest,
+    shape: Shape,
 ) -> web.StreamResponse:
     """Runs a chat and responds with the message.
 
@@ -164,11 +169,11 @@ async def answer_message(
     """
 
     def count_tokens(text: str) -> int:
-        return len(state.engine.core.tokenize(encode(TextPrompt(text, False))))
+        return len(model.core.tokenize(encode(TextPrompt(text, False))))
 
     if asked.stream:
-        return await stream(request, state, asked, MessageStream(shape, count_tokens))
-    body = await whole_body(state, asked)
+        return await stream(request, state, model, asked, MessageStream(shape, count_tokens))
+    body = await whole_body(state, model, asked)
 
     def message() -> bytes:
         chat = decode_chat(body)

@@ -15,6 +15,7 @@ from msgspec import Raw, Struct
 from ingle.generation import EncodedRequest, TextPrompt
 from ingle.server.answer import stream, whole_body
 from ingle.server.event_buffer import EventBuffer
+from ingle.server.models import ServedModel
 from ingle.server.off_loop import off_loop
 from ingle.server.responses import Chat, LogProbs, Shape, new_item, new_part, output_of, usage_of
 from ingle.server.state import ServerState
@@ -179,6 +180,7 @@ class ResponseStream:
 async def answer_response(
     request: web.Request,
     state: ServerState,
+    model: ServedModel,
     asked: EncodedRequest,
     shape: Shape,
 ) -> web.StreamResponse:
@@ -188,12 +190,12 @@ async def answer_response(
     """
 
     def count_tokens(text: str) -> int:
-        return len(state.engine.core.tokenize(encode(TextPrompt(text, False))))
+        return len(model.core.tokenize(encode(TextPrompt(text, False))))
 
     if asked.stream:
         translator = ResponseStream(shape, shape.chunked, count_tokens)
-        return await stream(request, state, asked, translator)
-    body = await whole_body(state, asked)
+        return await stream(request, state, model, asked, translator)
+    body = await whole_body(state, model, asked)
 
     def translated() -> bytes:
         chat = decode_chat(body)

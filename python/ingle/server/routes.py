@@ -18,6 +18,7 @@ from ingle.server.auth import OPEN_PATHS, Identity
 from ingle.server.convert import Caller
 from ingle.server.headroom import BYTES_A_BODY_BYTE, BYTES_A_PROMPT_BYTE, BYTES_OF_A_CHAT, Headroom
 from ingle.server.messages_stream import answer_message
+from ingle.server.models import ServedModel
 from ingle.server.off_loop import off_loop
 from ingle.server.openapi import openapi_document
 from ingle.server.parse import BodyParser
@@ -64,11 +65,7 @@ class Routes:
 
     def __init__(self, state: ServerState) -> None:
         self._state = state
-        self._core = state.engine.core
-        self._info = state.engine.info
-        self._num_ids = self._info["vocab_size"]
-        self._has_choice = self._info["num_engines"] > 1
-        self._model = state.engine.settings.model_name()
+        self._models = state.models
         self._completion = BodyParser(CompletionRequest, state.unknown)
         self._chat = BodyParser(ChatRequest, state.unknown)
         self._responses = BodyParser(ResponsesRequest, state.unknown)
@@ -106,71 +103,71 @@ class Routes:
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/completions."""
-        body, parsed = await self._read(request, self._completion)
-        caller = self._caller(request, "cmpl")
+        body, parsed, model = await self._read(request, self._completion)
+        caller = self._caller(request, model, "cmpl")
         asked = await off_loop(
             len(body), self._completion.converted, body, parsed, completion_of, caller
         )
-        return await answer(request, self._state, asked)
+        return await answer(request, self._state, model, asked)
 
     async def chat_completions(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/chat/completions."""
-        body, parsed = await self._read(request, self._chat)
-        caller = self._caller(request, "chatcmpl")
+        body, parsed, model = await self._read(request, self._chat)
+        caller = self._caller(request, model, "chatcmpl")
         asked = await off_loop(len(body), self._chat.converted, body, parsed, chat_of, caller)
-        return await answer(request, self._state, asked)
+        return await answer(request, self._state, model, asked)
 
     async def render_completion(self, request: web.Request) -> web.Response:
         """POST /v1/completions/render: each prompt as token ids."""
-        body, parsed = await self._read(request, self._completion)
-        caller = self._caller(request, "cmpl")
+        body, parsed, model = await self._read(request, self._completion)
+        caller = self._caller(request, model, "cmpl")
         convert_it = self._completion.converted
         document = await off_loop(len(body), convert_it, body, parsed, convert.completion, caller)
-        return json_response(await self._rendered(request, document))
+        return json_response(await self._rendered(request, model, document))
 
     async def render_chat(self, request: web.Request) -> web.Response:
         """POST /v1/chat/completions/render: the chat's prompt as token ids."""
-        body, parsed = await self._read(request, self._chat)
-        caller = self._caller(request, "chatcmpl")
+        body, parsed, model = await self._read(request, self._chat)
+        caller = self._caller(request, model, "chatcmpl")
         document = await off_loop(
             len(body), self._chat.converted, body, parsed, convert.chat, caller
         )
-        [prompt] = await self._rendered(request, document)
+        [prompt] = await self._rendered(request, model, document)
         return json_response(prompt)
 
     async def _rendered(
-        self, request: web.Request, document: GenerationRequest
+        self, request: web.Request, model: ServedModel, document: GenerationRequest
     ) -> list[dict[str, Any]]:
         found = []
         for number, prompt in enumerate(document.prompts):
             text = encode(prompt)
-            ids = await self._in_turn(request, text, self._core.tokenize, text)
-            found.append(rendered(document, ids, number, self._info))
+            ids = await self._in_turn(request, text, model.core.tokenize, text)
+            found.append(rendered(document, ids, number, model.info))
         return found
 
     async def responses(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/responses."""
-        body, parsed = await self._read(request, self._responses)
-        caller = self._caller(request, "resp", "_")
+        body, parsed, model = await self._read(request, self._responses)
+        caller = self._caller(request, model, "resp", "_")
         try:
             asked = await off_loop(
                 len(body), self._responses.converted, body, parsed, response_of, caller
             )
-            shape = responses.Shape(parsed, caller, self._info["sampling_defaults"])
-            return await answer_response(request, self._state, asked, shape)
+            shape = responses.Shape(parsed, caller, model.info["sampling_defaults"])
+            return await answer_response(request, self._state, model, asked, shape)
         except RefusedError as error:
             raise responses.renamed(error, parsed) from None
 
     async def messages(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/messages: Anthropic's API."""
-        body, parsed = await self._read(request, self._messages)
-        caller = self._caller(request, "msg", "_")
+        body, parsed, model = await self._read(request, self._messages)
+        caller = self._caller(request, model, "msg", "_")
         shape = messages.Shape(caller)
 
         async def ask(max_tokens: int | None) -> web.StreamResponse:
             convert = self._messages.converted
             asked = await off_loop(len(body), convert, body, parsed, message_of, caller, max_tokens)
-            return await answer_message(request, self._state, asked, shape)
+            return await answer_message(request, self._state, model, asked, shape)
 
         try:
             try:
@@ -188,71 +185,78 @@ class Routes:
         """POST /v1/messages/count_tokens: the length of these messages' prompt."""
         body = await read_body(request, self._state.headroom)
         parsed = await off_loop(len(body), self._count_tokens.parse, body)
-        self._check_model(parsed.model)
+        core = self._models.find(parsed.model).core
         adopt(request, parsed.request_id)
         try:
             document = await off_loop(
                 len(body), self._count_tokens.converted, body, parsed, message_prompt_of
             )
-            ids = await self._tokenized(
-                request, document, self._core.tokenize_if_brief, self._core.tokenize
-            )
+            ids = await self._tokenized(request, document, core.tokenize_if_brief, core.tokenize)
         except RefusedError as error:
             raise messages.renamed(error) from None
         return json_response({"input_tokens": len(ids)})
 
     async def embeddings(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/embeddings."""
-        body, parsed = await self._read(request, self._embedding)
-        caller = self._caller(request, "embd")
-        size = self._info["hidden_size"]
+        body, parsed, model = await self._read(request, self._embedding)
+        caller = self._caller(request, model, "embd")
+        size = model.info["hidden_size"]
         try:
             asked = await off_loop(
                 len(body), self._embedding.converted, body, parsed, embedding_of, caller, size
             )
-            return await answer(request, self._state, asked)
+            return await answer(request, self._state, model, asked)
         except RefusedError as error:
             raise embeddings.renamed(error) from None
 
-    def _caller(self, request: web.Request, kind: str, separator: str = "-") -> Caller:
-        """Properties of a request from its connection; `kind` starts the response's id."""
+    def _caller(
+        self, request: web.Request, model: ServedModel, kind: str, separator: str = "-"
+    ) -> Caller:
+        """Properties of a request beside its body; `kind` starts the response's id."""
         return Caller(
             tenant=request[IDENTITY].tenant,
             response_id=f"{kind}{separator}{random_hex()}",
             created=int(time.time()),
             chunked=request.version == HttpVersion11,
-            model=self._model,
-            vocab_size=self._num_ids,
-            session=session_of(request) if self._has_choice else None,
+            model=model.name,
+            vocab_size=model.vocab_size,
+            session=session_of(request) if model.has_choice else None,
         )
 
-    async def _read(self, request: web.Request, parser: BodyParser[Asking]) -> tuple[bytes, Asking]:
-        """The body of a request, raw and parsed."""
+    async def _read(
+        self, request: web.Request, parser: BodyParser[Asking]
+    ) -> tuple[bytes, Asking, ServedModel]:
+        """The body of a request, raw and parsed, and the model that it names."""
         self._state.refuse_if_leaving()
         body = await read_body(request, self._state.headroom)
         self._state.refuse_if_leaving()
         # From here on, a shutdown waits for this request.
         self._state.enter(request)
         parsed = await off_loop(len(body), parser.parse, body)
-        self._check_model(parsed.model)
+        model = self._models.find(parsed.model)
         adopt(request, parsed.request_id)
-        return body, parsed
+        return body, parsed, model
 
     async def models(self, request: web.Request) -> web.Response:
-        """GET /v1/models."""
-        return json_response({"object": "list", "data": [self._model_card()]})
+        """GET /v1/models: each name and alias."""
+        cards = [
+            self._model_card(model, name)
+            for model in self._models
+            for name in (model.name, *model.aliases)
+        ]
+        return json_response({"object": "list", "data": cards})
 
     async def model(self, request: web.Request) -> web.Response:
         """GET /v1/models/NAME."""
-        self._check_model(request.match_info["model"])
-        return json_response(self._model_card())
+        name = request.match_info["model"]
+        return json_response(self._model_card(self._models.find(name), name))
 
     async def tokenize(self, request: web.Request) -> web.Response:
         """POST /tokenize, in vLLM's format."""
         body = await read_body(request, self._state.headroom)
-        document, model, texts = await off_loop(len(body), self._to_tokenize, body)
-        self._check_model(model)
-        briefly, fully = self._core.tokenize_json_if_brief, self._core.tokenize_json
+        document, name, texts = await off_loop(len(body), self._to_tokenize, body)
+        core = self._models.find(name).core
+        briefly, fully = core.tokenize_json_if_brief, core.tokenize_json
         return whole(await self._tokenized(request, document, briefly, fully, texts))
 
     def _to_tokenize(self, body: bytes) -> tuple[bytes, str | None, bool]:
@@ -270,19 +274,23 @@ class Routes:
         """POST /detokenize, in vLLM's format."""
         body = await read_body(request, self._state.headroom)
         parsed = await off_loop(len(body), self._detokenize.parse, body)
-        self._check_model(parsed.model)
+        core = self._models.find(parsed.model).core
         ids = bytes(raw.must_be(parsed.tokens, "tokens", "array"))
-        return whole(await self._in_turn(request, ids, self._core.detokenize_json, ids))
+        return whole(await self._in_turn(request, ids, core.detokenize_json, ids))
 
     async def tokenizer_info(self, request: web.Request) -> web.Response:
-        """GET /tokenizer_info, in vLLM's format, for remote tokenizers such as lm-eval's."""
+        """GET /tokenizer_info, in vLLM's format, for remote tokenizers such as lm-eval's.
+
+        With several models `?model=NAME` says whose.
+        """
+        info = self._models.find(request.query.get("model")).info
         named = dict.fromkeys(("bos_token", "eos_token", "unk_token", "pad_token"))
         document = {
             **named,
-            **self._info["named_tokens"],
-            "chat_template": self._info["chat_template"],
-            "model_max_length": self._info["max_model_len"],
-            "vocab_size": self._num_ids,
+            **info["named_tokens"],
+            "chat_template": info["chat_template"],
+            "model_max_length": info["max_model_len"],
+            "vocab_size": info["vocab_size"],
         }
         return json_response(document)
 
@@ -309,7 +317,7 @@ class Routes:
                 code="admin_key_required",
                 status=403,
             )
-        lines = self._core.metrics()
+        lines = self._models.metrics()
         counts = self._state.unknown.counts
         if counts:
             lines += b"# TYPE ingle:unknown_request_fields_total counter\n"
@@ -353,34 +361,31 @@ class Routes:
         return await self._state.turns.run(tenant, num_bytes, fully, document, *arguments)
 
     def _health(self) -> dict[str, Any]:
-        health: dict[str, Any] = msgspec.json.decode(self._core.health())
-        if health["status"] == "ok" and (self._state.draining or self._state.asleep):
-            health["status"] = "draining" if self._state.draining else "asleep"
+        health = self._models.health()
+        health["status"] = self._shown_status(health["status"])
         return health
 
-    def _check_model(self, name: str | None) -> None:
-        if name is not None and name != self._model:
-            raise RefusedError(
-                f"the model {name[:200]!r} does not exist; this server has {self._model!r}",
-                "model",
-                "model_not_found",
-                404,
-            )
+    def _shown_status(self, status: str) -> str:
+        """The core's status, unless the server has one of its own."""
+        if status == "ok" and (self._state.draining or self._state.asleep):
+            return "draining" if self._state.draining else "asleep"
+        return status
 
-    def _model_card(self) -> dict[str, Any]:
-        health = self._health()
+    def _model_card(self, model: ServedModel, name: str) -> dict[str, Any]:
+        info = model.info
+        status = self._shown_status(model.health()["status"])
         return {
-            "id": self._model,
+            "id": name,
             "object": "model",
             "created": self._state.started_at,
             "owned_by": "ingle",
-            "root": self._model,
+            "root": model.name,
             "parent": None,
-            "max_model_len": self._info["max_model_len"],
-            "tasks": ["embed"] if self._info.get("embeddings_only") else ["generate", "embed"],
-            "status": "loaded" if health["status"] in WELL else health["status"],
-            "load_format": self._info.get("load_format", "auto"),
-            "default_sampling_params": self._info.get("sampling_defaults"),
+            "max_model_len": info["max_model_len"],
+            "tasks": ["embed"] if info.get("embeddings_only") else ["generate", "embed"],
+            "status": "loaded" if status in WELL else status,
+            "load_format": info.get("load_format", "auto"),
+            "default_sampling_params": info.get("sampling_defaults"),
         }
 
 

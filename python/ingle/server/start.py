@@ -12,23 +12,24 @@ import threading
 from collections.abc import Callable
 from types import ModuleType
 
-from ingle.config import Settings
-from ingle.engine import Engine
+from ingle.engines import Engines
 from ingle.exit_codes import ExitCode
+from ingle.model_set import ModelSet
 from ingle.server.guard import Guard
 from ingle.threads import name_thread
 
 
-def serve(settings: Settings, say: Callable[[str], None], *, trace: bool = False) -> ExitCode:
+def serve(models: ModelSet, say: Callable[[str], None], *, trace: bool = False) -> ExitCode:
     """Serves until it is stopped; `say` prints text for people. `trace`: see `Lockdown`.
 
     Blocking. Errors: ConfigError or ModelError before it listens; OSError if it cannot listen.
     """
     raise_file_limit()
+    settings = models.process
     if settings.user is not None:
         # Perhaps only root can read the packages.
         importlib.import_module(LIFECYCLE)
-    guard = Guard(settings, trace)
+    guard = Guard(models, trace)
     try:
         # Python looks at signals between its own instructions only; loading is one long call.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -38,11 +39,13 @@ def serve(settings: Settings, say: Callable[[str], None], *, trace: bool = False
             signal.signal(signal.SIGHUP, lambda number, frame: hangups.append(number))
         importing = Importing(LIFECYCLE)
         try:
-            engine = Engine.with_sockets(settings, guard.event_sockets)
+            engines = Engines.of(models, guard.event_sockets)
         finally:
             lifecycle = importing.result()
-        with engine:
-            exit_code: ExitCode = lifecycle.run(settings, engine, guard, say, lambda: bool(hangups))
+        with engines:
+            exit_code: ExitCode = lifecycle.run(
+                settings, engines, guard, say, lambda: bool(hangups)
+            )
             return exit_code
     finally:
         guard.close()

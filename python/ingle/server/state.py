@@ -7,22 +7,21 @@ from typing import Final
 
 from aiohttp import web
 
-from ingle.engine import Engine
 from ingle.errors import OverloadedError
 from ingle.hardening import Lockdown
 from ingle.server.auth import ApiKeys
 from ingle.server.cors import Cors
 from ingle.server.headroom import Headroom
+from ingle.server.models import Models
 from ingle.server.parse import UnknownFields
-from ingle.server.sse import Heartbeat
 from ingle.server.turns import Turns
 
 
 @dataclass(kw_only=True)
 class ServerState:
-    """One server: its engine, its keys, its running requests, and whether it is shutting down."""
+    """One server: its models, its keys, its running requests, and whether it is shutting down."""
 
-    engine: Engine
+    models: Models
     keys: ApiKeys
     cors: Cors | None
     """None if no other origin is allowed."""
@@ -30,7 +29,6 @@ class ServerState:
     on_fatal: Callable[[str], None]
     started_at: int
     """Unix seconds."""
-    heartbeat: Heartbeat
     headroom: Headroom
     lockdown: Lockdown
     turns: Turns

@@ -1,27 +1,35 @@
 """The text that `ingle serve` prints when the server has started. Runs once."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ingle.config import Settings, with_flags
+from ingle.config import with_flags
 from ingle.hardening import Lockdown
+from ingle.server.models import ServedModel
 
 
-def summary(
-    settings: Settings,
-    info: Mapping[str, Any],
-    address: str,
-    keys: str,
-    lockdown: Lockdown,
-) -> str:
-    """Model, device, limits, memory, defaults, end-of-text ids, lock-down and address, in lines."""
+def summary(models: Iterable[ServedModel], address: str, keys: str, lockdown: Lockdown) -> str:
+    """Of each model device, limits, memory and more, then lock-down and address, in lines."""
     hardening, *lacks = lockdown.lines()
+    lines = [line for model in models for line in model_lines(model)]
+    lines += [
+        ("hardening", hardening),
+        *(("", lack) for lack in lacks),
+        ("address", f"{address}, {keys}"),
+    ]
+    return "\n".join(f"{name:12}{text}" for name, text in lines)
+
+
+def model_lines(model: ServedModel) -> list[tuple[str, str]]:
+    """Device, limits, memory, defaults, end-of-text ids of one model."""
+    info, settings = model.info, model.engine.settings
     limits, memory, times = info["limits"], info["memory"], info["start_up"]
     defaults = ", ".join(f"{k} {round(v, 4):g}" for k, v in info["sampling_defaults"].items())
     source = "the model's" if settings.generation_config == "auto" else "OpenAI's"
-    lines = [
+    return [
         ("model", f"{info['model']} ({info['architecture']}, {info['weight_type']}, "
                   f"{info['num_layers']} layers) from {info['path']}"),
+        *([("aliases", ", ".join(model.aliases))] if model.aliases else []),
         ("device", f"{info['device']}; ready after {times['total_s']:.2f} s (files "
                    f"{times['open_s']:.2f}, device {times['executor_s']:.2f}, beside it tokenizer "
                    f"and template {times['tokenizer_s']:.2f})"),
@@ -34,11 +42,7 @@ def summary(
         ("end of text", ", ".join(map(str, info["eos_token_ids"])) or "none"),
         ("serves", serves(info)),
         *(("kv events", where) for where in info["kv_events"]),
-        ("hardening", hardening),
-        *(("", lack) for lack in lacks),
-        ("address", f"{address}, {keys}"),
     ]  # fmt: skip
-    return "\n".join(f"{name:12}{text}" for name, text in lines)
 
 
 def per_engine(info: Mapping[str, Any]) -> str:

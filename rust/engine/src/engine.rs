@@ -311,9 +311,19 @@ impl Engine {
     /// Prometheus text.
     #[must_use]
     pub fn metrics(&self) -> String {
-        let engines: Vec<&Metrics> = self.engines.iter().map(|engine| &engine.metrics).collect();
-        let mut text = metrics::render(&self.front.served.name, &engines);
-        if let Some(events) = &self.kv_events {
+        Self::metrics_of(&[self])
+    }
+
+    /// Prometheus text of several models, each with its name as a label.
+    #[must_use]
+    pub fn metrics_of(models: &[&Self]) -> String {
+        let mut each: Vec<(&str, Vec<&Metrics>)> = Vec::with_capacity(models.len());
+        for model in models {
+            let metrics = model.engines.iter().map(|engine| &engine.metrics).collect();
+            each.push((&model.front.served.name, metrics));
+        }
+        let mut text = metrics::render(&each);
+        for events in models.iter().filter_map(|model| model.kv_events.as_ref()) {
             events.metrics(&mut text);
         }
         text

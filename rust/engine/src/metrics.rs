@@ -162,15 +162,17 @@ pub(crate) struct PoolSize {
     pub(crate) num_blocks: u32,
 }
 
-/// Prometheus text of all engines; each family is declared once and has a sample of every engine.
-pub(crate) fn render(model_name: &str, engines: &[&Metrics]) -> String {
-    let model_name = escape_label(model_name);
-    let labels = |number| format!("engine=\"{number}\",model_name=\"{model_name}\"");
-    let engines: Vec<Labelled<'_>> = engines
-        .iter()
-        .enumerate()
-        .map(|(number, metrics)| Labelled { labels: labels(number), metrics })
-        .collect();
+/// Prometheus text of all engines of all models; each family is declared once and has a sample of
+/// every engine.
+pub(crate) fn render(models: &[(&str, Vec<&Metrics>)]) -> String {
+    let mut engines = Vec::new();
+    for (model_name, metrics) in models {
+        let model_name = escape_label(model_name);
+        engines.extend(metrics.iter().enumerate().map(|(number, metrics)| Labelled {
+            labels: format!("engine=\"{number}\",model_name=\"{model_name}\""),
+            metrics,
+        }));
+    }
     let mut out = String::with_capacity(24 * 1024 * engines.len());
     render_gauges(&mut out, &engines);
     render_counters(&mut out, &engines);
@@ -367,7 +369,7 @@ mod tests {
 
     #[test]
     fn test_what_a_device_counts_is_shown_with_the_engine_s_labels() {
-        let of = |device| render("m", &[&Metrics::new(PoolSize::default(), device)]);
+        let of = |device| render(&[("m", vec![&Metrics::new(PoolSize::default(), device)])]);
         assert!(!of(None).contains("own"));
         let shown = of(Some(Arc::new(Counting)));
         assert!(shown.contains("\nown{engine=\"0\",model_name=\"m\",state=\"a\"} 7\n"));
@@ -382,8 +384,8 @@ mod tests {
         };
         let (first, second) = (metrics(5), metrics(6));
         add(&second.steps, 3);
-        let one = render("m", &[&first]);
-        let two = render("m", &[&first, &second]);
+        let one = render(&[("m", vec![&first])]);
+        let two = render(&[("m", vec![&first, &second])]);
         let declared = |text: &str| -> Vec<String> {
             text.lines().filter(|line| line.starts_with('#')).map(str::to_owned).collect()
         };

@@ -22,6 +22,9 @@ pub struct EngineOptions {
     /// How many engines share the requests, each on a GPU of its own, or with a share of the threads.
     #[serde(default)]
     pub data_parallel_size: Option<u32>,
+    /// How many models share the memory of the device, each in an engine of its own.
+    #[serde(default = "one")]
+    pub num_models: u32,
     /// Divides the sim device's step times.
     #[serde(default)]
     pub sim_speed: Option<SimSpeed>,
@@ -109,6 +112,10 @@ pub enum SimSpeed {
 
 fn auto() -> String {
     "auto".to_owned()
+}
+
+fn one() -> u32 {
+    1
 }
 
 fn yes() -> bool {

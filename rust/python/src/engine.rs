@@ -142,6 +142,15 @@ impl Engine {
     }
 }
 
+/// Prometheus text of several models.
+#[pyfunction]
+pub(crate) fn metrics<'py>(py: Python<'py>, engines: Vec<Py<Engine>>) -> Bound<'py, PyBytes> {
+    let each: Vec<&ingle_engine::Engine> =
+        engines.iter().map(|engine| &engine.get().inner).collect();
+    let text = py.detach(|| ingle_engine::Engine::metrics_of(&each));
+    PyBytes::new(py, text.as_bytes())
+}
+
 /// A descriptor of our own for a socket of Python's. The caller holds the interpreter lock.
 fn duplicate(fd: i32) -> PyResult<OwnedFd> {
     if fd < 0 {

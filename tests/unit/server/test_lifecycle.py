@@ -18,6 +18,7 @@ from ingle.config import Settings
 from ingle.engine import Engine
 from ingle.errors import ConfigError, HardeningError
 from ingle.exit_codes import ExitCode
+from ingle.model_set import ModelEntry, ModelSet
 from ingle.server import lifecycle
 from ingle.server.guard import Guard
 from ingle.server.listen import address, bind
@@ -136,7 +137,7 @@ async def running(core, monkeypatch):
     monkeypatch.setattr(lifecycle.LastThreads, "exit_after", lambda self, delay_s, code: None)
     settings = Settings(model="m", port=0, shutdown_timeout=20.0, hardening="off")
     ready = asyncio.Event()
-    guard = Guard(settings)
+    guard = Guard(ModelSet((ModelEntry(name="m", settings=settings),)))
     with Engine("m") as engine, guard.listener as listener:
         server = lifecycle.Server(settings, engine, guard)
         task = asyncio.create_task(server.run(listener, ready.set))
@@ -231,16 +232,16 @@ async def test_sigterm_works_where_no_thread_can_be_started(core, running, monke
 
 
 class Steps:
-    """An engine on a GPU, its core and a lock-down in one: what was asked of them."""
+    """Models on a GPU, the first of them and a lock-down in one: what was asked of them."""
 
     info = {"device": "cuda:0 (a card)"}  # noqa: RUF012
     is_on, traces = True, False
 
     def __init__(self, end=lambda: None):
-        self.core = self
+        self.first = self
         self.steps, self.done, self._end = [], threading.Event(), end
 
-    def seal_device(self):
+    def seal_devices(self):
         self.steps.append("recorded")
 
     def end_recording(self):

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 from ingle.config import Settings
 from ingle.hardening import Layer, Lockdown
 from ingle.server.summary import summary
@@ -27,8 +29,17 @@ INFO = {
 OPEN = Lockdown("off")
 
 
+class Loaded:
+    """A model as the summary sees it."""
+
+    def __init__(self, info, aliases=()):
+        self.info = info
+        self.aliases = aliases
+        self.engine = SimpleNamespace(settings=Settings(model="tiny"))
+
+
 def test_summary_shows_what_an_operator_needs():
-    text = summary(Settings(model="tiny"), INFO, "http://127.0.0.1:8000", "without API keys", OPEN)
+    text = summary([Loaded(INFO)], "http://127.0.0.1:8000", "without API keys", OPEN)
     for part in (
         "tiny (llama, bf16, 2 layers) from /models/tiny",
         "cpu (avx512, 2 threads); ready after 0.12 s "
@@ -47,20 +58,30 @@ def test_summary_shows_what_an_operator_needs():
 
 def test_summary_says_why_a_model_makes_embeddings_only():
     info = INFO | {"embeddings_only": "its attention is bidirectional"}
-    text = summary(Settings(model="tiny"), info, "http://127.0.0.1:8000", "without API keys", OPEN)
+    text = summary([Loaded(info)], "http://127.0.0.1:8000", "without API keys", OPEN)
     assert "serves      embeddings only, since its attention is bidirectional\n" in text
     info = INFO | {"has_chat_template": True}
-    text = summary(Settings(model="tiny"), info, "http://127.0.0.1:8000", "without API keys", OPEN)
+    text = summary([Loaded(info)], "http://127.0.0.1:8000", "without API keys", OPEN)
     shown = "serves      completions, chats (tool calls: none, reasoning: none), embeddings\n"
     assert shown in text
     info |= {"tool_call_parser": "hermes", "reasoning_parser": "think"}
-    text = summary(Settings(model="tiny"), info, "http://127.0.0.1:8000", "without API keys", OPEN)
+    text = summary([Loaded(info)], "http://127.0.0.1:8000", "without API keys", OPEN)
     assert "chats (tool calls: hermes, reasoning: think)" in text
 
 
 def test_summary_names_what_the_lockdown_misses():
     lockdown = Lockdown("auto")
     lockdown.layers += [Layer("filter", True, "68 calls"), Layer("user", False, "runs as root")]
-    text = summary(Settings(model="tiny"), INFO, "http://127.0.0.1:8000", "without keys", lockdown)
+    text = summary([Loaded(INFO)], "http://127.0.0.1:8000", "without keys", lockdown)
     assert "hardening   auto: layers in force: 1\n            missing: user: runs as root\n" in text
-    assert "hardening   off\n" in summary(Settings(model="tiny"), INFO, "x", "y", OPEN)
+    assert "hardening   off\n" in summary([Loaded(INFO)], "x", "y", OPEN)
+
+
+def test_summary_of_several_models_shows_each_and_the_address_once():
+    second = Loaded(INFO | {"model": "other"}, ("short", "gpt-4"))
+    text = summary([Loaded(INFO), second], "http://x", "without keys", OPEN)
+    lines = text.splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("model ")] == ["tiny", "other"]
+    assert "aliases     short, gpt-4" in lines
+    assert sum(line.startswith("address ") for line in lines) == 1
+    assert lines[-1] == "address     http://x, without keys"

@@ -32,7 +32,8 @@ pub(super) fn build(
         )));
     }
     let num_engines = sinks.len() as u32;
-    let sizes = sizes(parts, weight_bytes, num_engines)?;
+    let num_pools = num_engines.saturating_mul(options.num_models.max(1));
+    let sizes = sizes(parts, weight_bytes, num_engines, num_pools)?;
     let config = CpuConfig {
         block_size: sizes.block_size,
         num_blocks: sizes.num_blocks,
@@ -78,8 +79,13 @@ pub(super) fn build(
     Ok(built.collect())
 }
 
-/// The sizes of one of `num_engines`.
-fn sizes(parts: Parts<'_>, weight_bytes: u64, num_engines: u32) -> Result<Sizes, EngineError> {
+/// The sizes of one of `num_engines`; `num_pools` share the memory for KV.
+fn sizes(
+    parts: Parts<'_>,
+    weight_bytes: u64,
+    num_engines: u32,
+    num_pools: u32,
+) -> Result<Sizes, EngineError> {
     let (spec, options) = (&parts.checkpoint.spec, parts.options);
     // In half a second a pair of cores computes about this many rows of a small model: the longest
     // that a decoding request waits for another's prompt.
@@ -96,7 +102,7 @@ fn sizes(parts: Parts<'_>, weight_bytes: u64, num_engines: u32) -> Result<Sizes,
         kv_bytes_per_token: kv_bytes_per_block(spec, block_size).div_ceil(u64::from(block_size)),
         kv_groups: kv_groups(spec),
         max_steps_in_flight: CpuConfig::default().max_steps_in_flight,
-        available_bytes: available / u64::from(num_engines.max(1)),
+        available_bytes: available / u64::from(num_pools.max(1)),
     };
     host_sizes(spec, options, defaults)
 }

@@ -135,6 +135,7 @@ fn config(
     spec: &ModelSpec,
     sample_vocab_size: LateSize,
 ) -> Result<(CudaConfig, Option<String>), EngineError> {
+    check_pool(options)?;
     let defaults = CudaConfig::default();
     let max_num_seqs = setting("max_num_seqs", options.max_num_seqs, defaults.max_num_seqs)?;
     let batched = defaults.max_num_batched_tokens.max(max_num_seqs);
@@ -159,6 +160,16 @@ fn config(
         libraries: library_paths(&options.places.cuda_libraries),
     };
     Ok((config, tokens.note))
+}
+
+/// # Errors
+/// `EngineError::Model`: the first of several models would take all the memory that it may.
+fn check_pool(options: &EngineOptions) -> Result<(), EngineError> {
+    if options.num_models > 1 && options.kv_cache_memory_bytes.is_none() {
+        let text = "kv_cache_memory_bytes: must be given where several models share a GPU";
+        return Err(EngineError::Model(text.to_owned()));
+    }
+    Ok(())
 }
 
 /// Takes what the operator should know; it names the GPU where there are several.

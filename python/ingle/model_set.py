@@ -1,0 +1,198 @@
+"""The models that one process runs: MODEL alone, or `--model NAME=SOURCE` and `[models.NAME]`.
+
+Runs once, before any thread starts. Settings at the top level of the `--config` file, and flags,
+hold for every model; the table of a model overrides them for that model.
+"""
+
+import argparse
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ingle.config import (
+    DEFAULTS,
+    Settings,
+    load,
+    names,
+    read_file,
+    read_table,
+    respelled,
+    spellings,
+)
+from ingle.errors import ConfigError
+
+OF_THE_PROCESS = frozenset(
+    {
+        "cache_dir",
+        "cpu_threads",
+        "cublaslt_library",
+        "data_parallel_size",
+        "device",
+        "health_stall_s",
+        "kv_events_config",
+        "nvrtc_library",
+        "served_model_name",
+        "sim_speed",
+    }
+)
+"""Engine settings that the table of a model cannot have."""
+NOT_WITH_SEVERAL = ("data_parallel_size", "kv_events_config", "served_model_name")
+"""Settings that work with one model only."""
+MOST_MODELS = 256
+MOST_NAME = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelEntry:
+    """One model: what requests call it, and its settings."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    settings: Settings
+
+
+@dataclass(frozen=True)
+class ModelSet:
+    """The models of a process, at least one; no name or alias is there twice."""
+
+    entries: tuple[ModelEntry, ...]
+
+    def __iter__(self) -> Iterator[ModelEntry]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @property
+    def process(self) -> Settings:
+        """Settings of the process, such as the address; those of models are the first one's."""
+        return self.entries[0].settings
+
+    def only(self, command: str) -> Settings:
+        """The settings of the one model. Errors: ConfigError if there are several."""
+        if len(self.entries) > 1:
+            shown = ", ".join(entry.name for entry in self)
+            raise ConfigError(f"models: {command} takes one model, not {shown}")
+        return self.process
+
+
+def add_model_flag(parser: argparse.ArgumentParser) -> None:
+    """Adds `--model NAME=SOURCE`."""
+    parser.add_argument(
+        "--model",
+        dest="models",
+        action="append",
+        metavar="NAME=SOURCE",
+        help="one of several models, and its name in requests; may be repeated; instead of MODEL",
+    )
+
+
+def load_set(arguments: Mapping[str, Any]) -> ModelSet:
+    """The models and their settings, from parsed flags. See `ingle.config.load`.
+
+    Errors: ConfigError names the flag, or file, model and key.
+    """
+    file = arguments.get("config")
+    tables = tables_of(file) if file else {}
+    for text in arguments.get("models") or ():
+        name, equals, source = text.partition("=")
+        if not equals or not name or not source:
+            raise ConfigError(f"--model: must be NAME=SOURCE, not {text!r}")
+        tables[name] = {**tables.get(name, {}), "source": source}
+    if not tables:
+        settings = load(arguments)
+        return ModelSet((ModelEntry(name=settings.model_name(), settings=settings),))
+    top = read_file(file) if file else {}
+    if arguments.get("model") is not None or "model" in top:
+        raise ConfigError("model: give one MODEL, or --model NAME=SOURCE and models, not both")
+    # The models' own sources replace this one.
+    common = load({**arguments, "model": "-"})
+    shared = {name: getattr(common, name) for name in DEFAULTS if name != "model"}
+    try:
+        return set_of(tables, shared)
+    except ConfigError as error:
+        where = f"{file}: " if file and str(error).startswith("models.") else ""
+        raise ConfigError(where + respelled(str(error), spellings(arguments))) from None
+
+
+def set_of(tables: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any]) -> ModelSet:
+    """The models of these tables, by name; `shared` holds for each of them.
+
+    Errors: ConfigError names model and key.
+    """
+    if not 1 <= len(tables) <= MOST_MODELS:
+        raise ConfigError(f"models: must be 1 to {MOST_MODELS} models, not {len(tables)}")
+    for name in NOT_WITH_SEVERAL:
+        if shared.get(name, DEFAULTS[name]) != DEFAULTS[name]:
+            raise ConfigError(f"{name}: works with one model only, not with named ones")
+    entries = tuple(entry_of(name, table, shared) for name, table in tables.items())
+    check_names(entries)
+    return ModelSet(entries)
+
+
+def entry_of(name: str, table: Mapping[str, Any], shared: Mapping[str, Any]) -> ModelEntry:
+    """One model's table, checked."""
+    where = f"models.{name}"
+    if not 1 <= len(name) <= MOST_NAME or not name.isprintable():
+        raise ConfigError(f"models: a name has 1 to {MOST_NAME} printable characters, not {name!r}")
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{where}: must be a table with a source")
+    values = dict(table)
+    source, aliases = values.pop("source", None), values.pop("aliases", ())
+    if not isinstance(source, str | Path) or not str(source):
+        raise ConfigError(f"{where}: source: must be a folder, a .gguf file or demo")
+    if not is_list_of_names(aliases):
+        raise ConfigError(f"{where}: aliases: must be a list of names")
+    own = {key.replace("-", "_"): value for key, value in values.items()}
+    for key, given in zip(own, values, strict=True):
+        check_key(where, key, given)
+    try:
+        settings = Settings(**{**shared, **own, "model": str(source), "served_model_name": name})
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {spelled_as_given(str(error), values)}") from None
+    return ModelEntry(name=name, aliases=tuple(aliases), settings=settings)
+
+
+def check_key(where: str, key: str, given: str) -> None:
+    """Errors: ConfigError unless a model's table may have this setting."""
+    if key in names("engine") and key not in OF_THE_PROCESS:
+        return
+    if key in DEFAULTS:
+        raise ConfigError(f"{where}: {given}: is a setting of the whole process, not of one model")
+    raise ConfigError(f"{where}: unknown setting {given!r}")
+
+
+def spelled_as_given(text: str, values: Mapping[str, Any]) -> str:
+    """The message with the setting's name as the table has it."""
+    for key in values:
+        name = key.replace("-", "_")
+        if text.startswith(f"{name}:"):
+            return key + text.removeprefix(name)
+    return text
+
+
+def is_list_of_names(value: Any) -> bool:
+    """Whether these can be names of a model."""
+    return isinstance(value, list | tuple) and all(
+        isinstance(each, str) and 1 <= len(each) <= MOST_NAME and each.isprintable()
+        for each in value
+    )
+
+
+def check_names(entries: tuple[ModelEntry, ...]) -> None:
+    """Errors: ConfigError for a name or alias that two models have."""
+    owners: dict[str, str] = {}
+    for entry in entries:
+        for name in (entry.name, *entry.aliases):
+            other = owners.setdefault(name, entry.name)
+            if other != entry.name or (name in entry.aliases and name == entry.name):
+                raise ConfigError(f"models.{entry.name}: {name!r} is already a name of {other!r}")
+
+
+def tables_of(file: Path) -> dict[str, dict[str, Any]]:
+    """The tables `[models.NAME]` of a settings file. Errors: ConfigError."""
+    tables = read_table(file).get("models", {})
+    if not isinstance(tables, dict):
+        raise ConfigError(f"config: {file}: models: must be tables [models.NAME]")
+    return dict(tables)

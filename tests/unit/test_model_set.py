@@ -1,0 +1,108 @@
+import argparse
+
+import pytest
+
+from ingle import config
+from ingle.errors import ConfigError
+from ingle.model_set import add_model_flag, load_set, set_of
+
+
+def parse(*arguments):
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("model", nargs="?")
+    config.add_flags(parser, ("engine", "server"))
+    add_model_flag(parser)
+    return load_set(vars(parser.parse_args([str(each) for each in arguments])))
+
+
+def test_one_model_is_a_set_of_one_under_its_own_name():
+    [entry] = parse("/models/tiny", "--port", "1")
+    assert (entry.name, entry.aliases, entry.settings.port) == ("tiny", (), 1)
+    assert entry.settings.served_model_name is None
+
+
+def test_flags_name_several_models_that_share_the_other_settings():
+    models = parse("--model", "a=/x=y", "--model", "b=demo", "--max-num-seqs", "3", "--port", "7")
+    assert [(e.name, e.settings.model) for e in models] == [("a", "/x=y"), ("b", "demo")]
+    assert [entry.settings.model_name() for entry in models] == ["a", "b"]
+    assert {entry.settings.max_num_seqs for entry in models} == {3}
+    assert models.process.port == 7
+
+
+FILE = """
+max-num-seqs = 9
+port = 1
+[models.small]
+source = "/small"
+aliases = ["s", "gpt-4o-mini"]
+max-model-len = 64
+[models."org/big"]
+source = "/big"
+max_num_seqs = 2
+"""
+
+
+def test_a_models_table_overrides_what_holds_for_all(tmp_path):
+    file = tmp_path / "ingle.toml"
+    file.write_text(FILE)
+    small, big = parse("--config", file, "--port", "2", "--model", "small=/other")
+    assert (small.name, small.aliases) == ("small", ("s", "gpt-4o-mini"))
+    assert (small.settings.max_model_len, small.settings.max_num_seqs) == (64, 9)
+    assert small.settings.model == "/other", "a flag wins over the file"
+    assert (big.name, big.settings.max_num_seqs, big.settings.port) == ("org/big", 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[models.a]", "models.a: source: must be a folder"),
+        ("models = 3", r"models: must be tables \[models.NAME\]"),
+        ("[models]\na = 3", "models.a: must be a table with a source"),
+        ("[models.a]\nsource = 'x'\nprot = 1", "models.a: unknown setting 'prot'"),
+        ("[models.a]\nsource = 'x'\nport = 1", "models.a: port: is a setting of the whole process"),
+        ("[models.a]\nsource = 'x'\ndevice = 'cpu'", "models.a: device: is a setting of the whole"),
+        (
+            "[models.a]\nsource = 'x'\nmax-num-seqs = 0",
+            "ingle.toml: models.a: max-num-seqs: must be a whole number from 1 to 65536, not 0",
+        ),
+        ("[models.a]\nsource = 'x'\naliases = 'b'", "models.a: aliases: must be a list of names"),
+        ("[models.a]\nsource = 'x'\naliases = ['a']", "models.a: 'a' is already a name of 'a'"),
+        (
+            "[models.a]\nsource = 'x'\n[models.b]\nsource = 'x'\naliases = ['a']",
+            "models.b: 'a' is already a name of 'a'",
+        ),
+        ("[models.'']\nsource = 'x'", "models: a name has 1 to 200 printable characters"),
+        ("model = 'm'\n[models.a]\nsource = 'x'", "not both"),
+        ("served-model-name = 'm'\n[models.a]\nsource = 'x'", "works with one model only"),
+    ],
+)
+def test_a_bad_table_is_refused_by_model_and_key(tmp_path, text, message):
+    file = tmp_path / "ingle.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        parse("--config", file)
+
+
+@pytest.mark.parametrize("text", ["a", "=x", "a="])
+def test_a_flag_without_name_or_source_is_refused(text):
+    with pytest.raises(ConfigError, match="--model: must be NAME=SOURCE"):
+        parse("--model", text)
+
+
+def test_model_and_named_models_exclude_each_other():
+    with pytest.raises(ConfigError, match="not both"):
+        parse("m", "--model", "a=x")
+
+
+def test_a_command_for_one_model_refuses_several():
+    models = set_of({"a": {"source": "x"}, "b": {"source": "y"}}, {})
+    with pytest.raises(ConfigError, match="generate takes one model, not a, b"):
+        models.only("generate")
+    assert set_of({"a": {"source": "x"}}, {}).only("generate").model == "x"
+
+
+def test_no_models_and_too_many_are_refused():
+    for number in (0, 257):
+        tables = {str(each): {"source": "x"} for each in range(number)}
+        with pytest.raises(ConfigError, match="models: must be 1 to 256 models"):
+            set_of(tables, {})
