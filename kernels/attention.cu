@@ -19,9 +19,7 @@
 //   batch. Under PLAN_PROMPT_FOLLOWS the plan has no prompt rows; attention_prefill.cu runs after this kernel.
 // Numerics: act operands on the tensor cores, f32 scores, sums and output; P rounded to act.
 // Launch: grid G (as given to step_prepare), block 128, dynamic shared memory
-//   ATTN_STAGES * 2 * KT * LD * 2 + ATTENTION_TAIL_BYTES + (HEAD_DIM == 256 ? QUERY_ROWS : ATTN_STAGES *
-//   ATTENTION_SMALL_ROWS) * LD * 2 bytes, LD = HEAD_DIM + ATTENTION_ROW_PAD, KT = KV_TILE (KV_TILE_256 if
-//   HEAD_DIM is 256).
+//   attention_shared_bytes(HEAD_DIM, ATTN_STAGES, bytes of a kv).
 #include "ptx.cuh"
 
 #ifndef ATTN_STAGES
@@ -35,7 +33,7 @@
 #endif
 
 constexpr int D = HEAD_DIM;
-constexpr int KT = D == 256 ? KV_TILE_256 : KV_TILE;  // tokens a tile
+constexpr int KT = attention_tile(D);         // tokens a tile
 constexpr int Q_ROWS = QUERY_ROWS;            // packed rows of a prefill entry
 constexpr int LD = D + ATTENTION_ROW_PAD;     // elements a row in shared memory: no bank conflicts
 constexpr int CHUNKS = D / 8;                 // 16-byte pieces a row
@@ -43,12 +41,15 @@ constexpr int DN = D / 8, DK = D / 16;        // mma tiles over HEAD_DIM
 constexpr int THREADS = ATTENTION_THREADS, WARPS = THREADS / 32;
 constexpr bool Q_IN_REGISTERS = D <= 128;
 constexpr int KV_WARPS = KT / 16;             // warps that share a decode tile
-constexpr u32 STAGE_BYTES = 2 * KT * LD * 2;
+constexpr u32 KV_SIZE = sizeof(kv), KV_ROW = LD * KV_SIZE, Q_ROW = LD * ACT_BYTES;  // bytes of a row in shared memory
+constexpr u32 STAGE_BYTES = attention_stage_bytes(D, KV_SIZE), V_AT = STAGE_BYTES / 2;
 // Registers: q rows of small entries, copied ahead with the first tile of a piece. Else: all q rows.
-constexpr u32 SMALL_ROWS = ATTENTION_SMALL_ROWS, SMALL_BYTES = SMALL_ROWS * LD * 2;
-constexpr u32 Q_BYTES = Q_IN_REGISTERS ? ATTN_STAGES * SMALL_BYTES : Q_ROWS * LD * 2;
+constexpr u32 SMALL_ROWS = ATTENTION_SMALL_ROWS, SMALL_BYTES = SMALL_ROWS * Q_ROW;
+constexpr u32 Q_BYTES = attention_query_bytes(D, ATTN_STAGES);
+static_assert(V_AT == KT * KV_ROW && Q_BYTES == (Q_IN_REGISTERS ? ATTN_STAGES * SMALL_ROWS : Q_ROWS) * Q_ROW, "rows");
 constexpr u32 SHORT = 4;           // tiles; see may_cut
-static_assert(WARPS * 16 * sizeof(float2) + sizeof(u32) <= ATTENTION_TAIL_BYTES, "what lies behind the rows of q");
+static_assert(ATTN_STAGES * STAGE_BYTES + Q_BYTES + WARPS * 16 * sizeof(float2) + sizeof(u32)
+              <= attention_shared_bytes(D, ATTN_STAGES, KV_SIZE), "what lies behind the rows of q");
 
 struct Problem {
     const act* q;
@@ -156,9 +157,9 @@ DEV void load_tile(const Cursor& c, const Problem& p, u32 stage) {
         if (!one_block) block = table[token / p.block_size];
         u64 address = p.kv_base + block * p.block_stride +
                       ((u64)(c.head * p.block_size + token % p.block_size) * D + chunk * 8) * sizeof(kv);
-        u32 target = stage + (row * LD + chunk * 8) * 2;
+        u32 target = stage + (row * LD + chunk * 8) * KV_SIZE;
         cp_async_16(target, (const void*)address, valid ? 16 : 0);
-        cp_async_16(target + KT * LD * 2, (const void*)(address + v_offset), valid ? 16 : 0);
+        cp_async_16(target + V_AT, (const void*)(address + v_offset), valid ? 16 : 0);
     }
 }
 
@@ -173,7 +174,7 @@ DEV void load_small_q(const Cursor& c, const Problem& p, u32 q_smem) {
     for (u32 i = threadIdx.x; i < SMALL_ROWS * CHUNKS; i += THREADS) {
         u32 packed = c.packed_begin + i / CHUNKS;
         bool valid = packed < c.packed_end;
-        cp_async_16(target + (i / CHUNKS * LD + i % CHUNKS * 8) * 2,
+        cp_async_16(target + (i / CHUNKS * LD + i % CHUNKS * 8) * ACT_BYTES,
                     q_row(c, p, valid ? packed : c.packed_begin) + i % CHUNKS * 8, valid ? 16 : 0);
     }
 }
@@ -218,7 +219,7 @@ DEV void start_piece(Piece& piece, const Cursor& c, const Problem& p, u8* q_smem
         piece.m[r] = NEG_INF;
         piece.l[r] = 0.0f;
         if (Q_IN_REGISTERS && is_small(c)) {
-            const u8* row = q_smem + c.pair % ATTN_STAGES * SMALL_BYTES + (lane / 4 * LD + 2 * (lane & 3)) * 2;
+            const u8* row = q_smem + c.pair % ATTN_STAGES * SMALL_BYTES + (lane / 4 * LD + 2 * (lane & 3)) * ACT_BYTES;
 #pragma unroll
             for (int k = 0; k < (Q_IN_REGISTERS ? DK : 1); k++) {
                 piece.q[k][r] = r ? 0 : *(const u32*)(row + 32 * k);
@@ -239,7 +240,7 @@ DEV void start_piece(Piece& piece, const Cursor& c, const Problem& p, u8* q_smem
             u32 packed = c.packed_begin + i / CHUNKS;
             uint4 v = make_uint4(0, 0, 0, 0);
             if (packed < c.packed_end) v = *(const uint4*)(q_row(c, p, packed) + i % CHUNKS * 8);
-            *(uint4*)(q_smem + (i / CHUNKS * LD + i % CHUNKS * 8) * 2) = v;
+            *(uint4*)(q_smem + (i / CHUNKS * LD + i % CHUNKS * 8) * ACT_BYTES) = v;
         }
         __syncthreads();
     }
@@ -253,8 +254,8 @@ DEV void start_piece(Piece& piece, const Cursor& c, const Problem& p, u8* q_smem
 template <int NT>
 DEV void scores_of(float (&s)[NT][4], const Piece& piece, u32 k_smem, u32 q_smem) {
     u32 lane = threadIdx.x & 31;
-    u32 k_lane = k_smem + (((lane >> 4) * 8 + (lane & 7)) * LD + ((lane >> 3) & 1) * 8) * 2;
-    u32 q_lane = q_smem + ((((lane >> 3) & 1) * 8 + (lane & 7)) * LD + (lane >> 4) * 8) * 2;
+    u32 k_lane = k_smem + (((lane >> 4) * 8 + (lane & 7)) * LD + ((lane >> 3) & 1) * 8) * KV_SIZE;
+    u32 q_lane = q_smem + ((((lane >> 3) & 1) * 8 + (lane & 7)) * LD + (lane >> 4) * 8) * ACT_BYTES;
 #pragma unroll
     for (int n = 0; n < NT; n++) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
 #pragma unroll
@@ -264,12 +265,12 @@ DEV void scores_of(float (&s)[NT][4], const Piece& piece, u32 k_smem, u32 q_smem
 #pragma unroll
             for (int i = 0; i < 4; i++) a[i] = piece.q[Q_IN_REGISTERS ? k : 0][i];
         } else {
-            ldmatrix_x4(a, q_lane + k * 32);
+            ldmatrix_x4(a, q_lane + k * 16 * ACT_BYTES);
         }
 #pragma unroll
         for (int n = 0; n < NT; n += 2) {
             u32 b[4];
-            ldmatrix_x4(b, k_lane + (n * 8 * LD + k * 16) * 2);
+            ldmatrix_x4(b, k_lane + (n * 8 * LD + k * 16) * KV_SIZE);
             mma_16816(s[n], a, b[0], b[1]);
             mma_16816(s[n + 1], a, b[2], b[3]);
         }
@@ -328,7 +329,7 @@ DEV void add_tokens(Piece& piece, const Problem& p, u32 first_token, bool masked
         for (int n = 0; n < DN; n++) piece.o[n][2 * r] *= keep, piece.o[n][2 * r + 1] *= keep;
     }
     u32 lane = threadIdx.x & 31;
-    u32 v_lane = v_smem + ((((lane >> 3) & 1) * 8 + (lane & 7)) * LD + (lane >> 4) * 8) * 2;
+    u32 v_lane = v_smem + ((((lane >> 3) & 1) * 8 + (lane & 7)) * LD + (lane >> 4) * 8) * KV_SIZE;
 #pragma unroll
     for (int k = 0; k < NT / 2; k++) {
         u32 a[4] = {pack2(s[2 * k][0], s[2 * k][1]), pack2(s[2 * k][2], s[2 * k][3]),
@@ -336,7 +337,7 @@ DEV void add_tokens(Piece& piece, const Problem& p, u32 first_token, bool masked
 #pragma unroll
         for (int n = 0; n < DN; n += 2) {
             u32 b[4];
-            ldmatrix_x4_trans(b, v_lane + (k * 16 * LD + n * 8) * 2);
+            ldmatrix_x4_trans(b, v_lane + (k * 16 * LD + n * 8) * KV_SIZE);
             mma_16816(piece.o[n], a, b[0], b[1]);
             mma_16816(piece.o[n + 1], a, b[2], b[3]);
         }
@@ -348,11 +349,11 @@ DEV void add_tile(Piece& piece, const Cursor& c, const Problem& p, u32 stage, u3
     u32 first_position = last_seen(c, p, c.packed_begin);
     u32 last_position = last_seen(c, p, c.packed_end - 1);
     bool masked = first + KT > first_position + 1 || (p.window && first + p.window <= last_position);
-    u32 v = stage + KT * LD * 2;
+    u32 v = stage + V_AT;
     if (!piece.decode) {
-        add_tokens<KT / 8>(piece, p, first, masked, stage, v, q_smem + warp * 16 * LD * 2);
+        add_tokens<KT / 8>(piece, p, first, masked, stage, v, q_smem + warp * 16 * Q_ROW);
     } else if (warp < KV_WARPS) {
-        u32 skip = warp * 16 * LD * 2;
+        u32 skip = warp * 16 * KV_ROW;
         add_tokens<2>(piece, p, first + warp * 16, masked, stage + skip, v + skip, q_smem);
     }
 }

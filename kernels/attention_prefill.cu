@@ -2,7 +2,7 @@
 //
 // Shapes: q, out [T_pad, num_heads, HEAD_DIM] act; KV pages as attention.cu has them, seen through `kv_map`:
 //   a tensor map over {HEAD_DIM, block_size, num_kv_heads, 2 (K, V), blocks} act from the layer's address
-//   on, box {64, min(block_size, KV_TILE)} and 128-byte swizzle, zeros beyond HEAD_DIM; block_table
+//   on, box {BOX, min(block_size, KT)} and 128-byte swizzle, zeros beyond HEAD_DIM; block_table
 //   [num_slots, max_blocks] u32; plan as step_prepare.cu writes it for prompts: PromptHeader, then
 //   PromptEntry; counter: one u32, zero before. Only the rows of the plan's entries are written.
 // A token at position p sees positions (p - window, p], all of [0, p] if window is 0.
@@ -15,8 +15,8 @@
 //   the tensor cores work on the other; named barriers let the two groups take turns at the tensor cores.
 // Numerics: act operands, f32 scores, sums and output; P rounded to act.
 // Launch: after attention.cu, whose plan has PLAN_PROMPT_FOLLOWS; grid up to one block an SM, block 384, dynamic
-//   shared memory PROMPT_ALIGN_BYTES + (PROMPT_ROWS + 2 * STAGES * KT) * 128 * BOXES + PROMPT_TAIL_BYTES. It waits for attention.cu,
-//   which writes other rows, only at its end: what it reads is complete when attention.cu starts dependents.
+//   shared memory prompt_shared_bytes(HEAD_DIM, bytes of a kv). It waits for attention.cu, which writes other rows, only
+//   at its end: what it reads is complete when attention.cu starts dependents.
 #include "ptx.cuh"
 
 #ifndef SINKS
@@ -24,10 +24,10 @@
 #endif
 
 constexpr int D = HEAD_DIM;
-constexpr int BOX = PROMPT_BOX;              // elements of one swizzled row of 128 bytes
+constexpr int BOX = PROMPT_ROW_BYTES / sizeof(kv);  // elements of one swizzled row
 constexpr int BOXES = (D + BOX - 1) / BOX;
 constexpr int Q_GROUP = 64;                  // packed rows of a consumer group
-constexpr int KT = D == 256 ? PROMPT_TILE_256 : PROMPT_TILE;  // tokens a tile
+constexpr int KT = prompt_tile(D);           // tokens a tile
 constexpr u32 log2_of(u32 power) { return power > 1 ? 1 + log2_of(power / 2) : 0; }
 constexpr u32 KT_SHIFT = log2_of(KT);
 static_assert(KT == 1 << KT_SHIFT, "blocks and tiles divide each other");
@@ -37,14 +37,15 @@ constexpr u32 LOADER_REGISTERS = D == 64 ? 56 : 40, CONSUMER_REGISTERS = D == 64
 static_assert(LOADER_REGISTERS + 2 * CONSUMER_REGISTERS <= 3 * 168, "registers that the block does not have");
 constexpr int SN = KT / 2;                   // score registers a thread: KT / 8 groups of 4
 constexpr int ON = D / 2;                    // output registers a thread
-constexpr u32 BOX_BYTES = KT * 128;
+constexpr u32 BOX_BYTES = KT * PROMPT_ROW_BYTES;
 constexpr u32 KV_BYTES = BOXES * BOX_BYTES;
-constexpr u32 Q_GROUP_BYTES = BOXES * Q_GROUP * 128;
+constexpr u32 Q_GROUP_BYTES = BOXES * Q_GROUP * PROMPT_ROW_BYTES;
 constexpr u32 THREADS = PROMPT_THREADS;
 static_assert(2 * Q_GROUP == PROMPT_ROWS, "two groups hold an entry");
 constexpr u32 ITEM_SLOTS = 2;
 // Barriers, then a word an item.
-static_assert(8 * (4 * STAGES + 2 * ITEM_SLOTS) + sizeof(u32) * ITEM_SLOTS <= PROMPT_TAIL_BYTES, "what lies behind the tiles");
+static_assert(PROMPT_ALIGN_BYTES + 2 * (Q_GROUP_BYTES + STAGES * KV_BYTES) + 8 * (4 * STAGES + 2 * ITEM_SLOTS)
+              + sizeof(u32) * ITEM_SLOTS <= prompt_shared_bytes(D, sizeof(kv)), "what lies behind the tiles");
 
 struct __align__(64) TensorMap {
     u64 words[16];

@@ -10,6 +10,9 @@
 #define DTYPE_BF16 0u
 #define DTYPE_F16 1u
 
+// Bytes of an activation, in every format that it has.
+#define ACT_BYTES 2u
+
 // No slot, no token, no limit.
 #define NONE 0xffffffffu
 
@@ -35,9 +38,9 @@
 // An entry of at most this many packed rows is a decode: its warps share a tile's tokens.
 #define DECODE_ROWS 16u
 
-// KV tokens of one tile, and where a head is 256 wide.
+// KV tokens of one tile, and where a head is wider than 128.
 #define KV_TILE 64u
-#define KV_TILE_256 32u
+#define KV_TILE_WIDE 32u
 
 // Flags of a plan: no pair is cut and no entry is a decode; there is so little work that short pairs are
 // not cut; a token sees all of its sequence, not only what comes before it.
@@ -65,15 +68,15 @@
 #define ATTENTION_SMALL_ROWS 8u
 #define ATTENTION_TAIL_BYTES 1024u
 
-// Of attention_prefill.cu: packed query rows of an entry; KV tokens of a tile, and where a head is 256 wide;
-// threads of a block; tiles in flight. In shared memory, head elements of a swizzled row of 128 bytes, bytes
-// lost to its alignment, and bytes for barriers behind the tiles.
+// Of attention_prefill.cu: packed query rows of an entry; KV tokens of a tile, and where a head is wider than
+// 128; threads of a block; tiles in flight. In shared memory, bytes of a swizzled row, bytes lost to its
+// alignment, and bytes for barriers behind the tiles.
 #define PROMPT_ROWS 128u
 #define PROMPT_TILE 128u
-#define PROMPT_TILE_256 64u
+#define PROMPT_TILE_WIDE 64u
 #define PROMPT_THREADS 384u
 #define PROMPT_STAGES 2u
-#define PROMPT_BOX 64u
+#define PROMPT_ROW_BYTES 128u
 #define PROMPT_ALIGN_BYTES 1024u
 #define PROMPT_TAIL_BYTES 256u
 
@@ -102,7 +105,7 @@
 #define GEMM_X_PAD_BYTES 64u
 
 // Of four_bit.cuh: FB_CODES, FB_SCALE; threads of a block; bytes of shared memory for the warps' sums, a row of x
-// and tile of W; bytes behind a row of x in shared memory.
+// and tile of W; bytes behind a row of x in shared memory; bytes of a column of codes in a record of 16 rows.
 #define FB_INT4 0u
 #define FB_E2M1 1u
 #define FB_SCALE_F16 0u
@@ -111,6 +114,7 @@
 #define FB_THREADS 256u
 #define FB_SUM_BYTES 512u
 #define FB_X_PAD_BYTES 16u
+#define FB_COLUMN_BYTES 8u
 
 // Most experts, most that a token takes; tokens of one block of moe_route; rows and columns of a tile of
 // moe_gemm.
@@ -139,6 +143,77 @@
 // SampleOut::status; NONE for a padded row.
 #define STATUS_OK 0u
 #define STATUS_NOT_FINITE 1u
+
+// Of attention.cu: KV tokens of a tile; bytes of shared memory for K and V of one stage, for rows of q, and of a
+// block. Heads of up to 128 keep q in registers, except the rows that are copied ahead in each stage.
+constexpr u32 attention_tile(u32 head_dim) {
+    return head_dim > 128 ? KV_TILE_WIDE : KV_TILE;
+}
+constexpr u32 attention_stage_bytes(u32 head_dim, u32 kv_bytes) {
+    return 2 * attention_tile(head_dim) * (head_dim + ATTENTION_ROW_PAD) * kv_bytes;
+}
+constexpr u32 attention_query_rows(u32 head_dim, u32 stages) {
+    return head_dim > 128 ? QUERY_ROWS : stages * ATTENTION_SMALL_ROWS;
+}
+constexpr u32 attention_query_bytes(u32 head_dim, u32 stages) {
+    return attention_query_rows(head_dim, stages) * (head_dim + ATTENTION_ROW_PAD) * ACT_BYTES;
+}
+constexpr u32 attention_shared_bytes(u32 head_dim, u32 stages, u32 kv_bytes) {
+    return stages * attention_stage_bytes(head_dim, kv_bytes) + attention_query_bytes(head_dim, stages) + ATTENTION_TAIL_BYTES;
+}
+
+// Of attention_prefill.cu: KV tokens of a tile; bytes of a row of q, K or V in boxes of swizzled rows; bytes of
+// shared memory of a block.
+constexpr u32 prompt_tile(u32 head_dim) {
+    return head_dim > 128 ? PROMPT_TILE_WIDE : PROMPT_TILE;
+}
+constexpr u32 prompt_row_bytes(u32 head_dim, u32 kv_bytes) {
+    return (head_dim * kv_bytes + PROMPT_ROW_BYTES - 1) / PROMPT_ROW_BYTES * PROMPT_ROW_BYTES;
+}
+constexpr u32 prompt_shared_bytes(u32 head_dim, u32 kv_bytes) {
+    return PROMPT_ALIGN_BYTES + (PROMPT_ROWS + 2 * PROMPT_STAGES * prompt_tile(head_dim)) * prompt_row_bytes(head_dim, kv_bytes) + PROMPT_TAIL_BYTES;
+}
+
+// Of gemm_stream.cu: bytes of the ring and of the warps' sums, `tiles` of W at once; of a row of x.
+constexpr u32 stream_ring_bytes(u32 stages, u32 steps, u32 tiles) {
+    return stages * steps * tiles * GEMM_STEP_BYTES;
+}
+constexpr u32 stream_sum_bytes(u32 rows, u32 tiles) {
+    return tiles * rows * GEMM_SUM_BYTES;
+}
+constexpr u32 stream_x_stride(u32 k) {
+    return (k * ACT_BYTES + GEMM_X_ROUND_BYTES - 1) / GEMM_X_ROUND_BYTES * GEMM_X_ROUND_BYTES + GEMM_X_PAD_BYTES;
+}
+
+// Of four_bit.cuh: bytes of a group's scales and zeros in a record, and of the record.
+constexpr u32 four_bit_group_bytes(u32 scale_bytes, u32 zero_bytes) {
+    return 16 * (scale_bytes + zero_bytes);
+}
+constexpr u32 four_bit_record_bytes(u32 block, u32 groups, u32 group_bytes) {
+    return block * FB_COLUMN_BYTES + groups * group_bytes;
+}
+
+// In shared memory: a warp's part of a stage, `tiles` of W at once, and the ring; buffers of the warps' sums (with
+// two in turn one barrier an item is enough), and bytes of one and of all; of a row of x; of sums kept of an item
+// whose columns of x come in parts.
+constexpr u32 four_bit_ring_bytes(u32 stages, u32 tiles, u32 record_bytes) {
+    return stages * tiles * (FB_THREADS / 32) * record_bytes;
+}
+constexpr u32 four_bit_sum_buffers(u32 rows) {
+    return rows <= 16 ? 2 : 1;
+}
+constexpr u32 four_bit_sum_bytes(u32 rows, u32 tiles) {
+    return tiles * rows * FB_SUM_BYTES;
+}
+constexpr u32 four_bit_fixed_bytes(u32 stages, u32 rows, u32 tiles, u32 record_bytes) {
+    return four_bit_ring_bytes(stages, tiles, record_bytes) + four_bit_sum_buffers(rows) * four_bit_sum_bytes(rows, tiles);
+}
+constexpr u32 four_bit_x_stride(u32 columns) {
+    return ACT_BYTES * columns + FB_X_PAD_BYTES;
+}
+constexpr u32 four_bit_kept_bytes(u32 rows, u32 tiles) {
+    return tiles * rows * 16 * 4;
+}
 
 // First argument of nearly every kernel, by value. Exact builds ignore it and read the same numbers from macros.
 struct Dims {

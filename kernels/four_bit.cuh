@@ -46,16 +46,23 @@ constexpr int TILES = FB_TILES;
 constexpr int THREADS = FB_THREADS, WARPS = THREADS / 32;
 constexpr u32 UNITS = FB_BLOCK / 32;            // steps of 32 columns a record
 constexpr u32 GROUP_UNITS = UNITS / FB_GROUPS;  // the same a group
-constexpr u32 CODE_BYTES = FB_BLOCK * 8;
+constexpr u32 CODE_BYTES = FB_BLOCK * FB_COLUMN_BYTES;
 constexpr u32 SCALE_BYTES = FB_SCALE == FB_SCALE_E8M0 ? 1 : 2;
-constexpr u32 GROUP_BYTES = 16 * (SCALE_BYTES + FB_ZEROS);
-constexpr u32 RECORD_BYTES = CODE_BYTES + FB_GROUPS * GROUP_BYTES;
+constexpr u32 GROUP_BYTES = four_bit_group_bytes(SCALE_BYTES, FB_ZEROS);
+constexpr u32 RECORD_BYTES = four_bit_record_bytes(FB_BLOCK, FB_GROUPS, GROUP_BYTES);
 constexpr u32 SIDE_PIECES = FB_GROUPS * GROUP_BYTES / 16;  // 16-byte pieces behind the codes
 constexpr u32 WARP_STAGE = TILES * RECORD_BYTES;
 constexpr u32 STAGE_BYTES = WARPS * WARP_STAGE;
+constexpr u32 RING_BYTES = four_bit_ring_bytes(FB_STAGES, TILES, RECORD_BYTES);
 constexpr u32 PART_FLOATS = TILES * FB_ROWS * 16;  // sums of one warp
+constexpr u32 SUM_BYTES = four_bit_sum_bytes(FB_ROWS, TILES);
+// Where the warps' sums lie: with two buffers in turn one barrier an item is enough.
+constexpr u32 SUM_BUFFERS = four_bit_sum_buffers(FB_ROWS);
+// Shared memory ahead of the rows of x.
+constexpr u32 FIXED_BYTES = four_bit_fixed_bytes(FB_STAGES, FB_ROWS, TILES, RECORD_BYTES);
 // Blocks of an SM, where registers allow more than one.
 constexpr int MIN_BLOCKS = NT * TILES <= 2 ? 2 : 1;
+static_assert(RING_BYTES == FB_STAGES * STAGE_BYTES && SUM_BYTES == WARPS * PART_FLOATS * sizeof(float), "parts");
 static_assert(SIDE_PIECES <= 32 && UNITS % FB_GROUPS == 0, "a lane copies one piece; groups of 32 columns or more");
 
 DEV u32 records_of(u32 gemm_k) { return (gemm_k + FB_BLOCK - 1) / FB_BLOCK; }
@@ -213,9 +220,6 @@ DEV void multiply_records(float (&sum)[TILES][NT][4], const u8* stage, const Row
         }
     }
 }
-
-// Where the warps' sums lie: with two buffers in turn one barrier an item is enough.
-constexpr u32 SUM_BUFFERS = FB_ROWS <= 16 ? 2 : 1;
 
 // Puts this warp's sums where all can read them, and clears them. [WARPS][TILES][FB_ROWS][16 rows of W]
 DEV void put_sums(float (&sum)[TILES][NT][4], float* parts) {

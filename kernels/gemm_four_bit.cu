@@ -8,9 +8,9 @@
 //     multiple of FB_BLOCK): where that is not all, all items go through the first columns, then through the next ones.
 //   Numerics: see four_bit.cuh; the warps' sums are added in warp order, those of later columns behind. A row's result depends
 //     on neither the other rows nor the grid, only on `x_columns`.
-//   Launch: grid (up to items, ceil(rows / FB_ROWS)), block 256, dynamic shared memory FB_STAGES * FB_TILES * 8 * record bytes
-//     + (FB_ROWS <= 16 ? 2 : 1) * FB_TILES * FB_ROWS * FB_SUM_BYTES + x rows * (2 * x_columns + FB_X_PAD_BYTES)
-//     + (all of K at once ? 0 : ceil(items / gridDim.x) * FB_TILES * FB_ROWS * 64), x rows = min(rows, FB_ROWS).
+//   Launch: grid (up to items, ceil(rows / FB_ROWS)), block 256, dynamic shared memory FIXED_BYTES
+//     + x rows * four_bit_x_stride(x_columns) + (all of K at once ? 0 : ceil(items / gridDim.x)
+//     * four_bit_kept_bytes(FB_ROWS, FB_TILES)), x rows = min(rows, FB_ROWS).
 //   The first weights are read before griddepcontrol.wait, so the previous kernel must not write W.
 #include "four_bit.cuh"
 
@@ -18,6 +18,7 @@
 #define GEMM_EPI 0
 #endif
 static_assert(GEMM_EPI != GEMM_OUT_GATED || TILES == 2, "gate and up");
+static_assert(four_bit_kept_bytes(FB_ROWS, TILES) == PART_FLOATS * sizeof(float), "an item's sums");
 
 struct Problem {
     const act* x;
@@ -81,10 +82,10 @@ PASTE(gemm_four_bit, DT, sm80)
     extern __shared__ __align__(128) u8 smem[];
     u64 first_row = (u64)blockIdx.y * FB_ROWS;
     Problem p{x + first_row * DIM(gemm_k), w, DIM(gemm_n), DIM(gemm_k), min(rows - (u32)first_row, (u32)FB_ROWS), kind, x_columns};
-    u32 warp = threadIdx.x >> 5, stride = 2 * x_columns + FB_X_PAD_BYTES;
+    u32 warp = threadIdx.x >> 5, stride = four_bit_x_stride(x_columns);
     u8* ring = smem + warp * WARP_STAGE;
-    float* parts = (float*)(smem + FB_STAGES * STAGE_BYTES);
-    u8* x_smem = (u8*)(parts + SUM_BUFFERS * WARPS * PART_FLOATS);
+    float* parts = (float*)(smem + RING_BYTES);
+    u8* x_smem = smem + FIXED_BYTES;
     float* kept = (float*)(x_smem + min(rows, (u32)FB_ROWS) * stride);
     u32 ring_at = smem_address(ring) + (threadIdx.x & 31) * 16, issued = 0, done = 0, turn = 0;
     Cursor next;

@@ -13,9 +13,8 @@
 // Numerics: f32 accumulation; e4m3 is widened to act, exactly, and scaled at the end; the warps' sums are added in warp order, so a row's result depends
 //   neither on `rows` nor on the other rows nor on the grid.
 // Launch: grid up to gemm_n / 16 (gemm_n / 32 for GATED), best CTAs an SM * SMs; block 256; dynamic shared
-//   memory GEMM_STAGES * GEMM_STEPS * TILES * GEMM_STEP_BYTES + TILES * GEMM_ROWS * GEMM_SUM_BYTES
-//   + (GEMM_X_SHARED ? GEMM_ROWS * (roundup(2 * gemm_k, GEMM_X_ROUND_BYTES) + GEMM_X_PAD_BYTES) : 0) bytes,
-//   TILES = GATED ? 2 : 1.
+//   memory stream_ring_bytes(GEMM_STAGES, GEMM_STEPS, TILES) + stream_sum_bytes(GEMM_ROWS, TILES)
+//   + (GEMM_X_SHARED ? GEMM_ROWS * stream_x_stride(gemm_k) : 0), TILES = GATED ? 2 : 1.
 //   The first weights are read before griddepcontrol.wait, so the previous kernel must not write W.
 #include "ptx.cuh"
 
@@ -47,7 +46,8 @@ constexpr u32 STEP = 4 * PIECE;               // elements of K a step
 constexpr u32 ROUND = WARPS * STEPS * STEP;   // elements of K that a CTA reads at once
 constexpr u32 PIECES = TILES * 2 * STEPS;     // 16-byte pieces of a lane a stage
 constexpr u32 STAGE_BYTES = PIECES * THREADS * 16;
-static_assert(STAGE_BYTES == STEPS * TILES * GEMM_STEP_BYTES && WARPS * 16 * 4 == GEMM_SUM_BYTES, "as the host counts");
+constexpr u32 RING_BYTES = stream_ring_bytes(GEMM_STAGES, STEPS, TILES), SUM_BYTES = stream_sum_bytes(GEMM_ROWS, TILES);
+static_assert(RING_BYTES == GEMM_STAGES * STAGE_BYTES && SUM_BYTES == WARPS * TILES * GEMM_ROWS * 16 * sizeof(float), "parts");
 
 struct Problem {
     const act* x;
@@ -174,10 +174,9 @@ PASTE(gemm_stream, DT, sm80)
 (Dims dims, const act* __restrict__ x, const u8* __restrict__ w, const float* __restrict__ scale, void* out, u32 rows,
  u32 kind) {
     extern __shared__ __align__(128) u8 smem[];
-    float* parts = (float*)(smem + GEMM_STAGES * STAGE_BYTES);
-    u8* x_smem = (u8*)parts + WARPS * TILES * GEMM_ROWS * 16 * 4;
-    u32 x_rounds = (DIM(gemm_k) * 2 + GEMM_X_ROUND_BYTES - 1) / GEMM_X_ROUND_BYTES;
-    Problem p{x, w, scale, DIM(gemm_n), DIM(gemm_k), rows, kind, x_rounds * GEMM_X_ROUND_BYTES + GEMM_X_PAD_BYTES};
+    float* parts = (float*)(smem + RING_BYTES);
+    u8* x_smem = smem + RING_BYTES + SUM_BYTES;
+    Problem p{x, w, scale, DIM(gemm_n), DIM(gemm_k), rows, kind, stream_x_stride(DIM(gemm_k))};
     u32 ring = smem_address(smem), issued = 0;
     Cursor next;
     next.group = blockIdx.x;

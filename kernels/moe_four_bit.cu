@@ -6,8 +6,8 @@
 // How: a tile is up to FB_ROWS rows of an expert, a unit one tile and FB_TILES groups of 16 rows of W. A block takes every
 //   gridDim.x-th unit, tile by tile; its 8 warps share K as in gemm_four_bit.cu. All of a tile's x lies in shared memory.
 // Numerics: as gemm_four_bit.cu; a row's result depends neither on its tile nor on FB_ROWS nor on the grid.
-// Launch: grid any, best blocks an SM * SMs; block 256; dynamic shared memory FB_STAGES * FB_TILES * 8 * record bytes
-//   + (FB_ROWS <= 16 ? 2 : 1) * FB_TILES * FB_ROWS * FB_SUM_BYTES + FB_ROWS * (2 * FB_BLOCK * records of a row + FB_X_PAD_BYTES).
+// Launch: grid any, best blocks an SM * SMs; block 256; dynamic shared memory FIXED_BYTES
+//   + FB_ROWS * four_bit_x_stride(FB_BLOCK * records of a row).
 #include "four_bit.cuh"
 
 #ifndef MOE_BIAS
@@ -82,10 +82,10 @@ PASTE(moe_four_bit, DT, sm80)
     extern __shared__ __align__(128) u8 smem[];
     __shared__ u32 scratch[33], tiles_before[MAX_EXPERTS + 1];
     u32 warp = threadIdx.x >> 5, gemm_k = DIM(gemm_k), columns = records_of(gemm_k) * FB_BLOCK;
-    u32 stride = 2 * columns + FB_X_PAD_BYTES;
+    u32 stride = four_bit_x_stride(columns);
     u8* ring = smem + warp * WARP_STAGE;
-    float* parts = (float*)(smem + FB_STAGES * STAGE_BYTES);
-    u8* x_smem = (u8*)(parts + SUM_BUFFERS * WARPS * PART_FLOATS);
+    float* parts = (float*)(smem + RING_BYTES);
+    u8* x_smem = smem + FIXED_BYTES;
     grid_trigger();
     grid_wait();
     u32 num_tiles = count_tiles(expert_offset, DIM(num_experts), tiles_before, scratch);

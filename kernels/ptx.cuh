@@ -72,6 +72,7 @@ DEV u32 plan_grid(u32 grid) { return (grid + PLAN_GRID_STEP - 1) / PLAN_GRID_STE
 struct act {
     u16 bits;
 };
+static_assert(sizeof(act) == ACT_BYTES, "as the host counts");
 // Storage of one number of a key or a value.
 typedef act kv;
 

@@ -11,7 +11,7 @@
 //   kv_slot [T_pad] u32 (kv_slot = block * block_size + offset, NONE writes no KV);
 //   q_out [T_pad, num_heads * HEAD_DIM] act.
 //   KV address in bytes: kv_base + block * block_stride + layer_offset
-//                        + (((K ? 0 : 1) * num_kv_heads + head) * block_size + offset) * HEAD_DIM * 2.
+//                        + (((K ? 0 : 1) * num_kv_heads + head) * block_size + offset) * HEAD_DIM * bytes of a kv.
 //   style: ROPE_HALF_SPLIT or ROPE_INTERLEAVED. With -DQUERY_SCALE=1 a query at position p is multiplied by
 //   1 + query_beta * ln(1 + floor(p / query_length)).
 // Numerics: f32, one rounding to act. rotary_dim % 4 == 0, HEAD_DIM even, <= 256 (built: 16, 32, 64, 96, 128, 256).

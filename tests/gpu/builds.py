@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from contract import FORMULAS
+
 SOURCES = Path(__file__).resolve().parents[2] / "rust" / "cuda" / "src"
 EPILOGUES = (0, 1, 2, 3)
 
@@ -35,8 +37,9 @@ class StreamTile:
     def shared_bytes(self, k: int, epilogue: int) -> int:
         """Dynamic shared memory of a launch; the contract on top of gemm_stream.cu."""
         tiles = 2 if epilogue == 2 else 1
-        x = self.rows * (-(-2 * k // 128) * 128 + 64) if self.x_shared else 0
-        return self.stages * self.steps * tiles * 8192 + tiles * self.rows * 512 + x
+        x = self.rows * FORMULAS["stream_x_stride"](k) if self.x_shared else 0
+        ring = FORMULAS["stream_ring_bytes"](self.stages, self.steps, tiles)
+        return ring + FORMULAS["stream_sum_bytes"](self.rows, tiles) + x
 
     def __str__(self) -> str:
         return f"{self.rows}-{self.stages}x{self.steps}{'-x' * self.x_shared}"

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 import torch
 from builds import FourBitTile
-from contract import CONSTANTS
+from contract import CONSTANTS, FORMULAS
 from device import Kernels, shared_bytes_limit
 
 E2M1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
-SUM_BYTES, PAD_BYTES = CONSTANTS["FB_SUM_BYTES"], CONSTANTS["FB_X_PAD_BYTES"]
 
 
 @dataclass(frozen=True)
@@ -121,8 +120,13 @@ def _spread(codes: torch.Tensor, register: int) -> torch.Tensor:
 
 def fixed_bytes(tile: FourBitTile, form: Form) -> int:
     """Shared memory of a block beside x."""
-    sums = (2 if tile.rows <= 16 else 1) * tile.tiles * tile.rows * SUM_BYTES
-    return tile.stages * tile.tiles * 8 * form.record_bytes + sums
+    fixed = FORMULAS["four_bit_fixed_bytes"]
+    return fixed(tile.stages, tile.rows, tile.tiles, form.record_bytes)
+
+
+def x_bytes(rows: int, columns: int) -> int:
+    """Shared memory of rows of x."""
+    return rows * FORMULAS["four_bit_x_stride"](columns)
 
 
 def gemm_kernels(tile: FourBitTile, form: Form, epilogue: int, n: int, k: int, exact: bool = True):
@@ -137,8 +141,9 @@ def launch_gemm(tile, epilogue, x, w: Matrix, out, kind=0, blocks=1 << 30, parts
     items, rows = w.n // (16 * tile.tiles), len(x)
     grid = min(items, blocks)
     columns = -(-form.records(w.k) // parts) * form.block
-    kept = -(-items // grid) * tile.tiles * tile.rows * 64 if columns < w.k else 0
-    smem = fixed_bytes(tile, form) + min(rows, tile.rows) * (2 * columns + PAD_BYTES) + kept
+    kept = -(-items // grid) * FORMULAS["four_bit_kept_bytes"](tile.rows, tile.tiles)
+    smem = fixed_bytes(tile, form) + x_bytes(min(rows, tile.rows), columns)
+    smem += kept if columns < w.k else 0
     if smem > shared_bytes_limit():
         return False
     arguments = (x, w.packed, out, rows, kind, columns)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from builds import PROMPT_HEAD_DIMS, SINK_HEAD_DIM
+from contract import FORMULAS
 from device import Kernels, poison, relative_error, u32
 from step import NONE, PagedKv, Row, Step, prepare, random_kv, random_tables
 
@@ -11,9 +12,7 @@ NUM_SLOTS = 40
 
 
 def shared_bytes(head_dim, stages):
-    tile = 32 if head_dim == 256 else 64
-    q_rows = 64 if head_dim == 256 else stages * 8
-    return stages * 2 * tile * (head_dim + 8) * 2 + q_rows * (head_dim + 8) * 2 + 1024
+    return FORMULAS["attention_shared_bytes"](head_dim, stages, 2)
 
 
 def reference_attention(q, k, v, start, scale, softcap, window, causal=True, sinks=None):
@@ -78,8 +77,8 @@ def run_attention(
     }
     T = step.num_tokens
     last = torch.zeros(NUM_SLOTS, dtype=torch.int32, device="cuda")
-    tile = 32 if head_dim == 256 else 64
-    prompt_tile = 64 if head_dim == 256 else 128
+    tile = FORMULAS["attention_tile"](head_dim)
+    prompt_tile = FORMULAS["prompt_tile"](head_dim)
     prepared = prepare(
         step,
         dims,
@@ -121,7 +120,7 @@ def run_attention(
     smem = shared_bytes(head_dim, stages)
     defines = {"ACT_DTYPE": flag, "HEAD_DIM": head_dim, "SINKS": int(has_sinks)}
     prompt_kernels = Kernels("attention_prefill", dims, exact, **defines)
-    prompt_smem = 1024 + (128 + 4 * prompt_tile) * 128 * -(-head_dim // 64) + 256
+    prompt_smem = FORMULAS["prompt_shared_bytes"](head_dim, 2)
     kv_map = kv.map(prompt_tile) if prompts else None
 
     def run():

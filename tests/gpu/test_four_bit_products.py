@@ -7,12 +7,12 @@ import torch
 from builds import EPILOGUES, EXPERT_TILES, FOUR_BIT_TILES
 from device import Kernels, poison, relative_error, shared_bytes_limit, u32
 from four_bit import (
-    PAD_BYTES,
     Form,
     fixed_bytes,
     launch_gemm,
     random_matrix,
     widen,
+    x_bytes,
 )
 from test_gemm import gated
 
@@ -105,7 +105,7 @@ def launch_experts(tile, bias, x, w, experts, k, out, offset, sorted_, gather, b
     """moe_four_bit for `experts` matrices below each other in `w`; False if it does not fit."""
     form, n = w.form, w.n // experts
     columns = form.records(w.k) * form.block
-    smem = fixed_bytes(tile, form) + tile.rows * (2 * columns + PAD_BYTES)
+    smem = fixed_bytes(tile, form) + x_bytes(tile.rows, columns)
     if n % (16 * tile.tiles) or smem + 2304 > shared_bytes_limit():
         return False
     dims = {"num_experts": experts, "experts_per_token": k, "gemm_n": n, "gemm_k": w.k}

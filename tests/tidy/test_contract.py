@@ -5,6 +5,7 @@ The Rust test `the_header_in_the_tree_is_current` compares every byte; this one 
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "gpu"))
 
-from contract import CONSTANTS, FIELDS  # noqa: E402
+from contract import CONSTANTS, FIELDS, FORMULAS  # noqa: E402
 
 SOURCE = (ROOT / "rust" / "cuda" / "src" / "contract" / "mod.rs").read_text()
 SAMPLING = (ROOT / "rust" / "core" / "src" / "sampling.rs").read_text()
@@ -37,3 +38,12 @@ def test_the_header_has_every_structure_with_its_fields_in_order() -> None:
     fields["Slot"][:1] = plain
     assert len(fields["Dims"]) == 16
     assert fields == {name: list(known) for name, known in FIELDS.items()}, REMEDY
+
+
+def test_the_header_has_every_formula_and_python_reads_it() -> None:
+    declared = re.findall(r"^    ([a-z]\w+)\(([a-z_, ]*)\) =", SOURCE, re.MULTILINE)
+    assert len(declared) > 10
+    known = {name: list(inspect.signature(f).parameters) for name, f in FORMULAS.items()}
+    assert known == {name: arguments.split(", ") for name, arguments in declared}, REMEDY
+    # As rust/cuda/src/attention_launch.rs tests it of the same formula.
+    assert FORMULAS["attention_shared_bytes"](128, 3, 2) == 112_000

@@ -4,12 +4,15 @@
 use ingle_model::{Activation, FeedForwardSpec, ModelSpec, MoeSpec, QkNorm, RouterScores};
 
 use crate::attention_launch;
-use crate::contract::{Dims, GEMM_OUT_ACT, GEMM_OUT_ADD_F32, GEMM_OUT_F32, GEMM_OUT_GATED};
-use crate::dtypes::{Dtypes, ScaleMode, WeightDtype, has_e4m3};
+use crate::contract::{
+    Dims, GEMM_OUT_ACT, GEMM_OUT_ADD_F32, GEMM_OUT_F32, GEMM_OUT_GATED, attention_shared_bytes,
+    prompt_shared_bytes,
+};
+use crate::dtypes::{Dtypes, KvDtype, ScaleMode, WeightDtype, has_e4m3};
 use crate::four_bit::FourBitForm;
 use crate::four_bit_tile::{FOUR_BIT_TILES, FourBitTile, expert_tiles};
 use crate::limits::DeviceLimits;
-use crate::prompt_launch::{self, PROMPT_HEAD_DIMS, is_built};
+use crate::prompt_launch::{PROMPT_HEAD_DIMS, is_built};
 use crate::shapes::{FourBitShape, GemmOut, GemmShape};
 use crate::stream_tile::{STREAM_TILES, StreamTile, is_streamed, stream_tiles};
 
@@ -195,12 +198,12 @@ impl Variant {
     }
 
     /// Dynamic shared memory of a block.
-    pub(crate) fn shared_bytes(self) -> u32 {
+    pub(crate) fn shared_bytes(self, kv: KvDtype) -> u32 {
         match self {
             Self::Attention { head_dim, stages, .. } => {
-                attention_launch::shared_bytes(head_dim, stages)
+                attention_shared_bytes(head_dim, stages, kv.bytes())
             }
-            Self::Prompt { head_dim, .. } => prompt_launch::shared_bytes(head_dim),
+            Self::Prompt { head_dim, .. } => prompt_shared_bytes(head_dim, kv.bytes()),
             Self::Stream { shape, tile } => tile.shared_bytes(shape),
             Self::FourBit { most_shared, .. } => most_shared,
             Self::FourBitExperts { shape, tile, .. } => tile.expert_bytes(shape.form, shape.k),

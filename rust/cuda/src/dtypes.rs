@@ -5,7 +5,7 @@ use ingle_model::WeightType;
 
 use crate::CudaError;
 use crate::config::DeviceType;
-use crate::contract::{DTYPE_BF16, DTYPE_F16};
+use crate::contract::{ACT_BYTES, DTYPE_BF16, DTYPE_F16};
 use crate::device_slice::{Act, Kv, Weight};
 use crate::four_bit::FourBitForm;
 
@@ -147,15 +147,16 @@ impl ActDtype {
 
 impl KvDtype {
     /// Bytes of one number.
-    pub(crate) fn bytes(self) -> u64 {
+    pub(crate) const fn bytes(self) -> u32 {
         match self {
             Self::Bf16 | Self::F16 => 2,
         }
     }
 }
 
-// Every format there is takes two bytes, which is what slices of them count.
-const _: () = assert!(size_of::<Act>() == 2 && size_of::<Weight>() == 2 && size_of::<Kv>() == 2);
+// Slices count elements of one size, which every format has.
+const _: () = assert!(size_of::<Act>() == ACT_BYTES as usize && size_of::<Weight>() == 2);
+const _: () = assert!(size_of::<Kv>() == KvDtype::Bf16.bytes() as usize);
 
 #[cfg(test)]
 mod tests {

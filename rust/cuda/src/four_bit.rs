@@ -3,7 +3,10 @@
 
 use ingle_model::{GroupedRows, Order, ScaleType, TensorView, WeightType, Zero};
 
-use crate::contract::{FB_E2M1, FB_INT4, FB_SCALE_BF16, FB_SCALE_E8M0, FB_SCALE_F16};
+use crate::contract::{
+    FB_COLUMN_BYTES, FB_E2M1, FB_INT4, FB_SCALE_BF16, FB_SCALE_E8M0, FB_SCALE_F16,
+    four_bit_group_bytes, four_bit_record_bytes,
+};
 
 /// What the codes of a matrix are, and what lies beside them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -72,12 +75,12 @@ impl FourBitForm {
     /// Bytes of the scales and zeros of a group.
     fn group_bytes(self) -> u32 {
         let scale = if self.scale == GroupScale::E8M0 { 1 } else { 2 };
-        16 * (scale + u32::from(self.zeros))
+        four_bit_group_bytes(scale, u32::from(self.zeros))
     }
 
     /// Bytes of a record: 16 rows and `block` columns.
     pub(crate) fn record_bytes(self) -> u32 {
-        self.block * 8 + self.groups * self.group_bytes()
+        four_bit_record_bytes(self.block, self.groups, self.group_bytes())
     }
 
     /// Records of 16 rows of `k` columns.
@@ -131,7 +134,7 @@ impl FourBitForm {
         for first in (0..num_rows).step_by(16) {
             for record in 0..records {
                 let Some(out) = records_of_rows.next() else { return Ok(()) };
-                let (codes, sides) = out.split_at_mut(self.block as usize * 8);
+                let (codes, sides) = out.split_at_mut((self.block * FB_COLUMN_BYTES) as usize);
                 let first_column = record * self.block as usize;
                 self.pack_codes(&rows.codes, cols / 8, (first, first_column), codes);
                 let sides = sides.chunks_exact_mut(self.group_bytes() as usize);

@@ -1,7 +1,7 @@
 //! The builds of gemm_four_bit.cu and moe_four_bit.cu, and how a launch divides shared memory. Plain data; `tune.rs` measures
 //! the builds against each other and against widening the matrix first.
 
-use crate::contract::{FB_SUM_BYTES, FB_THREADS, FB_X_PAD_BYTES};
+use crate::contract::{four_bit_fixed_bytes, four_bit_kept_bytes, four_bit_x_stride};
 use crate::four_bit::{FourBitForm, GroupScale};
 use crate::limits::DeviceLimits;
 use crate::shapes::{FourBitShape, GemmOut};
@@ -43,9 +43,7 @@ impl FourBitTile {
 
     /// Shared memory beside x.
     fn fixed_bytes(self, form: FourBitForm) -> u32 {
-        let ring = self.stages * self.tiles * FB_THREADS / 32 * form.record_bytes();
-        let sum_buffers = if self.rows <= 16 { 2 } else { 1 };
-        ring + sum_buffers * self.tiles * self.rows * FB_SUM_BYTES
+        four_bit_fixed_bytes(self.stages, self.rows, self.tiles, form.record_bytes())
     }
 
     /// Whether the build can do a product.
@@ -80,9 +78,9 @@ impl FourBitTile {
             let x_columns = records.div_ceil(parts) * shape.form.block;
             let kept = match parts {
                 1 => 0,
-                _ => items.div_ceil(x) * self.tiles * self.rows * 64,
+                _ => items.div_ceil(x) * four_bit_kept_bytes(self.rows, self.tiles),
             };
-            let x_bytes = x_rows * (2 * x_columns + FB_X_PAD_BYTES);
+            let x_bytes = x_rows * four_bit_x_stride(x_columns);
             let shared_bytes = self.fixed_bytes(shape.form) + x_bytes + kept;
             let launch = FourBitLaunch { grid: [x, y], x_columns, shared_bytes };
             (shared_bytes <= room).then_some(launch)
@@ -92,7 +90,7 @@ impl FourBitTile {
     /// Dynamic shared memory of moe_four_bit.cu for experts `[n, k]`.
     pub(crate) fn expert_bytes(self, form: FourBitForm, k: u32) -> u32 {
         let columns = form.records(k) * form.block;
-        self.fixed_bytes(form) + self.rows * (2 * columns + FB_X_PAD_BYTES)
+        self.fixed_bytes(form) + self.rows * four_bit_x_stride(columns)
     }
 
     /// Blocks of an SM for experts; 0 if none fits.

@@ -33,7 +33,8 @@ impl Kernels {
             let module = Module::load(context, source.file(), cubin)?;
             for &entry in source.entries() {
                 let symbol = entry.symbol(settings.dtypes.act().name());
-                let kernel = Kernel::new(&module, &symbol, variant.shared_bytes())?;
+                let kernel =
+                    Kernel::new(&module, &symbol, variant.shared_bytes(settings.dtypes.kv()))?;
                 by_build.insert((entry, variant), kernel);
             }
         }

@@ -2,6 +2,7 @@
 
 use crate::CudaError;
 use crate::context::Context;
+use crate::contract::PROMPT_ROW_BYTES;
 use crate::dtypes::KvDtype;
 use crate::kv_pool::KvPool;
 use crate::prompt_launch::PromptLaunch;
@@ -22,13 +23,14 @@ pub(crate) fn kv_maps(
     launch: &PromptLaunch,
     shape: &KvShape,
 ) -> Result<Vec<TensorMap>, CudaError> {
-    let row = u64::from(shape.head_dim) * shape.dtype.bytes();
+    let row = u64::from(shape.head_dim) * u64::from(shape.dtype.bytes());
     let head = row * u64::from(shape.block_size);
     let dims = [shape.head_dim, shape.block_size, shape.num_kv_heads, 2].map(u64::from);
     let dims = [dims[0], dims[1], dims[2], dims[3], kv.most_blocks()];
     let stride = kv.layer(0).block_stride;
     let strides = [row, head, head * u64::from(shape.num_kv_heads), stride];
-    let box_dims = [64, shape.block_size.min(launch.kv_tile), 1, 1, 1];
+    let box_dims =
+        [PROMPT_ROW_BYTES / shape.dtype.bytes(), shape.block_size.min(launch.kv_tile), 1, 1, 1];
     let data_type = match shape.dtype {
         KvDtype::Bf16 => TENSOR_MAP_DATA_TYPE_BFLOAT16,
         KvDtype::F16 => TENSOR_MAP_DATA_TYPE_FLOAT16,

@@ -1,49 +1,46 @@
 //! Where attention_prefill.cu runs, and how it is launched. Plain data.
 
-use crate::contract::{
-    PROMPT_ALIGN_BYTES, PROMPT_BOX, PROMPT_ROWS, PROMPT_STAGES, PROMPT_TAIL_BYTES, PROMPT_THREADS,
-    PROMPT_TILE, PROMPT_TILE_256,
-};
+use crate::contract::{PROMPT_ROWS, PROMPT_THREADS, prompt_shared_bytes, prompt_tile};
+use crate::dtypes::KvDtype;
 use crate::limits::DeviceLimits;
 use crate::module::Launch;
 
 /// How prompt attention is launched on this device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PromptLaunch {
-    head_dim: u32,
     /// Tokens a tile.
     pub(crate) kv_tile: u32,
     /// Blocks: one an SM.
     grid: u32,
+    shared_bytes: u32,
 }
 
 impl PromptLaunch {
     /// `None` where attention.cu computes prompts too: on other cards, with other head sizes, or with blocks
     /// shorter than the 8 rows of a swizzle.
-    pub(crate) fn on(limits: &DeviceLimits, head_dim: u32, block_size: u32) -> Option<Self> {
+    pub(crate) fn on(
+        limits: &DeviceLimits,
+        head_dim: u32,
+        block_size: u32,
+        kv: KvDtype,
+    ) -> Option<Self> {
         let fits = is_built(limits, head_dim) && block_size >= 8;
-        fits.then_some(Self { head_dim, kv_tile: kv_tile(head_dim), grid: limits.num_sms })
+        fits.then(|| Self {
+            kv_tile: prompt_tile(head_dim),
+            grid: limits.num_sms,
+            shared_bytes: prompt_shared_bytes(head_dim, kv.bytes()),
+        })
     }
 
     /// Grid, block and shared memory.
     pub(crate) fn launch(&self) -> Launch {
-        Launch::linear(self.grid, PROMPT_THREADS).shared(shared_bytes(self.head_dim))
+        Launch::linear(self.grid, PROMPT_THREADS).shared(self.shared_bytes)
     }
 }
 
 /// Whether there is a build for heads of this width on a card: Hopper alone has the instructions.
 pub(crate) fn is_built(limits: &DeviceLimits, head_dim: u32) -> bool {
     limits.compute_capability == (9, 0) && PROMPT_HEAD_DIMS.contains(&head_dim)
-}
-
-/// Dynamic shared memory: q, and K and V of each stage, in boxes of 128 bytes a row; barriers.
-pub(crate) fn shared_bytes(head_dim: u32) -> u32 {
-    let rows = PROMPT_ROWS + PROMPT_STAGES * 2 * kv_tile(head_dim);
-    PROMPT_ALIGN_BYTES + rows * 128 * head_dim.div_ceil(PROMPT_BOX) + PROMPT_TAIL_BYTES
-}
-
-fn kv_tile(head_dim: u32) -> u32 {
-    if head_dim == 256 { PROMPT_TILE_256 } else { PROMPT_TILE }
 }
 
 /// Whether a row of a step goes to prompt attention: it fills a tile, and its keys are few enough that

@@ -79,10 +79,11 @@ impl Setup {
             max_tokens: config.max_num_batched_tokens.max(config.max_num_seqs),
             max_model_len: config.max_model_len + 1,
         };
-        let attention = AttentionLaunch::on(&info.limits, spec.head_dim);
-        let prompt_attention = PromptLaunch::on(&info.limits, spec.head_dim, engine.block_size)
-            .filter(|_| spec.attention.causal);
         let dtypes = Dtypes::of(config.dtype, spec.weight_type)?;
+        let (limits, head_dim) = (&info.limits, spec.head_dim);
+        let attention = AttentionLaunch::on(limits, head_dim, dtypes.kv());
+        let prompt_attention = PromptLaunch::on(limits, head_dim, engine.block_size, dtypes.kv())
+            .filter(|_| spec.attention.causal);
         let mut windows: Vec<u32> =
             spec.layers.iter().map(|layer| layer.window.unwrap_or(0)).collect();
         windows.sort_unstable();
@@ -225,7 +226,7 @@ impl Setup {
         .1;
         let head_bytes = u64::from(self.engine.block_size)
             * u64::from(self.spec.head_dim)
-            * self.dtypes.kv().bytes();
+            * u64::from(self.dtypes.kv().bytes());
         let layer_bytes = 2 * u64::from(self.spec.num_kv_heads) * head_bytes;
         let layers_per_group = self.kv_layout.layers_per_group as u64;
         let block_stride = layer_bytes * layers_per_group;

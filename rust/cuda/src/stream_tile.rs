@@ -1,7 +1,7 @@
 //! The builds of gemm_stream.cu, our own product for few rows, and which of them can serve a shape
 //! on a card. Plain data; `tune.rs` measures them against cuBLASLt.
 
-use crate::contract::{GEMM_STEP_BYTES, GEMM_SUM_BYTES, GEMM_X_PAD_BYTES, GEMM_X_ROUND_BYTES};
+use crate::contract::{stream_ring_bytes, stream_sum_bytes, stream_x_stride};
 use crate::dtypes::{ScaleMode, WeightDtype};
 use crate::limits::DeviceLimits;
 use crate::shapes::{GemmOut, GemmShape};
@@ -23,10 +23,9 @@ impl StreamTile {
     /// Dynamic shared memory of a block.
     pub(crate) fn shared_bytes(self, shape: GemmShape) -> u32 {
         let tiles = if shape.out == GemmOut::Gated { 2 } else { 1 };
-        let x_row = (2 * shape.k).next_multiple_of(GEMM_X_ROUND_BYTES) + GEMM_X_PAD_BYTES;
-        let x = if self.x_shared { self.rows * x_row } else { 0 };
-        let ring = self.stages * self.steps * tiles * GEMM_STEP_BYTES;
-        ring + tiles * self.rows * GEMM_SUM_BYTES + x
+        let x = if self.x_shared { self.rows * stream_x_stride(shape.k) } else { 0 };
+        let ring = stream_ring_bytes(self.stages, self.steps, tiles);
+        ring + stream_sum_bytes(self.rows, tiles) + x
     }
 }
 

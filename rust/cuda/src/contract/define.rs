@@ -72,6 +72,15 @@ pub(crate) struct Field {
 pub(crate) enum Item {
     /// A number that both sides use.
     Constant { docs: &'static [&'static str], name: &'static str, value: u32 },
+    /// A number that both sides compute in the same way.
+    Formula {
+        docs: &'static [&'static str],
+        name: &'static str,
+        arguments: &'static [&'static str],
+        /// A condition and the value where it holds.
+        when: Option<(&'static str, &'static str)>,
+        value: &'static str,
+    },
     /// A structure that one side writes and the other reads.
     Structure {
         docs: &'static [&'static str],
@@ -84,16 +93,16 @@ pub(crate) enum Item {
 /// The text of kernels/contract.cuh.
 pub(crate) fn header_of(items: &[Item]) -> String {
     let mut text = HEAD.to_owned();
-    let mut after_constant = false;
+    let mut after_short = false;
     for item in items {
-        let (docs, is_constant) = match item {
-            Item::Constant { docs, .. } => (docs, true),
+        let (docs, is_short) = match item {
+            Item::Constant { docs, .. } | Item::Formula { docs, .. } => (docs, true),
             Item::Structure { docs, .. } => (docs, false),
         };
-        if !(is_constant && after_constant && docs.is_empty()) {
+        if !(is_short && after_short && docs.is_empty()) {
             text.push('\n');
         }
-        after_constant = is_constant;
+        after_short = is_short;
         for line in *docs {
             text += &format!("//{line}\n");
         }
@@ -101,12 +110,29 @@ pub(crate) fn header_of(items: &[Item]) -> String {
             Item::Constant { name, value, .. } => {
                 text += &format!("#define {name} {}\n", literal(*value));
             }
+            Item::Formula { name, arguments, when, value, .. } => {
+                text += &formula_of(name, arguments, *when, value);
+            }
             Item::Structure { name, fields, words, .. } => {
                 text += &structure_of(name, fields, *words);
             }
         }
     }
     text
+}
+
+/// The only element, or none.
+pub(crate) fn first<T, const N: usize>(items: [T; N]) -> Option<T> {
+    items.into_iter().next()
+}
+
+fn formula_of(name: &str, arguments: &[&str], when: Option<(&str, &str)>, value: &str) -> String {
+    let arguments: Vec<_> = arguments.iter().map(|name| format!("u32 {name}")).collect();
+    let when = when.map_or(String::new(), |(holds, then)| format!("{holds} ? {then} : "));
+    // One line, however the source breaks it.
+    let value = value.split_whitespace().collect::<Vec<_>>().join(" ");
+    let arguments = arguments.join(", ");
+    format!("constexpr u32 {name}({arguments}) {{\n    return {when}{value};\n}}\n")
 }
 
 fn structure_of(name: &str, fields: &[Field], words: usize) -> String {
@@ -138,18 +164,31 @@ const HEAD: &str = "\
 #define FIELD_AT(type, field, bytes) static_assert(__INTADDR__(&((type*)0)->field) == bytes, #type \"::\" #field)
 ";
 
-/// Declares constants and structures for Rust, and `items()`, from which the header is written.
+/// Declares constants, formulas and structures for Rust, and `items()`, from which the header is written.
 ///
+/// A formula is over u32 and in what Rust and C++ write alike; `when (A) (B) else (C)` is B where A holds, else C.
 /// A structure is `#[repr(C)]` and made of 32-bit words; `= N` is how many, which both sides assert.
 macro_rules! contract {
     (
         $(constants { $( $(#[doc = $cdoc:literal])* $cname:ident = $value:expr; )* })?
+        $(formulas { $(
+            $(#[doc = $ndoc:literal])*
+            $formula:ident($($argument:ident),*) = $(when ($holds:expr) ($then:expr) else)? ($other:expr);
+        )* })?
         $( $(#[doc = $sdoc:literal])*
            struct $name:ident = $words:tt {
                $( $(#[doc = $fdoc:literal])* $field:ident: $ty:tt, )*
            } )*
     ) => {
         $($( $(#[doc = $cdoc])* pub(crate) const $cname: u32 = $value; )*)?
+        $($(
+            $(#[doc = $ndoc])*
+            #[allow(clippy::manual_div_ceil, reason = "as C++ writes it too")]
+            pub(crate) const fn $formula($($argument: u32),*) -> u32 {
+                $( if $holds { return $then; } )?
+                $other
+            }
+        )*)?
         $(
             $(#[doc = $sdoc])*
             #[repr(C)]
@@ -180,6 +219,13 @@ macro_rules! contract {
                     docs: &[$($cdoc),*],
                     name: stringify!($cname),
                     value: $cname,
+                }, )*)?
+                $($( Item::Formula {
+                    docs: &[$($ndoc),*],
+                    name: stringify!($formula),
+                    arguments: &[$(stringify!($argument)),*],
+                    when: define::first([$( (stringify!($holds), stringify!($then)) )?]),
+                    value: stringify!($other),
                 }, )*)?
                 $( Item::Structure {
                     docs: &[$($sdoc),*],

@@ -13,6 +13,9 @@ constants {
     DTYPE_BF16 = 0;
     DTYPE_F16 = 1;
 
+    /// Bytes of an activation, in every format that it has.
+    ACT_BYTES = 2;
+
     /// No slot, no token, no limit.
     NONE = u32::MAX;
     /// Most rows (requests) of a step.
@@ -33,9 +36,9 @@ constants {
     QUERY_ROWS = 64;
     /// An entry of at most this many packed rows is a decode: its warps share a tile's tokens.
     DECODE_ROWS = 16;
-    /// KV tokens of one tile, and where a head is 256 wide.
+    /// KV tokens of one tile, and where a head is wider than 128.
     KV_TILE = 64;
-    KV_TILE_256 = 32;
+    KV_TILE_WIDE = 32;
     /// Flags of a plan: no pair is cut and no entry is a decode; there is so little work that short pairs are
     /// not cut; a token sees all of its sequence, not only what comes before it.
     PLAN_WHOLE = 1;
@@ -57,15 +60,15 @@ constants {
     ATTENTION_ROW_PAD = 8;
     ATTENTION_SMALL_ROWS = 8;
     ATTENTION_TAIL_BYTES = 1024;
-    /// Of attention_prefill.cu: packed query rows of an entry; KV tokens of a tile, and where a head is 256 wide;
-    /// threads of a block; tiles in flight. In shared memory, head elements of a swizzled row of 128 bytes, bytes
-    /// lost to its alignment, and bytes for barriers behind the tiles.
+    /// Of attention_prefill.cu: packed query rows of an entry; KV tokens of a tile, and where a head is wider than
+    /// 128; threads of a block; tiles in flight. In shared memory, bytes of a swizzled row, bytes lost to its
+    /// alignment, and bytes for barriers behind the tiles.
     PROMPT_ROWS = 128;
     PROMPT_TILE = 128;
-    PROMPT_TILE_256 = 64;
+    PROMPT_TILE_WIDE = 64;
     PROMPT_THREADS = 384;
     PROMPT_STAGES = 2;
-    PROMPT_BOX = 64;
+    PROMPT_ROW_BYTES = 128;
     PROMPT_ALIGN_BYTES = 1024;
     PROMPT_TAIL_BYTES = 256;
     /// How rope_kv_paged rotates: i with i + rotary_dim / 2, or 2i with 2i + 1; heads of one of its blocks.
@@ -91,7 +94,7 @@ constants {
     GEMM_X_PAD_BYTES = 64;
 
     /// Of four_bit.cuh: FB_CODES, FB_SCALE; threads of a block; bytes of shared memory for the warps' sums, a row of x
-    /// and tile of W; bytes behind a row of x in shared memory.
+    /// and tile of W; bytes behind a row of x in shared memory; bytes of a column of codes in a record of 16 rows.
     FB_INT4 = 0;
     FB_E2M1 = 1;
     FB_SCALE_F16 = 0;
@@ -100,6 +103,7 @@ constants {
     FB_THREADS = 256;
     FB_SUM_BYTES = 512;
     FB_X_PAD_BYTES = 16;
+    FB_COLUMN_BYTES = 8;
 
     /// Most experts, most that a token takes; tokens of one block of moe_route; rows and columns of a tile of
     /// moe_gemm.
@@ -123,6 +127,52 @@ constants {
     /// SampleOut::status; NONE for a padded row.
     STATUS_OK = 0;
     STATUS_NOT_FINITE = 1;
+}
+
+formulas {
+    /// Of attention.cu: KV tokens of a tile; bytes of shared memory for K and V of one stage, for rows of q, and of a
+    /// block. Heads of up to 128 keep q in registers, except the rows that are copied ahead in each stage.
+    attention_tile(head_dim) = when (head_dim > 128) (KV_TILE_WIDE) else (KV_TILE);
+    attention_stage_bytes(head_dim, kv_bytes) =
+        (2 * attention_tile(head_dim) * (head_dim + ATTENTION_ROW_PAD) * kv_bytes);
+    attention_query_rows(head_dim, stages) =
+        when (head_dim > 128) (QUERY_ROWS) else (stages * ATTENTION_SMALL_ROWS);
+    attention_query_bytes(head_dim, stages) =
+        (attention_query_rows(head_dim, stages) * (head_dim + ATTENTION_ROW_PAD) * ACT_BYTES);
+    attention_shared_bytes(head_dim, stages, kv_bytes) =
+        (stages * attention_stage_bytes(head_dim, kv_bytes) + attention_query_bytes(head_dim, stages)
+            + ATTENTION_TAIL_BYTES);
+
+    /// Of attention_prefill.cu: KV tokens of a tile; bytes of a row of q, K or V in boxes of swizzled rows; bytes of
+    /// shared memory of a block.
+    prompt_tile(head_dim) = when (head_dim > 128) (PROMPT_TILE_WIDE) else (PROMPT_TILE);
+    prompt_row_bytes(head_dim, kv_bytes) =
+        ((head_dim * kv_bytes + PROMPT_ROW_BYTES - 1) / PROMPT_ROW_BYTES * PROMPT_ROW_BYTES);
+    prompt_shared_bytes(head_dim, kv_bytes) =
+        (PROMPT_ALIGN_BYTES
+            + (PROMPT_ROWS + 2 * PROMPT_STAGES * prompt_tile(head_dim)) * prompt_row_bytes(head_dim, kv_bytes)
+            + PROMPT_TAIL_BYTES);
+
+    /// Of gemm_stream.cu: bytes of the ring and of the warps' sums, `tiles` of W at once; of a row of x.
+    stream_ring_bytes(stages, steps, tiles) = (stages * steps * tiles * GEMM_STEP_BYTES);
+    stream_sum_bytes(rows, tiles) = (tiles * rows * GEMM_SUM_BYTES);
+    stream_x_stride(k) =
+        ((k * ACT_BYTES + GEMM_X_ROUND_BYTES - 1) / GEMM_X_ROUND_BYTES * GEMM_X_ROUND_BYTES + GEMM_X_PAD_BYTES);
+
+    /// Of four_bit.cuh: bytes of a group's scales and zeros in a record, and of the record.
+    four_bit_group_bytes(scale_bytes, zero_bytes) = (16 * (scale_bytes + zero_bytes));
+    four_bit_record_bytes(block, groups, group_bytes) = (block * FB_COLUMN_BYTES + groups * group_bytes);
+    /// In shared memory: a warp's part of a stage, `tiles` of W at once, and the ring; buffers of the warps' sums (with
+    /// two in turn one barrier an item is enough), and bytes of one and of all; of a row of x; of sums kept of an item
+    /// whose columns of x come in parts.
+    four_bit_ring_bytes(stages, tiles, record_bytes) = (stages * tiles * (FB_THREADS / 32) * record_bytes);
+    four_bit_sum_buffers(rows) = when (rows <= 16) (2) else (1);
+    four_bit_sum_bytes(rows, tiles) = (tiles * rows * FB_SUM_BYTES);
+    four_bit_fixed_bytes(stages, rows, tiles, record_bytes) =
+        (four_bit_ring_bytes(stages, tiles, record_bytes)
+            + four_bit_sum_buffers(rows) * four_bit_sum_bytes(rows, tiles));
+    four_bit_x_stride(columns) = (ACT_BYTES * columns + FB_X_PAD_BYTES);
+    four_bit_kept_bytes(rows, tiles) = (tiles * rows * 16 * 4);
 }
 
 /// First argument of nearly every kernel, by value. Exact builds ignore it and read the same numbers from macros.
@@ -284,11 +334,6 @@ struct SampleOut = 48 {
 /// Floats of one partial result of attention: O `[QUERY_ROWS, head_dim]`, then m and l `[QUERY_ROWS]` each.
 pub(crate) const fn attention_partial_floats(head_dim: u32) -> u64 {
     QUERY_ROWS as u64 * (head_dim as u64 + 2)
-}
-
-/// KV tokens of one tile of attention.
-pub(crate) const fn kv_tile(head_dim: u32) -> u32 {
-    if head_dim == 256 { KV_TILE_256 } else { KV_TILE }
 }
 
 /// The header file; NVRTC gets it with every kernel.

@@ -11,7 +11,7 @@ use crate::attention_launch::AttentionLaunch;
 use crate::builds::{ExpertKind, Variant, four_bit_experts};
 use crate::contract::{GATE_SILU, QUERY_ROWS, ROPE_HALF_SPLIT};
 use crate::device_slice::{DevicePtr, DeviceSlice};
-use crate::dtypes::{Dtypes, ScaleMode, WeightDtype};
+use crate::dtypes::{Dtypes, KvDtype, ScaleMode, WeightDtype};
 use crate::fake;
 use crate::four_bit::{FourBitForm, GroupScale};
 use crate::four_bit_gemm::FourBitProduct;
@@ -124,7 +124,7 @@ fn some<T>(len: u32) -> DeviceSlice<T> {
 }
 
 fn attention_sizes() -> (AttentionLaunch, Attention) {
-    let sizes = AttentionLaunch::on(&H200, HEAD);
+    let sizes = AttentionLaunch::on(&H200, HEAD, KvDtype::Bf16);
     let partials = 2 * sizes.grid * QUERY_ROWS * (HEAD + 2);
     let attention = Attention {
         q: some(8 * 4 * HEAD),
@@ -199,7 +199,11 @@ fn launch_step_and_attention(launcher: &Launcher<'_>) -> Result<(), CudaError> {
     launcher.attention(8, HEAD, &sizes, &attention)?;
     let map = TensorMap { opaque: [0; 16] };
     let prompts = AttentionPrefill { plan: some(100), kv_map: &map, counter: some(1) };
-    launcher.attention_prefill(&PromptLaunch::on(&H200, HEAD, 16).unwrap(), &attention, &prompts)
+    launcher.attention_prefill(
+        &PromptLaunch::on(&H200, HEAD, 16, KvDtype::Bf16).unwrap(),
+        &attention,
+        &prompts,
+    )
 }
 
 fn launch_rows(launcher: &Launcher<'_>) -> Result<(), CudaError> {
