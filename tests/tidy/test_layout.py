@@ -84,6 +84,21 @@ def test_one_device_is_named_only_where_devices_live():
             assert not lines, (name, lines)
 
 
+def test_only_the_device_layer_uses_bare_device_addresses():
+    """Other code passes typed slices, whose lengths are checked before a launch."""
+    layer = {"arena", "device_slice", "gemm", "memory", "module", "tensor_map"}
+    bare = re.compile(r"\.address\(\)|DevicePtr::new\(|CuDevicePtr")
+    paths = [path for path in tracked("rust/cuda/src/*.rs") if "sys" not in path.parts]
+    assert layer <= {path.stem for path in paths}
+    found = {}
+    for path in paths:
+        product = path.read_text().split("#[cfg(test)]")[0]
+        is_test = path.stem == "fake" or path.name == "tests.rs"
+        if path.stem not in layer and not is_test and bare.search(product):
+            found[path.relative_to(ROOT).as_posix()] = bare.findall(product)
+    assert not found
+
+
 def test_each_model_family_has_a_reference_model_and_stands_in_the_readme():
     facts = re.compile(r'FACTS: Facts = Facts \{\s*model_type: "(\w+)"')
     sources = [path.read_text() for path in tracked("rust/model/src/config/family/*.rs")]

@@ -1,5 +1,5 @@
-//! Typed addresses of device memory. Only the device layer (`arena`, `memory`, `module`, `gemm`)
-//! uses the raw address; all other code passes slices on, splits them and asks for their lengths.
+//! Typed addresses of device memory. Only the device layer (`arena`, `memory`, `module`, `gemm`, `tensor_map`)
+//! uses the raw address, which `tests/tidy` checks; all other code passes slices on, splits them and asks for their lengths.
 //! Any thread; plain data.
 
 use std::fmt;
@@ -48,6 +48,11 @@ impl<T> DevicePtr<T> {
     /// The bare address, for the driver and for kernels.
     pub(crate) fn address(self) -> CuDevicePtr {
         self.address
+    }
+
+    /// The place `bytes` further on.
+    pub(crate) fn skip_bytes(self, bytes: u64) -> Self {
+        Self::new(self.address + bytes)
     }
 
     /// The same place as one of another type.

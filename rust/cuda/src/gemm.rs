@@ -339,7 +339,7 @@ impl Problem {
                 self.blas.handle,
                 self.desc,
                 (&raw const alpha).cast(),
-                pointer(args.w.address()),
+                pointer(args.w.as_bytes().address()),
                 w,
                 pointer(args.x.as_bytes().address()),
                 x,

@@ -36,7 +36,7 @@ pub(crate) struct KvLayer {
 impl KvLayer {
     /// The layer's part of the first block.
     pub(crate) fn start(self) -> DevicePtr<Kv> {
-        DevicePtr::new(self.base.address() + self.layer_offset)
+        self.base.skip_bytes(self.layer_offset)
     }
 }
 

@@ -72,6 +72,7 @@ mod stream;
 mod stream_gemm;
 mod stream_tile;
 mod sys;
+mod tensor_map;
 mod tune;
 mod waiter;
 mod weights;

@@ -37,12 +37,12 @@ impl Matrix {
         }
     }
 
-    /// The bare address of the first element.
-    pub(crate) fn address(&self) -> u64 {
+    /// The memory of its elements or records.
+    pub(crate) fn as_bytes(&self) -> DeviceSlice<u8> {
         match self {
-            Self::Plain(values) => values.address(),
-            Self::E4m3 { values, .. } => values.address(),
-            Self::FourBit { records, .. } => records.address(),
+            Self::Plain(values) => values.as_bytes(),
+            Self::E4m3 { values, .. } => *values,
+            Self::FourBit { records, .. } => *records,
         }
     }
 

@@ -6,7 +6,8 @@ use crate::contract::PROMPT_ROW_BYTES;
 use crate::dtypes::KvDtype;
 use crate::kv_pool::KvPool;
 use crate::prompt_launch::PromptLaunch;
-use crate::sys::driver::*;
+use crate::sys::driver::{TENSOR_MAP_DATA_TYPE_BFLOAT16, TENSOR_MAP_DATA_TYPE_FLOAT16, TensorMap};
+use crate::tensor_map::{Tiles, tiled_map};
 
 /// Prompt attention of a loaded model.
 #[derive(Debug)]
@@ -37,27 +38,8 @@ pub(crate) fn kv_maps(
     };
     (0..shape.layers_per_group)
         .map(|layer| {
-            let mut map = TensorMap { opaque: [0; 16] };
-            // SAFETY: every pointer is to a local array of the rank's length that outlives the call, which
-            // copies them; the address is only written into the map, not read.
-            let code = unsafe {
-                context.driver.api.cuTensorMapEncodeTiled(
-                    &raw mut map,
-                    data_type,
-                    5,
-                    kv.layer(layer).start().address(),
-                    dims.as_ptr(),
-                    strides.as_ptr(),
-                    box_dims.as_ptr(),
-                    [1u32; 5].as_ptr(),
-                    TENSOR_MAP_INTERLEAVE_NONE,
-                    TENSOR_MAP_SWIZZLE_128B,
-                    TENSOR_MAP_L2_PROMOTION_L2_128B,
-                    TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-                )?
-            };
-            context.check("cuTensorMapEncodeTiled", code)?;
-            Ok(map)
+            let start = kv.layer(layer).start();
+            tiled_map(context, start, &Tiles { data_type, dims, strides, box_dims })
         })
         .collect()
 }

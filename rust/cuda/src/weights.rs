@@ -537,6 +537,6 @@ mod tests {
         };
         let key = &plan.tensors[&WeightRole::Layer(0, LayerWeight::Key)];
         let job = layout.jobs.iter().find(|job| job.view == *key).unwrap();
-        assert_eq!(job.destination.address(), qkv.address() + q);
+        assert_eq!(job.destination.address(), qkv.as_bytes().address() + q);
     }
 }

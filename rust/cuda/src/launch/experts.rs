@@ -5,10 +5,10 @@ use ingle_model::MoeSpec;
 use super::Launcher;
 use crate::CudaError;
 use crate::builds::{ExpertKind, Variant};
-use crate::contract::{MOE_ROUTE_TOKENS, MOE_TILE};
+use crate::contract::{Dims, MOE_ROUTE_TOKENS, MOE_TILE};
 use crate::device_slice::{Act, DeviceSlice};
 use crate::matrix::Matrix;
-use crate::module::{Launch, args};
+use crate::module::{Kernel, Launch, args};
 use crate::registry::Entry;
 
 /// Which entries (a token and one of its experts) each expert has, and where; written by moe_sort.
@@ -53,7 +53,7 @@ pub(crate) struct MoeGemm {
 
 impl MoeGemm {
     /// Asserts that the slices hold a product of `entries` entries.
-    pub(super) fn check(&self, entries: u32, spec: &MoeSpec) {
+    fn check(&self, entries: u32, spec: &MoeSpec) {
         let (n, k) = (u64::from(self.n), u64::from(self.k));
         let rows = if self.gather { entries / spec.experts_per_token } else { entries };
         holds!(self.x, u64::from(rows) * k);
@@ -123,31 +123,32 @@ impl Launcher<'_> {
         places: &ExpertPlaces,
         a: &MoeGemm,
     ) -> Result<(), CudaError> {
-        a.check(entries, spec);
         let variant = product(spec, a.n, a.k);
         let dims = variant.dims(*self.dims);
         let kernel = self.kernels.build(Entry::MoeGemm, variant)?;
         let tiles = entries.div_ceil(MOE_TILE) + spec.num_experts;
         let launch = Launch::plane(a.n.div_ceil(MOE_TILE), tiles, kernel.max_block());
-        let gather = u32::from(a.gather);
-        // SAFETY: these are the parameters of moe_gemm in its order; the slices were checked above against the n
-        // and k that the kernel was built for, and moe_sort wrote the places.
-        unsafe {
-            kernel.launch(
-                self.stream,
-                launch,
-                args![
-                    &dims,
-                    a.x,
-                    a.w.address(),
-                    a.bias,
-                    a.out,
-                    places.offsets,
-                    places.sorted,
-                    gather
-                ],
-            )
-        }
+        self.multiply_experts((kernel, launch), (entries, spec), &dims, places, a)
+    }
+
+    /// Queues moe_gemm or moe_four_bit, whose parameters are the same. `dims` are those of the kernel's build, which
+    /// is of this `a.n` and `a.k`.
+    pub(super) fn multiply_experts(
+        &self,
+        (kernel, launch): (&Kernel, Launch),
+        (entries, spec): (u32, &MoeSpec),
+        dims: &Dims,
+        places: &ExpertPlaces,
+        a: &MoeGemm,
+    ) -> Result<(), CudaError> {
+        a.check(entries, spec);
+        holds!(places.offsets, u64::from(spec.num_experts + 1));
+        holds!(places.sorted, u64::from(entries));
+        let (w, gather) = (a.w.as_bytes(), u32::from(a.gather));
+        let arguments = args![dims, a.x, w, a.bias, a.out, places.offsets, places.sorted, gather];
+        // SAFETY: these are the parameters of both kernels in their order; the slices were checked above against the
+        // n and k that the kernel was built for, and moe_sort wrote the places.
+        unsafe { kernel.launch(self.stream, launch, arguments) }
     }
 
     /// Queues the weighted sum of each token's experts into the residual.

@@ -39,7 +39,7 @@ impl GemmFourBit {
         let arguments = args![
             &self.dims,
             a.x.as_bytes(),
-            a.w.address(),
+            a.w.as_bytes(),
             a.out.as_bytes(),
             self.rows,
             self.gate,
@@ -73,7 +73,7 @@ impl WidenFourBit {
         let launch = Launch::linear(self.records.div_ceil(FB_THREADS / 32), FB_THREADS);
         // SAFETY: these are the parameters of widen_four_bit in its order; `w` is a matrix of this build's n, k and
         // form, which `GemmArgs::check` compared, and `out` was checked above.
-        unsafe { self.kernel.launch(stream, launch, args![&self.dims, w.address(), out]) }
+        unsafe { self.kernel.launch(stream, launch, args![&self.dims, w.as_bytes(), out]) }
     }
 }
 
@@ -96,7 +96,6 @@ impl Launcher<'_> {
         a: &MoeGemm,
         experts: &FourBitExperts<'_>,
     ) -> Result<(), CudaError> {
-        a.check(entries, spec);
         let missing = || CudaError::Unsupported(format!("no kernel for 4-bit experts {a:?}"));
         // So many rows of an expert, where all experts have equally many, fill half of a tile or less.
         let mean = entries.div_ceil(spec.num_experts);
@@ -109,24 +108,6 @@ impl Launcher<'_> {
         let blocks = tile.expert_blocks(experts.limits, experts.form, a.k);
         let launch = Launch::linear(experts.limits.num_sms * blocks, FB_THREADS)
             .shared(tile.expert_bytes(experts.form, a.k));
-        let gather = u32::from(a.gather);
-        // SAFETY: these are the parameters of moe_four_bit in its order; the slices were checked above against the n
-        // and k that the kernel was built for, and moe_sort wrote the places.
-        unsafe {
-            kernel.launch(
-                self.stream,
-                launch,
-                args![
-                    &dims,
-                    a.x,
-                    a.w.address(),
-                    a.bias,
-                    a.out,
-                    places.offsets,
-                    places.sorted,
-                    gather
-                ],
-            )
-        }
+        self.multiply_experts((kernel, launch), (entries, spec), &dims, places, a)
     }
 }

@@ -27,7 +27,7 @@ impl GemmStream {
         let arguments = args![
             &self.dims,
             a.x.as_bytes(),
-            a.w.address(),
+            a.w.as_bytes(),
             a.w.scale(),
             a.out.as_bytes(),
             self.rows,
