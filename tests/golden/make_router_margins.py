@@ -26,6 +26,7 @@ HERE = Path(__file__).parent
 EXPERTS = (
     *("mixtral", "qwen3-moe", "qwen3-moe-fp8-block"),
     *("gpt-oss", "glm4_moe", "minimax_m2"),
+    *("qwen3_5_moe", "qwen3_next"),
 )
 
 

@@ -50,7 +50,7 @@ pub(crate) fn read_matrix(
     };
     let (panel_bytes, num_panels) = (matrix.panel_bytes(), matrix.num_panels());
     let per_task = match view.order {
-        Order::Rows => (READ_BYTES / (PANEL * row_bytes)).max(1),
+        Order::Rows | Order::Bands { .. } => (READ_BYTES / (PANEL * row_bytes)).max(1),
         // A slice of the rows lies all over the file.
         Order::Columns { .. } => num_panels,
     };
@@ -229,6 +229,7 @@ mod tests {
             cols: 2,
             block_rows: 16,
             block_cols: 24,
+            order: Order::Rows,
         };
         let view = TensorView { scale: Some(scale), ..view(WeightType::F8E4M3) };
         let mut want = vec![0.0; ROWS * COLS];

@@ -35,7 +35,7 @@ impl Mixture<'_> {
         rows: usize,
         buffers: &mut Buffers,
     ) {
-        let Experts { spec, experts, shared, .. } = self.experts;
+        let Experts { spec, experts, shared, shared_score, .. } = self.experts;
         let Buffers { normed, projected, gated, moe, .. } = buffers;
         let moe = moe.as_mut().unwrap_or_else(|| unreachable!("buffers follow the spec"));
         let MoeBuffers { router, input, gated: hidden, output } = moe;
@@ -71,12 +71,21 @@ impl Mixture<'_> {
         if let Some(shared) = shared {
             self.run_shared(pool, path, (shared, rows), (normed, gated, projected));
         }
-        let target = projected.shared();
+        if let Some(score) = shared_score {
+            // Rows have been routed: their scores are not read again.
+            let item = Item { rows: 0..rows, product: Product::Plain(score), out_col: 0 };
+            multiply(pool, path, normed, &[item], router);
+        }
+        let (target, router) = (projected.shared(), &*router);
         pool.for_rows(rows, &|row| {
             // SAFETY: one call a row.
             let sum = unsafe { target.row_part(row, 0, width) };
             if shared.is_none() {
                 sum.fill(0.0);
+            }
+            if shared_score.is_some() {
+                let weight = 1.0 / (1.0 + (-router.row(row, 1)[0]).exp());
+                sum.iter_mut().for_each(|s| *s *= weight);
             }
             for visit in &visits[row * per_row..][..per_row] {
                 let values = output.row(visit.place, width);

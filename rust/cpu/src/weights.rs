@@ -114,6 +114,8 @@ pub(crate) struct Experts {
     pub(crate) experts: Vec<Network>,
     /// The network that every row visits.
     pub(crate) shared: Option<Network>,
+    /// The sigmoid of its product is that network's weight.
+    pub(crate) shared_score: Option<PackedMatrix>,
 }
 
 /// One feed-forward network.
@@ -331,6 +333,10 @@ impl Reader<'_> {
                     shared: spec
                         .shared_size
                         .map(|size| network(shared, size as usize))
+                        .transpose()?,
+                    shared_score: spec
+                        .shared_score
+                        .then(|| self.matrix(role(W::SharedScore), 1, hidden))
                         .transpose()?,
                 })))
             }

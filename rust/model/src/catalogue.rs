@@ -82,7 +82,7 @@ impl Catalogue {
         len: u64,
     ) -> Result<(), ModelError> {
         let entry = self.take(name, &[len])?;
-        self.view(&entry, name, Part { role, first_row: 0, rows: 1 }, len, None)
+        self.view(&entry, name, Part { role, first_row: 0, rows: 1, order: Order::Rows }, len, None)
     }
 
     /// Takes `[rows, cols]`.
@@ -113,8 +113,39 @@ impl Catalogue {
         let cols = shape.last().copied().unwrap_or(0);
         let mut first_row: u64 = 0;
         for &(role, rows) in parts {
-            self.view(&entry, name, Part { role, first_row, rows }, cols, scale.as_ref())?;
+            let part = Part { role, first_row, rows, order: Order::Rows };
+            self.view(&entry, name, part, cols, scale.as_ref())?;
             first_row = first_row.saturating_add(rows);
+        }
+        Ok(())
+    }
+
+    /// Takes a matrix in which parts alternate: a band of each, `bands` times. `parts`: their rows in all bands.
+    pub(crate) fn bands(
+        &mut self,
+        name: &str,
+        cols: u64,
+        parts: &[(WeightRole, u64)],
+        bands: u64,
+    ) -> Result<(), ModelError> {
+        if let Some((stem, _)) = self.packed(name, parts) {
+            let field = format!("quantization_config of tensor {}", shown(&stem));
+            let found = "4-bit codes of parts that alternate";
+            return Err(ModelError::unsupported(&self.place, &field, found, "BF16, F16, F32, fp8"));
+        }
+        let rows = parts.iter().fold(0_u64, |sum, (_, rows)| sum.saturating_add(*rows));
+        let in_band = |rows: u64| rows.checked_div(bands).and_then(|rows| u32::try_from(rows).ok());
+        let entry = self.take(name, &[rows, cols])?;
+        let scale = self.scale_of(name, &entry)?;
+        let mut first_row: u64 = 0;
+        for &(role, part_rows) in parts {
+            let (Some(band), Some(stride)) = (in_band(part_rows), in_band(rows)) else {
+                return Err(ModelError::tensor(self.file(entry.file), name, "is too large"));
+            };
+            let order = Order::Bands { rows: band, stride };
+            let part = Part { role, first_row, rows: part_rows, order };
+            self.view(&entry, name, part, cols, scale.as_ref())?;
+            first_row = first_row.saturating_add(u64::from(band));
         }
         Ok(())
     }
@@ -287,9 +318,13 @@ impl Catalogue {
             .map(|scale| {
                 let matrix_rows = entry.shape.iter().nth_back(1).copied().unwrap_or(1);
                 scale.part(&part, matrix_rows, cols).ok_or_else(|| {
+                    let place = match part.order {
+                        Order::Bands { rows, .. } => format!("a band of {rows} rows"),
+                        _ => format!("row {}", part.first_row),
+                    };
                     let reason = format!(
-                        "row {} of {:?} begins inside a block of scales ({:?})",
-                        part.first_row, entry.shape, scale.layout
+                        "{place} of {:?} begins inside a block of scales ({:?})",
+                        entry.shape, scale.layout
                     );
                     ModelError::tensor(file, &scale.name, reason)
                 })
@@ -323,6 +358,16 @@ impl Scale {
     /// The scales of some rows; `None` if there is no cut at them.
     fn part(&self, part: &Part, matrix_rows: u64, cols: u64) -> Option<ScaleView> {
         let own = self.layout.part(part.first_row, part.rows, matrix_rows, cols)?;
+        let blocks = |rows: u32| {
+            let block_rows = u32::try_from(own.block.0).ok()?;
+            if rows.checked_rem(block_rows)? == 0 { rows.checked_div(block_rows) } else { None }
+        };
+        let order = match part.order {
+            Order::Bands { rows, stride } if self.layout != Layout::Tensor => {
+                Order::Bands { rows: blocks(rows)?, stride: blocks(stride)? }
+            }
+            _ => Order::Rows,
+        };
         let size = u64::try_from(self.weight_type.block_bytes()).ok()?;
         let row_bytes = own.cols.checked_mul(size)?;
         let start = own.first.checked_mul(row_bytes)?;
@@ -340,13 +385,15 @@ impl Scale {
             cols: u32::try_from(own.cols).ok()?,
             block_rows: u32::try_from(own.block.0).ok()?,
             block_cols: u32::try_from(own.block.1).ok()?,
+            order,
         })
     }
 }
 
 /// Parts that executors keep in a plain type.
 pub(crate) fn is_never_quantised(role: WeightRole) -> bool {
-    matches!(role, WeightRole::Embedding | WeightRole::Layer(_, LayerWeight::Router))
+    use LayerWeight::{Router, SharedScore};
+    matches!(role, WeightRole::Embedding | WeightRole::Layer(_, Router | SharedScore))
 }
 
 /// Rows of a tensor and their meaning.
@@ -354,6 +401,8 @@ struct Part {
     role: WeightRole,
     first_row: u64,
     rows: u64,
+    /// `Rows` or `Bands`.
+    order: Order,
 }
 
 fn part_of(entry: &Entry, weight_type: WeightType, part: &Part, cols: u64) -> Option<TensorView> {
@@ -378,7 +427,7 @@ fn part_of(entry: &Entry, weight_type: WeightType, part: &Part, cols: u64) -> Op
         cols: u32::try_from(cols).ok()?,
         scale: None,
         groups: None,
-        order: Order::Rows,
+        order: part.order,
         quantise: false,
     })
 }

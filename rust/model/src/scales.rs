@@ -1,7 +1,8 @@
 //! Reads and checks the scales of fp8 matrices. Load only.
 
 use crate::error::ModelError;
-use crate::{CopyPlan, ScaleView, WeightSource, dequantise};
+use crate::weights::read_bands;
+use crate::{CopyPlan, Order, ScaleView, WeightSource, dequantise};
 
 impl ScaleView {
     /// Reads the scales, `[rows, cols]`, as f32. `open` has checked that all are finite and positive.
@@ -11,7 +12,16 @@ impl ScaleView {
     pub fn read(&self, source: &dyn WeightSource) -> std::io::Result<Vec<f32>> {
         let len = self.rows as usize * self.cols as usize;
         let mut stored = vec![0; len * self.weight_type.block_bytes()];
-        source.read_at(self.file, self.offset, &mut stored)?;
+        match self.order {
+            Order::Bands { rows, stride } => {
+                let row_bytes = self.cols as usize * self.weight_type.block_bytes();
+                let place = (self.file, self.offset);
+                read_bands(source, place, (rows, stride), (0, row_bytes), &mut stored)?;
+            }
+            Order::Rows | Order::Columns { .. } => {
+                source.read_at(self.file, self.offset, &mut stored)?;
+            }
+        }
         let mut values = vec![0.0; len];
         dequantise(self.weight_type, &stored, &mut values);
         Ok(values)

@@ -243,8 +243,10 @@ pub struct MoeSpec {
     pub router: RouterSpec,
     /// Biases on gate, up and down of each expert.
     pub bias: bool,
-    /// Rows of gate and up of a network that every token visits besides, with weight 1.
+    /// Rows of gate and up of a network that every token visits besides.
     pub shared_size: Option<u32>,
+    /// That network's weight is the sigmoid of a score of its own (Qwen3-Next); else it is 1.
+    pub shared_score: bool,
 }
 
 /// How a mixture of experts chooses.

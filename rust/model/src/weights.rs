@@ -108,6 +108,8 @@ pub enum LayerWeight {
     SharedUp,
     /// The same.
     SharedDown,
+    /// The sigmoid of its product is that network's weight, `[1, hidden_size]`.
+    SharedScore,
 }
 
 /// How elements are stored. Block formats as ggml defines them. `F8E4M3` is the variant without
@@ -168,6 +170,14 @@ impl WeightType {
 pub enum Order {
     /// Row by row, without a gap.
     Rows,
+    /// Rows come in bands of `rows`, each row without a gap; a band begins `stride` rows behind the one
+    /// before: one part of a tensor in which several parts alternate.
+    Bands {
+        /// Of a band; divides the matrix's rows.
+        rows: u32,
+        /// Of the tensor, from band to band.
+        stride: u32,
+    },
     /// Element (r, c) lies `c * stride + r * step` elements behind the first one: a matrix that is stored
     /// `[in, out]` (step 1), or every other column of one (step 2). Plain types only.
     Columns {
@@ -224,9 +234,18 @@ impl TensorView {
     ) -> std::io::Result<()> {
         assert!(self.groups.is_none(), "{}: read_grouped reads it", self.name);
         let (block, size) = (self.weight_type.block_elements(), self.weight_type.block_bytes());
-        let Order::Columns { stride, step } = self.order else {
-            let start = start / block as u64 * size as u64;
-            return source.read_at(self.file, self.offset + start, out);
+        let (stride, step) = match self.order {
+            Order::Rows => {
+                let start = start / block as u64 * size as u64;
+                return source.read_at(self.file, self.offset + start, out);
+            }
+            Order::Bands { rows, stride } => {
+                let row_bytes = self.cols as usize / block * size;
+                let first = (start / u64::from(self.cols)) as u32;
+                let place = (self.file, self.offset);
+                return read_bands(source, place, (rows, stride), (first, row_bytes), out);
+            }
+            Order::Columns { stride, step } => (stride, step),
         };
         let (stride, step, cols) = (stride as usize, step as usize, self.cols as usize);
         let rows = out.len() / (cols * size);
@@ -270,6 +289,27 @@ impl TensorView {
     }
 }
 
+/// Fills `out` with whole rows from `first` on; see `Order::Bands`.
+pub(crate) fn read_bands(
+    source: &dyn WeightSource,
+    (file, offset): (usize, u64),
+    (rows, stride): (u32, u32),
+    (mut first, row_bytes): (u32, usize),
+    mut out: &mut [u8],
+) -> std::io::Result<()> {
+    assert!(out.len().is_multiple_of(row_bytes), "whole rows");
+    while !out.is_empty() {
+        let (band, within) = (first / rows, first % rows);
+        let take = ((rows - within) as usize).min(out.len() / row_bytes);
+        let (now, rest) = out.split_at_mut(take * row_bytes);
+        let row = u64::from(band) * u64::from(stride) + u64::from(within);
+        source.read_at(file, offset + row * row_bytes as u64, now)?;
+        first += take as u32;
+        out = rest;
+    }
+    Ok(())
+}
+
 /// Bytes of a group's scale and zero in memory.
 const GROUP_BYTES: u64 = 5;
 
@@ -299,6 +339,8 @@ pub struct ScaleView {
     pub block_rows: u32,
     /// Columns of the matrix a block.
     pub block_cols: u32,
+    /// `Rows`, or `Bands` of rows of scales.
+    pub order: Order,
 }
 
 /// Where the codes, scales and zeros of a matrix lie:
@@ -446,6 +488,34 @@ mod tests {
                     let want: Vec<u16> = want.map(|(row, col)| at(row, col)).collect();
                     assert_eq!(read.collect::<Vec<_>>(), want, "{view:?} {first} {count}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn test_bands_are_read_as_rows_in_any_slice() {
+        // Three bands of 2 rows of 4, from row 1 of 5 on.
+        let view = TensorView {
+            name: "t".to_owned(),
+            file: 0,
+            offset: 8,
+            byte_len: 48,
+            order: Order::Bands { rows: 2, stride: 5 },
+            weight_type: WeightType::Bf16,
+            rows: 6,
+            cols: 4,
+            scale: None,
+            groups: None,
+            quantise: false,
+        };
+        let want: Vec<u16> = [1, 2, 6, 7, 11, 12].iter().flat_map(|r| 4 * r..4 * r + 4).collect();
+        for first in 0..6 {
+            for last in first + 1..=6 {
+                let mut out = vec![0; (last - first) * 8];
+                view.read(&Numbers, (first * 4) as u64, &mut out).unwrap();
+                let read: Vec<u16> =
+                    out.chunks(2).map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]])).collect();
+                assert_eq!(read, want[first * 4..last * 4]);
             }
         }
     }

@@ -8,7 +8,7 @@ mod common;
 use common::{
     Folder, Tensors, bare, byte_len, file_of, folder, header, llama_config, llama_tensors,
 };
-use ingle_model::{LayerWeight, ScaleView, WeightRole, WeightType, open};
+use ingle_model::{LayerWeight, Order, ScaleView, WeightRole, WeightType, open};
 use serde_json::{Value, json};
 
 /// The llama whose linear layers are fp8, with scales of the shape that `scale` gives.
@@ -329,4 +329,85 @@ fn test_a_scale_that_is_no_positive_number_is_named() {
     config["quantization_config"] = static_fp8();
     let zeros = folder(&config, &tensors("_scale", "F32", |_| vec![]));
     assert!(zeros.refused().contains("weight_scale: holds 0; a scale is a number above 0"));
+}
+
+/// A layer of Qwen3-Next whose fused projection is fp8: two key heads of 4, four value heads of 8, so that a band
+/// is 4 rows of q, 4 of k, 16 of v, 16 of the gate.
+fn fused_projection(quantisation: Value, scale: (&str, Vec<u64>)) -> Folder {
+    let config = json!({"model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"],
+        "vocab_size": 32, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "head_dim": 8, "full_attention_interval": 2,
+        "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 4,
+        "linear_value_head_dim": 8, "linear_conv_kernel_dim": 2, "max_position_embeddings": 64,
+        "num_experts": 1, "num_experts_per_tok": 1, "moe_intermediate_size": 4,
+        "shared_expert_intermediate_size": 4, "norm_topk_prob": true, "rms_norm_eps": 1e-6,
+        "hidden_act": "silu", "rope_theta": 1e7, "partial_rotary_factor": 0.5,
+        "quantization_config": quantisation});
+    let mut tensors = Tensors::new();
+    let mut add = |name: &str, shape: &[u64]| {
+        tensors.insert(name.to_owned(), ("BF16", shape.to_vec()));
+    };
+    add("model.embed_tokens.weight", &[32, 8]);
+    add("model.norm.weight", &[8]);
+    add("lm_head.weight", &[32, 8]);
+    for layer in ["model.layers.0", "model.layers.1"] {
+        let mut part = |name: &str, shape: &[u64]| add(&format!("{layer}.{name}"), shape);
+        part("input_layernorm.weight", &[8]);
+        part("post_attention_layernorm.weight", &[8]);
+        part("mlp.gate.weight", &[1, 8]);
+        part("mlp.shared_expert_gate.weight", &[1, 8]);
+        for network in ["mlp.shared_expert", "mlp.experts.0"] {
+            part(&format!("{network}.gate_proj.weight"), &[4, 8]);
+            part(&format!("{network}.up_proj.weight"), &[4, 8]);
+            part(&format!("{network}.down_proj.weight"), &[8, 4]);
+        }
+    }
+    for (name, rows) in [("q", 32), ("k", 8), ("v", 8)] {
+        add(&format!("model.layers.1.self_attn.{name}_proj.weight"), &[rows, 8]);
+    }
+    add("model.layers.1.self_attn.o_proj.weight", &[8, 16]);
+    add("model.layers.1.self_attn.q_norm.weight", &[8]);
+    add("model.layers.1.self_attn.k_norm.weight", &[8]);
+    let mut net = |name: &str, shape: &[u64]| {
+        add(&format!("model.layers.0.linear_attn.{name}"), shape);
+    };
+    net("in_proj_ba.weight", &[8, 8]);
+    net("conv1d.weight", &[48, 1, 2]);
+    net("A_log", &[4]);
+    net("dt_bias", &[4]);
+    net("norm.weight", &[8]);
+    net("out_proj.weight", &[8, 32]);
+    let name = "model.layers.0.linear_attn.in_proj_qkvz.weight";
+    tensors.insert(name.to_owned(), ("F8_E4M3", vec![80, 8]));
+    tensors.insert(format!("{name}{}", scale.0), ("F32", scale.1));
+    folder_of(&config, &tensors)
+}
+
+#[test]
+fn test_scales_of_parts_that_alternate_alternate_too() {
+    let bands = |rows, stride| Order::Bands { rows, stride };
+    let parts = |folder: &Folder| {
+        use LayerWeight::{DeltaGate, DeltaKey, DeltaQuery, DeltaValue};
+        [DeltaQuery, DeltaKey, DeltaValue, DeltaGate].map(|part| scale(folder, part))
+    };
+    let by_row = fused_projection(channels(), ("_scale", vec![80, 1]));
+    let [query, key, value, gate] = parts(&by_row);
+    assert_eq!((sizes(&query), sizes(&value)), ([8, 1, 1, 8], [32, 1, 1, 8]));
+    assert_eq!([query.order, gate.order], [bands(4, 40), bands(16, 40)]);
+    let rows_from = |scale: &ScaleView| (scale.offset - query.offset) / 4;
+    assert_eq!([&key, &value, &gate].map(rows_from), [4, 8, 24]);
+
+    let by_block = fused_projection(blocks(4, 8), ("_scale_inv", vec![20, 1]));
+    let [query, _, value, _] = parts(&by_block);
+    assert_eq!((sizes(&query), query.order), ([2, 1, 4, 8], bands(1, 10)));
+    assert_eq!((sizes(&value), value.order), ([8, 1, 4, 8], bands(4, 10)));
+    let whole = fused_projection(static_fp8(), ("_scale", vec![]));
+    let [_, key, ..] = parts(&whole);
+    assert_eq!((sizes(&key), key.order), ([1, 1, 8, 8], Order::Rows));
+
+    // Blocks of 8 rows hold rows of q and of k.
+    let cut = fused_projection(blocks(8, 8), ("_scale_inv", vec![10, 1]));
+    let error = open(cut.path()).unwrap_err().to_string();
+    let reason = "a band of 4 rows of [80, 8] begins inside a block of scales";
+    assert!(error.contains(reason), "{error}");
 }

@@ -38,7 +38,7 @@ fn model_type(folder: &Path) -> String {
 }
 
 /// Parameters in thousands of millions, as the models' names and reports say.
-const SIZES: [(&str, f64); 28] = [
+const SIZES: [(&str, f64); 31] = [
     ("gemma-2-9b", 9.24),
     ("gemma-3-27b", 27.0),
     ("glm-4.5-air", 106.9),
@@ -62,6 +62,9 @@ const SIZES: [(&str, f64); 28] = [
     ("phi-4", 14.7),
     ("qwen2.5-7b", 7.62),
     ("qwen3.5-27b", 26.9),
+    ("qwen3.6-27b", 26.9),
+    ("qwen3.6-35b-a3b", 34.7),
+    ("qwen3-next-80b-a3b", 79.7),
     ("qwen3-30b-a3b", 30.5),
     ("qwen3-30b-a3b-fp8", 30.5),
     ("qwen3-8b", 8.19),

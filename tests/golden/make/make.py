@@ -38,7 +38,11 @@ def weight(model: str, name: str, shape: tuple[int, ...], plus_one: bool) -> np.
         return z * 1.6 / shape[-1] ** 0.5
     if name.endswith("bias"):
         return z * 0.2
-    return z * 0.2 + (0 if plus_one else 1)
+    if name.endswith("A_log"):
+        # Slow enough that a state still holds what it took in 20 tokens ago.
+        return z * 0.5 - 2
+    is_plain = not plus_one or name.endswith("linear_attn.norm.weight")
+    return z * 0.2 + (1 if is_plain else 0)
 
 
 def build(name: str, variant: Variant) -> Reference:
@@ -59,6 +63,8 @@ def build(name: str, variant: Variant) -> Reference:
             stored[tensor] = (kind, values)
             meant = rounded(values, kind)
         reference.weights[tensor] = np.asarray(meant, np.float64)
+    if variant.stacks_experts:
+        stored = stacked(stored)
     table = {key: [TYPES[kind], list(v.shape)] for key, (kind, v) in sorted(stored.items())}
     for tensor, shape in variant.unused.items():
         stored[tensor] = (variant.float_type, weight(name, tensor, shape, False))
@@ -68,6 +74,23 @@ def build(name: str, variant: Variant) -> Reference:
     for file in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         shutil.copyfile(BASE / file, folder / file)
     return reference
+
+
+def stacked(tensors: dict[str, tuple[str, np.ndarray]]) -> dict[str, tuple[str, np.ndarray]]:
+    """Experts of a layer in two tensors: gate above up [experts, 2 * width, hidden], and down."""
+    found: dict[str, tuple[str, np.ndarray]] = {}
+    parts: dict[str, dict[str, list[np.ndarray]]] = {}
+    for name, (kind, values) in tensors.items():
+        block, is_expert, rest = name.partition(".experts.")
+        if is_expert:
+            parts.setdefault(block, {}).setdefault(rest.split(".")[1], []).append(values)
+        else:
+            found[name] = (kind, values)
+    for block, lists in parts.items():
+        gate, up, down = (np.stack(lists[f"{part}_proj"]) for part in ("gate", "up", "down"))
+        found[f"{block}.experts.gate_up_proj"] = (kind, np.concatenate([gate, up], axis=1))
+        found[f"{block}.experts.down_proj"] = (kind, down)
+    return found
 
 
 def rounded(values: np.ndarray, kind: str) -> np.ndarray:

@@ -7,7 +7,7 @@ is written out plainly, a position and a layer at a time, and shares no code wit
 Shapes: hidden states [num_tokens, hidden_size], heads [num_tokens, num_heads, head_dim].
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,6 +27,10 @@ class Family:
     """Norm of queries and keys: of each `head`, or of their `whole` width."""
     scaled_embedding: bool = False
     gelu: bool = False
+    output_gate: bool = False
+    """Each head's query is followed by a gate of what attention gives."""
+    fused_nets: bool = False
+    """Projections of a gated delta net are one tensor, the parts of a key head together."""
 
 
 FAMILIES = {
@@ -38,6 +42,13 @@ FAMILIES = {
     "gemma3_text": Family(
         norm_plus_one=True, norms="around", head_norm="head", scaled_embedding=True, gelu=True
     ),
+}
+
+HYBRID = Family(norm_plus_one=True, head_norm="head", output_gate=True)
+FAMILIES |= {
+    "qwen3_5_text": HYBRID,
+    "qwen3_5_moe_text": HYBRID,
+    "qwen3_next": replace(HYBRID, fused_nets=True),
 }
 
 
@@ -65,7 +76,7 @@ class Reference:
         for layer in range(self.config["num_hidden_layers"]):
             h = self.layer(h, layer)
         h = self.norm(h, self.get("norm.weight"))
-        head = self.weights.get(self.prefix.removesuffix("model.") + "lm_head.weight", embedding)
+        head = self.weights.get(head_name(self.prefix), embedding)
         return h @ head.T
 
     def get(self, name: str) -> np.ndarray:
@@ -87,7 +98,7 @@ class Reference:
 
         match self.family.norms:
             case "before":
-                h = h + self.attention(normed(h, "input"), layer)
+                h = h + self.mixer(normed(h, "input"), layer)
                 return h + self.feed_forward(normed(h, "post_attention"), layer)
             case "after":
                 h = h + normed(self.attention(h, layer), "post_attention")
@@ -97,11 +108,58 @@ class Reference:
                 inner = self.feed_forward(normed(h, "pre_feedforward"), layer)
                 return h + normed(inner, "post_feedforward")
 
+    def mixer(self, x: np.ndarray, layer: int) -> np.ndarray:
+        is_net = self.kind(layer) == "linear_attention"
+        return self.delta_net(x, layer) if is_net else self.attention(x, layer)
+
+    def delta_net(self, x: np.ndarray, layer: int) -> np.ndarray:
+        """Yang et al., Gated Delta Networks, equation 10, a token at a time."""
+        config, at = self.config, f"layers.{layer}.linear_attn."
+        keys, values = config["linear_num_key_heads"], config["linear_num_value_heads"]
+        key_dim, value_dim = config["linear_key_head_dim"], config["linear_value_head_dim"]
+        tokens, shared = len(x), values // keys
+        if self.family.fused_nets:
+            rows = self.linear(x, f"{at}in_proj_qkvz").reshape(tokens, keys, -1)
+            width = shared * value_dim
+            parts = np.split(rows, np.cumsum([key_dim, key_dim, width]), axis=-1)
+            q, k, v, z = (part.reshape(tokens, -1) for part in parts)
+            rows = self.linear(x, f"{at}in_proj_ba").reshape(tokens, keys, 2, shared)
+            b, a = (rows[:, :, part].reshape(tokens, -1) for part in (0, 1))
+        else:
+            rows = self.linear(x, f"{at}in_proj_qkv")
+            q, k, v = np.split(rows, np.cumsum([keys * key_dim] * 2), axis=-1)
+            z, b, a = (self.linear(x, f"{at}in_proj_{part}") for part in "zba")
+        conv = self.get(f"{at}conv1d.weight")[:, 0].T
+        before = np.zeros((len(conv) - 1, conv.shape[1]))
+        seen = np.concatenate([before, np.concatenate([q, k, v], axis=-1)])
+        mixed = silu(sum(seen[tap : tap + tokens] * conv[tap] for tap in range(len(conv))))
+        q, k, v = np.split(mixed, np.cumsum([keys * key_dim] * 2), axis=-1)
+        q, k = (unit(part.reshape(tokens, keys, key_dim)) for part in (q, k))
+        q, k = (part.repeat(shared, axis=1) for part in (q * key_dim**-0.5, k))
+        v = v.reshape(tokens, values, value_dim)
+        rate = np.exp(self.get(f"{at}A_log"))
+        fades = np.exp(-rate * np.log1p(np.exp(a + self.get(f"{at}dt_bias"))))
+        writes = 1 / (1 + np.exp(-b))
+        state = np.zeros((values, key_dim, value_dim))
+        out = np.zeros_like(v)
+        for token in range(tokens):
+            state *= fades[token][:, None, None]
+            known = np.einsum("hk,hkv->hv", k[token], state)
+            change = writes[token][:, None] * (v[token] - known)
+            state += k[token][:, :, None] * change[:, None, :]
+            out[token] = np.einsum("hk,hkv->hv", q[token], state)
+        out /= np.sqrt((out * out).mean(-1, keepdims=True) + self.eps)
+        out = out * self.get(f"{at}norm.weight") * silu(z.reshape(out.shape))
+        return self.linear(out.reshape(tokens, -1), f"{at}out_proj")
+
     def attention(self, x: np.ndarray, layer: int) -> np.ndarray:
         config, at = self.config, f"layers.{layer}.self_attn."
         heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
         q, k, v = (self.linear(x, f"{at}{name}_proj") for name in "qkv")
         has_norm = self.family.head_norm and config.get("use_qk_norm", True)
+        gates = None
+        if self.family.output_gate:
+            q, gates = np.split(q.reshape(len(x), heads, -1), 2, axis=-1)
         if has_norm and self.family.head_norm == "whole":
             q = self.norm(q, self.get(f"{at}q_norm.weight"))
             k = self.norm(k, self.get(f"{at}k_norm.weight"))
@@ -123,6 +181,8 @@ class Reference:
             of_kv = head // (heads // kv_heads)
             scores = np.where(seen, q[:, head] @ k[:, of_kv].T * scale, -np.inf)
             out[:, head] = softmax(scores) @ v[:, of_kv]
+        if gates is not None:
+            out = out / (1 + np.exp(-gates))
         return self.linear(out.reshape(len(x), -1), f"{at}o_proj")
 
     def kind(self, layer: int) -> str:
@@ -152,6 +212,9 @@ class Reference:
                 out[token] += share * self.gated(x[token], f"{at}experts.{expert}.")
         if config.get("n_shared_experts"):
             out += self.gated(x, f"{at}shared_experts.")
+        if config.get("shared_expert_intermediate_size"):
+            score = self.linear(x, f"{at}shared_expert_gate")
+            out += self.gated(x, f"{at}shared_expert.") / (1 + np.exp(-score))
         return out
 
     def route(self, router: np.ndarray, at: str) -> tuple[np.ndarray, np.ndarray]:
@@ -173,7 +236,7 @@ class Reference:
         ranked = -np.sort(-compared, axis=-1)
         self.margins.append(ranked[:, taken - 1] - ranked[:, taken])
         shares = np.take_along_axis(scores, best, -1)
-        if config["norm_topk_prob"]:
+        if config.get("norm_topk_prob", True):
             shares = shares / shares.sum(-1, keepdims=True)
         return best, shares * config.get("routed_scaling_factor", 1.0)
 
@@ -192,8 +255,21 @@ class Reference:
             inner = np.tanh((2 / np.pi) ** 0.5 * (gate + 0.044715 * gate**3))
             active = gate * (1 + inner) / 2
         else:
-            active = gate / (1 + np.exp(-gate))
+            active = silu(gate)
         return self.linear(active * up, f"{at}down_proj")
+
+
+def head_name(prefix: str) -> str:
+    """The output layer's, where the names of layers begin with `prefix`."""
+    return {"language_model.model.": "language_model."}.get(prefix, "") + "lm_head.weight"
+
+
+def silu(x: np.ndarray) -> np.ndarray:
+    return x / (1 + np.exp(-x))
+
+
+def unit(x: np.ndarray) -> np.ndarray:
+    return x / np.sqrt((x * x).sum(-1, keepdims=True) + 1e-6)
 
 
 def softmax(x: np.ndarray) -> np.ndarray:

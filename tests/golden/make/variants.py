@@ -10,6 +10,7 @@ from functools import partial
 
 import numpy as np
 from four_bit import Packed, awq, gptq, w4a16
+from reference import head_name
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -27,6 +28,17 @@ SIZES = {
     "pad_token_id": 2,
 }
 
+HYBRIDS = ("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next")
+
+NORMS_OF_HEADS = ("gemma3_text", "olmo3", "qwen3_moe", *HYBRIDS)
+"""Families with a norm of queries and keys, unless `use_qk_norm` says otherwise."""
+
+NORMS = {
+    "olmo3": ("post_attention", "post_feedforward"),
+    "gemma3_text": ("input", "post_attention", "pre_feedforward", "post_feedforward"),
+}
+"""Of families that do not have the usual two."""
+
 
 @dataclass
 class Variant:
@@ -38,6 +50,8 @@ class Variant:
     float_type: str = "BF16"
     pack: Callable[[np.ndarray, int], Packed] | None = None
     """How linear layers are stored, given a weight and a seed; None: as floats."""
+    stacks_experts: bool = False
+    """Experts of a layer are stored in two tensors."""
     unused: Shapes = field(default_factory=dict)
     """Tensors that the file has and the text model does without."""
 
@@ -50,7 +64,7 @@ class Variant:
             f"{at}norm.weight": (hidden,),
         }
         if not config["tie_word_embeddings"]:
-            shapes[at.removesuffix("model.") + "lm_head.weight"] = (vocab, hidden)
+            shapes[head_name(at)] = (vocab, hidden)
         for layer in range(config["num_hidden_layers"]):
             shapes |= self.layer(f"{at}layers.{layer}.", layer)
         return shapes
@@ -60,8 +74,15 @@ class Variant:
         hidden, size = config["hidden_size"], config["head_dim"]
         queries, keys = config["num_attention_heads"] * size, config["num_key_value_heads"] * size
         family = config["model_type"]
+        norm_names = NORMS.get(family, ("input", "post_attention"))
+        norms: Shapes = {f"{at}{norm}_layernorm.weight": (hidden,) for norm in norm_names}
+        if config.get("layer_types", [""] * (layer + 1))[layer] == "linear_attention":
+            return (
+                norms | self.delta_net(f"{at}linear_attn.") | self.feed_forward(f"{at}mlp.", layer)
+            )
+        gates = queries if family in HYBRIDS else 0
         shapes: Shapes = {
-            f"{at}self_attn.q_proj.weight": (queries, hidden),
+            f"{at}self_attn.q_proj.weight": (queries + gates, hidden),
             f"{at}self_attn.k_proj.weight": (keys, hidden),
             f"{at}self_attn.v_proj.weight": (keys, hidden),
             f"{at}self_attn.o_proj.weight": (hidden, queries),
@@ -71,20 +92,29 @@ class Variant:
             shapes[f"{at}self_attn.q_proj.bias"] = (queries,)
             if family in ("llama", "smollm3"):
                 shapes[f"{at}self_attn.o_proj.bias"] = (hidden,)
-        if config.get("use_qk_norm", family in ("gemma3_text", "olmo3", "qwen3_moe")):
+        if config.get("use_qk_norm", family in NORMS_OF_HEADS):
             whole = family == "olmo3"
             shapes[f"{at}self_attn.q_norm.weight"] = (queries if whole else size,)
             shapes[f"{at}self_attn.k_norm.weight"] = (keys if whole else size,)
-        norms = {
-            "olmo3": ("post_attention", "post_feedforward"),
-            "gemma3_text": (
-                *("input", "post_attention"),
-                *("pre_feedforward", "post_feedforward"),
-            ),
+        return shapes | norms | self.feed_forward(f"{at}mlp.", layer)
+
+    def delta_net(self, at: str) -> Shapes:
+        config = self.config
+        hidden, heads = config["hidden_size"], config["linear_num_value_heads"]
+        keys = config["linear_num_key_heads"] * config["linear_key_head_dim"]
+        values = heads * config["linear_value_head_dim"]
+        if config["model_type"] == "qwen3_next":
+            projections = {"qkvz": 2 * keys + 2 * values, "ba": 2 * heads}
+        else:
+            projections = {"qkv": 2 * keys + values, "z": values, "b": heads, "a": heads}
+        shapes: Shapes = {f"{at}in_proj_{p}.weight": (n, hidden) for p, n in projections.items()}
+        return shapes | {
+            f"{at}conv1d.weight": (2 * keys + values, 1, config["linear_conv_kernel_dim"]),
+            f"{at}A_log": (heads,),
+            f"{at}dt_bias": (heads,),
+            f"{at}norm.weight": (config["linear_value_head_dim"],),
+            f"{at}out_proj.weight": (hidden, values),
         }
-        for norm in norms.get(family, ("input", "post_attention")):
-            shapes[f"{at}{norm}_layernorm.weight"] = (hidden,)
-        return shapes | self.feed_forward(f"{at}mlp.", layer)
 
     def feed_forward(self, at: str, layer: int) -> Shapes:
         config = self.config
@@ -110,6 +140,9 @@ class Variant:
             shapes |= gated(f"{at}experts.{expert}.", inner)
         if config.get("n_shared_experts"):
             shapes |= gated(f"{at}shared_experts.", inner * config["n_shared_experts"])
+        if config.get("shared_expert_intermediate_size"):
+            shapes |= gated(f"{at}shared_expert.", config["shared_expert_intermediate_size"])
+            shapes[f"{at}shared_expert_gate.weight"] = (1, hidden)
         return shapes
 
 
@@ -238,6 +271,101 @@ def qwen3_moe_dense() -> Variant:
     return variant("qwen3_moe", "Qwen3MoeForCausalLM", fields)
 
 
+def nets(keys: int, values: int, key_dim: int, value_dim: int) -> dict:
+    """The sizes of a gated delta net."""
+    return {
+        "linear_num_key_heads": keys,
+        "linear_num_value_heads": values,
+        "linear_key_head_dim": key_dim,
+        "linear_value_head_dim": value_dim,
+        "linear_conv_kernel_dim": 4,
+    }
+
+
+EXPERTS = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "shared_expert_intermediate_size": 32,
+}
+
+QUARTER = default_rope(1e7, partial_rotary_factor=0.25)
+
+
+def qwen3_next_grouped() -> Variant:
+    """Two value heads for each of two key heads, a dense layer, shares that do not add up to 1.
+
+    In the published spelling.
+    """
+    fields = {
+        "num_hidden_layers": 3,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [2],
+        "norm_topk_prob": False,
+        "tie_word_embeddings": False,
+    }
+    fields |= EXPERTS | nets(2, 4, 32, 64) | QUARTER
+    made = variant("qwen3_next", "Qwen3NextForCausalLM", fields)
+    del made.published["layer_types"], made.published["rope_parameters"]
+    made.published |= {"full_attention_interval": 2, "rope_theta": 1e7, "rope_scaling": None}
+    made.published |= {"partial_rotary_factor": 0.25, "use_sliding_window": False}
+    # The layer that predicts a second token.
+    made.unused = {"mtp.fc.weight": (64, 128), "mtp.layers.0.self_attn.q_proj.weight": (128, 64)}
+    return made
+
+
+def wrapped(made: Variant, model_type: str, model_class: str) -> Variant:
+    """The text half of a multimodal file of the Qwen3.5 family."""
+    made.unused = {
+        "model.visual.patch_embed.proj.bias": (32,),
+        "mtp.fc.weight": (64, 128),
+        "mtp.norm.weight": (64,),
+    }
+    text = dict(made.config) | {"attn_output_gate": True, "mamba_ssm_dtype": "float32"}
+    text |= {"mtp_num_hidden_layers": 1, "mtp_use_dedicated_embeddings": False}
+    rope = made.config["rope_parameters"]
+    text["rope_parameters"] = rope | {"mrope_interleaved": True, "mrope_section": [2, 1, 1]}
+    made.published = {
+        "architectures": [model_class],
+        "model_type": model_type,
+        "dtype": "bfloat16",
+        "text_config": text,
+        "tie_word_embeddings": made.config["tie_word_embeddings"],
+        "vision_config": {"model_type": model_type, "hidden_size": 32},
+        "image_token_id": 380,
+    }
+    return made
+
+
+def qwen3_5_wrapped() -> Variant:
+    """Three value heads for each key head; attention first; the output layer is the embedding."""
+    fields = {
+        "num_hidden_layers": 3,
+        "layer_types": ["full_attention", "linear_attention", "linear_attention"],
+    }
+    fields |= nets(2, 6, 32, 32) | QUARTER
+    prefix = "model.language_model."
+    made = variant("qwen3_5_text", "Qwen3_5ForCausalLM", fields, prefix=prefix)
+    return wrapped(made, "qwen3_5", "Qwen3_5ForConditionalGeneration")
+
+
+def qwen3_5_moe_wrapped() -> Variant:
+    """As many key heads as value heads, stacked experts, an output layer of its own."""
+    fields = {
+        "num_hidden_layers": 3,
+        "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+        "tie_word_embeddings": False,
+    }
+    fields |= EXPERTS | nets(2, 2, 64, 32) | QUARTER
+    prefix = "model.language_model."
+    made = variant("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", fields, prefix=prefix)
+    made.stacks_experts = True
+    made = wrapped(made, "qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration")
+    del made.published["text_config"]["intermediate_size"]
+    return made
+
+
 FOUR_BIT = {
     "num_hidden_layers": 2,
     "intermediate_size": 128,
@@ -303,6 +431,9 @@ VARIANTS = {
     "olmo3-grouped": olmo3_grouped(),
     "glm4_moe-air": glm4_moe_air(),
     "qwen3-moe-dense-layer": qwen3_moe_dense(),
+    "qwen3_next-grouped": qwen3_next_grouped(),
+    "qwen3_5-wrapped": qwen3_5_wrapped(),
+    "qwen3_5_moe-wrapped": qwen3_5_moe_wrapped(),
     "llama-gptq-act-order": llama_gptq_act_order(),
     "llama-awq-group64": llama_awq_group64(),
     "llama-w4a16-act-order": llama_w4a16_act_order(),

@@ -77,6 +77,7 @@ fn moe() -> MoeSpec {
         router,
         bias: false,
         shared_size: None,
+        shared_score: false,
     }
 }
 

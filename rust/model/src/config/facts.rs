@@ -70,6 +70,30 @@ pub(crate) enum FeedForward {
     Experts(Experts),
 }
 
+/// The network beside the experts that every token visits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shared {
+    /// There is none.
+    None,
+    /// The field of the number of experts that make it up; it is as wide as they are together.
+    Count(&'static str),
+    /// The field of its width. Its weight is the sigmoid of a score of its own.
+    Scored {
+        /// The field.
+        width: &'static str,
+    },
+}
+
+impl Shared {
+    /// Its name among tensors.
+    pub(crate) fn tensors(self) -> &'static str {
+        match self {
+            Self::None | Self::Count(_) => "shared_experts",
+            Self::Scored { .. } => "shared_expert",
+        }
+    }
+}
+
 /// A family's mixture of experts: fields of config.json and names of tensors, the latter in `mlp` or
 /// `block_sparse_moe` of a layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -81,8 +105,7 @@ pub(crate) struct Experts {
     pub(crate) scores: RouterScores,
     /// The field by which the chosen weights are multiplied.
     pub(crate) scale: Option<&'static str>,
-    /// The field of the number of experts that every token visits, as one network of that many widths.
-    pub(crate) shared: Option<&'static str>,
+    pub(crate) shared: Shared,
     pub(crate) router: &'static str,
     /// The router and each expert have biases; gate and up alternate, and matrices are stored `[in, out]`.
     pub(crate) has_biases: bool,
@@ -97,7 +120,7 @@ impl Experts {
         normalises: None,
         scores: RouterScores::Softmax,
         scale: None,
-        shared: None,
+        shared: Shared::None,
         router: "gate",
         has_biases: false,
         correction: None,
@@ -135,6 +158,9 @@ pub(crate) struct Facts {
     /// `linear_attention` among `layer_types`, or all but each `full_attention_interval`-th layer, is a gated
     /// delta net; attention has an output gate.
     pub(crate) has_delta_nets: bool,
+    /// Of a gated delta net one tensor holds q, k, v and the gate, another what the other two projections
+    /// give; the parts of a key head lie together.
+    pub(crate) fuses_delta_nets: bool,
     pub(crate) multipliers: Option<Multipliers>,
     /// Queries are scaled by position, as `llama_4_scaling_beta` among the rope's fields says.
     pub(crate) scales_queries: bool,
@@ -178,6 +204,7 @@ pub(crate) const PLAIN: Facts = Facts {
     is_gemma: false,
     adds_one: false,
     has_delta_nets: false,
+    fuses_delta_nets: false,
     multipliers: None,
     scales_queries: false,
     is_fused: false,

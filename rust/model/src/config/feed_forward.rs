@@ -1,7 +1,7 @@
 //! Determines what follows attention in each layer: one network, or a mixture of experts.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
-use super::{Experts, Facts, FeedForward, Fields, limits};
+use super::{Experts, Facts, FeedForward, Fields, Shared, limits};
 use crate::error::ModelError;
 use crate::{FeedForwardSpec, MoeSpec, RouterSpec};
 
@@ -11,16 +11,19 @@ pub(super) fn layers(
     facts: &Facts,
 ) -> Result<Vec<FeedForwardSpec>, ModelError> {
     let count = config.required("num_hidden_layers", limits::LAYERS)?;
-    let dense = FeedForwardSpec::Dense {
-        intermediate_size: config.required("intermediate_size", limits::WIDTH)?,
-        bias: facts.has("mlp_bias") && config.bool("mlp_bias")?.unwrap_or(false),
+    // Published files of families whose layers all have experts may leave the other width out.
+    let dense = || {
+        Ok(FeedForwardSpec::Dense {
+            intermediate_size: config.required("intermediate_size", limits::WIDTH)?,
+            bias: facts.has("mlp_bias") && config.bool("mlp_bias")?.unwrap_or(false),
+        })
     };
     match facts.feed_forward {
-        FeedForward::Dense => Ok((0..count).map(|_| dense).collect()),
+        FeedForward::Dense => (0..count).map(|_| dense()).collect(),
         FeedForward::Experts(experts) => {
             let moe = FeedForwardSpec::Moe(moe(config, facts, &experts)?);
             let sparse = sparse_layers(config, facts, count)?;
-            Ok(sparse.into_iter().map(|sparse| if sparse { moe } else { dense }).collect())
+            sparse.into_iter().map(|sparse| if sparse { Ok(moe) } else { dense() }).collect()
         }
     }
 }
@@ -35,8 +38,12 @@ fn moe(config: &Fields<'_>, facts: &Facts, experts: &Experts) -> Result<MoeSpec,
     let intermediate_size = config.required(experts.width, limits::WIDTH)?;
     let scale = experts.scale.map(|key| config.required_positive(key)).transpose()?;
     let shared = match experts.shared {
-        Some(key) => config.u32(key, limits::EXPERTS)?.ok_or_else(|| config.missing(key))?,
-        None => 0,
+        Shared::None => 0,
+        Shared::Count(key) => {
+            let count = config.u32(key, limits::EXPERTS)?.ok_or_else(|| config.missing(key))?;
+            intermediate_size.saturating_mul(count)
+        }
+        Shared::Scored { width } => config.required(width, limits::WIDTH)?,
     };
     Ok(MoeSpec {
         num_experts,
@@ -50,7 +57,8 @@ fn moe(config: &Fields<'_>, facts: &Facts, experts: &Experts) -> Result<MoeSpec,
             scale: scale.unwrap_or(1.0),
         },
         bias: experts.has_biases,
-        shared_size: (shared > 0).then(|| intermediate_size.saturating_mul(shared)),
+        shared_size: (shared > 0).then_some(shared),
+        shared_score: matches!(experts.shared, Shared::Scored { .. }),
     })
 }
 

@@ -13,7 +13,7 @@ pub(crate) mod limits;
 mod rope;
 mod windows;
 
-pub(crate) use facts::{Biases, Experts, Facts, FeedForward, Norms, Wrapper};
+pub(crate) use facts::{Biases, Experts, Facts, FeedForward, Norms, Shared, Wrapper};
 pub(crate) use family::{Class, Family, gguf_architectures};
 pub(crate) use fields::{Fields, to_f32};
 use layer_ropes::LayerRopes;

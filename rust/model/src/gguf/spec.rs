@@ -196,6 +196,7 @@ impl Keys<'_> {
             router: RouterSpec::softmax(true),
             bias: false,
             shared_size: None,
+            shared_score: false,
         }))
     }
 

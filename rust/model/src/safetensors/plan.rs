@@ -112,7 +112,7 @@ pub(crate) fn take_tensors(
         let mut layer_tensors = Layer { catalogue, spec, prefix, number };
         layer_tensors.norms(facts.norms)?;
         match layer.delta_net {
-            Some(net) => layer_tensors.delta_net(net)?,
+            Some(net) => layer_tensors.delta_net(facts, net)?,
             None => layer_tensors.attention(facts)?,
         }
         layer_tensors.feed_forward(facts, layer.feed_forward)?;
@@ -216,6 +216,19 @@ impl Layer<'_> {
         self.catalogue.rows(&name, &[rows, cols], &parts)
     }
 
+    /// One tensor in which parts alternate: a band of each, `bands` times. `parts`: rows in all bands.
+    fn banded(
+        &mut self,
+        part: &str,
+        parts: &[(LayerWeight, u64)],
+        bands: u64,
+    ) -> Result<(), ModelError> {
+        let (name, hidden) = (self.name(part), u64::from(self.spec.hidden_size));
+        let parts: Vec<_> =
+            parts.iter().map(|(weight, rows)| (self.role(*weight), *rows)).collect();
+        self.catalogue.bands(&name, hidden, &parts, bands)
+    }
+
     fn norms(&mut self, names: Norms) -> Result<(), ModelError> {
         let hidden = u64::from(self.spec.hidden_size);
         let before = [LayerWeight::InputNorm, LayerWeight::FeedForwardNorm];
@@ -265,16 +278,25 @@ impl Layer<'_> {
         Ok(())
     }
 
-    fn delta_net(&mut self, net: DeltaNetSpec) -> Result<(), ModelError> {
+    fn delta_net(&mut self, facts: &Facts, net: DeltaNetSpec) -> Result<(), ModelError> {
         use LayerWeight as W;
         let hidden = u64::from(self.spec.hidden_size);
         let (key, value) = (u64::from(net.key_width()), u64::from(net.value_width()));
         let heads = u64::from(net.num_value_heads);
-        let parts = [(W::DeltaQuery, key), (W::DeltaKey, key), (W::DeltaValue, value)];
-        self.fused("linear_attn.in_proj_qkv.weight", &parts, hidden)?;
-        self.matrix(W::DeltaGate, "linear_attn.in_proj_z.weight", value, hidden)?;
-        self.matrix(W::DeltaBeta, "linear_attn.in_proj_b.weight", heads, hidden)?;
-        self.matrix(W::DeltaDecay, "linear_attn.in_proj_a.weight", heads, hidden)?;
+        let qkv = [(W::DeltaQuery, key), (W::DeltaKey, key), (W::DeltaValue, value)];
+        if facts.fuses_delta_nets {
+            let bands = u64::from(net.num_key_heads);
+            let [query, key, value_part] = qkv;
+            let parts = [query, key, value_part, (W::DeltaGate, value)];
+            self.banded("linear_attn.in_proj_qkvz.weight", &parts, bands)?;
+            let parts = [(W::DeltaBeta, heads), (W::DeltaDecay, heads)];
+            self.banded("linear_attn.in_proj_ba.weight", &parts, bands)?;
+        } else {
+            self.fused("linear_attn.in_proj_qkv.weight", &qkv, hidden)?;
+            self.matrix(W::DeltaGate, "linear_attn.in_proj_z.weight", value, hidden)?;
+            self.matrix(W::DeltaBeta, "linear_attn.in_proj_b.weight", heads, hidden)?;
+            self.matrix(W::DeltaDecay, "linear_attn.in_proj_a.weight", heads, hidden)?;
+        }
         let name = self.name("linear_attn.conv1d.weight");
         let (channels, kernel) = (u64::from(net.channels()), u64::from(net.conv_kernel));
         let conv = [(self.role(W::DeltaConv), channels)];
@@ -328,10 +350,14 @@ impl Layer<'_> {
             self.vector(LayerWeight::RouterCorrection, &name, num_experts)?;
         }
         if let Some(shared) = moe.shared_size.map(u64::from) {
-            let name = |part: &str| format!("{block}.shared_experts.{part}.weight");
+            let name = |part: &str| format!("{block}.{}.{part}.weight", names.shared.tensors());
             self.matrix(LayerWeight::SharedGate, &name("gate_proj"), shared, hidden)?;
             self.matrix(LayerWeight::SharedUp, &name("up_proj"), shared, hidden)?;
             self.matrix(LayerWeight::SharedDown, &name("down_proj"), hidden, shared)?;
+        }
+        if moe.shared_score {
+            let name = format!("{block}.shared_expert_gate.weight");
+            self.matrix(LayerWeight::SharedScore, &name, 1, hidden)?;
         }
         if moe.bias {
             return self.experts_with_biases(moe, block);

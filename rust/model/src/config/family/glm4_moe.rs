@@ -2,7 +2,7 @@
 //! all tokens visit.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
-use crate::config::facts::{Biases, Experts, Facts, FeedForward, PLAIN};
+use crate::config::facts::{Biases, Experts, Facts, FeedForward, PLAIN, Shared};
 use crate::{QkNorm, RouterScores};
 
 pub(super) const FACTS: Facts = Facts {
@@ -16,7 +16,7 @@ pub(super) const FACTS: Facts = Facts {
         normalises: Some("norm_topk_prob"),
         scores: RouterScores::Sigmoid,
         scale: Some("routed_scaling_factor"),
-        shared: Some("n_shared_experts"),
+        shared: Shared::Count("n_shared_experts"),
         correction: Some("gate.e_score_correction_bias"),
         ..Experts::PLAIN
     }),

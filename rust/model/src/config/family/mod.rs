@@ -18,7 +18,9 @@ mod phi3;
 mod qwen2;
 mod qwen3;
 mod qwen3_5;
+mod qwen3_5_moe;
 mod qwen3_moe;
+mod qwen3_next;
 mod seed_oss;
 mod smollm3;
 
@@ -43,12 +45,15 @@ static TABLE: &[&Facts] = &[
     &qwen2::FACTS,
     &qwen3::FACTS,
     &qwen3_5::FACTS,
+    &qwen3_5_moe::FACTS,
     &qwen3_moe::FACTS,
+    &qwen3_next::FACTS,
     &seed_oss::FACTS,
     &smollm3::FACTS,
 ];
 
-static WRAPPERS: &[&Wrapper] = &[&gemma3::WRAPPER, &ministral3::WRAPPER, &qwen3_5::WRAPPER];
+static WRAPPERS: &[&Wrapper] =
+    &[&gemma3::WRAPPER, &ministral3::WRAPPER, &qwen3_5::WRAPPER, &qwen3_5_moe::WRAPPER];
 
 /// The class that a config.json names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,7 +15,12 @@ pub(super) const FACTS: Facts = Facts {
     has_delta_nets: true,
     default_rotary: 0.25,
     defaults: &[("head_dim", "256"), ("hidden_act", "\"silu\""), ("rms_norm_eps", "1e-6")],
-    fixed: &[("attn_output_gate", "true"), ("mamba_ssm_dtype", "\"float32\"")],
+    // Newer files name the gate of the delta nets' norm; no class reads it.
+    fixed: &[
+        ("attn_output_gate", "true"),
+        ("mamba_ssm_dtype", "\"float32\""),
+        ("output_gate_type", "\"swish\""),
+    ],
     // Positions of text are the same in all three sections; layers that predict several tokens are not used.
     ignores: &[
         "mrope_section",

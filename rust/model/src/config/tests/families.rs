@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use super::{family, refused, spec, with};
 use crate::{
-    Activation, FeedForwardSpec, ModelSpec, MoeSpec, QkNorm, QueryScale, RopeKind, RouterScores,
+    Activation, FeedForwardSpec, LayerSpec, ModelSpec, MoeSpec, QkNorm, QueryScale, RopeKind,
+    RouterScores,
 };
 
 #[test]
@@ -348,4 +349,43 @@ fn test_qwen3_5_has_gated_delta_nets_between_layers_of_attention() {
         let error = refused(&qwen3_5(changes));
         assert!(error.contains(wanted), "{error} should say {wanted}");
     }
+}
+
+#[test]
+fn test_experts_of_qwen3_5_stand_beside_a_network_with_a_score() {
+    let base = json!({"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 48, "-": ["intermediate_size"]});
+    let moe = |changes: Value| {
+        let nets = with(
+            qwen3_5(json!({"model_type": "qwen3_5_moe_text", "architectures": []})),
+            base.clone(),
+        );
+        with(nets, changes)
+    };
+    let read = spec(&moe(json!({})));
+    let experts = experts(&read, 3);
+    assert_eq!((experts.num_experts, experts.intermediate_size), (8, 32));
+    assert_eq!((experts.shared_size, experts.shared_score), (Some(48), true));
+    assert!(experts.router.normalise_top_k && read.layers[3].delta_net.is_none());
+    for (changes, wanted) in [
+        (json!({"norm_topk_prob": false}), "norm_topk_prob: false is not supported"),
+        (json!({"decoder_sparse_step": 2}), "decoder_sparse_step: 2 is not supported"),
+        (json!({"mlp_only_layers": [0]}), "mlp_only_layers: [0] is not supported"),
+        (json!({"output_gate_type": "sigmoid"}), "output_gate_type: \"sigmoid\" is not supported"),
+        (json!({"-": ["shared_expert_intermediate_size"]}), "shared_expert_intermediate_size is"),
+    ] {
+        let error = refused(&moe(changes));
+        assert!(error.contains(wanted), "{error} should say {wanted}");
+    }
+
+    let next = |changes: Value| {
+        let fields = json!({"model_type": "qwen3_next", "norm_topk_prob": true,
+            "intermediate_size": 128, "decoder_sparse_step": 2, "mlp_only_layers": [3]});
+        with(moe(fields), changes)
+    };
+    let is_dense = |layer: &LayerSpec| matches!(layer.feed_forward, FeedForwardSpec::Dense { .. });
+    let dense: Vec<bool> = spec(&next(json!({}))).layers.iter().map(is_dense).collect();
+    assert_eq!(dense, [true, false, true, true, true, false, true, false]);
+    assert!(refused(&next(json!({"-": ["norm_topk_prob"]}))).contains("norm_topk_prob is missing"));
+    assert!(refused(&next(json!({"-": ["intermediate_size"]}))).contains("intermediate_size is"));
 }
