@@ -92,6 +92,7 @@ fn scheduler(block_size: u32) -> Scheduler {
             tenant_rows: 192,
             steady_rows: u32::MAX,
             busy_rows: u32::MAX,
+            pause: Micros(30_000),
             vocab_size: 128_256,
         },
         max_model_len: 8192,

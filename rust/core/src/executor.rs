@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{KvGroups, RowMask, StepId, StepOutput, StepPlan};
+use crate::{KvGroups, Micros, RowMask, StepId, StepOutput, StepPlan};
 
 /// Sizes that an executor fixed at start; the scheduler is built from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +33,9 @@ pub struct ExecutorShape {
     pub steady_rows: u32,
     /// Most token rows of a step beside requests that decode, however late prompts are.
     pub busy_rows: u32,
+    /// About how long a step of `busy_rows` holds those requests up. A prompt that has waited no longer gets what is
+    /// cheap.
+    pub pause: Micros,
     /// Token rows that one of several active tenants may have in a step: about as many as are computed while the
     /// weights are read.
     pub tenant_rows: u32,

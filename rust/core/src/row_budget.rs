@@ -24,12 +24,15 @@ pub(crate) fn row_budget(
     if num_decodes == 0 {
         return most;
     }
-    // Prompts make progress however many requests decode.
-    let steady = shape.steady_rows.max(num_decodes.saturating_add(PROMPT_ROWS_LEAST)).min(most);
+    // Prompts make progress however many requests decode: by a whole tile at least.
+    let steady = shape.steady_rows.max(num_decodes.saturating_add(shape.row_tile)).min(most);
     let busy = shape.busy_rows.clamp(steady, most);
-    let late = lateness(waited, PATIENCE.0);
+    let pause = shape.pause.0;
+    let late_range = (pause * LATE_THIRDS / 3).max(1);
+    let lateness = |patience| waited.0.saturating_sub(patience).min(late_range) * ONE / late_range;
+    let late = lateness(pause);
     let few = u64::from(FEW_DECODES.saturating_sub(num_decodes)) * ONE / u64::from(FEW_DECODES);
-    let piled_up = lateness(waited, PATIENCE.0 + LATE_RANGE.0) * (ONE - few) / ONE;
+    let piled_up = lateness(pause + late_range) * (ONE - few) / ONE;
     let growth =
         (u64::from(busy - steady) * late.max(few) + u64::from(most - busy) * piled_up) / ONE;
     let clearing = (u64::from(num_decodes) + backlog / CLEARING_STEPS).min(u64::from(most));
@@ -40,18 +43,9 @@ pub(crate) fn row_budget(
     u32::try_from(nearest).unwrap_or(most).clamp(steady, most)
 }
 
-/// 0 to `ONE` while the wait grows from `patience` to `LATE_RANGE` more.
-fn lateness(waited: Micros, patience: u64) -> u64 {
-    waited.0.saturating_sub(patience).min(LATE_RANGE.0) * ONE / LATE_RANGE.0
-}
-
-/// Prompt rows of a step, at least, that the number of decoding requests leaves.
-const PROMPT_ROWS_LEAST: u32 = 128;
-/// A prompt that has waited no longer than this gets what is cheap. A step or two of an 8B model.
-const PATIENCE: Micros = Micros(30_000);
-/// Steps grow to their busy size over this much waiting beyond `PATIENCE`, and to their largest size over as
-/// much again.
-const LATE_RANGE: Micros = Micros(100_000);
+/// Steps grow to their busy size over this many thirds of a pause, which a prompt waits beyond the first one, and to
+/// their largest size over as many again.
+const LATE_THIRDS: u64 = 10;
 /// A step is sized so that the waiting prompts would take this many equal steps if no more arrived.
 const CLEARING_STEPS: u64 = 2;
 /// With this many decoding requests or more, their pauses count in full.
@@ -78,6 +72,7 @@ mod tests {
             tenant_rows: 192,
             steady_rows: 384,
             busy_rows: 1408,
+            pause: Micros(30_000),
             vocab_size: 1000,
         }
     }
@@ -91,6 +86,18 @@ mod tests {
     fn beside_many_decodes_steps_stay_short_until_prompts_are_late() {
         let budget = |ms: u64| row_budget(&shape(), 200, Micros(ms * 1000), 0);
         assert_eq!([0, 40, 80, 120, 130].map(budget), [384, 512, 896, 1280, 1408]);
+    }
+
+    /// What is late follows from the device: on one whose steps take twice as long, prompts wait twice as long.
+    #[test]
+    fn patience_is_a_step_of_the_device() {
+        let slow = ExecutorShape { pause: Micros(60_000), ..shape() };
+        for waited in [0, 40, 80, 120, 130, 230] {
+            let slowly = row_budget(&slow, 200, Micros(2 * waited * 1000), 0);
+            assert_eq!(slowly, row_budget(&shape(), 200, Micros(waited * 1000), 0), "{waited} ms");
+        }
+        let instant = ExecutorShape { pause: Micros(0), ..shape() };
+        assert_eq!(row_budget(&instant, 200, Micros(1), 0), 1408);
     }
 
     #[test]

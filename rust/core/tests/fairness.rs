@@ -95,6 +95,7 @@ impl Load {
             tenant_rows: 192,
             steady_rows: u32::MAX,
             busy_rows: u32::MAX,
+            pause: Micros(30_000),
             vocab_size: VOCAB_SIZE,
         };
         let config = SchedulerConfig {

@@ -1,6 +1,6 @@
 //! The sizes of the CPU executor, fixed at load. Plain data, any thread.
 
-use ingle_core::{ExecutorShape, KvGroups};
+use ingle_core::{ExecutorShape, KvGroups, Micros};
 use ingle_model::{KvLayout, ModelSpec};
 
 use crate::CpuError;
@@ -111,6 +111,7 @@ impl CpuConfig {
             tenant_rows: 32,
             steady_rows: u32::MAX,
             busy_rows: u32::MAX,
+            pause: Micros(0),
             vocab_size: spec.vocab_size,
         }
     }

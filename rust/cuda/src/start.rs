@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use ingle_core::{CompletionSink, ExecutorShape};
+use ingle_core::{CompletionSink, ExecutorShape, Micros};
 use ingle_model::{CopyPlan, ModelSpec, WeightSource};
 
 use crate::CudaError;
@@ -169,6 +169,7 @@ fn executor_shape(model: &Model, num_blocks: u32, costs: Option<&RowCosts>) -> E
         steady_rows: costs.and_then(steady).unwrap_or(u32::MAX),
         // Even the smallest step is too long, so take the smallest.
         busy_rows: costs.map_or(u32::MAX, |costs| busy(costs).unwrap_or(1)),
+        pause: Micros((PAUSE_MILLISECONDS * 1e3) as u64),
         vocab_size: model.spec.vocab_size,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ingle_core::{ExecutorShape, KvGroups, SampleMode, StepPlan};
+use ingle_core::{ExecutorShape, KvGroups, Micros, SampleMode, StepPlan};
 use serde::{Deserialize, Serialize};
 
 use crate::SimError;
@@ -151,6 +151,7 @@ impl Profile {
             tenant_rows: (self.row_tile + self.row_tile / 2).max(TENANT_ROWS_MIN),
             steady_rows: self.steady_rows,
             busy_rows: self.busy_rows,
+            pause: PAUSE,
             vocab_size,
         }
     }
@@ -174,6 +175,8 @@ impl Profile {
 
 /// The fewest rows that one of several tenants has in a step, where the modelled device has no tile.
 const TENANT_ROWS_MIN: u32 = 32;
+/// How long a step of `busy_rows` may take on the modelled device.
+const PAUSE: Micros = Micros(30_000);
 
 #[cfg(test)]
 mod tests {

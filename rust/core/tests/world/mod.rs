@@ -283,6 +283,7 @@ pub fn shape(num_blocks: u32, block_size: u32) -> ExecutorShape {
         tenant_rows: 32,
         steady_rows: u32::MAX,
         busy_rows: u32::MAX,
+        pause: Micros(30_000),
         vocab_size: VOCAB_SIZE,
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use ingle_core::{
-    CompletionSink, Executor, ExecutorError, ExecutorShape, KvGroups, RowMask, RowOutput,
+    CompletionSink, Executor, ExecutorError, ExecutorShape, KvGroups, Micros, RowMask, RowOutput,
     RowStatus, SampleMode, SlotId, StepCompletion, StepId, StepOutput, StepPlan, TokenId,
     TokenLogProbs, TokenSource,
 };
@@ -49,6 +49,7 @@ pub(super) const SHAPE: ExecutorShape = ExecutorShape {
     tenant_rows: 32,
     steady_rows: u32::MAX,
     busy_rows: u32::MAX,
+    pause: Micros(30_000),
     vocab_size: 512,
 };
 pub(super) const MAX_MODEL_LEN: u32 = 200;
