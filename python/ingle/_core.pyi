@@ -16,6 +16,7 @@ __all__ = [
     "FRAME",
     "HEADED",
     "Engine",
+    "SharedDevice",
     "__version__",
     "check_body",
     "check_ids",
@@ -39,13 +40,25 @@ __all__ = [
 ]
 
 @final
+class SharedDevice:
+    """A device that several models share; it decides whose step is next."""
+
+    def __new__(cls) -> SharedDevice: ...
+
+@final
 class Engine:
     """A loaded model and its engine thread."""
 
-    def __new__(cls, options: bytes, sockets: list[int] = ...) -> Engine:
+    def __new__(
+        cls,
+        options: bytes,
+        sockets: list[int] = ...,
+        device: SharedDevice | None = ...,
+    ) -> Engine:
         """Loads the model named in the JSON document `options`; blocks until it can serve.
 
-        `sockets`: descriptors of bound sockets for KV events, which are duplicated.
+        `sockets`: descriptors of bound sockets for KV events, which are duplicated. `device`: what
+        this model shares with others of the process.
 
         Raises ModelError for a bad checkpoint or setting; names file and field.
         """

@@ -34,6 +34,7 @@ def about(group: str, text: str, **extra: Any) -> dict[str, Any]:
     return {"group": group, "help": text, **extra}
 
 
+NOTHING: Mapping[str, Any] = {}
 MOST_FILE_BYTES = 16 << 20
 """Of a settings file or a chat template."""
 SEED = f"a whole number from 0 to {2**64 - 1}"
@@ -319,18 +320,17 @@ class Settings:
         values = {name: getattr(self, name) for name in names("engine")}
         return {k: v for k, v in values.items() if v != DEFAULTS[k]}
 
-    def engine_options(self, num_models: int = 1) -> bytes:
+    def engine_options(self, sharing: Mapping[str, Any] = NOTHING) -> bytes:
         """The JSON document that starts the core. Reads the chat template, resolves `demo`.
 
-        `num_models` share the memory.
+        `sharing`: options of one of several models.
 
         Errors: ConfigError for a file that cannot be read, ModelError where demo is missing.
         """
         options = self.engine_values()
         options["model"] = resolve_model(self.model)
         options["served_model_name"] = self.model_name()
-        if num_models > 1:
-            options["num_models"] = num_models
+        options.update(sharing)
         if self.model == DEMO:
             options["sampling_defaults"] = SAMPLING_DEFAULTS
         if self.sim_speed is not None:

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 import msgspec
+from msgspec import Struct
 
 from ingle import _core
 from ingle.config import Settings
@@ -39,6 +40,18 @@ from ingle.outputs import (
 )
 from ingle.prompts import as_prompt, ids_of, params_of_each, split_prompts
 from ingle.sampling import SamplingParams
+
+
+class Sharing(Struct, frozen=True):
+    """What one of several models shares with the others."""
+
+    device: _core.SharedDevice
+    num_models: int
+    weight: int = 1
+
+    def options(self) -> dict[str, Any]:
+        """The core's options for it."""
+        return {"num_models": self.num_models, "weight": self.weight}
 
 
 class Engine:
@@ -147,7 +160,10 @@ class Engine:
 
     @classmethod
     def with_sockets(
-        cls, settings: Settings, sockets: Sequence[socket.socket], num_models: int = 1
+        cls,
+        settings: Settings,
+        sockets: Sequence[socket.socket],
+        sharing: Sharing | None = None,
     ) -> Self:
         """Loads the model, with the sockets of `event_sockets` bound earlier; takes them over.
 
@@ -155,17 +171,24 @@ class Engine:
         Raises what the constructor raises.
         """
         engine = cls.__new__(cls)
-        engine._load(settings, sockets, num_models)
+        engine._load(settings, sockets, sharing)
         return engine
 
     def _load(
-        self, settings: Settings, sockets: Sequence[socket.socket], num_models: int = 1
+        self,
+        settings: Settings,
+        sockets: Sequence[socket.socket],
+        sharing: Sharing | None = None,
     ) -> None:
         self.settings = settings
         self._event_sockets = sockets
         try:
             descriptors = [each.fileno() for each in sockets]
-            core = _core.Engine(settings.engine_options(num_models), descriptors)
+            if sharing is None:
+                core = _core.Engine(settings.engine_options(), descriptors)
+            else:
+                options = settings.engine_options(sharing.options())
+                core = _core.Engine(options, descriptors, sharing.device)
         except BaseException as error:
             close_all(sockets)
             missing = missing_model(settings.model) if isinstance(error, ModelError) else None

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ingle import _core
-from ingle.engine import Engine
+from ingle.engine import Engine, Sharing
 from ingle.errors import RefusedError
 from ingle.model_set import ModelEntry, ModelSet, set_of
 from ingle.outputs import Delta, PromptLike, RequestOutput
@@ -27,8 +27,9 @@ class Engines(Mapping[str, Engine]):
 
         Args:
             models: for each name a local Hugging Face folder, a .gguf file or demo; or a mapping
-                with that as `source`, with `aliases`, a list of further names, and with settings
-                of this model, such as max_model_len.
+                with that as `source`, with `aliases`, a list of further names, with `weight`, its
+                part of the device's time while several models want it (1 to 1000, default 1), and
+                with settings of this model, such as max_model_len.
             settings: arguments of `ingle.Engine` that hold for every model.
 
         Raises:
@@ -54,9 +55,11 @@ class Engines(Mapping[str, Engine]):
         self._names = {
             name: entry.name for entry in models for name in (entry.name, *entry.aliases)
         }
+        device = _core.SharedDevice() if len(models) > 1 else None
         try:
             for entry in models:
-                engine = Engine.with_sockets(entry.settings, sockets, len(models))
+                sharing = device and Sharing(device, len(models), entry.weight)
+                engine = Engine.with_sockets(entry.settings, sockets, sharing)
                 self._engines[entry.name] = engine
         except BaseException:
             self.close()

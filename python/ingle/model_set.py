@@ -41,6 +41,7 @@ NOT_WITH_SEVERAL = ("data_parallel_size", "kv_events_config", "served_model_name
 """Settings that work with one model only."""
 MOST_MODELS = 256
 MOST_NAME = 200
+MOST_WEIGHT = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +50,8 @@ class ModelEntry:
 
     name: str
     aliases: tuple[str, ...] = ()
+    weight: int = 1
+    """Its part of the device's time while several models want it."""
     settings: Settings
 
 
@@ -140,10 +143,13 @@ def entry_of(name: str, table: Mapping[str, Any], shared: Mapping[str, Any]) -> 
         raise ConfigError(f"{where}: must be a table with a source")
     values = dict(table)
     source, aliases = values.pop("source", None), values.pop("aliases", ())
+    weight = values.pop("weight", 1)
     if not isinstance(source, str | Path) or not str(source):
         raise ConfigError(f"{where}: source: must be a folder, a .gguf file or demo")
     if not is_list_of_names(aliases):
         raise ConfigError(f"{where}: aliases: must be a list of names")
+    if type(weight) is not int or not 1 <= weight <= MOST_WEIGHT:
+        raise ConfigError(f"{where}: weight: must be a whole number from 1 to {MOST_WEIGHT}")
     own = {key.replace("-", "_"): value for key, value in values.items()}
     for key, given in zip(own, values, strict=True):
         check_key(where, key, given)
@@ -151,7 +157,7 @@ def entry_of(name: str, table: Mapping[str, Any], shared: Mapping[str, Any]) -> 
         settings = Settings(**{**shared, **own, "model": str(source), "served_model_name": name})
     except ConfigError as error:
         raise ConfigError(f"{where}: {spelled_as_given(str(error), values)}") from None
-    return ModelEntry(name=name, aliases=tuple(aliases), settings=settings)
+    return ModelEntry(name=name, aliases=tuple(aliases), weight=weight, settings=settings)
 
 
 def check_key(where: str, key: str, given: str) -> None:

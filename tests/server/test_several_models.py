@@ -1,6 +1,7 @@
 """Several models behind one address: `--model NAME=SOURCE`."""
 
 import asyncio
+import concurrent.futures
 import re
 import subprocess
 import sys
@@ -132,15 +133,17 @@ def test_health_sums_up_and_shows_each_model(both):
     assert health["capacity"] == sum(each["capacity"] for each in health["models"].values())
 
 
-def test_streams_of_both_models_run_at_once(both):
-    streams = [both.open_stream(model=name, max_tokens=40) for name in ("llama", "org/qwen")]
-    for stream in streams:
-        data = b""
-        while b"[DONE]" not in data:
-            part = stream.recv(65536)
-            assert part, data
-            data += part
-        stream.close()
+def test_streams_of_both_models_at_once_are_those_of_each_alone(both):
+    names = ["llama", "org/qwen"] * 4
+    alone = {name: both.complete(model=name, max_tokens=30)["choices"][0] for name in names}
+
+    def streamed(name):
+        events = both.complete(model=name, max_tokens=30, stream=True)
+        return "".join(event["choices"][0]["text"] for event in events)
+
+    with concurrent.futures.ThreadPoolExecutor(len(names)) as pool:
+        texts = list(pool.map(streamed, names))
+    assert texts == [alone[name]["text"] for name in names]
 
 
 def test_a_bad_model_stops_the_start_and_is_named(tmp_path):

@@ -35,6 +35,7 @@ port = 1
 [models.small]
 source = "/small"
 aliases = ["s", "gpt-4o-mini"]
+weight = 3
 max-model-len = 64
 [models."org/big"]
 source = "/big"
@@ -47,6 +48,7 @@ def test_a_models_table_overrides_what_holds_for_all(tmp_path):
     file.write_text(FILE)
     small, big = parse("--config", file, "--port", "2", "--model", "small=/other")
     assert (small.name, small.aliases) == ("small", ("s", "gpt-4o-mini"))
+    assert (small.weight, big.weight) == (3, 1)
     assert (small.settings.max_model_len, small.settings.max_num_seqs) == (64, 9)
     assert small.settings.model == "/other", "a flag wins over the file"
     assert (big.name, big.settings.max_num_seqs, big.settings.port) == ("org/big", 2, 2)
@@ -66,6 +68,7 @@ def test_a_models_table_overrides_what_holds_for_all(tmp_path):
             "ingle.toml: models.a: max-num-seqs: must be a whole number from 1 to 65536, not 0",
         ),
         ("[models.a]\nsource = 'x'\naliases = 'b'", "models.a: aliases: must be a list of names"),
+        ("[models.a]\nsource = 'x'\nweight = 0", "models.a: weight: must be a whole number from 1"),
         ("[models.a]\nsource = 'x'\naliases = ['a']", "models.a: 'a' is already a name of 'a'"),
         (
             "[models.a]\nsource = 'x'\n[models.b]\nsource = 'x'\naliases = ['a']",

@@ -25,7 +25,7 @@ pub struct DeviceTime {
 /// What a model that asks for the device gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// It may submit a step. While others wait, the step should have at most so many rows.
+    /// It may submit a step. While others have work, the step should have at most so many rows.
     Now(Option<u32>),
     /// It waits until another call returns its id.
     Later,
@@ -36,6 +36,8 @@ struct Lane {
     weight: u64,
     /// Virtual time, in micros for a weight of 1.
     used_us: u64,
+    /// It has asked and not passed since: it has work, even while its last step is looked at.
+    is_busy: bool,
     /// Since when it waits.
     waits_since: Option<Micros>,
     /// Rows of the steps that it has submitted, the oldest first.
@@ -55,6 +57,7 @@ impl DeviceTime {
         let lane = Lane {
             weight: u64::from(weight),
             used_us: self.floor().unwrap_or(0),
+            is_busy: false,
             waits_since: None,
             in_flight: VecDeque::new(),
             busy_since: Micros(0),
@@ -82,16 +85,17 @@ impl DeviceTime {
 
     /// The model has a step to submit. Granted once; `submitted` or `pass` must follow.
     pub fn ask(&mut self, id: LaneId, now: Micros) -> Turn {
-        let others_wait = self.others_wait(id);
+        let others_work = self.others_work(id);
         let may = match self.holder {
             None => true,
-            // Where another model waits, it gets the device after this step.
-            Some(holder) if holder == id => !others_wait || self.lane(id).in_flight.is_empty(),
+            // Where another model has work, it may get the device after this step.
+            Some(holder) if holder == id => !others_work || self.lane(id).in_flight.is_empty(),
             Some(_) => false,
         };
         let floor = self.floor();
-        let was_idle = self.holder != Some(id) && self.lane(id).waits_since.is_none();
+        let was_idle = !self.lane(id).is_busy;
         let lane = self.lane_mut(id);
+        lane.is_busy = true;
         if was_idle {
             // Time that it did not want is not saved up.
             lane.used_us = lane.used_us.max(floor.unwrap_or(0));
@@ -103,7 +107,7 @@ impl DeviceTime {
         lane.waits_since = None;
         self.holder = Some(id);
         let rows = self.lane(id).steps.rows_within(STEP_LIMIT).map(|rows| rows.max(ROWS_LEAST));
-        Turn::Now(rows.filter(|_| others_wait))
+        Turn::Now(rows.filter(|_| others_work))
     }
 
     /// The model has submitted a step of so many rows, in the turn that `ask` gave.
@@ -149,7 +153,9 @@ impl DeviceTime {
     /// The model has nothing to submit now. Returns the model whose turn it is, if that changes.
     #[must_use]
     pub fn pass(&mut self, id: LaneId, now: Micros) -> Option<LaneId> {
-        self.lane_mut(id).waits_since = None;
+        let lane = self.lane_mut(id);
+        lane.waits_since = None;
+        lane.is_busy = false;
         if self.holder != Some(id) || !self.lane(id).in_flight.is_empty() {
             return None;
         }
@@ -188,18 +194,15 @@ impl DeviceTime {
             .filter(|(_, lane)| lane.waits_since.is_some())
     }
 
-    fn others_wait(&self, id: LaneId) -> bool {
-        self.waiting().any(|(other, _)| other != id)
+    fn others_work(&self, id: LaneId) -> bool {
+        let others = self.lanes.iter().enumerate().filter(|(place, _)| *place != id.0);
+        others.filter_map(|(_, lane)| lane.as_ref()).any(|lane| lane.is_busy)
     }
 
-    /// The least virtual time of the models that want the device.
+    /// The least virtual time of the models that have work.
     fn floor(&self) -> Option<u64> {
-        let holder = self.holder.map(|id| self.lane(id));
-        holder
-            .into_iter()
-            .chain(self.waiting().map(|(_, lane)| lane))
-            .map(|lane| lane.used_us)
-            .min()
+        let busy = self.lanes.iter().flatten().filter(|lane| lane.is_busy);
+        busy.map(|lane| lane.used_us).min()
     }
 
     fn lane(&self, id: LaneId) -> &Lane {

@@ -27,6 +27,8 @@ use crate::prompt::encode_prompt;
 use crate::routing::{Hints, Routing};
 use crate::sampling::outside_the_vocabulary;
 use crate::shared::{EngineState, Front, Shared};
+use crate::shared_device::{DeviceTurns, SharedDevice};
+use crate::sizes::setting;
 use crate::stream::ClientSocket;
 use crate::submission::Submission;
 use crate::tenant_load::TenantLoad;
@@ -57,27 +59,37 @@ impl Engine {
     /// # Errors
     /// `EngineError::Model`, one line that names the setting, or file and field.
     pub fn start(options: &[u8]) -> Result<Self, EngineError> {
-        Self::start_with(options, Vec::new())
+        Self::start_with(options, Vec::new(), None)
     }
 
     /// `start` with bound TCP sockets for KV events, those of one engine after the other: one that
-    /// publishes, and with `replays` one that replays.
+    /// publishes, and with `replays` one that replays. `device`: what this model shares with others.
     ///
     /// # Errors
     /// As `start`.
     ///
     /// # Panics
     /// If there are sockets and `kv_events` is not set.
-    pub fn start_with(options: &[u8], sockets: Vec<OwnedFd>) -> Result<Self, EngineError> {
+    pub fn start_with(
+        options: &[u8],
+        sockets: Vec<OwnedFd>,
+        device: Option<&Arc<SharedDevice>>,
+    ) -> Result<Self, EngineError> {
         let options: EngineOptions = serde_json::from_slice(options)
             .map_err(|error| EngineError::Model(format!("engine options: {error}")))?;
         // The fault is in a file of the model or in the library that reads it. The log names the place.
         let loaded = catch_unwind(AssertUnwindSafe(|| load(&options, sockets)));
-        Self::run(&options, loaded.unwrap_or_else(|_| Err(EngineError::Model(LOAD_PANIC.into())))?)
+        let loaded = loaded.unwrap_or_else(|_| Err(EngineError::Model(LOAD_PANIC.into())))?;
+        Self::run(&options, loaded, device)
     }
 
     /// Starts the engine threads of what has been loaded.
-    pub(crate) fn run(options: &EngineOptions, loaded: Loaded) -> Result<Self, EngineError> {
+    pub(crate) fn run(
+        options: &EngineOptions,
+        loaded: Loaded,
+        device: Option<&Arc<SharedDevice>>,
+    ) -> Result<Self, EngineError> {
+        let weight = setting("weight", options.weight, 1)?;
         let Loaded { front, engines: loaded, routing, kv_events, info } = loaded;
         let mut this = Self {
             front,
@@ -94,7 +106,8 @@ impl Engine {
         let is_alone = loaded.len() == 1;
         for each in loaded {
             let number = each.shared.number;
-            let thread = EngineThread::new(each.shared, each.scheduler, each.executor)?;
+            let turns = device.map(|device| DeviceTurns::join(device, weight, &each.shared));
+            let thread = EngineThread::new(each.shared, each.scheduler, each.executor, turns)?;
             let name =
                 if is_alone { "ingle-engine".into() } else { format!("ingle-engine-{number}") };
             // If one cannot start, dropping `this` ends the ones before it.

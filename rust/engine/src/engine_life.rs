@@ -22,6 +22,7 @@ impl EngineThread {
 
     /// Ends every request because the process is asked to end.
     fn stop(mut self) {
+        self.turns = None;
         self.shared.advance(EngineState::Stopped);
         self.committer.end_all_with_error(SHUT_DOWN, "shutdown", 503);
         self.shared.outbox.publish(&mut self.committer.events);
@@ -33,6 +34,7 @@ impl EngineThread {
     /// that the engine has ended.
     fn die(mut self, reason: &str) {
         let message = DIED;
+        self.turns = None;
         self.shared.advance(EngineState::Dead);
         self.committer.end_all_with_error(message, "engine_dead", 500);
         let reason = match self.shared.served.num_engines {
@@ -82,6 +84,7 @@ impl EngineThread {
                 | Message::Ping(_)
                 | Message::Completed(_)
                 | Message::Masks(_)
+                | Message::Turn
                 | Message::ClearPrefixCache => {}
             }
         }

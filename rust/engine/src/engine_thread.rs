@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ingle_core::{
     CoreEvent, Executor, ExecutorError, LateRow, RequestFault, RowMask, Scheduler, StepCompletion,
-    StepId,
+    StepId, StepPlan, Turn,
 };
 
 use crate::choice_mask::{MaskJob, MaskResult};
@@ -16,6 +16,7 @@ use crate::grammar_pool::GrammarPool;
 use crate::histogram::add;
 use crate::inbox::{Message, Wait};
 use crate::shared::Shared;
+use crate::shared_device::DeviceTurns;
 use crate::submission::Submission;
 use crate::tenant_load::TenantLoad;
 
@@ -24,6 +25,8 @@ pub(crate) struct EngineThread {
     pub(crate) shared: Arc<Shared>,
     scheduler: Scheduler,
     executor: Box<dyn Executor>,
+    /// Where other models use the device too.
+    pub(crate) turns: Option<DeviceTurns>,
     pub(crate) committer: Committer,
     core_events: Vec<CoreEvent>,
     masks: GrammarPool,
@@ -51,6 +54,7 @@ impl EngineThread {
         shared: Arc<Shared>,
         scheduler: Scheduler,
         executor: Box<dyn Executor>,
+        turns: Option<DeviceTurns>,
     ) -> Result<Self, EngineError> {
         let committer = Committer::new(Arc::clone(&shared));
         let masks = GrammarPool::start(&shared)?;
@@ -58,6 +62,7 @@ impl EngineThread {
             shared,
             scheduler,
             executor,
+            turns,
             committer,
             core_events: Vec::new(),
             masks,
@@ -108,6 +113,8 @@ impl EngineThread {
                 Message::Ping(key) => self.committer.ping(key),
                 Message::Completed(completion) => self.complete(completion)?,
                 Message::Masks(results) => self.take_masks(results),
+                // `submit_steps` follows.
+                Message::Turn => {}
                 Message::ClearPrefixCache => {
                     self.scheduler.clear_prefix_cache();
                 }
@@ -122,6 +129,7 @@ impl EngineThread {
     fn complete(&mut self, completion: StepCompletion) -> Result<(), String> {
         let now = self.committer.now;
         add(&self.shared.metrics.steps, 1);
+        self.end_turn();
         self.shared.progress(now);
         match completion.result {
             Ok(output) => {
@@ -144,10 +152,15 @@ impl EngineThread {
     /// masks are there.
     fn submit_steps(&mut self) -> Result<(), String> {
         loop {
-            while let Some(plan) = self.scheduler.plan(self.committer.now) {
+            while let Some(plan) = self.next_plan() {
                 let id = plan.id;
-                self.shared.metrics.iteration_tokens.observe(plan.num_scheduled_tokens() as u64);
+                let num_rows = plan.num_scheduled_tokens() as u32;
+                self.shared.metrics.iteration_tokens.observe(u64::from(num_rows));
+                if let Some(turns) = &self.turns {
+                    turns.submitted(num_rows);
+                }
                 if let Err(error) = self.executor.submit(plan) {
+                    self.end_turn();
                     self.fail_step(id, error)?;
                 }
             }
@@ -159,6 +172,33 @@ impl EngineThread {
         Ok(())
     }
 
+    /// The next step, if there is one and, where models share the device, it is this one's turn.
+    fn next_plan(&mut self) -> Option<StepPlan> {
+        let now = self.committer.now;
+        let Some(turns) = &self.turns else { return self.scheduler.plan(now) };
+        if self.scheduler.is_full() {
+            return None;
+        }
+        if self.scheduler.is_idle() {
+            turns.pass();
+            return None;
+        }
+        let Turn::Now(most_rows) = turns.ask() else { return None };
+        self.scheduler.limit_rows(most_rows.unwrap_or(u32::MAX));
+        let plan = self.scheduler.plan(now);
+        if plan.is_none() {
+            turns.pass();
+        }
+        plan
+    }
+
+    /// The oldest step no longer uses the device.
+    fn end_turn(&self) {
+        if let Some(turns) = &self.turns {
+            turns.completed();
+        }
+    }
+
     /// Starts the sampler of the oldest step in flight if it waits for masks and all are there.
     fn issue_masks(&mut self) -> Result<bool, String> {
         let mut rows = std::mem::take(&mut self.late_rows);
@@ -168,7 +208,10 @@ impl EngineThread {
         let (Some(id), Some(masks)) = (step, masks) else { return Ok(false) };
         match self.executor.sample(id, masks) {
             Ok(()) => self.scheduler.note_masks_issued(id),
-            Err(error) => self.fail_step(id, error)?,
+            Err(error) => {
+                self.end_turn();
+                self.fail_step(id, error)?;
+            }
         }
         Ok(true)
     }

@@ -24,6 +24,8 @@ pub(crate) enum Message {
     Completed(StepCompletion),
     /// Token masks of grammars are ready.
     Masks(Vec<MaskResult>),
+    /// The device that the engine shares with others is its own until its next step.
+    Turn,
     /// Forget all cached prefixes.
     ClearPrefixCache,
     /// Abort everything and end.

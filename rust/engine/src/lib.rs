@@ -52,6 +52,7 @@ mod sampling;
 mod sampling_input;
 mod served;
 mod shared;
+mod shared_device;
 mod sizes;
 mod stream;
 mod structured;
@@ -81,6 +82,7 @@ pub use prompt::render_template;
 pub use request_limits::request_limits;
 pub use sampling::sampling_fields;
 pub use sampling_input::SamplingInput;
+pub use shared_device::SharedDevice;
 pub use sizes::Sizes;
 pub use stream::ClientSocket;
 pub use wire::{

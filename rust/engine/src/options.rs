@@ -25,6 +25,9 @@ pub struct EngineOptions {
     /// How many models share the memory of the device, each in an engine of its own.
     #[serde(default = "one")]
     pub num_models: u32,
+    /// The model's part of the device's time while others want it too: twice the weight, twice the time.
+    #[serde(default)]
+    pub weight: Option<u32>,
     /// Divides the sim device's step times.
     #[serde(default)]
     pub sim_speed: Option<SimSpeed>,

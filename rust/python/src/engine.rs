@@ -2,6 +2,7 @@
 //! while it tokenises, loads or waits.
 
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use ingle_engine::ClientSocket;
 use pyo3::exceptions::PyValueError;
@@ -10,6 +11,21 @@ use pyo3::types::{PyBytes, PyList};
 
 use crate::error::to_py;
 use crate::events;
+
+/// A device that several models share.
+#[pyclass(frozen, module = "ingle._core")]
+#[derive(Default)]
+pub(crate) struct SharedDevice {
+    inner: Arc<ingle_engine::SharedDevice>,
+}
+
+#[pymethods]
+impl SharedDevice {
+    #[new]
+    fn new() -> Self {
+        Self::default()
+    }
+}
 
 /// A loaded model and its engine thread.
 #[pyclass(frozen, module = "ingle._core")]
@@ -20,10 +36,16 @@ pub(crate) struct Engine {
 #[pymethods]
 impl Engine {
     #[new]
-    #[pyo3(signature = (options, sockets = Vec::new()))]
-    fn new(py: Python<'_>, options: &[u8], sockets: Vec<i32>) -> PyResult<Self> {
+    #[pyo3(signature = (options, sockets = Vec::new(), device = None))]
+    fn new(
+        py: Python<'_>,
+        options: &[u8],
+        sockets: Vec<i32>,
+        device: Option<Py<SharedDevice>>,
+    ) -> PyResult<Self> {
         let sockets = sockets.into_iter().map(duplicate).collect::<PyResult<Vec<_>>>()?;
-        let inner = py.detach(|| ingle_engine::Engine::start_with(options, sockets));
+        let device = device.as_ref().map(|device| &device.get().inner);
+        let inner = py.detach(|| ingle_engine::Engine::start_with(options, sockets, device));
         Ok(Self { inner: inner.map_err(|error| to_py(py, error))? })
     }
 

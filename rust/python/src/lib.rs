@@ -22,6 +22,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("DELTA", events::DELTA)?;
     module.add("HEADED", events::HEADED)?;
     module.add_class::<engine::Engine>()?;
+    module.add_class::<engine::SharedDevice>()?;
     module.add_function(wrap_pyfunction!(engine::metrics, module)?)?;
     module.add_function(wrap_pyfunction!(check_body, module)?)?;
     module.add_function(wrap_pyfunction!(check_ids, module)?)?;

@@ -20,6 +20,7 @@ use crate::error::EngineError;
 use crate::load::{Loaded, load_with};
 use crate::options::EngineOptions;
 use crate::outbox::{Event, Payload};
+use crate::shared_device::SharedDevice;
 use crate::sizes::Sizes;
 
 /// What every request answers, by its prompt: token `index` of the output.
@@ -82,7 +83,18 @@ impl Bench {
 
     fn build(script: Script, steps: (bool, u32), more: Value) -> Self {
         let (options, loaded, driver) = loaded(script, steps, &more);
-        Self { engine: Engine::run(&options, loaded).unwrap(), driver, more_drivers: Vec::new() }
+        Self {
+            engine: Engine::run(&options, loaded, None).unwrap(),
+            driver,
+            more_drivers: Vec::new(),
+        }
+    }
+
+    /// Like `manual`, on a device that other models use too.
+    pub(super) fn on(device: &Arc<SharedDevice>, script: Script) -> Self {
+        let (options, loaded, driver) = loaded(script, (false, 2), &json!({}));
+        let engine = Engine::run(&options, loaded, Some(device)).unwrap();
+        Self { engine, driver, more_drivers: Vec::new() }
     }
 
     /// Two engines; steps complete when the driver of each says so.
@@ -90,7 +102,7 @@ impl Bench {
         let more = json!({ "data_parallel_size": 2 });
         let (options, loaded, mut drivers) = several(&script, (false, 1), &more);
         let driver = drivers.remove(0);
-        Self { engine: Engine::run(&options, loaded).unwrap(), driver, more_drivers: drivers }
+        Self { engine: Engine::run(&options, loaded, None).unwrap(), driver, more_drivers: drivers }
     }
 
     /// Submits a request given as JSON.
@@ -330,6 +342,16 @@ impl Driver {
             rustix::io::read(&*self.pending, &mut [0_u8; 8]).unwrap();
             state.complete();
         }
+    }
+
+    /// Steps that are not complete.
+    pub(super) fn num_pending(&self) -> usize {
+        self.state.0.lock().unwrap().plans.len()
+    }
+
+    /// Readable while steps wait.
+    pub(super) fn pending(&self) -> &OwnedFd {
+        &self.pending
     }
 
     /// The next step that completes fails.

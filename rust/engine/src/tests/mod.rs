@@ -2,6 +2,7 @@
 
 mod bad_words;
 mod brief;
+mod device;
 mod ends;
 mod frames;
 mod guards;

@@ -257,7 +257,7 @@ fn test_a_stream_refused_at_the_end_gets_a_frame_to_put_its_head_before() {
     let (_, mut loaded, _driver) = loaded(says("x"), (true, 1), &json!({}));
     let LoadedEngine { shared, scheduler, executor } = loaded.engines.pop().unwrap();
     let key = 9;
-    let thread = EngineThread::new(Arc::clone(&shared), scheduler, executor).unwrap();
+    let thread = EngineThread::new(Arc::clone(&shared), scheduler, executor, None).unwrap();
     let document = serde_json::from_value(request(5)).unwrap();
     let submission =
         prepare(&document, &shared.served, key, TenantId(0), Effort::Full, Micros(0)).unwrap();
