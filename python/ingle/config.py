@@ -288,6 +288,10 @@ class Settings:
             "server", "user to become when root starts the server", metavar="USER[:GROUP]"
         ),
     )
+    startup_trace: Path | None = field(
+        default=None,
+        metadata=about("server", "write a Chrome trace of the start here", metavar="FILE"),
+    )
     unknown_fields: Literal["refuse", "warn"] = field(
         default="refuse",
         metadata=about("server", "refuse unknown request fields, or accept, log and count them"),

@@ -8,6 +8,7 @@ import grp
 import os
 import pwd
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 from ingle.config import Settings, default_cache_dir
@@ -34,14 +35,17 @@ class Guard:
     keys: ApiKeys | None
     """As at the start; None without a key file."""
 
-    def __init__(self, models: ModelSet, trace: bool = False) -> None:
-        """Errors: ConfigError, OSError if the address is taken, HardeningError."""
+    def __init__(self, models: ModelSet, trace: bool = False, keep: Sequence[int] = ()) -> None:
+        """`keep`: descriptors that stay open.
+
+        Errors: ConfigError, OSError if the address is taken, HardeningError.
+        """
         settings = models.process
         self._settings = settings
         self._keeper: Keeper | None = None
         self.lockdown = Lockdown(settings.hardening, device=settings.device, trace=trace)
         self.notifier = Notifier()
-        kept = self.notifier.descriptors()
+        kept = [*self.notifier.descriptors(), *keep]
         self.event_sockets = event_sockets(settings)
         kept += [each.fileno() for each in self.event_sockets]
         user = user_of(settings)

@@ -37,6 +37,7 @@ from ingle.server.guard import Guard
 from ingle.server.listen import address
 from ingle.server.models import Models
 from ingle.server.off_loop import start_body_thread
+from ingle.server.startup_trace import StartupTrace
 from ingle.server.state import STATE, ServerState
 from ingle.server.summary import summary
 from ingle.server.turns import in_thread, start_threads
@@ -51,18 +52,21 @@ def run(
     guard: Guard,
     say: Callable[[str], None],
     was_hung_up: Callable[[], bool],
+    timeline: StartupTrace,
 ) -> ExitCode:
     """Serves what is loaded until it is stopped. Blocking.
 
     `was_hung_up`: whether SIGHUP came before the loop could take it.
     """
-    loop = uvloop.new_event_loop()
-    server = Server(settings, engines, guard)
+    with timeline.phase("server made"):
+        loop = uvloop.new_event_loop()
+        server = Server(settings, engines, guard)
     models = server.state.models
     recorder = Recorder(models, guard.lockdown)
 
     def on_ready() -> None:
         recorder.start()
+        timeline.write()
         guard.lock(models.first.info["device"], recording=recorder.is_late)
         recorder.locked.set()
         if was_hung_up():
@@ -70,7 +74,7 @@ def run(
         shown = str(guard.keys or ApiKeys({}))
         guard.notifier.send("READY=1")
         where = address(guard.listener)
-        say(summary(models, where, shown, guard.lockdown))
+        say(summary(models, where, shown, guard.lockdown, timeline.age_s()))
 
     try:
         return loop.run_until_complete(to_the_end(server.run(guard.listener, on_ready)))

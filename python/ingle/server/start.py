@@ -16,6 +16,7 @@ from ingle.engines import Engines
 from ingle.exit_codes import ExitCode
 from ingle.model_set import ModelSet
 from ingle.server.guard import Guard
+from ingle.server.startup_trace import StartupTrace
 from ingle.threads import name_thread
 
 
@@ -26,10 +27,12 @@ def serve(models: ModelSet, say: Callable[[str], None], *, trace: bool = False) 
     """
     raise_file_limit()
     settings = models.process
+    timeline = StartupTrace(settings.startup_trace)
     if settings.user is not None:
         # Perhaps only root can read the packages.
         importlib.import_module(LIFECYCLE)
-    guard = Guard(models, trace)
+    with timeline.phase("lock-down, first half"):
+        guard = Guard(models, trace, keep=timeline.descriptors())
     try:
         # Python looks at signals between its own instructions only; loading is one long call.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -37,14 +40,17 @@ def serve(models: ModelSet, say: Callable[[str], None], *, trace: bool = False) 
         if guard.keys is not None:
             # The file is read again after the model is loaded.
             signal.signal(signal.SIGHUP, lambda number, frame: hangups.append(number))
-        importing = Importing(LIFECYCLE)
+        importing = Importing(LIFECYCLE, timeline)
         try:
             engines = Engines.of(models, guard.event_sockets)
         finally:
-            lifecycle = importing.result()
+            with timeline.phase("wait for imports"):
+                lifecycle = importing.result()
         with engines:
+            for name in engines:
+                timeline.add_load(name, engines[name].info["start_up"])
             exit_code: ExitCode = lifecycle.run(
-                settings, engines, guard, say, lambda: bool(hangups)
+                settings, engines, guard, say, lambda: bool(hangups), timeline
             )
             return exit_code
     finally:
@@ -62,8 +68,9 @@ def raise_file_limit() -> None:
 class Importing:
     """A module that is imported on a thread of its own."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, timeline: StartupTrace) -> None:
         self._name = name
+        self._timeline = timeline
         self._thread: threading.Thread | None = threading.Thread(target=self._run, daemon=True)
         try:
             self._thread.start()
@@ -77,10 +84,12 @@ class Importing:
         return importlib.import_module(self._name)
 
     def _run(self) -> None:
-        name_thread("ingle-import")
-        with contextlib.suppress(ImportError):  # `result` tries again, and raises it.
+        name_thread(IMPORTER)
+        timed = self._timeline.phase("imports of the server", IMPORTER)
+        with timed, contextlib.suppress(ImportError):  # `result` tries again, and raises it.
             importlib.import_module(self._name)
 
 
 MOST_FILES = 65536
 LIFECYCLE = "ingle.server.lifecycle"
+IMPORTER = "ingle-import"

@@ -8,13 +8,19 @@ from ingle.hardening import Lockdown
 from ingle.server.models import ServedModel
 
 
-def summary(models: Iterable[ServedModel], address: str, keys: str, lockdown: Lockdown) -> str:
-    """Of each model device, limits, memory and more, then lock-down and address, in lines."""
+def summary(
+    models: Iterable[ServedModel], address: str, keys: str, lockdown: Lockdown, age_s: float
+) -> str:
+    """Of each model device, limits, memory and more, then lock-down and address, in lines.
+
+    `age_s`: how long ago the process began.
+    """
     hardening, *lacks = lockdown.lines()
     lines = [line for model in models for line in model_lines(model)]
     lines += [
         ("hardening", hardening),
         *(("", lack) for lack in lacks),
+        ("ready", f"{age_s:.2f} s after the process began"),
         ("address", f"{address}, {keys}"),
     ]
     return "\n".join(f"{name:12}{text}" for name, text in lines)
@@ -23,16 +29,15 @@ def summary(models: Iterable[ServedModel], address: str, keys: str, lockdown: Lo
 def model_lines(model: ServedModel) -> list[tuple[str, str]]:
     """Device, limits, memory, defaults, end-of-text ids of one model."""
     info, settings = model.info, model.engine.settings
-    limits, memory, times = info["limits"], info["memory"], info["start_up"]
+    limits, memory, start_up = info["limits"], info["memory"], info["start_up"]
     defaults = ", ".join(f"{k} {round(v, 4):g}" for k, v in info["sampling_defaults"].items())
     source = "the model's" if settings.generation_config == "auto" else "OpenAI's"
     return [
         ("model", f"{info['model']} ({info['architecture']}, {info['weight_type']}, "
                   f"{info['num_layers']} layers) from {info['path']}"),
         *([("aliases", ", ".join(model.aliases))] if model.aliases else []),
-        ("device", f"{info['device']}; ready after {times['total_s']:.2f} s (files "
-                   f"{times['open_s']:.2f}, device {times['executor_s']:.2f}, beside it tokenizer "
-                   f"and template {times['tokenizer_s']:.2f})"),
+        ("device", f"{info['device']}; loaded in {start_up['total_s']:.2f} s"),
+        ("", "; ".join(phase(each) for each in start_up["phases"])),
         ("context", f"{info['max_model_len']} tokens"),
         ("limits", f"{limits['max_num_seqs']} requests and {limits['max_num_batched_tokens']} "
                    f"tokens a step{per_engine(info)}, {limits['max_queue']} waiting"),
@@ -43,6 +48,11 @@ def model_lines(model: ServedModel) -> list[tuple[str, str]]:
         ("serves", serves(info)),
         *(("kv events", where) for where in info["kv_events"]),
     ]  # fmt: skip
+
+
+def phase(values: Mapping[str, Any]) -> str:
+    """One phase of the load."""
+    return f"{values['name']} {values['time_s']:.2f}"
 
 
 def per_engine(info: Mapping[str, Any]) -> str:

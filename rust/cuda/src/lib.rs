@@ -14,7 +14,6 @@ mod budget;
 mod buffers;
 mod builds;
 mod cache;
-mod clock;
 mod compile;
 mod config;
 mod context;

@@ -3,11 +3,10 @@
 
 use std::sync::Arc;
 
-use ingle_model::WeightSource;
+use ingle_model::{Timeline, WeightSource};
 
 use crate::CudaError;
 use crate::builds::Wanted;
-use crate::clock::Clock;
 use crate::compile::Compiler;
 use crate::gemm::Blas;
 use crate::kernels::Kernels;
@@ -43,36 +42,36 @@ pub(crate) fn load_parts(
     memory: &Memory,
     source: &Arc<dyn WeightSource>,
     stream: &Stream,
-    clock: &Clock,
+    timeline: &Timeline,
 ) -> Result<Parts, CudaError> {
     let context = &setup.context;
     fill(stream, memory.state.mapped(), 0)?;
     memory.kv.clear(stream)?;
     std::thread::scope(|scope| {
         let weights = scope.spawn(|| {
-            clock.time("weights", || {
+            timeline.time("weights", || {
                 let threads = setup.config.load_threads.max(1) as usize;
                 let jobs = &memory.weight_layout.jobs;
                 load_weights(context, source.as_ref(), jobs, setup.dtypes.weight(), threads)
             })
         });
         let kernels = scope.spawn(|| {
-            clock.time("kernels", || {
+            timeline.time("kernels", || {
                 context.make_current()?;
                 build_kernels(setup, &memory.weight_layout.weights)
             })
         });
-        let blas = clock.time("cuBLASLt", || {
+        let blas = timeline.time("cuBLASLt", || {
             Blas::open(context, &setup.config.libraries, setup.dtypes.act()).map(Arc::new)
         })?;
         let alone = Picking { setup, memory, blas: &blas, kernels: None, stream };
         let measure = || {
-            clock.time("algorithms measured", || {
+            timeline.time("algorithms measured", || {
                 let _turn = setup.config.turns.algorithms();
                 alone.measured()
             })
         };
-        let stored = clock.time("stored algorithms", || alone.products(false))?;
+        let stored = timeline.time("stored algorithms", || alone.products(false))?;
         let (picked, bytes_read) = match stored {
             Some(stored) => (stored, joined(weights)?),
             // Compares the bits of runs, for which the weights must not change meanwhile.
@@ -84,7 +83,7 @@ pub(crate) fn load_parts(
         };
         let (kernels, kernels_compiled, nvrtc) = joined(kernels)?;
         let choosing = Picking { kernels: Some(&kernels), ..alone };
-        let chosen = clock.time("own products measured", || {
+        let chosen = timeline.time("own products measured", || {
             let _turn = setup.config.turns.algorithms();
             choosing.measured()
         })?;

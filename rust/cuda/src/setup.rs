@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::sync::{Arc, OnceLock};
 
 use ingle_core::KvGroups;
-use ingle_model::{Activation, CopyPlan, FeedForwardSpec, KvLayout, ModelSpec, RopeSpec};
+use ingle_model::{Activation, CopyPlan, FeedForwardSpec, KvLayout, ModelSpec, RopeSpec, Timeline};
 
 use crate::CudaError;
 use crate::arena::{LayoutBuilder, Region};
@@ -14,7 +14,6 @@ use crate::budget::{BudgetInputs, MemoryBudget};
 use crate::buffers::{BufferSizes, Buffers, QuantisedNeeds};
 use crate::builds::{HEAD_DIMS, SINK_HEAD_DIM};
 use crate::cache::{Cache, Lack};
-use crate::clock::Clock;
 use crate::compile::Compiler;
 use crate::config::CudaConfig;
 use crate::context::Context;
@@ -201,7 +200,11 @@ impl Setup {
     }
 
     /// Computes the budget and takes the memory.
-    pub(crate) fn map_memory(&self, plan: &CopyPlan, clock: &Clock) -> Result<Memory, CudaError> {
+    pub(crate) fn map_memory(
+        &self,
+        plan: &CopyPlan,
+        timeline: &Timeline,
+    ) -> Result<Memory, CudaError> {
         let context = &self.context;
         let (free_bytes, total_bytes) = context.memory_info()?;
         let num_plans = self.windows.len() as u64;
@@ -246,7 +249,7 @@ impl Setup {
                 0
             },
         })?;
-        clock.time("memory mapped", || {
+        timeline.time("memory mapped", || {
             let weights = Region::backed(context, weight_bytes)?;
             let state = Region::backed(context, buffer_bytes)?;
             // Addresses for the whole card's memory, so that the pool can grow in place.

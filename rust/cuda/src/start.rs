@@ -3,15 +3,13 @@
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use ingle_core::{CompletionSink, ExecutorShape, Micros};
-use ingle_model::{CopyPlan, ModelSpec, WeightSource};
+use ingle_model::{CopyPlan, ModelSpec, Phase, Timeline, WeightSource};
 
 use crate::CudaError;
 use crate::budget::MemoryBudget;
 use crate::buffers::OUT_BYTES;
-use crate::clock::Clock;
 use crate::config::CudaConfig;
 use crate::context::{Context, Driver};
 use crate::contract::{StepHeader, Words};
@@ -37,8 +35,8 @@ pub struct StartReport {
     pub device: String,
     /// How the memory is divided.
     pub memory: MemoryBudget,
-    /// Phases in order; some ran in parallel.
-    pub phases: Vec<(&'static str, Duration)>,
+    /// In the order in which they ended; some ran in parallel.
+    pub phases: Vec<Phase>,
     /// Pinned memory of the host that steps pass through.
     pub host_bytes: u64,
     /// Bytes read from the checkpoint.
@@ -58,9 +56,6 @@ impl fmt::Display for StartReport {
         writeln!(f, "{}", self.device)?;
         writeln!(f, "{}", self.memory)?;
         writeln!(f, "{:<40} {:>8} MiB", "host memory of steps, pinned", self.host_bytes >> 20)?;
-        for (name, time) in &self.phases {
-            writeln!(f, "{name:<40} {:>8.1} ms", time.as_secs_f64() * 1e3)?;
-        }
         for line in self.libraries.iter().chain(&self.warnings) {
             writeln!(f, "{line}")?;
         }
@@ -86,19 +81,19 @@ impl CudaExecutor {
         sink: CompletionSink,
         warn: &WarningSink,
     ) -> Result<(Self, StartReport), CudaError> {
-        let clock = Clock::default();
+        let timeline = Timeline::default();
         check_supported(&spec, config)?;
-        let context =
-            clock.time("driver and context", || Context::retain(Driver::open()?, config.device))?;
+        let context = timeline
+            .time("driver and context", || Context::retain(Driver::open()?, config.device))?;
         context.info.check_capability()?;
         let setup = Setup::new(spec, config, &context)?;
-        let memory = setup.map_memory(plan, &clock)?;
+        let memory = setup.map_memory(plan, &timeline)?;
         let stream = Stream::new(&context)?;
-        let parts = load_parts(&setup, &memory, source, &stream, &clock)?;
+        let parts = load_parts(&setup, &memory, source, &stream, &timeline)?;
         let budget = memory.budget.clone();
         let warnings = setup.warnings(&memory.weight_layout);
         let model = Arc::new(setup.model(memory, parts.kernels, parts.products)?);
-        clock.time("tables and warm pass", || warm(&model, &stream))?;
+        timeline.time("tables and warm pass", || warm(&model, &stream))?;
         let launches = Arc::new(LaunchCounters::default());
         let graphs = if config.enforce_eager {
             None
@@ -107,12 +102,13 @@ impl CudaExecutor {
         };
         let launching = Launching { stream, graphs, launches };
         let shape = executor_shape(&model, budget.num_blocks, parts.row_costs.as_ref());
-        let executor = clock.time("host buffers", || assemble(&model, shape, launching, sink))?;
+        let executor =
+            timeline.time("host buffers", || assemble(&model, shape, launching, sink))?;
         let report = StartReport {
             device: setup.device_line(),
             memory: budget,
             host_bytes: SetBytes::of(&model).sum() * BUFFER_SETS as u64,
-            phases: clock.into_phases(),
+            phases: timeline.into_phases(),
             weight_bytes_read: parts.bytes_read,
             kernels_compiled: parts.kernels_compiled,
             products_measured: parts.products_measured,

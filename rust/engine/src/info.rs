@@ -1,7 +1,9 @@
 //! What an engine reports about itself after start. Caller's thread.
 
+use std::time::{Duration, Instant};
+
 use ingle_core::{ExecutorShape, SAMPLING_FIELDS, SamplingParams};
-use ingle_model::{Checkpoint, WeightType};
+use ingle_model::{Checkpoint, Phase, WeightType};
 use ingle_text::{ReasoningFormat, ToolFormat};
 use serde_json::json;
 
@@ -13,10 +15,9 @@ use crate::served::Served;
 pub(crate) struct StartUp {
     /// As the model or the setting has it.
     pub(crate) chat_template: Option<String>,
-    pub(crate) open_s: f64,
-    pub(crate) tokenizer_s: f64,
-    pub(crate) executor_s: f64,
-    pub(crate) total_s: f64,
+    pub(crate) began: Instant,
+    pub(crate) time: Duration,
+    pub(crate) phases: Vec<Phase>,
 }
 
 /// The JSON document of `Engine::info`.
@@ -57,14 +58,29 @@ pub(crate) fn info(
         "notes": notes,
         "embeddings_only": served.embeds_only.map(|reason| reason.to_string()),
         "start_up": {
-            "open_s": start_up.open_s,
-            "tokenizer_s": start_up.tokenizer_s,
-            "executor_s": start_up.executor_s,
-            "total_s": start_up.total_s,
+            "began_s": monotonic_s() - start_up.began.elapsed().as_secs_f64(),
+            "total_s": start_up.time.as_secs_f64(),
+            "phases": start_up.phases.iter().map(|phase| phase_json(phase, start_up.began)).collect::<Vec<_>>(),
         },
     })
     .to_string()
     .into_bytes()
+}
+
+/// The system's monotonic clock, which the caller has too.
+fn monotonic_s() -> f64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9
+}
+
+/// `start_s`: since the load began.
+fn phase_json(phase: &Phase, began: Instant) -> serde_json::Value {
+    json!({
+        "name": phase.name,
+        "thread": phase.thread,
+        "start_s": phase.began.saturating_duration_since(began).as_secs_f64(),
+        "time_s": phase.time.as_secs_f64(),
+    })
 }
 
 /// `capacity` and `max_queue` are the server's, the others each engine's; the first engine's blocks

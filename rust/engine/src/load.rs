@@ -11,7 +11,7 @@ use ingle_core::{
     ChainHasher, CompletionSink, Executor, Limits, PrefixWatcher, SAMPLING_FIELDS, SamplingParams,
     Scheduler, SchedulerConfig,
 };
-use ingle_model::{Checkpoint, GenerationDefaults, TensorView};
+use ingle_model::{Checkpoint, GenerationDefaults, TensorView, Timeline};
 use ingle_text::{BadWordsFactory, GrammarFactory};
 use serde_json::{Map, Value};
 
@@ -94,17 +94,17 @@ pub(crate) fn load_with(
     options: &EngineOptions,
     build: impl FnOnce(&Checkpoint, &LateText, Vec<CompletionSink>) -> Result<Vec<Built>, EngineError>,
 ) -> Result<Loaded, EngineError> {
-    let started = Instant::now();
+    let began = Instant::now();
+    let timeline = Timeline::default();
     let num_engines = setting("data_parallel_size", options.data_parallel_size, 1)?;
-    let mut checkpoint = opened_checkpoint(options)?;
+    let mut checkpoint = timeline.time(FILES, || opened_checkpoint(options))?;
     quantise(&mut checkpoint, options.quantization.as_deref())?;
     let defaults = defaults(options, &checkpoint)?;
-    let opened = Instant::now();
     let inboxes: Vec<_> = (0..num_engines).map(|_| Arc::new(LateSink::default())).collect();
     let sinks = inboxes.iter().map(LateSink::sink).collect();
-    let (mut text, tokenizer_s, built) =
-        text_and_executors(&checkpoint, options, |text| build(&checkpoint, text, sinks))?;
-    let executor_s = opened.elapsed().as_secs_f64();
+    let (mut text, mut built) = text_and_executors(&checkpoint, options, &timeline, |text| {
+        build(&checkpoint, text, sinks)
+    })?;
     for name in text.templates.iter().filter(|(_, each)| each.is_costly()).map(|(name, _)| name) {
         checkpoint.notes.push(format!(
             "chat template {name:?} does much work even for a short chat: chats are rendered on the submit threads, not \
@@ -126,13 +126,10 @@ pub(crate) fn load_with(
     let configs: Vec<SchedulerConfig> = built.iter().map(config).collect();
     let chat_template = text.template_source.take();
     let served = served(options, &checkpoint, text, &configs, &fleet, defaults)?;
-    let start_up = StartUp {
-        chat_template,
-        open_s: (opened - started).as_secs_f64(),
-        tokenizer_s,
-        executor_s,
-        total_s: started.elapsed().as_secs_f64(),
-    };
+    let mut phases = timeline.into_phases();
+    phases.extend(built.iter_mut().flat_map(|built| std::mem::take(&mut built.phases)));
+    phases.sort_by_key(|phase| phase.began);
+    let start_up = StartUp { chat_template, began, time: began.elapsed(), phases };
     let info = info(&served, &checkpoint, &built, &fleet, &start_up);
     let outbox = Outbox::new()
         .map_err(|error| EngineError::Model(format!("cannot make an eventfd: {error}")))?;
@@ -155,30 +152,28 @@ pub(crate) fn load_with(
     Ok(Loaded { front, engines, routing, kv_events: None, info })
 }
 
-/// Reads the tokenizer on a thread of its own while this one builds; also how many seconds it took.
+/// Reads the tokenizer on a thread of its own while this one builds.
 fn text_and_executors(
     checkpoint: &Checkpoint,
     options: &EngineOptions,
+    timeline: &Timeline,
     build: impl FnOnce(&LateText) -> Result<Vec<Built>, EngineError>,
-) -> Result<(TextParts, f64, Vec<Built>), EngineError> {
+) -> Result<(TextParts, Vec<Built>), EngineError> {
     let late = LateText::default();
-    let read = || {
-        let began = Instant::now();
-        late.fill(|| text_parts(checkpoint, options))?;
-        Ok(began.elapsed().as_secs_f64())
-    };
-    let (tokenizer_s, built) = std::thread::scope(|scope| {
+    let read = || timeline.time(TEXT, || late.fill(|| text_parts(checkpoint, options)));
+    let built = std::thread::scope(|scope| {
         let reading = std::thread::Builder::new()
             .name(TOKENIZER_THREAD.to_owned())
             .spawn_scoped(scope, read)
             .map_err(|error| cannot_start(TOKENIZER_THREAD, &error))?;
-        let built = build(&late);
+        let built = timeline.time(DEVICE, || build(&late));
         // A panic goes on as the one it was.
         let read = reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         // If both failed, the device did so for want of the tokenizer.
-        Ok::<_, EngineError>((read?, built?))
+        read?;
+        built
     })?;
-    Ok((late.into_parts()?, tokenizer_s, built))
+    Ok((late.into_parts()?, built))
 }
 
 /// The files of the model, or their shape alone.
@@ -351,6 +346,11 @@ impl LateSink {
 }
 
 const TOKENIZER_THREAD: &str = "ingle-tokenizer";
+
+// Phases of every load; the summary at start shows their times.
+const FILES: &str = "model files";
+const TEXT: &str = "tokenizer and templates";
+const DEVICE: &str = "device";
 
 #[cfg(test)]
 mod tests {

@@ -31,6 +31,7 @@ mod scales;
 mod source;
 mod spec;
 mod strict_json;
+mod timeline;
 mod weights;
 
 pub use chat_templates::ChatTemplates;
@@ -50,6 +51,7 @@ pub use spec::{
     Activation, AttentionSpec, DeltaNetSpec, EmbedsOnly, FeedForwardSpec, LayerSpec, ModelSpec,
     MoeSpec, NormSpec, QkNorm, QueryScale, RopeKind, RopeSpec, RopeStyle, RouterScores, RouterSpec,
 };
+pub use timeline::{Phase, Timeline};
 pub use weights::{
     CopyPlan, GroupTensor, GroupView, LayerWeight, Order, Packing, ScaleType, ScaleView,
     TensorView, WeightRole, WeightSource, WeightType, Zero,

@@ -23,7 +23,14 @@ INFO = {
     "tool_call_parser": None,
     "reasoning_parser": None,
     "embeddings_only": None,
-    "start_up": {"open_s": 0.011, "tokenizer_s": 0.025, "executor_s": 0.08, "total_s": 0.123},
+    "start_up": {
+        "began_s": 7.0,
+        "total_s": 0.123,
+        "phases": [
+            {"name": "model files", "thread": "x", "start_s": 0.0, "time_s": 0.011},
+            {"name": "device", "thread": "x", "start_s": 0.011, "time_s": 0.08},
+        ],
+    },
 }
 
 OPEN = Lockdown("off")
@@ -39,11 +46,12 @@ class Loaded:
 
 
 def test_summary_shows_what_an_operator_needs():
-    text = summary([Loaded(INFO)], "http://127.0.0.1:8000", "without API keys", OPEN)
+    text = summary([Loaded(INFO)], "http://127.0.0.1:8000", "without API keys", OPEN, 0.45)
     for part in (
         "tiny (llama, bf16, 2 layers) from /models/tiny",
-        "cpu (avx512, 2 threads); ready after 0.12 s "
-        "(files 0.01, device 0.08, beside it tokenizer and template 0.03)",
+        "cpu (avx512, 2 threads); loaded in 0.12 s",
+        "model files 0.01; device 0.08",
+        "0.45 s after the process began",
         "2048 tokens",
         "32 requests and 512 tokens a step, 128 waiting",
         "weights 3.0 + kv cache 1.0 = 4.0 MiB",
@@ -58,28 +66,28 @@ def test_summary_shows_what_an_operator_needs():
 
 def test_summary_says_why_a_model_makes_embeddings_only():
     info = INFO | {"embeddings_only": "its attention is bidirectional"}
-    text = summary([Loaded(info)], "http://127.0.0.1:8000", "without API keys", OPEN)
+    text = summary([Loaded(info)], "http://127.0.0.1:8000", "without API keys", OPEN, 0.45)
     assert "serves      embeddings only, since its attention is bidirectional\n" in text
     info = INFO | {"has_chat_template": True}
-    text = summary([Loaded(info)], "http://127.0.0.1:8000", "without API keys", OPEN)
+    text = summary([Loaded(info)], "http://127.0.0.1:8000", "without API keys", OPEN, 0.45)
     shown = "serves      completions, chats (tool calls: none, reasoning: none), embeddings\n"
     assert shown in text
     info |= {"tool_call_parser": "hermes", "reasoning_parser": "think"}
-    text = summary([Loaded(info)], "http://127.0.0.1:8000", "without API keys", OPEN)
+    text = summary([Loaded(info)], "http://127.0.0.1:8000", "without API keys", OPEN, 0.45)
     assert "chats (tool calls: hermes, reasoning: think)" in text
 
 
 def test_summary_names_what_the_lockdown_misses():
     lockdown = Lockdown("auto")
     lockdown.layers += [Layer("filter", True, "68 calls"), Layer("user", False, "runs as root")]
-    text = summary([Loaded(INFO)], "http://127.0.0.1:8000", "without keys", lockdown)
+    text = summary([Loaded(INFO)], "http://127.0.0.1:8000", "without keys", lockdown, 0.45)
     assert "hardening   auto: layers in force: 1\n            missing: user: runs as root\n" in text
-    assert "hardening   off\n" in summary([Loaded(INFO)], "x", "y", OPEN)
+    assert "hardening   off\n" in summary([Loaded(INFO)], "x", "y", OPEN, 0.45)
 
 
 def test_summary_of_several_models_shows_each_and_the_address_once():
     second = Loaded(INFO | {"model": "other"}, ("short", "gpt-4"))
-    text = summary([Loaded(INFO), second], "http://x", "without keys", OPEN)
+    text = summary([Loaded(INFO), second], "http://x", "without keys", OPEN, 0.45)
     lines = text.splitlines()
     assert [line.split()[1] for line in lines if line.startswith("model ")] == ["tiny", "other"]
     assert "aliases     short, gpt-4" in lines

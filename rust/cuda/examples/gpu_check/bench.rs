@@ -41,6 +41,9 @@ pub(crate) fn run(options: &Options, model: &str) {
     let start = Instant::now();
     let mut harness = Harness::load(options, Path::new(model), None);
     println!("{}", harness.report);
+    for phase in &harness.report.phases {
+        println!("{:<40} {:>8.1} ms", phase.name, phase.time.as_secs_f64() * 1e3);
+    }
     println!("loaded in {:.2} s", start.elapsed().as_secs_f64());
     let first = Instant::now();
     let mut plan = harness.plan();

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use ingle_core::Executor;
-use ingle_model::Checkpoint;
+use ingle_model::{Checkpoint, Phase};
 
 use crate::device::late_text::LateText;
 use crate::options::EngineOptions;
@@ -30,6 +30,8 @@ pub(crate) struct Built {
     pub(crate) memory: Vec<(String, u64)>,
     /// Of a device that counts something of its own, or works on after its load.
     pub(crate) own: Option<Arc<dyn DeviceOwn>>,
+    /// What its load consisted of, where the device tells.
+    pub(crate) phases: Vec<Phase>,
 }
 
 /// What one device has and the others have not.

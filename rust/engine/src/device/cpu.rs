@@ -74,6 +74,7 @@ pub(super) fn build(
             // All engines share the weights, so these count once.
             memory: weights.take().into_iter().chain([kv]).chain(state).collect(),
             own: None,
+            phases: Vec::new(),
         }
     });
     Ok(built.collect())

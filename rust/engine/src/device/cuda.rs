@@ -124,7 +124,7 @@ fn build_one(place: Place, parts: Parts<'_>, sink: CompletionSink) -> Result<Bui
     let memory = report.memory.parts.iter().map(part).collect();
     let own = CudaOwn { launches: executor.launch_counters(), graphs: executor.graph_seal() };
     let own: Option<Arc<dyn DeviceOwn>> = Some(Arc::new(own));
-    Ok(Built { executor: Box::new(executor), sizes, name, memory, own })
+    Ok(Built { executor: Box::new(executor), sizes, name, memory, own, phases: report.phases })
 }
 
 /// The executor's settings: those of `options`, checked, else the defaults; and what the operator should

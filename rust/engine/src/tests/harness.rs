@@ -219,7 +219,7 @@ fn several(
             let (name, memory) = ("script".to_owned(), Vec::new());
             let own: Arc<dyn DeviceOwn> = Arc::new(Seals(Arc::clone(&driver.seals)));
             drivers.push(driver);
-            Built { executor, sizes: sizes(), name, memory, own: Some(own) }
+            Built { executor, sizes: sizes(), name, memory, own: Some(own), phases: Vec::new() }
         };
         Ok(sinks.into_iter().map(build_one).collect())
     };
