@@ -74,6 +74,21 @@ class Settings:
             "max-queue is the server's",
         ),
     )
+    tensor_parallel_size: Annotated[int, Meta(ge=1, le=64)] = field(
+        default=1,
+        metadata=about(
+            "engine",
+            "number of ranks among which an engine divides the model; on the cpu device only, "
+            "where one process computes all ranks, to test a division",
+        ),
+    )
+    enable_expert_parallel: bool = field(
+        default=False,
+        metadata=about(
+            "engine",
+            "with tensor-parallel-size: give each rank whole experts instead of a part of each",
+        ),
+    )
     sim_speed: str | None = field(
         default=None,
         metadata=about(

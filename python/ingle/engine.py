@@ -65,6 +65,8 @@ class Engine:
         served_model_name: str | None = None,
         device: str = "auto",
         data_parallel_size: int = 1,
+        tensor_parallel_size: int = 1,
+        enable_expert_parallel: bool = False,
         sim_speed: float | str | None = None,
         dtype: str = "auto",
         load_format: Literal["auto", "dummy"] = "auto",
@@ -102,6 +104,11 @@ class Engine:
             data_parallel_size: number of engines that share the requests: one per GPU, from the
                 device's number on; on a CPU they divide the threads; limits such as max_num_seqs
                 are each engine's, max_queue is the server's. A whole number from 1 to 1024.
+            tensor_parallel_size: number of ranks among which an engine divides the model; on the
+                cpu device only, where one process computes all ranks, to test a division. A whole
+                number from 1 to 64.
+            enable_expert_parallel: with tensor_parallel_size: give each rank whole experts instead
+                of a part of each.
             sim_speed: speed-up of the sim device: a number, or inf for no delay.
             dtype: type of weights; auto lets the device choose; on a GPU also bfloat16, float16,
                 half.

@@ -22,6 +22,8 @@ pub(crate) struct Buffers {
     pub(crate) delta: Option<DeltaBuffers>,
     /// `[rows][hidden_size]` what the residual stream gains.
     pub(crate) projected: Rows,
+    /// `[rows][hidden_size]` a rank's part of that; no rows where there is one rank.
+    pub(crate) partial: Rows,
     /// `[rows][intermediate_size]`
     pub(crate) gated: Rows,
     pub(crate) moe: Option<MoeBuffers>,
@@ -89,7 +91,8 @@ pub(crate) struct MoeBuffers {
 }
 
 impl Buffers {
-    pub(crate) fn new(spec: &ModelSpec, rows: usize) -> Self {
+    /// For ranks that are computed one after the other; `spec` is a rank's.
+    pub(crate) fn new(spec: &ModelSpec, rows: usize, ranks: usize) -> Self {
         let hidden = spec.hidden_size as usize;
         let q_len = (spec.num_attention_heads * spec.head_dim) as usize;
         let kv_len = ((spec.num_kv_heads * spec.head_dim) as usize).next_multiple_of(PANEL);
@@ -125,6 +128,7 @@ impl Buffers {
             attended: Rows::zeroed(rows, attended),
             delta: net.map(|net| DeltaBuffers::new(&net, rows)),
             projected: Rows::zeroed(rows, hidden),
+            partial: Rows::zeroed(if ranks > 1 { rows } else { 0 }, hidden),
             gated: Rows::zeroed(rows, dense),
             moe: moe.map(|(experts, chosen, size)| MoeBuffers {
                 router: Rows::zeroed(rows, experts),

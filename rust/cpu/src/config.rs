@@ -1,7 +1,7 @@
 //! The sizes of the CPU executor, fixed at load. Plain data, any thread.
 
 use ingle_core::{ExecutorShape, KvGroups, Micros};
-use ingle_model::{KvLayout, ModelSpec};
+use ingle_model::{ExpertCut, KvLayout, ModelSpec, Partition};
 
 use crate::CpuError;
 
@@ -39,6 +39,10 @@ pub struct CpuConfig {
     /// Steps submitted and not completed, 1 or 2. One step ahead costs a row's work at each
     /// request's end and gains little where the host shares its cores with the arithmetic.
     pub max_steps_in_flight: u32,
+    /// Ranks among which the model is divided; all are computed here, one after the other.
+    pub tensor_parallel_size: u32,
+    /// Each rank has some experts whole, not a part of each.
+    pub expert_parallel: bool,
     /// Threads that compute; 0 is one per physical core that this process may use.
     pub threads: u32,
     /// The number that the first thread has in its name; the others follow. For several executors in
@@ -62,6 +66,8 @@ impl Default for CpuConfig {
             max_num_batched_tokens: 512,
             max_model_len: 2048,
             max_steps_in_flight: 1,
+            tensor_parallel_size: 1,
+            expert_parallel: false,
             threads: 0,
             first_thread: 0,
             path: CpuPath::Auto,
@@ -79,6 +85,7 @@ impl CpuConfig {
             ("max_num_batched_tokens", self.max_num_batched_tokens),
             ("max_model_len", self.max_model_len),
             ("max_steps_in_flight", self.max_steps_in_flight),
+            ("tensor_parallel_size", self.tensor_parallel_size),
         ];
         for (setting, value) in at_least_one {
             if value == 0 {
@@ -93,6 +100,15 @@ impl CpuConfig {
             });
         }
         Ok(())
+    }
+
+    /// How a model is divided among ranks.
+    ///
+    /// # Errors
+    /// A model that cannot be divided so.
+    pub fn partition(&self, spec: &ModelSpec) -> Result<Partition, CpuError> {
+        let experts = if self.expert_parallel { ExpertCut::Whole } else { ExpertCut::Inner };
+        Ok(Partition::new(spec, self.tensor_parallel_size.max(1), experts)?)
     }
 
     pub(crate) fn shape(&self, spec: &ModelSpec) -> ExecutorShape {

@@ -54,6 +54,9 @@ pub enum CpuError {
         /// Cause.
         source: io::Error,
     },
+    /// The model cannot be divided among so many ranks.
+    #[error(transparent)]
+    Partition(#[from] ingle_model::PartitionError),
     /// A thread could not be started.
     #[error("cpu executor: cannot start a thread: {0}")]
     Thread(io::Error),

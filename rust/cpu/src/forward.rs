@@ -16,14 +16,17 @@ use crate::rope::Rope;
 use crate::vector_path::VectorPath;
 use crate::weights::{AttentionWeights, DeltaWeights, FeedForward, LayerWeights, Mixer, Weights};
 
-/// One pass over the rows of a step.
+/// One pass over the rows of a step. The ranks of a group are computed one after the other: each adds its part of
+/// what the residual stream gains, in rank order.
 pub(crate) struct Pass<'a> {
+    /// The model as a rank computes it.
     pub(crate) spec: &'a ModelSpec,
     pub(crate) weights: &'a Weights,
     pub(crate) ropes: &'a [Rope],
     /// By row; empty if queries are not scaled.
     pub(crate) query_factors: &'a [f32],
-    pub(crate) kv: &'a mut KvCache,
+    /// Each rank's.
+    pub(crate) kv: &'a mut [KvCache],
     pub(crate) states: &'a mut States,
     pub(crate) buffers: &'a mut Buffers,
     pub(crate) pool: &'a mut Pool,
@@ -82,21 +85,66 @@ impl Pass<'_> {
     /// From token ids to the residual stream after the last layer.
     pub(crate) fn run(mut self, tokens: &[TokenId]) {
         self.embed(tokens);
-        for layer in 0..self.weights.layers.len() {
-            let weights = self.weights;
-            match &weights.layers[layer].mixer {
-                Mixer::Attention(attention) => self.attention(layer, attention),
-                Mixer::DeltaNet(net) => self.delta_net(layer, net),
-            }
+        for layer in 0..self.spec.layers.len() {
+            self.mix(layer);
             self.feed_forward(layer);
         }
+    }
+
+    /// Sums what all ranks project, in rank order, in `projected`.
+    fn sum_of_ranks(
+        &mut self,
+        mut project: impl FnMut(&mut Self, usize, &LayerWeights),
+        layer: usize,
+    ) {
+        let weights = self.weights;
+        for (rank, layers) in weights.ranks.iter().enumerate() {
+            if rank == 0 {
+                project(self, rank, &layers[layer]);
+                continue;
+            }
+            std::mem::swap(&mut self.buffers.projected, &mut self.buffers.partial);
+            project(self, rank, &layers[layer]);
+            std::mem::swap(&mut self.buffers.projected, &mut self.buffers.partial);
+            self.add_partial();
+        }
+    }
+
+    fn add_partial(&mut self) {
+        let (hidden, path) = (self.spec.hidden_size as usize, self.path);
+        let (sum, partial) = (self.buffers.projected.shared(), &self.buffers.partial);
+        self.pool.for_rows(self.num_rows, &|row| {
+            // SAFETY: one call a row.
+            let sum = unsafe { sum.row_part(row, 0, hidden) };
+            add_assign(path, sum, partial.row(row, hidden));
+        });
+    }
+
+    /// From `normed` to the residual stream and the feed-forward part's `normed`.
+    fn mix(&mut self, index: usize) {
+        let mix = |pass: &mut Self, rank: usize, layer: &LayerWeights| match &layer.mixer {
+            Mixer::Attention(attention) => pass.attention((rank, index), attention),
+            Mixer::DeltaNet(net) => pass.delta_net(index, net),
+        };
+        self.sum_of_ranks(mix, index);
+        // What follows the sum is the same on all ranks.
+        let layer = &self.weights.ranks[0][index];
+        let bias = match &layer.mixer {
+            Mixer::Attention(attention) => attention.output_bias.as_deref(),
+            Mixer::DeltaNet(_) => None,
+        };
+        self.add_to_residual(&Gain {
+            bias,
+            post_norm: layer.post_attention_norm.as_deref(),
+            next: Next::part(layer.feed_forward_norm.as_ref()),
+        });
     }
 
     fn embed(&mut self, tokens: &[TokenId]) {
         let hidden = self.spec.hidden_size as usize;
         let (path, eps, scale) = (self.path, self.spec.norm.eps, self.spec.embedding_scale);
         let embedding = &self.weights.embedding;
-        let next = Next::layer(self.weights.layers.first());
+        let next = Next::layer(self.weights.ranks[0].first());
         let (residual, normed) = (self.buffers.residual.shared(), self.buffers.normed.shared());
         self.pool.for_rows(tokens.len(), &|row| {
             // SAFETY: one call a row.
@@ -111,7 +159,7 @@ impl Pass<'_> {
         });
     }
 
-    /// From `normed` to the residual stream and the feed-forward part's `normed`.
+    /// From `normed` to `projected`.
     fn delta_net(&mut self, index: usize, weights: &DeltaWeights) {
         let Buffers { normed, attended, projected, delta, .. } = &mut *self.buffers;
         let (Some(net), Some(delta)) = (self.spec.layers[index].delta_net, delta) else { return };
@@ -142,21 +190,10 @@ impl Pass<'_> {
         };
         step.run(self.pool, index, &mut delta.input, attended, self.states);
         multiply(self.pool, self.path, attended, &[plain((&weights.output, 0))], projected);
-        self.end_of_mixer(index, None);
     }
 
-    /// What both kinds of layers end with.
-    fn end_of_mixer(&mut self, index: usize, bias: Option<&[f32]>) {
-        let layer = &self.weights.layers[index];
-        self.add_to_residual(&Gain {
-            bias,
-            post_norm: layer.post_attention_norm.as_deref(),
-            next: Next::part(layer.feed_forward_norm.as_ref()),
-        });
-    }
-
-    /// From `normed` to the residual stream and the feed-forward part's `normed`.
-    fn attention(&mut self, index: usize, layer: &AttentionWeights) {
+    /// From `normed` to a rank's `projected`.
+    fn attention(&mut self, (rank, index): (usize, usize), layer: &AttentionWeights) {
         let spec = self.spec;
         let columns = self.buffers.columns;
         let plain = |matrix, out_col| Item {
@@ -173,11 +210,11 @@ impl Pass<'_> {
         let Buffers { normed, qkv, .. } = self.buffers;
         multiply(self.pool, self.path, normed, &items, qkv);
         self.rotate(index, layer);
-        self.store(index);
+        self.store((rank, index));
         let attention = Attention {
             path: self.path,
-            place: self.kv.place(index),
-            kv: self.kv,
+            place: self.kv[rank].place(index),
+            kv: &self.kv[rank],
             spans: self.spans,
             num_kv_heads: spec.num_kv_heads as usize,
             group: (spec.num_attention_heads / spec.num_kv_heads) as usize,
@@ -201,7 +238,6 @@ impl Pass<'_> {
             });
         }
         multiply(self.pool, self.path, attended, &output, projected);
-        self.end_of_mixer(index, layer.output_bias.as_deref());
     }
 
     /// Biases, head norms and rotation of queries and keys, in place.
@@ -249,10 +285,11 @@ impl Pass<'_> {
     }
 
     /// Copies keys and values of the step into the blocks.
-    fn store(&mut self, layer: usize) {
+    fn store(&mut self, (rank, layer): (usize, usize)) {
         let Buffers { qkv, columns, .. } = &*self.buffers;
-        let (sizes, place, spans) = (self.kv.sizes(), self.kv.place(layer), self.spans);
-        let kv = self.kv.shared();
+        let kv = &mut self.kv[rank];
+        let (sizes, place, spans) = (kv.sizes(), kv.place(layer), self.spans);
+        let kv = kv.shared();
         let num_heads = self.spec.num_kv_heads as usize;
         let store_head = |head: usize| {
             let at = head * sizes.head_dim;
@@ -279,30 +316,38 @@ impl Pass<'_> {
 
     /// From `normed` to the residual stream and the next layer's `normed`.
     fn feed_forward(&mut self, index: usize) {
-        let layer = &self.weights.layers[index];
-        let mut bias = None;
+        self.sum_of_ranks(|pass, _, layer| pass.feed_forward_of_rank(layer), index);
+        let layers = &self.weights.ranks[0];
+        let layer = &layers[index];
+        let bias = match &layer.feed_forward {
+            FeedForward::Dense(network) => network.down_bias.as_deref(),
+            // Part of the sums.
+            FeedForward::Moe(_) => None,
+        };
+        self.add_to_residual(&Gain {
+            bias,
+            post_norm: layer.post_feed_forward_norm.as_deref(),
+            next: Next::layer(layers.get(index + 1)),
+        });
+    }
+
+    /// From `normed` to a rank's `projected`.
+    fn feed_forward_of_rank(&mut self, layer: &LayerWeights) {
         match &layer.feed_forward {
             FeedForward::Dense(network) => {
                 let rows = 0..self.num_rows;
-                let Buffers { normed, gated, projected, .. } = self.buffers;
+                let Buffers { normed, gated, projected, .. } = &mut *self.buffers;
                 let product = Product::Gated(network.gated(self.spec.activation));
                 let items = [Item { rows: rows.clone(), product, out_col: 0 }];
                 multiply(self.pool, self.path, normed, &items, gated);
                 let items = [Item { rows, product: Product::Plain(&network.down), out_col: 0 }];
                 multiply(self.pool, self.path, gated, &items, projected);
-                bias = network.down_bias.as_deref();
             }
             FeedForward::Moe(experts) => {
                 let mixture = moe::Mixture { experts, model: self.spec };
                 mixture.run(self.pool, self.path, self.num_rows, self.buffers);
             }
         }
-        let next = self.weights.layers.get(index + 1);
-        self.add_to_residual(&Gain {
-            bias,
-            post_norm: layer.post_feed_forward_norm.as_deref(),
-            next: Next::layer(next),
-        });
     }
 
     fn add_to_residual(&mut self, gain: &Gain<'_>) {

@@ -50,7 +50,9 @@ pub(crate) fn read_matrix(
     };
     let (panel_bytes, num_panels) = (matrix.panel_bytes(), matrix.num_panels());
     let per_task = match view.order {
-        Order::Rows | Order::Bands { .. } => (READ_BYTES / (PANEL * row_bytes)).max(1),
+        Order::Rows | Order::Bands { .. } | Order::Spaced { .. } => {
+            (READ_BYTES / (PANEL * row_bytes)).max(1)
+        }
         // A slice of the rows lies all over the file.
         Order::Columns { .. } => num_panels,
     };

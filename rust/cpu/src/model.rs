@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use ingle_core::{BlockId, SlotId, StateCopy, TokenId};
-use ingle_model::{CopyPlan, ModelSpec, WeightSource};
+use ingle_model::{CopyPlan, ModelSpec, RankModel, WeightSource};
 
 use crate::attention::Span;
 use crate::buffers::Buffers;
@@ -43,8 +43,11 @@ pub struct Sequence<'a> {
 #[derive(Debug)]
 pub struct Model {
     spec: ModelSpec,
+    /// The model as a rank computes it.
+    of_rank: ModelSpec,
     weights: Arc<Weights>,
-    kv: KvCache,
+    /// Each rank's.
+    kv: Vec<KvCache>,
     states: States,
     /// One for each of the spec's.
     ropes: Vec<Rope>,
@@ -68,7 +71,21 @@ impl Model {
         source: &dyn WeightSource,
         config: &CpuConfig,
     ) -> Result<Self, CpuError> {
-        Self::new(spec, config, |pool| weights::load(spec, plan, source, pool).map(Arc::new))
+        let partition = config.partition(spec)?;
+        let ranks = (0..partition.ranks()).map(|rank| partition.rank_model(rank, plan));
+        Self::of_ranks(spec, &ranks.collect::<Result<Vec<_>, _>>()?, source, config)
+    }
+
+    /// A model of ranks whose parts are given.
+    pub(crate) fn of_ranks(
+        spec: &ModelSpec,
+        ranks: &[RankModel],
+        source: &dyn WeightSource,
+        config: &CpuConfig,
+    ) -> Result<Self, CpuError> {
+        let of_rank = ranks[0].spec.clone();
+        let weights = |pool: &mut Pool| weights::load(ranks, source, pool).map(Arc::new);
+        Self::new((spec.clone(), of_rank), config, weights)
     }
 
     /// A model on weights that another one has read; its KV blocks and threads are its own.
@@ -77,11 +94,12 @@ impl Model {
         spec: &ModelSpec,
         config: &CpuConfig,
     ) -> Result<Self, CpuError> {
-        Self::new(spec, config, |_| Ok(Arc::clone(weights)))
+        let of_rank = config.partition(spec)?.local_spec();
+        Self::new((spec.clone(), of_rank), config, |_| Ok(Arc::clone(weights)))
     }
 
     fn new(
-        spec: &ModelSpec,
+        (spec, of_rank): (ModelSpec, ModelSpec),
         config: &CpuConfig,
         weights: impl FnOnce(&mut Pool) -> Result<Arc<Weights>, CpuError>,
     ) -> Result<Self, CpuError> {
@@ -95,18 +113,22 @@ impl Model {
         let scratch = || Scratch::new(head_dim, max_len);
         let mut pool = Pool::new(num_threads, config.first_thread as usize, scratch)
             .map_err(CpuError::Thread)?;
+        let weights = weights(&mut pool)?;
+        let ranks = weights.ranks.len();
+        let kv = || KvCache::new(&of_rank, config.block_size, config.num_blocks);
         Ok(Self {
-            spec: spec.clone(),
-            weights: weights(&mut pool)?,
-            kv: KvCache::new(spec, config.block_size, config.num_blocks),
-            states: States::new(spec, config.num_slots, config.num_snapshots),
+            kv: (0..ranks).map(|_| kv()).collect(),
+            weights,
+            states: States::new(&of_rank, config.num_slots, config.num_snapshots),
             ropes: spec.ropes.iter().map(|rope| Rope::new(rope, config.max_model_len)).collect(),
             query_factors: Vec::new(),
-            buffers: Buffers::new(spec, config.max_num_batched_tokens as usize),
+            buffers: Buffers::new(&of_rank, config.max_num_batched_tokens as usize, ranks),
             pool,
             path,
             num_threads,
             num_rows: 0,
+            spec,
+            of_rank,
         })
     }
 
@@ -133,7 +155,7 @@ impl Model {
     }
 
     pub(crate) fn num_blocks(&self) -> usize {
-        self.kv.num_blocks()
+        self.kv[0].num_blocks()
     }
 
     /// Gives a slot the state that a snapshot holds.
@@ -177,7 +199,7 @@ impl Model {
         let tokens: Vec<TokenId> =
             sequences.iter().flat_map(|sequence| sequence.tokens.iter().copied()).collect();
         let pass = Pass {
-            spec: &self.spec,
+            spec: &self.of_rank,
             weights: &self.weights,
             ropes: &self.ropes,
             query_factors: &self.query_factors,
@@ -215,10 +237,18 @@ impl Model {
                 out.iter_mut().for_each(|x| *x *= self.spec.logit_scale);
             }
         }
-        let head = self.weights.lm_head.as_ref().unwrap_or(&self.weights.embedding);
-        let item = Item { rows: 0..rows.len(), product: Product::Plain(head), out_col: 0 };
+        let item = |(matrix, out_col)| Item {
+            rows: 0..rows.len(),
+            product: Product::Plain(matrix),
+            out_col,
+        };
+        let Weights { embedding, heads, .. } = &*self.weights;
+        let items: Vec<Item<'_>> = match heads.as_slice() {
+            [] => vec![item((embedding, 0))],
+            heads => heads.iter().map(|head| item((&head.matrix, head.first_row))).collect(),
+        };
         let Buffers { head_input, logits, .. } = &mut self.buffers;
-        multiply(&mut self.pool, self.path, head_input, &[item], logits);
+        multiply(&mut self.pool, self.path, head_input, &items, logits);
         if let Some(cap) = self.spec.final_logit_softcap {
             let (path, shared) = (self.path, logits.shared());
             self.pool.run(rows.len(), &|row, _| {
@@ -240,3 +270,6 @@ impl Model {
         (logits, &mut self.pool, self.path)
     }
 }
+
+#[cfg(test)]
+mod tests;

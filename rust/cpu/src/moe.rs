@@ -35,7 +35,8 @@ impl Mixture<'_> {
         rows: usize,
         buffers: &mut Buffers,
     ) {
-        let Experts { spec, experts, shared, shared_score, .. } = self.experts;
+        let Experts { spec, experts, first: first_expert, shared, shared_score, .. } = self.experts;
+        let own = *first_expert..first_expert + experts.len();
         let Buffers { normed, projected, gated, moe, .. } = buffers;
         let moe = moe.as_mut().unwrap_or_else(|| unreachable!("buffers follow the spec"));
         let MoeBuffers { router, input, gated: hidden, output } = moe;
@@ -45,11 +46,12 @@ impl Mixture<'_> {
         let per_row = spec.experts_per_token as usize;
         let mut visits = Vec::with_capacity(rows * per_row);
         for row in 0..rows {
-            self.route(path, router.row_mut(row, experts.len()), &mut visits);
+            self.route(path, router.row_mut(row, spec.num_experts as usize), &mut visits);
         }
         let starts = self.place(&mut visits);
         let width = self.model.hidden_size as usize;
-        for (index, visit) in visits.iter().enumerate() {
+        let is_own = |visit: &Visit| own.contains(&visit.expert);
+        for (index, visit) in visits.iter().enumerate().filter(|(_, visit)| is_own(visit)) {
             input.row_mut(visit.place, width).copy_from_slice(normed.row(index / per_row, width));
         }
         let used = || {
@@ -87,9 +89,9 @@ impl Mixture<'_> {
                 let weight = 1.0 / (1.0 + (-router.row(row, 1)[0]).exp());
                 sum.iter_mut().for_each(|s| *s *= weight);
             }
-            for visit in &visits[row * per_row..][..per_row] {
+            for visit in visits[row * per_row..][..per_row].iter().filter(|visit| is_own(visit)) {
                 let values = output.row(visit.place, width);
-                match &experts[visit.expert].down_bias {
+                match &experts[visit.expert - first_expert].down_bias {
                     None => sum.iter_mut().zip(values).for_each(|(s, v)| *s += visit.weight * v),
                     Some(bias) => {
                         for ((sum, value), bias) in sum.iter_mut().zip(values).zip(bias) {
@@ -157,19 +159,23 @@ impl Mixture<'_> {
         }
     }
 
-    /// Gives each visit its row in the grouped buffers; returns where each expert's rows start.
+    /// Gives each visit of an own expert its row in the grouped buffers; returns where each expert's rows start.
     fn place(&self, visits: &mut [Visit]) -> Vec<usize> {
-        let mut starts = vec![0; self.experts.experts.len() + 1];
-        for visit in &*visits {
-            starts[visit.expert + 1] += 1;
+        let Experts { experts, first, .. } = self.experts;
+        let own = |visit: &Visit| visit.expert.checked_sub(*first).filter(|at| *at < experts.len());
+        let mut starts = vec![0; experts.len() + 1];
+        for expert in visits.iter().filter_map(own) {
+            starts[expert + 1] += 1;
         }
-        for expert in 0..self.experts.experts.len() {
+        for expert in 0..experts.len() {
             starts[expert + 1] += starts[expert];
         }
         let mut next = starts.clone();
         for visit in visits {
-            visit.place = next[visit.expert];
-            next[visit.expert] += 1;
+            if let Some(expert) = own(visit) {
+                visit.place = next[expert];
+                next[expert] += 1;
+            }
         }
         starts
     }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use ingle_model::{
     Activation, CopyPlan, DeltaNetSpec, FeedForwardSpec, LayerSpec, LayerWeight, ModelSpec,
-    MoeSpec, QkNorm, TensorView, WeightRole, WeightSource, dequantise,
+    MoeSpec, QkNorm, RankModel, TensorView, WeightRole, WeightSource, dequantise,
 };
 
 use crate::CpuError;
@@ -19,9 +19,18 @@ use crate::pool::Pool;
 pub(crate) struct Weights {
     pub(crate) embedding: PackedMatrix,
     pub(crate) final_norm: Vec<f32>,
-    /// Absent if tied to the embedding.
-    pub(crate) lm_head: Option<PackedMatrix>,
-    pub(crate) layers: Vec<LayerWeights>,
+    /// In rank order; none if the embedding is the head.
+    pub(crate) heads: Vec<Head>,
+    /// `[rank][layer]`
+    pub(crate) ranks: Vec<Vec<LayerWeights>>,
+}
+
+/// A rank's rows of the head.
+#[derive(Debug)]
+pub(crate) struct Head {
+    /// Token id of the first row; a multiple of a panel's rows.
+    pub(crate) first_row: usize,
+    pub(crate) matrix: PackedMatrix,
 }
 
 /// One layer. Norm weights have Gemma's 1 added.
@@ -111,7 +120,9 @@ pub(crate) struct Experts {
     pub(crate) router_bias: Option<Vec<f32>>,
     /// Added to scores for the choice.
     pub(crate) correction: Option<Vec<f32>>,
+    /// Those that this rank computes; the number of the first one is `first`.
     pub(crate) experts: Vec<Network>,
+    pub(crate) first: usize,
     /// The network that every row visits.
     pub(crate) shared: Option<Network>,
     /// The sigmoid of its product is that network's weight.
@@ -147,8 +158,11 @@ impl Weights {
     /// an embedding that is not also the head costs nothing.
     pub(crate) fn bytes_per_step(&self) -> usize {
         let network = |n: &Network| n.gate.byte_len() + n.up.byte_len() + n.down.byte_len();
-        let mut bytes = self.lm_head.as_ref().unwrap_or(&self.embedding).byte_len();
-        for layer in &self.layers {
+        let mut bytes = match self.heads.as_slice() {
+            [] => self.embedding.byte_len(),
+            heads => heads.iter().map(|head| head.matrix.byte_len()).sum(),
+        };
+        for layer in self.ranks.iter().flatten() {
             bytes += layer.mixer.byte_len();
             bytes += match &layer.feed_forward {
                 FeedForward::Dense(dense) => network(dense),
@@ -163,36 +177,52 @@ impl Weights {
     }
 }
 
-/// Reads everything that the spec asks for.
+/// Reads everything that the ranks' specs ask for.
 pub(crate) fn load(
-    spec: &ModelSpec,
-    plan: &CopyPlan,
+    ranks: &[RankModel],
     source: &dyn WeightSource,
     pool: &mut Pool,
 ) -> Result<Weights, CpuError> {
-    let file = File { names: &plan.files, source };
-    let reader = Reader { spec, plan, file, pool: RefCell::new(pool) };
-    let hidden = spec.hidden_size as usize;
-    let vocab = spec.vocab_size as usize;
-    let layers = (0..).zip(&spec.layers).map(|(index, layer)| reader.layer(index, layer));
+    let pool = RefCell::new(pool);
+    let readers: Vec<Reader<'_>> = ranks
+        .iter()
+        .map(|model| {
+            let file = File { names: &model.plan.files, source };
+            Reader { model, spec: &model.spec, plan: &model.plan, file, pool: &pool }
+        })
+        .collect();
+    let first = &readers[0];
+    let spec = first.spec;
+    let (hidden, vocab) = (spec.hidden_size as usize, spec.vocab_size as usize);
+    let heads = readers.iter().filter(|reader| !reader.spec.tie_word_embeddings);
     Ok(Weights {
-        embedding: reader.matrix(WeightRole::Embedding, vocab, hidden)?,
-        final_norm: reader.norm(WeightRole::FinalNorm, hidden)?,
-        lm_head: (!spec.tie_word_embeddings)
-            .then(|| reader.matrix(WeightRole::LmHead, vocab, hidden))
-            .transpose()?,
-        layers: layers.collect::<Result<_, _>>()?,
+        embedding: first.matrix(WeightRole::Embedding, vocab, hidden)?,
+        final_norm: first.norm(WeightRole::FinalNorm, hidden)?,
+        heads: heads.map(Reader::head).collect::<Result<_, _>>()?,
+        ranks: readers.iter().map(Reader::layers).collect::<Result<_, _>>()?,
     })
 }
 
 struct Reader<'a> {
+    model: &'a RankModel,
     spec: &'a ModelSpec,
     plan: &'a CopyPlan,
     file: File<'a>,
-    pool: RefCell<&'a mut Pool>,
+    pool: &'a RefCell<&'a mut Pool>,
 }
 
 impl Reader<'_> {
+    fn head(&self) -> Result<Head, CpuError> {
+        let rows = &self.model.vocabulary;
+        let hidden = self.spec.hidden_size as usize;
+        let matrix = self.matrix(WeightRole::LmHead, rows.len(), hidden)?;
+        Ok(Head { first_row: rows.start as usize, matrix })
+    }
+
+    fn layers(&self) -> Result<Vec<LayerWeights>, CpuError> {
+        (0..).zip(&self.spec.layers).map(|(index, layer)| self.layer(index, layer)).collect()
+    }
+
     fn layer(&self, index: u32, layer: &LayerSpec) -> Result<LayerWeights, CpuError> {
         use LayerWeight as W;
         let role = |part| WeightRole::Layer(index, part);
@@ -316,7 +346,10 @@ impl Reader<'_> {
                     if spec.bias {
                         expert.gate_bias = Some(self.vector(role(W::ExpertGateBias(e)), size)?);
                         expert.up_bias = Some(self.vector(role(W::ExpertUpBias(e)), size)?);
-                        expert.down_bias = Some(self.vector(role(W::ExpertDownBias(e)), hidden)?);
+                        if self.model.adds_expert_bias {
+                            let bias = self.vector(role(W::ExpertDownBias(e)), hidden)?;
+                            expert.down_bias = Some(bias);
+                        }
                     }
                     Ok(expert)
                 };
@@ -329,7 +362,8 @@ impl Reader<'_> {
                     router: self.matrix(role(W::Router), num_experts, hidden)?,
                     router_bias: vector(spec.router.bias, W::RouterBias)?,
                     correction: vector(spec.router.correction, W::RouterCorrection)?,
-                    experts: (0..spec.num_experts).map(expert).collect::<Result<_, _>>()?,
+                    experts: self.model.experts.clone().map(expert).collect::<Result<_, _>>()?,
+                    first: self.model.experts.start as usize,
                     shared: spec
                         .shared_size
                         .map(|size| network(shared, size as usize))

@@ -28,6 +28,12 @@ pub struct EngineOptions {
     /// The model's part of the device's time while others want it too: twice the weight, twice the time.
     #[serde(default)]
     pub weight: Option<u32>,
+    /// Among how many ranks each engine divides the model.
+    #[serde(default)]
+    pub tensor_parallel_size: Option<u32>,
+    /// Each of these ranks has some experts whole, not a part of each.
+    #[serde(default)]
+    pub enable_expert_parallel: bool,
     /// Divides the sim device's step times.
     #[serde(default)]
     pub sim_speed: Option<SimSpeed>,

@@ -92,7 +92,11 @@ impl TensorView {
             count,
             step: view.row_step as usize,
             tensor_rows: view.tensor_rows as usize,
+            first_word: view.first_col as usize / 8,
+            tensor_words: view.tensor_cols as usize / 8,
             cols: self.cols as usize,
+            first_group: view.first_group as usize,
+            tensor_groups: view.tensor_groups as usize,
             groups: view.groups(self.cols),
         };
         Ok(GroupedRows {
@@ -139,7 +143,12 @@ struct Reader<'a> {
     count: usize,
     step: usize,
     tensor_rows: usize,
+    /// Of a row, in words of 8 codes.
+    first_word: usize,
+    tensor_words: usize,
     cols: usize,
+    first_group: usize,
+    tensor_groups: usize,
     groups: usize,
 }
 
@@ -152,18 +161,20 @@ impl Reader<'_> {
         };
         match self.view.packing {
             Packing::Rows => {
-                let row_bytes = row_words * 4;
+                let row_bytes = self.tensor_words * 4;
                 let mut bytes = vec![0; self.span() * row_bytes];
                 read(self.first * row_bytes, &mut bytes)?;
                 let rows = bytes.chunks_exact(row_bytes).step_by(self.step);
                 for (to, row) in codes.chunks_exact_mut(row_words).zip(rows) {
-                    to.iter_mut().zip(words(row)).for_each(|(to, word)| *to = word);
+                    let row = words(row).skip(self.first_word);
+                    to.iter_mut().zip(row).for_each(|(to, word)| *to = word);
                 }
             }
             Packing::Gptq => {
                 let mut bytes = vec![0; self.count * 4];
                 for column in 0..row_words {
-                    read((column * self.tensor_rows + self.first) * 4, &mut bytes)?;
+                    let line = self.first_word + column;
+                    read((line * self.tensor_rows + self.first) * 4, &mut bytes)?;
                     for (row, word) in words(&bytes).enumerate() {
                         codes[row * row_words + column] = word;
                     }
@@ -172,7 +183,8 @@ impl Reader<'_> {
             Packing::Awq => {
                 for column in 0..self.cols {
                     let shift = column % 8 * 4;
-                    let row_codes = self.nibbles(view.file, view.offset, column)?;
+                    let line = 8 * self.first_word + column;
+                    let row_codes = self.nibbles(view.file, view.offset, line)?;
                     for (row, code) in row_codes.into_iter().enumerate() {
                         codes[row * row_words + column / 8] |= u32::from(code) << shift;
                     }
@@ -187,19 +199,20 @@ impl Reader<'_> {
         let size = kind.bytes();
         let mut scales = vec![0.0; self.count * self.groups];
         if self.view.packing == Packing::Rows {
-            let row_bytes = self.groups * size;
+            let row_bytes = self.tensor_groups * size;
             let mut bytes = vec![0; self.span() * row_bytes];
             let start = (self.first * row_bytes) as u64;
             self.source.read_at(tensor.file, tensor.offset + start, &mut bytes)?;
             let rows = bytes.chunks_exact(row_bytes).step_by(self.step);
             for (to, row) in scales.chunks_exact_mut(self.groups).zip(rows) {
-                let stored = row.chunks_exact(size);
+                let stored = row.chunks_exact(size).skip(self.first_group);
                 to.iter_mut().zip(stored).for_each(|(to, bytes)| *to = kind.value(bytes));
             }
         } else {
             let mut bytes = vec![0; self.count * size];
             for group in 0..self.groups {
-                let start = ((group * self.tensor_rows + self.first) * size) as u64;
+                let line = self.first_group + group;
+                let start = ((line * self.tensor_rows + self.first) * size) as u64;
                 self.source.read_at(tensor.file, tensor.offset + start, &mut bytes)?;
                 for (row, bytes) in bytes.chunks_exact(size).enumerate() {
                     scales[row * self.groups + group] = kind.value(bytes);
@@ -224,13 +237,13 @@ impl Reader<'_> {
         let mut zeros = vec![0; self.count * self.groups];
         if self.view.packing == Packing::Rows {
             let (first, last) = (self.first / 8, (self.first + self.span()).div_ceil(8));
-            let mut bytes = vec![0; (last - first) * self.groups * 4];
-            let start = (first * self.groups * 4) as u64;
+            let mut bytes = vec![0; (last - first) * self.tensor_groups * 4];
+            let start = (first * self.tensor_groups * 4) as u64;
             self.source.read_at(tensor.file, tensor.offset + start, &mut bytes)?;
             let stored: Vec<u32> = words(&bytes).collect();
             for (row, zeros) in zeros.chunks_exact_mut(self.groups).enumerate() {
                 let row = self.first + row * self.step;
-                let stored = &stored[(row / 8 - first) * self.groups..];
+                let stored = &stored[(row / 8 - first) * self.tensor_groups + self.first_group..];
                 for (zero, word) in zeros.iter_mut().zip(stored) {
                     *zero = ((word >> (row % 8 * 4)) as u8 & 15) + add;
                 }
@@ -238,7 +251,8 @@ impl Reader<'_> {
             return Ok(zeros);
         }
         for group in 0..self.groups {
-            let stored = self.nibbles(tensor.file, tensor.offset, group)?;
+            let line = self.first_group + group;
+            let stored = self.nibbles(tensor.file, tensor.offset, line)?;
             for (row, zero) in stored.into_iter().enumerate() {
                 zeros[row * self.groups + group] = zero + add;
             }

@@ -23,6 +23,7 @@ mod links;
 mod made;
 mod open;
 mod packed;
+mod partition;
 mod pooling;
 mod quantisation;
 mod rope;
@@ -45,6 +46,7 @@ pub use grouped::GroupedRows;
 pub use kv_layout::{KvLayout, KvPlace};
 pub use links::may_follow;
 pub use open::{open, open_without_weights};
+pub use partition::{Cut, ExpertCut, Partition, PartitionError, RankModel};
 pub use pooling::{EmbeddingDefaults, PoolingKind};
 pub use rope::RopeTables;
 pub use spec::{

@@ -1,7 +1,7 @@
 //! Reads and checks the scales of fp8 matrices. Load only.
 
 use crate::error::ModelError;
-use crate::weights::read_bands;
+use crate::weights::{read_bands, read_spaced};
 use crate::{CopyPlan, Order, ScaleView, WeightSource, dequantise};
 
 impl ScaleView {
@@ -11,12 +11,17 @@ impl ScaleView {
     /// What `source` says; the caller adds the tensor's name.
     pub fn read(&self, source: &dyn WeightSource) -> std::io::Result<Vec<f32>> {
         let len = self.rows as usize * self.cols as usize;
-        let mut stored = vec![0; len * self.weight_type.block_bytes()];
+        let size = self.weight_type.block_bytes();
+        let row_bytes = self.cols as usize * size;
+        let mut stored = vec![0; len * size];
         match self.order {
             Order::Bands { rows, stride } => {
-                let row_bytes = self.cols as usize * self.weight_type.block_bytes();
                 let place = (self.file, self.offset);
                 read_bands(source, place, (rows, stride), (0, row_bytes), &mut stored)?;
+            }
+            Order::Spaced { stride } => {
+                let place = (self.file, self.offset);
+                read_spaced(source, place, (row_bytes, stride as usize * size), &mut stored)?;
             }
             Order::Rows | Order::Columns { .. } => {
                 source.read_at(self.file, self.offset, &mut stored)?;

@@ -178,6 +178,12 @@ pub enum Order {
         /// Of the tensor, from band to band.
         stride: u32,
     },
+    /// Row by row, a row begins `stride` elements behind the one before: some columns of a matrix. A multiple of
+    /// `block_elements`.
+    Spaced {
+        /// From a row to the next.
+        stride: u32,
+    },
     /// Element (r, c) lies `c * stride + r * step` elements behind the first one: a matrix that is stored
     /// `[in, out]` (step 1), or every other column of one (step 2). Plain types only.
     Columns {
@@ -245,6 +251,12 @@ impl TensorView {
                 let place = (self.file, self.offset);
                 return read_bands(source, place, (rows, stride), (first, row_bytes), out);
             }
+            Order::Spaced { stride } => {
+                let bytes = |cols: u32| cols as usize / block * size;
+                let row = start / u64::from(self.cols);
+                let place = (self.file, self.offset + row * bytes(stride) as u64);
+                return read_spaced(source, place, (bytes(self.cols), bytes(stride)), out);
+            }
             Order::Columns { stride, step } => (stride, step),
         };
         let (stride, step, cols) = (stride as usize, step as usize, self.cols as usize);
@@ -310,11 +322,36 @@ pub(crate) fn read_bands(
     Ok(())
 }
 
+/// Fills `out` with whole rows of `row_bytes`, each `stride` bytes behind the one before.
+pub(crate) fn read_spaced(
+    source: &dyn WeightSource,
+    (file, first): (usize, u64),
+    (row_bytes, stride): (usize, usize),
+    out: &mut [u8],
+) -> std::io::Result<()> {
+    assert!(out.len().is_multiple_of(row_bytes), "whole rows");
+    if row_bytes >= READ_ALONE_BYTES {
+        for (row, out) in (0_u64..).zip(out.chunks_exact_mut(row_bytes)) {
+            source.read_at(file, first + row * stride as u64, out)?;
+        }
+        return Ok(());
+    }
+    let rows = out.len() / row_bytes;
+    let mut stored = vec![0; rows.saturating_sub(1) * stride + row_bytes];
+    source.read_at(file, first, &mut stored)?;
+    for (stored, out) in stored.chunks(stride).zip(out.chunks_exact_mut(row_bytes)) {
+        out.copy_from_slice(&stored[..row_bytes]);
+    }
+    Ok(())
+}
+
+/// Rows that lie apart are read with what lies between them if they are shorter.
+const READ_ALONE_BYTES: usize = 4096;
 /// Bytes of a group's scale and zero in memory.
 const GROUP_BYTES: u64 = 5;
 
-/// Where the scales of a matrix lie: `rows * cols` numbers, row-major, contiguous at `offset` of file
-/// `file`, each for a block of the matrix:
+/// Where the scales of a matrix lie: `rows * cols` numbers, row-major, from `offset` of file `file` on in
+/// `order`, each for a block of the matrix:
 /// `value(r, c) = element(r, c) * scale[r / block_rows][c / block_cols]`, in f32.
 ///
 /// One scale a tensor is one block of the whole matrix; one a row has `block_rows` 1 and `block_cols`
@@ -339,7 +376,7 @@ pub struct ScaleView {
     pub block_rows: u32,
     /// Columns of the matrix a block.
     pub block_cols: u32,
-    /// `Rows`, or `Bands` of rows of scales.
+    /// `Rows`, `Bands` of rows of scales, or `Spaced`.
     pub order: Order,
 }
 
@@ -347,8 +384,9 @@ pub struct ScaleView {
 /// `value(r, c) = (code(r, c) - zero[r][group(c)]) * scale[r][group(c)]` for `Int4` and
 /// `e2m1(code(r, c)) * scale[r][group(c)]` for `F4E2M1`, in f32.
 ///
-/// The tensors can hold more rows than the matrix: row `r` of the matrix is row
-/// `first_row + r * row_step` of them.
+/// The tensors can hold more rows and columns than the matrix: row `r` of the matrix is row
+/// `first_row + r * row_step` of them, column `c` is column `first_col + c`, and its groups begin with
+/// `first_group`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupView {
     /// The order of the codes, scales and zeros in their tensors.
@@ -359,6 +397,14 @@ pub struct GroupView {
     pub row_step: u32,
     /// Rows of the tensors.
     pub tensor_rows: u32,
+    /// The matrix's first column in the tensors; a multiple of 8.
+    pub first_col: u32,
+    /// Columns of the tensor of codes.
+    pub tensor_cols: u32,
+    /// The matrix's first group.
+    pub first_group: u32,
+    /// Groups of a row of the tensors.
+    pub tensor_groups: u32,
     /// Columns of a group; the last one may be partial. Column `c` is in group `c / group`, unless
     /// `groups_of_columns` says otherwise.
     pub group: u32,

@@ -40,6 +40,25 @@ fn test_other_paths_match_the_reference_too() {
 }
 
 #[test]
+fn test_models_divided_among_ranks_match_the_reference() {
+    let mut divided = [0; 5];
+    for (name, path, mut cases) in models() {
+        if !is_tiny(&name) {
+            cases.truncate(2);
+        }
+        for (ranks, spread) in [(2, false), (2, true), (4, false), (4, true)] {
+            let Some(mut runner) = Runner::of_ranks(&path, ranks, spread) else { continue };
+            divided[ranks as usize] += 1;
+            for (index, case) in cases.iter().enumerate() {
+                let logits = runner.plain(&case.forced());
+                check(&format!("{name} on {ranks} ranks"), index, case, &logits);
+            }
+        }
+    }
+    assert!(divided[2] > 30 && divided[4] > 5, "{divided:?}");
+}
+
+#[test]
 fn test_no_way_of_running_changes_a_bit() {
     for (name, path, mut cases) in models() {
         if !is_tiny(&name) {

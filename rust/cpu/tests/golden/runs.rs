@@ -31,6 +31,29 @@ impl Runner {
 
     /// `None` if the processor lacks the path.
     pub(crate) fn try_new(path: &Path, block_size: u32, vector_path: CpuPath) -> Option<Self> {
+        match Self::load(path, block_size, CpuConfig { path: vector_path, ..CpuConfig::default() })
+        {
+            Ok(runner) => Some(runner),
+            Err(CpuError::PathUnsupported(_)) => None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// A model divided among ranks; `None` if it cannot be.
+    pub(crate) fn of_ranks(
+        path: &Path,
+        tensor_parallel_size: u32,
+        expert_parallel: bool,
+    ) -> Option<Self> {
+        let config = CpuConfig { tensor_parallel_size, expert_parallel, ..CpuConfig::default() };
+        match Self::load(path, 16, config) {
+            Ok(runner) => Some(runner),
+            Err(CpuError::Partition(_)) => None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn load(path: &Path, block_size: u32, config: CpuConfig) -> Result<Self, CpuError> {
         let checkpoint = ingle_model::open(path).expect("checkpoint");
         let config = CpuConfig {
             block_size,
@@ -38,15 +61,11 @@ impl Runner {
             num_snapshots: 1,
             max_model_len: MAX_LEN,
             max_num_batched_tokens: 2048,
-            path: vector_path,
-            ..CpuConfig::default()
+            ..config
         };
         let source = &*checkpoint.source;
-        match Model::load(&checkpoint.spec, &checkpoint.plan, source, &config) {
-            Ok(model) => Some(Self { model, block_size }),
-            Err(CpuError::PathUnsupported(_)) => None,
-            Err(error) => panic!("{error}"),
-        }
+        let model = Model::load(&checkpoint.spec, &checkpoint.plan, source, &config)?;
+        Ok(Self { model, block_size })
     }
 
     pub(crate) fn block_size(&self) -> usize {

@@ -4,13 +4,14 @@ use ingle_core::CompletionSink;
 use ingle_cpu::{
     CpuConfig, CpuExecutor, kv_bytes_per_block, kv_groups, physical_cores, state_bytes_per_slot,
 };
-use ingle_model::{ModelSpec, TensorView};
+use ingle_model::{CopyPlan, ModelSpec, Partition, WeightRole};
 
 use crate::device::built::{Built, Parts};
 use crate::device::foreign::refuse_gpu_options;
 use crate::error::EngineError;
 use crate::memory::Memory;
-use crate::sizes::{DeviceDefaults, Sizes, host_sizes};
+use crate::options::EngineOptions;
+use crate::sizes::{DeviceDefaults, Sizes, host_sizes, setting};
 
 /// Loads the weights once and starts an executor on them for each sink. They divide the threads and
 /// the memory for KV among them.
@@ -23,7 +24,8 @@ pub(super) fn build(
 ) -> Result<Vec<Built>, EngineError> {
     let Parts { checkpoint, options, text } = parts;
     let spec = &checkpoint.spec;
-    let weight_bytes = checkpoint.plan.tensors.values().map(TensorView::loaded_bytes).sum::<u64>();
+    let partition = partition(spec, options)?;
+    let weight_bytes = weight_bytes(&partition, &checkpoint.plan)?;
     refuse_gpu_options(options, "cpu")?;
     let dtype = options.dtype.as_str();
     if dtype != "auto" {
@@ -33,7 +35,7 @@ pub(super) fn build(
     }
     let num_engines = sinks.len() as u32;
     let num_pools = num_engines.saturating_mul(options.num_models.max(1));
-    let sizes = sizes(parts, weight_bytes, num_engines, num_pools)?;
+    let sizes = sizes(parts, &partition, weight_bytes, (num_engines, num_pools))?;
     let config = CpuConfig {
         block_size: sizes.block_size,
         num_blocks: sizes.num_blocks,
@@ -43,6 +45,8 @@ pub(super) fn build(
         max_num_batched_tokens: sizes.max_num_batched_tokens,
         max_model_len: sizes.max_model_len,
         num_valid_tokens: text.wait()?.vocab_size,
+        tensor_parallel_size: partition.ranks(),
+        expert_parallel: options.enable_expert_parallel,
         ..CpuConfig::default()
     };
     let num_states = u64::from(config.num_slots + config.num_snapshots);
@@ -70,7 +74,10 @@ pub(super) fn build(
         Built {
             executor: Box::new(executor),
             sizes: sizes.clone(),
-            name: format!("cpu ({path}, {threads} threads)"),
+            name: match partition.ranks() {
+                1 => format!("cpu ({path}, {threads} threads)"),
+                ranks => format!("cpu ({path}, {threads} threads, {ranks} ranks)"),
+            },
             // All engines share the weights, so these count once.
             memory: weights.take().into_iter().chain([kv]).chain(state).collect(),
             own: None,
@@ -80,12 +87,39 @@ pub(super) fn build(
     Ok(built.collect())
 }
 
+/// How the model is divided among the ranks of an engine, which are all computed by its threads.
+fn partition(spec: &ModelSpec, options: &EngineOptions) -> Result<Partition, EngineError> {
+    let ranks = setting("tensor_parallel_size", options.tensor_parallel_size, 1)?;
+    if options.enable_expert_parallel && ranks == 1 {
+        let text = "enable_expert_parallel: needs a tensor_parallel_size above 1";
+        return Err(EngineError::Model(text.to_owned()));
+    }
+    let config = CpuConfig {
+        tensor_parallel_size: ranks,
+        expert_parallel: options.enable_expert_parallel,
+        ..CpuConfig::default()
+    };
+    config.partition(spec).map_err(|error| EngineError::Model(error.to_string()))
+}
+
+/// Bytes of the weights of all ranks. What they have in common is loaded for each; the embedding is not.
+fn weight_bytes(partition: &Partition, plan: &CopyPlan) -> Result<u64, EngineError> {
+    let of_rank = |rank| {
+        let model = partition.rank_model(rank, plan);
+        let model = model.map_err(|error| EngineError::Model(error.to_string()))?;
+        let is_loaded = |role: &WeightRole| rank == 0 || *role != WeightRole::Embedding;
+        let tensors = model.plan.tensors.iter().filter(|(role, _)| is_loaded(role));
+        Ok(tensors.map(|(_, view)| view.loaded_bytes()).sum::<u64>())
+    };
+    (0..partition.ranks()).map(of_rank).sum()
+}
+
 /// The sizes of one of `num_engines`; `num_pools` share the memory for KV.
 fn sizes(
     parts: Parts<'_>,
+    partition: &Partition,
     weight_bytes: u64,
-    num_engines: u32,
-    num_pools: u32,
+    (num_engines, num_pools): (u32, u32),
 ) -> Result<Sizes, EngineError> {
     let (spec, options) = (&parts.checkpoint.spec, parts.options);
     // In half a second a pair of cores computes about this many rows of a small model: the longest
@@ -96,11 +130,13 @@ fn sizes(
     let num_states = 2 * u64::from(max_num_seqs) + u64::from(num_snapshots(spec, max_num_seqs));
     let state_bytes = num_states * state_bytes_per_slot(spec) * u64::from(num_engines.max(1));
     let available = left_by(weight_bytes, state_bytes)?;
+    let block_bytes =
+        u64::from(partition.ranks()) * kv_bytes_per_block(&partition.local_spec(), block_size);
     let defaults = DeviceDefaults {
         max_num_seqs: MAX_NUM_SEQS,
         max_num_batched_tokens,
         block_size,
-        kv_bytes_per_token: kv_bytes_per_block(spec, block_size).div_ceil(u64::from(block_size)),
+        kv_bytes_per_token: block_bytes.div_ceil(u64::from(block_size)),
         kv_groups: kv_groups(spec),
         max_steps_in_flight: CpuConfig::default().max_steps_in_flight,
         available_bytes: available / u64::from(num_pools.max(1)),

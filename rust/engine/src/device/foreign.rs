@@ -16,6 +16,8 @@ pub(super) fn refuse_foreign_options(
     };
     let foreign = [
         ("sim_speed", "sim", options.sim_speed.is_some() && !is_sim),
+        ("tensor_parallel_size", "cpu", is_divided(options) && !may_be_cpu),
+        ("enable_expert_parallel", "cpu", options.enable_expert_parallel && !may_be_cpu),
         ("cpu_threads", "cpu", options.cpu_threads != 0 && !may_be_cpu),
         ("dtype", "cpu or cuda", options.dtype != "auto" && is_sim),
         ("quantization", "cpu or cuda", options.quantization.is_some() && is_sim),
@@ -27,6 +29,11 @@ pub(super) fn refuse_foreign_options(
         ))),
         None => Ok(()),
     }
+}
+
+/// Whether engines are to divide the model among ranks.
+pub(super) fn is_divided(options: &EngineOptions) -> bool {
+    options.tensor_parallel_size.is_some_and(|ranks| ranks != 1)
 }
 
 /// A setting that would do nothing is an error, unless the device was left to us.
@@ -62,6 +69,13 @@ mod tests {
             (Device::Sim(None), json!({ "dtype": "bfloat16" }), "dtype"),
             (Device::Sim(None), json!({ "quantization": "fp8" }), "quantization"),
             (Device::Cuda(0), json!({ "sim_speed": "inf" }), "sim_speed"),
+            (Device::Cuda(0), json!({ "tensor_parallel_size": 2 }), "tensor_parallel_size"),
+            (Device::Sim(None), json!({ "tensor_parallel_size": 2 }), "tensor_parallel_size"),
+            (
+                Device::Sim(None),
+                json!({ "enable_expert_parallel": true }),
+                "enable_expert_parallel",
+            ),
         ] {
             let mut options = json!({ "model": "m", "device": "x" });
             options.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());

@@ -51,6 +51,7 @@ pub(crate) fn build_executors(
         Device::Auto => {
             let found = probe_first(options);
             let Some(lack) = found.lack(options.places.prebuilt_kernels.is_some()) else {
+                refuse_foreign_options(&Device::Cuda(0), options)?;
                 return build_cuda(0, parts, sinks);
             };
             let mut built = cpu::build(parts, sinks)?;
