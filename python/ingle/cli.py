@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ingle import _core, security
-from ingle.config import Settings, add_flags, flag_name, places, respelled, spellings
+from ingle.config import Settings, add_flags, flag_name, respelled, spellings
 from ingle.doctor import doctor_lines
 from ingle.engine import Engine
 from ingle.engines import Engines, unknown_model
@@ -27,6 +27,7 @@ from ingle.exit_codes import ExitCode
 from ingle.fields import PLAIN
 from ingle.model_set import add_model_flag, load_set
 from ingle.outputs import PromptLike
+from ingle.places import places
 from ingle.plan import Load, arrivals_of, plan_lines, simulate
 from ingle.sampling import SamplingParams
 

@@ -8,9 +8,7 @@ at the working directory. Unknown settings are refused by name. Runs once, befor
 import argparse
 import dataclasses
 import json
-import os
 import re
-import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +24,7 @@ from ingle.faults import fault_of
 from ingle.kv_events import KvEventsConfig, parse_kv_events
 from ingle.model_name import name_of
 from ingle.origins import parse_origins
+from ingle.places import default_cache_dir, places
 from ingle.small_files import read_bounded
 
 
@@ -378,44 +377,6 @@ class Settings:
         if self.served_model_name is not None or self.model == DEMO:
             return self.served_model_name or DEMO
         return name_of(Path(self.model)) or self.model
-
-
-PREBUILT_KERNELS = Path(__file__).resolve().parent / "kernels"
-"""Kernels in the wheel for machines without NVRTC; a build from source has none."""
-
-
-def default_cache_dir() -> str:
-    """The default folder for compiled kernels."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return str(Path(base) / "ingle")
-
-
-def cuda_libraries(nvrtc: Path | None = None, cublaslt: Path | None = None) -> dict[str, Any]:
-    """Where the core looks for NVIDIA's libraries: given files, then pip's packages."""
-    exact = {"nvrtc": nvrtc, "cublaslt": cublaslt}
-    found: dict[str, Any] = {name: str(path) for name, path in exact.items() if path}
-    # Not Path.is_dir, which raises for a folder that this user may not look into.
-    found["site_packages"] = [p for p in sys.path if p and os.path.isdir(os.path.join(p, "nvidia"))]
-    return found
-
-
-def places(
-    nvrtc: Path | None = None,
-    cublaslt: Path | None = None,
-    *,
-    cache_dir: str | Path | None = None,
-    kernels: bool = True,
-) -> dict[str, Any]:
-    """Where devices find and keep files: the core's option `places`, and what `ingle doctor` reads.
-
-    `kernels`: name the wheel's kernels, if it has some.
-    """
-    found: dict[str, Any] = {"cuda_libraries": cuda_libraries(nvrtc, cublaslt)}
-    if cache_dir is not None:
-        found["cache_dir"] = str(cache_dir)
-    if kernels and PREBUILT_KERNELS.is_dir():
-        found["prebuilt_kernels"] = str(PREBUILT_KERNELS)
-    return found
 
 
 def names(group: str) -> list[str]:

@@ -13,9 +13,9 @@ import pytest
 from needs import missing
 
 import ingle
-from ingle.config import PREBUILT_KERNELS
 from ingle.demo import resolve_model
 from ingle.errors import ConfigError, ModelError
+from ingle.places import PREBUILT_KERNELS
 
 DEVICE = os.environ.get("INGLE_TEST_DEVICE", "cuda")
 CASES = Path(__file__).resolve().parents[1] / "golden" / "cases"

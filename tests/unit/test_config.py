@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from ingle import config
-from ingle.config import Settings, cuda_libraries, with_flags
+from ingle import config, places
+from ingle.config import Settings, with_flags
 from ingle.errors import ConfigError
+from ingle.places import cuda_libraries
 
 
 def parse(arguments, groups=("engine", "server")):
@@ -119,7 +120,7 @@ def test_kernels_of_the_wheel_reach_the_core_where_a_gpu_may_be_used(device, tmp
         options = json.loads(Settings(model="m", device=device).engine_options())
         return options["places"].get("prebuilt_kernels")
 
-    monkeypatch.setattr(config, "PREBUILT_KERNELS", tmp_path / "kernels")
+    monkeypatch.setattr(places, "PREBUILT_KERNELS", tmp_path / "kernels")
     assert given() is None
     (tmp_path / "kernels").mkdir()
     assert given() == (None if device in ("cpu", "sim") else str(tmp_path / "kernels"))

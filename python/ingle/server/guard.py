@@ -11,13 +11,14 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from ingle.config import Settings, default_cache_dir
+from ingle.config import Settings
 from ingle.demo import resolve_model
 from ingle.engine import event_sockets
 from ingle.errors import ConfigError
 from ingle.hardening import Lockdown, model_places
 from ingle.kv_events import close_all
 from ingle.model_set import ModelSet
+from ingle.places import default_cache_dir
 from ingle.server.auth import ApiKeys, read_key_file
 from ingle.server.keeper import Keeper
 from ingle.server.listen import bind
