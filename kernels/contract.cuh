@@ -90,6 +90,9 @@
 #define GATE_GELU_TANH 1u
 #define GATE_COLUMNS 2048u
 
+// Columns of a gated delta net's state that one block of delta_rule computes.
+#define DELTA_COLUMNS 32u
+
 // What gemm_stream does with a product: GEMM_EPI.
 #define GEMM_OUT_ACT 0u
 #define GEMM_OUT_ADD_F32 1u
@@ -252,7 +255,7 @@ FIELD_AT(Dims, gemm_k, 52);
 FIELD_AT(Dims, reserved0, 56);
 FIELD_AT(Dims, reserved1, 60);
 
-// Header of a step's metadata. Four lists follow it; the fields give their offsets in words.
+// Header of a step's metadata. Five lists follow it; the fields give their offsets in words.
 struct StepHeader {
     u32 num_rows;
     u32 num_tokens;
@@ -263,7 +266,8 @@ struct StepHeader {
     u32 updates_at;
     u32 samples_at;
     u32 step_id;
-    u32 reserved[7];
+    u32 saves_at;
+    u32 reserved[6];
 };
 static_assert(sizeof(StepHeader) == 64, "StepHeader");
 FIELD_AT(StepHeader, num_rows, 0);
@@ -275,7 +279,8 @@ FIELD_AT(StepHeader, tokens_at, 20);
 FIELD_AT(StepHeader, updates_at, 24);
 FIELD_AT(StepHeader, samples_at, 28);
 FIELD_AT(StepHeader, step_id, 32);
-FIELD_AT(StepHeader, reserved, 36);
+FIELD_AT(StepHeader, saves_at, 36);
+FIELD_AT(StepHeader, reserved, 40);
 
 // One request's part of a step; rows are listed by rising first_token.
 struct StepRow {
@@ -285,7 +290,8 @@ struct StepRow {
     u32 first_token;
     u32 flags;
     u32 sample_index;
-    u32 reserved[2];
+    u32 first_save;
+    u32 num_saves;
 };
 static_assert(sizeof(StepRow) == 32, "StepRow");
 FIELD_AT(StepRow, slot, 0);
@@ -294,7 +300,8 @@ FIELD_AT(StepRow, num_tokens, 8);
 FIELD_AT(StepRow, first_token, 12);
 FIELD_AT(StepRow, flags, 16);
 FIELD_AT(StepRow, sample_index, 20);
-FIELD_AT(StepRow, reserved, 24);
+FIELD_AT(StepRow, first_save, 24);
+FIELD_AT(StepRow, num_saves, 28);
 
 // A block that joins a slot's table.
 struct BlockUpdate {
@@ -306,6 +313,16 @@ static_assert(sizeof(BlockUpdate) == 12, "BlockUpdate");
 FIELD_AT(BlockUpdate, slot, 0);
 FIELD_AT(BlockUpdate, index, 4);
 FIELD_AT(BlockUpdate, block, 8);
+
+// What layers keep of a row's sequence behind the tokens of positions below `end` goes to `place` too. A row's saves
+// stand side by side, by rising end.
+struct StateSave {
+    u32 end;
+    u32 place;
+};
+static_assert(sizeof(StateSave) == 8, "StateSave");
+FIELD_AT(StateSave, end, 0);
+FIELD_AT(StateSave, place, 4);
 
 // A token to be sampled: of which row, from which token's residual.
 struct StepSample {

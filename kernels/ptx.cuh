@@ -57,11 +57,12 @@ typedef long long i64;
 #define WORD_AT(type, i, field) (WORDS(type) * (i) + WORD(type, field))
 #define FIELD(words, type, field) ((words)[WORD(type, field)])
 
-// The lists behind a StepHeader: of StepRow, u32, BlockUpdate, StepSample.
+// The lists behind a StepHeader: of StepRow, u32, BlockUpdate, StepSample, StateSave.
 DEV const u32* rows_of(const u32* step) { return step + FIELD(step, StepHeader, rows_at); }
 DEV const u32* tokens_of(const u32* step) { return step + FIELD(step, StepHeader, tokens_at); }
 DEV const u32* updates_of(const u32* step) { return step + FIELD(step, StepHeader, updates_at); }
 DEV const u32* samples_of(const u32* step) { return step + FIELD(step, StepHeader, samples_at); }
+DEV const u32* saves_of(const u32* step) { return step + FIELD(step, StepHeader, saves_at); }
 
 // Words of the list of first entries behind a PlanHeader.
 DEV u32 plan_grid(u32 grid) { return (grid + PLAN_GRID_STEP - 1) / PLAN_GRID_STEP * PLAN_GRID_STEP; }

@@ -12,6 +12,8 @@
 //   q_out [T_pad, num_heads * HEAD_DIM] act.
 //   KV address in bytes: kv_base + block * block_stride + layer_offset
 //                        + (((K ? 0 : 1) * num_kv_heads + head) * block_size + offset) * HEAD_DIM * bytes of a kv.
+//   With -DOUTPUT_GATE=1 each head of q is followed by its gate, which output_gate.cu reads: qkv and scale are
+//   (2 * num_heads + 2 * num_kv_heads) * HEAD_DIM wide, and there is no bias.
 //   style: ROPE_HALF_SPLIT or ROPE_INTERLEAVED. With -DQUERY_SCALE=1 a query at position p is multiplied by
 //   1 + query_beta * ln(1 + floor(p / query_length)).
 // Numerics: f32, one rounding to act. rotary_dim % 4 == 0, HEAD_DIM even, <= 256 (built: 16, 32, 64, 96, 128, 256).
@@ -21,6 +23,9 @@
 
 #ifndef FULL_NORM
 #define FULL_NORM 0
+#endif
+#ifndef OUTPUT_GATE
+#define OUTPUT_GATE 0
 #endif
 #ifndef QUERY_SCALE
 #define QUERY_SCALE 0
@@ -137,8 +142,13 @@ ENTRY(rope_kv_paged)
     u32 num_heads = DIM(num_heads), num_kv_heads = DIM(num_kv_heads);
     u32 all_heads = num_heads + 2 * num_kv_heads;
     auto head_at = [&](u32 h) {
-        Head at{qkv + ((u64)token * all_heads + h) * HEAD_DIM, nullptr, bias ? bias + h * HEAD_DIM : nullptr, 1.0f};
-        if (qkv_scale) at.scale = qkv_scale + h * HEAD_DIM, at.row_scale = row_scale[token];
+#if OUTPUT_GATE
+        u32 place = h < num_heads ? 2 * h : num_heads + h, places = num_heads + all_heads;
+#else
+        u32 place = h, places = all_heads;
+#endif
+        Head at{qkv + ((u64)token * places + place) * HEAD_DIM, nullptr, bias ? bias + h * HEAD_DIM : nullptr, 1.0f};
+        if (qkv_scale) at.scale = qkv_scale + place * HEAD_DIM, at.row_scale = row_scale[token];
         return at;
     };
     bool is_q = head < num_heads, is_v = head >= num_heads + num_kv_heads;

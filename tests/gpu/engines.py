@@ -22,8 +22,7 @@ CASES = Path(__file__).resolve().parents[1] / "golden" / "cases"
 SMOLLM2 = "smollm2-135m-instruct-q4_1"
 # A GPU also rounds activations where weights are fp8, and 4-bit weights once more: test_fp8.py and
 # test_four_bit.py have the limits for that.
-# Gated delta nets have no kernels.
-LEFT_OUT = ["fp8", "w4a16", "awq", "gptq", "mxfp4", "qwen3_5"] if DEVICE == "cuda" else []
+LEFT_OUT = ["fp8", "w4a16", "awq", "gptq", "mxfp4"] if DEVICE == "cuda" else []
 TINY = sorted(
     path.stem
     for path in CASES.glob("*.json")

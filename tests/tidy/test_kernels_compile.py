@@ -96,8 +96,11 @@ def variants(name: str, arch: str) -> list[dict[str, object]]:
         return [{}, {"MOE_BIAS": 1}, {"MOE_SIGMOID": 1}]
     if name == "quantise" and arch not in E4M3_ARCHS:
         return []
+    if name == "delta_net":
+        sizes = [(128, 128), (32, 64), (256, 256)]
+        return [{"KEY_DIM": key, "VALUE_DIM": value} for key, value in sizes]
     if name == "rope_kv":
-        kinds = [{}, {"FULL_NORM": 1}, {"QUERY_SCALE": 1}]
+        kinds = [{}, {"FULL_NORM": 1}, {"QUERY_SCALE": 1}, {"OUTPUT_GATE": 1}]
         return [{"HEAD_DIM": d} | kind for d in HEAD_DIMS for kind in kinds]
     if name in FOUR_BIT:
         return FOUR_BIT[name]

@@ -32,6 +32,8 @@ pub(crate) struct BudgetInputs {
     pub(crate) free_bytes: u64,
     pub(crate) weight_bytes: u64,
     pub(crate) buffer_bytes: u64,
+    /// What layers keep of sequences, copies included.
+    pub(crate) state_bytes: u64,
     pub(crate) utilization: f32,
     pub(crate) kv_cache_memory_bytes: Option<u64>,
     pub(crate) block_bytes: u64,
@@ -49,19 +51,25 @@ impl MemoryBudget {
     pub(crate) fn new(inputs: &BudgetInputs) -> Result<Self, CudaError> {
         let weights = inputs.weight_bytes.next_multiple_of(PIECE_BYTES);
         let buffers = inputs.buffer_bytes.next_multiple_of(PIECE_BYTES);
+        let states = inputs.state_bytes.next_multiple_of(PIECE_BYTES);
         let limit = (inputs.total_bytes as f64 * f64::from(inputs.utilization)) as u64;
-        let by_limit = limit.saturating_sub(weights + buffers + OVERHEAD_BYTES);
-        let by_free = inputs.free_bytes.saturating_sub(weights + buffers + RESERVE_BYTES);
+        let taken = weights + buffers + states;
+        let by_limit = limit.saturating_sub(taken + OVERHEAD_BYTES);
+        let by_free = inputs.free_bytes.saturating_sub(taken + RESERVE_BYTES);
         let wanted = inputs.kv_cache_memory_bytes.unwrap_or(by_limit.min(by_free));
         let kv = wanted / PIECE_BYTES * PIECE_BYTES;
         let num_blocks = (kv / inputs.block_bytes).min(u64::from(u32::MAX / inputs.block_size));
+        let mut parts = vec![
+            ("context, modules, graphs (estimate)", OVERHEAD_BYTES),
+            ("weights", weights),
+            ("step buffers", buffers),
+            ("KV pool", kv),
+        ];
+        if states > 0 {
+            parts.insert(3, ("states of sequences", states));
+        }
         let budget = Self {
-            parts: vec![
-                ("context, modules, graphs (estimate)", OVERHEAD_BYTES),
-                ("weights", weights),
-                ("step buffers", buffers),
-                ("KV pool", kv),
-            ],
+            parts,
             kv_cache_bytes: kv,
             num_blocks: num_blocks as u32,
             limit_bytes: limit,
@@ -70,8 +78,12 @@ impl MemoryBudget {
         };
         let num_groups = inputs.kv_groups.len() as u64;
         if num_blocks < MIN_BLOCKS * num_groups || kv > by_free {
+            let by_states = match states {
+                0 => String::new(),
+                _ => format!("states of max_num_seqs sequences {} MiB, ", states >> 20),
+            };
             return Err(CudaError::OutOfMemory(format!(
-                "does not fit: weights {} MiB, step buffers {} MiB, KV pool {} MiB in blocks of {} \
+                "does not fit: {by_states}weights {} MiB, step buffers {} MiB, KV pool {} MiB in blocks of {} \
                  KiB; the card has {} MiB free of {} MiB and this process may hold {} MiB",
                 weights >> 20,
                 buffers >> 20,
@@ -130,6 +142,7 @@ mod tests {
             free_bytes: 139 << 30,
             weight_bytes: 16 << 30,
             buffer_bytes: 1 << 30,
+            state_bytes: 0,
             utilization: 0.5,
             kv_cache_memory_bytes: None,
             block_bytes: 8 << 20,

@@ -1,19 +1,20 @@
 //! The device buffers of a step, apart from weights and KV. Laid out once, at load, from the
 //! configuration; the largest padded row counts give the sizes.
 
-use ingle_model::{FeedForwardSpec, KvLayout, LayerSpec, ModelSpec};
+use ingle_model::{DeltaNetSpec, FeedForwardSpec, KvLayout, LayerSpec, ModelSpec};
 
 use crate::arena::LayoutBuilder;
 use crate::attention_launch::AttentionLaunch;
 use crate::contract::{
     Bias, BlockUpdate, MAX_BANNED, MAX_LOGIT_BIAS, OpenJob, PLAN_GRID_STEP, PROMPT_ROWS, PlanEntry,
     PlanHeader, PromptEntry, PromptHeader, QUERY_ROWS, SAMPLE_CHUNK, SampleOut, SamplePartial,
-    Slot, StepHeader, StepRow, StepSample, Words, attention_partial_floats,
+    Slot, StateSave, StepHeader, StepRow, StepSample, Words, attention_partial_floats,
 };
 use crate::device_slice::{Act, DeviceSlice, Weight};
 use crate::dims::{Buckets, EngineDims, LIST_ROWS};
 use crate::gemm::WORKSPACE_BYTES;
 use crate::rope::rotary_dim;
+use crate::state_pool::num_snapshots;
 
 /// Slices; empty for what the model has no use for. Shapes are [rows, columns], T the largest padded token
 /// count, S the largest padded sample count.
@@ -71,12 +72,21 @@ pub(crate) struct Buffers {
     pub(crate) branch: DeviceSlice<f32>,
     /// `[T, hidden_size]` device type
     pub(crate) normed: DeviceSlice<Act>,
-    /// `[T, (num_heads + 2 * num_kv_heads) * head_dim]` device type
+    /// `[T, (num_heads + 2 * num_kv_heads) * head_dim]` device type; with output gates `num_heads` more
     pub(crate) qkv: DeviceSlice<Act>,
     /// `[T, num_heads * head_dim]` device type
     pub(crate) q: DeviceSlice<Act>,
-    /// `[T, num_heads * head_dim]` device type
+    /// `[T, num_heads * head_dim]` device type, or as wide as a gated delta net's values
     pub(crate) attended: DeviceSlice<Act>,
+    /// Gated delta nets, as kernels/delta_net.cu has them: `[T, channels + value_width]` and `[T, channels]` device
+    /// type, `[T, 2 * num_value_heads]` f32, `[T, num_value_heads]` float2, `[T, num_key_heads]` and
+    /// `[T, value_width]` f32
+    pub(crate) projected: DeviceSlice<Act>,
+    pub(crate) mixed: DeviceSlice<Act>,
+    pub(crate) delta_scores: DeviceSlice<f32>,
+    pub(crate) delta_factors: DeviceSlice<[f32; 2]>,
+    pub(crate) delta_dots: DeviceSlice<f32>,
+    pub(crate) delta_read: DeviceSlice<f32>,
     /// `[T * experts_per_token, 2 * intermediate_size]` device type
     pub(crate) gate_up: DeviceSlice<Act>,
     /// `[T * experts_per_token, intermediate_size]` device type
@@ -180,6 +190,7 @@ impl BufferSizes {
             meta_words: StepHeader::COUNT as u64
                 + (StepRow::COUNT + StepSample::COUNT) as u64 * rows
                 + u64::from(engine.max_tokens)
+                + StateSave::COUNT as u64 * u64::from(num_snapshots(spec, engine.max_rows))
                 + BlockUpdate::COUNT as u64 * u64::from(max_updates),
             num_groups,
             max_updates,
@@ -288,9 +299,16 @@ impl Buffers {
             self.branch = layout.take(tokens * hidden);
         }
         self.normed = layout.take(tokens * hidden);
-        self.qkv = layout.take(tokens * (q_width + 2 * kv_width));
+        let gates = if spec.attention.output_gate { q_width } else { 0 };
+        self.qkv = layout.take(tokens * (q_width + gates + 2 * kv_width));
         self.q = layout.take(tokens * q_width);
-        self.attended = layout.take(tokens * q_width);
+        let nets = spec.layers.iter().filter_map(|layer| layer.delta_net);
+        let values = nets.clone().map(|net| u64::from(net.value_width())).max().unwrap_or(0);
+        self.attended = layout.take(tokens * q_width.max(values));
+        if let Some(net) = nets.max_by_key(DeltaNetSpec::channels) {
+            // All nets of a model have the same sizes.
+            self.lay_out_delta_net(&net, layout, tokens);
+        }
         let mut gate_width = 0;
         let (mut experts, mut choices) = (0, 0);
         for layer in &spec.layers {
@@ -318,6 +336,17 @@ impl Buffers {
             self.expert_place = layout.take(tokens * choices);
             self.expert_out = layout.take(tokens * choices * hidden);
         }
+    }
+
+    fn lay_out_delta_net(&mut self, net: &DeltaNetSpec, layout: &mut LayoutBuilder, tokens: u64) {
+        let (channels, values) = (u64::from(net.channels()), u64::from(net.value_width()));
+        let heads = u64::from(net.num_value_heads);
+        self.projected = layout.take(tokens * (channels + values));
+        self.mixed = layout.take(tokens * channels);
+        self.delta_scores = layout.take(tokens * 2 * heads);
+        self.delta_factors = layout.take(tokens * heads);
+        self.delta_dots = layout.take(tokens * u64::from(net.num_key_heads));
+        self.delta_read = layout.take(tokens * values);
     }
 
     fn lay_out_e4m3(&mut self, spec: &ModelSpec, layout: &mut LayoutBuilder, sizes: &BufferSizes) {

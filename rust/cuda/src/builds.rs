@@ -1,7 +1,9 @@
 //! The builds of each kernel file: those that a model needs on a card, and those that the wheel
 //! contains. `registry.rs` names one of the policies below for each file. At load only.
 
-use ingle_model::{Activation, FeedForwardSpec, ModelSpec, MoeSpec, QkNorm, RouterScores};
+use ingle_model::{
+    Activation, DeltaNetSpec, FeedForwardSpec, LayerSpec, ModelSpec, MoeSpec, QkNorm, RouterScores,
+};
 
 use crate::attention_launch;
 use crate::contract::{
@@ -24,6 +26,12 @@ pub(crate) enum Variant {
         head_dim: u32,
         full_norm: bool,
         scales_queries: bool,
+        output_gate: bool,
+    },
+    DeltaNet {
+        key_dim: u32,
+        value_dim: u32,
+        conv_kernel: u32,
     },
     Attention {
         head_dim: u32,
@@ -101,19 +109,27 @@ impl Variant {
             Self::Stream { shape, .. } => shared.gemm(shape.n, shape.k),
             Self::FourBit { shape, .. } => shared.gemm(shape.n, shape.k),
             Self::Widen { n, k, .. } => shared.gemm(n, k),
-            Self::Plain | Self::Rope { .. } | Self::Attention { .. } | Self::Prompt { .. } => {
-                shared
-            }
+            Self::Plain
+            | Self::Rope { .. }
+            | Self::DeltaNet { .. }
+            | Self::Attention { .. }
+            | Self::Prompt { .. } => shared,
         }
     }
 
     /// Macros other than the dimensions.
     pub(crate) fn macros(self) -> Vec<String> {
         match self {
-            Self::Rope { head_dim, full_norm, scales_queries } => vec![
+            Self::Rope { head_dim, full_norm, scales_queries, output_gate } => vec![
                 format!("-DHEAD_DIM={head_dim}"),
                 format!("-DFULL_NORM={}", u32::from(full_norm)),
                 format!("-DQUERY_SCALE={}", u32::from(scales_queries)),
+                format!("-DOUTPUT_GATE={}", u32::from(output_gate)),
+            ],
+            Self::DeltaNet { key_dim, value_dim, conv_kernel } => vec![
+                format!("-DKEY_DIM={key_dim}"),
+                format!("-DVALUE_DIM={value_dim}"),
+                format!("-DCONV_KERNEL={conv_kernel}"),
             ],
             Self::Prompt { head_dim, sinks } => {
                 vec![format!("-DHEAD_DIM={head_dim}"), format!("-DSINKS={}", u32::from(sinks))]
@@ -160,9 +176,13 @@ impl Variant {
     /// from the target.
     pub(crate) fn suffix(self) -> String {
         match self {
-            Self::Rope { head_dim, full_norm, scales_queries } => {
+            Self::Rope { head_dim, full_norm, scales_queries, output_gate } => {
                 let norm = if full_norm { "-full" } else { "" };
-                format!("-hd{head_dim}{norm}{}", if scales_queries { "-scaled" } else { "" })
+                let gate = if output_gate { "-gated" } else { "" };
+                format!("-hd{head_dim}{norm}{gate}{}", if scales_queries { "-scaled" } else { "" })
+            }
+            Self::DeltaNet { key_dim, value_dim, conv_kernel } => {
+                format!("-{key_dim}x{value_dim}-{conv_kernel}")
             }
             Self::Prompt { head_dim, sinks } => {
                 format!("-hd{head_dim}{}", if sinks { "-sinks" } else { "" })
@@ -258,13 +278,22 @@ pub(crate) const SOFTCAP: Builds = Builds {
 pub(crate) const ROPES: Builds = Builds {
     of_model: |wanted| vec![rope(wanted.spec)],
     of_any_model: |_, _| {
-        let kinds = [(false, false), (true, false), (false, true)];
+        let plain = |head_dim| Variant::Rope {
+            head_dim,
+            full_norm: false,
+            scales_queries: false,
+            output_gate: false,
+        };
         let all = |head_dim| {
-            kinds.map(|(full_norm, scales_queries)| Variant::Rope {
-                head_dim,
-                full_norm,
-                scales_queries,
-            })
+            [(true, false, false), (false, true, false), (false, false, true)]
+                .map(|(full_norm, scales_queries, output_gate)| Variant::Rope {
+                    head_dim,
+                    full_norm,
+                    scales_queries,
+                    output_gate,
+                })
+                .into_iter()
+                .chain([plain(head_dim)])
         };
         HEAD_DIMS.into_iter().flat_map(all).collect()
     },
@@ -276,8 +305,46 @@ pub(crate) fn rope(spec: &ModelSpec) -> Variant {
         head_dim: spec.head_dim,
         full_norm: spec.attention.qk_norm == QkNorm::Full,
         scales_queries: spec.attention.query_scale.is_some(),
+        output_gate: spec.attention.output_gate,
     }
 }
+
+/// One build for the widths of heads of a model's gated delta nets; ahead of time, for those of published models.
+pub(crate) const DELTA_NETS: Builds = Builds {
+    of_model: |wanted| {
+        let nets = wanted.spec.layers.iter().filter_map(|layer| layer.delta_net);
+        nets.map(|net| delta_net(&net)).collect()
+    },
+    of_any_model: |_, _| vec![Variant::DeltaNet { key_dim: 128, value_dim: 128, conv_kernel: 4 }],
+};
+
+/// The build of delta_net.cu for a net.
+pub(crate) fn delta_net(net: &DeltaNetSpec) -> Variant {
+    let DeltaNetSpec { key_dim, value_dim, conv_kernel, .. } = *net;
+    Variant::DeltaNet { key_dim, value_dim, conv_kernel }
+}
+
+/// One build for models whose attention has output gates.
+pub(crate) const OUTPUT_GATES: Builds = Builds {
+    of_model: |wanted| {
+        let has_gates = wanted.spec.attention.output_gate;
+        has_gates.then_some(Variant::Plain).into_iter().collect()
+    },
+    of_any_model: |_, _| vec![Variant::Plain],
+};
+
+/// One build for models whose shared networks have scores.
+pub(crate) const SHARED_SCORES: Builds = Builds {
+    of_model: |wanted| {
+        let has_score = |layer: &LayerSpec| match layer.feed_forward {
+            FeedForwardSpec::Moe(moe) => moe.shared_score,
+            FeedForwardSpec::Dense { .. } => false,
+        };
+        let has_scores = wanted.spec.layers.iter().any(has_score);
+        has_scores.then_some(Variant::Plain).into_iter().collect()
+    },
+    of_any_model: |_, _| vec![Variant::Plain],
+};
 
 /// One build for the width of a model's heads with as many tiles in flight as the card takes, causal or not,
 /// with sinks or not.

@@ -212,6 +212,7 @@ impl CudaExecutor {
             kv_groups: self.model.kv_groups,
             max_updates: self.model.sizes.max_updates,
             prompt_group: self.model.prompt_group(),
+            num_snapshots: self.shape.num_snapshots,
         };
         pack(plan, &limits, &mut self.slots, buffers.meta.as_mut_words())
     }
@@ -227,6 +228,9 @@ impl CudaExecutor {
         let stream = &self.stream;
         copy_to_device(stream, model.buffers.meta, &buffers.meta, packed.words * 4)?;
         open_slots(&model, stream, &mut buffers.staging, &plan.opened, &self.slots)?;
+        if let Some(states) = &model.states {
+            plan.states.restored.iter().try_for_each(|copy| states.restore(stream, copy))?;
+        }
         if packed.num_tokens == 0 {
             return Ok(());
         }

@@ -109,6 +109,10 @@ impl Model {
             self.gemms.run(stream, rows, plain, GemmArgs { x, w, out })?;
             self.gate(stream, rows, size, None)?;
         }
+        if let Some(score) = shared.score {
+            let launcher = self.launcher(stream);
+            launcher.shared_score((rows, size), buffers.normed, score, buffers.gated)?;
+        }
         let (x, w) = (GemmInput::Act(buffers.gated), shared.down);
         let out = GemmResult::F32(self.branch());
         self.gemms.run(stream, rows, w.shape(shapes.down(size)), GemmArgs { x, w, out })

@@ -8,7 +8,7 @@ use crate::device_slice::DeviceSlice;
 use crate::gemm::{GemmArgs, GemmInput, GemmResult};
 use crate::launch::{
     ActMul, ActMulQuantise, Attention, AttentionPrefill, E4m3Rows, EmbeddingGather, Launcher,
-    PromptPlans, Raw, RmsNorm, RmsNormQuantise, RopeKv, StepPrepare,
+    OutputGate, PromptPlans, Raw, RmsNorm, RmsNormQuantise, RopeKv, StepPrepare,
 };
 use crate::matrix::Matrix;
 use crate::model::{Model, StepShape};
@@ -16,15 +16,15 @@ use crate::rope;
 use crate::shapes::{GemmShape, Shapes, activation_kind, gate_limit};
 use crate::stream::Stream;
 use crate::stream_tile::quantises;
-use crate::weights::{FeedForwardWeights, LayerWeights};
+use crate::weights::{AttentionWeights, FeedForwardWeights, LayerWeights, Mixer};
 
 /// A projection back to the hidden size.
-struct Back {
+pub(crate) struct Back {
     /// Its shape for a plain matrix.
-    plain: GemmShape,
-    w: Matrix,
-    bias: Option<DeviceSlice<f32>>,
-    post_norm: Option<DeviceSlice<f32>>,
+    pub(crate) plain: GemmShape,
+    pub(crate) w: Matrix,
+    pub(crate) bias: Option<DeviceSlice<f32>>,
+    pub(crate) post_norm: Option<DeviceSlice<f32>>,
 }
 
 impl Model {
@@ -57,7 +57,18 @@ impl Model {
         )?;
         let mut pending = None;
         for (index, layer) in self.weights.layers.iter().enumerate() {
-            pending = self.attention_part(stream, shape, (index, layer), pending)?;
+            let place = (index, layer);
+            pending = match (&layer.mixer, &self.spec.layers[index].delta_net) {
+                (Mixer::DeltaNet(weights), Some(net)) => {
+                    self.delta_part(stream, shape, place, (net, weights), pending)?
+                }
+                (Mixer::Attention(weights), _) => {
+                    self.attention_part(stream, shape, place, weights, pending)?
+                }
+                (Mixer::DeltaNet(_), None) => {
+                    unreachable!("weights follow the spec")
+                }
+            };
             pending = self.feed_forward_part(stream, rows, layer, pending)?;
         }
         self.settle(stream, rows, pending)
@@ -106,6 +117,7 @@ impl Model {
         stream: &Stream,
         shape: StepShape,
         (index, layer): (usize, &LayerWeights),
+        weights: &AttentionWeights,
         pending: Option<Raw>,
     ) -> Result<Option<Raw>, CudaError> {
         let (buffers, spec) = (&self.buffers, &self.spec);
@@ -115,11 +127,11 @@ impl Model {
         let plan = self.windows.iter().position(|&w| w == window).unwrap_or(0) as u64;
         let place = self.kv_layout.places[index];
         let (kv, group) = (self.kv.layer(place.index), place.group as u64);
-        let x = self.norm_into(stream, rows, (layer.input_norm, &layer.qkv), pending)?;
+        let x = self.norm_into(stream, rows, (layer.input_norm, &weights.qkv), pending)?;
         let out = GemmResult::Act(buffers.qkv);
-        self.product(stream, rows, shapes.qkv, GemmArgs { x, w: layer.qkv, out })?;
+        self.product(stream, rows, shapes.qkv, GemmArgs { x, w: weights.qkv, out })?;
         let scales = match x {
-            GemmInput::E4m3(_) => layer.qkv.scale().map(|scale| (buffers.normed_scale, scale)),
+            GemmInput::E4m3(_) => weights.qkv.scale().map(|scale| (buffers.normed_scale, scale)),
             GemmInput::Act(_) => None,
         };
         let launcher = self.launcher(stream);
@@ -129,9 +141,9 @@ impl Model {
             &RopeKv {
                 qkv: buffers.qkv,
                 scales,
-                bias: layer.qkv_bias,
-                q_norm: layer.q_norm,
-                k_norm: layer.k_norm,
+                bias: weights.qkv_bias,
+                q_norm: weights.q_norm,
+                k_norm: weights.k_norm,
                 table: self.rope_table(index),
                 positions: buffers.positions,
                 kv_slot: buffers.kv_slot.row(group, u64::from(rows)),
@@ -153,14 +165,19 @@ impl Model {
             scale: spec.attention.scale,
             softcap: spec.attention.logit_softcap.unwrap_or(0.0),
             window,
-            sinks: layer.sinks,
+            sinks: weights.sinks,
         };
         launcher.attention(rows, spec.head_dim, &self.attention, &attention)?;
         if shape.has_prompts {
             self.prompt_attention(stream, index, plan, &attention)?;
         }
+        if spec.attention.output_gate {
+            let (qkv, attended) = (buffers.qkv, buffers.attended);
+            let gate = OutputGate { head_dim: spec.head_dim, qkv, scales, attended };
+            launcher.output_gate(rows, &gate)?;
+        }
         let width = spec.num_attention_heads * spec.head_dim;
-        let x = if self.quantises(rows, &layer.output) {
+        let x = if self.quantises(rows, &weights.output) {
             launcher.quantise_rows((rows, width), buffers.attended, &self.inner())?;
             GemmInput::E4m3(buffers.inner_e4m3)
         } else {
@@ -168,8 +185,8 @@ impl Model {
         };
         let back = Back {
             plain: shapes.output,
-            w: layer.output,
-            bias: layer.output_bias,
+            w: weights.output,
+            bias: weights.output_bias,
             post_norm: layer.post_attention_norm,
         };
         self.back(stream, rows, x, &back)
@@ -272,7 +289,7 @@ impl Model {
 
     /// Queues the norm before a matrix, if there is one, and before it what is pending; returns the rows for the
     /// matrix.
-    fn norm_into(
+    pub(crate) fn norm_into(
         &self,
         stream: &Stream,
         rows: u32,
@@ -311,7 +328,7 @@ impl Model {
     }
 
     /// Queues a product of a layer; `plain` is its shape for a plain matrix.
-    fn product(
+    pub(crate) fn product(
         &self,
         stream: &Stream,
         rows: u32,
@@ -327,7 +344,7 @@ impl Model {
 
     /// Queues a projection back to the hidden size and what follows it; returns what is still to be added to the
     /// residual stream.
-    fn back(
+    pub(crate) fn back(
         &self,
         stream: &Stream,
         rows: u32,

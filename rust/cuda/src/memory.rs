@@ -118,6 +118,23 @@ pub(crate) fn upload<T>(
     stream.synchronise()
 }
 
+/// Queues a copy within the device; both slices have the same length.
+pub(crate) fn copy_on_device<T>(
+    stream: &Stream,
+    destination: DeviceSlice<T>,
+    source: DeviceSlice<T>,
+) -> Result<(), CudaError> {
+    assert_eq!(destination.len(), source.len(), "a copy from {source:?} to {destination:?}");
+    let api = &stream.context.driver.api;
+    // SAFETY: takes no host pointer; both slices lie in regions that their owner keeps mapped, and are equally long
+    // (asserted).
+    let code = unsafe {
+        let bytes = source.bytes() as usize;
+        api.cuMemcpyDtoDAsync_v2(destination.address(), source.address(), bytes, stream.handle)?
+    };
+    stream.context.check("cuMemcpyDtoDAsync", code)
+}
+
 /// Queues a fill of every byte.
 pub(crate) fn fill<T>(
     stream: &Stream,

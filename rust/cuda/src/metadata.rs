@@ -2,12 +2,12 @@
 //! Everything that a kernel uses as an index is checked here: slots, blocks, positions, token ids.
 
 use ingle_core::{
-    KvGroups, OpenedSlot, PlanRow, Pooling, SampleMode, SlotId, StepPlan, TokenSource,
+    KvGroups, OpenedSlot, PlanRow, Pooling, SampleMode, SlotId, StateCopies, StepPlan, TokenSource,
 };
 
 use crate::contract::{
     BlockUpdate, NONE, POOL_ENDS, POOL_LAST, POOL_MEAN, PROMPT_ROW, SAMPLE_LATE, SAMPLE_MASKED,
-    StepHeader, StepRow, StepSample, Words,
+    StateSave, StepHeader, StepRow, StepSample, Words,
 };
 use crate::dims::EngineDims;
 use crate::prompt_launch::is_prompt;
@@ -95,6 +95,8 @@ pub(crate) struct PlanLimits {
     pub(crate) max_updates: u32,
     /// Query heads a KV head, where prompts have a kernel of their own.
     pub(crate) prompt_group: Option<u32>,
+    /// Copies of states.
+    pub(crate) num_snapshots: u32,
 }
 
 /// Checks the rows of a plan and packs them into `words`; grows the slots' block tables in `slots`.
@@ -118,6 +120,7 @@ pub(crate) fn pack(
     }
     let tokens_at = StepHeader::COUNT + num_rows * StepRow::COUNT;
     let updates_at = tokens_at + num_tokens;
+    check_copies(&plan.states, limits, slots)?;
     let mut packed = PackedStep { num_tokens: num_tokens as u32, ..PackedStep::default() };
     let mut first_token = 0u32;
     let mut num_updates = 0usize;
@@ -151,6 +154,7 @@ pub(crate) fn pack(
     }
     let samples_at = updates_at + num_updates * BlockUpdate::COUNT;
     let num_samples = write_samples(plan, &mut packed, words, samples_at);
+    let saves_at = samples_at + num_samples as usize * StepSample::COUNT;
     let header = StepHeader {
         num_rows: num_rows as u32,
         num_tokens: num_tokens as u32,
@@ -161,11 +165,61 @@ pub(crate) fn pack(
         updates_at: updates_at as u32,
         samples_at: samples_at as u32,
         step_id: plan.id.0 as u32,
+        saves_at: saves_at as u32,
         ..StepHeader::default()
     };
     header.write(words);
-    packed.words = samples_at + num_samples as usize * StepSample::COUNT;
+    packed.words = saves_at + write_saves(plan, limits, words, saves_at) * StateSave::COUNT;
     Ok(packed)
+}
+
+/// Errors: a copy of a state whose slot is not open or whose place does not exist, or two to one place.
+fn check_copies(
+    states: &StateCopies,
+    limits: &PlanLimits,
+    slots: &[SlotRecord],
+) -> Result<(), String> {
+    for copy in states.restored.iter().chain(&states.saved) {
+        let record = slots.get(copy.slot.index());
+        if record.is_none_or(|record| record.open != Some(copy.slot)) {
+            return Err(format!("a copy of slot {}, which is not open", copy.slot));
+        }
+        if copy.snapshot.0 >= limits.num_snapshots {
+            return Err(format!("snapshot {} of {}", copy.snapshot, limits.num_snapshots));
+        }
+    }
+    let mut places: Vec<u32> = states.saved.iter().map(|copy| copy.snapshot.0).collect();
+    places.sort_unstable();
+    match places.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(format!("snapshot {} twice", pair[0])),
+        None => Ok(()),
+    }
+}
+
+/// Lists the copies of states that each row makes, by rising end; returns how many.
+fn write_saves(plan: &StepPlan, limits: &PlanLimits, words: &mut [u32], saves_at: usize) -> usize {
+    let mut count = 0;
+    for (index, row) in plan.rows.iter().enumerate() {
+        let of_row = plan.states.saved.iter().filter(|copy| copy.slot == row.slot);
+        let mut saves: Vec<StateSave> = of_row
+            .filter(|copy| (row.start + 1..=row.start + row.num_tokens).contains(&copy.end))
+            .map(|copy| StateSave {
+                end: copy.end,
+                place: limits.engine.num_slots + copy.snapshot.0,
+            })
+            .collect();
+        if saves.is_empty() {
+            continue;
+        }
+        saves.sort_unstable_by_key(|save| save.end);
+        words[row_at(index) + FIRST_SAVE] = count as u32;
+        words[row_at(index) + NUM_SAVES] = saves.len() as u32;
+        for save in saves {
+            save.write(&mut words[saves_at + count * StateSave::COUNT..]);
+            count += 1;
+        }
+    }
+    count
 }
 
 /// Lists a row's new blocks, of which there may be `num_left`; returns how many. Tables of all KV groups stand
@@ -279,7 +333,9 @@ impl StepHeader {
     /// The layout of an empty step.
     pub(crate) fn empty() -> Self {
         let at = Self::COUNT as u32;
-        Self { rows_at: at, tokens_at: at, updates_at: at, samples_at: at, ..Self::default() }
+        let lists =
+            Self { rows_at: at, tokens_at: at, updates_at: at, samples_at: at, ..Self::default() };
+        Self { saves_at: at, ..lists }
     }
 }
 
@@ -343,11 +399,14 @@ fn pooled_flags(row: &PlanRow) -> u32 {
 
 /// The index of the word of a row that names its sample.
 const SAMPLE_INDEX: usize = std::mem::offset_of!(StepRow, sample_index) / 4;
+/// Those that say which copies of its state it makes.
+const FIRST_SAVE: usize = std::mem::offset_of!(StepRow, first_save) / 4;
+const NUM_SAVES: usize = std::mem::offset_of!(StepRow, num_saves) / 4;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ingle_core::{BlockId, StepId, TokenId, Wants};
+    use ingle_core::{BlockId, SnapshotId, StateCopy, StepId, TokenId, Wants};
 
     fn limits() -> PlanLimits {
         PlanLimits {
@@ -364,6 +423,7 @@ mod tests {
             kv_groups: KvGroups::ONE,
             max_updates: 6,
             prompt_group: None,
+            num_snapshots: 5,
         }
     }
 
@@ -426,6 +486,36 @@ mod tests {
         let uneven = row(2, 9, &[5, 6, 7, 8, 9], &[3, 4, 5], SampleMode::Now);
         let error = pack(&plan(vec![uneven]), &limits, &mut slots(), &mut words).unwrap_err();
         assert!(error.contains("3 new blocks of 2 KV groups"), "{error}");
+    }
+
+    #[test]
+    fn a_row_lists_the_copies_of_its_state_by_rising_end() {
+        let copy = |slot, end, snapshot| StateCopy {
+            slot: SlotId::first(slot),
+            end,
+            snapshot: SnapshotId(snapshot),
+        };
+        let first = row(1, 4, &[5, 6, 7, 8], &[3, 4], SampleMode::Now);
+        let second = row(3, 0, &[5], &[6], SampleMode::Now);
+        let mut plan = plan(vec![first, second]);
+        plan.states.restored = vec![copy(1, 4, 2)];
+        plan.states.saved = vec![copy(1, 8, 2), copy(3, 1, 0), copy(1, 6, 4)];
+        let mut words = vec![9; 200];
+        let packed = pack(&plan, &limits(), &mut slots(), &mut words).unwrap();
+        let saves_at = words[9] as usize;
+        // Places of snapshots stand behind those of four slots.
+        assert_eq!(words[saves_at..packed.words], [6, 8, 8, 6, 1, 4]);
+        assert_eq!((words[16 + 6], words[16 + 7]), (0, 2));
+        assert_eq!((words[24 + 6], words[24 + 7]), (2, 1));
+        for (saved, reason) in [
+            (vec![copy(1, 8, 5)], "snapshot 5 of 5"),
+            (vec![copy(1, 8, 2), copy(3, 1, 2)], "snapshot 2 twice"),
+            (vec![copy(9, 8, 2)], "a copy of slot 9, which is not open"),
+        ] {
+            plan.states.saved = saved;
+            let error = pack(&plan, &limits(), &mut slots(), &mut words).unwrap_err();
+            assert!(error.contains(reason), "{error} should say {reason}");
+        }
     }
 
     #[test]

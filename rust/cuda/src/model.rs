@@ -18,6 +18,7 @@ use crate::kernels::Kernels;
 use crate::kv_pool::KvPool;
 use crate::product::Products;
 use crate::prompt_attention::PromptAttention;
+use crate::state_pool::StatePool;
 use crate::weights::Weights;
 
 /// Everything that a forward pass uses, at addresses that never change.
@@ -41,6 +42,8 @@ pub(crate) struct Model {
     pub(crate) windows: Vec<u32>,
     pub(crate) kv: KvPool,
     pub(crate) kv_layout: KvLayout,
+    /// Where layers keep a state.
+    pub(crate) states: Option<StatePool>,
     /// The layout as the core sees it.
     pub(crate) kv_groups: KvGroups,
     /// Attention splits no row, so that its sums do not depend on the batch.

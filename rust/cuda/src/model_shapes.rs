@@ -5,7 +5,7 @@ use ingle_model::{ModelSpec, MoeSpec};
 use crate::dtypes::WeightDtype;
 use crate::matrix::Matrix;
 use crate::shapes::{FourBitShape, GemmOut, GemmShape, Shapes};
-use crate::weights::{FeedForwardWeights, Weights};
+use crate::weights::{FeedForwardWeights, Mixer, Weights};
 
 /// The products of the layers with the row counts of tokens, and the head's with those of samples. Of an e4m3 matrix
 /// both: that for few rows and the raw one.
@@ -20,9 +20,19 @@ pub(crate) fn gemm_shapes(
         layers.push(matrix.shape(plain));
         layers.extend(matrix.raw_shape(plain));
     };
-    for layer in &weights.layers {
-        add(&layer.qkv, shapes.qkv);
-        add(&layer.output, shapes.output);
+    for (layer, of_spec) in weights.layers.iter().zip(&spec.layers) {
+        match (&layer.mixer, &of_spec.delta_net) {
+            (Mixer::DeltaNet(weights), Some(net)) => {
+                add(&weights.input, shapes.delta_input(net));
+                add(&Matrix::Plain(weights.scores), shapes.delta_scores(net));
+                add(&weights.output, shapes.delta_output(net));
+            }
+            (mixer, _) => {
+                let [qkv, output] = mixer.matrices();
+                add(&qkv, shapes.qkv);
+                add(&output, shapes.output);
+            }
+        }
         match &layer.feed_forward {
             FeedForwardWeights::Dense {
                 gate_up, gate_up_bias, down, intermediate_size, ..

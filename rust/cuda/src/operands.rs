@@ -9,7 +9,7 @@ use crate::dtypes::WeightDtype;
 use crate::gemm::{GemmInput, GemmResult};
 use crate::matrix::Matrix;
 use crate::shapes::{GemmShape, Shapes};
-use crate::weights::{FeedForwardWeights, Weights};
+use crate::weights::{FeedForwardWeights, Mixer, Weights};
 
 /// Buffers to measure a shape on.
 #[derive(Clone, Debug)]
@@ -44,9 +44,23 @@ pub(crate) fn operands_of(
     let branch = f32(if spec.post_norms { buffers.branch } else { buffers.residual });
     let shapes = Shapes::of(spec, weight);
     let (normed, inner, raw) = (buffers.normed_e4m3, buffers.inner_e4m3, buffers.raw);
-    for layer in &weights.layers {
-        add(shapes.qkv, layer.qkv, (buffers.normed, act(buffers.qkv)), (normed, buffers.qkv));
-        add(shapes.output, layer.output, (buffers.attended, branch), (inner, raw));
+    for (layer, of_spec) in weights.layers.iter().zip(&spec.layers) {
+        match (&layer.mixer, &of_spec.delta_net) {
+            (Mixer::DeltaNet(net), Some(sizes)) => {
+                let (input, scores) = (shapes.delta_input(sizes), shapes.delta_scores(sizes));
+                let wide = (buffers.normed, act(buffers.projected));
+                add(input, net.input, wide, (normed, raw));
+                let few = (buffers.normed, f32(buffers.delta_scores));
+                add(scores, Matrix::Plain(net.scores), few, (normed, raw));
+                let back = (buffers.attended, branch);
+                add(shapes.delta_output(sizes), net.output, back, (inner, raw));
+            }
+            (mixer, _) => {
+                let [qkv, output] = mixer.matrices();
+                add(shapes.qkv, qkv, (buffers.normed, act(buffers.qkv)), (normed, buffers.qkv));
+                add(shapes.output, output, (buffers.attended, branch), (inner, raw));
+            }
+        }
         match layer.feed_forward {
             FeedForwardWeights::Dense { gate_up, down, intermediate_size, .. } => {
                 let (plain, gated) =
@@ -57,7 +71,7 @@ pub(crate) fn operands_of(
                 let down_shape = shapes.down(intermediate_size);
                 add(down_shape, down, (buffers.gated, branch), (inner, raw));
             }
-            FeedForwardWeights::Moe(experts) => {
+            FeedForwardWeights::Moe(ref experts) => {
                 let shape = shapes.router(experts.spec.num_experts);
                 let (router, out) = (Matrix::Plain(experts.router), f32(buffers.router_logits));
                 add(shape, router, (buffers.normed, out), (normed, raw));

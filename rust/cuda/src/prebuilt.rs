@@ -199,6 +199,10 @@ mod tests {
             // `check_supported` refuses sinks with other heads.
             let has_sinks = spec.attention.sinks;
             let is_served = |kind: &(u32, bool)| !has_sinks || *kind == (SINK_HEAD_DIM, true);
+            // Of gated delta nets those of published models are built.
+            for net in spec.layers.iter_mut().filter_map(|layer| layer.delta_net.as_mut()) {
+                (net.key_dim, net.value_dim, net.conv_kernel) = (128, 128, 4);
+            }
             let kinds = HEAD_DIMS.into_iter().flat_map(|d| [(d, true), (d, false)]);
             for (head_dim, causal) in kinds.filter(is_served) {
                 spec.head_dim = head_dim;

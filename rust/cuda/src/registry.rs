@@ -2,8 +2,8 @@
 //! add its file, a line here and a function in `launch` that calls it.
 
 use crate::builds::{
-    ATTENTION, Builds, EXPERTS, FOUR_BIT_EXPERTS, FOUR_BITS, GATES, ONCE, PROMPTS, QUANTISED,
-    ROPES, SOFTCAP, STREAMS, WIDENED,
+    ATTENTION, Builds, DELTA_NETS, EXPERTS, FOUR_BIT_EXPERTS, FOUR_BITS, GATES, ONCE, OUTPUT_GATES,
+    PROMPTS, QUANTISED, ROPES, SHARED_SCORES, SOFTCAP, STREAMS, WIDENED,
 };
 use crate::contract;
 
@@ -67,6 +67,10 @@ registry! {
     Activation "activation.cu" GATES { ActMulRows: act_mul_rows act sm80 }
     Attention "attention.cu" ATTENTION { AttentionPaged: attention_paged act sm80 }
     AttentionPrefill "attention_prefill.cu" PROMPTS { AttentionPrefill: attention_prefill act sm90 }
+    DeltaNet "delta_net.cu" DELTA_NETS {
+        DeltaConv: delta_conv act sm80, DeltaRule: delta_rule act sm80,
+        DeltaNorm: delta_norm act sm80
+    }
     Embedding "embedding.cu" ONCE { EmbeddingGather: embedding_gather act sm80 }
     GemmFourBit "gemm_four_bit.cu" FOUR_BITS { GemmFourBit: gemm_four_bit act sm80 }
     GemmStream "gemm_stream.cu" STREAMS { GemmStream: gemm_stream act sm80 }
@@ -78,6 +82,7 @@ registry! {
         MoeGemm: moe_gemm act sm80, MoeCombine: moe_combine act sm80
     }
     MoeFourBit "moe_four_bit.cu" FOUR_BIT_EXPERTS { MoeFourBit: moe_four_bit act sm80 }
+    OutputGate "output_gate.cu" OUTPUT_GATES { OutputGate: output_gate act sm80 }
     Pool "pool.cu" ONCE { PoolScale: pool_scale f32 sm80, PoolRows: pool_rows f32 sm80 }
     Quantise "quantise.cu" QUANTISED {
         QuantiseRows: quantise_rows act sm89, RmsNormQuantise: rms_norm_quantise act sm89,
@@ -89,6 +94,7 @@ registry! {
     }
     RopeKv "rope_kv.cu" ROPES { RopeTable: rope_table f32 sm80, RopeKvPaged: rope_kv_paged act sm80 }
     Sampler "sampler.cu" ONCE { SampleScan: sample_scan f32 sm80, SampleFinish: sample_finish f32 sm80 }
+    SharedScore "shared_score.cu" SHARED_SCORES { SharedScore: shared_score act sm80 }
     SlotState "slot_state.cu" ONCE { SampleOpen: sample_open u32 sm80 }
     Softcap "softcap.cu" SOFTCAP { SoftcapRows: softcap_rows f32 sm80 }
     StepPrepare "step_prepare.cu" ONCE { StepPrepareTokens: step_prepare_tokens u32 sm80 }

@@ -5,7 +5,9 @@ use std::ffi::OsStr;
 use std::sync::{Arc, OnceLock};
 
 use ingle_core::KvGroups;
-use ingle_model::{Activation, CopyPlan, FeedForwardSpec, KvLayout, ModelSpec, RopeSpec, Timeline};
+use ingle_model::{
+    Activation, CopyPlan, DeltaNetSpec, FeedForwardSpec, KvLayout, ModelSpec, RopeSpec, Timeline,
+};
 
 use crate::CudaError;
 use crate::arena::{LayoutBuilder, Region};
@@ -28,6 +30,7 @@ use crate::product::Products;
 use crate::prompt_attention::{KvShape, PromptAttention, kv_maps};
 use crate::prompt_launch::PromptLaunch;
 use crate::rope::rotary_dim;
+use crate::state_pool::{StateLayout, StatePool, state_bytes, state_slots};
 use crate::weights::{Kept, WeightLayout};
 
 /// What is fixed before memory is taken.
@@ -55,6 +58,7 @@ pub(crate) struct Memory {
     weights: Region,
     pub(crate) state: Region,
     pub(crate) kv: KvPool,
+    states: Option<StatePool>,
 }
 
 impl Setup {
@@ -73,7 +77,10 @@ impl Setup {
             // One block more than the longest sequence, for the row that runs after its last token.
             max_blocks: config.max_model_len.div_ceil(config.block_size) + 1,
             // An ended request keeps its slot until the steps that name it are done.
-            num_slots: 2 * config.max_num_seqs,
+            num_slots: match keeps_state(&spec) {
+                true => state_slots(config.max_num_seqs),
+                false => 2 * config.max_num_seqs,
+            },
             max_rows: config.max_num_seqs,
             max_tokens: config.max_num_batched_tokens.max(config.max_num_seqs),
             max_model_len: config.max_model_len + 1,
@@ -227,17 +234,14 @@ impl Setup {
             quantised,
         )
         .1;
-        let head_bytes = u64::from(self.engine.block_size)
-            * u64::from(self.spec.head_dim)
-            * u64::from(self.dtypes.kv().bytes());
-        let layer_bytes = 2 * u64::from(self.spec.num_kv_heads) * head_bytes;
         let layers_per_group = self.kv_layout.layers_per_group as u64;
-        let block_stride = layer_bytes * layers_per_group;
+        let block_stride = self.layer_bytes() * layers_per_group;
         let budget = MemoryBudget::new(&BudgetInputs {
             total_bytes,
             free_bytes,
             weight_bytes,
             buffer_bytes,
+            state_bytes: state_bytes(&self.spec, self.engine.max_rows),
             utilization: self.config.gpu_memory_utilization,
             kv_cache_memory_bytes: self.config.kv_cache_memory_bytes,
             block_bytes: block_stride,
@@ -254,6 +258,8 @@ impl Setup {
             let state = Region::backed(context, buffer_bytes)?;
             // Addresses for the whole card's memory, so that the pool can grow in place.
             let kv_bytes = budget.kv_cache_bytes;
+            let states = StateLayout::of(&self.spec, self.engine.max_rows);
+            let states = states.map(|layout| StatePool::new(context, layout)).transpose()?;
             let kv = KvPool::new(context, kv_bytes, total_bytes, block_stride, layers_per_group)?;
             let layout = LayoutBuilder::over(&state);
             let (buffers, _) = Buffers::layout(
@@ -270,9 +276,18 @@ impl Setup {
                 weights,
                 state,
                 kv,
+                states,
                 budget,
             })
         })
+    }
+
+    /// Bytes of a layer's keys and values in a KV block.
+    fn layer_bytes(&self) -> u64 {
+        let head_bytes = u64::from(self.engine.block_size)
+            * u64::from(self.spec.head_dim)
+            * u64::from(self.dtypes.kv().bytes());
+        2 * u64::from(self.spec.num_kv_heads) * head_bytes
     }
 
     /// The cache's folder of this name. `None` if nothing is kept, or if the folder cannot be made,
@@ -337,6 +352,7 @@ impl Setup {
             windows: self.windows.clone(),
             kv: memory.kv,
             kv_layout: self.kv_layout.clone(),
+            states: memory.states,
             kv_groups: self.kv_groups,
             deterministic: self.config.deterministic,
             _regions: vec![memory.weights, memory.state],
@@ -369,17 +385,29 @@ fn four_bit_choice(wish: Option<&OsStr>) -> Result<FourBitChoice, CudaError> {
     }
 }
 
-/// Whether layers have parts that no kernel here computes.
+/// Whether layers keep a state.
 fn keeps_state(spec: &ModelSpec) -> bool {
-    spec.layers.iter().any(|layer| layer.delta_net.is_some()) || spec.attention.output_gate
+    spec.layers.iter().any(|layer| layer.delta_net.is_some())
 }
+
+/// Refuses nets that delta_net.cu cannot be built for.
+fn check_net(net: &DeltaNetSpec) -> Result<(), CudaError> {
+    let widths = [("linear_key_head_dim", net.key_dim), ("linear_value_head_dim", net.value_dim)];
+    match widths.iter().find(|(_, width)| !NET_HEAD_DIMS.contains(width)) {
+        Some((name, width)) => Err(CudaError::Unsupported(format!(
+            "{name} {width}: want 32, 64, 128 or 256 (the cpu device takes others)"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Widths of heads of gated delta nets.
+const NET_HEAD_DIMS: [u32; 4] = [32, 64, 128, 256];
 
 /// Refuses what the kernels cannot do, before anything is opened.
 pub(crate) fn check_supported(spec: &ModelSpec, config: &CudaConfig) -> Result<(), CudaError> {
     let refuse = |text: String| Err(CudaError::Unsupported(text));
-    if keeps_state(spec) {
-        return refuse("gated delta nets (Qwen3.5): the cpu device serves them".to_owned());
-    }
+    spec.layers.iter().filter_map(|layer| layer.delta_net.as_ref()).try_for_each(check_net)?;
     if !HEAD_DIMS.contains(&spec.head_dim) {
         return refuse(format!("head_dim {}: want 16, 32, 64, 96, 128 or 256", spec.head_dim));
     }

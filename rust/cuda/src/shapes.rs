@@ -1,6 +1,6 @@
 //! Shapes of a model's products. Plain data.
 
-use ingle_model::{Activation, ModelSpec};
+use ingle_model::{Activation, DeltaNetSpec, ModelSpec};
 
 use crate::contract::{GATE_GELU_TANH, GATE_SILU};
 use crate::dtypes::{ScaleMode, WeightDtype};
@@ -104,7 +104,8 @@ impl Shapes {
         let shape = |n, k, out| GemmShape::plain(n, k, out, weight);
         let hidden = spec.hidden_size;
         let q_width = spec.num_attention_heads * spec.head_dim;
-        let qkv_width = q_width + 2 * spec.num_kv_heads * spec.head_dim;
+        let gates = if spec.attention.output_gate { q_width } else { 0 };
+        let qkv_width = q_width + gates + 2 * spec.num_kv_heads * spec.head_dim;
         let into_residual = if spec.post_norms { GemmOut::F32 } else { GemmOut::AddF32 };
         Self {
             qkv: shape(qkv_width, hidden, GemmOut::Device),
@@ -127,6 +128,22 @@ impl Shapes {
 
     pub(crate) fn down(&self, intermediate_size: u32) -> GemmShape {
         GemmShape::plain(self.hidden, intermediate_size, self.into_residual, self.weight)
+    }
+
+    /// Into a gated delta net: q, k, v, gate.
+    pub(crate) fn delta_input(&self, net: &DeltaNetSpec) -> GemmShape {
+        let rows = net.channels() + net.value_width();
+        GemmShape::plain(rows, self.hidden, GemmOut::Device, self.weight)
+    }
+
+    /// What its tokens write, and what the state loses.
+    pub(crate) fn delta_scores(&self, net: &DeltaNetSpec) -> GemmShape {
+        GemmShape::plain(2 * net.num_value_heads, self.hidden, GemmOut::F32, self.weight)
+    }
+
+    /// Back from it.
+    pub(crate) fn delta_output(&self, net: &DeltaNetSpec) -> GemmShape {
+        self.down(net.value_width())
     }
 
     pub(crate) fn router(&self, num_experts: u32) -> GemmShape {

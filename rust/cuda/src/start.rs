@@ -24,6 +24,7 @@ use crate::parts::load_parts;
 use crate::row_costs::RowCosts;
 use crate::setup::{Setup, check_supported};
 use crate::slots::{Staging, staging_bytes};
+use crate::state_pool::StatePool;
 use crate::step_shapes::step_shapes;
 use crate::stream::{Event, Stream};
 use crate::waiter::{self, StepBuffers};
@@ -129,6 +130,7 @@ fn warm(model: &Arc<Model>, stream: &Stream) -> Result<(), CudaError> {
     StepHeader::empty().write(&mut words);
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     upload(stream, buffers.meta, &bytes)?;
+    model.states.as_ref().map_or(Ok(()), |states| states.warm(stream))?;
     let prompts = model.prompt_attention.is_some();
     for (tokens, has_prompts) in [(1, false), (model.buckets.largest(), prompts)] {
         let samples = tokens.min(LIST_ROWS);
@@ -154,8 +156,8 @@ fn executor_shape(model: &Model, num_blocks: u32, costs: Option<&RowCosts>) -> E
         num_blocks,
         block_size: engine.block_size,
         kv_groups: model.kv_groups,
-        keeps_state: false,
-        num_snapshots: 0,
+        keeps_state: model.states.is_some(),
+        num_snapshots: model.states.as_ref().map_or(0, StatePool::num_snapshots),
         num_slots: engine.num_slots,
         max_num_seqs: engine.max_rows,
         max_num_batched_tokens: engine.max_tokens,

@@ -33,7 +33,7 @@ impl Weights {
                     [experts.shared.map(|s| s.gate_up), experts.shared.map(|s| s.down)]
                 }
             };
-            let all = dense.into_iter().flatten().chain([layer.qkv, layer.output]);
+            let all = dense.into_iter().flatten().chain(layer.mixer.matrices());
             all.filter(|matrix| matrix.four_bit().is_some()).map(|matrix| matrix.len()).max()
         };
         self.layers.iter().filter_map(of_layer).max().unwrap_or(0)
@@ -46,7 +46,7 @@ impl Weights {
                 FeedForwardWeights::Dense { gate_up, .. } => gate_up.is_e4m3(),
                 FeedForwardWeights::Moe(_) => false,
             };
-            layer.qkv.is_e4m3() || layer.output.is_e4m3() || dense
+            layer.mixer.matrices().iter().any(Matrix::is_e4m3) || dense
         };
         self.layers.iter().any(of_layer)
     }
@@ -56,7 +56,35 @@ impl Weights {
 #[derive(Clone, Debug)]
 pub(crate) struct LayerWeights {
     pub(crate) input_norm: Option<DeviceSlice<f32>>,
-    /// `[(num_heads + 2 * num_kv_heads) * head_dim, hidden_size]`, q rows first, then k, then v.
+    pub(crate) mixer: Mixer,
+    pub(crate) post_attention_norm: Option<DeviceSlice<f32>>,
+    pub(crate) feed_forward_norm: Option<DeviceSlice<f32>>,
+    pub(crate) post_feed_forward_norm: Option<DeviceSlice<f32>>,
+    pub(crate) feed_forward: FeedForwardWeights,
+}
+
+/// Those of the part that mixes tokens.
+#[derive(Clone, Debug)]
+pub(crate) enum Mixer {
+    Attention(AttentionWeights),
+    DeltaNet(DeltaWeights),
+}
+
+impl Mixer {
+    /// What goes into it and what comes back.
+    pub(crate) fn matrices(&self) -> [Matrix; 2] {
+        match self {
+            Self::Attention(weights) => [weights.qkv, weights.output],
+            Self::DeltaNet(weights) => [weights.input, weights.output],
+        }
+    }
+}
+
+/// Those of attention.
+#[derive(Clone, Debug)]
+pub(crate) struct AttentionWeights {
+    /// `[(num_heads + 2 * num_kv_heads) * head_dim, hidden_size]`, q rows first, then k, then v; with an output gate
+    /// each head's rows of q are followed by those of its gate.
     pub(crate) qkv: Matrix,
     pub(crate) qkv_bias: Option<DeviceSlice<f32>>,
     pub(crate) q_norm: Option<DeviceSlice<f32>>,
@@ -65,10 +93,21 @@ pub(crate) struct LayerWeights {
     pub(crate) sinks: Option<DeviceSlice<f32>>,
     pub(crate) output: Matrix,
     pub(crate) output_bias: Option<DeviceSlice<f32>>,
-    pub(crate) post_attention_norm: Option<DeviceSlice<f32>>,
-    pub(crate) feed_forward_norm: Option<DeviceSlice<f32>>,
-    pub(crate) post_feed_forward_norm: Option<DeviceSlice<f32>>,
-    pub(crate) feed_forward: FeedForwardWeights,
+}
+
+/// Those of a gated delta net; kernels/delta_net.cu has the shapes of vectors.
+#[derive(Clone, Debug)]
+pub(crate) struct DeltaWeights {
+    /// `[channels + value_width, hidden_size]`: q, k, v, gate; never e4m3.
+    pub(crate) input: Matrix,
+    /// `[2 * num_value_heads, hidden_size]`: what a token writes, what the state loses.
+    pub(crate) scores: DeviceSlice<Weight>,
+    pub(crate) conv: DeviceSlice<f32>,
+    pub(crate) log_rate: DeviceSlice<f32>,
+    pub(crate) decay_bias: DeviceSlice<f32>,
+    pub(crate) norm: DeviceSlice<f32>,
+    /// `[hidden_size, value_width]`; never e4m3.
+    pub(crate) output: Matrix,
 }
 
 /// Those of a layer's second part.
@@ -85,7 +124,7 @@ pub(crate) enum FeedForwardWeights {
         intermediate_size: u32,
     },
     /// Experts.
-    Moe(ExpertWeights),
+    Moe(Box<ExpertWeights>),
 }
 
 /// Experts, one after the other, each as a dense network.
@@ -112,6 +151,8 @@ pub(crate) struct SharedWeights {
     pub(crate) gate_up: Matrix,
     pub(crate) down: Matrix,
     pub(crate) intermediate_size: u32,
+    /// `[hidden_size]`: the network's weight is the sigmoid of its product.
+    pub(crate) score: Option<DeviceSlice<f32>>,
 }
 
 /// What becomes of a tensor on its way.
@@ -241,12 +282,28 @@ struct Builder<'a> {
 impl Builder<'_> {
     fn layer(&mut self, layer: u32) -> Result<LayerWeights, CudaError> {
         use LayerWeight::*;
-        let attention = self.spec.attention;
         let (pre_norms, post_norms) = (self.spec.pre_norms, self.spec.post_norms);
-        let has_qk_norm = attention.qk_norm != QkNorm::None;
         let role = |part| WeightRole::Layer(layer, part);
+        let is_net = self.spec.layers[layer as usize].delta_net.is_some();
         Ok(LayerWeights {
             input_norm: self.norm_if(pre_norms, role(InputNorm))?,
+            mixer: match is_net {
+                true => Mixer::DeltaNet(self.delta_net(layer)?),
+                false => Mixer::Attention(self.attention(layer)?),
+            },
+            post_attention_norm: self.norm_if(post_norms, role(PostAttentionNorm))?,
+            feed_forward_norm: self.norm_if(pre_norms, role(FeedForwardNorm))?,
+            post_feed_forward_norm: self.norm_if(post_norms, role(PostFeedForwardNorm))?,
+            feed_forward: self.feed_forward(layer)?,
+        })
+    }
+
+    fn attention(&mut self, layer: u32) -> Result<AttentionWeights, CudaError> {
+        use LayerWeight::*;
+        let attention = self.spec.attention;
+        let has_qk_norm = attention.qk_norm != QkNorm::None;
+        let role = |part| WeightRole::Layer(layer, part);
+        Ok(AttentionWeights {
             qkv: self.linear(&[role(Query), role(Key), role(Value)], true)?,
             qkv_bias: self.vectors_if(
                 attention.qkv_bias,
@@ -257,10 +314,22 @@ impl Builder<'_> {
             sinks: self.vectors_if(attention.sinks, &[role(Sinks)])?,
             output: self.linear(&[role(Output)], true)?,
             output_bias: self.vectors_if(attention.o_bias, &[role(OutputBias)])?,
-            post_attention_norm: self.norm_if(post_norms, role(PostAttentionNorm))?,
-            feed_forward_norm: self.norm_if(pre_norms, role(FeedForwardNorm))?,
-            post_feed_forward_norm: self.norm_if(post_norms, role(PostFeedForwardNorm))?,
-            feed_forward: self.feed_forward(layer)?,
+        })
+    }
+
+    fn delta_net(&mut self, layer: u32) -> Result<DeltaWeights, CudaError> {
+        use LayerWeight::*;
+        let role = |part| WeightRole::Layer(layer, part);
+        let input = [role(DeltaQuery), role(DeltaKey), role(DeltaValue), role(DeltaGate)];
+        Ok(DeltaWeights {
+            input: self.linear(&input, false)?,
+            scores: self.matrix(&[role(DeltaBeta), role(DeltaDecay)])?,
+            conv: self.vector(role(DeltaConv))?,
+            log_rate: self.vector(role(DeltaLogRate))?,
+            decay_bias: self.vector(role(DeltaBias))?,
+            // Not one of those that are stored less one.
+            norm: self.vector(role(DeltaNorm))?,
+            output: self.linear(&[role(DeltaOutput)], false)?,
         })
     }
 
@@ -278,7 +347,9 @@ impl Builder<'_> {
                     intermediate_size,
                 })
             }
-            FeedForwardSpec::Moe(spec) => self.experts(layer, spec).map(FeedForwardWeights::Moe),
+            FeedForwardSpec::Moe(spec) => {
+                Ok(FeedForwardWeights::Moe(Box::new(self.experts(layer, spec)?)))
+            }
         }
     }
 
@@ -294,6 +365,7 @@ impl Builder<'_> {
                 gate_up: self.linear(&[role(SharedGate), role(SharedUp)], false)?,
                 down: self.linear(&[role(SharedDown)], false)?,
                 intermediate_size,
+                score: self.vectors_if(spec.shared_score, &[role(SharedScore)])?,
             }),
             None => None,
         };
@@ -343,6 +415,10 @@ impl Builder<'_> {
     ) -> Result<Option<DeviceSlice<f32>>, CudaError> {
         let conversion = Conversion::Vector(Change::NONE);
         wanted.then(|| self.place(roles, conversion)).transpose()
+    }
+
+    fn vector(&mut self, role: WeightRole) -> Result<DeviceSlice<f32>, CudaError> {
+        self.place(&[role], Conversion::Vector(Change::NONE))
     }
 
     /// The tensors one after another: 4-bit if all of them can be, else the device type.
@@ -499,7 +575,7 @@ mod tests {
                 num_e4m3 += u32::from(layout.weights.have_e4m3() && !stored_so);
             }
         }
-        assert!(num_models >= 35, "{num_models} models that a card can serve");
+        assert!(num_models >= 45, "{num_models} models that a card can serve");
         assert!(num_e4m3 >= 12, "{num_e4m3} models quantised");
         assert!(num_four_bit >= 4, "{num_four_bit} models keep all 4-bit tensors");
     }
@@ -527,15 +603,21 @@ mod tests {
         spans.sort_unstable();
         assert!(spans.windows(2).all(|pair| pair[0].1 <= pair[1].0));
         assert!(spans[0].0 >= 256 && spans.last().unwrap().1 <= layout.bytes);
-        let qkv = layout.weights.layers[0].qkv;
-        let q_rows = spec.num_attention_heads * spec.head_dim;
+        let mixers = layout.weights.layers.iter().map(|layer| &layer.mixer);
+        let attention = (0..).zip(mixers).find_map(|(index, mixer)| match mixer {
+            Mixer::Attention(weights) => Some((index, weights)),
+            Mixer::DeltaNet(_) => None,
+        });
+        let (index, AttentionWeights { qkv, .. }) = attention.unwrap();
+        let gates = 1 + u32::from(spec.attention.output_gate);
+        let q_rows = gates * spec.num_attention_heads * spec.head_dim;
         let q_elements = u64::from(q_rows) * u64::from(spec.hidden_size);
         let q = match qkv {
             Matrix::Plain(_) => q_elements * 2,
             Matrix::E4m3 { .. } => q_elements,
             Matrix::FourBit { form, .. } => form.bytes(q_rows, spec.hidden_size),
         };
-        let key = &plan.tensors[&WeightRole::Layer(0, LayerWeight::Key)];
+        let key = &plan.tensors[&WeightRole::Layer(index, LayerWeight::Key)];
         let job = layout.jobs.iter().find(|job| job.view == *key).unwrap();
         assert_eq!(job.destination.address(), qkv.as_bytes().address() + q);
     }

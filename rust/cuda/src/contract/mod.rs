@@ -80,6 +80,8 @@ constants {
     GATE_SILU = 0;
     GATE_GELU_TANH = 1;
     GATE_COLUMNS = 2048;
+    /// Columns of a gated delta net's state that one block of delta_rule computes.
+    DELTA_COLUMNS = 32;
     /// What gemm_stream does with a product: GEMM_EPI.
     GEMM_OUT_ACT = 0;
     GEMM_OUT_ADD_F32 = 1;
@@ -195,7 +197,7 @@ struct Dims = 16 {
     reserved1: u32,
 }
 
-/// Header of a step's metadata. Four lists follow it; the fields give their offsets in words.
+/// Header of a step's metadata. Five lists follow it; the fields give their offsets in words.
 struct StepHeader = 16 {
     num_rows: u32,
     num_tokens: u32,
@@ -206,7 +208,8 @@ struct StepHeader = 16 {
     updates_at: u32,
     samples_at: u32,
     step_id: u32,
-    reserved: [u32; 7],
+    saves_at: u32,
+    reserved: [u32; 6],
 }
 
 /// One request's part of a step; rows are listed by rising first_token.
@@ -217,7 +220,8 @@ struct StepRow = 8 {
     first_token: u32,
     flags: u32,
     sample_index: u32,
-    reserved: [u32; 2],
+    first_save: u32,
+    num_saves: u32,
 }
 
 /// A block that joins a slot's table.
@@ -225,6 +229,13 @@ struct BlockUpdate = 3 {
     slot: u32,
     index: u32,
     block: u32,
+}
+
+/// What layers keep of a row's sequence behind the tokens of positions below `end` goes to `place` too. A row's saves
+/// stand side by side, by rising end.
+struct StateSave = 2 {
+    end: u32,
+    place: u32,
 }
 
 /// A token to be sampled: of which row, from which token's residual.

@@ -17,7 +17,7 @@ use crate::sys::driver::TensorMap;
 /// Of rope_kv_paged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RopeKv {
-    /// `[rows, (num_heads + 2 * num_kv_heads) * head_dim]`
+    /// `[rows, (num_heads + 2 * num_kv_heads) * head_dim]`; with an output gate, a gate behind each head of q
     pub(crate) qkv: DeviceSlice<Act>,
     /// Scales of its rows and columns if it is a raw product.
     pub(crate) scales: Option<(DeviceSlice<f32>, DeviceSlice<f32>)>,
@@ -78,19 +78,20 @@ pub(crate) struct AttentionPrefill<'a> {
 impl Launcher<'_> {
     /// Queues bias, head norms, rotation and the KV write of `rows` rows.
     pub(crate) fn rope_kv(&self, rows: u32, build: Variant, a: &RopeKv) -> Result<(), CudaError> {
-        let Variant::Rope { head_dim, full_norm, .. } = build else {
+        let Variant::Rope { head_dim, full_norm, output_gate, .. } = build else {
             return Err(CudaError::Unsupported(format!("rope_kv was not built as {build:?}")));
         };
         let Dims { num_heads, num_kv_heads, .. } = *self.dims;
         let heads = num_heads + 2 * num_kv_heads;
         let width = |heads: u32| u64::from(heads) * u64::from(head_dim);
-        holds!(a.qkv, u64::from(rows) * width(heads));
+        let columns = width(heads + if output_gate { num_heads } else { 0 });
+        holds!(a.qkv, u64::from(rows) * columns);
         holds!(a.q, u64::from(rows) * width(num_heads));
         holds!(a.positions, u64::from(rows));
         holds!(a.kv_slot, u64::from(rows));
         if let Some((row_scale, scale)) = a.scales {
             holds!(row_scale, u64::from(rows));
-            holds!(scale, width(heads));
+            holds!(scale, columns);
         }
         let normed = |heads| width(if full_norm { heads } else { 1 });
         for (weight, elements) in [

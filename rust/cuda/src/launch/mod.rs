@@ -20,6 +20,7 @@ macro_rules! holds {
 }
 
 mod attention;
+mod delta_net;
 mod experts;
 mod four_bit;
 mod gemm_stream;
@@ -30,6 +31,7 @@ mod sampler;
 mod step;
 
 pub(crate) use attention::{Attention, AttentionPrefill, RopeKv};
+pub(crate) use delta_net::{DeltaConv, DeltaNorm, DeltaStep, OutputGate};
 pub(crate) use experts::{ExpertPlaces, MoeGemm, Routing};
 pub(crate) use four_bit::{FourBitExperts, GemmFourBit, WidenFourBit};
 pub(crate) use gemm_stream::GemmStream;

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use ingle_model::{MoeSpec, RouterSpec};
+use ingle_model::{DeltaNetSpec, MoeSpec, RouterSpec};
 
 use super::*;
 use crate::CudaError;
 use crate::attention_launch::AttentionLaunch;
-use crate::builds::{ExpertKind, Variant, four_bit_experts};
+use crate::builds::{ExpertKind, Variant, delta_net, four_bit_experts};
 use crate::contract::{GATE_SILU, QUERY_ROWS, ROPE_HALF_SPLIT};
 use crate::device_slice::{DevicePtr, DeviceSlice};
 use crate::dtypes::{Dtypes, KvDtype, ScaleMode, WeightDtype};
@@ -24,6 +24,7 @@ use crate::program::{KernelSettings, Program};
 use crate::prompt_launch::PromptLaunch;
 use crate::registry::{Entry, Source};
 use crate::shapes::{GemmOut, GemmShape};
+use crate::state_pool::StateLayer;
 use crate::stream_gemm::OwnProduct;
 use crate::stream_tile::STREAM_TILES;
 use crate::sys::driver::TensorMap;
@@ -64,7 +65,15 @@ const FOUR_BIT: GemmShape = GemmShape {
     weight: WeightDtype::FourBit(FORM),
     scale: ScaleMode::Group,
 };
-const ROPE: Variant = Variant::Rope { head_dim: HEAD, full_norm: false, scales_queries: false };
+const ROPE: Variant =
+    Variant::Rope { head_dim: HEAD, full_norm: false, scales_queries: false, output_gate: false };
+const NET: DeltaNetSpec = DeltaNetSpec {
+    num_key_heads: 2,
+    num_value_heads: 4,
+    key_dim: 32,
+    value_dim: 64,
+    conv_kernel: 4,
+};
 const GATE: Variant = Variant::Gate { intermediate_size: 16, clamped: false };
 
 fn moe() -> MoeSpec {
@@ -95,6 +104,7 @@ fn kernels() -> Kernels {
             vec![Variant::Attention { head_dim: HEAD, stages, causal, sinks }]
         }
         Source::AttentionPrefill => vec![Variant::Prompt { head_dim: HEAD, sinks: false }],
+        Source::DeltaNet => vec![delta_net(&NET)],
         Source::RopeKv => vec![ROPE],
         Source::Moe => vec![experts(32, 32), experts(32, 16)],
         Source::GemmFourBit => {
@@ -205,6 +215,39 @@ fn launch_step_and_attention(launcher: &Launcher<'_>) -> Result<(), CudaError> {
         &attention,
         &prompts,
     )
+}
+
+fn launch_delta_net(launcher: &Launcher<'_>) -> Result<(), CudaError> {
+    let states = StateLayer {
+        base: DevicePtr::new(1 << 30),
+        place_stride: 1 << 16,
+        layer_offset: 0,
+        num_places: 4,
+    };
+    let step = DeltaStep {
+        net: NET,
+        states,
+        projected: some(8 * 640),
+        mixed: some(8 * 384),
+        factors: some(8 * 4),
+        dots: some(8 * 2),
+        read: some(8 * 256),
+        slot_of_token: some(8),
+    };
+    let conv = DeltaConv {
+        scores: some(8 * 8),
+        conv: some(384 * 4),
+        log_rate: some(4),
+        decay_bias: some(4),
+        positions: some(8),
+    };
+    launcher.delta_conv(8, &step, &conv)?;
+    launcher.delta_rule((8, 4), &step, some(100))?;
+    let norm = DeltaNorm { norm: some(64), gated: some(8 * 256), eps: 1e-6 };
+    launcher.delta_norm(8, &step, &norm)?;
+    let (qkv, attended) = (some(8 * 12 * HEAD), some(8 * 4 * HEAD));
+    launcher.output_gate(8, &OutputGate { head_dim: HEAD, qkv, scales: None, attended })?;
+    launcher.shared_score((8, 16), some(8 * 32), some(32), some(8 * 16))
 }
 
 fn launch_rows(launcher: &Launcher<'_>) -> Result<(), CudaError> {
@@ -326,6 +369,7 @@ fn every_launch_has_the_parameters_of_its_kernel() {
     let launcher = Launcher { kernels: &kernels, stream: &stream, dims: &DIMS };
     launch_step_and_attention(&launcher).unwrap();
     launch_rows(&launcher).unwrap();
+    launch_delta_net(&launcher).unwrap();
     launch_quantise(&launcher).unwrap();
     launch_four_bit(&launcher).unwrap();
     launch_sampler(&launcher).unwrap();

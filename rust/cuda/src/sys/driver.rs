@@ -128,6 +128,7 @@ super::c_api! {
         fn cuMemHostAlloc(ptr: *mut *mut c_void, bytes: usize, flags: c_uint) -> CuResult;
         fn cuMemFreeHost(ptr: *mut c_void) -> CuResult;
         fn cuMemcpyHtoDAsync_v2(dst: CuDevicePtr, src: *const c_void, bytes: usize, stream: CuStream) -> CuResult;
+        fn cuMemcpyDtoDAsync_v2(dst: CuDevicePtr, src: CuDevicePtr, bytes: usize, stream: CuStream) -> CuResult;
         fn cuMemcpyDtoHAsync_v2(dst: *mut c_void, src: CuDevicePtr, bytes: usize, stream: CuStream) -> CuResult;
         fn cuMemsetD8Async(dst: CuDevicePtr, value: u8, count: usize, stream: CuStream) -> CuResult;
         fn cuStreamCreate(stream: *mut CuStream, flags: c_uint) -> CuResult;

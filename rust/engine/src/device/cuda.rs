@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ingle_core::{CompletionSink, Executor as _};
 use ingle_cuda::{
     CudaConfig, CudaError, CudaExecutor, DeviceProbe, DeviceType, LateSize, LoadTurns, StartReport,
-    WarningSink, device_count, probe,
+    WarningSink, device_count, probe, state_bytes,
 };
 use ingle_model::ModelSpec;
 
@@ -88,7 +88,7 @@ fn build_one(place: Place, parts: Parts<'_>, sink: CompletionSink) -> Result<Bui
     let Parts { checkpoint, options, text } = parts;
     let (ordinal, num_engines) = (place.ordinal, place.num_engines);
     let spec = &checkpoint.spec;
-    let (config, note) = config(place, options, spec, text.size())?;
+    let (config, sizes_notes) = config(place, options, spec, text.size())?;
     let wanted_len = config.max_model_len;
     let source = &checkpoint.source;
     let warn = warnings_of(ordinal, num_engines);
@@ -99,7 +99,7 @@ fn build_one(place: Place, parts: Parts<'_>, sink: CompletionSink) -> Result<Bui
     let (groups, ahead) = (&shape.kv_groups, shape.max_steps_in_flight);
     let holds = groups.most_tokens(shape.num_blocks, shape.block_size, ahead);
     let mut notes: Vec<String> = report.to_string().lines().map(str::to_owned).collect();
-    notes.extend(note);
+    notes.extend(sizes_notes);
     notes.extend(kv_groups_note(spec));
     // Not below a length that was asked for: the load would have been refused before.
     if holds < wanted_len {
@@ -134,10 +134,12 @@ fn config(
     options: &EngineOptions,
     spec: &ModelSpec,
     sample_vocab_size: LateSize,
-) -> Result<(CudaConfig, Option<String>), EngineError> {
+) -> Result<(CudaConfig, Vec<String>), EngineError> {
     check_pool(options)?;
     let defaults = CudaConfig::default();
-    let max_num_seqs = setting("max_num_seqs", options.max_num_seqs, defaults.max_num_seqs)?;
+    let by_states = by_states(spec, defaults.max_num_seqs);
+    let most_seqs = by_states.unwrap_or(defaults.max_num_seqs);
+    let max_num_seqs = setting("max_num_seqs", options.max_num_seqs, most_seqs)?;
     let batched = defaults.max_num_batched_tokens.max(max_num_seqs);
     let tokens = step_tokens(spec, options, batched)?;
     let config = CudaConfig {
@@ -159,7 +161,19 @@ fn config(
         prebuilt_kernels: options.places.prebuilt_kernels.clone(),
         libraries: library_paths(&options.places.cuda_libraries),
     };
-    Ok((config, tokens.note))
+    let by_states = by_states.filter(|_| options.max_num_seqs.is_none());
+    let by_states = by_states.map(|most| {
+        let mib = state_bytes(spec, most) >> 20;
+        format!("max_num_seqs: {most}, whose states take {mib} MiB (set it for more or fewer)")
+    });
+    Ok((config, tokens.note.into_iter().chain(by_states).collect()))
+}
+
+/// Requests that run by default where layers keep states that weigh much; `None` where as many as elsewhere may.
+fn by_states(spec: &ModelSpec, most: u32) -> Option<u32> {
+    let of_eight = state_bytes(spec, 8);
+    let fit = 8 * STATE_BYTES.checked_div(of_eight)?;
+    (fit < u64::from(most)).then_some((fit as u32).max(8))
 }
 
 /// # Errors
@@ -223,6 +237,9 @@ fn device_type(dtype: &str) -> Result<DeviceType, EngineError> {
 
 /// Requests that may wait for each that can run.
 const QUEUE_ROUNDS: u32 = 4;
+
+/// What states may take unless max_num_seqs is set: with the weights of Qwen3.6-27B half of an H200's memory.
+const STATE_BYTES: u64 = 24 << 30;
 
 // A slot that asks for more than the device's sampler holds would fail the step and all its requests.
 const _: () = assert!(MAX_LOG_PROBS <= ingle_cuda::MAX_LOG_PROBS as i64);

@@ -1,0 +1,315 @@
+// A gated delta net between its projections: convolution, delta rule, gated norm.
+//
+// G key heads of KEY_DIM, H value heads of VALUE_DIM, H % G == 0: value head h goes with key head h / (H / G).
+//   C = 2 * G * KEY_DIM + H * VALUE_DIM channels: q, k, v. All contiguous, 16-byte aligned.
+//   projected [T_pad, C + H * VALUE_DIM] act: q, k, v, the gate z; scores [T_pad, 2 * H] f32: of what a token writes,
+//   of what the state loses.
+// What a layer keeps of a sequence lies at state_base + place * place_stride + layer_offset (bytes), the place of a
+//   running sequence being its slot's number: state [H, VALUE_DIM, KEY_DIM] f32, then the last inputs of the
+//   convolution [CONV_KERNEL - 1, C] act, oldest first. A row that starts at position 0 begins with zeros.
+// delta_conv: mixed [T_pad, C] act = silu(sum over taps of conv [C, CONV_KERNEL] f32, oldest first, * inputs); of q and
+//   k scaled to length 1, q times KEY_DIM^-0.5. dots [T_pad, G] f32 = q * k. factors [T_pad, H] float2 =
+//   (exp(-exp(log_rate [H]) * softplus(scores + decay_bias [H])), sigmoid(scores)). Padded tokens write nothing.
+//   Launch: grid (T_pad, ceil((G + H) / 8)), block 256; one warp for a key head's q and k, or for a value head.
+// delta_rule: of each row, token by token: state *= decay; state += k (beta * (v - k state)); out [T_pad, H * VALUE_DIM]
+//   f32 = q state. The inputs and the state behind the row replace those of its slot; those behind the tokens
+//   that the row's StateSaves name (step: StepHeader and its lists) also go to their places.
+//   Launch: grid (H * VALUE_DIM / DELTA_COLUMNS, most rows), block 256.
+// delta_norm: gated [T_pad, H * VALUE_DIM] act = out * rsqrt(mean(out^2) + eps) * norm [VALUE_DIM] f32 * silu(z), the
+//   mean over a head; 0 for padded tokens. Launch: grid (T_pad, ceil(H / 8)), block 256; one warp a head.
+// Numerics: f32, one rounding to act of mixed and of gated. What a token computes depends on its own row alone, and the
+//   order of sums not on how the row was cut.
+// KEY_DIM is 32, 64, 128 or 256, VALUE_DIM 32, 64, 128 or 256, CONV_KERNEL 2 to 16.
+#include "ptx.cuh"
+
+#ifndef KEY_DIM
+#define KEY_DIM 128
+#endif
+#ifndef VALUE_DIM
+#define VALUE_DIM 128
+#endif
+#ifndef CONV_KERNEL
+#define CONV_KERNEL 4
+#endif
+
+constexpr int KEYS = KEY_DIM / 32, VALUES = VALUE_DIM / 32;  // elements of a head that a lane holds
+constexpr int BEFORE = CONV_KERNEL - 1, WARPS = 8, COLUMNS = DELTA_COLUMNS / WARPS;
+static_assert(COLUMNS == 4, "delta_rule folds four columns into a lane");
+
+// The sizes of a layer, and where it keeps its states.
+struct Layer {
+    u32 key_heads, value_heads;
+    u64 base, place_stride, offset;
+};
+
+DEV u32 channels(const Layer& layer) { return 2 * layer.key_heads * KEY_DIM + layer.value_heads * VALUE_DIM; }
+DEV u32 width(const Layer& layer) { return channels(layer) + layer.value_heads * VALUE_DIM; }
+DEV float* state_of(const Layer& layer, u32 place) {
+    return (float*)(layer.base + place * layer.place_stride + layer.offset);
+}
+DEV act* inputs_of(const Layer& layer, u32 place) {
+    return (act*)(state_of(layer, place) + (u64)layer.value_heads * VALUE_DIM * KEY_DIM);
+}
+
+DEV void load_acts(float (&v)[1], const act* from) { v[0] = act_to_f32(*from); }
+DEV void load_acts(float (&v)[2], const act* from) {
+    float2 pair = unpack2(*(const u32*)from);
+    v[0] = pair.x, v[1] = pair.y;
+}
+DEV void load_acts(float (&v)[4], const act* from) {
+    uint2 words = *(const uint2*)from;
+    float2 a = unpack2(words.x), b = unpack2(words.y);
+    v[0] = a.x, v[1] = a.y, v[2] = b.x, v[3] = b.y;
+}
+DEV void load_acts(float (&v)[8], const act* from) {
+    float low[4], high[4];
+    load_acts(low, from), load_acts(high, from + 4);
+#pragma unroll
+    for (int i = 0; i < 4; i++) v[i] = low[i], v[4 + i] = high[i];
+}
+// Rounds in place, so that what is computed further is what was stored.
+DEV void store_acts(act* to, float (&v)[1]) { *to = f32_to_act(v[0]), v[0] = act_to_f32(*to); }
+template <int N>
+DEV void store_acts(act* to, float (&v)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i += 2) {
+        u32 pair = pack2(v[i], v[i + 1]);
+        *(u32*)(to + i) = pair;
+        float2 rounded = unpack2(pair);
+        v[i] = rounded.x, v[i + 1] = rounded.y;
+    }
+}
+template <int N>
+DEV float dot(const float (&a)[N], const float (&b)[N]) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < N; i++) sum += a[i] * b[i];
+    return warp_sum(sum);
+}
+DEV float silu(float x) { return gate_f32(x, GATE_SILU); }
+
+// Where the inputs before a token are: `here` of them in rows before its own, the others in `kept`, if it is not null.
+struct Before {
+    const act *row, *kept;
+    u32 stride, channels, here;
+};
+
+template <int N>
+DEV void convolve(float (&v)[N], const Before& before, const float* conv, u32 channel) {
+    float sum[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) sum[i] = 0.0f;
+#pragma unroll
+    for (u32 back = BEFORE; back <= BEFORE; back--) {  // wraps behind 0
+        const act* from = before.row - (u64)back * before.stride;
+        if (back > before.here) from = before.kept ? before.kept + (u64)(BEFORE + before.here - back) * before.channels : nullptr;
+        if (!from) continue;
+        load_acts(v, from + channel);
+#pragma unroll
+        for (int i = 0; i < N; i++) sum[i] += v[i] * conv[(channel + i) * CONV_KERNEL + BEFORE - back];
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) v[i] = silu(sum[i]);
+}
+
+ENTRY(delta_conv)
+(Dims dims, const act* __restrict__ projected, const float* __restrict__ scores, const float* __restrict__ conv,
+ const float* __restrict__ log_rate, const float* __restrict__ decay_bias, const u32* __restrict__ positions,
+ const u32* __restrict__ slot_of_token, u64 state_base, u64 place_stride, u64 layer_offset, u32 key_heads,
+ u32 value_heads, act* __restrict__ mixed, float2* __restrict__ factors, float* __restrict__ dots) {
+    grid_trigger();
+    grid_wait();
+    u32 lane = threadIdx.x & 31, item = blockIdx.y * WARPS + (threadIdx.x >> 5), token = blockIdx.x;
+    u32 slot = slot_of_token[token];
+    if (item >= key_heads + value_heads || slot == NONE) return;
+    Layer layer{key_heads, value_heads, state_base, place_stride, layer_offset};
+    u32 C = channels(layer), here = 0;
+    // A slot has one row, so its tokens stand side by side.
+    while (here < BEFORE && here < token && slot_of_token[token - here - 1] == slot) here++;
+    bool is_new = positions[token] == here;
+    Before before{projected + (u64)token * width(layer), is_new ? nullptr : inputs_of(layer, slot), width(layer), C, here};
+    act* out = mixed + (u64)token * C;
+    if (item < key_heads) {
+        float q[KEYS], k[KEYS];
+        u32 at = item * KEY_DIM + lane * KEYS, key_at = key_heads * KEY_DIM + at;
+        convolve(q, before, conv, at);
+        convolve(k, before, conv, key_at);
+        float q_scale = rsqrtf((dot(q, q) + 1e-6f) * (float)KEY_DIM), k_scale = rsqrtf(dot(k, k) + 1e-6f);
+#pragma unroll
+        for (int i = 0; i < KEYS; i++) q[i] *= q_scale, k[i] *= k_scale;
+        store_acts(out + at, q);
+        store_acts(out + key_at, k);
+        float both = dot(q, k);
+        if (lane == 0) dots[(u64)token * key_heads + item] = both;
+        return;
+    }
+    u32 head = item - key_heads, at = 2 * key_heads * KEY_DIM + head * VALUE_DIM + lane * VALUES;
+    float v[VALUES];
+    convolve(v, before, conv, at);
+    store_acts(out + at, v);
+    if (lane == 0) {
+        const float* score = scores + (u64)token * 2 * value_heads;
+        float x = score[value_heads + head] + decay_bias[head];
+        float softplus = x > 20.0f ? x : log1pf(expf(x));
+        factors[(u64)token * value_heads + head] =
+            make_float2(expf(-expf(log_rate[head]) * softplus), 1.0f / (1.0f + expf(-score[head])));
+    }
+}
+
+// What a warp needs of one token.
+struct Token {
+    float q[KEYS], k[KEYS], v, decay, beta, both;
+};
+
+// The columns of one warp: those of a value head from `column` on.
+struct Columns {
+    u32 head, key_head, column;
+};
+
+DEV Token load_token(const Layer& layer, const Columns& mine, const act* mixed, const float2* factors,
+                     const float* dots, u64 token, u32 lane) {
+    Token t;
+    const act* row = mixed + token * channels(layer);
+    u32 at = mine.key_head * KEY_DIM + lane * KEYS;
+    load_acts(t.q, row + at);
+    load_acts(t.k, row + layer.key_heads * KEY_DIM + at);
+    // The column that the sums below leave in this lane.
+    t.v = act_to_f32(row[2 * layer.key_heads * KEY_DIM + mine.head * VALUE_DIM + mine.column + (lane >> 3)]);
+    float2 factor = factors[token * layer.value_heads + mine.head];
+    t.decay = factor.x, t.beta = factor.y;
+    t.both = dots[token * layer.key_heads + mine.key_head];
+    return t;
+}
+
+// Sums of four columns over the lanes: lane i gets that of column i / 8.
+DEV float fold(const float (&x)[COLUMNS], u32 lane) {
+    bool upper = lane & 16, odd = lane & 8;
+    float a = upper ? x[2] : x[0], b = upper ? x[3] : x[1];
+    a += __shfl_xor_sync(0xffffffffu, upper ? x[0] : x[2], 16);
+    b += __shfl_xor_sync(0xffffffffu, upper ? x[1] : x[3], 16);
+    float sum = odd ? b : a;
+    sum += __shfl_xor_sync(0xffffffffu, odd ? a : b, 8);
+#pragma unroll
+    for (int offset = 4; offset > 0; offset >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+    return sum;
+}
+
+// One token; returns q * state of the lane's column.
+DEV float advance(float (&state)[COLUMNS][KEYS], const Token& t, u32 lane) {
+    float known[COLUMNS], read[COLUMNS];
+#pragma unroll
+    for (int c = 0; c < COLUMNS; c++) {
+        known[c] = read[c] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < KEYS; i++) known[c] += state[c][i] * t.k[i], read[c] += state[c][i] * t.q[i];
+    }
+    float change = t.beta * (t.v - t.decay * fold(known, lane));
+    // What the new state gives: the old one's part and what the token adds to it.
+    float out = t.decay * fold(read, lane) + t.both * change;
+#pragma unroll
+    for (int c = 0; c < COLUMNS; c++) {
+        float added = __shfl_sync(0xffffffffu, change, 8 * c);
+#pragma unroll
+        for (int i = 0; i < KEYS; i++) state[c][i] = t.decay * state[c][i] + t.k[i] * added;
+    }
+    return out;
+}
+
+DEV void write_state(const Layer& layer, u32 place, u64 at, const float (&state)[COLUMNS][KEYS]) {
+    float* to = state_of(layer, place) + at;
+#pragma unroll
+    for (int c = 0; c < COLUMNS; c++)
+#pragma unroll
+        for (int i = 0; i < KEYS; i++) to[c * KEY_DIM + i] = state[c][i];
+}
+
+// A row of the step, and the list of its saves.
+struct Row {
+    u32 slot, start, num_tokens, first_token, num_saves;
+    const u32* saves;
+};
+
+// Writes one channel's inputs behind `seen` tokens of the row to a place, those of the slot before it. `is_last`: to
+// the slot itself, which is then not read any more.
+DEV void write_inputs(const Layer& layer, const Row& row, const act* projected, u32 channel, u32 seen, u32 place) {
+    const act* kept = inputs_of(layer, row.slot) + channel;
+    u32 C = channels(layer);
+    act fresh[BEFORE];
+#pragma unroll
+    for (u32 j = 0; j < BEFORE; j++) {
+        fresh[j] = act{0};
+        if (seen + j >= BEFORE) fresh[j] = projected[(u64)(row.first_token + seen + j - BEFORE) * width(layer) + channel];
+        else if (row.start > 0) fresh[j] = kept[(u64)(seen + j) * C];
+    }
+    act* to = inputs_of(layer, place) + channel;
+#pragma unroll
+    for (u32 j = 0; j < BEFORE; j++) to[(u64)j * C] = fresh[j];
+}
+
+ENTRY(delta_rule)
+(Dims dims, const u32* __restrict__ step, const act* __restrict__ projected, const act* __restrict__ mixed,
+ const float2* __restrict__ factors, const float* __restrict__ dots, u64 state_base, u64 place_stride,
+ u64 layer_offset, u32 key_heads, u32 value_heads, float* __restrict__ out) {
+    grid_trigger();
+    grid_wait();
+    if (blockIdx.y >= FIELD(step, StepHeader, num_rows)) return;
+    const u32* words = rows_of(step) + WORDS(StepRow) * blockIdx.y;
+    Row row{FIELD(words, StepRow, slot), FIELD(words, StepRow, start), FIELD(words, StepRow, num_tokens),
+            FIELD(words, StepRow, first_token), FIELD(words, StepRow, num_saves),
+            saves_of(step) + WORDS(StateSave) * FIELD(words, StepRow, first_save)};
+    Layer layer{key_heads, value_heads, state_base, place_stride, layer_offset};
+    u32 lane = threadIdx.x & 31, first = blockIdx.x * DELTA_COLUMNS + (threadIdx.x >> 5) * COLUMNS;
+    u32 head = first / VALUE_DIM;
+    Columns mine{head, head / (value_heads / key_heads), first % VALUE_DIM};
+    u64 at = (u64)first * KEY_DIM + lane * KEYS;
+    float state[COLUMNS][KEYS];
+    const float* kept = state_of(layer, row.slot) + at;
+#pragma unroll
+    for (int c = 0; c < COLUMNS; c++)
+#pragma unroll
+        for (int i = 0; i < KEYS; i++) state[c][i] = row.start > 0 ? kept[c * KEY_DIM + i] : 0.0f;
+
+    u32 next_save = 0;
+    Token token = load_token(layer, mine, mixed, factors, dots, row.first_token, lane);
+    for (u32 i = 0; i < row.num_tokens; i++) {
+        Token now = token;
+        u64 place = row.first_token + i;
+        // Arrives while the token before it is computed; the last one loads itself again.
+        token = load_token(layer, mine, mixed, factors, dots, i + 1 < row.num_tokens ? place + 1 : place, lane);
+        float read = advance(state, now, lane);
+        if ((lane & 7) == 0) out[place * value_heads * VALUE_DIM + first + (lane >> 3)] = read;
+        if (next_save < row.num_saves && row.saves[WORD_AT(StateSave, next_save, end)] == row.start + i + 1)
+            write_state(layer, row.saves[WORD_AT(StateSave, next_save++, place)], at, state);
+    }
+    write_state(layer, row.slot, at, state);
+
+    // The blocks of a row share its channels.
+    u32 C = channels(layer), share = (C + gridDim.x - 1) / gridDim.x, begin = blockIdx.x * share;
+    for (u32 channel = begin + threadIdx.x; channel < min(begin + share, C); channel += blockDim.x) {
+        for (u32 s = 0; s < row.num_saves; s++)
+            write_inputs(layer, row, projected, channel, row.saves[WORD_AT(StateSave, s, end)] - row.start,
+                         row.saves[WORD_AT(StateSave, s, place)]);
+        write_inputs(layer, row, projected, channel, row.num_tokens, row.slot);
+    }
+}
+
+ENTRY(delta_norm)
+(Dims dims, const act* __restrict__ projected, const float* __restrict__ out, const float* __restrict__ norm,
+ const u32* __restrict__ slot_of_token, u32 key_heads, u32 value_heads, act* __restrict__ gated, float eps) {
+    grid_trigger();
+    grid_wait();
+    u32 lane = threadIdx.x & 31, head = blockIdx.y * WARPS + (threadIdx.x >> 5), token = blockIdx.x;
+    if (head >= value_heads) return;
+    Layer layer{key_heads, value_heads, 0, 0, 0};
+    u32 at = head * VALUE_DIM + lane * VALUES;
+    u64 place = (u64)token * value_heads * VALUE_DIM + at;
+    float x[VALUES], z[VALUES];
+    bool is_padding = slot_of_token[token] == NONE;
+#pragma unroll
+    for (int i = 0; i < VALUES; i++) x[i] = is_padding ? 0.0f : out[place + i];
+    float scale = rsqrtf(dot(x, x) / (float)VALUE_DIM + eps);
+    load_acts(z, projected + (u64)token * width(layer) + channels(layer) + at);
+#pragma unroll
+    for (int i = 0; i < VALUES; i++) x[i] = is_padding ? 0.0f : x[i] * scale * norm[lane * VALUES + i] * silu(z[i]);
+    store_acts(gated + place, x);
+}
