@@ -149,6 +149,22 @@ class Engine:
     def reset_prefix_cache(self) -> None:
         """Forgets all cached prefixes; running requests keep their blocks."""
 
+    def sleep(self, level: int) -> None:
+        """Gives memory back, of all engines: 0, none; 1 and 2, weights and KV blocks. Blocks.
+
+        From then on requests get OverloadedError. Raises RefusedError: 501 if the device cannot
+        sleep so deep, 409 if requests run; OverloadedError if the device fails, which stays awake.
+        """
+
+    def wake(self) -> None:
+        """Takes the memory back, then requests. Blocks.
+
+        Raises OverloadedError if there is not enough memory, say; the engine then sleeps on.
+        """
+
+    def sleep_level(self) -> int | None:
+        """How deep the engines sleep; None if they are awake."""
+
     def start_drain(self) -> None:
         """Refuses new requests from now on; running ones go on."""
 
@@ -161,7 +177,7 @@ def metrics(engines: list[Engine]) -> bytes:
 def doctor(places: bytes) -> bytes:
     """JSON: what this machine offers to the engine and what is missing.
 
-    `places` is a JSON document, that of `ingle.config.places`.
+    `places` is a JSON document, that of `ingle.places.places`.
     """
 
 def plan(document: bytes) -> bytes:

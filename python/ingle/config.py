@@ -151,6 +151,10 @@ class Settings:
             "max-num-seqs requests can fill; on a GPU, what gpu-memory-utilization leaves",
         ),
     )
+    enable_sleep_mode: bool = field(
+        default=False,
+        metadata=about("engine", "be able to give weights back (/sleep); see docs/OPERATIONS.md"),
+    )
     max_queue: Annotated[int, Meta(ge=1, le=2**24)] | None = field(
         default=None,
         metadata=about(

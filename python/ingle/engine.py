@@ -77,6 +77,7 @@ class Engine:
         block_size: int | None = None,
         enable_prefix_caching: bool = True,
         kv_cache_memory_bytes: int | None = None,
+        enable_sleep_mode: bool = False,
         max_queue: int | None = None,
         seed: int | None = None,
         chat_template: str | Path | None = None,
@@ -129,6 +130,7 @@ class Engine:
             kv_cache_memory_bytes: size of the KV cache in bytes; default: a quarter of the free
                 memory, at most what max_num_seqs requests can fill; on a GPU, what
                 gpu_memory_utilization leaves. A whole number from 1 to 9223372036854775807.
+            enable_sleep_mode: be able to give weights back (/sleep); see docs/OPERATIONS.md.
             max_queue: maximum number of waiting requests; more get 429; default: 4 x max_num_seqs
                 for each engine. A whole number from 1 to 16777216.
             seed: seed for requests without their own; makes them repeatable. A whole number from 0
@@ -318,6 +320,29 @@ class Engine:
             reason = f"token id {ids[i]} is outside the vocabulary of {size}"
             raise refused(f"token_ids[{i}]", reason)
         return self.core.detokenize(ids)
+
+    def sleep(self, level: int = 1) -> None:
+        """Gives memory back until `wake_up`; requests get OverloadedError meanwhile. Blocks.
+
+        `level` 0 only pauses; 1 gives back KV blocks and weights, on a GPU into host memory; 2
+        keeps no copy of the weights. `info["deepest_sleep"]` is the deepest that this device can.
+        Errors: RefusedError with status 409 if requests run, 501 if the level is too deep;
+        OverloadedError if the device could not.
+        """
+        if type(level) is not int or not 0 <= level <= 2:
+            raise not_allowed("level", "a whole number from 0 to 2", level)
+        self.core.sleep(level)
+
+    def wake_up(self) -> None:
+        """Takes the memory back, and then requests again. Blocks.
+
+        Errors: OverloadedError if it is not there any more, say; the engine then sleeps on.
+        """
+        self.core.wake()
+
+    def is_sleeping(self) -> bool:
+        """Whether `sleep` was called and no `wake_up` has ended well since."""
+        return self.core.sleep_level() is not None
 
     def close(self) -> None:
         """Aborts all requests and frees the model. Idempotent. No effect in a forked process."""

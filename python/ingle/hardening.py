@@ -55,6 +55,7 @@ class Lockdown:
         self._has_cuda = device.startswith(("auto", "cuda"))
         self._trace = trace
         self._cuda_driver: int | None = None
+        self._open_files: list[str] = []
         self._python = python_folders()
 
     @property
@@ -123,15 +124,19 @@ class Lockdown:
         self._add(_core.harden_confine(start))
         self._refuse_lacks()
 
-    def finish(self, device: str = "", *, recording: bool = False) -> None:
+    def finish(
+        self, device: str = "", *, recording: bool = False, open_files: Sequence[str] = ()
+    ) -> None:
         """The tight filter on all threads, and the proof that it holds. `device`: the engine's.
 
-        `recording`: allow what recording CUDA graphs needs, until `end_recording`.
+        `recording`: allow what recording CUDA graphs needs, until `end_recording`. `open_files`:
+        those that stay open for reading, `Engine.info["open_files"]`.
         Errors: HardeningError; the process must then end.
         """
         if not self.is_on:
             return
         self._cuda_driver = driver_version() if device.startswith("cuda") else None
+        self._open_files = list(open_files)
         self._add(_core.harden_finish(self._readiness(recording=recording)))
         self._refuse_lacks()
 
@@ -148,8 +153,11 @@ class Lockdown:
 
     def _readiness(self, *, recording: bool) -> bytes:
         readiness = {
-            "cuda_driver": self._cuda_driver, "recording": recording, "trace": self._trace,
-        }  # fmt: skip
+            "cuda_driver": self._cuda_driver,
+            "recording": recording,
+            "open_files": self._open_files,
+            "trace": self._trace,
+        }
         return json.dumps(readiness).encode()
 
     def _start(self, **values: Any) -> bytes:

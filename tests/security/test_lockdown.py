@@ -99,6 +99,20 @@ def test_a_descriptor_that_should_not_be_open_stops_the_start():
     assert "config.json is open and must not be" in done.stderr
 
 
+@pytest.mark.parametrize(("mode", "is_refused"), [("r", False), ("r+", True)])
+def test_a_file_may_stay_open_for_reading_alone(mode, is_refused, tmp_path):
+    file = str(tmp_path / "weights")
+    Path(file).touch()
+    script = LOCKED_SCRIPT.replace(
+        "lockdown.finish()",
+        f"kept = open({file!r}, {mode!r}); lockdown.finish(open_files=[{file!r}])",
+    ).replace("read=[", f"write=[{str(tmp_path)!r}], read=[")
+    command = [sys.executable, "-c", script, "nothing", "--locked"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == int(is_refused), done
+    assert (f"{file} is open and must not be" in done.stderr) == is_refused
+
+
 def test_the_lockdown_needs_a_process_with_one_thread():
     thread = "threading.Thread(target=threading.Event().wait, daemon=True).start()"
     script = f"import threading\n{thread}\n{LOCKED_SCRIPT}"

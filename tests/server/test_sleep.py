@@ -3,8 +3,10 @@
 import contextlib
 import http.client
 import json
+import os
 import socket
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -73,15 +75,87 @@ def test_sleep_waits_for_running_requests_or_gives_up(place):
         assert worker.stop() == 0, "a sleeping worker ends as usual"
 
 
-def test_a_device_that_keeps_its_weights_refuses_by_name(place):
+def test_a_sleeping_cpu_worker_gives_its_weights_back_and_reads_them_again(place):
+    flags = ("--device", "cpu", "--enable-sleep-mode", "--admin-uds", place)
+    with Worker(*flags, model="demo") as worker:
+        admin = AdminSocket(place)
+        prompt = list(range(5, 105))
+        first = worker.complete(prompt, max_tokens=12, temperature=0)["choices"][0]["text"]
+        awake = resident_bytes(worker)
+        for level in (1, 2):
+            assert admin.ask("POST", f"/sleep?level={level}") == (200, {"is_sleeping": True})
+            assert resident_bytes(worker) < awake - WEIGHT_BYTES // 4
+            assert worker.get("/health").json["status"] == "asleep"
+            assert 'vllm:engine_sleep_state{engine="0"' in worker.get("/metrics").body.decode()
+            assert worker.post("/v1/completions", {"prompt": "x"}).status == 503
+            assert admin.ask("POST", "/wake_up") == (200, {"is_sleeping": False})
+            again = worker.complete(prompt, max_tokens=12, temperature=0)
+            assert again["choices"][0]["text"] == first
+            assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+            assert resident_bytes(worker) < awake + WEIGHT_BYTES // 2
+        assert worker.stop() == 0, worker.errors()
+
+
+def test_engines_that_share_weights_sleep_and_wake_together(place):
+    flags = ("--data-parallel-size", 2, "--cpu-threads", 2, "--enable-sleep-mode")
+    with Worker("--device", "cpu", *flags, "--admin-uds", place, model="demo") as worker:
+        admin = AdminSocket(place)
+        awake = resident_bytes(worker)
+        assert admin.ask("POST", "/sleep") == (200, {"is_sleeping": True})
+        assert resident_bytes(worker) < awake - WEIGHT_BYTES // 4
+        assert admin.ask("POST", "/wake_up") == (200, {"is_sleeping": False})
+        for _ in range(3):
+            worker.complete()
+        assert worker.stop() == 0, worker.errors()
+
+
+def test_a_worker_without_sleep_mode_pauses_and_refuses_to_give_weights_back(place):
     with Worker("--device", "cpu", "--admin-uds", place) as worker:
         admin = AdminSocket(place)
         status, body = admin.ask("POST", "/sleep")
-        assert status == 501
-        assert "device cpu" in body["error"]["message"]
+        assert (status, body["error"]["code"]) == (501, "not_supported")
+        assert "--enable-sleep-mode" in body["error"]["message"]
         assert admin.ask("GET", "/is_sleeping") == (200, {"is_sleeping": False})
-        assert admin.ask("POST", "/sleep?level=x")[0] == 400
-        assert admin.ask("POST", "/sleep?level=0")[0] == 200
-        assert admin.ask("POST", "/wake_up")[0] == 200
+        assert admin.ask("POST", "/sleep?level=0") == (200, {"is_sleeping": True})
+        assert admin.ask("POST", "/wake_up") == (200, {"is_sleeping": False})
         worker.complete()
         assert worker.stop() == 0, worker.errors()
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "said"),
+    [
+        ("level=x", 400, "level: must be a whole number from 0 to 2"),
+        ("level=1.5", 400, "level: must be a whole number from 0 to 2"),
+        ("timeout_s=-1", 400, "timeout_s: must be a number from 0 to 3600"),
+        ("mode=abort", 501, "mode: must be wait, not 'abort'"),
+        ("tags=weights", 400, "tags: /sleep the query may have level, timeout_s, mode"),
+    ],
+)
+def test_what_sleep_cannot_do_is_refused_by_name(sim_admin, query, status, said):
+    answer, body = sim_admin.ask("POST", f"/sleep?{query}")
+    assert (answer, body["error"]["message"]) == (status, said)
+    assert sim_admin.ask("GET", "/is_sleeping") == (200, {"is_sleeping": False})
+
+
+def test_a_worker_that_wakes_in_parts_is_refused_by_name(sim_admin):
+    status, body = sim_admin.ask("POST", "/wake_up?tags=weights")
+    assert (status, body["error"]["message"]) == (400, "tags: /wake_up takes no query")
+
+
+def resident_bytes(worker):
+    """Memory that the worker holds."""
+    pages = int(Path(f"/proc/{worker.process.pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.fixture(scope="module")
+def sim_admin(tmp_path_factory):
+    place = tmp_path_factory.mktemp("admin") / "admin.sock"
+    with Worker("--device", "sim", "--admin-uds", place) as worker:
+        yield AdminSocket(place)
+        assert worker.stop() == 0, worker.errors()
+
+
+WEIGHT_BYTES = 96 << 20
+"""Of the demo model."""

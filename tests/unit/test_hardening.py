@@ -91,10 +91,12 @@ def test_a_gpu_asks_for_the_rules_of_its_driver(monkeypatch):
     monkeypatch.setattr(hardening, "driver_version", lambda: 580)
     gpu = Lockdown("auto", device="auto")
     gpu.finish("cuda:0 (NVIDIA H200)", recording=True)
-    Lockdown("auto", device="auto").finish("cpu (avx512, 2 threads)")
+    cpu = Lockdown("auto", device="auto")
+    cpu.finish("cpu (avx512, 2 threads)", open_files=["/srv/model.gguf"])
     assert asked == [
-        b'{"cuda_driver": 580, "recording": true, "trace": false}',
-        b'{"cuda_driver": null, "recording": false, "trace": false}',
+        b'{"cuda_driver": 580, "recording": true, "open_files": [], "trace": false}',
+        b'{"cuda_driver": null, "recording": false, "open_files": ["/srv/model.gguf"], '
+        b'"trace": false}',
     ]
     gpu.layers = [Layer("files", True, "Landlock 6"), Layer("device_calls", True, "more")]
     ended = b'{"layers": [{"name": "device_calls", "on": true, "what": "those listed"}]}'

@@ -8,8 +8,9 @@ import grp
 import os
 import pwd
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ingle.config import Settings
 from ingle.demo import resolve_model
@@ -77,12 +78,12 @@ class Guard:
             self.close()
             raise
 
-    def lock(self, device: str, *, recording: bool = False) -> None:
+    def lock(self, info: Mapping[str, Any], *, recording: bool = False) -> None:
         """The rest of the lock-down, once everything is warm. Errors: HardeningError.
 
-        `recording`: see `Lockdown.finish`.
+        `info`: see `Models.lock_info`. `recording`: see `Lockdown.finish`.
         """
-        self.lockdown.finish(device, recording=recording)
+        self.lockdown.finish(info["device"], recording=recording, open_files=info["open_files"])
 
     def read_keys(self) -> ApiKeys:
         """The key file as it is now. Errors: ConfigError."""

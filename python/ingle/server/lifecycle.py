@@ -67,7 +67,7 @@ def run(
     def on_ready() -> None:
         recorder.start()
         timeline.write()
-        guard.lock(models.first.info["device"], recording=recorder.is_late)
+        guard.lock(models.lock_info(), recording=recorder.is_late)
         recorder.locked.set()
         if was_hung_up():
             server.read_keys()
@@ -219,7 +219,7 @@ class Server:
 
     def _is_well(self) -> bool:
         status = self.state.models.health()["status"]
-        return status in ("ok", "draining") and not self._fatal
+        return status in ("ok", "asleep", "draining") and not self._fatal
 
     def _on_signal(self) -> None:
         if self._stop.is_set():

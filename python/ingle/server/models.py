@@ -107,6 +107,37 @@ class Models:
         for model in self._models:
             model.core.reset_prefix_cache()
 
+    def deepest_sleep(self) -> int:
+        """The deepest level at which all models can sleep."""
+        return min(int(model.info["deepest_sleep"]) for model in self._models)
+
+    def sleep(self, level: int) -> None:
+        """Every model gives memory back; blocks.
+
+        Errors: the first; then those that were awake are so again.
+        """
+        asleep: list[ServedModel] = []
+        try:
+            for model in self._models:
+                was_awake = model.core.sleep_level() is None
+                model.core.sleep(level)
+                if was_awake:
+                    asleep.append(model)
+        except BaseException:
+            for model in asleep:
+                model.core.wake()
+            raise
+
+    def wake(self) -> None:
+        """Every model takes its memory back; blocks. Errors: the first; that one sleeps on."""
+        for model in self._models:
+            model.core.wake()
+
+    def lock_info(self) -> dict[str, Any]:
+        """What the lock-down needs to know: the device, and the files that stay open."""
+        files = {file for model in self._models for file in model.info["open_files"]}
+        return {"device": self.first.info["device"], "open_files": sorted(files)}
+
     def health(self) -> dict[str, Any]:
         """The only model's health; of several the sum, the worst status, and each one's."""
         each = {model.name: model.health() for model in self._models}
@@ -130,6 +161,6 @@ def badness(health: dict[str, Any]) -> int:
     return STATUSES.index(health["status"])
 
 
-STATUSES: Final = ("ok", "draining", "stuck", "dead")
+STATUSES: Final = ("ok", "asleep", "draining", "stuck", "dead")
 """The core's, the worst last."""
 SUMS: Final = ("steps", "running", "waiting", "in_system", "capacity")

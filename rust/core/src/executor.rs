@@ -76,7 +76,48 @@ pub trait Executor: Send {
     /// # Errors
     /// `ExecutorError` if the sampler cannot be started; then the step brings no completion.
     fn sample(&mut self, step: StepId, masks: Vec<RowMask>) -> Result<(), ExecutorError>;
+
+    /// How deep this executor can sleep.
+    fn deepest_sleep(&self) -> SleepLevel {
+        SleepLevel::Pause
+    }
+
+    /// Starts to give memory back, as much as `level` says, and calls `done` once that is over. Never blocks.
+    ///
+    /// No step is in flight, no slot is open that the next plan does not close, and no step comes before `wake` has
+    /// ended well. The contents of KV blocks are lost. `level` is at most `deepest_sleep`; an executor that sleeps
+    /// already may be asked to sleep deeper. After `ExecutorError::Unchanged` it is as it was.
+    fn sleep(&mut self, level: SleepLevel, done: RestSink) {
+        let _ = level;
+        done(Ok(()));
+    }
+
+    /// Starts to take back all that `sleep` gave, at the same sizes, and calls `done` once steps can run. Never
+    /// blocks. After `ExecutorError::Unchanged` it sleeps on, and may be asked again.
+    fn wake(&mut self, done: RestSink) {
+        done(Ok(()));
+    }
 }
+
+/// What an executor gives back while it sleeps: each level includes those before it. vLLM numbers them so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum SleepLevel {
+    /// Nothing.
+    Pause = 0,
+    /// KV blocks, and weights on the device. A device other than the host may keep a copy of them in host memory.
+    Offload = 1,
+    /// That copy too.
+    Discard = 2,
+}
+
+impl SleepLevel {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Pause, Self::Offload, Self::Discard];
+}
+
+/// Takes the end of a `sleep` or `wake`, once, from any thread; must not block for long.
+pub type RestSink = Box<dyn FnOnce(Result<(), ExecutorError>) + Send>;
 
 /// Takes completions, from any thread of the executor; must not block for long.
 pub type CompletionSink = Arc<dyn Fn(StepCompletion) + Send + Sync>;
@@ -99,4 +140,7 @@ pub enum ExecutorError {
     /// Nothing can run any more: the worker must exit.
     #[error("device lost: {0}")]
     DeviceLost(String),
+    /// It could not fall asleep or wake up, and is as it was.
+    #[error("{0}")]
+    Unchanged(String),
 }

@@ -42,7 +42,9 @@ pub use config::SchedulerConfig;
 pub use core_event::{CoreEvent, TokenList};
 pub use counts::{Counters, SchedulerStats};
 pub use device_time::{DeviceTime, LaneId, Turn};
-pub use executor::{CompletionSink, Executor, ExecutorError, ExecutorShape, StepCompletion};
+pub use executor::{
+    CompletionSink, Executor, ExecutorError, ExecutorShape, RestSink, SleepLevel, StepCompletion,
+};
 pub use flight::LateRow;
 pub use ids::{BlockId, Micros, RequestId, SlotId, SnapshotId, StepId, TenantId, TokenId};
 pub use kv::{CachedBlock, ChainHasher, KvGroups, MAX_KV_GROUPS, Parent, PrefixWatcher};

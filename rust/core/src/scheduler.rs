@@ -201,7 +201,13 @@ impl Scheduler {
     /// Whether there is nothing to do: no request waits or runs and no step is in flight.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.requests.num_alive() == 0 && self.in_flight.is_empty()
+        !self.has_requests() && self.in_flight.is_empty()
+    }
+
+    /// Whether a request waits or runs; of those that have ended, a step may still be in flight.
+    #[must_use]
+    pub fn has_requests(&self) -> bool {
+        self.requests.num_alive() > 0
     }
 
     /// Another choice of the leader's prompt waits until it can share the leader's blocks.

@@ -50,6 +50,8 @@ pub struct CpuConfig {
     pub first_thread: u32,
     /// Vector instructions.
     pub path: CpuPath,
+    /// Weights may be given back and read again: the checkpoint's files stay open.
+    pub can_sleep: bool,
     /// Ids at and above this are never sampled (the tokenizer does not know them); 0 is all.
     pub num_valid_tokens: u32,
 }
@@ -71,6 +73,7 @@ impl Default for CpuConfig {
             threads: 0,
             first_thread: 0,
             path: CpuPath::Auto,
+            can_sleep: false,
             num_valid_tokens: 0,
         }
     }

@@ -2,19 +2,20 @@
 //! in order. `submit` and `sample` run on the engine thread and only touch the queue.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use ingle_core::{
-    CompletionSink, Executor, ExecutorError, ExecutorShape, RowMask, StepCompletion, StepId,
-    StepPlan,
+    CompletionSink, Executor, ExecutorError, ExecutorShape, RestSink, RowMask, SleepLevel,
+    StepCompletion, StepId, StepPlan,
 };
 use ingle_model::{CopyPlan, ModelSpec, WeightSource};
 
 use crate::config::kv_groups;
 use crate::step::{Limits, Stepper};
-use crate::weights::Weights;
+use crate::weight_store::WeightStore;
 use crate::{CpuConfig, CpuError, Model};
 
 /// Runs plans on the CPU.
@@ -22,9 +23,8 @@ use crate::{CpuConfig, CpuError, Model};
 pub struct CpuExecutor {
     shape: ExecutorShape,
     description: (&'static str, usize),
-    /// For siblings.
-    spec: ModelSpec,
-    weights: Arc<Weights>,
+    /// For siblings, and for the driver when it wakes up.
+    store: Arc<WeightStore>,
     inbox: Arc<Inbox>,
     driver: Option<JoinHandle<()>>,
 }
@@ -36,13 +36,28 @@ struct Inbox {
     changed: Condvar,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct InboxState {
     plans: VecDeque<StepPlan>,
     masks: VecDeque<(StepId, Vec<RowMask>)>,
+    /// Only while no step is in flight.
+    rest: Option<(Rest, RestSink)>,
     shutdown: bool,
     /// Why nothing can run any more.
     lost: Option<String>,
+}
+
+/// What the driver gets to do.
+enum Work {
+    Step(StepPlan),
+    Rest(Rest, RestSink),
+}
+
+/// To sleep or to wake up.
+#[derive(Clone, Copy, Debug)]
+enum Rest {
+    Sleep,
+    Wake,
 }
 
 impl CpuExecutor {
@@ -56,11 +71,12 @@ impl CpuExecutor {
     pub fn load(
         spec: &ModelSpec,
         plan: &CopyPlan,
-        source: &dyn WeightSource,
+        source: &Arc<dyn WeightSource>,
         config: &CpuConfig,
         sink: CompletionSink,
     ) -> Result<Self, CpuError> {
-        Self::start(Model::load(spec, plan, source, config)?, config, sink)
+        let store = WeightStore::new(spec, plan, source, config)?;
+        Self::start(Arc::new(store), config, sink)
     }
 
     /// Starts another executor on this one's weights, with KV blocks and threads of its own.
@@ -68,17 +84,23 @@ impl CpuExecutor {
     /// # Errors
     /// `CpuError`, one line that names the setting.
     pub fn sibling(&self, config: &CpuConfig, sink: CompletionSink) -> Result<Self, CpuError> {
-        Self::start(Model::on(&self.weights, &self.spec, config)?, config, sink)
+        Self::start(Arc::clone(&self.store), config, sink)
     }
 
-    fn start(model: Model, config: &CpuConfig, sink: CompletionSink) -> Result<Self, CpuError> {
-        let (spec, weights) = (model.spec().clone(), Arc::clone(model.weights()));
+    fn start(
+        store: Arc<WeightStore>,
+        config: &CpuConfig,
+        sink: CompletionSink,
+    ) -> Result<Self, CpuError> {
+        let spec = store.spec();
+        let specs = (spec.clone(), store.of_rank().clone());
+        let model = Model::new(specs, config, |pool| store.take(pool))?;
         let description = model.description();
         let vocab = spec.vocab_size;
         let num_valid = if config.num_valid_tokens == 0 { vocab } else { config.num_valid_tokens };
         let limits = Limits {
             block_size: config.block_size,
-            kv_groups: kv_groups(&spec),
+            kv_groups: kv_groups(spec),
             num_slots: config.num_slots,
             num_snapshots: config.num_snapshots,
             max_num_seqs: config.max_num_seqs,
@@ -88,13 +110,13 @@ impl CpuExecutor {
         };
         let stepper = Stepper::new(model, limits);
         let inbox = Arc::new(Inbox::default());
-        let driver_inbox = Arc::clone(&inbox);
+        let (driver_inbox, driver_store) = (Arc::clone(&inbox), Arc::clone(&store));
         let driver = std::thread::Builder::new()
             .name(format!("ingle-cpu-{}", config.first_thread))
-            .spawn(move || drive(stepper, &driver_inbox, &sink))
+            .spawn(move || drive(stepper, &driver_inbox, &driver_store, &sink))
             .map_err(CpuError::Thread)?;
-        let shape = config.shape(&spec);
-        Ok(Self { shape, description, spec, weights, inbox, driver: Some(driver) })
+        let shape = config.shape(spec);
+        Ok(Self { shape, description, store, inbox, driver: Some(driver) })
     }
 
     /// Name of the vector path and number of threads that compute, for the start-up message.
@@ -130,6 +152,35 @@ impl Executor for CpuExecutor {
         self.inbox.changed.notify_one();
         Ok(())
     }
+
+    /// Weights are read again from the checkpoint's open files: nothing of them stays in memory at any level.
+    fn deepest_sleep(&self) -> SleepLevel {
+        if self.store.keeps_files() { SleepLevel::Discard } else { SleepLevel::Pause }
+    }
+
+    fn sleep(&mut self, level: SleepLevel, done: RestSink) {
+        match level {
+            SleepLevel::Pause => done(Ok(())),
+            SleepLevel::Offload | SleepLevel::Discard => self.rest(Rest::Sleep, done),
+        }
+    }
+
+    fn wake(&mut self, done: RestSink) {
+        self.rest(Rest::Wake, done);
+    }
+}
+
+impl CpuExecutor {
+    fn rest(&self, rest: Rest, done: RestSink) {
+        let mut state = self.inbox.lock();
+        if let Some(reason) = state.lost.clone() {
+            drop(state);
+            return done(Err(ExecutorError::DeviceLost(reason)));
+        }
+        state.rest = Some((rest, done));
+        drop(state);
+        self.inbox.changed.notify_one();
+    }
 }
 
 impl Drop for CpuExecutor {
@@ -141,6 +192,20 @@ impl Drop for CpuExecutor {
             // The driver catches panics of its steps; there is nothing to report.
             let _ = driver.join();
         }
+    }
+}
+
+impl InboxState {
+    /// A rest has no step before it: none is in flight then.
+    fn next(&mut self) -> Option<Work> {
+        let rest = self.rest.take().map(|(rest, done)| Work::Rest(rest, done));
+        rest.or_else(|| self.plans.pop_front().map(Work::Step))
+    }
+}
+
+impl fmt::Debug for InboxState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InboxState").field("plans", &self.plans).finish_non_exhaustive()
     }
 }
 
@@ -166,8 +231,22 @@ impl Inbox {
 }
 
 /// The driver thread.
-fn drive(mut stepper: Stepper, inbox: &Inbox, sink: &CompletionSink) {
-    while let Some(plan) = inbox.wait(|state| state.plans.pop_front()) {
+fn drive(mut stepper: Stepper, inbox: &Inbox, store: &WeightStore, sink: &CompletionSink) {
+    while let Some(work) = inbox.wait(InboxState::next) {
+        let plan = match work {
+            Work::Step(plan) => plan,
+            Work::Rest(rest, done) => {
+                let result = catch_unwind(AssertUnwindSafe(|| match rest {
+                    Rest::Sleep => {
+                        stepper.sleep();
+                        Ok(())
+                    }
+                    Rest::Wake => stepper.wake(store),
+                }));
+                done(result.unwrap_or_else(|panic| Err(lose(inbox, &*panic))));
+                continue;
+            }
+        };
         let id = plan.id;
         let wait_for_masks = || {
             inbox.wait(|state| {
@@ -176,11 +255,7 @@ fn drive(mut stepper: Stepper, inbox: &Inbox, sink: &CompletionSink) {
             })
         };
         let result = catch_unwind(AssertUnwindSafe(|| stepper.run(plan, wait_for_masks)));
-        let result = result.unwrap_or_else(|panic| {
-            let reason = panic_message(&*panic);
-            inbox.lock().lost = Some(reason.clone());
-            Err(ExecutorError::DeviceLost(reason))
-        });
+        let result = result.unwrap_or_else(|panic| Err(lose(inbox, &*panic)));
         let is_lost = matches!(result, Err(ExecutorError::DeviceLost(_)));
         sink(StepCompletion { id, result });
         if is_lost {
@@ -195,6 +270,13 @@ fn drive(mut stepper: Stepper, inbox: &Inbox, sink: &CompletionSink) {
         let result = Err(ExecutorError::DeviceLost(reason.clone()));
         sink(StepCompletion { id: plan.id, result });
     }
+}
+
+/// After a panic nothing runs any more.
+fn lose(inbox: &Inbox, panic: &(dyn std::any::Any + Send)) -> ExecutorError {
+    let reason = panic_message(panic);
+    inbox.lock().lost = Some(reason.clone());
+    ExecutorError::DeviceLost(reason)
 }
 
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {

@@ -73,10 +73,6 @@ impl KvCache {
         self.sizes
     }
 
-    pub(crate) fn num_blocks(&self) -> usize {
-        self.sizes.num_blocks
-    }
-
     /// Keys and values of one head in one block, for the layer at `index` in the block's group.
     pub(crate) fn head(&self, index: usize, block: BlockId, head: usize) -> (&[f32], &[f32]) {
         let start = self.sizes.head_start(index, block, head);

@@ -42,6 +42,7 @@ mod testing;
 mod threads;
 mod unpack;
 mod vector_path;
+mod weight_store;
 mod weights;
 
 pub use config::{CpuConfig, CpuPath, kv_bytes_per_block, kv_groups, state_bytes_per_slot};

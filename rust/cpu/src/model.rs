@@ -45,10 +45,9 @@ pub struct Model {
     spec: ModelSpec,
     /// The model as a rank computes it.
     of_rank: ModelSpec,
-    weights: Arc<Weights>,
-    /// Each rank's.
-    kv: Vec<KvCache>,
-    states: States,
+    config: CpuConfig,
+    /// `None` while it sleeps.
+    memory: Option<Memory>,
     /// One for each of the spec's.
     ropes: Vec<Rope>,
     /// What each row's queries are multiplied by; empty if by nothing.
@@ -58,6 +57,15 @@ pub struct Model {
     path: VectorPath,
     num_threads: usize,
     num_rows: usize,
+}
+
+/// What a sleeping model gives back.
+#[derive(Debug)]
+struct Memory {
+    weights: Arc<Weights>,
+    /// Each rank's.
+    kv: Vec<KvCache>,
+    states: States,
 }
 
 impl Model {
@@ -88,17 +96,12 @@ impl Model {
         Self::new((spec.clone(), of_rank), config, weights)
     }
 
-    /// A model on weights that another one has read; its KV blocks and threads are its own.
-    pub(crate) fn on(
-        weights: &Arc<Weights>,
-        spec: &ModelSpec,
-        config: &CpuConfig,
-    ) -> Result<Self, CpuError> {
-        let of_rank = config.partition(spec)?.local_spec();
-        Self::new((spec.clone(), of_rank), config, |_| Ok(Arc::clone(weights)))
-    }
-
-    fn new(
+    /// A model on the weights that `weights` gives; its KV blocks and threads are its own. `of_rank` is the
+    /// spec as a rank computes it.
+    ///
+    /// # Errors
+    /// As `load`, and those of `weights`.
+    pub(crate) fn new(
         (spec, of_rank): (ModelSpec, ModelSpec),
         config: &CpuConfig,
         weights: impl FnOnce(&mut Pool) -> Result<Arc<Weights>, CpuError>,
@@ -113,13 +116,11 @@ impl Model {
         let scratch = || Scratch::new(head_dim, max_len);
         let mut pool = Pool::new(num_threads, config.first_thread as usize, scratch)
             .map_err(CpuError::Thread)?;
-        let weights = weights(&mut pool)?;
-        let ranks = weights.ranks.len();
-        let kv = || KvCache::new(&of_rank, config.block_size, config.num_blocks);
+        let memory = Memory::new(weights(&mut pool)?, &of_rank, config);
+        let ranks = memory.kv.len();
         Ok(Self {
-            kv: (0..ranks).map(|_| kv()).collect(),
-            weights,
-            states: States::new(&of_rank, config.num_slots, config.num_snapshots),
+            config: *config,
+            memory: Some(memory),
             ropes: spec.ropes.iter().map(|rope| Rope::new(rope, config.max_model_len)).collect(),
             query_factors: Vec::new(),
             buffers: Buffers::new(&of_rank, config.max_num_batched_tokens as usize, ranks),
@@ -132,8 +133,31 @@ impl Model {
         })
     }
 
-    pub(crate) fn weights(&self) -> &Arc<Weights> {
-        &self.weights
+    /// Gives back weights, KV blocks and states. No effect on a model that sleeps.
+    pub(crate) fn sleep(&mut self) {
+        self.memory = None;
+    }
+
+    /// Takes them back, the weights from `weights`. No effect on a model that is awake.
+    ///
+    /// # Errors
+    /// Those of `weights`; then it sleeps on.
+    pub(crate) fn wake(
+        &mut self,
+        weights: impl FnOnce(&mut Pool) -> Result<Arc<Weights>, CpuError>,
+    ) -> Result<(), CpuError> {
+        if self.memory.is_none() {
+            self.memory = Some(Memory::new(weights(&mut self.pool)?, &self.of_rank, &self.config));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.memory.is_none()
+    }
+
+    fn memory(&self) -> &Memory {
+        self.memory.as_ref().expect(AWAKE)
     }
 
     /// What the model is.
@@ -151,27 +175,29 @@ impl Model {
     /// Bytes of packed weights that a decode step reads, experts counted once each.
     #[must_use]
     pub fn weight_bytes(&self) -> usize {
-        self.weights.bytes_per_step()
+        self.memory().weights.bytes_per_step()
     }
 
     pub(crate) fn num_blocks(&self) -> usize {
-        self.kv[0].num_blocks()
+        self.config.num_blocks as usize
     }
 
     /// Gives a slot the state that a snapshot holds.
     ///
     /// # Panics
-    /// If slot or snapshot is out of range.
+    /// If slot or snapshot is out of range, or the model sleeps.
     pub fn restore(&mut self, copy: &StateCopy) {
-        self.states.restore(copy);
+        self.memory.as_mut().expect(AWAKE).states.restore(copy);
     }
 
     /// Runs all layers over the sequences' tokens and writes their keys and values. Rows are numbered
     /// through all sequences, in order.
     ///
     /// # Panics
-    /// If there are more tokens than `max_num_batched_tokens`, or blocks or ids are out of range.
+    /// If there are more tokens than `max_num_batched_tokens`, blocks or ids are out of range, or the model
+    /// sleeps.
     pub fn forward(&mut self, sequences: &[Sequence<'_>]) {
+        let Memory { weights, kv, states } = self.memory.as_mut().expect(AWAKE);
         let mut spans = Vec::with_capacity(sequences.len());
         self.num_rows = 0;
         for sequence in sequences {
@@ -185,7 +211,7 @@ impl Model {
             });
             self.num_rows += sequence.tokens.len();
             if sequence.start == 0 {
-                self.states.reset(sequence.slot);
+                states.reset(sequence.slot);
             }
         }
         let positions = || spans.iter().flat_map(|s| s.start..s.start + s.num_tokens);
@@ -200,11 +226,11 @@ impl Model {
             sequences.iter().flat_map(|sequence| sequence.tokens.iter().copied()).collect();
         let pass = Pass {
             spec: &self.of_rank,
-            weights: &self.weights,
+            weights,
             ropes: &self.ropes,
             query_factors: &self.query_factors,
-            kv: &mut self.kv,
-            states: &mut self.states,
+            kv,
+            states,
             buffers: &mut self.buffers,
             pool: &mut self.pool,
             path: self.path,
@@ -218,7 +244,7 @@ impl Model {
     pub fn final_hidden(&self, row: usize, out: &mut [f32]) {
         assert!(row < self.num_rows, "row beyond the step");
         let x = self.buffers.residual.row(row, self.spec.hidden_size as usize);
-        rms_norm(self.path, x, &self.weights.final_norm, self.spec.norm.eps, out);
+        rms_norm(self.path, x, &self.memory().weights.final_norm, self.spec.norm.eps, out);
     }
 
     /// Logits of up to `LOGIT_ROWS` rows of the last forward pass; row i of them is `logit_row(i)`.
@@ -228,11 +254,12 @@ impl Model {
     pub fn compute_logits(&mut self, rows: &[usize]) {
         let hidden = self.spec.hidden_size as usize;
         let vocab = self.spec.vocab_size as usize;
+        let weights = &self.memory.as_ref().expect(AWAKE).weights;
         for (index, row) in rows.iter().enumerate() {
             assert!(*row < self.num_rows, "row beyond the step");
             let x = self.buffers.residual.row(*row, hidden);
             let out = self.buffers.head_input.row_mut(index, hidden);
-            rms_norm(self.path, x, &self.weights.final_norm, self.spec.norm.eps, out);
+            rms_norm(self.path, x, &weights.final_norm, self.spec.norm.eps, out);
             if self.spec.logit_scale != 1.0 {
                 out.iter_mut().for_each(|x| *x *= self.spec.logit_scale);
             }
@@ -242,7 +269,7 @@ impl Model {
             product: Product::Plain(matrix),
             out_col,
         };
-        let Weights { embedding, heads, .. } = &*self.weights;
+        let Weights { embedding, heads, .. } = &**weights;
         let items: Vec<Item<'_>> = match heads.as_slice() {
             [] => vec![item((embedding, 0))],
             heads => heads.iter().map(|head| item((&head.matrix, head.first_row))).collect(),
@@ -270,6 +297,21 @@ impl Model {
         (logits, &mut self.pool, self.path)
     }
 }
+
+impl Memory {
+    fn new(weights: Arc<Weights>, of_rank: &ModelSpec, config: &CpuConfig) -> Self {
+        let ranks = weights.ranks.len();
+        let kv = || KvCache::new(of_rank, config.block_size, config.num_blocks);
+        Self {
+            weights,
+            kv: (0..ranks).map(|_| kv()).collect(),
+            states: States::new(of_rank, config.num_slots, config.num_snapshots),
+        }
+    }
+}
+
+/// The executor runs no step while its model sleeps.
+const AWAKE: &str = "a model that is awake";
 
 #[cfg(test)]
 mod tests;

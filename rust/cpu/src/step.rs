@@ -13,6 +13,7 @@ use crate::model::{Model, Sequence};
 use crate::panel::LOGIT_ROWS;
 use crate::sampler::{SampleRow, log_probs, sample};
 use crate::slot::Slot;
+use crate::weight_store::WeightStore;
 
 /// The model with its open slots.
 #[derive(Debug)]
@@ -51,6 +52,21 @@ impl Stepper {
         Self { model, slots, limits }
     }
 
+    /// Closes all slots and gives back weights, KV blocks and states.
+    pub(crate) fn sleep(&mut self) {
+        self.slots.fill_with(|| None);
+        self.model.sleep();
+    }
+
+    /// Takes them back.
+    ///
+    /// # Errors
+    /// `ExecutorError::Unchanged` if the weights cannot be read; then it sleeps on.
+    pub(crate) fn wake(&mut self, store: &WeightStore) -> Result<(), ExecutorError> {
+        let woken = self.model.wake(|pool| store.take(pool));
+        woken.map_err(|error| ExecutorError::Unchanged(error.to_string()))
+    }
+
     /// Runs a step. `wait_for_masks` is called once, if rows are sampled late, after everything else is
     /// done.
     pub(crate) fn run(
@@ -58,6 +74,9 @@ impl Stepper {
         plan: StepPlan,
         wait_for_masks: impl FnOnce() -> Option<Vec<RowMask>>,
     ) -> Result<StepOutput, ExecutorError> {
+        if self.model.is_asleep() {
+            return Err(failed("the executor sleeps".to_owned()));
+        }
         let StepPlan { id, closed, opened, rows, states } = plan;
         for slot in closed {
             *self.slot_entry(slot)? = None;

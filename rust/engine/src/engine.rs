@@ -24,6 +24,7 @@ use crate::options::EngineOptions;
 use crate::outbox::Event;
 use crate::prepare::{num_choices, parse, prepare};
 use crate::prompt::encode_prompt;
+use crate::rest::ASLEEP;
 use crate::routing::{Hints, Routing};
 use crate::sampling::outside_the_vocabulary;
 use crate::shared::{EngineState, Front, Shared};
@@ -371,6 +372,11 @@ impl Engine {
 
     fn check_serving(&self) -> Result<(), EngineError> {
         match self.state() {
+            EngineState::Serving if self.sleep_level().is_some() => Err(EngineError::Overloaded {
+                message: ASLEEP.to_owned(),
+                retry_after_s: 1,
+                status: 503,
+            }),
             EngineState::Serving => Ok(()),
             EngineState::Draining => Err(EngineError::Overloaded {
                 message: "the server finishes its requests and takes no new ones".to_owned(),
@@ -381,7 +387,7 @@ impl Engine {
         }
     }
 
-    fn stopped(&self) -> EngineError {
+    pub(crate) fn stopped(&self) -> EngineError {
         EngineError::Fatal(match self.state() {
             EngineState::Dead => "the engine died of a fault".to_owned(),
             _ => "the engine has been shut down".to_owned(),

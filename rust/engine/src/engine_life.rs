@@ -85,7 +85,10 @@ impl EngineThread {
                 | Message::Completed(_)
                 | Message::Masks(_)
                 | Message::Turn
-                | Message::ClearPrefixCache => {}
+                | Message::ClearPrefixCache
+                // Whoever waits for the reply sees that there is none.
+                | Message::Rest(..)
+                | Message::Rested(..) => {}
             }
         }
         self.shared.outbox.publish(&mut self.committer.events);

@@ -1,6 +1,6 @@
 //! [4] [5] [7] The engine thread: plan, submit, commit, deliver. It alone owns the scheduler, the
-//! executor and the running requests. It sleeps only in its inbox and never takes the GIL.
-//! engine_life.rs has its start and end.
+//! executor and the running requests. It waits only in its inbox and never takes the GIL.
+//! engine_life.rs has its start and end, sleep.rs how it gives memory back while nothing runs.
 
 use std::sync::Arc;
 
@@ -15,6 +15,7 @@ use crate::error::EngineError;
 use crate::grammar_pool::GrammarPool;
 use crate::histogram::add;
 use crate::inbox::{Message, Wait};
+use crate::rest::{ASLEEP, Rest, RestReply, Wakefulness};
 use crate::shared::Shared;
 use crate::shared_device::DeviceTurns;
 use crate::submission::Submission;
@@ -23,10 +24,13 @@ use crate::tenant_load::TenantLoad;
 /// Everything that only the engine thread touches.
 pub(crate) struct EngineThread {
     pub(crate) shared: Arc<Shared>,
-    scheduler: Scheduler,
-    executor: Box<dyn Executor>,
+    pub(crate) scheduler: Scheduler,
+    pub(crate) executor: Box<dyn Executor>,
     /// Where other models use the device too.
     pub(crate) turns: Option<DeviceTurns>,
+    pub(crate) wakefulness: Wakefulness,
+    /// Waits for the end of steps that nobody waits for any more.
+    pub(crate) postponed_rest: Option<(Rest, RestReply)>,
     pub(crate) committer: Committer,
     core_events: Vec<CoreEvent>,
     masks: GrammarPool,
@@ -63,6 +67,8 @@ impl EngineThread {
             scheduler,
             executor,
             turns,
+            wakefulness: Wakefulness::Awake,
+            postponed_rest: None,
             committer,
             core_events: Vec::new(),
             masks,
@@ -118,6 +124,8 @@ impl EngineThread {
                 Message::ClearPrefixCache => {
                     self.scheduler.clear_prefix_cache();
                 }
+                Message::Rest(rest, reply) => self.rest(rest, reply),
+                Message::Rested(rested) => self.rested(rested)?,
                 Message::Shutdown => return Ok(Received::Shutdown),
             }
         }
@@ -135,10 +143,13 @@ impl EngineThread {
             Ok(output) => {
                 self.scheduler.commit(output, now, &mut self.core_events);
                 self.commit();
-                Ok(())
             }
-            Err(error) => self.fail_step(completion.id, error),
+            Err(error) => self.fail_step(completion.id, error)?,
         }
+        if let Some((rest, reply)) = self.postponed_rest.take() {
+            self.rest(rest, reply);
+        }
+        Ok(())
     }
 
     /// Turns the core's events into text and ends, and hands out the mask jobs that follow from them.
@@ -246,21 +257,30 @@ impl EngineThread {
         }
         self.committer.streams.insert(key, stream);
         self.committer.tenants.entry(tenant.id).or_insert_with(|| Arc::clone(tenant));
+        if self.wakefulness != Wakefulness::Awake {
+            // It came while the engine fell asleep; later ones are refused on their callers' threads.
+            self.committer.end_with_error(key, ASLEEP, "asleep", 503);
+            return self.drop_from(key, 0, tenant);
+        }
         let now = self.committer.now;
         for (at, request) in requests.into_iter().enumerate() {
             metrics.request_params_max_tokens.observe(u64::from(request.stop.max_tokens));
             let Err(error) = self.scheduler.admit(request, now) else { continue };
             // Checked on the caller's thread, so this is our own mistake; the request still ends.
             self.committer.end_with_error(key, &error.to_string(), "not_admitted", 500);
-            if let Some(stream) = self.committer.streams.get_mut(&key) {
-                let missing = &mut stream.choices[at..];
-                self.shared.release(tenant, missing.len() as u32);
-                missing.iter_mut().for_each(|choice| choice.is_over = true);
-            }
-            self.committer.drop_stream(key, &mut self.scheduler, &mut self.core_events);
-            return;
+            return self.drop_from(key, at, tenant);
         }
         self.committer.want_masks(key);
+    }
+
+    /// Drops a request whose choices from `at` on were not admitted.
+    fn drop_from(&mut self, key: u64, at: usize, tenant: &TenantLoad) {
+        if let Some(stream) = self.committer.streams.get_mut(&key) {
+            let missing = &mut stream.choices[at..];
+            self.shared.release(tenant, missing.len() as u32);
+            missing.iter_mut().for_each(|choice| choice.is_over = true);
+        }
+        self.committer.drop_stream(key, &mut self.scheduler, &mut self.core_events);
     }
 
     fn take_masks(&mut self, results: Vec<MaskResult>) {

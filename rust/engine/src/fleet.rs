@@ -1,6 +1,8 @@
 //! What the engines of a process amount to together: limits of a request, memory, names. Plain data,
 //! once at start.
 
+use ingle_core::SleepLevel;
+
 use crate::device::Built;
 
 /// Sizes of all engines together.
@@ -13,8 +15,12 @@ pub(crate) struct Fleet {
     pub(crate) max_num_seqs: u32,
     /// Requests that wait beyond those.
     pub(crate) max_queue: u32,
+    /// The deepest sleep that all of them can sleep.
+    pub(crate) deepest_sleep: SleepLevel,
     /// For people.
     pub(crate) device: String,
+    /// Real paths of files that stay open.
+    pub(crate) open_files: Vec<String>,
     /// Bytes by part, those of all engines added up.
     pub(crate) memory: Vec<(String, u64)>,
     /// For the start-up message. What another engine has to say differently names it.
@@ -31,7 +37,13 @@ impl Fleet {
             max_model_len: built.iter().map(|built| built.sizes.max_model_len).min().unwrap_or(0),
             max_num_seqs: sum(|built| built.sizes.max_num_seqs),
             max_queue: max_queue.unwrap_or_else(|| sum(|built| built.sizes.max_queue)),
+            deepest_sleep: built
+                .iter()
+                .map(|built| built.executor.deepest_sleep())
+                .min()
+                .unwrap_or(SleepLevel::Pause),
             device: device_of(&names),
+            open_files: open_files_of(built),
             memory: memory_of(built),
             notes: notes_of(built),
         }
@@ -47,6 +59,13 @@ fn device_of(names: &[&str]) -> String {
         }
         _ => names.join(", "),
     }
+}
+
+fn open_files_of(built: &[Built]) -> Vec<String> {
+    let mut files: Vec<String> = built.iter().flat_map(|built| built.open_files.clone()).collect();
+    files.sort_unstable();
+    files.dedup();
+    files
 }
 
 fn memory_of(built: &[Built]) -> Vec<(String, u64)> {

@@ -21,6 +21,8 @@ struct Health {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Status {
     Ok,
+    /// It takes no requests and is well.
+    Asleep,
     Draining,
     Stuck,
     Dead,
@@ -48,7 +50,12 @@ impl Health {
     fn of(engine: &Shared, limit_us: u64) -> Self {
         let standstill_us = engine.standstill_us();
         Self {
-            status: Status::of(engine.state(), standstill_us, limit_us),
+            status: Status::of(
+                engine.state(),
+                engine.sleep_level().is_some(),
+                standstill_us,
+                limit_us,
+            ),
             steps: engine.metrics.steps.load(Ordering::Relaxed),
             running: engine.metrics.gauges.running.load(Ordering::Relaxed),
             in_system: u64::from(engine.num_choices()),
@@ -81,11 +88,12 @@ fn together(each: &[Health], in_system: u64) -> Health {
 
 impl Status {
     /// `standstill_us` counts only while work waits.
-    fn of(state: EngineState, standstill_us: u64, limit_us: u64) -> Self {
+    fn of(state: EngineState, is_asleep: bool, standstill_us: u64, limit_us: u64) -> Self {
         match state {
             EngineState::Dead | EngineState::Stopped => Self::Dead,
             _ if standstill_us > limit_us => Self::Stuck,
             EngineState::Draining => Self::Draining,
+            EngineState::Serving if is_asleep => Self::Asleep,
             EngineState::Serving => Self::Ok,
         }
     }
@@ -93,6 +101,7 @@ impl Status {
     fn word(self) -> &'static str {
         match self {
             Self::Ok => "ok",
+            Self::Asleep => "asleep",
             Self::Draining => "draining",
             Self::Stuck => "stuck",
             Self::Dead => "dead",
@@ -106,7 +115,9 @@ mod tests {
 
     #[test]
     fn an_engine_is_stuck_only_while_work_waits_for_longer_than_the_limit() {
-        let of = |state, standstill_us| Status::of(state, standstill_us, 30).word();
+        let of = |state, standstill_us| Status::of(state, false, standstill_us, 30).word();
+        assert_eq!(Status::of(EngineState::Serving, true, 0, 30).word(), "asleep");
+        assert_eq!(Status::of(EngineState::Dead, true, 0, 30).word(), "dead");
         assert_eq!(of(EngineState::Serving, 30), "ok");
         assert_eq!(of(EngineState::Serving, 31), "stuck");
         assert_eq!(of(EngineState::Draining, 30), "draining");

@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use ingle_core::StepCompletion;
 
 use crate::choice_mask::MaskResult;
+use crate::rest::{Rest, RestReply, Rested};
 use crate::stream::ClientSocket;
 use crate::submission::Submission;
 use crate::tenant_load::TenantLoad;
@@ -28,6 +29,10 @@ pub(crate) enum Message {
     Turn,
     /// Forget all cached prefixes.
     ClearPrefixCache,
+    /// Fall asleep, if nothing runs, or wake up.
+    Rest(Rest, RestReply),
+    /// That has ended.
+    Rested(Rested),
     /// Abort everything and end.
     Shutdown,
 }

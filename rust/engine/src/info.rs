@@ -54,6 +54,8 @@ pub(crate) fn info(
         "bos_token_id": served.tokenizer.bos_token_id(),
         "sampling_defaults": sampling_defaults(&served.defaults),
         "limits": built.first().map(|built| limits(built.executor.shape(), served, fleet)),
+        "deepest_sleep": fleet.deepest_sleep as u8,
+        "open_files": fleet.open_files,
         "memory": memory,
         "notes": notes,
         "embeddings_only": served.embeds_only.map(|reason| reason.to_string()),

@@ -291,6 +291,7 @@ fn served(
         num_engines: fleet.num_engines,
         max_num_seqs: fleet.max_num_seqs,
         capacity: fleet.max_num_seqs.saturating_add(fleet.max_queue),
+        deepest_sleep: fleet.deepest_sleep,
         seeds: Seeds::new(options.seed),
         salts: RandomState::new(),
         salt_table: options.kv_events.is_some().then(Arc::default),

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ingle_core::SchedulerStats;
+use ingle_core::{SchedulerStats, SleepLevel};
 
 use crate::device::{DeviceCount, DeviceOwn};
 use crate::histogram::Histogram;
@@ -127,6 +127,8 @@ pub(crate) struct Gauges {
     pub(crate) prefix_queries: AtomicU64,
     pub(crate) prefix_hits: AtomicU64,
     pub(crate) preemptions: AtomicU64,
+    /// 0 awake, else 1 + the level of the sleep.
+    rest: AtomicU64,
 }
 
 impl Gauges {
@@ -144,6 +146,16 @@ impl Gauges {
         ] {
             gauge.store(value, Ordering::Relaxed);
         }
+    }
+
+    /// `None` while the engine is awake.
+    pub(crate) fn sleep_level(&self) -> Option<SleepLevel> {
+        let level = self.rest.load(Ordering::Acquire).checked_sub(1)?;
+        SleepLevel::ALL.into_iter().find(|each| *each as u64 == level)
+    }
+
+    pub(crate) fn set_sleep_level(&self, level: Option<SleepLevel>) {
+        self.rest.store(level.map_or(0, |level| 1 + level as u64), Ordering::Release);
     }
 
     fn hit_rate(&self) -> f64 {
@@ -192,6 +204,20 @@ fn render_gauges(out: &mut String, engines: &[Labelled<'_>]) {
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge");
         for Labelled { labels, metrics } in engines {
             let _ = writeln!(out, "{name}{{{labels}}} {}", read(&metrics.gauges));
+        }
+    }
+    let name = "vllm:engine_sleep_state";
+    let _ = writeln!(out, "# HELP {name} 1 for the state it is in.\n# TYPE {name} gauge");
+    for Labelled { labels, metrics } in engines {
+        let level = metrics.gauges.sleep_level();
+        for (state, is_in) in [
+            ("awake", level.is_none()),
+            ("paused", level == Some(SleepLevel::Pause)),
+            ("weights_offloaded", level == Some(SleepLevel::Offload)),
+            ("discard_all", level == Some(SleepLevel::Discard)),
+        ] {
+            let is_in = u8::from(is_in);
+            let _ = writeln!(out, "{name}{{{labels},sleep_state=\"{state}\"}} {is_in}");
         }
     }
     let name = "vllm:cache_config_info";

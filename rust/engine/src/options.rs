@@ -70,6 +70,9 @@ pub struct EngineOptions {
     /// Launch kernels one by one, without graphs of whole steps.
     #[serde(default)]
     pub enforce_eager: bool,
+    /// Be able to give the weights back and take them again.
+    #[serde(default)]
+    pub enable_sleep_mode: bool,
     /// Most requests that wait, beyond those that can run.
     #[serde(default)]
     pub max_queue: Option<u32>,

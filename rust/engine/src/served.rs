@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ingle_core::{Limits, SamplingParams, TokenId};
+use ingle_core::{Limits, SamplingParams, SleepLevel, TokenId};
 use ingle_model::{EmbeddingDefaults, EmbedsOnly};
 use ingle_text::{
     BadWordsFactory, ChatTemplate, GrammarFactory, ReasoningFormat, Tokenizer, ToolFormat,
@@ -41,6 +41,8 @@ pub(crate) struct Served {
     pub(crate) max_num_seqs: u32,
     /// Requests that can be in the engines at once: running and waiting.
     pub(crate) capacity: u32,
+    /// The deepest sleep that all engines can sleep.
+    pub(crate) deepest_sleep: SleepLevel,
     pub(crate) seeds: Seeds,
     /// Keys the hash of tenant and cache salt, new with each start.
     pub(crate) salts: RandomState,

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use ingle_core::Micros;
+use ingle_core::{Micros, SleepLevel};
 
 use crate::clock::Clock;
 use crate::inbox::Inbox;
@@ -86,6 +86,16 @@ impl Shared {
     /// Goes to a later state; never back.
     pub(crate) fn advance(&self, state: EngineState) {
         self.state.fetch_max(state as u8, Ordering::AcqRel);
+    }
+
+    /// How deep the engine sleeps, or is about to; `None` while it is awake.
+    pub(crate) fn sleep_level(&self) -> Option<SleepLevel> {
+        self.metrics.gauges.sleep_level()
+    }
+
+    /// From now on `sleep_level` says this.
+    pub(crate) fn set_sleep_level(&self, level: Option<SleepLevel>) {
+        self.metrics.gauges.set_sleep_level(level);
     }
 
     /// Counts choices in that are about to be put into the inbox; there is room for them.

@@ -22,6 +22,8 @@ pub struct Readiness {
     pub cuda_driver: Option<u32>,
     /// CUDA graphs are still being recorded; `end_recording` comes later.
     pub recording: bool,
+    /// Files that may stay open, for reading alone: as /proc/self/fd shows them.
+    pub open_files: Vec<String>,
     /// Let through what the tight filter would refuse, and print it: for `ingle security trace`.
     pub trace: bool,
 }
@@ -36,7 +38,8 @@ pub fn finish(readiness: &Readiness) -> Result<Report, HardeningError> {
     // At its first look at a clock, rustix asks the kernel where the vDSO is.
     let _ = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     limit_files(&mut report)?;
-    let proof = Proof::prepare(readiness.cuda_driver.is_some(), &mut report)?;
+    let proof =
+        Proof::prepare(readiness.cuda_driver.is_some(), &readiness.open_files, &mut report)?;
     refuse_code(&mut report);
     if readiness.trace {
         trace::start(policy)?;

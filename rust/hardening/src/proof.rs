@@ -1,6 +1,7 @@
 //! The self-proof: the locked process looks at its own threads and tries what must fail. What it cannot
 //! open any more, it opens before. A proof that fails ends the start.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek};
 use std::path::Path;
@@ -28,8 +29,12 @@ impl Proof {
     ///
     /// # Errors
     /// `HardeningError::State` if an open descriptor should not be.
-    pub(crate) fn prepare(has_cuda: bool, report: &mut Report) -> Result<Self, HardeningError> {
-        check_descriptors(has_cuda)?;
+    pub(crate) fn prepare(
+        has_cuda: bool,
+        open_files: &[String],
+        report: &mut Report,
+    ) -> Result<Self, HardeningError> {
+        check_descriptors(has_cuda, open_files)?;
         check_maps(report)?;
         let mut threads = Vec::new();
         for entry in fs::read_dir("/proc/self/task").map_err(HardeningError::at("threads"))? {
@@ -140,7 +145,17 @@ fn check_status(thread: &str, text: &str) -> Result<(), HardeningError> {
     Ok(())
 }
 
-fn check_descriptors(has_cuda: bool) -> Result<(), HardeningError> {
+/// Whether the descriptor of this number was opened for reading alone.
+fn is_read_only(number: &OsStr) -> Result<bool, HardeningError> {
+    let path = Path::new("/proc/self/fdinfo").join(number);
+    let text = fs::read_to_string(path).map_err(HardeningError::at("descriptors"))?;
+    let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
+    Ok(flags.is_some_and(|flags| flags & libc::O_ACCMODE == libc::O_RDONLY))
+}
+
+/// `open_files` may be open for reading.
+fn check_descriptors(has_cuda: bool, open_files: &[String]) -> Result<(), HardeningError> {
     let surroundings = Surroundings::read()?;
     let entries = fs::read_dir("/proc/self/fd").map_err(HardeningError::at("descriptors"))?;
     let own = Path::new("/proc").join(std::process::id().to_string()).join("fd");
@@ -153,6 +168,10 @@ fn check_descriptors(has_cuda: bool) -> Result<(), HardeningError> {
             continue;
         }
         let target = target.to_string_lossy();
+        let is_read_only = || is_read_only(&entry.file_name());
+        if open_files.iter().any(|file| *file == target) && is_read_only()? {
+            continue;
+        }
         if !surroundings.allows_descriptor(&target, has_cuda) {
             return Err(HardeningError::State(format!("{target} is open and must not be")));
         }

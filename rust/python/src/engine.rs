@@ -4,7 +4,7 @@
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use ingle_engine::ClientSocket;
+use ingle_engine::{ClientSocket, SleepLevel};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
@@ -153,6 +153,26 @@ impl Engine {
 
     fn reset_prefix_cache(&self) {
         self.inner.reset_prefix_cache();
+    }
+
+    fn sleep(&self, py: Python<'_>, level: u8) -> PyResult<()> {
+        let level = SleepLevel::ALL.get(usize::from(level)).copied();
+        let level = level.ok_or_else(|| PyValueError::new_err("level: must be 0, 1 or 2"))?;
+        let slept = py.detach(|| {
+            self.inner.sleep(level)?;
+            // The allocator keeps what the weights leave otherwise.
+            ingle_hardening::give_back_memory();
+            Ok(())
+        });
+        slept.map_err(|error| to_py(py, error))
+    }
+
+    fn wake(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.inner.wake()).map_err(|error| to_py(py, error))
+    }
+
+    fn sleep_level(&self) -> Option<u8> {
+        self.inner.sleep_level().map(|level| level as u8)
     }
 
     fn start_drain(&self) {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use ingle_core::{
     CompletionSink, Executor, ExecutorError, ExecutorShape, PlanRow, RowMask, RowOutput, RowStatus,
-    SampleMode, StepCompletion, StepId, StepOutput, StepPlan, TokenId,
+    SampleMode, SleepLevel, StepCompletion, StepId, StepOutput, StepPlan, TokenId,
 };
 
 use crate::answer::{log_probs_of, masked, pooled_of, prompt_log_probs_of};
@@ -97,6 +97,11 @@ impl Executor for SimExecutor {
         inbox.samples.push_back((step, masks));
         self.shared.wake_if(&inbox, WaitsFor::Masks);
         Ok(())
+    }
+
+    /// There are no weights and no blocks to give back.
+    fn deepest_sleep(&self) -> SleepLevel {
+        SleepLevel::Discard
     }
 }
 

@@ -176,9 +176,9 @@ fn test_ranks_give_the_bits_of_the_whole_model_summed_in_their_parts() {
 
 /// The heads of all ranks side by side are those of the whole model.
 fn check_keys(divided: &Model, whole: &Model, context: &str) {
-    let ranks = divided.kv.len();
+    let ranks = divided.memory().kv.len();
     let (own, all) = (divided.of_rank.num_kv_heads as usize, whole.spec.num_kv_heads as usize);
-    for (rank, kv) in divided.kv.iter().enumerate() {
+    for (rank, kv) in divided.memory().kv.iter().enumerate() {
         for head in 0..own {
             let of_whole = if own * ranks == all { rank * own + head } else { rank * all / ranks };
             for layer in 0..divided.spec.layers.len() {
@@ -186,7 +186,7 @@ fn check_keys(divided: &Model, whole: &Model, context: &str) {
                 for block in (0..NUM_BLOCKS).map(BlockId) {
                     let (ours, others) = (
                         kv.head(place.index, block, head),
-                        whole.kv[0].head(place.index, block, of_whole),
+                        whole.memory().kv[0].head(place.index, block, of_whole),
                     );
                     assert!(ours == others, "{context}: layer {layer}, {block}, head {head}");
                 }

@@ -87,7 +87,7 @@ impl Harness {
     }
 
     pub(crate) fn of(checkpoint: &ingle_model::Checkpoint, config: &CpuConfig) -> Self {
-        let source = &*checkpoint.source;
+        let source = &checkpoint.source;
         Self::started(config, |sink| {
             CpuExecutor::load(&checkpoint.spec, &checkpoint.plan, source, config, sink)
         })

@@ -2,6 +2,7 @@
 
 mod harness;
 mod outputs;
+mod rest;
 mod tenants;
 mod trouble;
 

@@ -135,7 +135,7 @@ fn test_settings_without_sense_are_refused_by_name() {
     let checkpoint = model(MODEL);
     let load = |config: &CpuConfig| {
         let sink = Arc::new(|_| {});
-        CpuExecutor::load(&checkpoint.spec, &checkpoint.plan, &*checkpoint.source, config, sink)
+        CpuExecutor::load(&checkpoint.spec, &checkpoint.plan, &checkpoint.source, config, sink)
             .map(|_| ())
     };
     let zero = CpuConfig { num_blocks: 0, ..config(16) };

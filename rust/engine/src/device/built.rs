@@ -28,6 +28,8 @@ pub(crate) struct Built {
     pub(crate) name: String,
     /// Name in the style `weights_bytes`, and bytes; for the memory table.
     pub(crate) memory: Vec<(String, u64)>,
+    /// Files that stay open after the load, by their real paths.
+    pub(crate) open_files: Vec<String>,
     /// Of a device that counts something of its own, or works on after its load.
     pub(crate) own: Option<Arc<dyn DeviceOwn>>,
     /// What its load consisted of, where the device tells.

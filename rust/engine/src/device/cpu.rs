@@ -47,6 +47,7 @@ pub(super) fn build(
         num_valid_tokens: text.wait()?.vocab_size,
         tensor_parallel_size: partition.ranks(),
         expert_parallel: options.enable_expert_parallel,
+        can_sleep: options.enable_sleep_mode,
         ..CpuConfig::default()
     };
     let num_states = u64::from(config.num_slots + config.num_snapshots);
@@ -59,13 +60,12 @@ pub(super) fn build(
         first_thread += threads;
         let executor = match executors.first() {
             Some(first) => first.sibling(&config, sink),
-            None => {
-                let source = checkpoint.source.as_ref();
-                CpuExecutor::load(spec, &checkpoint.plan, source, &config, sink)
-            }
+            None => CpuExecutor::load(spec, &checkpoint.plan, &checkpoint.source, &config, sink),
         };
         executors.push(executor.map_err(|error| EngineError::Model(error.to_string()))?);
     }
+    let open_files =
+        if options.enable_sleep_mode { real_paths(&checkpoint.plan) } else { Vec::new() };
     let mut weights = Some(("weights_bytes".to_owned(), weight_bytes));
     let built = executors.into_iter().map(|executor| {
         let (path, threads) = executor.description();
@@ -80,6 +80,7 @@ pub(super) fn build(
             },
             // All engines share the weights, so these count once.
             memory: weights.take().into_iter().chain([kv]).chain(state).collect(),
+            open_files: open_files.clone(),
             own: None,
             phases: Vec::new(),
         }
@@ -112,6 +113,13 @@ fn weight_bytes(partition: &Partition, plan: &CopyPlan) -> Result<u64, EngineErr
         Ok(tensors.map(|(_, view)| view.loaded_bytes()).sum::<u64>())
     };
     (0..partition.ranks()).map(of_rank).sum()
+}
+
+/// Where the files of weights really are, whatever links lead there; what cannot be resolved is left out, since no
+/// file there is open either.
+fn real_paths(plan: &CopyPlan) -> Vec<String> {
+    let real = |file: &String| Some(std::fs::canonicalize(file).ok()?.display().to_string());
+    plan.files.iter().filter_map(real).collect()
 }
 
 /// The sizes of one of `num_engines`; `num_pools` share the memory for KV.

@@ -124,7 +124,15 @@ fn build_one(place: Place, parts: Parts<'_>, sink: CompletionSink) -> Result<Bui
     let memory = report.memory.parts.iter().map(part).collect();
     let own = CudaOwn { launches: executor.launch_counters(), graphs: executor.graph_seal() };
     let own: Option<Arc<dyn DeviceOwn>> = Some(Arc::new(own));
-    Ok(Built { executor: Box::new(executor), sizes, name, memory, own, phases: report.phases })
+    Ok(Built {
+        executor: Box::new(executor),
+        sizes,
+        name,
+        memory,
+        open_files: Vec::new(),
+        own,
+        phases: report.phases,
+    })
 }
 
 /// The executor's settings: those of `options`, checked, else the defaults; and what the operator should
@@ -136,6 +144,10 @@ fn config(
     sample_vocab_size: LateSize,
 ) -> Result<(CudaConfig, Vec<String>), EngineError> {
     check_pool(options)?;
+    if options.enable_sleep_mode {
+        let text = "enable_sleep_mode: the cuda device cannot give weights back";
+        return Err(EngineError::Model(text.to_owned()));
+    }
     let defaults = CudaConfig::default();
     let by_states = by_states(spec, defaults.max_num_seqs);
     let most_seqs = by_states.unwrap_or(defaults.max_num_seqs);

@@ -71,5 +71,13 @@ pub(super) fn build(
     let config = SimConfig { profile, speed, shape };
     let executor = SimExecutor::new(config, tokens, sink).map_err(fail)?;
     let memory = vec![("simulated_kv_cache_bytes".to_owned(), sizes.kv_cache_bytes)];
-    Ok(Built { executor: Box::new(executor), sizes, name, memory, own: None, phases: Vec::new() })
+    Ok(Built {
+        executor: Box::new(executor),
+        sizes,
+        name,
+        memory,
+        open_files: Vec::new(),
+        own: None,
+        phases: Vec::new(),
+    })
 }

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use ingle_core::{
-    CompletionSink, Executor, ExecutorError, ExecutorShape, KvGroups, Micros, RowMask, RowOutput,
-    RowStatus, SampleMode, SlotId, StepCompletion, StepId, StepOutput, StepPlan, TokenId,
-    TokenLogProbs, TokenSource,
+    CompletionSink, Executor, ExecutorError, ExecutorShape, KvGroups, Micros, RestSink, RowMask,
+    RowOutput, RowStatus, SampleMode, SleepLevel, SlotId, StepCompletion, StepId, StepOutput,
+    StepPlan, TokenId, TokenLogProbs, TokenSource,
 };
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use serde_json::{Value, json};
@@ -219,7 +219,15 @@ fn several(
             let (name, memory) = ("script".to_owned(), Vec::new());
             let own: Arc<dyn DeviceOwn> = Arc::new(Seals(Arc::clone(&driver.seals)));
             drivers.push(driver);
-            Built { executor, sizes: sizes(), name, memory, own: Some(own), phases: Vec::new() }
+            Built {
+                executor,
+                sizes: sizes(),
+                name,
+                memory,
+                open_files: Vec::new(),
+                own: Some(own),
+                phases: Vec::new(),
+            }
         };
         Ok(sinks.into_iter().map(build_one).collect())
     };
@@ -305,6 +313,10 @@ struct DriverState {
     /// Rows of requests whose prompt has this many tokens are not finite.
     not_finite: Option<usize>,
     panic_on_submit: bool,
+    /// How the next rests end; those behind them end well.
+    rest_errors: VecDeque<Option<ExecutorError>>,
+    /// Rests until now: the level of a sleep, `None` for waking up.
+    rests: Vec<Option<SleepLevel>>,
 }
 
 struct Device {
@@ -362,6 +374,16 @@ impl Driver {
     /// From now on prompts of this length give no finite number.
     pub(super) fn not_finite(&self, prompt_len: usize) {
         self.state.0.lock().unwrap().not_finite = Some(prompt_len);
+    }
+
+    /// The next rests of the executor end like this; `None` is well.
+    pub(super) fn end_rests(&self, ends: &[Option<ExecutorError>]) {
+        self.state.0.lock().unwrap().rest_errors.extend(ends.iter().cloned());
+    }
+
+    /// What the executor was asked: the level of a sleep, `None` for waking up.
+    pub(super) fn rests(&self) -> Vec<Option<SleepLevel>> {
+        self.state.0.lock().unwrap().rests.clone()
     }
 
     /// The next submit panics.
@@ -465,6 +487,15 @@ impl ScriptExecutor {
         }
         self.driver.state.1.notify_all();
     }
+
+    fn rest(&self, rest: Option<SleepLevel>, done: RestSink) {
+        let mut state = self.driver.state.0.lock().unwrap();
+        assert!(state.plans.is_empty(), "a rest while steps are in flight");
+        state.rests.push(rest);
+        let error = state.rest_errors.pop_front().flatten();
+        drop(state);
+        done(error.map_or(Ok(()), Err));
+    }
 }
 
 impl Executor for ScriptExecutor {
@@ -494,5 +525,17 @@ impl Executor for ScriptExecutor {
         assert!(state.masks.replace(masks).is_none(), "masks of step {step} came twice");
         self.ready(&mut state);
         Ok(())
+    }
+
+    fn deepest_sleep(&self) -> SleepLevel {
+        SleepLevel::Offload
+    }
+
+    fn sleep(&mut self, level: SleepLevel, done: RestSink) {
+        self.rest(Some(level), done);
+    }
+
+    fn wake(&mut self, done: RestSink) {
+        self.rest(None, done);
     }
 }

@@ -12,6 +12,7 @@ mod multi_turn;
 mod pairs;
 mod prompt_logs;
 mod refusals;
+mod rest;
 mod sockets;
 mod stops;
 mod structured;
