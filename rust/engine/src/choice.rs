@@ -74,6 +74,15 @@ pub(crate) struct Choice {
     pub(crate) log_probs: Vec<LogEntry>,
 }
 
+/// What came of tokens.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pushed {
+    /// A stop string was found, or the one allowed call is complete: the rest is dropped.
+    pub(crate) is_stopped: bool,
+    /// Bytes of their text.
+    pub(crate) text_bytes: u64,
+}
+
 const _: () =
     assert!(offset_of!(Choice, first_token_at) <= 128, "what comes before is for each token");
 
@@ -124,16 +133,17 @@ impl Choice {
     }
 
     /// Takes tokens in order; `ends` says that the core ended the request with the last of them by
-    /// its id. Returns true if a stop string was found: the rest is dropped.
+    /// its id.
     pub(crate) fn push(
         &mut self,
         tokens: &[TokenId],
         log_probs: Vec<TokenLogProbs>,
         ends: bool,
         scratch: &mut String,
-    ) -> bool {
+    ) -> Pushed {
+        let mut pushed = Pushed::default();
         if self.rules.prompt_only || self.finish.is_some() {
-            return false;
+            return pushed;
         }
         let mut log_probs = log_probs.into_iter();
         for (i, &token) in tokens.iter().enumerate() {
@@ -150,11 +160,13 @@ impl Choice {
             }
             scratch.clear();
             self.detokenizer.push(token.0, scratch);
+            pushed.text_bytes += scratch.len() as u64;
             if self.take_text(scratch) {
-                return true;
+                pushed.is_stopped = true;
+                return pushed;
             }
         }
-        false
+        pushed
     }
 
     /// The core ended the request; `last` is its last token if that was taken by `push`. Text that

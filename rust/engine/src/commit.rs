@@ -10,12 +10,13 @@ use ingle_core::{
 };
 use rustc_hash::FxHashMap;
 
+use crate::answer_room::{AnswerRoom, MAX_ANSWER_BYTES, TooLong};
 use crate::choice::Choice;
 use crate::histogram::add;
 use crate::metrics::Metrics;
 use crate::outbox::{Event, error_object, error_payload};
 use crate::shared::Shared;
-use crate::stream::{ClientSocket, Form, Route, Stream};
+use crate::stream::{ClientSocket, Form, Route, Stream, too_long};
 use crate::submission::{request_id, split_id};
 use crate::tenant_load::TenantLoad;
 
@@ -38,6 +39,9 @@ pub(crate) struct Committer {
     pub(crate) scratch: String,
     /// Choices whose stop string was found in this commit.
     stopped: Vec<RequestId>,
+    /// Whole answers that have got too much text in this commit.
+    overlong: Vec<u64>,
+    answers: AnswerRoom,
     /// Choices that need the mask for their next token.
     pub(crate) mask_wanted: Vec<RequestId>,
 }
@@ -54,6 +58,8 @@ impl Committer {
             shown: Vec::new(),
             scratch: String::new(),
             stopped: Vec::new(),
+            overlong: Vec::new(),
+            answers: AnswerRoom::default(),
             mask_wanted: Vec::new(),
         }
     }
@@ -108,6 +114,7 @@ impl Committer {
                 // Ended already if the same token was its last one.
                 scheduler.finish(id, FinishReason::Stop, core_events);
             }
+            self.end_overlong(scheduler, core_events);
             if core_events.is_empty() {
                 // Keep the larger buffer.
                 *core_events = batch;
@@ -132,7 +139,8 @@ impl Committer {
             self.mask_wanted.push(id);
         }
         let before = choice.num_output_tokens;
-        if choice.push(tokens, log_probs, ends, &mut self.scratch) {
+        let pushed = choice.push(tokens, log_probs, ends, &mut self.scratch);
+        if pushed.is_stopped {
             self.stopped.push(id);
         }
         let taken = u64::from(choice.num_output_tokens - before);
@@ -140,6 +148,13 @@ impl Committer {
         observe_tokens(metrics, choice, taken, submitted_at, now);
         add(&metrics.generation_tokens, taken);
         stream.usage.completion_tokens += taken;
+        if matches!(stream.form, Form::Body(..)) {
+            stream.held_bytes += pushed.text_bytes;
+            self.answers.add(pushed.text_bytes);
+            if stream.held_bytes > MAX_ANSWER_BYTES {
+                self.overlong.push(key);
+            }
+        }
         if stream.mark(at) {
             self.touched.push(key);
         }
@@ -214,6 +229,48 @@ impl Committer {
         self.drop_stream(key, scheduler, core_events);
     }
 
+    /// Ends whole answers that have too much text, alone or together.
+    fn end_overlong(&mut self, scheduler: &mut Scheduler, core_events: &mut Vec<CoreEvent>) {
+        for key in std::mem::take(&mut self.overlong) {
+            self.end_too_long(key, TooLong::Alone, scheduler, core_events);
+        }
+        while self.answers.is_full() {
+            let longest = self.streams.iter().max_by_key(|(_, stream)| stream.held_bytes);
+            let Some(key) = longest.map(|(key, _)| *key) else { return };
+            self.end_too_long(key, TooLong::Together, scheduler, core_events);
+        }
+    }
+
+    fn end_too_long(
+        &mut self,
+        key: u64,
+        why: TooLong,
+        scheduler: &mut Scheduler,
+        core_events: &mut Vec<CoreEvent>,
+    ) {
+        if self.streams.contains_key(&key) {
+            self.events.push(Event { key, payload: too_long(why) });
+            self.drop_stream(key, scheduler, core_events);
+        }
+    }
+
+    /// A client request begins.
+    pub(crate) fn insert(&mut self, mut stream: Stream) {
+        if !matches!(stream.form, Form::Body(..)) {
+            // What is echoed leaves with the first event.
+            stream.held_bytes = 0;
+        }
+        self.answers.add(stream.held_bytes);
+        self.streams.insert(stream.key, stream);
+    }
+
+    /// A client request is over.
+    pub(crate) fn remove(&mut self, key: u64) -> Option<Stream> {
+        let stream = self.streams.remove(&key)?;
+        self.answers.release(stream.held_bytes);
+        Some(stream)
+    }
+
     /// Reports to a client request that it failed. The stream stays known until it is dropped.
     pub(crate) fn end_with_error(&mut self, key: u64, message: &str, code: &str, status: u16) {
         let Some(stream) = self.streams.get_mut(&key) else { return };
@@ -228,7 +285,7 @@ impl Committer {
         let keys: Vec<u64> = self.streams.keys().copied().collect();
         for key in keys {
             self.end_with_error(key, message, code, status);
-            if let Some(stream) = self.streams.remove(&key) {
+            if let Some(stream) = self.remove(key) {
                 let open = stream.choices.iter().filter(|choice| !choice.is_over).count();
                 self.shared.release_at_end(open as u32);
             }
@@ -242,7 +299,7 @@ impl Committer {
         scheduler: &mut Scheduler,
         core_events: &mut Vec<CoreEvent>,
     ) {
-        let Some(stream) = self.streams.remove(&key) else { return };
+        let Some(stream) = self.remove(key) else { return };
         for (at, choice) in stream.choices.iter().enumerate() {
             if !choice.is_over {
                 scheduler.abort(request_id(key, at), core_events);

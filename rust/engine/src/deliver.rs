@@ -37,7 +37,7 @@ impl Committer {
             let has_end = matches!(stream.form, Form::Events(..));
             match self.send_frames(key, frames) {
                 Sent::Yes if is_over => {
-                    self.streams.remove(&key);
+                    self.remove(key);
                     if has_end {
                         self.events.push(Event { key, payload: Payload::StreamEnd });
                     }

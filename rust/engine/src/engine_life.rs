@@ -74,9 +74,9 @@ impl EngineThread {
                     self.shared.release_at_end(submission.requests.len() as u32);
                     // The client of a stream must get a frame with the error; it may have got no other.
                     let key = submission.stream.key;
-                    self.committer.streams.insert(key, submission.stream);
+                    self.committer.insert(submission.stream);
                     self.committer.end_with_error(key, message, code, status);
-                    self.committer.streams.remove(&key);
+                    self.committer.remove(key);
                 }
                 Message::Abort(key) => self.shared.outbox.forget(key),
                 Message::Shutdown => shutdown = true,

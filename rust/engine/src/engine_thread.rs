@@ -255,7 +255,7 @@ impl EngineThread {
         for prompt in &stream.prompts {
             metrics.request_prompt_tokens.observe(prompt.ids.len() as u64);
         }
-        self.committer.streams.insert(key, stream);
+        self.committer.insert(stream);
         self.committer.tenants.entry(tenant.id).or_insert_with(|| Arc::clone(tenant));
         if self.wakefulness != Wakefulness::Awake {
             // It came while the engine fell asleep; later ones are refused on their callers' threads.

@@ -9,6 +9,7 @@ use ingle_text::Tokenizer;
 use smallvec::SmallVec;
 
 use crate::answer_json::{self, SplitAnswer};
+use crate::answer_room::MAX_BODY_BYTES;
 use crate::json::{escape_into, integer_into, integers_into, string_into};
 use crate::logprobs::{LogEntry, chat_into, completion_into, prompt_into};
 use crate::outbox::{Finish, StopCause, Usage};
@@ -169,13 +170,13 @@ impl FrameBuilder {
         out.extend_from_slice(b"}\n\ndata: [DONE]\n\n");
     }
 
-    /// The whole body of a request that is not streamed, choices by index.
+    /// The whole body of a request that is not streamed, choices by index. `None`: it would be larger than `MAX_BODY_BYTES`.
     pub(crate) fn body(
         &self,
         parts: &[ChoicePart<'_>],
         usage: Usage,
         tokenizer: &Tokenizer,
-    ) -> Vec<u8> {
+    ) -> Option<Vec<u8>> {
         let text: usize = parts.iter().map(|part| part.text.len() + 128).sum();
         let mut out = Vec::with_capacity(self.head.len() + text + 160);
         out.extend_from_slice(&self.head);
@@ -197,7 +198,7 @@ impl FrameBuilder {
             prompt_into(&mut out, entries, tokenizer);
         }
         out.push(b'}');
-        out
+        (out.len() <= MAX_BODY_BYTES).then_some(out)
     }
 
     /// vLLM puts a chat's prompt ids, and the prompt's log-probs, beside `choices`, a completion's into

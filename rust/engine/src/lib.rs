@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod answer_json;
+mod answer_room;
 mod body;
 mod choice;
 mod choice_mask;

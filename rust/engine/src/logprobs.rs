@@ -4,6 +4,7 @@
 use ingle_core::TokenLogProbs;
 use ingle_text::Tokenizer;
 
+use crate::answer_room::MAX_BODY_BYTES;
 use crate::json::{escape_into, integer_into, integers_into, log_prob_into, string_into};
 
 /// One token of prompt or answer with its log-probabilities.
@@ -166,6 +167,10 @@ fn unique_text(tokenizer: &Tokenizer, token: u32) -> std::borrow::Cow<'_, str> {
 
 fn separated<T>(out: &mut Vec<u8>, items: &[T], mut write: impl FnMut(&mut Vec<u8>, &T)) {
     for (i, item) in items.iter().enumerate() {
+        // The body will be refused; what it would still get takes memory and time.
+        if out.len() > MAX_BODY_BYTES {
+            return;
+        }
         if i > 0 {
             out.push(b',');
         }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ingle_core::{Micros, NewRequest, RequestKind, SamplingParams, StopRules, TenantId, TokenId};
 use ingle_text::{BadWords, Effort, StopMatcher};
 
+use crate::answer_room::MAX_ANSWER_BYTES;
 use crate::choice::{Choice, ChoiceRules, TokenRules};
 use crate::choice_mask::{ChoiceMask, MaskState};
 use crate::echo::echo;
@@ -192,6 +193,15 @@ impl<'a> Common<'a> {
         let ids: Arc<[TokenId]> = encoded.ids.into();
         let text = input.text.as_deref();
         let echo = echo(self.request, self.served, &ids, text, self.wants_log_probs());
+        stream.held_bytes += echo.text.len() as u64 * u64::from(stream.n);
+        if stream.held_bytes > MAX_ANSWER_BYTES {
+            let problem = format!(
+                "echo: the choices would begin with {} bytes of prompts, at most {MAX_ANSWER_BYTES} in one \
+                 request; ask for fewer choices",
+                stream.held_bytes
+            );
+            return Err(EngineError::refused("echo", problem));
+        }
         stream.usage.prompt_tokens += ids.len() as u64;
         let first = requests.len();
         for choice in 0..stream.n {

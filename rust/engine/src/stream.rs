@@ -9,13 +9,14 @@ use ingle_core::{Micros, TokenId, TokenLogProbs};
 use ingle_text::Tokenizer;
 use smallvec::SmallVec;
 
+use crate::answer_room::TooLong;
 use crate::choice::Choice;
 use crate::choice_mask::CancelOnDrop;
 use crate::embedding::Embeddings;
 use crate::engine_view::QueuedPrompt;
 use crate::frame::{ChoicePart, FrameBuilder, UsagePolicy};
 use crate::logprobs::LogEntry;
-use crate::outbox::{Delta, Event, Payload, Usage};
+use crate::outbox::{Delta, Event, Payload, Usage, error_payload};
 use crate::prompt_logs::PromptLogs;
 
 /// A client request: `prompts.len() * n` choices that answer under one key.
@@ -27,6 +28,8 @@ pub(crate) struct Stream {
     pub(crate) choices: SmallVec<[Choice; 1]>,
     pub(crate) submitted_at: Micros,
     pub(crate) usage: Usage,
+    /// Bytes of text in the choices of a whole answer, echoed prompts included.
+    pub(crate) held_bytes: u64,
     /// The range of choices that holds all those with unsent output.
     dirty: Range<u16>,
     /// In the engine's list of streams with unsent output.
@@ -130,6 +133,7 @@ impl Stream {
             dirty: 0..0,
             queued: false,
             usage: Usage::default(),
+            held_bytes: 0,
             submitted_at,
             route: Route::Drain { num_frames: 0, bytes: 0, drain: 0 },
             sent_at: submitted_at,
@@ -201,8 +205,11 @@ impl Stream {
                             }
                         })
                         .collect();
-                    let body = builder.body(&parts, self.usage, tokenizer);
-                    events.push(Event { key: self.key, payload: Payload::Body(body) });
+                    let payload = match builder.body(&parts, self.usage, tokenizer) {
+                        Some(body) => Payload::Body(body),
+                        None => too_long(TooLong::Body),
+                    };
+                    events.push(Event { key: self.key, payload });
                 }
             }
             Form::Deltas { log_probs } => {
@@ -316,6 +323,12 @@ fn part<'a>(
         prompt_log_probs: None,
         finish: choice.finish.as_deref(),
     }
+}
+
+/// The end of an answer that takes too much memory.
+pub(crate) fn too_long(why: TooLong) -> Payload {
+    let (code, status) = why.code();
+    error_payload(&why.to_string(), code, status)
 }
 
 const NO_FRAMES: Range<usize> = 0..0;

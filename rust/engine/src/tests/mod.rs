@@ -16,3 +16,4 @@ mod rest;
 mod sockets;
 mod stops;
 mod structured;
+mod whole_answers;

@@ -228,7 +228,7 @@ fn test_a_silent_stream_gets_a_comment_of_its_own() {
     let prepared =
         prepare(&document, &shared.served, 9, TenantId(0), Effort::Full, Micros(0)).unwrap();
     let mut committer = Committer::new(Arc::clone(shared));
-    committer.streams.insert(9, prepared.stream);
+    committer.insert(prepared.stream);
     let config = SchedulerConfig {
         shape: SHAPE,
         max_model_len: 8,
