@@ -56,6 +56,7 @@ class Lockdown:
         self._trace = trace
         self._cuda_driver: int | None = None
         self._open_files: list[str] = []
+        self._sleeps = False
         self._python = python_folders()
 
     @property
@@ -125,18 +126,24 @@ class Lockdown:
         self._refuse_lacks()
 
     def finish(
-        self, device: str = "", *, recording: bool = False, open_files: Sequence[str] = ()
+        self,
+        device: str = "",
+        *,
+        recording: bool = False,
+        sleeps: bool = False,
+        open_files: Sequence[str] = (),
     ) -> None:
         """The tight filter on all threads, and the proof that it holds. `device`: the engine's.
 
-        `recording`: allow what recording CUDA graphs needs, until `end_recording`. `open_files`:
-        those that stay open for reading, `Engine.info["open_files"]`.
+        `recording`: allow what recording CUDA graphs needs, until `end_recording`. `sleeps`: allow
+        what `Engine.sleep` needs on a GPU. `open_files`: those that stay open for reading,
+        `Engine.info["open_files"]`.
         Errors: HardeningError; the process must then end.
         """
         if not self.is_on:
             return
         self._cuda_driver = driver_version() if device.startswith("cuda") else None
-        self._open_files = list(open_files)
+        self._open_files, self._sleeps = list(open_files), sleeps
         self._add(_core.harden_finish(self._readiness(recording=recording)))
         self._refuse_lacks()
 
@@ -155,6 +162,7 @@ class Lockdown:
         readiness = {
             "cuda_driver": self._cuda_driver,
             "recording": recording,
+            "sleeps": self._sleeps,
             "open_files": self._open_files,
             "trace": self._trace,
         }

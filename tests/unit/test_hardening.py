@@ -92,11 +92,12 @@ def test_a_gpu_asks_for_the_rules_of_its_driver(monkeypatch):
     gpu = Lockdown("auto", device="auto")
     gpu.finish("cuda:0 (NVIDIA H200)", recording=True)
     cpu = Lockdown("auto", device="auto")
-    cpu.finish("cpu (avx512, 2 threads)", open_files=["/srv/model.gguf"])
+    cpu.finish("cpu (avx512, 2 threads)", open_files=["/srv/model.gguf"], sleeps=True)
     assert asked == [
-        b'{"cuda_driver": 580, "recording": true, "open_files": [], "trace": false}',
-        b'{"cuda_driver": null, "recording": false, "open_files": ["/srv/model.gguf"], '
-        b'"trace": false}',
+        b'{"cuda_driver": 580, "recording": true, "sleeps": false, '
+        b'"open_files": [], "trace": false}',
+        b'{"cuda_driver": null, "recording": false, "sleeps": true, '
+        b'"open_files": ["/srv/model.gguf"], "trace": false}',
     ]
     gpu.layers = [Layer("files", True, "Landlock 6"), Layer("device_calls", True, "more")]
     ended = b'{"layers": [{"name": "device_calls", "on": true, "what": "those listed"}]}'

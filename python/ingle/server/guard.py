@@ -83,7 +83,7 @@ class Guard:
 
         `info`: see `Models.lock_info`. `recording`: see `Lockdown.finish`.
         """
-        self.lockdown.finish(info["device"], recording=recording, open_files=info["open_files"])
+        self.lockdown.finish(recording=recording, **info)
 
     def read_keys(self) -> ApiKeys:
         """The key file as it is now. Errors: ConfigError."""

@@ -136,7 +136,9 @@ class Models:
     def lock_info(self) -> dict[str, Any]:
         """What the lock-down needs to know: the device, and the files that stay open."""
         files = {file for model in self._models for file in model.info["open_files"]}
-        return {"device": self.first.info["device"], "open_files": sorted(files)}
+        device = self.first.info["device"]
+        sleeps = any(model.info["deepest_sleep"] > 0 for model in self._models)
+        return {"device": device, "open_files": sorted(files), "sleeps": sleeps}
 
     def health(self) -> dict[str, Any]:
         """The only model's health; of several the sum, the worst status, and each one's."""

@@ -111,12 +111,12 @@ impl Region {
         unsafe {
             let code = api.cuMemCreate(&raw mut handle, size as usize, &raw const prop, 0)?;
             if code == CUDA_ERROR_OUT_OF_MEMORY {
-                let (free, _) = context.memory_info()?;
-                return Err(CudaError::OutOfMemory(format!(
-                    "the device has {} MiB free, {} MiB more are needed",
-                    free >> 20,
-                    size >> 20
-                )));
+                let needed = format!("{} MiB more are needed", size >> 20);
+                // A locked process may not ask how much is free.
+                return Err(CudaError::OutOfMemory(match context.memory_info() {
+                    Ok((free, _)) => format!("the device has {} MiB free, {needed}", free >> 20),
+                    Err(_) => format!("the device's memory is full, {needed}"),
+                }));
             }
             context.check("cuMemCreate", code)?;
             let code = api.cuMemMap(address, size as usize, 0, handle, 0)?;

@@ -38,6 +38,8 @@ pub struct CudaConfig {
     pub prebuilt_kernels: Option<PathBuf>,
     /// Where NVIDIA's libraries are.
     pub libraries: LibraryPaths,
+    /// Weights and KV may leave the card and come back: a copy of the weights is kept in pinned host memory.
+    pub can_sleep: bool,
     /// Threads that read weights.
     pub load_threads: u32,
     /// Shared by executors that are loaded beside each other.
@@ -105,6 +107,7 @@ impl Default for CudaConfig {
             cache_dir: None,
             prebuilt_kernels: None,
             libraries: LibraryPaths::default(),
+            can_sleep: false,
             load_threads: 12,
             turns: Arc::default(),
         }

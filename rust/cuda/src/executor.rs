@@ -11,7 +11,9 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
-use ingle_core::{Executor, ExecutorError, ExecutorShape, RowMask, StepId, StepPlan};
+use ingle_core::{
+    Executor, ExecutorError, ExecutorShape, RestSink, RowMask, SleepLevel, StepId, StepPlan,
+};
 
 use crate::CudaError;
 use crate::buffers::OUT_BYTES;
@@ -22,6 +24,7 @@ use crate::launches::LaunchCounters;
 use crate::memory::{copy_to_device, copy_to_host, copy_to_offset};
 use crate::metadata::{PackedStep, PlanLimits, SlotRecord, pack, pack_late};
 use crate::model::{Model, StepShape};
+use crate::sleep::{Rest, RestJob, Sleeper};
 use crate::slots::{check_opened, open_slots};
 use crate::stream::Stream;
 use crate::waiter::{Message, StepBuffers, Submitted};
@@ -45,6 +48,7 @@ pub struct CudaExecutor {
     pub(crate) queued: VecDeque<StepPlan>,
     pub(crate) lost: Arc<OnceLock<String>>,
     pub(crate) shape: ExecutorShape,
+    pub(crate) sleeper: Arc<Sleeper>,
     pub(crate) model: Arc<Model>,
 }
 
@@ -72,6 +76,23 @@ impl Executor for CudaExecutor {
             return Ok(());
         }
         self.start(&plan)
+    }
+
+    fn deepest_sleep(&self) -> SleepLevel {
+        // Without the copy the weights would come from files, which takes threads and memory that a locked process
+        // cannot get.
+        if self.model.weight_memory.can_sleep() { SleepLevel::Offload } else { SleepLevel::Pause }
+    }
+
+    fn sleep(&mut self, level: SleepLevel, done: RestSink) {
+        match level {
+            SleepLevel::Pause => done(Ok(())),
+            SleepLevel::Offload | SleepLevel::Discard => self.rest(Rest::Sleep, done),
+        }
+    }
+
+    fn wake(&mut self, done: RestSink) {
+        self.rest(Rest::Wake, done);
     }
 
     fn sample(&mut self, step: StepId, masks: Vec<RowMask>) -> Result<(), ExecutorError> {
@@ -131,6 +152,17 @@ impl CudaExecutor {
         resized.map(|()| self.shape.num_blocks)
     }
 
+    /// The waiter does it, which has nothing else to do while no step is in flight.
+    fn rest(&self, rest: Rest, done: RestSink) {
+        match self.check_lost() {
+            Ok(()) => {
+                let sleeper = Arc::clone(&self.sleeper);
+                self.send(Message::Rest(RestJob { rest, sleeper, done }));
+            }
+            Err(error) => done(Err(error)),
+        }
+    }
+
     fn check_lost(&self) -> Result<(), ExecutorError> {
         match self.lost.get() {
             Some(reason) => Err(ExecutorError::DeviceLost(reason.clone())),
@@ -156,6 +188,9 @@ impl CudaExecutor {
     }
 
     fn start(&mut self, plan: &StepPlan) -> Result<(), ExecutorError> {
+        if self.sleeper.is_asleep() {
+            return Err(ExecutorError::StepFailed("the executor sleeps".to_owned()));
+        }
         self.model.context.make_current().map_err(|error| self.note(&error))?;
         let set = self.spare.pop().or_else(|| self.free.try_recv().ok());
         let mut buffers = set.ok_or_else(|| {

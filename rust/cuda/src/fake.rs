@@ -55,6 +55,7 @@ pub(crate) fn context() -> Arc<Context> {
     api.cuMemHostAlloc = Some(host_alloc);
     api.cuMemFreeHost = Some(free_host);
     api.cuMemcpyHtoDAsync_v2 = Some(copy_to_device);
+    api.cuMemcpyDtoHAsync_v2 = Some(copy_to_host);
     api.cuMemsetD8Async = Some(fill);
     api.cuStreamCreate = Some(stream_create);
     api.cuStreamDestroy_v2 = Some(stream_destroy);
@@ -251,6 +252,15 @@ extern "C" fn copy_to_device(
         script.host_memory.iter().any(holds)
     });
     called(if is_pinned { "cuMemcpyHtoDAsync" } else { PAGEABLE }, destination, bytes as u64)
+}
+
+extern "C" fn copy_to_host(
+    _: *mut c_void,
+    source: CuDevicePtr,
+    bytes: usize,
+    _: CuStream,
+) -> CuResult {
+    called("cuMemcpyDtoHAsync", source, bytes as u64)
 }
 
 extern "C" fn fill(destination: CuDevicePtr, _: u8, bytes: usize, _: CuStream) -> CuResult {

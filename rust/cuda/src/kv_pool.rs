@@ -93,6 +93,11 @@ impl KvPool {
         resized.and(cleared)
     }
 
+    /// Bytes that are backed.
+    pub(crate) fn mapped_bytes(&self) -> u64 {
+        self.lock().region.mapped().bytes()
+    }
+
     /// Whole blocks that the reserved addresses can hold.
     pub(crate) fn most_blocks(&self) -> u64 {
         self.lock().region.reserved_bytes() / self.block_stride

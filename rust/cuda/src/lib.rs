@@ -65,6 +65,7 @@ mod row_costs;
 mod same_bits;
 mod setup;
 mod shapes;
+mod sleep;
 mod slots;
 mod start;
 mod state_pool;
@@ -76,6 +77,7 @@ mod sys;
 mod tensor_map;
 mod tune;
 mod waiter;
+mod weight_memory;
 mod weights;
 
 pub use budget::MemoryBudget;

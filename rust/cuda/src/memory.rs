@@ -30,7 +30,8 @@ impl PinnedBuffer {
         Ok(buffer)
     }
 
-    fn allocate(context: &Arc<Context>, bytes: usize) -> Result<Self, CudaError> {
+    /// Memory that a copy from the device fills before the host reads it.
+    pub(crate) fn allocate(context: &Arc<Context>, bytes: usize) -> Result<Self, CudaError> {
         let mut pointer = std::ptr::null_mut();
         // SAFETY: writes one pointer, freed in `Drop`.
         let code = unsafe {

@@ -19,6 +19,7 @@ use crate::kv_pool::KvPool;
 use crate::product::Products;
 use crate::prompt_attention::PromptAttention;
 use crate::state_pool::StatePool;
+use crate::weight_memory::WeightMemory;
 use crate::weights::Weights;
 
 /// Everything that a forward pass uses, at addresses that never change.
@@ -48,8 +49,9 @@ pub(crate) struct Model {
     pub(crate) kv_groups: KvGroups,
     /// Attention splits no row, so that its sums do not depend on the batch.
     pub(crate) deterministic: bool,
-    /// Weights, then buffers: kept mapped as long as the addresses above are used.
-    pub(crate) _regions: Vec<Region>,
+    pub(crate) weight_memory: WeightMemory,
+    /// Of the buffers: kept mapped as long as the addresses above are used.
+    pub(crate) _state: Region,
 }
 
 impl Model {

@@ -31,6 +31,7 @@ use crate::prompt_attention::{KvShape, PromptAttention, kv_maps};
 use crate::prompt_launch::PromptLaunch;
 use crate::rope::rotary_dim;
 use crate::state_pool::{StateLayout, StatePool, state_bytes, state_slots};
+use crate::weight_memory::{HostCopy, WeightMemory};
 use crate::weights::{Kept, WeightLayout};
 
 /// What is fixed before memory is taken.
@@ -55,7 +56,7 @@ pub(crate) struct Memory {
     pub(crate) budget: MemoryBudget,
     pub(crate) weight_layout: WeightLayout,
     pub(crate) buffers: Buffers,
-    weights: Region,
+    pub(crate) weights: Region,
     pub(crate) state: Region,
     pub(crate) kv: KvPool,
     states: Option<StatePool>,
@@ -320,6 +321,7 @@ impl Setup {
         memory: Memory,
         kernels: Kernels,
         gemms: Products,
+        copy: Option<HostCopy>,
     ) -> Result<Model, CudaError> {
         let prompt_attention = match self.prompt_attention {
             Some(launch) => {
@@ -355,7 +357,8 @@ impl Setup {
             states: memory.states,
             kv_groups: self.kv_groups,
             deterministic: self.config.deterministic,
-            _regions: vec![memory.weights, memory.state],
+            weight_memory: WeightMemory::new(memory.weights, copy),
+            _state: memory.state,
         })
     }
 }

@@ -23,11 +23,13 @@ use crate::model::{Model, StepShape};
 use crate::parts::load_parts;
 use crate::row_costs::RowCosts;
 use crate::setup::{Setup, check_supported};
+use crate::sleep::Sleeper;
 use crate::slots::{Staging, staging_bytes};
 use crate::state_pool::StatePool;
 use crate::step_shapes::step_shapes;
 use crate::stream::{Event, Stream};
 use crate::waiter::{self, StepBuffers};
+use crate::weight_memory::HostCopy;
 
 /// What loading found and did, for the table at start.
 #[derive(Clone, Debug)]
@@ -40,6 +42,8 @@ pub struct StartReport {
     pub phases: Vec<Phase>,
     /// Pinned memory of the host that steps pass through.
     pub host_bytes: u64,
+    /// Pinned memory of the host that holds a copy of the weights.
+    pub weight_copy_bytes: u64,
     /// Bytes read from the checkpoint.
     pub weight_bytes_read: u64,
     /// Kernels that no cache held.
@@ -57,6 +61,10 @@ impl fmt::Display for StartReport {
         writeln!(f, "{}", self.device)?;
         writeln!(f, "{}", self.memory)?;
         writeln!(f, "{:<40} {:>8} MiB", "host memory of steps, pinned", self.host_bytes >> 20)?;
+        if self.weight_copy_bytes > 0 {
+            let mib = self.weight_copy_bytes >> 20;
+            writeln!(f, "{:<40} {mib:>8} MiB", "host copy of weights, pinned")?;
+        }
         for line in self.libraries.iter().chain(&self.warnings) {
             writeln!(f, "{line}")?;
         }
@@ -93,7 +101,13 @@ impl CudaExecutor {
         let parts = load_parts(&setup, &memory, source, &stream, &timeline)?;
         let budget = memory.budget.clone();
         let warnings = setup.warnings(&memory.weight_layout);
-        let model = Arc::new(setup.model(memory, parts.kernels, parts.products)?);
+        let copied = || {
+            let threads = config.load_threads.max(1) as usize;
+            HostCopy::of(&context, memory.weights.mapped(), threads)
+        };
+        let copy = config.can_sleep.then(|| timeline.time("host copy of weights", copied));
+        let model =
+            Arc::new(setup.model(memory, parts.kernels, parts.products, copy.transpose()?)?);
         timeline.time("tables and warm pass", || warm(&model, &stream))?;
         let launches = Arc::new(LaunchCounters::default());
         let graphs = if config.enforce_eager {
@@ -109,6 +123,7 @@ impl CudaExecutor {
             device: setup.device_line(),
             memory: budget,
             host_bytes: SetBytes::of(&model).sum() * BUFFER_SETS as u64,
+            weight_copy_bytes: model.weight_memory.host_bytes(),
             phases: timeline.into_phases(),
             weight_bytes_read: parts.bytes_read,
             kernels_compiled: parts.kernels_compiled,
@@ -209,6 +224,7 @@ fn assemble(
         // The receiver is alive: it is returned below.
         let _ = to_executor.send(set);
     }
+    let sleeper = Arc::new(Sleeper::new(model)?);
     let lost = Arc::new(OnceLock::new());
     let waiter = waiter::start(context, messages, to_executor, &lost, sink)?;
     let Launching { stream, graphs, launches } = launching;
@@ -225,6 +241,7 @@ fn assemble(
         queued: std::collections::VecDeque::new(),
         lost,
         shape,
+        sleeper,
         model: Arc::clone(model),
     })
 }

@@ -15,6 +15,7 @@ use crate::context::Context;
 use crate::contract::{MAX_BEST, STATUS_OK, SampleOut, Words};
 use crate::memory::PinnedBuffer;
 use crate::metadata::RowPlace;
+use crate::sleep::RestJob;
 use crate::slots::Staging;
 use crate::stream::Event;
 
@@ -42,6 +43,8 @@ pub(crate) enum Message {
     Submitted(Submitted),
     /// A step that was accepted and could not be started.
     Failed(StepId, ExecutorError),
+    /// Fall asleep or wake up; no step is in flight.
+    Rest(RestJob),
 }
 
 /// A step on its way.
@@ -93,6 +96,14 @@ fn run(
 ) {
     while let Ok(message) = messages.recv() {
         let (id, result) = match message {
+            Message::Rest(RestJob { rest, sleeper, done }) => {
+                done(sleeper.run(rest).map_err(|error| {
+                    let is_lost = error.is_sticky();
+                    let unchanged = || ExecutorError::Unchanged(error.to_string());
+                    if is_lost { lose(lost, &error) } else { unchanged() }
+                }));
+                continue;
+            }
             Message::Failed(id, error) => (id, Err(error)),
             Message::Submitted(step) => {
                 let reached = step.buffers.done.synchronise();

@@ -22,6 +22,8 @@ pub struct Readiness {
     pub cuda_driver: Option<u32>,
     /// CUDA graphs are still being recorded; `end_recording` comes later.
     pub recording: bool,
+    /// The GPU's memory is given back and taken again while the worker serves.
+    pub sleeps: bool,
     /// Files that may stay open, for reading alone: as /proc/self/fd shows them.
     pub open_files: Vec<String>,
     /// Let through what the tight filter would refuse, and print it: for `ingle security trace`.
@@ -87,7 +89,11 @@ pub(crate) fn end_recording_except(
 ) -> Result<Report, HardeningError> {
     let mut report = Report::default();
     let Some(files) = cuda_files(readiness) else { return Ok(report) };
-    let policy = omitted.from(files.recording.policy()?.refused());
+    let mut recording = files.recording.policy()?;
+    if readiness.sleeps {
+        recording = recording.beyond(&files.sleep.policy()?);
+    }
+    let policy = omitted.from(recording.refused());
     if put_on("filter", &policy, &mut report)? && *omitted == Omitted::Nothing {
         prove_refused(&policy)?;
     }
@@ -111,7 +117,10 @@ fn policy_for(readiness: &Readiness, report: &mut Report) -> Result<Policy, Hard
         return Ok(serve);
     };
     if let Some(files) = cuda_files(readiness) {
-        let ready = serve.with(files.ready.policy()?);
+        let mut ready = serve.with(files.ready.policy()?);
+        if readiness.sleeps {
+            ready = ready.with(files.sleep.policy()?);
+        }
         if !readiness.recording {
             report.on("device_calls", listed(readiness));
             return Ok(ready);
@@ -130,7 +139,8 @@ fn cuda_files(readiness: &Readiness) -> Option<&'static CudaFiles> {
 }
 
 fn listed(readiness: &Readiness) -> String {
-    format!("those listed for driver {}", readiness.cuda_driver.unwrap_or_default())
+    let sleep = if readiness.sleeps { ", and those of sleep" } else { "" };
+    format!("those listed for driver {}{sleep}", readiness.cuda_driver.unwrap_or_default())
 }
 
 /// Tries each command of the policy's rules on a descriptor that has none of them.
@@ -197,5 +207,32 @@ mod tests {
         let closing = files.recording.policy().unwrap().refused();
         assert_eq!(closing.default, Action::Allow);
         assert!(closing.rules.iter().all(|rule| rule.act == Action::NotPermitted));
+    }
+
+    #[test]
+    fn test_what_sleep_needs_too_is_not_refused_when_recording_ends() {
+        let (_, files) = CUDA.iter().find(|(driver, _)| *driver == 580).unwrap();
+        let commands = |policy: &Policy| -> Vec<u32> {
+            let values =
+                policy.rules_of("ioctl").flat_map(|rule| &rule.when).flat_map(|when| &when.is);
+            let number = |value: &Value| match value {
+                Value::Number(number) => *number,
+                Value::Named(_) => panic!("a command has a number"),
+            };
+            values.map(number).collect()
+        };
+        let sleep = files.sleep.policy().unwrap();
+        let recording = files.recording.policy().unwrap();
+        let left = recording.clone().beyond(&sleep);
+        let wanted: Vec<u32> = commands(&recording)
+            .into_iter()
+            .filter(|command| !commands(&sleep).contains(command))
+            .collect();
+        assert!(!wanted.is_empty() && wanted.len() < commands(&recording).len());
+        assert_eq!(commands(&left), wanted);
+        assert_eq!(left.rules_of("seccomp").count(), 1);
+        let readiness = Readiness { cuda_driver: Some(580), sleeps: true, ..Readiness::default() };
+        let allowed = policy_for(&readiness, &mut Report::default()).unwrap();
+        assert!(commands(&sleep).iter().all(|command| commands(&allowed).contains(command)));
     }
 }

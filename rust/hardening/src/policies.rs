@@ -27,6 +27,8 @@ pub(crate) struct CudaFiles {
     pub(crate) ready: PolicyFile,
     /// Beyond that, to record graphs.
     pub(crate) recording: PolicyFile,
+    /// Beyond `ready`, to give device memory back and take it again.
+    pub(crate) sleep: PolicyFile,
 }
 
 macro_rules! file {
@@ -46,7 +48,11 @@ pub(crate) const PROBES: PolicyFile = file!("probes.toml");
 /// What a GPU needs beyond `SERVE`, by the driver's major version.
 pub(crate) const CUDA: &[(u32, CudaFiles)] = &[(
     580,
-    CudaFiles { ready: file!("cuda-580.toml"), recording: file!("cuda-580-recording.toml") },
+    CudaFiles {
+        ready: file!("cuda-580.toml"),
+        recording: file!("cuda-580-recording.toml"),
+        sleep: file!("cuda-580-sleep.toml"),
+    },
 )];
 /// The same for a driver whose calls nobody has listed.
 pub(crate) const CUDA_UNKNOWN: PolicyFile = file!("cuda-unknown.toml");

@@ -113,6 +113,30 @@ impl Policy {
         self
     }
 
+    /// The same without the numbers that `other` allows too, in conditions of rules for the same calls.
+    pub(crate) fn beyond(mut self, other: &Self) -> Self {
+        for rule in &mut self.rules {
+            let allowed: Vec<u32> = other
+                .rules
+                .iter()
+                .filter(|each| each.calls == rule.calls && each.act == rule.act)
+                .flat_map(|each| each.when.iter().flat_map(|when| &when.is))
+                .filter_map(|value| match value {
+                    Value::Number(number) => Some(*number),
+                    Value::Named(_) => None,
+                })
+                .collect();
+            for condition in &mut rule.when {
+                condition
+                    .is
+                    .retain(|value| !matches!(value, Value::Number(n) if allowed.contains(n)));
+            }
+        }
+        // A condition without values never holds.
+        self.rules.retain(|rule| rule.when.iter().all(|when| !when.is.is_empty()));
+        self
+    }
+
     /// A policy that refuses what this one allows, and nothing else.
     pub(crate) fn refused(mut self) -> Self {
         self.default = Action::Allow;

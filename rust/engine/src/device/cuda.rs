@@ -144,10 +144,6 @@ fn config(
     sample_vocab_size: LateSize,
 ) -> Result<(CudaConfig, Vec<String>), EngineError> {
     check_pool(options)?;
-    if options.enable_sleep_mode {
-        let text = "enable_sleep_mode: the cuda device cannot give weights back";
-        return Err(EngineError::Model(text.to_owned()));
-    }
     let defaults = CudaConfig::default();
     let by_states = by_states(spec, defaults.max_num_seqs);
     let most_seqs = by_states.unwrap_or(defaults.max_num_seqs);
@@ -156,6 +152,7 @@ fn config(
     let tokens = step_tokens(spec, options, batched)?;
     let config = CudaConfig {
         device: place.ordinal,
+        can_sleep: options.enable_sleep_mode,
         load_threads: load_threads(defaults.load_threads, place.num_engines),
         turns: place.turns,
         gpu_memory_utilization: utilization(options, &defaults)?,
@@ -308,7 +305,7 @@ mod tests {
         let options: EngineOptions = serde_json::from_value(serde_json::json!({
             "model": "m", "max_num_seqs": 3, "max_num_batched_tokens": 100, "block_size": 8,
             "max_model_len": 77, "gpu_memory_utilization": 0.5, "kv_cache_memory_bytes": 1 << 30,
-            "dtype": "float16", "enforce_eager": true, "deterministic": true,
+            "dtype": "float16", "enforce_eager": true, "deterministic": true, "enable_sleep_mode": true,
             "places": {
                 "cache_dir": "/c",
                 "prebuilt_kernels": "/k",
@@ -338,6 +335,7 @@ mod tests {
                 cublaslt: Some("/b.so".into()),
                 site_packages: vec!["/s".into()],
             },
+            can_sleep: true,
             load_threads: CudaConfig::default().load_threads,
             turns: Arc::default(),
         };
