@@ -52,3 +52,20 @@ def test_a_wrong_request_is_refused_as_it_is_elsewhere(worker):
     assert worker.metric("vllm:gpu_prefix_cache_queries_total") == worker.metric(
         "vllm:prefix_cache_queries_total"
     )
+
+
+def test_sampling_parameters_are_rendered_as_they_were_given(worker):
+    given = {
+        "n": 2, "min_tokens": 1, "stop": ["x"], "stop_token_ids": [7], "bad_words": ["no"],
+        "ignore_eos": True, "include_stop_str_in_output": True, "skip_special_tokens": False,
+        "logit_bias": {"5": 1.5}, "allowed_token_ids": [5, 6], "logprobs": 1, "prompt_logprobs": 2,
+    }  # fmt: skip
+    body = {"prompt": [5, 6], "max_tokens": 4, **given}
+    params = worker.post("/v1/completions/render", body).json[0]["sampling_params"]
+    assert {name: params[name] for name in given} == given
+    nulls = dict.fromkeys(given)
+    plain = worker.post("/v1/completions/render", {"prompt": [5, 6], **nulls}).json[0]
+    params = plain["sampling_params"]
+    assert (params["n"], params["stop"], params["bad_words"]) == (1, [], [])
+    assert (params["skip_special_tokens"], params["ignore_eos"]) == (True, False)
+    assert params["logit_bias"] is params["allowed_token_ids"] is None

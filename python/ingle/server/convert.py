@@ -83,20 +83,13 @@ def generation(
     stop, stop_ids = stops(request, caller.vocab_size)
     return GenerationRequest(
         prompts=[],
-        n=request.n or 1,
-        min_tokens=request.min_tokens or 0,
+        **{name: value for name in COPIED if (value := getattr(request, name)) is not None},
         sampling=sampling(request),
         stop=stop,
         stop_token_ids=stop_ids,
-        ignore_eos=bool(request.ignore_eos),
-        include_stop_str_in_output=bool(request.include_stop_str_in_output),
-        skip_special_tokens=request.skip_special_tokens is not False,
-        truncate_prompt_tokens=request.truncate_prompt_tokens,
-        priority=request.priority or 0,
         tenant=caller.tenant,
         cache_salt=request.cache_salt or None,
         session=caller.session,
-        bad_words=request.bad_words or [],
         grammar=structured.grammar(request),
         output=Output(
             format=form,
@@ -110,6 +103,15 @@ def generation(
             return_token_ids=bool(request.return_token_ids),
         ),
     )
+
+
+COPIED = [
+    name
+    for name in GenerationRequest.__struct_fields__
+    if name in SamplingFields.__struct_fields__
+    and name not in ("cache_salt", "stop", "stop_token_ids")
+]
+"""Fields that the document takes as the body has them; it has a default for those that are null."""
 
 
 def asks(options: StreamOptions) -> bool:

@@ -6,9 +6,11 @@ in `required` appears only if the request asks for it or it has a value. Clients
 properties.
 """
 
-from typing import Any, Final
+from types import NoneType, UnionType
+from typing import Any, Final, get_args
 
 from ingle.fields import PLAIN
+from ingle.server.render import HINTS, RENDERED_FIELDS
 
 Schema = dict[str, Any]
 
@@ -192,23 +194,25 @@ TOKENS = record(
         "token_strs": or_null(several(TEXT)),
     }
 )
+
+
+def of_hint(hint: Any) -> Schema:
+    """The schema of a field of the core's document, from its type."""
+    kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    (schema,) = (SCHEMAS_OF_KINDS[kind] for kind in kinds if kind in SCHEMAS_OF_KINDS)
+    # A map is null where it is empty.
+    return or_null(schema) if NoneType in kinds or schema is OBJECT else schema
+
+
+SCHEMAS_OF_KINDS: Final[dict[Any, Schema]] = {
+    bool: BOOLEAN,
+    int: {"type": "integer"},
+    list[int]: IDS,
+    list[str]: several(TEXT),
+    dict[str, float]: OBJECT,
+}
 RENDERED_SAMPLING = record(
-    {
-        "n": COUNT,
-        "max_tokens": COUNT,
-        "min_tokens": COUNT,
-        "seed": {"type": ["integer", "null"]},
-        "stop": several(TEXT),
-        "stop_token_ids": IDS,
-        "bad_words": several(TEXT),
-        "ignore_eos": BOOLEAN,
-        "include_stop_str_in_output": BOOLEAN,
-        "skip_special_tokens": BOOLEAN,
-        "logit_bias": {"type": ["object", "null"]},
-        "allowed_token_ids": or_null(IDS),
-        "logprobs": {"type": ["integer", "null"]},
-        "prompt_logprobs": {"type": ["integer", "null"]},
-    }
+    {name: of_hint(HINTS[name]) for name in RENDERED_FIELDS}
     | {each.name: NUMBER for each in PLAIN.values()}
 )
 RENDERED = record(

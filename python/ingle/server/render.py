@@ -5,10 +5,10 @@ look up which worker has them cached. The shape is vLLM's `GenerateRequest`.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_type_hints
 
-from ingle.fields import PLAIN
-from ingle.generation import GenerationRequest
+from ingle.fields import API_FIELDS, PLAIN
+from ingle.generation import GenerationRequest, Sampling
 
 
 def rendered(
@@ -39,22 +39,22 @@ def sampling_params(
     sampling, defaults = request.sampling, info["sampling_defaults"]
     left = max(0, info["max_model_len"] - num_prompt)
     values = {
-        "n": request.n,
-        "max_tokens": left if request.max_tokens is None else request.max_tokens,
-        "min_tokens": request.min_tokens,
-        "seed": sampling.seed,
-        "stop": request.stop,
-        "stop_token_ids": request.stop_token_ids,
-        "bad_words": request.bad_words,
-        "ignore_eos": request.ignore_eos,
-        "include_stop_str_in_output": request.include_stop_str_in_output,
-        "skip_special_tokens": request.skip_special_tokens,
-        "logit_bias": sampling.logit_bias or None,
-        "allowed_token_ids": sampling.allowed_token_ids,
-        "logprobs": sampling.logprobs,
-        "prompt_logprobs": sampling.prompt_logprobs,
+        name: getattr(sampling if name in Sampling.__struct_fields__ else request, name)
+        for name in RENDERED_FIELDS
     }
+    values["max_tokens"] = left if request.max_tokens is None else request.max_tokens
+    values["logit_bias"] = sampling.logit_bias or None
     for name, field in PLAIN.items():
         given = getattr(sampling, name)
         values[name] = defaults.get(name, field.default) if given is None else given
     return values
+
+
+BESIDE = {"cache_salt", "priority", "truncate_prompt_tokens", *PLAIN}
+"""Fields that are no sampling parameters of vLLM's, and those with a default of the model's."""
+HINTS: Mapping[str, Any] = get_type_hints(GenerationRequest) | get_type_hints(Sampling)
+"""The types of a document's fields."""
+RENDERED_FIELDS = [
+    name for name in (*API_FIELDS, "prompt_logprobs") if name in HINTS.keys() - BESIDE
+]
+"""The sampling parameters that a document holds as they are given."""
