@@ -1,6 +1,7 @@
 """What the lock-down costs: start-up, throughput and CPU per token, with and without it, in pairs.
 
 python hardening_cost.py --rounds 8     # in tests/load/: prints medians of the ratios auto / off
+python hardening_cost.py --starts 30    # the starts alone
 
 In a round both servers run and take bursts in turns, so that other work on the machine meets both;
 in each round they are new processes, since where a process's memory lies makes a difference too.
@@ -68,6 +69,16 @@ def one_round(choose, bursts, requests):
     return pairs, begins
 
 
+def one_start(choose):
+    """Differences in ms between two starts, one beside nothing else of ours."""
+    starts = {}
+    for mode in choose.sample(MODES, 2):
+        worker, starts[mode] = started(mode)
+        with worker:
+            assert worker.stop() == 0, worker.errors()
+    return [1e3 * (a - b) for a, b in zip(starts["auto"], starts["off"], strict=True)]
+
+
 def shown(name, values):
     """The median, its standard error (by the spread of the middle half), and the quartiles."""
     low, middle, high = statistics.quantiles(values, n=4)
@@ -78,17 +89,19 @@ def shown(name, values):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--starts", type=int, default=0)
     parser.add_argument("--bursts", type=int, default=5)
     parser.add_argument("--requests", type=int, default=400)
     options = parser.parse_args()
     choose = random.Random(1)
-    pairs, begins = [], []
-    for _ in range(options.rounds):
+    pairs, begins = [], [one_start(choose) for _ in range(options.starts)]
+    for _ in range(0 if options.starts else options.rounds):
         some, start = one_round(choose, options.bursts, options.requests)
         pairs += some
         begins.append(start)
-    print(shown("CPU per token, auto / off", [pair[0] for pair in pairs]))  # noqa: T201
-    print(shown("throughput, auto / off", [pair[1] for pair in pairs]))  # noqa: T201
+    if pairs:
+        print(shown("CPU per token, auto / off", [pair[0] for pair in pairs]))  # noqa: T201
+        print(shown("throughput, auto / off", [pair[1] for pair in pairs]))  # noqa: T201
     print(shown("start, wall, difference ms", [start[0] for start in begins]))  # noqa: T201
     print(shown("start, CPU, difference ms", [start[1] for start in begins]))  # noqa: T201
 

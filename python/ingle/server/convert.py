@@ -81,9 +81,14 @@ def generation(
     if request.prompt_logprobs is not None and request.stream:
         raise refused("prompt_logprobs", "not available with stream: true")
     stop, stop_ids = stops(request, caller.vocab_size)
+    copied = {}
+    for name in COPIED:  # A comprehension would be a call.
+        value = getattr(request, name)
+        if value is not None:
+            copied[name] = value
     return GenerationRequest(
         prompts=[],
-        **{name: value for name in COPIED if (value := getattr(request, name)) is not None},
+        **copied,
         sampling=sampling(request),
         stop=stop,
         stop_token_ids=stop_ids,
