@@ -85,6 +85,22 @@
 #define ROPE_INTERLEAVED 1u
 #define ROPE_HEADS 8u
 
+// Of ranks.cu: flags that a block of a rank has for each other rank; most blocks, most rows of an exchange; columns
+// that a block of ranks_gather moves at once; seconds until a wait is given up.
+#define EXCHANGE_FLAGS 3u
+#define EXCHANGE_GRID 256u
+#define EXCHANGE_ROWS 512u
+#define EXCHANGE_SECONDS 10u
+#define GATHER_COLUMNS 2048u
+
+// Words of a rank's control block: the number of the last exchange (two words), blocks that have finished the
+// current one, whether the rank is alone. Words of the fault block: waits are to end, who was waited for.
+#define CONTROL_NUMBER 0u
+#define CONTROL_BLOCKS 2u
+#define CONTROL_ALONE 3u
+#define FAULT_ABORT 0u
+#define FAULT_RANK 1u
+
 // The gate of a feed-forward part, and columns of one block of act_mul_rows.
 #define GATE_SILU 0u
 #define GATE_GELU_TANH 1u

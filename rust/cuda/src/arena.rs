@@ -28,6 +28,8 @@ pub(crate) struct Region {
     reserved: u64,
     mapped: u64,
     pieces: Vec<(CuMemHandle, u64)>,
+    /// The devices that can use the memory.
+    devices: Vec<CuDevice>,
 }
 
 impl Region {
@@ -40,7 +42,33 @@ impl Region {
             context.driver.api.cuMemAddressReserve(&raw mut base, reserved as usize, 0, 0, 0)?
         };
         context.check("cuMemAddressReserve", code)?;
-        Ok(Self { context: Arc::clone(context), base, reserved, mapped: 0, pieces: Vec::new() })
+        Ok(Self {
+            context: Arc::clone(context),
+            base,
+            reserved,
+            mapped: 0,
+            pieces: Vec::new(),
+            devices: vec![context.info.device],
+        })
+    }
+
+    /// Reserves and backs a region of `bytes` bytes of one device that several can use.
+    ///
+    /// # Errors
+    /// Also devices that cannot reach each other's memory.
+    pub(crate) fn shared(
+        context: &Arc<Context>,
+        bytes: u64,
+        devices: &[CuDevice],
+    ) -> Result<Self, CudaError> {
+        let mut region = Self::reserve(context, bytes)?;
+        for device in devices {
+            if !region.devices.contains(device) {
+                region.devices.push(*device);
+            }
+        }
+        region.grow_to(bytes)?;
+        Ok(region)
     }
 
     /// Reserves and backs a region of `bytes` bytes.
@@ -102,7 +130,14 @@ impl Region {
             win32_handle_meta_data: std::ptr::null_mut(),
             alloc_flags: [0; 8],
         };
-        let access = MemAccessDesc { location, flags: MEM_ACCESS_FLAGS_PROT_READWRITE };
+        let access: Vec<MemAccessDesc> = self
+            .devices
+            .iter()
+            .map(|&id| MemAccessDesc {
+                location: MemLocation { kind: MEM_LOCATION_TYPE_DEVICE, id },
+                flags: MEM_ACCESS_FLAGS_PROT_READWRITE,
+            })
+            .collect();
         let address = self.base + self.mapped;
         let mut handle = 0;
         // SAFETY: `prop` and `access` are local and outlive the calls; the range lies in this region's
@@ -126,7 +161,7 @@ impl Region {
             }
             self.pieces.push((handle, size));
             self.mapped += size;
-            let code = api.cuMemSetAccess(address, size as usize, &raw const access, 1)?;
+            let code = api.cuMemSetAccess(address, size as usize, access.as_ptr(), access.len())?;
             if let Err(error) = context.check("cuMemSetAccess", code) {
                 // Mapped and not accessible: a touch would be a fault, so it does not count as backed.
                 self.unmap_piece(handle, size)?;
@@ -184,6 +219,11 @@ impl LayoutBuilder {
     /// Without memory, to compute with `bytes` what a layout needs. Its slices must not be used.
     pub(crate) fn measuring() -> Self {
         Self { base: 0, bytes: FIRST, limit: u64::MAX }
+    }
+
+    /// Bytes without memory, to measure a layout of fixed offsets. They must not be used.
+    pub(crate) fn measuring_bytes() -> DeviceSlice<u8> {
+        DeviceSlice::new(DevicePtr::new(FIRST), u64::MAX / 2)
     }
 
     /// The next `len` elements, aligned to 256 bytes as cuBLASLt and 16-byte loads like it.

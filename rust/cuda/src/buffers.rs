@@ -68,7 +68,7 @@ pub(crate) struct Buffers {
     pub(crate) inv_freq: DeviceSlice<f32>,
     /// `[T, hidden_size]` f32
     pub(crate) residual: DeviceSlice<f32>,
-    /// `[T, hidden_size]` f32, models with post norms only
+    /// `[T, hidden_size]` f32, models with post norms and those that are divided only
     pub(crate) branch: DeviceSlice<f32>,
     /// `[T, hidden_size]` device type
     pub(crate) normed: DeviceSlice<Act>,
@@ -295,7 +295,7 @@ impl Buffers {
         self.inv_freq = layout.take(angles);
         self.rope_tables = layout.take(u64::from(engine.max_model_len) * angles);
         self.residual = layout.take(tokens * hidden);
-        if spec.post_norms {
+        if spec.post_norms || engine.ranks > 1 {
             self.branch = layout.take(tokens * hidden);
         }
         self.normed = layout.take(tokens * hidden);

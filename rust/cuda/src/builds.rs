@@ -256,6 +256,8 @@ pub(crate) struct Builds {
 pub(crate) struct Wanted<'a> {
     pub(crate) spec: &'a ModelSpec,
     pub(crate) limits: &'a DeviceLimits,
+    /// Of the model's group.
+    pub(crate) ranks: u32,
     /// All products of the model.
     pub(crate) shapes: &'a [GemmShape],
     /// Those of its experts whose matrices are of 4-bit codes.
@@ -265,6 +267,12 @@ pub(crate) struct Wanted<'a> {
 /// One build for every model.
 pub(crate) const ONCE: Builds =
     Builds { of_model: |_| vec![Variant::Plain], of_any_model: |_, _| vec![Variant::Plain] };
+
+/// One build for models that are divided among ranks.
+pub(crate) const RANKS: Builds = Builds {
+    of_model: |wanted| (wanted.ranks > 1).then_some(Variant::Plain).into_iter().collect(),
+    of_any_model: |_, _| vec![Variant::Plain],
+};
 
 /// One build for models that cap their logits.
 pub(crate) const SOFTCAP: Builds = Builds {

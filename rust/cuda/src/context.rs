@@ -196,8 +196,8 @@ impl Context {
 
     /// A context of a driver whose functions a test wrote.
     #[cfg(test)]
-    pub(crate) fn scripted(api: DriverApi, info: DeviceInfo) -> Arc<Self> {
-        Arc::new(Self { driver: Driver { api }, info, handle: std::ptr::null_mut() })
+    pub(crate) fn scripted(api: DriverApi, info: DeviceInfo, handle: CuContext) -> Arc<Self> {
+        Arc::new(Self { driver: Driver { api }, info, handle })
     }
 
     /// Makes the context current on the calling thread; cheap when it already is.

@@ -3,12 +3,11 @@
 use ingle_model::DeltaNetSpec;
 
 use crate::CudaError;
-use crate::forward::Back;
+use crate::forward::{Back, Pending};
 use crate::gemm::{GemmArgs, GemmInput, GemmResult};
-use crate::launch::{DeltaConv, DeltaNorm, DeltaStep, Raw};
+use crate::launch::{DeltaConv, DeltaNorm, DeltaStep};
 use crate::matrix::Matrix;
 use crate::model::{Model, StepShape};
-use crate::shapes::Shapes;
 use crate::stream::Stream;
 use crate::weights::{DeltaWeights, LayerWeights};
 
@@ -21,10 +20,10 @@ impl Model {
         shape: StepShape,
         (index, layer): (usize, &LayerWeights),
         (net, weights): (&DeltaNetSpec, &DeltaWeights),
-        pending: Option<Raw>,
-    ) -> Result<Option<Raw>, CudaError> {
+        pending: Option<Pending>,
+    ) -> Result<Option<Pending>, CudaError> {
         let (buffers, rows) = (&self.buffers, shape.tokens);
-        let shapes = Shapes::of(&self.spec, self.dtypes.weight());
+        let shapes = self.shapes();
         let missing = || CudaError::Unsupported("no memory for states".to_owned());
         let step = DeltaStep {
             net: *net,

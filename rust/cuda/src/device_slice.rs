@@ -106,6 +106,15 @@ impl<T> DeviceSlice<T> {
     }
 }
 
+impl DeviceSlice<u8> {
+    /// The same memory as whole elements of another type.
+    pub(crate) fn of<T>(self) -> DeviceSlice<T> {
+        let size = size_of::<T>() as u64;
+        assert!(self.len.is_multiple_of(size), "part of an element: {self:?}");
+        DeviceSlice { start: self.start.cast(), len: self.len / size }
+    }
+}
+
 impl<T> Clone for DevicePtr<T> {
     fn clone(&self) -> Self {
         *self

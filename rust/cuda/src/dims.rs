@@ -52,6 +52,8 @@ pub(crate) struct EngineDims {
     pub(crate) max_tokens: u32,
     /// Positions the rotary table covers.
     pub(crate) max_model_len: u32,
+    /// Ranks of the model's group.
+    pub(crate) ranks: u32,
 }
 
 /// Rows of one lm_head slice for prompt log-probs.
@@ -164,6 +166,7 @@ mod tests {
                     max_rows,
                     max_tokens,
                     max_model_len: 128,
+                    ranks: 1,
                 };
                 let (steps, head) = (Buckets::of_steps(&engine), Buckets::of_head(&engine));
                 for rows in 1..=max_tokens.min(LIST_ROWS) {

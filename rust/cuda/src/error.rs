@@ -66,6 +66,14 @@ pub enum CudaError {
         /// What the source said.
         source: std::io::Error,
     },
+    /// A rank of a group failed; the others cannot go on without it.
+    #[error("{name}: {source}")]
+    Rank {
+        /// The rank and its device.
+        name: String,
+        /// What happened there.
+        source: Box<Self>,
+    },
     /// What the load waited for will not come; whoever was to bring it knows why.
     #[error("the load was given up")]
     GivenUp,
@@ -94,6 +102,7 @@ impl CudaError {
     #[must_use]
     pub fn is_sticky(&self) -> bool {
         match self {
+            Self::Rank { .. } => true,
             Self::Driver { code, .. } => !matches!(code, 1 | 2 | 400 | 401 | 801 | 900..=912),
             _ => false,
         }

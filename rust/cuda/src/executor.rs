@@ -1,4 +1,4 @@
-//! [5] Runs plans on one GPU. The engine thread calls `submit` and `sample`. Nothing here blocks,
+//! [5] Runs plans on one GPU, or on a group of ranks. The engine thread calls `submit` and `sample`. Nothing here blocks,
 //! except for data that exceeds `slots::staging_bytes` and for a step that fails. Nothing is
 //! allocated on the device.
 //!
@@ -12,28 +12,27 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use ingle_core::{
-    Executor, ExecutorError, ExecutorShape, RestSink, RowMask, SleepLevel, StepId, StepPlan,
+    Executor, ExecutorError, ExecutorShape, RestSink, RowMask, SleepLevel, SlotId, StepId, StepPlan,
 };
 
 use crate::CudaError;
 use crate::buffers::OUT_BYTES;
 use crate::contract::{StepHeader, StepSample, Words};
-use crate::dims::LIST_ROWS;
+use crate::extras::{Extras, padded};
 use crate::graphs::{GraphSeal, GraphStats, Graphs};
+use crate::group::{Group, Member as _};
 use crate::launches::LaunchCounters;
 use crate::memory::{copy_to_device, copy_to_host, copy_to_offset};
 use crate::metadata::{PackedStep, PlanLimits, SlotRecord, pack, pack_late};
-use crate::model::{Model, StepShape};
+use crate::model::StepShape;
+use crate::rank::Rank;
 use crate::sleep::{Rest, RestJob, Sleeper};
 use crate::slots::{check_opened, open_slots};
-use crate::stream::Stream;
 use crate::waiter::{Message, StepBuffers, Submitted};
 
-/// The executor of one model on one GPU.
+/// The executor of one model, on one GPU or divided among several.
 #[derive(Debug)]
 pub struct CudaExecutor {
-    // Fields drop in this order: threads that use the model first.
-    pub(crate) graphs: Option<Graphs>,
     pub(crate) launches: Arc<LaunchCounters>,
     pub(crate) to_waiter: Option<Sender<Message>>,
     pub(crate) waiter: Option<JoinHandle<()>>,
@@ -41,7 +40,6 @@ pub struct CudaExecutor {
     pub(crate) free: Receiver<StepBuffers>,
     /// Host buffers of steps that could not be started.
     pub(crate) spare: Vec<StepBuffers>,
-    pub(crate) stream: Stream,
     pub(crate) slots: Vec<SlotRecord>,
     /// The step whose late rows wait for masks; later steps stand in `queued` until then.
     pub(crate) late: Option<LateStep>,
@@ -49,7 +47,7 @@ pub struct CudaExecutor {
     pub(crate) lost: Arc<OnceLock<String>>,
     pub(crate) shape: ExecutorShape,
     pub(crate) sleeper: Arc<Sleeper>,
-    pub(crate) model: Arc<Model>,
+    pub(crate) group: Group,
 }
 
 /// A step whose forward pass is queued and whose late samples are not.
@@ -57,6 +55,12 @@ pub struct CudaExecutor {
 pub(crate) struct LateStep {
     packed: PackedStep,
     submitted: Submitted,
+}
+
+/// What late rows may sample: which of them have a mask, and the masks.
+struct LateMasks {
+    masked: Vec<bool>,
+    words: Vec<(SlotId, Vec<u32>)>,
 }
 
 /// Steps that may be submitted and not completed.
@@ -81,7 +85,11 @@ impl Executor for CudaExecutor {
     fn deepest_sleep(&self) -> SleepLevel {
         // Without the copy the weights would come from files, which takes threads and memory that a locked process
         // cannot get.
-        if self.model.weight_memory.can_sleep() { SleepLevel::Offload } else { SleepLevel::Pause }
+        if self.group.model().weight_memory.can_sleep() {
+            SleepLevel::Offload
+        } else {
+            SleepLevel::Pause
+        }
     }
 
     fn sleep(&mut self, level: SleepLevel, done: RestSink) {
@@ -116,7 +124,7 @@ impl CudaExecutor {
     #[must_use]
     pub fn graph_stats(&self) -> GraphStats {
         let (nodes_max, last_error) =
-            self.graphs.as_ref().map(Graphs::nodes_and_error).unwrap_or_default();
+            self.group.graphs().map(Graphs::nodes_and_error).unwrap_or_default();
         GraphStats { launches: self.launches.read(), nodes_max, last_error }
     }
 
@@ -129,12 +137,12 @@ impl CudaExecutor {
     /// Ends the recording of graphs after the start; `None` where none are recorded.
     #[must_use]
     pub fn graph_seal(&self) -> Option<GraphSeal> {
-        self.graphs.as_ref().map(Graphs::seal)
+        self.group.graphs().map(Graphs::seal)
     }
 
     /// Blocks until every graph asked for is recorded. For benchmarks and tests.
     pub fn wait_for_graphs(&self) {
-        if let Some(graphs) = &self.graphs {
+        for graphs in self.group.ranks().iter().filter_map(|rank| rank.graphs.as_ref()) {
             graphs.wait_until_idle();
         }
     }
@@ -145,10 +153,11 @@ impl CudaExecutor {
     /// # Errors
     /// Out of memory, with numbers. The pool then keeps the blocks that it has; `shape` gives their number.
     pub fn resize_kv_pool(&mut self, bytes: u64) -> Result<u32, CudaError> {
-        self.model.context.make_current()?;
-        self.stream.synchronise()?;
-        let resized = self.model.kv.resize(&self.stream, bytes);
-        self.shape.num_blocks = self.model.kv.num_blocks();
+        self.group.leader().make_current()?;
+        self.group.synchronise()?;
+        let resized = self.group.each(|_, rank| rank.model.kv.resize(&rank.stream, bytes));
+        let blocks = self.group.ranks().iter().map(|rank| rank.model.kv.num_blocks());
+        self.shape.num_blocks = blocks.min().unwrap_or(0);
         resized.map(|()| self.shape.num_blocks)
     }
 
@@ -191,7 +200,7 @@ impl CudaExecutor {
         if self.sleeper.is_asleep() {
             return Err(ExecutorError::StepFailed("the executor sleeps".to_owned()));
         }
-        self.model.context.make_current().map_err(|error| self.note(&error))?;
+        self.group.leader().make_current().map_err(|error| self.note(&error))?;
         let set = self.spare.pop().or_else(|| self.free.try_recv().ok());
         let mut buffers = set.ok_or_else(|| {
             ExecutorError::StepFailed(format!("more than {STEPS_IN_FLIGHT} steps in flight"))
@@ -207,7 +216,7 @@ impl CudaExecutor {
         if let Err(error) = self.queue(plan, &packed, &mut buffers) {
             return Err(self.abandon(buffers, error));
         }
-        let hidden_size = self.model.spec.hidden_size as usize;
+        let hidden_size = self.group.model().spec.hidden_size as usize;
         let submitted = Submitted { id: plan.id, rows: packed.rows.clone(), hidden_size, buffers };
         if packed.num_late > 0 {
             self.late = Some(LateStep { packed, submitted });
@@ -219,7 +228,10 @@ impl CudaExecutor {
     /// Takes the buffers of a step that failed half-way back, once no copy uses them. The wait also
     /// shows whether the device itself is lost.
     fn abandon(&mut self, buffers: StepBuffers, error: CudaError) -> ExecutorError {
-        let error = error.after_wait(self.stream.synchronise());
+        if error.is_sticky() {
+            self.group.abort();
+        }
+        let error = error.after_wait(self.group.synchronise());
         self.spare.push(buffers);
         self.note(&error)
     }
@@ -235,18 +247,21 @@ impl CudaExecutor {
             }
         }
         for opened in &plan.opened {
-            check_opened(opened, &self.model, self.shape.num_blocks)?;
-            let record =
-                SlotRecord::open(opened, &self.model.kv_groups, self.model.spec.vocab_size);
+            check_opened(opened, self.group.model(), self.shape.num_blocks)?;
+            let record = SlotRecord::open(
+                opened,
+                &self.group.model().kv_groups,
+                self.group.model().spec.vocab_size,
+            );
             self.slots[opened.slot.index()] = record;
         }
         let limits = PlanLimits {
-            engine: self.model.engine,
-            vocab_size: self.model.spec.vocab_size,
+            engine: self.group.model().engine,
+            vocab_size: self.group.model().spec.vocab_size,
             num_blocks: self.shape.num_blocks,
-            kv_groups: self.model.kv_groups,
-            max_updates: self.model.sizes.max_updates,
-            prompt_group: self.model.prompt_group(),
+            kv_groups: self.group.model().kv_groups,
+            max_updates: self.group.model().sizes.max_updates,
+            prompt_group: self.group.model().prompt_group(),
             num_snapshots: self.shape.num_snapshots,
         };
         pack(plan, &limits, &mut self.slots, buffers.meta.as_mut_words())
@@ -259,99 +274,42 @@ impl CudaExecutor {
         packed: &PackedStep,
         buffers: &mut StepBuffers,
     ) -> Result<(), CudaError> {
-        let model = Arc::clone(&self.model);
-        let stream = &self.stream;
-        copy_to_device(stream, model.buffers.meta, &buffers.meta, packed.words * 4)?;
-        open_slots(&model, stream, &mut buffers.staging, &plan.opened, &self.slots)?;
-        if let Some(states) = &model.states {
-            plan.states.restored.iter().try_for_each(|copy| states.restore(stream, copy))?;
-        }
+        let extras = Extras::of(packed);
+        let StepBuffers { meta, staging, .. } = buffers;
+        let slots = &self.slots;
+        let mut upload = |rank: &Rank| {
+            let (model, stream) = (&rank.model, &rank.stream);
+            staging.rewind();
+            copy_to_device(stream, model.buffers.meta, meta, packed.words * 4)?;
+            open_slots(model, stream, staging, &plan.opened, slots)?;
+            if let Some(states) = &model.states {
+                plan.states.restored.iter().try_for_each(|copy| states.restore(stream, copy))?;
+            }
+            extras.upload(model, stream, staging)
+        };
         if packed.num_tokens == 0 {
-            return Ok(());
+            return self.group.each(|_, rank| upload(rank));
         }
+        let model = self.group.model();
         let num_samples = packed.num_now + packed.num_late;
-        let tokens = self.padded(packed.num_tokens)?;
+        let tokens = padded(model, packed.num_tokens)?;
         let samples = model.buckets.fit_samples(tokens, num_samples).ok_or_else(|| {
             CudaError::Unsupported(format!("{num_samples} samples of {tokens} rows"))
         })?;
         let shape = StepShape { tokens, samples, has_prompts: packed.has_prompts };
-        let has_extras = !packed.list_rows.is_empty() || packed.has_pooled;
-        let graph = match &self.graphs {
-            Some(graphs) if !has_extras => graphs.ready(shape),
-            _ => None,
-        };
+        let graphs = if extras.are_wanted() { None } else { self.group.ready(shape) };
         // The metadata of this step is queued ahead on the same stream, which all steps share.
-        match &graph {
-            Some(graph) => graph.launch(stream)?,
-            None if has_extras => self.queue_with_extras(shape, packed, buffers)?,
-            None => model.step(stream, shape)?,
-        }
-        self.launches.launched(graph.is_some());
+        self.group.step(upload, |number, rank| match &graphs {
+            Some(graphs) => graphs[number].launch(&rank.stream),
+            None if extras.are_wanted() => extras.step(&rank.model, &rank.stream, shape),
+            None => rank.model.step(&rank.stream, shape),
+        })?;
+        self.launches.launched(graphs.is_some());
+        let (model, stream) = (self.group.model(), &self.group.leader().stream);
+        extras.copy_back(model, stream, buffers)?;
         let bytes = packed.num_now as usize * OUT_BYTES as usize;
         if bytes > 0 {
             copy_to_host(stream, &buffers.out, model.buffers.out, bytes)?;
-        }
-        Ok(())
-    }
-
-    fn padded(&self, rows: u32) -> Result<u32, CudaError> {
-        self.model.buckets.fit(rows).ok_or_else(|| {
-            let largest = self.model.buckets.largest();
-            CudaError::Unsupported(format!("{rows} rows, built for {largest}"))
-        })
-    }
-
-    /// A step with prompt log-probs or pooling: plain launches, the head in slices.
-    fn queue_with_extras(
-        &self,
-        shape: StepShape,
-        packed: &PackedStep,
-        buffers: &mut StepBuffers,
-    ) -> Result<(), CudaError> {
-        let (model, stream) = (&self.model, &self.stream);
-        model.layers(stream, shape)?;
-        self.queue_prompt_log_probs(packed, buffers)?;
-        if packed.has_pooled {
-            model.pool(stream, shape.tokens, packed.rows.len() as u32)?;
-            let width = u64::from(model.spec.hidden_size);
-            for row in packed.rows.iter().filter_map(|row| row.pooled) {
-                let source = model.buffers.pooled.row(u64::from(row), width);
-                let bytes = source.bytes() as usize;
-                copy_to_offset(stream, &buffers.pooled, row as usize * bytes, source, bytes)?;
-            }
-        }
-        if shape.samples > 0 {
-            model.sample_logits(stream, shape.samples)?;
-            let (meta, logits) = (model.buffers.meta, model.buffers.logits);
-            model.sample(stream, shape.samples, meta, logits)?;
-        }
-        Ok(())
-    }
-
-    /// Behind the layers. The lists are padded with row 0 to whole slices, for which their buffers are laid out.
-    fn queue_prompt_log_probs(
-        &self,
-        packed: &PackedStep,
-        buffers: &mut StepBuffers,
-    ) -> Result<(), CudaError> {
-        let (model, stream) = (&self.model, &self.stream);
-        let count = packed.list_rows.len();
-        let padded = count.next_multiple_of(LIST_ROWS as usize);
-        for (list, place) in [
-            (&packed.list_rows, model.buffers.list_rows),
-            (&packed.list_targets, model.buffers.list_targets),
-        ] {
-            let mut words = list.clone();
-            words.resize(padded, 0);
-            buffers.staging.push(stream, place, &words)?;
-        }
-        for start in (0..count).step_by(LIST_ROWS as usize) {
-            let rows = self.padded((count - start).min(LIST_ROWS as usize) as u32)?;
-            model.list_log_probs(stream, start as u64, rows, packed.list_top)?;
-        }
-        let bytes = count * OUT_BYTES as usize;
-        if bytes > 0 {
-            copy_to_host(stream, &buffers.list_out, model.buffers.list_out, bytes)?;
         }
         Ok(())
     }
@@ -370,46 +328,60 @@ impl CudaExecutor {
         buffers: &mut StepBuffers,
         masks: &[RowMask],
     ) -> Result<(), CudaError> {
-        let (model, stream) = (&self.model, &self.stream);
-        model.context.make_current()?;
+        self.group.leader().make_current()?;
+        let late = self.late_masks(packed, masks)?;
+        let mut meta = vec![0; StepHeader::COUNT + StepSample::COUNT * packed.late_slots.len()];
+        pack_late(&packed.late_slots, &late.masked, &mut meta);
+        let staged = buffers.staging.used();
+        self.group.each(|_, rank| {
+            let (model, stream) = (&rank.model, &rank.stream);
+            buffers.staging.rewind_to(staged);
+            for (slot, words) in &late.words {
+                buffers.staging.push(stream, model.mask_of(*slot), words)?;
+            }
+            buffers.staging.push(stream, model.buffers.late_meta, &meta)?;
+            // The step's forward pass is the last work queued on this stream, so the logits of its late rows, which
+            // stand behind those of the others, are still there.
+            let vocab_size = u64::from(model.spec.vocab_size);
+            let logits = model.buffers.logits.from(u64::from(packed.num_now) * vocab_size);
+            model.sample(stream, packed.num_late, model.buffers.late_meta, logits)
+        })?;
+        let bytes = packed.num_late as usize * OUT_BYTES as usize;
+        let offset = packed.num_now as usize * OUT_BYTES as usize;
+        let (model, stream) = (self.group.model(), &self.group.leader().stream);
+        copy_to_offset(stream, &buffers.out, offset, model.buffers.out, bytes)
+    }
+
+    /// The masks of late rows, each with what its slot allows.
+    fn late_masks(&self, packed: &PackedStep, masks: &[RowMask]) -> Result<LateMasks, CudaError> {
         let mut masked = vec![false; packed.late_slots.len()];
-        let words = model.spec.vocab_size.div_ceil(32) as usize;
+        let num_words = self.group.model().spec.vocab_size.div_ceil(32) as usize;
+        let mut words = Vec::with_capacity(masks.len());
         for mask in masks {
             let index = packed.late_slots.iter().position(|slot| *slot == mask.slot);
-            let index = index.filter(|_| mask.allowed.len() == words).ok_or_else(|| {
+            let index = index.filter(|_| mask.allowed.len() == num_words).ok_or_else(|| {
                 CudaError::Unsupported(format!(
-                    "a mask of {} words for slot {}, want {words} and a late row",
+                    "a mask of {} words for slot {}, want {num_words} and a late row",
                     mask.allowed.len(),
                     mask.slot
                 ))
             })?;
             masked[index] = true;
-            let row = model.mask_of(mask.slot);
-            match &self.slots[mask.slot.index()].allowed {
-                None => buffers.staging.push(stream, row, &mask.allowed)?,
+            let allowed = match &self.slots[mask.slot.index()].allowed {
+                None => mask.allowed.to_vec(),
                 Some(allowed) => {
-                    let both: Vec<u32> =
-                        allowed.iter().zip(mask.allowed.iter()).map(|(a, b)| a & b).collect();
-                    buffers.staging.push(stream, row, &both)?;
+                    allowed.iter().zip(mask.allowed.iter()).map(|(a, b)| a & b).collect()
                 }
-            }
+            };
+            words.push((mask.slot, allowed));
         }
-        let mut meta = vec![0; StepHeader::COUNT + StepSample::COUNT * packed.late_slots.len()];
-        pack_late(&packed.late_slots, &masked, &mut meta);
-        buffers.staging.push(stream, model.buffers.late_meta, &meta)?;
-        // The step's forward pass is the last work queued on this stream, so the logits of its late rows, which
-        // stand behind those of the others, are still there.
-        let vocab_size = u64::from(model.spec.vocab_size);
-        let logits = model.buffers.logits.from(u64::from(packed.num_now) * vocab_size);
-        model.sample(stream, packed.num_late, model.buffers.late_meta, logits)?;
-        let bytes = packed.num_late as usize * OUT_BYTES as usize;
-        let offset = packed.num_now as usize * OUT_BYTES as usize;
-        copy_to_offset(stream, &buffers.out, offset, model.buffers.out, bytes)
+        Ok(LateMasks { masked, words })
     }
 
     /// Queues the event and hands the step to the waiter.
     fn finish(&mut self, submitted: Submitted) -> Result<(), ExecutorError> {
-        if let Err(error) = submitted.buffers.done.record(&self.stream) {
+        let done = &submitted.buffers.done;
+        if let Err(error) = self.group.each(|number, rank| done[number].record(&rank.stream)) {
             return Err(self.abandon(submitted.buffers, error));
         }
         self.send(Message::Submitted(submitted));
@@ -426,15 +398,12 @@ impl CudaExecutor {
 
 impl Drop for CudaExecutor {
     fn drop(&mut self) {
-        // The driver needs it to free what is dropped below. An error (a lost device) cannot be
-        // reported here.
-        let _ = self.model.context.make_current();
-        self.graphs = None;
+        self.group.drop_graphs();
         self.to_waiter = None;
         if let Some(waiter) = self.waiter.take() {
             let _ = waiter.join();
         }
         // A step that no waiter saw (a late one) may still use the memory that is dropped below.
-        let _ = self.stream.synchronise();
+        let _ = self.group.synchronise();
     }
 }

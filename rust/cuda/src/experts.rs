@@ -7,8 +7,8 @@ use crate::four_bit_tile::expert_tiles;
 use crate::gemm::{GemmArgs, GemmInput, GemmResult};
 use crate::launch::{ExpertPlaces, FourBitExperts, MoeGemm, Routing};
 use crate::matrix::Matrix;
+use crate::memory::fill;
 use crate::model::Model;
-use crate::shapes::Shapes;
 use crate::stream::Stream;
 use crate::weights::{ExpertWeights, SharedWeights};
 
@@ -22,13 +22,17 @@ impl Model {
         experts: &ExpertWeights,
     ) -> Result<(), CudaError> {
         let (launcher, buffers) = (self.launcher(stream), &self.buffers);
-        let shapes = Shapes::of(&self.spec, self.dtypes.weight());
+        let shapes = self.shapes();
         let spec = &experts.spec;
         let w = Matrix::Plain(experts.router);
         let out = GemmResult::F32(buffers.router_logits);
         self.gemms.run(stream, rows, shapes.router(spec.num_experts), GemmArgs { x, w, out })?;
         if let Some(shared) = &experts.shared {
             self.shared_network(stream, rows, x, shared)?;
+        } else if self.place.is_some() {
+            // A partial sum begins with nothing, the residual stream has something.
+            let width = u64::from(self.spec.hidden_size);
+            fill(stream, self.branch().slice(0, u64::from(rows) * width), 0)?;
         }
         let places = ExpertPlaces {
             ids: buffers.expert_ids,
@@ -96,7 +100,7 @@ impl Model {
         shared: &SharedWeights,
     ) -> Result<(), CudaError> {
         let buffers = &self.buffers;
-        let shapes = Shapes::of(&self.spec, self.dtypes.weight());
+        let shapes = self.shapes();
         let size = shared.intermediate_size;
         let w = shared.gate_up;
         let gated = w.shape(shapes.gated(size));

@@ -20,6 +20,9 @@ pub(crate) const PAGEABLE: &str = "cuMemcpyHtoDAsync from pageable memory";
 #[derive(Default)]
 struct Script {
     calls: Vec<Call>,
+    /// All calls in order, each with the device whose context was current.
+    log: Vec<(i32, &'static str)>,
+    current: i32,
     /// Result of the n-th call of a name, counted from 0.
     results: HashMap<(&'static str, usize), CuResult>,
     host_memory: HashMap<usize, Layout>,
@@ -37,6 +40,11 @@ thread_local! {
 
 /// A context of the scripted driver, on a card of compute capability 9.0.
 pub(crate) fn context() -> Arc<Context> {
+    context_of(0)
+}
+
+/// The same on one of several cards.
+pub(crate) fn context_of(number: i32) -> Arc<Context> {
     let mut api = DriverApi::empty();
     api.cuDeviceGetCount = Some(device_count);
     api.cuDeviceGet = Some(device_get);
@@ -74,7 +82,9 @@ pub(crate) fn context() -> Arc<Context> {
     api.cuFuncSetAttribute = Some(set_function_attribute);
     api.cuFuncGetAttribute = Some(function_attribute);
     api.cuLaunchKernelEx = Some(launch);
-    Context::scripted(api, device((9, 0)))
+    api.cuGraphLaunch = Some(graph_launch);
+    let info = DeviceInfo { device: number, ..device((9, 0)) };
+    Context::scripted(api, info, handle(number as usize + 1))
 }
 
 /// A card of this compute capability.
@@ -100,6 +110,13 @@ pub(crate) fn calls(name: &str) -> Vec<Call> {
     SCRIPT.with_borrow(|script| script.calls.iter().filter(|c| c.0 == name).copied().collect())
 }
 
+/// All calls from now on, in order, each with the device whose context was current.
+pub(crate) fn log_of(body: impl FnOnce()) -> Vec<(i32, &'static str)> {
+    SCRIPT.with_borrow_mut(|script| script.log.clear());
+    body();
+    SCRIPT.with_borrow(|script| script.log.clone())
+}
+
 /// The kernels that were launched until now, and with how many arguments.
 pub(crate) fn launches() -> Vec<(String, usize)> {
     SCRIPT.with_borrow(|script| script.launches.clone())
@@ -109,6 +126,7 @@ fn called(name: &'static str, address: u64, bytes: u64) -> CuResult {
     SCRIPT.with_borrow_mut(|script| {
         let index = script.calls.iter().filter(|call| call.0 == name).count();
         script.calls.push((name, address, bytes));
+        script.log.push((script.current, name));
         script.results.get(&(name, index)).copied().unwrap_or(CUDA_SUCCESS)
     })
 }
@@ -159,7 +177,8 @@ extern "C" fn attribute(value: *mut c_int, attribute: c_int, _: CuDevice) -> CuR
     give(value, set.unwrap_or(usual.cast_signed()), code)
 }
 
-extern "C" fn set_current(_: CuContext) -> CuResult {
+extern "C" fn set_current(context: CuContext) -> CuResult {
+    SCRIPT.with_borrow_mut(|script| script.current = context.addr() as i32 - 1);
     called("cuCtxSetCurrent", 0, 0)
 }
 
@@ -305,6 +324,10 @@ extern "C" fn exec_destroy(_: CuGraphExec) -> CuResult {
 
 extern "C" fn graph_upload(_: CuGraphExec, _: CuStream) -> CuResult {
     called("cuGraphUpload", 0, 0)
+}
+
+extern "C" fn graph_launch(_: CuGraphExec, _: CuStream) -> CuResult {
+    called("cuGraphLaunch", 0, 0)
 }
 
 extern "C" fn library_load(

@@ -8,12 +8,12 @@ use crate::device_slice::DeviceSlice;
 use crate::gemm::{GemmArgs, GemmInput, GemmResult};
 use crate::launch::{
     ActMul, ActMulQuantise, Attention, AttentionPrefill, E4m3Rows, EmbeddingGather, Launcher,
-    OutputGate, PromptPlans, Raw, RmsNorm, RmsNormQuantise, RopeKv, StepPrepare,
+    OutputGate, PromptPlans, RanksReduce, Raw, RmsNorm, RmsNormQuantise, RopeKv, StepPrepare,
 };
 use crate::matrix::Matrix;
 use crate::model::{Model, StepShape};
 use crate::rope;
-use crate::shapes::{GemmShape, Shapes, activation_kind, gate_limit};
+use crate::shapes::{GemmShape, activation_kind, gate_limit};
 use crate::stream::Stream;
 use crate::stream_tile::quantises;
 use crate::weights::{AttentionWeights, FeedForwardWeights, LayerWeights, Mixer};
@@ -25,6 +25,15 @@ pub(crate) struct Back {
     pub(crate) w: Matrix,
     pub(crate) bias: Option<DeviceSlice<f32>>,
     pub(crate) post_norm: Option<DeviceSlice<f32>>,
+}
+
+/// What is still to be added to the residual stream.
+#[derive(Clone, Copy)]
+pub(crate) enum Pending {
+    /// A raw product.
+    Raw(Raw),
+    /// The sum of the ranks' parts, which lie in `branch`, and what follows it.
+    Sum { bias: Option<DeviceSlice<f32>>, post_norm: Option<DeviceSlice<f32>> },
 }
 
 impl Model {
@@ -118,11 +127,11 @@ impl Model {
         shape: StepShape,
         (index, layer): (usize, &LayerWeights),
         weights: &AttentionWeights,
-        pending: Option<Raw>,
-    ) -> Result<Option<Raw>, CudaError> {
+        pending: Option<Pending>,
+    ) -> Result<Option<Pending>, CudaError> {
         let (buffers, spec) = (&self.buffers, &self.spec);
         let rows = shape.tokens;
-        let shapes = Shapes::of(spec, self.dtypes.weight());
+        let shapes = self.shapes();
         let window = spec.layers[index].window.unwrap_or(0);
         let plan = self.windows.iter().position(|&w| w == window).unwrap_or(0) as u64;
         let place = self.kv_layout.places[index];
@@ -223,10 +232,10 @@ impl Model {
         stream: &Stream,
         rows: u32,
         layer: &LayerWeights,
-        pending: Option<Raw>,
-    ) -> Result<Option<Raw>, CudaError> {
+        pending: Option<Pending>,
+    ) -> Result<Option<Pending>, CudaError> {
         let buffers = &self.buffers;
-        let shapes = Shapes::of(&self.spec, self.dtypes.weight());
+        let shapes = self.shapes();
         let norm = layer.feed_forward_norm;
         match layer.feed_forward {
             FeedForwardWeights::Dense {
@@ -272,7 +281,8 @@ impl Model {
                 let router = Matrix::Plain(experts.router);
                 let x = self.norm_into(stream, rows, (norm, &router), pending)?;
                 self.experts(stream, rows, x, experts)?;
-                Ok(None)
+                let sum = Pending::Sum { bias: None, post_norm: None };
+                Ok(self.place.is_some().then_some(sum))
             }
         }
     }
@@ -294,7 +304,7 @@ impl Model {
         stream: &Stream,
         rows: u32,
         (weight, matrix): (Option<DeviceSlice<f32>>, &Matrix),
-        pending: Option<Raw>,
+        pending: Option<Pending>,
     ) -> Result<GemmInput, CudaError> {
         let buffers = &self.buffers;
         let quantises = self.quantises(rows, matrix);
@@ -309,22 +319,68 @@ impl Model {
             launcher.quantise_rows((rows, self.spec.hidden_size), buffers.normed, &out)?;
             return Ok(GemmInput::E4m3(buffers.normed_e4m3));
         };
+        if let Some(Pending::Sum { bias, post_norm }) = pending {
+            self.reduce(stream, rows, (bias, post_norm), Some(weight))?;
+            return Ok(GemmInput::Act(buffers.normed));
+        }
         if !quantises {
             self.settle(stream, rows, pending)?;
             self.norm(stream, rows, self.layer_norm(weight))?;
             return Ok(GemmInput::Act(buffers.normed));
         }
-        let (residual, raw, eps) = (buffers.residual, pending, self.spec.norm.eps);
+        let raw = match pending {
+            Some(Pending::Raw(raw)) => Some(raw),
+            Some(Pending::Sum { .. }) | None => None,
+        };
+        let (residual, eps) = (buffers.residual, self.spec.norm.eps);
         let norm = RmsNormQuantise { residual, raw, weight, out, eps };
         self.launcher(stream).rms_norm_quantise((rows, self.norm_block(rows)), &norm)?;
         Ok(GemmInput::E4m3(buffers.normed_e4m3))
     }
 
     /// Queues what is still to be added to the residual stream.
-    fn settle(&self, stream: &Stream, rows: u32, pending: Option<Raw>) -> Result<(), CudaError> {
-        let Some(raw) = pending else { return Ok(()) };
+    fn settle(
+        &self,
+        stream: &Stream,
+        rows: u32,
+        pending: Option<Pending>,
+    ) -> Result<(), CudaError> {
+        let raw = match pending {
+            None => return Ok(()),
+            Some(Pending::Sum { bias, post_norm }) => {
+                return self.reduce(stream, rows, (bias, post_norm), None);
+            }
+            Some(Pending::Raw(raw)) => raw,
+        };
         let size = (rows, self.norm_block(rows));
         self.launcher(stream).scaled_add_rows(size, self.buffers.residual, &raw, true)
+    }
+
+    /// Queues an exchange of the first row alone.
+    pub(crate) fn exchange_row(&self, stream: &Stream) -> Result<(), CudaError> {
+        self.reduce(stream, 1, (None, None), None)
+    }
+
+    /// Queues the sum of all ranks' parts with what follows it, and the norm before the next matrix.
+    fn reduce(
+        &self,
+        stream: &Stream,
+        rows: u32,
+        (bias, post_norm): (Option<DeviceSlice<f32>>, Option<DeviceSlice<f32>>),
+        norm: Option<DeviceSlice<f32>>,
+    ) -> Result<(), CudaError> {
+        let Some(place) = &self.place else { return Ok(()) };
+        let buffers = &self.buffers;
+        let reduce = RanksReduce {
+            partial: buffers.branch,
+            bias,
+            post_norm,
+            residual: buffers.residual,
+            norm,
+            out: buffers.normed,
+            eps: self.spec.norm.eps,
+        };
+        self.launcher(stream).ranks_reduce(&place.exchange, rows, &reduce)
     }
 
     /// Queues a product of a layer; `plain` is its shape for a plain matrix.
@@ -350,8 +406,13 @@ impl Model {
         rows: u32,
         x: GemmInput,
         back: &Back,
-    ) -> Result<Option<Raw>, CudaError> {
+    ) -> Result<Option<Pending>, CudaError> {
         let buffers = &self.buffers;
+        if self.place.is_some() {
+            let out = GemmResult::F32(self.branch());
+            self.product(stream, rows, back.plain, GemmArgs { x, w: back.w, out })?;
+            return Ok(Some(Pending::Sum { bias: back.bias, post_norm: back.post_norm }));
+        }
         let (GemmInput::E4m3(_), Some(scale)) = (x, back.w.scale()) else {
             let out = GemmResult::F32(self.branch());
             self.product(stream, rows, back.plain, GemmArgs { x, w: back.w, out })?;
@@ -362,7 +423,7 @@ impl Model {
         self.product(stream, rows, back.plain, GemmArgs { x, w: back.w, out })?;
         let raw = Raw { values: buffers.raw, row_scale: buffers.inner_scale, scale };
         if back.bias.is_none() && back.post_norm.is_none() {
-            return Ok(Some(raw));
+            return Ok(Some(Pending::Raw(raw)));
         }
         let size = (rows, self.norm_block(rows));
         let add = back.post_norm.is_none();
@@ -373,7 +434,11 @@ impl Model {
 
     /// Where a projection back to the hidden size goes.
     pub(crate) fn branch(&self) -> DeviceSlice<f32> {
-        if self.spec.post_norms { self.buffers.branch } else { self.buffers.residual }
+        if self.spec.post_norms || self.place.is_some() {
+            self.buffers.branch
+        } else {
+            self.buffers.residual
+        }
     }
 
     /// Queues what follows such a projection: its bias and, if the model has one, the norm.

@@ -7,7 +7,6 @@ use crate::gemm::{GemmArgs, GemmInput, GemmResult};
 use crate::launch::{PoolRows, RmsNorm, SampleFinish, SampleScan, Scores};
 use crate::matrix::Matrix;
 use crate::model::Model;
-use crate::shapes::Shapes;
 use crate::stream::Stream;
 
 impl Model {
@@ -32,10 +31,15 @@ impl Model {
             eps: self.spec.norm.eps,
         };
         self.norm(stream, rows, norm)?;
-        let out = GemmResult::F32(buffers.logits);
+        // A rank's own columns go through the sampler's memory, which is not in use yet.
+        let own = if self.place.is_some() { buffers.work } else { buffers.logits };
+        let out = GemmResult::F32(own);
         let (x, w) = (GemmInput::Act(buffers.sampled), Matrix::Plain(self.weights.lm_head));
         let args = GemmArgs { x, w, out };
-        self.gemms.run(stream, rows, Shapes::of(&self.spec, self.dtypes.weight()).head, args)?;
+        self.gemms.run(stream, rows, self.shapes().head, args)?;
+        if let Some(place) = &self.place {
+            self.launcher(stream).ranks_gather(&place.exchange, rows, &place.gather(own))?;
+        }
         match self.spec.final_logit_softcap {
             Some(cap) => self.launcher(stream).softcap_rows(rows, buffers.logits, cap),
             None => Ok(()),

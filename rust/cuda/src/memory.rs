@@ -1,10 +1,11 @@
 //! Pinned host memory, and copies between host and device. Sizes in bytes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::CudaError;
 use crate::context::Context;
-use crate::device_slice::DeviceSlice;
+use crate::device_slice::{DevicePtr, DeviceSlice};
 use crate::stream::Stream;
 use crate::sys::driver::*;
 
@@ -64,6 +65,32 @@ impl PinnedBuffer {
         // SAFETY: `pointer` has `bytes` bytes until `Drop`, aligned to a page. The device writes only where
         // the executor asked it to, and the executor reads only after that copy's event.
         unsafe { std::slice::from_raw_parts(self.pointer.cast(), self.bytes / 4) }
+    }
+}
+
+impl PinnedBuffer {
+    /// The words as kernels of every device see them: pinned memory has one address for all (CUDA programming guide,
+    /// "Unified Virtual Addressing").
+    pub(crate) fn on_device(&self) -> DeviceSlice<u32> {
+        let address = self.pointer.expose_provenance() as CuDevicePtr;
+        DeviceSlice::new(DevicePtr::new(address), (self.bytes / 4) as u64)
+    }
+
+    /// Writes a word that running kernels read.
+    pub(crate) fn write_shared(&self, index: usize, value: u32) {
+        self.shared_word(index).store(value, Ordering::SeqCst);
+    }
+
+    /// Reads a word that running kernels write.
+    pub(crate) fn read_shared(&self, index: usize) -> u32 {
+        self.shared_word(index).load(Ordering::SeqCst)
+    }
+
+    fn shared_word(&self, index: usize) -> &AtomicU32 {
+        assert!(index < self.bytes / 4, "word {index} of {} bytes", self.bytes);
+        // SAFETY: the word lies in memory that lives until `Drop` (asserted), aligned, since allocations begin at a page;
+        // host and kernels only use it whole, and nobody takes a slice of a buffer of shared words.
+        unsafe { AtomicU32::from_ptr(self.pointer.cast::<u32>().add(index)) }
     }
 }
 
@@ -134,6 +161,16 @@ pub(crate) fn copy_on_device<T>(
         api.cuMemcpyDtoDAsync_v2(destination.address(), source.address(), bytes, stream.handle)?
     };
     stream.context.check("cuMemcpyDtoDAsync", code)
+}
+
+/// Tells the device where slices begin; waits. For load only.
+pub(crate) fn upload_starts<T>(
+    stream: &Stream,
+    destination: DeviceSlice<u64>,
+    slices: &[DeviceSlice<T>],
+) -> Result<(), CudaError> {
+    let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.address().to_le_bytes()).collect();
+    upload(stream, destination, &bytes)
 }
 
 /// Queues a fill of every byte.

@@ -417,6 +417,7 @@ mod tests {
                 max_rows: 3,
                 max_tokens: 16,
                 max_model_len: 32,
+                ranks: 1,
             },
             vocab_size: 100,
             num_blocks: 10,

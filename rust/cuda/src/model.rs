@@ -14,10 +14,12 @@ use crate::context::Context;
 use crate::contract::Dims;
 use crate::dims::{Buckets, EngineDims};
 use crate::dtypes::Dtypes;
+use crate::exchange::RankPlace;
 use crate::kernels::Kernels;
 use crate::kv_pool::KvPool;
 use crate::product::Products;
 use crate::prompt_attention::PromptAttention;
+use crate::shapes::Shapes;
 use crate::state_pool::StatePool;
 use crate::weight_memory::WeightMemory;
 use crate::weights::Weights;
@@ -52,9 +54,17 @@ pub(crate) struct Model {
     pub(crate) weight_memory: WeightMemory,
     /// Of the buffers: kept mapped as long as the addresses above are used.
     pub(crate) _state: Region,
+    /// Of a rank of several.
+    pub(crate) place: Option<RankPlace>,
 }
 
 impl Model {
+    /// Shapes of the products.
+    pub(crate) fn shapes(&self) -> Shapes {
+        let head_rows = self.place.as_ref().map(RankPlace::head_rows);
+        Shapes::of(&self.spec, self.dtypes.weight()).of_rank(head_rows)
+    }
+
     /// Query heads a KV head where prompts go to a kernel of their own. Not with `deterministic`: a row's
     /// bits would depend on the chunk that it comes in.
     pub(crate) fn prompt_group(&self) -> Option<u32> {

@@ -2,7 +2,6 @@
 
 use ingle_model::{ModelSpec, MoeSpec};
 
-use crate::dtypes::WeightDtype;
 use crate::matrix::Matrix;
 use crate::shapes::{FourBitShape, GemmOut, GemmShape, Shapes};
 use crate::weights::{FeedForwardWeights, Mixer, Weights};
@@ -11,10 +10,9 @@ use crate::weights::{FeedForwardWeights, Mixer, Weights};
 /// both: that for few rows and the raw one.
 pub(crate) fn gemm_shapes(
     spec: &ModelSpec,
-    weight: WeightDtype,
+    shapes: &Shapes,
     weights: &Weights,
 ) -> (Vec<GemmShape>, GemmShape) {
-    let shapes = Shapes::of(spec, weight);
     let mut layers = Vec::new();
     let mut add = |matrix: &Matrix, plain: GemmShape| {
         layers.push(matrix.shape(plain));

@@ -5,10 +5,9 @@ use std::collections::HashMap;
 use ingle_model::ModelSpec;
 
 use crate::buffers::Buffers;
-use crate::dtypes::WeightDtype;
 use crate::gemm::{GemmInput, GemmResult};
 use crate::matrix::Matrix;
-use crate::shapes::{GemmShape, Shapes};
+use crate::shapes::{GemmOut, GemmShape, Shapes};
 use crate::weights::{FeedForwardWeights, Mixer, Weights};
 
 /// Buffers to measure a shape on.
@@ -23,7 +22,7 @@ pub(crate) struct Operands {
 /// Buffers and weights that each product is measured on: those that steps use.
 pub(crate) fn operands_of(
     spec: &ModelSpec,
-    weight: WeightDtype,
+    shapes: &Shapes,
     weights: &Weights,
     buffers: &Buffers,
 ) -> HashMap<GemmShape, Operands> {
@@ -41,8 +40,8 @@ pub(crate) fn operands_of(
     };
     let act = GemmResult::Act;
     let f32 = GemmResult::F32;
-    let branch = f32(if spec.post_norms { buffers.branch } else { buffers.residual });
-    let shapes = Shapes::of(spec, weight);
+    let adds = shapes.into_residual == GemmOut::AddF32;
+    let branch = f32(if adds { buffers.residual } else { buffers.branch });
     let (normed, inner, raw) = (buffers.normed_e4m3, buffers.inner_e4m3, buffers.raw);
     for (layer, of_spec) in weights.layers.iter().zip(&spec.layers) {
         match (&layer.mixer, &of_spec.delta_net) {

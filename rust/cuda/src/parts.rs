@@ -26,8 +26,14 @@ use crate::weights::Weights;
 /// The result of loading.
 pub(crate) struct Parts {
     pub(crate) kernels: Kernels,
-    pub(crate) kernels_compiled: usize,
     pub(crate) products: Products,
+    pub(crate) facts: LoadFacts,
+}
+
+/// What loading found and did.
+#[derive(Debug)]
+pub(crate) struct LoadFacts {
+    pub(crate) kernels_compiled: usize,
     pub(crate) products_measured: usize,
     pub(crate) row_costs: Option<RowCosts>,
     pub(crate) bytes_read: u64,
@@ -92,25 +98,24 @@ pub(crate) fn load_parts(
         let cublaslt = format!("cuBLASLt {} {}", blas.version()?, blas.path());
         let driver = format!("driver CUDA {}", context.driver.version()?);
         let libraries = vec![driver, nvrtc, cublaslt];
-        Ok(Parts {
-            kernels,
+        let facts = LoadFacts {
             kernels_compiled,
-            products: picked.products,
             products_measured: picked.num_measured,
             row_costs: picked.row_costs,
             bytes_read,
             libraries,
-        })
+        };
+        Ok(Parts { kernels, products: picked.products, facts })
     })
 }
 
 fn build_kernels(setup: &Setup, weights: &Weights) -> Result<(Kernels, usize, String), CudaError> {
     let settings = KernelSettings { dims: setup.dims()?, dtypes: setup.dtypes };
     let (spec, limits) = (&setup.spec, &setup.context.info.limits);
-    let (mut shapes, head) = gemm_shapes(spec, setup.dtypes.weight(), weights);
+    let (mut shapes, head) = gemm_shapes(spec, &setup.shapes(), weights);
     shapes.push(head);
     let experts = four_bit_experts(spec, weights);
-    let wanted = Wanted { spec, limits, shapes: &shapes, experts: &experts };
+    let wanted = Wanted { spec, limits, ranks: setup.ranks(), shapes: &shapes, experts: &experts };
     let programs = Program::of(&wanted);
     let compiler = match (Compiler::open(&setup.config.libraries), &setup.config.prebuilt_kernels) {
         (Ok(compiler), _) => compiler,

@@ -19,7 +19,7 @@ use crate::operands::{Operands, operands_of};
 use crate::product::{Product, Products};
 use crate::row_costs::RowCosts;
 use crate::setup::{Memory, Setup};
-use crate::shapes::{GemmOut, GemmShape, Shapes, activation_kind};
+use crate::shapes::{GemmOut, GemmShape, activation_kind};
 use crate::stream::Stream;
 use crate::stream_gemm::OwnProduct;
 use crate::stream_tile::{STREAM_ROWS, quantises};
@@ -49,7 +49,7 @@ impl Picking<'_> {
         let (setup, buffers) = (self.setup, &self.memory.buffers);
         let cache = setup.cache("products")?;
         let weights = &self.memory.weight_layout.weights;
-        let operands = operands_of(&setup.spec, setup.dtypes.weight(), weights, buffers);
+        let operands = operands_of(&setup.spec, &setup.shapes(), weights, buffers);
         if measure {
             self.fill_with_noise(&operands)?;
         }
@@ -88,7 +88,7 @@ impl Picking<'_> {
         let setup = self.setup;
         let sizes = BufferSizes::new(&setup.spec, &setup.engine, &setup.attention);
         let weights = &self.memory.weight_layout.weights;
-        let (layer_shapes, head) = gemm_shapes(&setup.spec, setup.dtypes.weight(), weights);
+        let (layer_shapes, head) = gemm_shapes(&setup.spec, &setup.shapes(), weights);
         // With `deterministic` the library has one algorithm for all row counts.
         let deterministic = setup.config.deterministic;
         let has_choice = |rows| !deterministic && rows <= STREAM_ROWS;
@@ -125,7 +125,7 @@ impl Picking<'_> {
     fn fill_with_noise(&self, operands: &HashMap<GemmShape, Operands>) -> Result<(), CudaError> {
         let setup = self.setup;
         let sizes = BufferSizes::new(&setup.spec, &setup.engine, &setup.attention);
-        let head = Shapes::of(&setup.spec, setup.dtypes.weight()).head;
+        let head = setup.shapes().head;
         let (wide, e4m3) = (noise(Some(setup.dtypes.act())), noise(None));
         for (shape, operand) in operands {
             let is_raw = shape.scale == ScaleMode::Raw;
@@ -161,9 +161,9 @@ impl Picking<'_> {
         if !setup.spec.layers.iter().all(is_dense) {
             return None;
         }
-        let (weight, weights) = (setup.dtypes.weight(), &self.memory.weight_layout.weights);
-        let operands = operands_of(&setup.spec, weight, weights, &self.memory.buffers);
-        let (shapes, _) = gemm_shapes(&setup.spec, weight, weights);
+        let (shapes, weights) = (setup.shapes(), &self.memory.weight_layout.weights);
+        let operands = operands_of(&setup.spec, &shapes, weights, &self.memory.buffers);
+        let (shapes, _) = gemm_shapes(&setup.spec, &shapes, weights);
         let buckets = setup.buckets();
         let costs = buckets.sizes().iter().map(|&rows| {
             let time = |&shape: &GemmShape| {

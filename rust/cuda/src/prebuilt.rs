@@ -168,6 +168,7 @@ mod tests {
     use crate::model_shapes::gemm_shapes;
     use crate::registry::Source;
     use crate::setup::check_supported;
+    use crate::shapes::Shapes;
     use crate::weights::{Kept, WeightLayout};
 
     const POOL: Program = Program { source: Source::Pool, variant: Variant::Plain };
@@ -219,10 +220,16 @@ mod tests {
                         let measuring = LayoutBuilder::measuring();
                         let layout = WeightLayout::new(measuring, &spec, &plan, kept).unwrap();
                         let weight = dtypes.weight();
-                        let (mut shapes, head) = gemm_shapes(&spec, weight, &layout.weights);
+                        let (mut shapes, head) =
+                            gemm_shapes(&spec, &Shapes::of(&spec, weight), &layout.weights);
                         shapes.push(head);
-                        let wanted =
-                            Wanted { spec: &spec, limits: &limits, shapes: &shapes, experts: &[] };
+                        let wanted = Wanted {
+                            spec: &spec,
+                            limits: &limits,
+                            ranks: 2,
+                            shapes: &shapes,
+                            experts: &[],
+                        };
                         for program in Program::of(&wanted) {
                             let build = Build::new(program, dtypes, target);
                             let found = built.get(&build.file_name()).expect("built");

@@ -3,7 +3,7 @@
 
 use crate::builds::{
     ATTENTION, Builds, DELTA_NETS, EXPERTS, FOUR_BIT_EXPERTS, FOUR_BITS, GATES, ONCE, OUTPUT_GATES,
-    PROMPTS, QUANTISED, ROPES, SHARED_SCORES, SOFTCAP, STREAMS, WIDENED,
+    PROMPTS, QUANTISED, RANKS, ROPES, SHARED_SCORES, SOFTCAP, STREAMS, WIDENED,
 };
 use crate::contract;
 
@@ -88,6 +88,7 @@ registry! {
         QuantiseRows: quantise_rows act sm89, RmsNormQuantise: rms_norm_quantise act sm89,
         ActMulQuantise: act_mul_quantise act sm89, ScaledAddRows: scaled_add_rows act sm89
     }
+    Ranks "ranks.cu" RANKS { RanksReduce: ranks_reduce act sm80, RanksGather: ranks_gather f32 sm80 }
     RmsNorm "rms_norm.cu" ONCE {
         RmsNormRows: rms_norm_rows act sm80, RmsNormAdd: rms_norm_add act sm80,
         BiasAddRows: bias_add_rows f32 sm80, CastRows: cast_rows act sm80

@@ -22,6 +22,7 @@ use crate::context::Context;
 use crate::contract::{Dims, MAX_EXPERTS, MAX_EXPERTS_PER_TOKEN, MAX_STEP_ROWS};
 use crate::dims::{Buckets, EngineDims};
 use crate::dtypes::{ActDtype, Dtypes, has_e4m3};
+use crate::exchange::RankPlace;
 use crate::kernels::Kernels;
 use crate::kv_groups::kv_groups;
 use crate::kv_pool::KvPool;
@@ -30,6 +31,7 @@ use crate::product::Products;
 use crate::prompt_attention::{KvShape, PromptAttention, kv_maps};
 use crate::prompt_launch::PromptLaunch;
 use crate::rope::rotary_dim;
+use crate::shapes::Shapes;
 use crate::state_pool::{StateLayout, StatePool, state_bytes, state_slots};
 use crate::weight_memory::{HostCopy, WeightMemory};
 use crate::weights::{Kept, WeightLayout};
@@ -47,6 +49,8 @@ pub(crate) struct Setup {
     kv_layout: KvLayout,
     kv_groups: KvGroups,
     four_bit: FourBitChoice,
+    /// Of a rank of several.
+    place: Option<RankPlace>,
     /// Why the cache keeps nothing.
     cache_lack: Arc<Lack>,
 }
@@ -71,6 +75,7 @@ impl Setup {
         spec: ModelSpec,
         config: &CudaConfig,
         context: &Arc<Context>,
+        place: Option<RankPlace>,
     ) -> Result<Self, CudaError> {
         let info = &context.info;
         let engine = EngineDims {
@@ -85,6 +90,7 @@ impl Setup {
             max_rows: config.max_num_seqs,
             max_tokens: config.max_num_batched_tokens.max(config.max_num_seqs),
             max_model_len: config.max_model_len + 1,
+            ranks: place.as_ref().map_or(1, |place| place.exchange.ranks),
         };
         let dtypes = Dtypes::of(config.dtype, spec.weight_type)?;
         let (limits, head_dim) = (&info.limits, spec.head_dim);
@@ -119,8 +125,20 @@ impl Setup {
             kv_layout,
             kv_groups,
             four_bit,
+            place,
             cache_lack: Arc::new(OnceLock::new()),
         })
+    }
+
+    /// Ranks of the model's group.
+    pub(crate) fn ranks(&self) -> u32 {
+        self.engine.ranks
+    }
+
+    /// Shapes of the products.
+    pub(crate) fn shapes(&self) -> Shapes {
+        let head_rows = self.place.as_ref().map(RankPlace::head_rows);
+        Shapes::of(&self.spec, self.dtypes.weight()).of_rank(head_rows)
     }
 
     /// The sizes that kernels know. Blocks until the tokenizer's is known.
@@ -181,6 +199,10 @@ impl Setup {
     fn kept(&self, plan: &CopyPlan, room_bytes: u64) -> Result<Kept, CudaError> {
         let e4m3 = has_e4m3(self.context.info.limits.compute_capability, self.dtypes);
         let widened = Kept { e4m3, ..Kept::default() };
+        // Partial sums are products of plain matrices.
+        if self.place.is_some() {
+            return Ok(Kept::default());
+        }
         // The library has one algorithm for all row counts, our own kernels have not; those of experts need none.
         let four_bit = !self.config.deterministic;
         let packed = Kept { e4m3, four_bit, four_bit_experts: true };
@@ -263,7 +285,7 @@ impl Setup {
             let states = states.map(|layout| StatePool::new(context, layout)).transpose()?;
             let kv = KvPool::new(context, kv_bytes, total_bytes, block_stride, layers_per_group)?;
             let layout = LayoutBuilder::over(&state);
-            let (buffers, _) = Buffers::layout(
+            let (mut buffers, _) = Buffers::layout(
                 layout,
                 &self.spec,
                 &self.engine,
@@ -271,6 +293,9 @@ impl Setup {
                 num_plans,
                 quantised,
             );
+            if let Some(place) = &self.place {
+                buffers.logits = place.logits;
+            }
             Ok(Memory {
                 weight_layout: lay_out(LayoutBuilder::over(&weights))?,
                 buffers,
@@ -359,6 +384,7 @@ impl Setup {
             deterministic: self.config.deterministic,
             weight_memory: WeightMemory::new(memory.weights, copy),
             _state: memory.state,
+            place: self.place.clone(),
         })
     }
 }

@@ -94,8 +94,8 @@ pub(crate) struct Shapes {
     pub(crate) head: GemmShape,
     hidden: u32,
     weight: WeightDtype,
-    /// Into the residual stream, or into `branch` where a norm comes between.
-    into_residual: GemmOut,
+    /// Into the residual stream, or into `branch` where a norm or the other ranks' parts come between.
+    pub(crate) into_residual: GemmOut,
 }
 
 impl Shapes {
@@ -115,6 +115,16 @@ impl Shapes {
             weight,
             into_residual,
         }
+    }
+
+    /// Those of a rank of a group, with its rows of the head: projections back to the hidden size are partial sums.
+    /// `None`: the model is not divided.
+    pub(crate) fn of_rank(self, head_rows: Option<u32>) -> Self {
+        let Some(head_rows) = head_rows else { return self };
+        let into_residual = GemmOut::F32;
+        let output = GemmShape { out: into_residual, ..self.output };
+        let head = GemmShape { n: head_rows, ..self.head };
+        Self { output, head, into_residual, ..self }
     }
 
     pub(crate) fn gate_up(&self, intermediate_size: u32) -> GemmShape {

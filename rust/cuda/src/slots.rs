@@ -30,17 +30,35 @@ pub const MAX_MIN_TOKENS_BANNED: u32 = MAX_BANNED;
 pub(crate) struct Staging {
     buffer: PinnedBuffer,
     used: usize,
+    /// Words that hold this step's uploads; other ranks' are the same ones.
+    written: usize,
 }
 
 impl Staging {
     /// Staging over the buffer.
     pub(crate) fn new(buffer: PinnedBuffer) -> Self {
-        Self { buffer, used: 0 }
+        Self { buffer, used: 0, written: 0 }
     }
 
     /// Starts over; the copies of the step before have been made.
     pub(crate) fn reset(&mut self) {
         self.used = 0;
+        self.written = 0;
+    }
+
+    /// Words in use.
+    pub(crate) fn used(&self) -> usize {
+        self.used
+    }
+
+    /// Goes back to the first upload, for a rank that gets the same ones.
+    pub(crate) fn rewind(&mut self) {
+        self.rewind_to(0);
+    }
+
+    /// Goes back to the uploads behind `used` words, for a rank that gets the same ones.
+    pub(crate) fn rewind_to(&mut self, used: usize) {
+        self.used = used;
     }
 
     /// Queues a copy of the words to the device. Words that do not fit (`staging_bytes` says which step
@@ -58,8 +76,12 @@ impl Staging {
         let Some(room) = self.buffer.as_mut_words().get_mut(at..at + words.len()) else {
             return copy_pageable(stream, destination, words);
         };
-        room.copy_from_slice(words);
+        // Copies to other ranks may be reading them.
+        if at >= self.written {
+            room.copy_from_slice(words);
+        }
         self.used += words.len().next_multiple_of(4);
+        self.written = self.written.max(self.used);
         copy_from_offset(stream, destination, &self.buffer, at * 4, words.len() * 4)
     }
 }
@@ -268,6 +290,7 @@ mod tests {
         max_rows: 256,
         max_tokens: 2048,
         max_model_len: 131_073,
+        ranks: 1,
     };
     const SIZES: BufferSizes = BufferSizes {
         tokens: 2048,

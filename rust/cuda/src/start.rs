@@ -16,11 +16,13 @@ use crate::contract::{StepHeader, Words};
 use crate::dims::LIST_ROWS;
 use crate::executor::{BUFFER_SETS, CudaExecutor, STEPS_IN_FLIGHT};
 use crate::graphs::{Graphs, WarningSink};
+use crate::group::{Group, Member as _};
 use crate::launches::LaunchCounters;
 use crate::memory::{PinnedBuffer, upload};
 use crate::metadata::SlotRecord;
 use crate::model::{Model, StepShape};
-use crate::parts::load_parts;
+use crate::parts::{LoadFacts, load_parts};
+use crate::rank::Rank;
 use crate::row_costs::RowCosts;
 use crate::setup::{Setup, check_supported};
 use crate::sleep::Sleeper;
@@ -28,7 +30,7 @@ use crate::slots::{Staging, staging_bytes};
 use crate::state_pool::StatePool;
 use crate::step_shapes::step_shapes;
 use crate::stream::{Event, Stream};
-use crate::waiter::{self, StepBuffers};
+use crate::waiter::{self, Losing, StepBuffers};
 use crate::weight_memory::HostCopy;
 
 /// What loading found and did, for the table at start.
@@ -95,44 +97,98 @@ impl CudaExecutor {
         let context = timeline
             .time("driver and context", || Context::retain(Driver::open()?, config.device))?;
         context.info.check_capability()?;
-        let setup = Setup::new(spec, config, &context)?;
-        let memory = setup.map_memory(plan, &timeline)?;
-        let stream = Stream::new(&context)?;
-        let parts = load_parts(&setup, &memory, source, &stream, &timeline)?;
-        let budget = memory.budget.clone();
-        let warnings = setup.warnings(&memory.weight_layout);
-        let copied = || {
-            let threads = config.load_threads.max(1) as usize;
-            HostCopy::of(&context, memory.weights.mapped(), threads)
-        };
-        let copy = config.can_sleep.then(|| timeline.time("host copy of weights", copied));
-        let model =
-            Arc::new(setup.model(memory, parts.kernels, parts.products, copy.transpose()?)?);
-        timeline.time("tables and warm pass", || warm(&model, &stream))?;
+        let setup = Setup::new(spec, config, &context, None)?;
+        let mut loaded = load_rank(&setup, plan, source, &timeline)?;
         let launches = Arc::new(LaunchCounters::default());
-        let graphs = if config.enforce_eager {
-            None
-        } else {
-            Some(Graphs::start(&model, &graph_shapes(&model), &launches, warn)?)
-        };
-        let launching = Launching { stream, graphs, launches };
-        let shape = executor_shape(&model, budget.num_blocks, parts.row_costs.as_ref());
-        let executor =
-            timeline.time("host buffers", || assemble(&model, shape, launching, sink))?;
-        let report = StartReport {
-            device: setup.device_line(),
-            memory: budget,
-            host_bytes: SetBytes::of(&model).sum() * BUFFER_SETS as u64,
-            weight_copy_bytes: model.weight_memory.host_bytes(),
-            phases: timeline.into_phases(),
-            weight_bytes_read: parts.bytes_read,
-            kernels_compiled: parts.kernels_compiled,
-            products_measured: parts.products_measured,
-            libraries: parts.libraries,
-            warnings,
-        };
-        Ok((executor, report))
+        loaded.rank.graphs = record(&loaded.rank.model, config, &launches, warn)?;
+        finish(vec![loaded], launches, timeline, sink)
     }
+}
+
+/// A rank on its device, and what its load found.
+pub(crate) struct LoadedRank {
+    pub(crate) rank: Rank,
+    budget: MemoryBudget,
+    device_line: String,
+    warnings: Vec<String>,
+    facts: LoadFacts,
+}
+
+/// Loads what a rank owns, up to its first launches. No graph is recorded yet.
+pub(crate) fn load_rank(
+    setup: &Setup,
+    plan: &CopyPlan,
+    source: &Arc<dyn WeightSource>,
+    timeline: &Timeline,
+) -> Result<LoadedRank, CudaError> {
+    let memory = setup.map_memory(plan, timeline)?;
+    let stream = Stream::new(&setup.context)?;
+    let parts = load_parts(setup, &memory, source, &stream, timeline)?;
+    let (budget, device_line) = (memory.budget.clone(), setup.device_line());
+    let warnings = setup.warnings(&memory.weight_layout);
+    let copied = || {
+        let threads = setup.config.load_threads.max(1) as usize;
+        HostCopy::of(&setup.context, memory.weights.mapped(), threads)
+    };
+    let copy = setup.config.can_sleep.then(|| timeline.time("host copy of weights", copied));
+    let copy = copy.transpose()?;
+    let model = Arc::new(setup.model(memory, parts.kernels, parts.products, copy)?);
+    timeline.time("tables and warm pass", || warm(&model, &stream))?;
+    let rank = Rank { graphs: None, stream, model };
+    Ok(LoadedRank { rank, budget, device_line, warnings, facts: parts.facts })
+}
+
+/// Starts the recording of a rank's graphs, if there are to be any.
+pub(crate) fn record(
+    model: &Arc<Model>,
+    config: &CudaConfig,
+    launches: &Arc<LaunchCounters>,
+    warn: &WarningSink,
+) -> Result<Option<Graphs>, CudaError> {
+    if config.enforce_eager {
+        return Ok(None);
+    }
+    Graphs::start(model, &graph_shapes(model), launches, warn).map(Some)
+}
+
+/// Puts loaded ranks together.
+pub(crate) fn finish(
+    loaded: Vec<LoadedRank>,
+    launches: Arc<LaunchCounters>,
+    timeline: Timeline,
+    sink: CompletionSink,
+) -> Result<(CudaExecutor, StartReport), CudaError> {
+    let (mut ranks, mut others) = (Vec::new(), Vec::new());
+    for LoadedRank { rank, budget, device_line, warnings, facts } in loaded {
+        ranks.push(rank);
+        others.push((budget, device_line, warnings, facts));
+    }
+    let group = Group::new(ranks);
+    group.leader().make_current()?;
+    // A block is the same one on every rank.
+    let num_blocks = others.iter().map(|(budget, ..)| budget.num_blocks).min().unwrap_or(0);
+    let host_bytes = SetBytes::of(group.model()).sum() * BUFFER_SETS as u64;
+    let weight_copy_bytes = group.model().weight_memory.host_bytes();
+    let compiled = others.iter().map(|(.., facts)| facts.kernels_compiled).sum();
+    let measured = others.iter().map(|(.., facts)| facts.products_measured).sum();
+    let bytes_read = others.iter().map(|(.., facts)| facts.bytes_read).sum();
+    let devices: Vec<String> = others.iter().map(|(_, line, ..)| line.clone()).collect();
+    let (memory, _, warnings, facts) = others.swap_remove(0);
+    let shape = executor_shape(group.model(), num_blocks, facts.row_costs.as_ref());
+    let executor = timeline.time("host buffers", || assemble(group, shape, launches, sink))?;
+    let report = StartReport {
+        device: devices.join("; "),
+        memory,
+        host_bytes,
+        weight_copy_bytes,
+        phases: timeline.into_phases(),
+        weight_bytes_read: bytes_read,
+        kernels_compiled: compiled,
+        products_measured: measured,
+        libraries: facts.libraries,
+        warnings,
+    };
+    Ok((executor, report))
 }
 
 /// Fills the constant tables and runs each kernel once on a step without rows.
@@ -153,13 +209,6 @@ fn warm(model: &Arc<Model>, stream: &Stream) -> Result<(), CudaError> {
         model.step(stream, StepShape { tokens, samples, has_prompts })?;
     }
     stream.synchronise()
-}
-
-/// What steps are launched with.
-struct Launching {
-    stream: Stream,
-    graphs: Option<Graphs>,
-    launches: Arc<LaunchCounters>,
 }
 
 /// What the scheduler is built from.
@@ -195,54 +244,58 @@ const TENANT_ROWS: u32 = 192;
 const PAUSE_MILLISECONDS: f32 = 30.0;
 
 /// The shapes of steps that are recorded at start.
-fn graph_shapes(model: &Model) -> Vec<StepShape> {
+pub(crate) fn graph_shapes(model: &Model) -> Vec<StepShape> {
     let rows_max = model.engine.max_rows;
     step_shapes(model.buckets.sizes(), rows_max, model.prompt_group())
 }
 
 /// Host buffers and the waiter thread.
 fn assemble(
-    model: &Arc<Model>,
+    group: Group,
     shape: ExecutorShape,
-    launching: Launching,
+    launches: Arc<LaunchCounters>,
     sink: CompletionSink,
 ) -> Result<CudaExecutor, CudaError> {
+    let model = Arc::clone(group.model());
     let context = &model.context;
     let (to_executor, free) = std::sync::mpsc::channel();
     let (to_waiter, messages) = std::sync::mpsc::channel();
     let pinned = |bytes: u64| PinnedBuffer::new(context, bytes as usize);
-    let bytes = SetBytes::of(model);
+    let bytes = SetBytes::of(&model);
     for _ in 0..BUFFER_SETS {
+        let mut done = Vec::with_capacity(group.ranks().len());
+        group.each(|_, rank| {
+            done.push(Event::blocking(&rank.model.context)?);
+            Ok(())
+        })?;
         let set = StepBuffers {
             meta: pinned(bytes.meta)?,
             staging: Staging::new(pinned(bytes.staging)?),
             out: pinned(bytes.out)?,
             list_out: pinned(bytes.list_out)?,
             pooled: pinned(bytes.pooled)?,
-            done: Event::blocking(context)?,
+            done,
         };
         // The receiver is alive: it is returned below.
         let _ = to_executor.send(set);
     }
-    let sleeper = Arc::new(Sleeper::new(model)?);
+    let sleeper = Arc::new(Sleeper::new(&model)?);
     let lost = Arc::new(OnceLock::new());
-    let waiter = waiter::start(context, messages, to_executor, &lost, sink)?;
-    let Launching { stream, graphs, launches } = launching;
+    let losing = Losing { lost: Arc::clone(&lost), exchange: group.exchange().map(Arc::clone) };
+    let waiter = waiter::start(context, messages, to_executor, losing, sink)?;
     Ok(CudaExecutor {
-        graphs,
         launches,
         to_waiter: Some(to_waiter),
         waiter: Some(waiter),
         free,
         spare: Vec::new(),
-        stream,
         slots: vec![SlotRecord::default(); shape.num_slots as usize],
         late: None,
         queued: std::collections::VecDeque::new(),
         lost,
         shape,
         sleeper,
-        model: Arc::clone(model),
+        group,
     })
 }
 

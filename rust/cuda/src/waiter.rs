@@ -13,6 +13,7 @@ use ingle_core::{
 use crate::CudaError;
 use crate::context::Context;
 use crate::contract::{MAX_BEST, STATUS_OK, SampleOut, Words};
+use crate::exchange::ExchangeMemory;
 use crate::memory::PinnedBuffer;
 use crate::metadata::RowPlace;
 use crate::sleep::RestJob;
@@ -32,8 +33,8 @@ pub(crate) struct StepBuffers {
     pub(crate) list_out: PinnedBuffer,
     /// `[rows, hidden_size]` f32
     pub(crate) pooled: PinnedBuffer,
-    /// Reached when all of the above has come back.
-    pub(crate) done: Event,
+    /// Reached when all of the above has come back: of each rank, the leader's first.
+    pub(crate) done: Vec<Event>,
 }
 
 /// Messages from the executor to the waiter.
@@ -64,10 +65,10 @@ pub(crate) fn start(
     context: &Arc<Context>,
     messages: Receiver<Message>,
     free: Sender<StepBuffers>,
-    lost: &Arc<OnceLock<String>>,
+    losing: Losing,
     sink: CompletionSink,
 ) -> Result<JoinHandle<()>, CudaError> {
-    let (context, lost) = (Arc::clone(context), Arc::clone(lost));
+    let context = Arc::clone(context);
     let (started, has_started) = std::sync::mpsc::channel();
     let thread = std::thread::Builder::new()
         .name("ingle-waiter".to_owned())
@@ -77,7 +78,7 @@ pub(crate) fn start(
             // The receiver waits for it below.
             let _ = started.send(current);
             if is_current {
-                run(&messages, &free, &lost, &sink);
+                run(&messages, &free, &losing, &sink);
             }
         })
         .map_err(|source| CudaError::Io { what: "waiter thread".to_owned(), source })?;
@@ -91,7 +92,7 @@ pub(crate) fn start(
 fn run(
     messages: &Receiver<Message>,
     free: &Sender<StepBuffers>,
-    lost: &OnceLock<String>,
+    losing: &Losing,
     sink: &CompletionSink,
 ) {
     while let Ok(message) = messages.recv() {
@@ -100,14 +101,14 @@ fn run(
                 done(sleeper.run(rest).map_err(|error| {
                     let is_lost = error.is_sticky();
                     let unchanged = || ExecutorError::Unchanged(error.to_string());
-                    if is_lost { lose(lost, &error) } else { unchanged() }
+                    if is_lost { losing.lose(&error) } else { unchanged() }
                 }));
                 continue;
             }
             Message::Failed(id, error) => (id, Err(error)),
             Message::Submitted(step) => {
-                let reached = step.buffers.done.synchronise();
-                let result = reached.map_err(|error| lose(lost, &error)).map(|()| {
+                let reached = step.buffers.done.iter().try_for_each(Event::synchronise);
+                let result = reached.map_err(|error| losing.lose(&error)).map(|()| {
                     let returned = Returned {
                         out: step.buffers.out.as_words(),
                         list: step.buffers.list_out.as_words(),
@@ -125,9 +126,27 @@ fn run(
     }
 }
 
-/// Whatever a wait reports came from a kernel or a copy and is sticky: nothing runs any more.
-fn lose(lost: &OnceLock<String>, error: &CudaError) -> ExecutorError {
-    ExecutorError::DeviceLost(lost.get_or_init(|| error.to_string()).clone())
+/// What a lost device leaves.
+#[derive(Clone, Debug)]
+pub(crate) struct Losing {
+    /// Why nothing runs any more.
+    pub(crate) lost: Arc<OnceLock<String>>,
+    /// Of a group of ranks.
+    pub(crate) exchange: Option<Arc<ExchangeMemory>>,
+}
+
+impl Losing {
+    /// Whatever a wait reports came from a kernel or a copy and is sticky: nothing runs any more, on no rank.
+    fn lose(&self, error: &CudaError) -> ExecutorError {
+        let reason = || match &self.exchange {
+            None => error.to_string(),
+            Some(exchange) => {
+                exchange.fault.abort();
+                exchange.fault.reason(error)
+            }
+        };
+        ExecutorError::DeviceLost(self.lost.get_or_init(reason).clone())
+    }
 }
 
 /// What came back of one step.

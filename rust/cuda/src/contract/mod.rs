@@ -76,6 +76,21 @@ constants {
     ROPE_INTERLEAVED = 1;
     ROPE_HEADS = 8;
 
+    /// Of ranks.cu: flags that a block of a rank has for each other rank; most blocks, most rows of an exchange; columns
+    /// that a block of ranks_gather moves at once; seconds until a wait is given up.
+    EXCHANGE_FLAGS = 3;
+    EXCHANGE_GRID = 256;
+    EXCHANGE_ROWS = 512;
+    EXCHANGE_SECONDS = 10;
+    GATHER_COLUMNS = 2048;
+    /// Words of a rank's control block: the number of the last exchange (two words), blocks that have finished the
+    /// current one, whether the rank is alone. Words of the fault block: waits are to end, who was waited for.
+    CONTROL_NUMBER = 0;
+    CONTROL_BLOCKS = 2;
+    CONTROL_ALONE = 3;
+    FAULT_ABORT = 0;
+    FAULT_RANK = 1;
+
     /// The gate of a feed-forward part, and columns of one block of act_mul_rows.
     GATE_SILU = 0;
     GATE_GELU_TANH = 1;

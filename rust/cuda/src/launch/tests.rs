@@ -250,6 +250,18 @@ fn launch_delta_net(launcher: &Launcher<'_>) -> Result<(), CudaError> {
     launcher.shared_score((8, 16), some(8 * 32), some(32), some(8 * 16))
 }
 
+fn launch_ranks(launcher: &Launcher<'_>) -> Result<(), CudaError> {
+    let (regions, control, fault) = (some(2), some(4), some(2));
+    let exchange = Exchange { regions, control, fault, rank: 1, ranks: 2, grid: 33 };
+    let (bias, norm) = (Some(some(32)), Some(some(32)));
+    let (partial, residual, out) = (some(8 * 32), some(8 * 32), some(8 * 32));
+    let reduce = RanksReduce { partial, bias, post_norm: None, residual, norm, out, eps: 1e-5 };
+    launcher.ranks_reduce(&exchange, 8, &reduce)?;
+    let (first, columns, most_columns) = (64, 36, 64);
+    let gather = RanksGather { local: some(4 * 36), logits_at: 4096, first, columns, most_columns };
+    launcher.ranks_gather(&exchange, 4, &gather)
+}
+
 fn launch_rows(launcher: &Launcher<'_>) -> Result<(), CudaError> {
     let (token_ids, table, residual) = (some(8), some(3200), some(256));
     launcher.embedding_gather(8, &EmbeddingGather { token_ids, table, residual, scale: 1.0 })?;
@@ -266,6 +278,7 @@ fn launch_rows(launcher: &Launcher<'_>) -> Result<(), CudaError> {
     let gate = ActMul { intermediate_size: 16, gate_up, bias, out, kind: GATE_SILU, limit: 0.0 };
     launcher.act_mul_rows(8, GATE, &gate)?;
     launcher.softcap_rows(4, some(400), 30.0)?;
+    launch_ranks(launcher)?;
     let (x, w) = (GemmInput::Act(some(256)), Matrix::Plain(some(1024)));
     let args = GemmArgs { x, w, out: GemmResult::Act(some(256)) };
     let own = OwnProduct::all(launcher.kernels, DIMS, 132, (8, SHAPE), GATE_SILU);

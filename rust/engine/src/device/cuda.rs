@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use ingle_core::{CompletionSink, Executor as _};
 use ingle_cuda::{
-    CudaConfig, CudaError, CudaExecutor, DeviceProbe, DeviceType, LateSize, LoadTurns, StartReport,
-    WarningSink, device_count, probe, state_bytes,
+    CudaConfig, CudaError, DeviceProbe, DeviceType, LateSize, LoadTurns, StartReport, WarningSink,
+    device_count, probe, state_bytes,
 };
 use ingle_model::ModelSpec;
 
 use crate::device::built::{Built, DeviceOwn, Parts};
 use crate::device::cuda_own::CudaOwn;
+use crate::device::cuda_ranks;
 use crate::device::places::library_paths;
 use crate::error::EngineError;
 use crate::options::EngineOptions;
@@ -90,11 +91,8 @@ fn build_one(place: Place, parts: Parts<'_>, sink: CompletionSink) -> Result<Bui
     let spec = &checkpoint.spec;
     let (config, sizes_notes) = config(place, options, spec, text.size())?;
     let wanted_len = config.max_model_len;
-    let source = &checkpoint.source;
     let warn = warnings_of(ordinal, num_engines);
-    let (executor, report) =
-        CudaExecutor::load(spec.clone(), &checkpoint.plan, source, &config, sink, &warn)
-            .map_err(model_error)?;
+    let (executor, report) = cuda_ranks::load(checkpoint, options, &config, sink, &warn)?;
     let shape = executor.shape();
     let (groups, ahead) = (&shape.kv_groups, shape.max_steps_in_flight);
     let holds = groups.most_tokens(shape.num_blocks, shape.block_size, ahead);

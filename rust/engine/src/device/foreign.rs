@@ -1,5 +1,6 @@
 //! Refuses settings that only another device has, because they would have no effect. At start.
 
+use crate::device::cuda_ranks::may_divide;
 use crate::device::named::Device;
 use crate::error::EngineError;
 use crate::options::EngineOptions;
@@ -14,9 +15,10 @@ pub(super) fn refuse_foreign_options(
         Device::Cpu | Device::Auto => (false, true),
         Device::Cuda(_) => (false, false),
     };
+    let on_gpu = matches!(device, Device::Cuda(_)) && may_divide();
     let foreign = [
         ("sim_speed", "sim", options.sim_speed.is_some() && !is_sim),
-        ("tensor_parallel_size", "cpu", is_divided(options) && !may_be_cpu),
+        ("tensor_parallel_size", "cpu", is_divided(options) && !may_be_cpu && !on_gpu),
         ("enable_expert_parallel", "cpu", options.enable_expert_parallel && !may_be_cpu),
         ("cpu_threads", "cpu", options.cpu_threads != 0 && !may_be_cpu),
         ("dtype", "cpu or cuda", options.dtype != "auto" && is_sim),

@@ -5,6 +5,7 @@ mod built;
 mod cpu;
 mod cuda;
 mod cuda_own;
+mod cuda_ranks;
 mod cuda_report;
 mod finding;
 mod foreign;
