@@ -35,7 +35,9 @@ impl Scheduler {
         let max_tokens = self.shape.max_num_batched_tokens;
         let mut draft = Draft::new(flight, self.running.len(), max_tokens, !self.whole_prompts);
         self.fairness.begin_step(&self.shape, self.now);
-        self.make_room();
+        if self.starts {
+            self.make_room();
+        }
         self.fairness.pause_decodes(&self.running, &mut self.requests);
         self.plan_decodes(&mut draft);
         if draft.rows.is_empty() && self.fairness.share().is_some() && self.in_flight.is_empty() {
@@ -45,7 +47,9 @@ impl Scheduler {
         }
         self.bound_rows(&mut draft);
         self.plan_prefills(&mut draft);
-        self.start_waiting(&mut draft);
+        if self.starts {
+            self.start_waiting(&mut draft);
+        }
         // Only the last chunk may be cut, so a tenant above its share comes last.
         draft.chunks.sort_by_key(|chunk| {
             self.fairness.is_above_share(self.requests[chunk.request].ticket.tenant)
@@ -58,7 +62,9 @@ impl Scheduler {
                 self.preempt(self.running.at(self.running.len() - 1));
                 return self.plan(now);
             }
-            let is_stuck = self.in_flight.is_empty() && self.requests.num_alive() > 0;
+            let has_work =
+                if self.starts { self.requests.num_alive() > 0 } else { !self.is_quiet() };
+            let is_stuck = self.in_flight.is_empty() && has_work;
             assert!(!is_stuck, "no step can be planned: {:?}", self.stats());
             return None;
         }

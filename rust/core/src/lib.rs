@@ -8,6 +8,7 @@ mod batcher;
 mod config;
 mod core_event;
 mod counts;
+mod device_memory;
 mod device_time;
 mod draft;
 mod executor;
@@ -41,6 +42,7 @@ mod windows;
 pub use config::SchedulerConfig;
 pub use core_event::{CoreEvent, TokenList};
 pub use counts::{Counters, SchedulerStats};
+pub use device_memory::{DeviceMemory, ModelMemory, Move};
 pub use device_time::{DeviceTime, LaneId, Turn};
 pub use executor::{
     CompletionSink, Executor, ExecutorError, ExecutorShape, RestSink, SleepLevel, StepCompletion,

@@ -41,6 +41,8 @@ pub struct Scheduler {
     pub(crate) now: Micros,
     /// Most token rows of a step that has parts of prompts.
     pub(crate) most_rows: u32,
+    /// Whether waiting requests may start.
+    pub(crate) starts: bool,
     pub(crate) counters: Counters,
 }
 
@@ -70,6 +72,7 @@ impl Scheduler {
             in_flight: InFlight::new(),
             now: Micros(0),
             most_rows: u32::MAX,
+            starts: true,
             counters: Counters::default(),
         }
     }
@@ -91,6 +94,17 @@ impl Scheduler {
     /// From now on steps have at most so many token rows, where there are parts of prompts to leave out.
     pub fn limit_rows(&mut self, most_rows: u32) {
         self.most_rows = most_rows;
+    }
+
+    /// Whether waiting requests start from now on; running ones go on in any case.
+    pub fn let_start(&mut self, starts: bool) {
+        self.starts = starts;
+    }
+
+    /// Whether no request runs and no step is in flight; others may wait.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.running.num_holding() == 0 && self.in_flight.is_empty()
     }
 
     /// Forgets all cached prefixes; returns how many blocks could be found. Running requests keep their
