@@ -41,9 +41,17 @@ __all__ = [
 
 @final
 class SharedDevice:
-    """A device that several models share; it decides whose step is next."""
+    """A device that several models share: whose step is next, and who makes room for whom.
 
-    def __new__(cls) -> SharedDevice: ...
+    Keep it as long as their engines.
+    """
+
+    def __new__(cls, memory_bytes: int | None = ..., patience_s: int = ...) -> SharedDevice:
+        """`memory_bytes`: what awake models may take together; None: all stay in memory.
+
+        `patience_s`: how long requests wait for a model that is not. Raises ModelError if there is
+        no thread left.
+        """
 
 @final
 class Engine:
@@ -164,6 +172,21 @@ class Engine:
 
     def sleep_level(self) -> int | None:
         """How deep the engines sleep; None if they are awake."""
+
+    def memory_state(self) -> tuple[str, int, bool] | None:
+        """Where the model is (awake, leaving, asleep, waking), its bytes, whether it is pinned.
+
+        None where all models stay in memory.
+        """
+
+    def send_away(self) -> bool:
+        """Takes the model out of memory once what runs has ended; False if it stays."""
+
+    def call(self) -> None:
+        """Brings the model into memory as if a request wanted it."""
+
+    def pin(self, is_pinned: bool) -> None:
+        """Keeps the model in memory from now on, or does so no longer."""
 
     def start_drain(self) -> None:
         """Refuses new requests from now on; running ones go on."""

@@ -34,6 +34,8 @@ def about(group: str, text: str, **extra: Any) -> dict[str, Any]:
 
 
 NOTHING: Mapping[str, Any] = {}
+OF_ALL_MODELS = ("models", "device_memory_bytes", "swap_timeout")
+"""Keys of a settings file that model_set.py reads."""
 MOST_FILE_BYTES = 16 << 20
 """Of a settings file or a chat template."""
 SEED = f"a whole number from 0 to {2**64 - 1}"
@@ -492,12 +494,12 @@ def read_table(path: Path) -> dict[str, Any]:
 def read_file(path: Path) -> dict[str, tuple[str, Any]]:
     """The settings of a TOML file by field name, each with the key that it has there.
 
-    Without its table `models`, see model_set.py. Errors: ConfigError names an unknown key.
+    Without what is of all models, see model_set.py. Errors: ConfigError names an unknown key.
     """
     values = {}
     for key, value in read_table(path).items():
         name = key.replace("-", "_")
-        if name == "models":
+        if name in OF_ALL_MODELS:
             continue
         if name not in DEFAULTS:
             raise ConfigError(f"config: {path}: unknown setting {key!r}")

@@ -48,10 +48,14 @@ class Sharing(Struct, frozen=True):
     device: _core.SharedDevice
     num_models: int
     weight: int = 1
+    is_pinned: bool = False
+    swaps: bool = False
+    """Whether models make room for each other."""
 
     def options(self) -> dict[str, Any]:
         """The core's options for it."""
-        return {"num_models": self.num_models, "weight": self.weight}
+        options = {"num_models": self.num_models, "weight": self.weight, "pinned": self.is_pinned}
+        return options | {"enable_sleep_mode": True} if self.swaps else options
 
 
 class Engine:

@@ -12,7 +12,7 @@ from typing import Any, Self
 from ingle import _core
 from ingle.engine import Engine, Sharing
 from ingle.errors import RefusedError
-from ingle.model_set import ModelEntry, ModelSet, set_of
+from ingle.model_set import ModelEntry, ModelSet, checked_memory, set_of
 from ingle.outputs import Delta, PromptLike, RequestOutput
 from ingle.sampling import SamplingParams
 
@@ -21,15 +21,24 @@ class Engines(Mapping[str, Engine]):
     """Several loaded models, by name. Close it, or use it as a context manager."""
 
     def __init__(
-        self, models: Mapping[str, str | Path | Mapping[str, Any]], **settings: Any
+        self,
+        models: Mapping[str, str | Path | Mapping[str, Any]],
+        *,
+        device_memory_bytes: int | None = None,
+        swap_timeout: int = 60,
+        **settings: Any,
     ) -> None:
         """Loads the models one after the other; blocks until all can serve.
 
         Args:
             models: for each name a local Hugging Face folder, a .gguf file or demo; or a mapping
                 with that as `source`, with `aliases`, a list of further names, with `weight`, its
-                part of the device's time while several models want it (1 to 1000, default 1), and
-                with settings of this model, such as max_model_len.
+                part of the device's time while several models want it (1 to 1000, default 1), with
+                `pinned`, and with settings of this model, such as max_model_len.
+            device_memory_bytes: memory for the weights and KV caches of all models together; if
+                not all fit, idle ones that are not `pinned` make room and return with the next
+                request.
+            swap_timeout: how many seconds requests wait for a model that is not in memory.
             settings: arguments of `ingle.Engine` that hold for every model.
 
         Raises:
@@ -40,7 +49,10 @@ class Engines(Mapping[str, Engine]):
             name: {"source": each} if isinstance(each, str | Path) else each
             for name, each in models.items()
         }
-        self._load(set_of(tables, settings), ())
+        memory = None
+        if device_memory_bytes is not None:
+            memory = checked_memory(device_memory_bytes, swap_timeout)
+        self._load(set_of(tables, settings, memory), ())
 
     @classmethod
     def of(cls, models: ModelSet, sockets: Sequence[socket.socket] = ()) -> Self:
@@ -55,10 +67,13 @@ class Engines(Mapping[str, Engine]):
         self._names = {
             name: entry.name for entry in models for name in (entry.name, *entry.aliases)
         }
-        device = _core.SharedDevice() if len(models) > 1 else None
+        self._device = device = device_of(models)
+        swaps = models.memory is not None
         try:
             for entry in models:
-                sharing = device and Sharing(device, len(models), entry.weight)
+                sharing = None
+                if device is not None:
+                    sharing = Sharing(device, len(models), entry.weight, entry.is_pinned, swaps)
                 engine = Engine.with_sockets(entry.settings, sockets, sharing)
                 self._engines[entry.name] = engine
         except BaseException:
@@ -136,6 +151,13 @@ class Engines(Mapping[str, Engine]):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def device_of(models: ModelSet) -> _core.SharedDevice | None:
+    """What the models share; None for a single one. Errors: ModelError if there is no thread."""
+    if models.memory is not None:
+        return _core.SharedDevice(models.memory.num_bytes, models.memory.timeout_s)
+    return _core.SharedDevice() if len(models) > 1 else None
 
 
 def metrics_of(engines: Iterable[Engine]) -> bytes:

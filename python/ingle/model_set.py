@@ -15,7 +15,6 @@ from ingle.config import (
     Settings,
     load,
     names,
-    read_file,
     read_table,
     respelled,
     spellings,
@@ -29,19 +28,27 @@ OF_THE_PROCESS = frozenset(
         "cublaslt_library",
         "data_parallel_size",
         "device",
+        "enable_expert_parallel",
         "health_stall_s",
         "kv_events_config",
         "nvrtc_library",
         "served_model_name",
         "sim_speed",
+        "tensor_parallel_size",
     }
 )
 """Engine settings that the table of a model cannot have."""
-NOT_WITH_SEVERAL = ("data_parallel_size", "kv_events_config", "served_model_name")
+NOT_WITH_SEVERAL = (
+    "data_parallel_size",
+    "kv_events_config",
+    "served_model_name",
+    "tensor_parallel_size",
+)
 """Settings that work with one model only."""
 MOST_MODELS = 256
 MOST_NAME = 200
 MOST_WEIGHT = 1000
+MOST_TIMEOUT_S = 86400
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +59,18 @@ class ModelEntry:
     aliases: tuple[str, ...] = ()
     weight: int = 1
     """Its part of the device's time while several models want it."""
+    is_pinned: bool = False
+    """Whether it never makes room for others."""
     settings: Settings
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What the models of a process may take together, where not all fit."""
+
+    num_bytes: int
+    timeout_s: int
+    """How long requests wait for a model that sleeps."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +78,8 @@ class ModelSet:
     """The models of a process, at least one; no name or alias is there twice."""
 
     entries: tuple[ModelEntry, ...]
+    memory: Memory | None = None
+    """None if all models stay in memory."""
 
     def __iter__(self) -> Iterator[ModelEntry]:
         return iter(self.entries)
@@ -89,6 +109,19 @@ def add_model_flag(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=SOURCE",
         help="one of several models, and its name in requests; may be repeated; instead of MODEL",
     )
+    parser.add_argument(
+        "--device-memory-bytes",
+        type=int,
+        metavar="INT",
+        help="memory for the weights and KV caches of several models together; if not all fit, "
+        "idle ones make room and return with the next request; default: all stay in memory",
+    )
+    parser.add_argument(
+        "--swap-timeout",
+        type=int,
+        metavar="SECONDS",
+        help="how long requests wait for a model that is not in memory; default: 60",
+    )
 
 
 def load_set(arguments: Mapping[str, Any]) -> ModelSet:
@@ -97,29 +130,58 @@ def load_set(arguments: Mapping[str, Any]) -> ModelSet:
     Errors: ConfigError names the flag, or file, model and key.
     """
     file = arguments.get("config")
-    tables = tables_of(file) if file else {}
+    top = read_table(file) if file else {}
+    tables = tables_of(file, top) if file else {}
+    memory = memory_of(top, arguments)
     for text in arguments.get("models") or ():
         name, equals, source = text.partition("=")
         if not equals or not name or not source:
             raise ConfigError(f"--model: must be NAME=SOURCE, not {text!r}")
         tables[name] = {**tables.get(name, {}), "source": source}
     if not tables:
+        if memory is not None:
+            raise ConfigError("device_memory_bytes: is for several models")
         settings = load(arguments)
         return ModelSet((ModelEntry(name=settings.model_name(), settings=settings),))
-    top = read_file(file) if file else {}
     if arguments.get("model") is not None or "model" in top:
         raise ConfigError("model: give one MODEL, or --model NAME=SOURCE and models, not both")
     # The models' own sources replace this one.
     common = load({**arguments, "model": "-"})
     shared = {name: getattr(common, name) for name in DEFAULTS if name != "model"}
     try:
-        return set_of(tables, shared)
+        return set_of(tables, shared, memory)
     except ConfigError as error:
         where = f"{file}: " if file and str(error).startswith("models.") else ""
         raise ConfigError(where + respelled(str(error), spellings(arguments))) from None
 
 
-def set_of(tables: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any]) -> ModelSet:
+def memory_of(table: Mapping[str, Any], arguments: Mapping[str, Any]) -> Memory | None:
+    """The models' common memory, from a settings file and flags. Errors: ConfigError."""
+    given = {key.replace("-", "_"): value for key, value in table.items()}
+    given.update({key: value for key, value in arguments.items() if value is not None})
+    num_bytes, timeout_s = given.get("device_memory_bytes"), given.get("swap_timeout")
+    if num_bytes is None:
+        if timeout_s is not None:
+            raise ConfigError("swap_timeout: has no effect without device_memory_bytes")
+        return None
+    return checked_memory(num_bytes, 60 if timeout_s is None else timeout_s)
+
+
+def checked_memory(num_bytes: Any, timeout_s: Any) -> Memory:
+    """Errors: ConfigError names what is no size or no time."""
+    if type(num_bytes) is not int or not 1 <= num_bytes < 2**63:
+        raise ConfigError(f"device_memory_bytes: must be a number of bytes, not {num_bytes!r}")
+    if type(timeout_s) is not int or not 1 <= timeout_s <= MOST_TIMEOUT_S:
+        allowed = f"a whole number of seconds from 1 to {MOST_TIMEOUT_S}"
+        raise ConfigError(f"swap_timeout: must be {allowed}, not {timeout_s!r}")
+    return Memory(num_bytes, timeout_s)
+
+
+def set_of(
+    tables: Mapping[str, Mapping[str, Any]],
+    shared: Mapping[str, Any],
+    memory: Memory | None = None,
+) -> ModelSet:
     """The models of these tables, by name; `shared` holds for each of them.
 
     Errors: ConfigError names model and key.
@@ -131,7 +193,9 @@ def set_of(tables: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any]) -
             raise ConfigError(f"{name}: works with one model only, not with named ones")
     entries = tuple(entry_of(name, table, shared) for name, table in tables.items())
     check_names(entries)
-    return ModelSet(entries)
+    if memory is None and any(entry.is_pinned for entry in entries):
+        raise ConfigError("models: pinned has no effect without device_memory_bytes")
+    return ModelSet(entries, memory)
 
 
 def entry_of(name: str, table: Mapping[str, Any], shared: Mapping[str, Any]) -> ModelEntry:
@@ -143,13 +207,15 @@ def entry_of(name: str, table: Mapping[str, Any], shared: Mapping[str, Any]) -> 
         raise ConfigError(f"{where}: must be a table with a source")
     values = dict(table)
     source, aliases = values.pop("source", None), values.pop("aliases", ())
-    weight = values.pop("weight", 1)
+    weight, is_pinned = values.pop("weight", 1), values.pop("pinned", False)
     if not isinstance(source, str | Path) or not str(source):
         raise ConfigError(f"{where}: source: must be a folder, a .gguf file or demo")
     if not is_list_of_names(aliases):
         raise ConfigError(f"{where}: aliases: must be a list of names")
     if type(weight) is not int or not 1 <= weight <= MOST_WEIGHT:
         raise ConfigError(f"{where}: weight: must be a whole number from 1 to {MOST_WEIGHT}")
+    if type(is_pinned) is not bool:
+        raise ConfigError(f"{where}: pinned: must be true or false")
     own = {key.replace("-", "_"): value for key, value in values.items()}
     for key, given in zip(own, values, strict=True):
         check_key(where, key, given)
@@ -157,7 +223,13 @@ def entry_of(name: str, table: Mapping[str, Any], shared: Mapping[str, Any]) -> 
         settings = Settings(**{**shared, **own, "model": str(source), "served_model_name": name})
     except ConfigError as error:
         raise ConfigError(f"{where}: {spelled_as_given(str(error), values)}") from None
-    return ModelEntry(name=name, aliases=tuple(aliases), weight=weight, settings=settings)
+    return ModelEntry(
+        name=name,
+        aliases=tuple(aliases),
+        weight=weight,
+        is_pinned=is_pinned,
+        settings=settings,
+    )
 
 
 def check_key(where: str, key: str, given: str) -> None:
@@ -196,9 +268,9 @@ def check_names(entries: tuple[ModelEntry, ...]) -> None:
                 raise ConfigError(f"models.{entry.name}: {name!r} is already a name of {other!r}")
 
 
-def tables_of(file: Path) -> dict[str, dict[str, Any]]:
+def tables_of(file: Path, top: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The tables `[models.NAME]` of a settings file. Errors: ConfigError."""
-    tables = read_table(file).get("models", {})
+    tables = top.get("models", {})
     if not isinstance(tables, dict):
         raise ConfigError(f"config: {file}: models: must be tables [models.NAME]")
     return dict(tables)

@@ -4,7 +4,7 @@ import pytest
 
 from ingle import config
 from ingle.errors import ConfigError
-from ingle.model_set import add_model_flag, load_set, set_of
+from ingle.model_set import Memory, add_model_flag, load_set, set_of
 
 
 def parse(*arguments):
@@ -84,6 +84,40 @@ def test_a_bad_table_is_refused_by_model_and_key(tmp_path, text, message):
     file.write_text(text)
     with pytest.raises(ConfigError, match=message):
         parse("--config", file)
+
+
+def test_the_memory_of_all_models_is_a_setting_of_the_file_or_a_flag(tmp_path):
+    file = tmp_path / "ingle.toml"
+    file.write_text("device-memory-bytes = 7\n[models.a]\nsource = 'x'\npinned = true\n")
+    models = parse("--config", file)
+    assert (models.memory, models.entries[0].is_pinned) == (Memory(7, 60), True)
+    both = ("--device-memory-bytes", 9, "--swap-timeout", 5)
+    assert parse("--config", file, *both).memory == Memory(9, 5)
+    assert parse("--model", "a=x").memory is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--model", "a=x", "--device-memory-bytes", 0), "device_memory_bytes: must be a number"),
+        (("--model", "a=x", "--swap-timeout", 5), "swap_timeout: has no effect without"),
+        (
+            ("--model", "a=x", "--device-memory-bytes", 1, "--swap-timeout", 0),
+            "swap_timeout: must be a whole number of seconds from 1 to 86400, not 0",
+        ),
+        (("m", "--device-memory-bytes", 1), "device_memory_bytes: is for several models"),
+    ],
+)
+def test_a_memory_that_makes_no_sense_is_refused_by_name(flags, message):
+    with pytest.raises(ConfigError, match=message):
+        parse(*flags)
+
+
+def test_a_pin_without_a_limit_is_refused():
+    with pytest.raises(ConfigError, match="pinned has no effect without device_memory_bytes"):
+        set_of({"a": {"source": "x", "pinned": True}}, {})
+    with pytest.raises(ConfigError, match=r"models\.a: pinned: must be true or false"):
+        set_of({"a": {"source": "x", "pinned": 1}}, {}, Memory(1, 1))
 
 
 @pytest.mark.parametrize("text", ["a", "=x", "a="])

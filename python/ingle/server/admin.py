@@ -15,6 +15,7 @@ from typing import Any
 from aiohttp import web
 
 from ingle.errors import IngleError, RefusedError
+from ingle.server.admin_models import ModelRoutes
 from ingle.server.state import ServerState
 from ingle.server.status import json_response, response_of, response_of_http
 
@@ -36,6 +37,7 @@ class Admin:
         app.router.add_post("/wake_up", self.wake_up)
         app.router.add_get("/is_sleeping", self.is_sleeping)
         app.router.add_post("/reset_prefix_cache", self.reset_prefix_cache)
+        ModelRoutes(self._state.models).add_to(app.router)
         return app
 
     async def sleep(self, request: web.Request) -> web.Response:

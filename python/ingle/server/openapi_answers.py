@@ -250,7 +250,7 @@ MODEL = record(
         "parent": NULL,
         "max_model_len": COUNT,
         "tasks": several(one_of("generate", "embed")),
-        "status": one_of("loaded", "stuck", "dead"),
+        "status": one_of("loaded", "asleep", "stuck", "dead"),
         "load_format": one_of("auto", "dummy"),
         "default_sampling_params": record(
             {
@@ -276,7 +276,12 @@ LOAD = record(
         "hardening": record(
             {"mode": one_of("auto", "strict", "off"), "on": LAYERS, "missing": LAYERS}
         ),
-    }
+    },
+    {
+        "engines": LIST,
+        "memory": one_of("awake", "leaving", "asleep", "waking"),
+        "models": {"type": "object"},
+    },
 )
 # If the server has keys, a request without one does not see the load.
 HEALTH: Final[Schema] = {"anyOf": [LOAD, record({"status": STATUS})]}

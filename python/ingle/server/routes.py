@@ -373,7 +373,11 @@ class Routes:
 
     def _model_card(self, model: ServedModel, name: str) -> dict[str, Any]:
         info = model.info
-        status = self._shown_status(model.health()["status"])
+        health = model.health()
+        status = self._shown_status(health["status"])
+        if status in WELL:
+            # One that has made room for others returns with its next request.
+            status = "loaded" if health.get("memory", "awake") == "awake" else "asleep"
         return {
             "id": name,
             "object": "model",
@@ -383,7 +387,7 @@ class Routes:
             "parent": None,
             "max_model_len": info["max_model_len"],
             "tasks": ["embed"] if info.get("embeddings_only") else ["generate", "embed"],
-            "status": "loaded" if status in WELL else status,
+            "status": status,
             "load_format": info.get("load_format", "auto"),
             "default_sampling_params": info.get("sampling_defaults"),
         }

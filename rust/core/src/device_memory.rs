@@ -157,17 +157,18 @@ impl DeviceMemory {
         Some(*id)
     }
 
-    /// Where the model is, in a word for operators, and what it is to the memory.
+    /// Where the model is, in a word for operators, and what it is to the memory; nothing of one that has
+    /// left.
     #[must_use]
-    pub fn shown(&self, id: LaneId) -> (&'static str, ModelMemory) {
-        let model = self.of(id);
+    pub fn shown(&self, id: LaneId) -> Option<(&'static str, ModelMemory)> {
+        let (_, model) = self.models.iter().find(|(other, _)| *other == id)?;
         let word = match model.place {
             Place::Asleep => "asleep",
             Place::Waking => "waking",
             Place::Awake => "awake",
             Place::Leaving => "leaving",
         };
-        (word, model.size)
+        Some((word, model.size))
     }
 
     /// Whether the model is pinned from now on.
@@ -430,13 +431,16 @@ mod tests {
         assert!(!memory.send_away(a), "it is pinned");
         assert!(memory.send_away(b));
         assert!(!memory.send_away(b), "it is leaving");
-        assert_eq!(memory.shown(b).0, "leaving");
+        assert_eq!(memory.shown(b).map(|(word, _)| word), Some("leaving"));
         memory.asleep(b);
         assert_eq!(memory.next(LATER), None);
         memory.call(b, LATER);
         assert_eq!(memory.next(LATER), Some(Move::Wake(b)));
         memory.awake(b, Micros(10), LATER);
-        assert_eq!(memory.shown(b), ("awake", ModelMemory { return_time: Micros(10), ..size(10) }));
+        let size = ModelMemory { return_time: Micros(10), ..size(10) };
+        assert_eq!(memory.shown(b), Some(("awake", size)));
+        memory.leave(b);
+        assert_eq!(memory.shown(b), None);
     }
 
     #[test]

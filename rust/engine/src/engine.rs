@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use ingle_core::TenantId;
+use ingle_core::{Micros, ModelMemory, SleepLevel, TenantId};
 use ingle_text::Effort;
 
 use crate::engine_thread::EngineThread;
@@ -28,7 +28,7 @@ use crate::rest::ASLEEP;
 use crate::routing::{Hints, Routing};
 use crate::sampling::outside_the_vocabulary;
 use crate::shared::{EngineState, Front, Shared};
-use crate::shared_device::{DeviceTurns, SharedDevice};
+use crate::shared_device::{DevicePlace, DeviceTurns, SharedDevice};
 use crate::sizes::setting;
 use crate::stream::ClientSocket;
 use crate::submission::Submission;
@@ -49,6 +49,7 @@ pub struct Engine {
     next_serial: AtomicU64,
     memory: Memory,
     kv_events: Option<KvEvents>,
+    pub(crate) device_place: Option<DevicePlace>,
     tenants: Mutex<HashMap<String, Arc<TenantLoad>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -74,7 +75,7 @@ impl Engine {
     pub fn start_with(
         options: &[u8],
         sockets: Vec<OwnedFd>,
-        device: Option<&Arc<SharedDevice>>,
+        device: Option<&SharedDevice>,
     ) -> Result<Self, EngineError> {
         let options: EngineOptions = serde_json::from_slice(options)
             .map_err(|error| EngineError::Model(format!("engine options: {error}")))?;
@@ -88,10 +89,21 @@ impl Engine {
     pub(crate) fn run(
         options: &EngineOptions,
         loaded: Loaded,
-        device: Option<&Arc<SharedDevice>>,
+        device: Option<&SharedDevice>,
     ) -> Result<Self, EngineError> {
         let weight = setting("weight", options.weight, 1)?;
-        let Loaded { front, engines: loaded, routing, kv_events, info } = loaded;
+        let Loaded { front, engines: loaded, routing, kv_events, memory_bytes, info } = loaded;
+        let memory = ModelMemory {
+            bytes: memory_bytes,
+            return_time: Micros(memory_bytes / RETURN_BYTES_PER_US),
+            is_pinned: options.pinned,
+        };
+        let can_leave = front.served.deepest_sleep >= SleepLevel::Offload;
+        if !can_leave && device.is_some_and(SharedDevice::swaps) {
+            let text =
+                "device_memory_bytes: this device cannot give weights back and take them again";
+            return Err(EngineError::Model(text.to_owned()));
+        }
         let mut this = Self {
             front,
             engines: loaded.iter().map(|each| Arc::clone(&each.shared)).collect(),
@@ -101,13 +113,16 @@ impl Engine {
             next_serial: AtomicU64::new(FIRST_SERIAL),
             memory: Memory::open(),
             kv_events,
+            device_place: None,
             tenants: Mutex::default(),
             threads: Mutex::default(),
         };
         let is_alone = loaded.len() == 1;
         for each in loaded {
             let number = each.shared.number;
-            let turns = device.map(|device| DeviceTurns::join(device, weight, &each.shared));
+            let join = |device| DeviceTurns::join(device, weight, memory, &each.shared);
+            let turns = device.map(join).transpose()?;
+            this.device_place = turns.as_ref().map(DeviceTurns::place);
             let thread = EngineThread::new(each.shared, each.scheduler, each.executor, turns)?;
             let name =
                 if is_alone { "ingle-engine".into() } else { format!("ingle-engine-{number}") };
@@ -115,7 +130,17 @@ impl Engine {
             let thread = threads::start(&name, USUAL_STACK_BYTES, move || thread.run())?;
             this.threads.get_mut().unwrap_or_else(PoisonError::into_inner).push(thread);
         }
+        if let Some(place) = &this.device_place {
+            // The next model is loaded once this one has made room, if it had to.
+            place.settle();
+        }
         Ok(this)
+    }
+
+    /// The model's place on a device that it shares with others.
+    #[must_use]
+    pub fn device_place(&self) -> Option<&DevicePlace> {
+        self.device_place.as_ref()
     }
 
     /// JSON: served model, limits, sampling defaults, executor sizes, start-up times.
@@ -449,4 +474,6 @@ impl std::fmt::Debug for Engine {
 const FIRST_SERIAL: u64 = 1;
 /// What /detokenize answers at most: more than any body of ids becomes with published vocabularies.
 const MAX_TEXT_BYTES: usize = 64 << 20;
+/// Until a model's first return: bytes that come back in a microsecond, as from files in the page cache.
+const RETURN_BYTES_PER_US: u64 = 2000;
 const LOAD_PANIC: &str = "internal error while the model was loaded; the line before says where";

@@ -85,6 +85,8 @@ impl EngineThread {
                 | Message::Completed(_)
                 | Message::Masks(_)
                 | Message::Turn
+                | Message::Swap(_)
+                | Message::Swapped(_)
                 | Message::ClearPrefixCache
                 // Whoever waits for the reply sees that there is none.
                 | Message::Rest(..)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ingle_core::{
     CoreEvent, Executor, ExecutorError, LateRow, RequestFault, RowMask, Scheduler, StepCompletion,
-    StepId, StepPlan, Turn,
+    StepId, StepPlan,
 };
 
 use crate::choice_mask::{MaskJob, MaskResult};
@@ -15,6 +15,7 @@ use crate::error::EngineError;
 use crate::grammar_pool::GrammarPool;
 use crate::histogram::add;
 use crate::inbox::{Message, Wait};
+use crate::presence::Presence;
 use crate::rest::{ASLEEP, Rest, RestReply, Wakefulness};
 use crate::shared::Shared;
 use crate::shared_device::DeviceTurns;
@@ -31,8 +32,10 @@ pub(crate) struct EngineThread {
     pub(crate) wakefulness: Wakefulness,
     /// Waits for the end of steps that nobody waits for any more.
     pub(crate) postponed_rest: Option<(Rest, RestReply)>,
+    /// Whether it makes room for another model.
+    pub(crate) presence: Presence,
     pub(crate) committer: Committer,
-    core_events: Vec<CoreEvent>,
+    pub(crate) core_events: Vec<CoreEvent>,
     masks: GrammarPool,
     /// Messages that have been taken and not been worked off, the next one last.
     pub(crate) left: Vec<Message>,
@@ -69,6 +72,7 @@ impl EngineThread {
             turns,
             wakefulness: Wakefulness::Awake,
             postponed_rest: None,
+            presence: Presence::Here,
             committer,
             core_events: Vec::new(),
             masks,
@@ -126,10 +130,13 @@ impl EngineThread {
                 }
                 Message::Rest(rest, reply) => self.rest(rest, reply),
                 Message::Rested(rested) => self.rested(rested)?,
+                Message::Swap(swap) => self.swap(swap),
+                Message::Swapped(swapped) => self.swapped(swapped)?,
                 Message::Shutdown => return Ok(Received::Shutdown),
             }
         }
         self.commit();
+        self.leave_if_quiet();
         Ok(Received::All)
     }
 
@@ -183,30 +190,10 @@ impl EngineThread {
         Ok(())
     }
 
-    /// The next step, if there is one and, where models share the device, it is this one's turn.
     fn next_plan(&mut self) -> Option<StepPlan> {
-        let now = self.committer.now;
-        let Some(turns) = &self.turns else { return self.scheduler.plan(now) };
-        if self.scheduler.is_full() {
-            return None;
-        }
-        if self.scheduler.is_idle() {
-            turns.pass();
-            return None;
-        }
-        let Turn::Now(most_rows) = turns.ask() else { return None };
-        self.scheduler.limit_rows(most_rows.unwrap_or(u32::MAX));
-        let plan = self.scheduler.plan(now);
-        if plan.is_none() {
-            turns.pass();
-        }
-        plan
-    }
-
-    /// The oldest step no longer uses the device.
-    fn end_turn(&self) {
-        if let Some(turns) = &self.turns {
-            turns.completed();
+        match &self.turns {
+            None => self.scheduler.plan(self.committer.now),
+            Some(_) => self.plan_in_turn(),
         }
     }
 
@@ -257,7 +244,7 @@ impl EngineThread {
         }
         self.committer.insert(stream);
         self.committer.tenants.entry(tenant.id).or_insert_with(|| Arc::clone(tenant));
-        if self.wakefulness != Wakefulness::Awake {
+        if self.wakefulness != Wakefulness::Awake && self.presence == Presence::Here {
             // It came while the engine fell asleep; later ones are refused on their callers' threads.
             self.committer.end_with_error(key, ASLEEP, "asleep", 503);
             return self.drop_from(key, 0, tenant);
@@ -269,6 +256,9 @@ impl EngineThread {
             // Checked on the caller's thread, so this is our own mistake; the request still ends.
             self.committer.end_with_error(key, &error.to_string(), "not_admitted", 500);
             return self.drop_from(key, at, tenant);
+        }
+        if let Some(turns) = &mut self.turns {
+            turns.arrived();
         }
         self.committer.want_masks(key);
     }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::engine::Engine;
 use crate::shared::{EngineState, Shared};
+use crate::shared_device::DevicePlace;
 
 /// The state of one engine, or of several together.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,11 +35,18 @@ impl Engine {
     /// timer runs.
     #[must_use]
     pub fn health(&self) -> Vec<u8> {
+        let place = self.device_place.as_ref().and_then(DevicePlace::shown).map(|(word, _)| word);
+        // A model that waits for memory does not stand still by its own fault; its requests have a limit.
+        let is_away = place.is_some_and(|word| word != "awake");
+        let limit_us = if is_away { u64::MAX } else { self.health_stall_us };
         let each: Vec<Health> =
-            self.engines.iter().map(|engine| Health::of(engine, self.health_stall_us)).collect();
+            self.engines.iter().map(|engine| Health::of(engine, limit_us)).collect();
         let in_system = u64::from(self.front.room.in_system());
         let mut document = together(&each, in_system).document();
         document["capacity"] = json!(self.front.served.capacity);
+        if let Some(word) = place {
+            document["memory"] = json!(word);
+        }
         if each.len() > 1 {
             document["engines"] = each.iter().map(Health::document).collect();
         }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use ingle_core::StepCompletion;
 
 use crate::choice_mask::MaskResult;
+use crate::presence::{Swap, Swapped};
 use crate::rest::{Rest, RestReply, Rested};
 use crate::stream::ClientSocket;
 use crate::submission::Submission;
@@ -33,6 +34,10 @@ pub(crate) enum Message {
     Rest(Rest, RestReply),
     /// That has ended.
     Rested(Rested),
+    /// Make room in a shared device's memory, or return.
+    Swap(Swap),
+    /// That has ended.
+    Swapped(Swapped),
     /// Abort everything and end.
     Shutdown,
 }

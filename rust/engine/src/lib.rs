@@ -43,6 +43,7 @@ mod options;
 mod outbox;
 mod plan;
 mod prepare;
+mod presence;
 mod prompt;
 mod prompt_logs;
 mod request_limits;
@@ -60,12 +61,14 @@ mod sleep;
 mod stream;
 mod structured;
 mod submission;
+mod swap;
 mod tenant_load;
 #[cfg(test)]
 mod tests;
 mod threads;
 mod token_json;
 mod tokenizer_files;
+mod turns;
 mod warn;
 mod wire;
 
@@ -86,7 +89,7 @@ pub use prompt::render_template;
 pub use request_limits::request_limits;
 pub use sampling::sampling_fields;
 pub use sampling_input::SamplingInput;
-pub use shared_device::SharedDevice;
+pub use shared_device::{DevicePlace, SharedDevice};
 pub use sizes::Sizes;
 pub use stream::ClientSocket;
 pub use wire::{

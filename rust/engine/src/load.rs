@@ -40,6 +40,8 @@ pub(crate) struct Loaded {
     pub(crate) engines: Vec<LoadedEngine>,
     pub(crate) routing: Option<Routing>,
     pub(crate) kv_events: Option<KvEvents>,
+    /// What the engines take on their device, all together.
+    pub(crate) memory_bytes: u64,
     pub(crate) info: Vec<u8>,
 }
 
@@ -131,6 +133,7 @@ pub(crate) fn load_with(
     phases.sort_by_key(|phase| phase.began);
     let start_up = StartUp { chat_template, began, time: began.elapsed(), phases };
     let info = info(&served, &checkpoint, &built, &fleet, &start_up);
+    let memory_bytes = fleet.memory.iter().map(|(_, bytes)| bytes).sum();
     let outbox = Outbox::new()
         .map_err(|error| EngineError::Model(format!("cannot make an eventfd: {error}")))?;
     let front = Front {
@@ -149,7 +152,7 @@ pub(crate) fn load_with(
         engines.push(LoadedEngine { shared, scheduler, executor: built.executor });
     }
     let routing = (engines.len() > 1).then(|| routing(options, &mut engines, secret));
-    Ok(Loaded { front, engines, routing, kv_events: None, info })
+    Ok(Loaded { front, engines, routing, kv_events: None, memory_bytes, info })
 }
 
 /// Reads the tokenizer on a thread of its own while this one builds.

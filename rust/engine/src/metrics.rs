@@ -83,6 +83,7 @@ metrics! {
         generation_tokens, "vllm:generation_tokens_total", "Tokens generated.";
         rejections, "vllm:admission_rejections_total", "Refused: the queue was full.";
         steps, "ingle:steps_total", "Steps that ended.";
+        returns, "ingle:model_returns_total", "Returns of the weights into memory.";
         frames_sent, "ingle:frames_sent_total", "Writes by the engine to a socket.";
         frames_queued, "ingle:frames_queued_total", "Writes left to the event loop.";
         slow_readers, "ingle:slow_readers_total", "Streams ended: reader too slow.";

@@ -34,6 +34,9 @@ pub struct EngineOptions {
     /// Each of these ranks has some experts whole, not a part of each.
     #[serde(default)]
     pub enable_expert_parallel: bool,
+    /// The model never makes room for others.
+    #[serde(default)]
+    pub pinned: bool,
     /// Divides the sim device's step times.
     #[serde(default)]
     pub sim_speed: Option<SimSpeed>,

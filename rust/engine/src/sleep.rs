@@ -12,6 +12,7 @@ use crate::error::EngineError;
 use crate::inbox::Message;
 use crate::rest::{Rest, RestReply, Rested, Wakefulness};
 use crate::shared::{EngineState, Shared};
+use crate::shared_device::DeviceTurns;
 
 impl Engine {
     /// Puts all engines to sleep: what `level` says is given back, cached prefixes are forgotten, and requests are
@@ -97,6 +98,10 @@ impl EngineThread {
             _ if from == Wakefulness::Changing || self.postponed_rest.is_some() => {
                 Err(conflict("the engine is already falling asleep or waking up".to_owned()))
             }
+            _ if self.turns.as_ref().is_some_and(DeviceTurns::swaps) => {
+                self.shared.set_sleep_level(None);
+                Err(conflict(SWAPS.to_owned()))
+            }
             (Rest::Sleep(level), Wakefulness::Asleep(now)) if level <= now => Ok(()),
             (Rest::Sleep(_), Wakefulness::Awake) if self.scheduler.has_requests() => {
                 self.shared.set_sleep_level(None);
@@ -167,3 +172,5 @@ fn conflict(message: String) -> EngineError {
 fn not_now(message: String) -> EngineError {
     EngineError::Overloaded { message, retry_after_s: 1, status: 503 }
 }
+
+const SWAPS: &str = "models make room for each other here: send single ones away";

@@ -2,7 +2,6 @@
 //! while it tokenises, loads or waits.
 
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 
 use ingle_engine::{ClientSocket, SleepLevel};
 use pyo3::exceptions::PyValueError;
@@ -14,16 +13,21 @@ use crate::events;
 
 /// A device that several models share.
 #[pyclass(frozen, module = "ingle._core")]
-#[derive(Default)]
 pub(crate) struct SharedDevice {
-    inner: Arc<ingle_engine::SharedDevice>,
+    inner: ingle_engine::SharedDevice,
 }
 
 #[pymethods]
 impl SharedDevice {
     #[new]
-    fn new() -> Self {
-        Self::default()
+    #[pyo3(signature = (memory_bytes = None, patience_s = 60))]
+    fn new(py: Python<'_>, memory_bytes: Option<u64>, patience_s: u32) -> PyResult<Self> {
+        let inner = match memory_bytes {
+            None => ingle_engine::SharedDevice::new(),
+            Some(bytes) => ingle_engine::SharedDevice::with_memory(bytes, patience_s)
+                .map_err(|error| to_py(py, error))?,
+        };
+        Ok(Self { inner })
     }
 }
 
@@ -173,6 +177,27 @@ impl Engine {
 
     fn sleep_level(&self) -> Option<u8> {
         self.inner.sleep_level().map(|level| level as u8)
+    }
+
+    fn memory_state(&self) -> Option<(&'static str, u64, bool)> {
+        let (word, memory) = self.inner.device_place()?.shown()?;
+        Some((word, memory.bytes, memory.is_pinned))
+    }
+
+    fn send_away(&self) -> bool {
+        self.inner.device_place().is_some_and(ingle_engine::DevicePlace::send_away)
+    }
+
+    fn call(&self) {
+        if let Some(place) = self.inner.device_place() {
+            place.call();
+        }
+    }
+
+    fn pin(&self, is_pinned: bool) {
+        if let Some(place) = self.inner.device_place() {
+            place.pin(is_pinned);
+        }
     }
 
     fn start_drain(&self) {

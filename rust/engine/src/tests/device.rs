@@ -1,7 +1,5 @@
 //! Engines of several models take turns on one device.
 
-use std::sync::Arc;
-
 use ingle_core::ExecutorError;
 use rustix::event::{PollFd, PollFlags, poll};
 use serde_json::{Value, json};
@@ -57,7 +55,7 @@ fn models_on_one_device_never_have_steps_in_flight_at_once_and_answer_as_alone()
         let mut body = Bench::auto(says(text)).body(&request());
         body["choices"].take()
     });
-    let device = Arc::new(SharedDevice::default());
+    let device = SharedDevice::new();
     let first = Bench::on(&device, says("one two three four five"));
     let second = Bench::on(&device, says("six seven"));
     for _ in 0..20 {
@@ -70,7 +68,7 @@ fn models_on_one_device_never_have_steps_in_flight_at_once_and_answer_as_alone()
 
 #[test]
 fn a_model_alone_on_a_shared_device_keeps_two_steps_in_flight() {
-    let device = Arc::new(SharedDevice::default());
+    let device = SharedDevice::new();
     let busy = Bench::on(&device, says("one two three four five"));
     let _idle = Bench::on(&device, says("six"));
     let key = busy.submit(&request()).unwrap();
@@ -83,7 +81,7 @@ fn a_model_alone_on_a_shared_device_keeps_two_steps_in_flight() {
 
 #[test]
 fn an_engine_that_dies_or_is_dropped_gives_its_turn_away() {
-    let device = Arc::new(SharedDevice::default());
+    let device = SharedDevice::new();
     let first = Bench::on(&device, says("one two three"));
     let second = Bench::on(&device, says("six seven"));
     let dropped = Bench::on(&device, says("eight"));

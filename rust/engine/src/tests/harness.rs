@@ -55,6 +55,8 @@ pub(super) const SHAPE: ExecutorShape = ExecutorShape {
 };
 pub(super) const MAX_MODEL_LEN: u32 = 200;
 pub(super) const MAX_QUEUE: u32 = 6;
+/// Of each model on a shared device.
+pub(super) const MODEL_BYTES: u64 = 100;
 
 impl Bench {
     /// Steps complete as soon as they are submitted, one at a time: each token has its own event.
@@ -91,10 +93,21 @@ impl Bench {
     }
 
     /// Like `manual`, on a device that other models use too.
-    pub(super) fn on(device: &Arc<SharedDevice>, script: Script) -> Self {
-        let (options, loaded, driver) = loaded(script, (false, 2), &json!({}));
-        let engine = Engine::run(&options, loaded, Some(device)).unwrap();
-        Self { engine, driver, more_drivers: Vec::new() }
+    pub(super) fn on(device: &SharedDevice, script: Script) -> Self {
+        Self::try_on(device, (false, 2), script, &json!({})).unwrap()
+    }
+
+    /// The same with steps as `loaded` has them; the model takes `MODEL_BYTES`.
+    pub(super) fn try_on(
+        device: &SharedDevice,
+        steps: (bool, u32),
+        script: Script,
+        more: &Value,
+    ) -> Result<Self, EngineError> {
+        let (options, mut loaded, driver) = loaded(script, steps, more);
+        loaded.memory_bytes = MODEL_BYTES;
+        let engine = Engine::run(&options, loaded, Some(device))?;
+        Ok(Self { engine, driver, more_drivers: Vec::new() })
     }
 
     /// Two engines; steps complete when the driver of each says so.

@@ -16,4 +16,5 @@ mod rest;
 mod sockets;
 mod stops;
 mod structured;
+mod swap;
 mod whole_answers;

@@ -1,0 +1,79 @@
+"""The routes of the admin socket for single models, where they make room for each other.
+
+Event loop. What other servers call load and unload is `wake` and `sleep` here: files, tokenizer and
+threads of every model stay, since a locked process could not open them again.
+"""
+
+from typing import Any
+
+from aiohttp import web
+
+from ingle.errors import RefusedError
+from ingle.server.models import Models, ServedModel
+from ingle.server.status import json_response
+
+
+class ModelRoutes:
+    """The handlers for the models of one server."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+
+    def add_to(self, router: web.UrlDispatcher) -> None:
+        """Registers the routes. Names of models may have slashes."""
+        router.add_get("/models", self.models)
+        for action in ACTIONS:
+            router.add_post(f"/models/{{model:.+}}/{action}", self.act)
+
+    async def models(self, request: web.Request) -> web.Response:
+        """GET /models: where each model is and what it takes."""
+        return json_response({"models": [card(model) for model in self._models]})
+
+    async def act(self, request: web.Request) -> web.Response:
+        """POST /models/NAME/ACTION: answers at once; GET /models shows when it is done."""
+        model = self._models.find(request.match_info["model"])
+        action = request.path.rpartition("/")[2]
+        if model.core.memory_state() is None:
+            message = "models stay in memory: there is no --device-memory-bytes"
+            raise RefusedError(message, code="not_supported", status=501)
+        if not ACTIONS[action](model):
+            state = card(model)
+            why = "is pinned" if state["pinned"] else f"is {state['state']}"
+            raise RefusedError(f"the model {model.name!r} {why}", code="conflict", status=409)
+        return json_response(card(model))
+
+
+def card(model: ServedModel) -> dict[str, Any]:
+    """One model for operators."""
+    state = model.core.memory_state()
+    shown = {"name": model.name, "aliases": list(model.aliases)}
+    if state is None:
+        return {**shown, "state": "awake", "pinned": True}
+    word, num_bytes, is_pinned = state
+    return {**shown, "state": word, "pinned": is_pinned, "bytes": num_bytes}
+
+
+def send_away(model: ServedModel) -> bool:
+    """Whether it leaves."""
+    return model.core.send_away()
+
+
+def call(model: ServedModel) -> bool:
+    """It returns, if it is not there."""
+    model.core.call()
+    return True
+
+
+def pin(model: ServedModel) -> bool:
+    """It returns and stays."""
+    model.core.pin(True)
+    return True
+
+
+def unpin(model: ServedModel) -> bool:
+    """It may make room again."""
+    model.core.pin(False)
+    return True
+
+
+ACTIONS = {"sleep": send_away, "wake": call, "pin": pin, "unpin": unpin}
