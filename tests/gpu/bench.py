@@ -1,6 +1,6 @@
 """Microseconds and TB/s of the kernels for Llama-3.1-8B's shapes, in graphs, with a cold L2.
 
-Run: python bench.py [attention] [small] [gemm] [chain] [sampler]
+Run: python bench.py [attention] [small] [gemm] [chain] [sampler] [ranks]
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from builds import StreamTile
+from contract import CONSTANTS
 from device import Kernels, graph_us, u32
 from sampler_definition import Params
 from sampling import prepare_sampler
 from step import PagedKv, Row, Step, prepare
 from test_attention import shared_bytes
+from test_ranks import Group
 
 DIMS = {
     "vocab_size": 128256,
@@ -354,6 +356,41 @@ def small() -> None:
             / copies
         )
         report(f"rope_kv T {T}", us, T * 6144 * 4)
+
+
+def ranks(count: int = 2, copies: int = 64, replays: int = 20) -> None:
+    """Sums over ranks that share this GPU, norm included: the launches without the link."""
+    for hidden, rows in ((4096, 1), (4096, 8), (4096, 64), (8192, 64), (4096, 512)):
+        group = Group(count, hidden)
+        norm = torch.ones(hidden, device="cuda")
+        partials, residuals = (
+            [torch.zeros(rows, hidden, device="cuda") for _ in range(count)] for _ in range(2)
+        )
+        outs = [torch.zeros(rows, hidden, device="cuda", dtype=BF16) for _ in range(count)]
+        graphs = []
+        for rank in range(count):
+            arguments = (rank, partials[rank], residuals[rank], outs[rank], None, None, norm)
+            group.control[rank][CONSTANTS["CONTROL_ALONE"]] = 1
+            torch.cuda.synchronize()
+            group.reduce(*arguments)
+            torch.cuda.synchronize()
+            group.control[rank].zero_()
+            graph = torch.cuda.CUDAGraph()
+            torch.cuda.synchronize()
+            with torch.cuda.graph(graph, stream=group.streams[rank]):
+                for _ in range(copies):
+                    group.reduce(*arguments)
+            graphs.append(graph)
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        for event in events:
+            event.record(group.streams[0])
+            for _ in range(replays if event is events[0] else 0):
+                for rank in range(count):
+                    with torch.cuda.stream(group.streams[rank]):
+                        graphs[rank].replay()
+        torch.cuda.synchronize()
+        us = events[0].elapsed_time(events[1]) * 1e3 / (copies * replays)
+        report(f"ranks_reduce {count} x {rows} x {hidden}", us, count * rows * hidden * 4)
 
 
 if __name__ == "__main__":

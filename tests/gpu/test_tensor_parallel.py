@@ -1,10 +1,11 @@
-"""Models divided among ranks.
+"""Models divided among ranks: on one GPU that all ranks share, and on as many GPUs as ranks.
 
-Several GPUs are refused so far, so all ranks share one GPU here (INGLE_CUDA_RANKS_ON_ONE_GPU): the
-kernels, streams, graphs and regions are those of several, the memory between them is the GPU's own.
+On one GPU the kernels, streams, graphs and regions are those of several, and the memory between the
+ranks is the GPU's own. Users are refused both so far (INGLE_CUDA_RANKS is for tests).
 """
 
 import pytest
+import torch
 from engines import DEVICE, SMOLLM2, cases, graphs, start, steps
 from forced import follow, score
 from padding import pad_model
@@ -29,9 +30,15 @@ RANKS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def on_one_gpu(monkeypatch):
-    monkeypatch.setenv("INGLE_CUDA_RANKS_ON_ONE_GPU", "1")
+@pytest.fixture(params=["one-gpu", "gpus"], autouse=True)
+def where(request, monkeypatch):
+    """Skips by name where there are not as many GPUs as ranks."""
+    monkeypatch.setenv("INGLE_CUDA_RANKS", request.param)
+    name = getattr(request.node, "callspec", None) and request.node.callspec.params.get("name")
+    ranks, gpus = RANKS.get(name, 2), torch.cuda.device_count()
+    if request.param == "gpus" and gpus < ranks:
+        pytest.skip(f"needs {ranks} GPUs, this machine has {gpus}")
+    return request.param
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +115,8 @@ def test_masks_and_penalties_reach_every_rank(models, cache_dir):
         assert abs(decoded.logprob - scored.logprob) < 0.15
 
 
-def test_ranks_on_one_gpu_must_say_their_memory(models, cache_dir):
+def test_ranks_on_one_gpu_must_say_their_memory(where, models, cache_dir):
+    if where != "one-gpu":
+        pytest.skip("of one GPU")
     with pytest.raises(ingle.errors.ModelError, match="kv_cache_memory_bytes must say each one's"):
         start("qwen3", models, cache_dir, tensor_parallel_size=2, kv_cache_memory_bytes=None)

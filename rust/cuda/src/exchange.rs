@@ -181,7 +181,12 @@ pub(crate) fn connect(
     let mut regions = Vec::with_capacity(contexts.len());
     for context in contexts {
         context.make_current()?;
-        regions.push(Region::shared(context, measured, &devices)?);
+        let region = Region::shared(context, measured, &devices).map_err(|error| {
+            let owner = context.info.device;
+            let text = format!("memory of cuda:{owner} for ranks on devices {devices:?}: {error}");
+            CudaError::Unsupported(text)
+        });
+        regions.push(region?);
     }
     let parts: Vec<Parts> =
         regions.iter().map(|region| Parts::over(region.mapped(), sizes)).collect();

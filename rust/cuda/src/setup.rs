@@ -185,7 +185,9 @@ impl Setup {
             ));
         }
         if widened > 0 {
-            let why = if has_e4m3((major, minor), self.dtypes) {
+            let why = if self.place.is_some() {
+                OF_RANKS
+            } else if has_e4m3((major, minor), self.dtypes) {
                 "experts, and matrices with more than one scale a row"
             } else {
                 "this card, or this dtype, has no products of fp8 numbers"
@@ -199,7 +201,6 @@ impl Setup {
     fn kept(&self, plan: &CopyPlan, room_bytes: u64) -> Result<Kept, CudaError> {
         let e4m3 = has_e4m3(self.context.info.limits.compute_capability, self.dtypes);
         let widened = Kept { e4m3, ..Kept::default() };
-        // Partial sums are products of plain matrices.
         if self.place.is_some() {
             return Ok(Kept::default());
         }
@@ -220,6 +221,7 @@ impl Setup {
     /// Why 4-bit matrices do not stay so.
     fn why_widened(&self, kept: Kept) -> &'static str {
         match (self.four_bit, kept) {
+            _ if self.place.is_some() => OF_RANKS,
             (FourBitChoice::Impossible(why), _) => why,
             (_, Kept { four_bit_experts: false, .. }) => "INGLE_CUDA_FOUR_BIT=packed keeps them",
             (_, Kept { four_bit: false, .. }) => {
@@ -388,6 +390,9 @@ impl Setup {
         })
     }
 }
+
+/// Why a rank widens quantised matrices.
+const OF_RANKS: &str = "the products of a model that is divided among ranks are in that type";
 
 /// Whether 4-bit matrices stay so where there are kernels for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,12 +8,24 @@ use crate::error::EngineError;
 use crate::options::EngineOptions;
 use crate::sizes::setting;
 
-/// Set, the ranks of a model share one GPU: for tests of what they exchange. Several GPUs are refused so far.
-const ON_ONE_GPU: &str = "INGLE_CUDA_RANKS_ON_ONE_GPU";
+/// Where ranks may be, for tests: `one-gpu` or `gpus`. Without it models are not divided on GPUs so far.
+const RANKS: &str = "INGLE_CUDA_RANKS";
 
 /// Whether models may be divided on this device.
 pub(super) fn may_divide() -> bool {
-    std::env::var_os(ON_ONE_GPU).is_some_and(|value| value == "1")
+    std::env::var_os(RANKS).is_some()
+}
+
+/// The device of each rank: as many GPUs from `first` on, or `first` for all.
+fn devices(first: u32, ranks: u32) -> Result<Vec<u32>, EngineError> {
+    match std::env::var(RANKS).as_deref() {
+        Ok("one-gpu") => Ok(vec![first; ranks as usize]),
+        Ok("gpus") => Ok((first..).take(ranks as usize).collect()),
+        other => Err(EngineError::Model(format!(
+            "{RANKS}: must be one-gpu or gpus, not {:?}",
+            other.unwrap_or("what is no text")
+        ))),
+    }
 }
 
 /// Loads a model onto device `config.device`, divided as the options say.
@@ -39,7 +51,7 @@ pub(super) fn load(
     }
     let partition = Partition::new(spec, ranks, ExpertCut::Inner)
         .map_err(|error| EngineError::Model(error.to_string()))?;
-    let devices = vec![config.device; ranks as usize];
+    let devices = devices(config.device, ranks)?;
     CudaExecutor::load_divided(&partition, plan, source, (config, &devices), sink, warn)
         .map_err(error)
 }
