@@ -34,6 +34,7 @@
 
 constexpr int KEYS = KEY_DIM / 32, VALUES = VALUE_DIM / 32;  // elements of a head that a lane holds
 constexpr int BEFORE = CONV_KERNEL - 1, WARPS = 8, COLUMNS = DELTA_COLUMNS / WARPS;
+constexpr u32 AHEAD = 4;  // tokens that are loaded before they are needed
 static_assert(COLUMNS == 4, "delta_rule folds four columns into a lane");
 
 // The sizes of a layer, and where it keeps its states.
@@ -67,6 +68,28 @@ DEV void load_acts(float (&v)[8], const act* from) {
 #pragma unroll
     for (int i = 0; i < 4; i++) v[i] = low[i], v[4 + i] = high[i];
 }
+// N numbers that lie side by side, at a multiple of their size.
+DEV void load_floats(float (&v)[1], const float* from) { v[0] = *from; }
+DEV void load_floats(float (&v)[2], const float* from) {
+    float2 x = *(const float2*)from;
+    v[0] = x.x, v[1] = x.y;
+}
+template <int N>
+DEV void load_floats(float (&v)[N], const float* from) {
+#pragma unroll
+    for (int i = 0; i < N; i += 4) {
+        float4 x = *(const float4*)(from + i);
+        v[i] = x.x, v[i + 1] = x.y, v[i + 2] = x.z, v[i + 3] = x.w;
+    }
+}
+DEV void store_floats(float* to, const float (&v)[1]) { *to = v[0]; }
+DEV void store_floats(float* to, const float (&v)[2]) { *(float2*)to = make_float2(v[0], v[1]); }
+template <int N>
+DEV void store_floats(float* to, const float (&v)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i += 4) *(float4*)(to + i) = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);
+}
+
 // Rounds in place, so that what is computed further is what was stored.
 DEV void store_acts(act* to, float (&v)[1]) { *to = f32_to_act(v[0]), v[0] = act_to_f32(*to); }
 template <int N>
@@ -94,19 +117,27 @@ struct Before {
     u32 stride, channels, here;
 };
 
+// The weights of a channel, in one load if there are four.
+DEV void load_taps(float (&taps)[CONV_KERNEL], const float* conv, u32 channel) {
+    if (CONV_KERNEL == 4) return load_floats(taps, conv + channel * CONV_KERNEL);
+#pragma unroll
+    for (int tap = 0; tap < CONV_KERNEL; tap++) taps[tap] = conv[channel * CONV_KERNEL + tap];
+}
+
 template <int N>
 DEV void convolve(float (&v)[N], const Before& before, const float* conv, u32 channel) {
-    float sum[N];
+    float sum[N], taps[N][CONV_KERNEL];
 #pragma unroll
-    for (int i = 0; i < N; i++) sum[i] = 0.0f;
+    for (int i = 0; i < N; i++) sum[i] = 0.0f, load_taps(taps[i], conv, channel + i);
 #pragma unroll
-    for (u32 back = BEFORE; back <= BEFORE; back--) {  // wraps behind 0
+    for (int tap = 0; tap < CONV_KERNEL; tap++) {
+        u32 back = BEFORE - tap;
         const act* from = before.row - (u64)back * before.stride;
-        if (back > before.here) from = before.kept ? before.kept + (u64)(BEFORE + before.here - back) * before.channels : nullptr;
+        if (back > before.here) from = before.kept ? before.kept + (u64)(tap + before.here) * before.channels : nullptr;
         if (!from) continue;
         load_acts(v, from + channel);
 #pragma unroll
-        for (int i = 0; i < N; i++) sum[i] += v[i] * conv[(channel + i) * CONV_KERNEL + BEFORE - back];
+        for (int i = 0; i < N; i++) sum[i] += v[i] * taps[i][tap];
     }
 #pragma unroll
     for (int i = 0; i < N; i++) v[i] = silu(sum[i]);
@@ -218,9 +249,7 @@ DEV float advance(float (&state)[COLUMNS][KEYS], const Token& t, u32 lane) {
 DEV void write_state(const Layer& layer, u32 place, u64 at, const float (&state)[COLUMNS][KEYS]) {
     float* to = state_of(layer, place) + at;
 #pragma unroll
-    for (int c = 0; c < COLUMNS; c++)
-#pragma unroll
-        for (int i = 0; i < KEYS; i++) to[c * KEY_DIM + i] = state[c][i];
+    for (int c = 0; c < COLUMNS; c++) store_floats(to + c * KEY_DIM, state[c]);
 }
 
 // A row of the step, and the list of its saves.
@@ -265,21 +294,35 @@ ENTRY(delta_rule)
     float state[COLUMNS][KEYS];
     const float* kept = state_of(layer, row.slot) + at;
 #pragma unroll
-    for (int c = 0; c < COLUMNS; c++)
+    for (int c = 0; c < COLUMNS; c++) {
 #pragma unroll
-        for (int i = 0; i < KEYS; i++) state[c][i] = row.start > 0 ? kept[c * KEY_DIM + i] : 0.0f;
+        for (int i = 0; i < KEYS; i++) state[c][i] = 0.0f;
+        if (row.start > 0) load_floats(state[c], kept + c * KEY_DIM);
+    }
 
     u32 next_save = 0;
-    Token token = load_token(layer, mine, mixed, factors, dots, row.first_token, lane);
-    for (u32 i = 0; i < row.num_tokens; i++) {
-        Token now = token;
-        u64 place = row.first_token + i;
-        // Arrives while the token before it is computed; the last one loads itself again.
-        token = load_token(layer, mine, mixed, factors, dots, i + 1 < row.num_tokens ? place + 1 : place, lane);
-        float read = advance(state, now, lane);
-        if ((lane & 7) == 0) out[place * value_heads * VALUE_DIM + first + (lane >> 3)] = read;
-        if (next_save < row.num_saves && row.saves[WORD_AT(StateSave, next_save, end)] == row.start + i + 1)
-            write_state(layer, row.saves[WORD_AT(StateSave, next_save++, place)], at, state);
+    auto load = [&](u32 i) { return load_token(layer, mine, mixed, factors, dots, row.first_token + i, lane); };
+    Token ahead[AHEAD];
+#pragma unroll
+    for (u32 j = 0; j < AHEAD; j++)
+        if (j < row.num_tokens) ahead[j] = load(j);
+    for (u32 i = 0; i < row.num_tokens; i += AHEAD) {
+        Token group[AHEAD];
+#pragma unroll
+        for (u32 j = 0; j < AHEAD; j++) group[j] = ahead[j];
+        // These arrive while those before them are computed.
+#pragma unroll
+        for (u32 j = 0; j < AHEAD; j++)
+            if (i + AHEAD + j < row.num_tokens) ahead[j] = load(i + AHEAD + j);
+#pragma unroll
+        for (u32 j = 0; j < AHEAD; j++) {
+            if (i + j >= row.num_tokens) break;
+            float read = advance(state, group[j], lane);
+            u64 place = row.first_token + i + j;
+            if ((lane & 7) == 0) out[place * value_heads * VALUE_DIM + first + (lane >> 3)] = read;
+            if (next_save < row.num_saves && row.saves[WORD_AT(StateSave, next_save, end)] == row.start + i + j + 1)
+                write_state(layer, row.saves[WORD_AT(StateSave, next_save++, place)], at, state);
+        }
     }
     write_state(layer, row.slot, at, state);
 

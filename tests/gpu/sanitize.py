@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import test_attention
+import test_delta_net
 import test_gemm
 import test_sampler
 import test_small
@@ -55,6 +56,13 @@ def gemm() -> None:
     test_gemm.test_products_of_experts_are_near_float64("bf16", 70, 8, 2, 136, 64, 1, True)
 
 
+def states() -> None:
+    for net in (test_delta_net.NETS[0], test_delta_net.NETS[2]):
+        test_delta_net.test_a_step_is_near_float64_and_keeps_what_follows_need(net, "bf16")
+    test_delta_net.test_the_output_gate_is_near_float64(2, 1, 32, True, "bf16")
+    test_delta_net.test_the_score_of_a_shared_network_is_near_float64(64, 8, "bf16")
+
+
 def sampler() -> None:
     test_sampler.test_log_probs_are_near_float64(5000, 5000, 2.0, True)
     test_sampler.test_pooled_states_do_not_depend_on_chunks(64)
@@ -68,6 +76,6 @@ def sampler() -> None:
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    for part in sys.argv[1:] or ["small", "attention", "gemm", "sampler"]:
+    for part in sys.argv[1:] or ["small", "attention", "gemm", "states", "sampler"]:
         globals()[part]()  # every part asserts its own results too
     torch.cuda.synchronize()

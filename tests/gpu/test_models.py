@@ -232,7 +232,18 @@ def cached_tokens(engine: ingle.Engine, prompts: list[list[int]]) -> int:
     return output.usage.cached_tokens
 
 
-@pytest.mark.parametrize("name", ["llama-gqa4-headdim32", "qwen3", "gemma2", "mixtral", SMOLLM2])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "llama-gqa4-headdim32",
+        "qwen3",
+        "gemma2",
+        "mixtral",
+        "qwen3_5",
+        "qwen3_next-grouped",
+        SMOLLM2,
+    ],
+)
 def test_deterministic_answers_have_the_same_bits_whatever_else_runs(engine_for, name):
     """Alone, in a batch, and in a batch behind cached prefixes."""
     prompts, references = prompts_of(cases(name))
@@ -267,7 +278,11 @@ DRAWN = {"temperature": 0.8, "presence_penalty": 1.0, "repetition_penalty": 1.1,
 
 
 @pytest.mark.parametrize(
-    ("name", "sampling"), [("llama-headdim128", GREEDY), ("qwen3", GREEDY), ("qwen3", DRAWN)]
+    ("name", "sampling"),
+    [
+        *[("llama-headdim128", GREEDY), ("qwen3", GREEDY), ("qwen3", DRAWN)],
+        *[("qwen3_5", GREEDY), ("qwen3_5", DRAWN)],
+    ],
 )
 def test_preemption_does_not_change_answers(engine_for, name, sampling):
     """More requests than the pool holds to their ends; each against its own answer alone.
