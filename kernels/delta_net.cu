@@ -2,8 +2,8 @@
 //
 // G key heads of KEY_DIM, H value heads of VALUE_DIM, H % G == 0: value head h goes with key head h / (H / G).
 //   C = 2 * G * KEY_DIM + H * VALUE_DIM channels: q, k, v. All contiguous, 16-byte aligned.
-//   projected [T_pad, C + H * VALUE_DIM] act: q, k, v, the gate z; scores [T_pad, 2 * H] f32: of what a token writes,
-//   of what the state loses.
+//   projected [T_pad, stride] act: q, k, v, the gate z, then 2 * H scores (of what a token writes, of what the state
+//   loses) unless they are apart: scores [T_pad, 2 * H] f32, else null. stride % 8 == 0.
 // What a layer keeps of a sequence lies at state_base + place * place_stride + layer_offset (bytes), the place of a
 //   running sequence being its slot's number: state [H, VALUE_DIM, KEY_DIM] f32, then the last inputs of the
 //   convolution [CONV_KERNEL - 1, C] act, oldest first. A row that starts at position 0 begins with zeros.
@@ -39,12 +39,11 @@ static_assert(COLUMNS == 4, "delta_rule folds four columns into a lane");
 
 // The sizes of a layer, and where it keeps its states.
 struct Layer {
-    u32 key_heads, value_heads;
+    u32 key_heads, value_heads, stride;
     u64 base, place_stride, offset;
 };
 
 DEV u32 channels(const Layer& layer) { return 2 * layer.key_heads * KEY_DIM + layer.value_heads * VALUE_DIM; }
-DEV u32 width(const Layer& layer) { return channels(layer) + layer.value_heads * VALUE_DIM; }
 DEV float* state_of(const Layer& layer, u32 place) {
     return (float*)(layer.base + place * layer.place_stride + layer.offset);
 }
@@ -147,18 +146,18 @@ ENTRY(delta_conv)
 (Dims dims, const act* __restrict__ projected, const float* __restrict__ scores, const float* __restrict__ conv,
  const float* __restrict__ log_rate, const float* __restrict__ decay_bias, const u32* __restrict__ positions,
  const u32* __restrict__ slot_of_token, u64 state_base, u64 place_stride, u64 layer_offset, u32 key_heads,
- u32 value_heads, act* __restrict__ mixed, float2* __restrict__ factors, float* __restrict__ dots) {
+ u32 value_heads, u32 stride, act* __restrict__ mixed, float2* __restrict__ factors, float* __restrict__ dots) {
     grid_trigger();
     grid_wait();
     u32 lane = threadIdx.x & 31, item = blockIdx.y * WARPS + (threadIdx.x >> 5), token = blockIdx.x;
     u32 slot = slot_of_token[token];
     if (item >= key_heads + value_heads || slot == NONE) return;
-    Layer layer{key_heads, value_heads, state_base, place_stride, layer_offset};
+    Layer layer{key_heads, value_heads, stride, state_base, place_stride, layer_offset};
     u32 C = channels(layer), here = 0;
     // A slot has one row, so its tokens stand side by side.
     while (here < BEFORE && here < token && slot_of_token[token - here - 1] == slot) here++;
     bool is_new = positions[token] == here;
-    Before before{projected + (u64)token * width(layer), is_new ? nullptr : inputs_of(layer, slot), width(layer), C, here};
+    Before before{projected + (u64)token * layer.stride, is_new ? nullptr : inputs_of(layer, slot), layer.stride, C, here};
     act* out = mixed + (u64)token * C;
     if (item < key_heads) {
         float q[KEYS], k[KEYS];
@@ -179,11 +178,14 @@ ENTRY(delta_conv)
     convolve(v, before, conv, at);
     store_acts(out + at, v);
     if (lane == 0) {
-        const float* score = scores + (u64)token * 2 * value_heads;
-        float x = score[value_heads + head] + decay_bias[head];
+        const act* behind = projected + (u64)token * stride + C + value_heads * VALUE_DIM;
+        auto score = [&](u32 i) {
+            return scores ? scores[(u64)token * 2 * value_heads + i] : act_to_f32(behind[i]);
+        };
+        float x = score(value_heads + head) + decay_bias[head];
         float softplus = x > 20.0f ? x : log1pf(expf(x));
         factors[(u64)token * value_heads + head] =
-            make_float2(expf(-expf(log_rate[head]) * softplus), 1.0f / (1.0f + expf(-score[head])));
+            make_float2(expf(-expf(log_rate[head]) * softplus), 1.0f / (1.0f + expf(-score(head))));
     }
 }
 
@@ -267,7 +269,7 @@ DEV void write_inputs(const Layer& layer, const Row& row, const act* projected, 
 #pragma unroll
     for (u32 j = 0; j < BEFORE; j++) {
         fresh[j] = act{0};
-        if (seen + j >= BEFORE) fresh[j] = projected[(u64)(row.first_token + seen + j - BEFORE) * width(layer) + channel];
+        if (seen + j >= BEFORE) fresh[j] = projected[(u64)(row.first_token + seen + j - BEFORE) * layer.stride + channel];
         else if (row.start > 0) fresh[j] = kept[(u64)(seen + j) * C];
     }
     act* to = inputs_of(layer, place) + channel;
@@ -278,7 +280,7 @@ DEV void write_inputs(const Layer& layer, const Row& row, const act* projected, 
 ENTRY(delta_rule)
 (Dims dims, const u32* __restrict__ step, const act* __restrict__ projected, const act* __restrict__ mixed,
  const float2* __restrict__ factors, const float* __restrict__ dots, u64 state_base, u64 place_stride,
- u64 layer_offset, u32 key_heads, u32 value_heads, float* __restrict__ out) {
+ u64 layer_offset, u32 key_heads, u32 value_heads, u32 stride, float* __restrict__ out) {
     grid_trigger();
     grid_wait();
     if (blockIdx.y >= FIELD(step, StepHeader, num_rows)) return;
@@ -286,7 +288,7 @@ ENTRY(delta_rule)
     Row row{FIELD(words, StepRow, slot), FIELD(words, StepRow, start), FIELD(words, StepRow, num_tokens),
             FIELD(words, StepRow, first_token), FIELD(words, StepRow, num_saves),
             saves_of(step) + WORDS(StateSave) * FIELD(words, StepRow, first_save)};
-    Layer layer{key_heads, value_heads, state_base, place_stride, layer_offset};
+    Layer layer{key_heads, value_heads, stride, state_base, place_stride, layer_offset};
     u32 lane = threadIdx.x & 31, first = blockIdx.x * DELTA_COLUMNS + (threadIdx.x >> 5) * COLUMNS;
     u32 head = first / VALUE_DIM;
     Columns mine{head, head / (value_heads / key_heads), first % VALUE_DIM};
@@ -338,12 +340,13 @@ ENTRY(delta_rule)
 
 ENTRY(delta_norm)
 (Dims dims, const act* __restrict__ projected, const float* __restrict__ out, const float* __restrict__ norm,
- const u32* __restrict__ slot_of_token, u32 key_heads, u32 value_heads, act* __restrict__ gated, float eps) {
+ const u32* __restrict__ slot_of_token, u32 key_heads, u32 value_heads, u32 stride, act* __restrict__ gated,
+ float eps) {
     grid_trigger();
     grid_wait();
     u32 lane = threadIdx.x & 31, head = blockIdx.y * WARPS + (threadIdx.x >> 5), token = blockIdx.x;
     if (head >= value_heads) return;
-    Layer layer{key_heads, value_heads, 0, 0, 0};
+    Layer layer{key_heads, value_heads, stride, 0, 0, 0};
     u32 at = head * VALUE_DIM + lane * VALUES;
     u64 place = (u64)token * value_heads * VALUE_DIM + at;
     float x[VALUES], z[VALUES];
@@ -351,7 +354,7 @@ ENTRY(delta_norm)
 #pragma unroll
     for (int i = 0; i < VALUES; i++) x[i] = is_padding ? 0.0f : out[place + i];
     float scale = rsqrtf(dot(x, x) / (float)VALUE_DIM + eps);
-    load_acts(z, projected + (u64)token * width(layer) + channels(layer) + at);
+    load_acts(z, projected + (u64)token * layer.stride + channels(layer) + at);
 #pragma unroll
     for (int i = 0; i < VALUES; i++) x[i] = is_padding ? 0.0f : x[i] * scale * norm[lane * VALUES + i] * silu(z[i]);
     store_acts(gated + place, x);

@@ -58,7 +58,7 @@ def gemm() -> None:
 
 def states() -> None:
     for net in (test_delta_net.NETS[0], test_delta_net.NETS[2]):
-        test_delta_net.test_a_step_is_near_float64_and_keeps_what_follows_need(net, "bf16")
+        test_delta_net.test_a_step_is_near_float64_and_keeps_what_follows_need(net, False, "bf16")
     test_delta_net.test_the_output_gate_is_near_float64(2, 1, 32, True, "bf16")
     test_delta_net.test_the_score_of_a_shared_network_is_near_float64(64, 8, "bf16")
 

@@ -78,8 +78,8 @@ pub(crate) struct Buffers {
     pub(crate) q: DeviceSlice<Act>,
     /// `[T, num_heads * head_dim]` device type, or as wide as a gated delta net's values
     pub(crate) attended: DeviceSlice<Act>,
-    /// Gated delta nets, as kernels/delta_net.cu has them: `[T, channels + value_width]` and `[T, channels]` device
-    /// type, `[T, 2 * num_value_heads]` f32, `[T, num_value_heads]` float2, `[T, num_key_heads]` and
+    /// Gated delta nets, as kernels/delta_net.cu has them: `[T, input_rows]` and `[T, channels]` device type,
+    /// `[T, 2 * num_value_heads]` f32, `[T, num_value_heads]` float2, `[T, num_key_heads]` and
     /// `[T, value_width]` f32
     pub(crate) projected: DeviceSlice<Act>,
     pub(crate) mixed: DeviceSlice<Act>,
@@ -341,7 +341,7 @@ impl Buffers {
     fn lay_out_delta_net(&mut self, net: &DeltaNetSpec, layout: &mut LayoutBuilder, tokens: u64) {
         let (channels, values) = (u64::from(net.channels()), u64::from(net.value_width()));
         let heads = u64::from(net.num_value_heads);
-        self.projected = layout.take(tokens * (channels + values));
+        self.projected = layout.take(tokens * u64::from(net.input_rows()));
         self.mixed = layout.take(tokens * channels);
         self.delta_scores = layout.take(tokens * 2 * heads);
         self.delta_factors = layout.take(tokens * heads);

@@ -25,10 +25,12 @@ impl Model {
         let (buffers, rows) = (&self.buffers, shape.tokens);
         let shapes = self.shapes();
         let missing = || CudaError::Unsupported("no memory for states".to_owned());
+        let input = shapes.delta_input(net, weights.scores.is_some());
         let step = DeltaStep {
             net: *net,
             states: self.states.as_ref().ok_or_else(missing)?.layer(index),
             projected: buffers.projected,
+            stride: input.n,
             mixed: buffers.mixed,
             factors: buffers.delta_factors,
             dots: buffers.delta_dots,
@@ -38,12 +40,14 @@ impl Model {
         // Neither matrix is e4m3, so that the rows are plain.
         let x = self.norm_into(stream, rows, (layer.input_norm, &weights.input), pending)?;
         let out = GemmResult::Act(buffers.projected);
-        self.product(stream, rows, shapes.delta_input(net), GemmArgs { x, w: weights.input, out })?;
-        let (w, out) = (Matrix::Plain(weights.scores), GemmResult::F32(buffers.delta_scores));
-        self.product(stream, rows, shapes.delta_scores(net), GemmArgs { x, w, out })?;
+        self.product(stream, rows, input, GemmArgs { x, w: weights.input, out })?;
+        if let Some(scores) = weights.scores {
+            let (w, out) = (Matrix::Plain(scores), GemmResult::F32(buffers.delta_scores));
+            self.product(stream, rows, shapes.delta_scores(net), GemmArgs { x, w, out })?;
+        }
         let launcher = self.launcher(stream);
         let conv = DeltaConv {
-            scores: buffers.delta_scores,
+            scores: weights.scores.map(|_| buffers.delta_scores),
             conv: weights.conv,
             log_rate: weights.log_rate,
             decay_bias: weights.decay_bias,

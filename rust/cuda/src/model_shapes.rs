@@ -21,8 +21,10 @@ pub(crate) fn gemm_shapes(
     for (layer, of_spec) in weights.layers.iter().zip(&spec.layers) {
         match (&layer.mixer, &of_spec.delta_net) {
             (Mixer::DeltaNet(weights), Some(net)) => {
-                add(&weights.input, shapes.delta_input(net));
-                add(&Matrix::Plain(weights.scores), shapes.delta_scores(net));
+                add(&weights.input, shapes.delta_input(net, weights.scores.is_some()));
+                if let Some(scores) = weights.scores {
+                    add(&Matrix::Plain(scores), shapes.delta_scores(net));
+                }
                 add(&weights.output, shapes.delta_output(net));
             }
             (mixer, _) => {

@@ -46,11 +46,17 @@ pub(crate) fn operands_of(
     for (layer, of_spec) in weights.layers.iter().zip(&spec.layers) {
         match (&layer.mixer, &of_spec.delta_net) {
             (Mixer::DeltaNet(net), Some(sizes)) => {
-                let (input, scores) = (shapes.delta_input(sizes), shapes.delta_scores(sizes));
                 let wide = (buffers.normed, act(buffers.projected));
-                add(input, net.input, wide, (normed, raw));
-                let few = (buffers.normed, f32(buffers.delta_scores));
-                add(scores, Matrix::Plain(net.scores), few, (normed, raw));
+                add(
+                    shapes.delta_input(sizes, net.scores.is_some()),
+                    net.input,
+                    wide,
+                    (normed, raw),
+                );
+                if let Some(scores) = net.scores {
+                    let few = (buffers.normed, f32(buffers.delta_scores));
+                    add(shapes.delta_scores(sizes), Matrix::Plain(scores), few, (normed, raw));
+                }
                 let back = (buffers.attended, branch);
                 add(shapes.delta_output(sizes), net.output, back, (inner, raw));
             }

@@ -188,7 +188,7 @@ impl Setup {
             let why = if self.place.is_some() {
                 OF_RANKS
             } else if has_e4m3((major, minor), self.dtypes) {
-                "experts, and matrices with more than one scale a row"
+                "experts, gated delta nets, and matrices with more than one scale a row"
             } else {
                 "this card, or this dtype, has no products of fp8 numbers"
             };

@@ -140,9 +140,10 @@ impl Shapes {
         GemmShape::plain(self.hidden, intermediate_size, self.into_residual, self.weight)
     }
 
-    /// Into a gated delta net: q, k, v, gate.
-    pub(crate) fn delta_input(&self, net: &DeltaNetSpec) -> GemmShape {
-        let rows = net.channels() + net.value_width();
+    /// Into a gated delta net: q, k, v, gate, and the scores unless they are apart.
+    pub(crate) fn delta_input(&self, net: &DeltaNetSpec, scores_apart: bool) -> GemmShape {
+        let scores = if scores_apart { 2 * net.num_value_heads } else { 0 };
+        let rows = net.input_rows() - scores;
         GemmShape::plain(rows, self.hidden, GemmOut::Device, self.weight)
     }
 

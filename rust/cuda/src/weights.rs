@@ -3,7 +3,8 @@
 //! biases are f32 vectors; everything else has the device's number format.
 
 use ingle_model::{
-    CopyPlan, FeedForwardSpec, LayerWeight, ModelSpec, MoeSpec, QkNorm, TensorView, WeightRole,
+    CopyPlan, DeltaNetSpec, FeedForwardSpec, LayerWeight, ModelSpec, MoeSpec, QkNorm, TensorView,
+    WeightRole,
 };
 
 use crate::CudaError;
@@ -98,10 +99,11 @@ pub(crate) struct AttentionWeights {
 /// Those of a gated delta net; kernels/delta_net.cu has the shapes of vectors.
 #[derive(Clone, Debug)]
 pub(crate) struct DeltaWeights {
-    /// `[channels + value_width, hidden_size]`: q, k, v, gate; never e4m3.
+    /// `[channels + value_width, hidden_size]`: q, k, v, gate; never e4m3. The scores follow it unless they are apart.
     pub(crate) input: Matrix,
-    /// `[2 * num_value_heads, hidden_size]`: what a token writes, what the state loses.
-    pub(crate) scores: DeviceSlice<Weight>,
+    /// `[2 * num_value_heads, hidden_size]`: what a token writes, what the state loses. Apart where the others are packed,
+    /// or where together their results would not be aligned.
+    pub(crate) scores: Option<DeviceSlice<Weight>>,
     pub(crate) conv: DeviceSlice<f32>,
     pub(crate) log_rate: DeviceSlice<f32>,
     pub(crate) decay_bias: DeviceSlice<f32>,
@@ -284,12 +286,12 @@ impl Builder<'_> {
         use LayerWeight::*;
         let (pre_norms, post_norms) = (self.spec.pre_norms, self.spec.post_norms);
         let role = |part| WeightRole::Layer(layer, part);
-        let is_net = self.spec.layers[layer as usize].delta_net.is_some();
+        let net = self.spec.layers[layer as usize].delta_net;
         Ok(LayerWeights {
             input_norm: self.norm_if(pre_norms, role(InputNorm))?,
-            mixer: match is_net {
-                true => Mixer::DeltaNet(self.delta_net(layer)?),
-                false => Mixer::Attention(self.attention(layer)?),
+            mixer: match net {
+                Some(net) => Mixer::DeltaNet(self.delta_net(layer, &net)?),
+                None => Mixer::Attention(self.attention(layer)?),
             },
             post_attention_norm: self.norm_if(post_norms, role(PostAttentionNorm))?,
             feed_forward_norm: self.norm_if(pre_norms, role(FeedForwardNorm))?,
@@ -317,13 +319,21 @@ impl Builder<'_> {
         })
     }
 
-    fn delta_net(&mut self, layer: u32) -> Result<DeltaWeights, CudaError> {
+    fn delta_net(&mut self, layer: u32, net: &DeltaNetSpec) -> Result<DeltaWeights, CudaError> {
         use LayerWeight::*;
         let role = |part| WeightRole::Layer(layer, part);
-        let input = [role(DeltaQuery), role(DeltaKey), role(DeltaValue), role(DeltaGate)];
+        let parts = [role(DeltaQuery), role(DeltaKey), role(DeltaValue), role(DeltaGate)];
+        let scores = [role(DeltaBeta), role(DeltaDecay)];
+        let packed = if self.kept.four_bit { self.packed(&parts)? } else { None };
+        let joins = net.input_rows().is_multiple_of(8) && packed.is_none();
+        let input = match packed {
+            Some(packed) => packed,
+            None if joins => Matrix::Plain(self.matrix(&[&parts[..], &scores].concat())?),
+            None => Matrix::Plain(self.matrix(&parts)?),
+        };
         Ok(DeltaWeights {
-            input: self.linear(&input, false)?,
-            scores: self.matrix(&[role(DeltaBeta), role(DeltaDecay)])?,
+            input,
+            scores: if joins { None } else { Some(self.matrix(&scores)?) },
             conv: self.vector(role(DeltaConv))?,
             log_rate: self.vector(role(DeltaLogRate))?,
             decay_bias: self.vector(role(DeltaBias))?,

@@ -207,6 +207,12 @@ impl DeltaNetSpec {
         2 * self.key_width() + self.value_width()
     }
 
+    /// Rows of all projections of its input: q, k, v, gate, and what a token writes and the state loses.
+    #[must_use]
+    pub fn input_rows(&self) -> u32 {
+        self.channels() + self.value_width() + 2 * self.num_value_heads
+    }
+
     /// Numbers that a layer keeps of a sequence: the inputs of the convolution that the next token sees, and
     /// the state.
     #[must_use]

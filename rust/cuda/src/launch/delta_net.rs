@@ -16,8 +16,10 @@ use crate::state_pool::StateLayer;
 pub(crate) struct DeltaStep {
     pub(crate) net: DeltaNetSpec,
     pub(crate) states: StateLayer,
-    /// `[rows, channels + value_width]`
+    /// `[rows, stride]`
     pub(crate) projected: DeviceSlice<Act>,
+    /// `channels + value_width`, and `2 * num_value_heads` more where it holds the scores.
+    pub(crate) stride: u32,
     /// `[rows, channels]`
     pub(crate) mixed: DeviceSlice<Act>,
     /// `[rows, num_value_heads]`
@@ -33,8 +35,8 @@ pub(crate) struct DeltaStep {
 /// Of delta_conv, besides.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeltaConv {
-    /// `[rows, 2 * num_value_heads]`
-    pub(crate) scores: DeviceSlice<f32>,
+    /// `[rows, 2 * num_value_heads]`, where they are apart
+    pub(crate) scores: Option<DeviceSlice<f32>>,
     /// `[channels, conv_kernel]`
     pub(crate) conv: DeviceSlice<f32>,
     /// `[num_value_heads]` each
@@ -70,7 +72,8 @@ impl DeltaStep {
     fn check(&self, rows: u32) {
         let (rows, net) = (u64::from(rows), &self.net);
         let (channels, values) = (u64::from(net.channels()), u64::from(net.value_width()));
-        holds!(self.projected, rows * (channels + values));
+        holds!(self.projected, rows * u64::from(self.stride));
+        assert!(u64::from(self.stride) >= channels + values, "{self:?}");
         holds!(self.mixed, rows * channels);
         holds!(self.factors, rows * u64::from(net.num_value_heads));
         holds!(self.dots, rows * u64::from(net.num_key_heads));
@@ -90,7 +93,10 @@ impl Launcher<'_> {
         let net = &step.net;
         step.check(rows);
         let heads = u64::from(net.num_value_heads);
-        holds!(a.scores, u64::from(rows) * 2 * heads);
+        match a.scores {
+            Some(scores) => holds!(scores, u64::from(rows) * 2 * heads),
+            None => assert!(step.stride >= net.input_rows(), "{step:?}"),
+        }
         holds!(a.conv, u64::from(net.channels()) * u64::from(net.conv_kernel));
         holds!(a.log_rate, heads);
         holds!(a.decay_bias, heads);
@@ -119,6 +125,7 @@ impl Launcher<'_> {
                     states.layer_offset,
                     net.num_key_heads,
                     net.num_value_heads,
+                    step.stride,
                     step.mixed,
                     step.factors,
                     step.dots,
@@ -157,6 +164,7 @@ impl Launcher<'_> {
                     states.layer_offset,
                     net.num_key_heads,
                     net.num_value_heads,
+                    step.stride,
                     step.read,
                 ],
             )
@@ -188,6 +196,7 @@ impl Launcher<'_> {
                     step.slot_of_token,
                     net.num_key_heads,
                     net.num_value_heads,
+                    step.stride,
                     a.gated,
                     a.eps,
                 ],

@@ -227,7 +227,8 @@ fn launch_delta_net(launcher: &Launcher<'_>) -> Result<(), CudaError> {
     let step = DeltaStep {
         net: NET,
         states,
-        projected: some(8 * 640),
+        projected: some(8 * 648),
+        stride: 648,
         mixed: some(8 * 384),
         factors: some(8 * 4),
         dots: some(8 * 2),
@@ -235,7 +236,7 @@ fn launch_delta_net(launcher: &Launcher<'_>) -> Result<(), CudaError> {
         slot_of_token: some(8),
     };
     let conv = DeltaConv {
-        scores: some(8 * 8),
+        scores: None,
         conv: some(384 * 4),
         log_rate: some(4),
         decay_bias: some(4),

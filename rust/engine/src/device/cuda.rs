@@ -346,6 +346,20 @@ mod tests {
         );
     }
 
+    #[test]
+    fn test_fewer_requests_run_by_default_where_their_states_weigh_much() {
+        let spec = |name: &str| {
+            let models = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/published");
+            let path = std::path::Path::new(models).join(name);
+            ingle_model::open_without_weights(&path).unwrap().spec
+        };
+        assert_eq!(by_states(&spec("qwen3-8b"), 256), None);
+        // 147 and 61 MiB a state; each request has a little more than three places.
+        assert_eq!(by_states(&spec("qwen3.6-27b"), 256), Some(48));
+        assert_eq!(by_states(&spec("qwen3.6-35b-a3b"), 256), Some(128));
+        assert_eq!(by_states(&spec("qwen3.6-35b-a3b"), 100), None);
+    }
+
     /// A GPU that cannot be used is reported. A machine without a GPU gets no message.
     #[test]
     fn test_a_gpu_that_auto_leaves_alone_is_reported() {
