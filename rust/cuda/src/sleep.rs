@@ -35,18 +35,23 @@ impl fmt::Debug for RestJob {
 #[derive(Debug)]
 pub(crate) struct Sleeper {
     model: Arc<Model>,
-    stream: Stream,
+    /// One for the pool; the others copy weights.
+    pool_stream: Stream,
+    copy_streams: Vec<Stream>,
     /// Bytes of the KV pool before it fell asleep; `None` while it is awake.
     kv_bytes: Mutex<Option<u64>>,
     is_asleep: AtomicBool,
 }
 
 impl Sleeper {
-    /// With a stream of its own, which the locked process could not create.
+    /// With streams of its own, which the locked process could not create.
     pub(crate) fn new(model: &Arc<Model>) -> Result<Self, CudaError> {
         Ok(Self {
             model: Arc::clone(model),
-            stream: Stream::new(&model.context)?,
+            pool_stream: Stream::new(&model.context)?,
+            copy_streams: (0..COPY_STREAMS)
+                .map(|_| Stream::new(&model.context))
+                .collect::<Result<_, _>>()?,
             kv_bytes: Mutex::default(),
             is_asleep: AtomicBool::new(false),
         })
@@ -70,7 +75,7 @@ impl Sleeper {
             (Rest::Sleep, None) => {
                 let bytes = kv.mapped_bytes();
                 self.is_asleep.store(true, Ordering::Release);
-                let slept = kv.resize(&self.stream, 0).and_then(|()| weights.give_back());
+                let slept = kv.resize(&self.pool_stream, 0).and_then(|()| weights.give_back());
                 if slept.is_err() {
                     self.take_back(bytes)?;
                     self.is_asleep.store(false, Ordering::Release);
@@ -81,7 +86,7 @@ impl Sleeper {
             }
             (Rest::Wake, Some(bytes)) => {
                 if let Err(error) = self.take_back(bytes) {
-                    kv.resize(&self.stream, 0)?;
+                    kv.resize(&self.pool_stream, 0)?;
                     weights.give_back()?;
                     return Err(error);
                 }
@@ -92,15 +97,17 @@ impl Sleeper {
         }
     }
 
-    /// The copies of the weights run while the pool is mapped, which takes as long.
+    /// The copies of the weights run while the pool is mapped.
     fn take_back(&self, kv_bytes: u64) -> Result<(), CudaError> {
-        let taken = self
-            .model
-            .weight_memory
-            .take_back(&self.stream)
-            .and_then(|()| self.model.kv.resize(&self.stream, kv_bytes));
-        // Also behind an error: nothing is unmapped while a copy runs.
-        let ended = self.stream.synchronise();
-        taken.and(ended)
+        let (weights, kv) = (&self.model.weight_memory, &self.model.kv);
+        let taken = weights
+            .take_back(&self.copy_streams)
+            .and_then(|()| kv.resize(&self.pool_stream, kv_bytes));
+        // All of them, also behind an error: nothing is unmapped while a copy runs.
+        let streams = self.copy_streams.iter().chain([&self.pool_stream]);
+        streams.map(Stream::synchronise).fold(taken, Result::and)
     }
 }
+
+/// One stream copies 32 GB/s on an H200, less than the bus carries.
+const COPY_STREAMS: usize = 4;

@@ -65,10 +65,16 @@ impl HostCopy {
         self.bytes
     }
 
-    /// Queues the copies back. The caller keeps `self` until the stream has passed them.
-    fn restore(&self, stream: &Stream, destination: DeviceSlice<u8>) -> Result<(), CudaError> {
-        for (piece, part) in self.pieces.iter().zip(parts_of(destination)) {
-            copy_to_device(stream, part, piece, part.bytes() as usize)?;
+    /// Backs the region and queues the copies back, piece by piece, so that copies run while later pieces are mapped.
+    /// They are divided among the streams. The caller keeps `self` until these have passed them.
+    fn restore(&self, streams: &[Stream], region: &mut Region) -> Result<(), CudaError> {
+        let mut start = 0;
+        for (piece, stream) in self.pieces.iter().zip(streams.iter().cycle()) {
+            let bytes = PIECE_BYTES.min(self.bytes - start);
+            region.grow_to(start + bytes)?;
+            let destination = region.mapped().slice(start, bytes);
+            copy_to_device(stream, destination, piece, bytes as usize)?;
+            start += bytes;
         }
         Ok(())
     }
@@ -87,16 +93,13 @@ const PIECE_BYTES: u64 = 256 << 20;
 #[derive(Debug)]
 pub(crate) struct WeightMemory {
     region: Mutex<Region>,
-    /// What the region is backed with while the model is awake.
-    bytes: u64,
     /// `None`: the model never sleeps.
     copy: Option<HostCopy>,
 }
 
 impl WeightMemory {
     pub(crate) fn new(region: Region, copy: Option<HostCopy>) -> Self {
-        let bytes = region.mapped().bytes();
-        Self { region: Mutex::new(region), bytes, copy }
+        Self { region: Mutex::new(region), copy }
     }
 
     pub(crate) fn can_sleep(&self) -> bool {
@@ -113,14 +116,13 @@ impl WeightMemory {
         self.region.lock().unwrap_or_else(PoisonError::into_inner).shrink_to(0)
     }
 
-    /// Backs the region and queues the copies.
-    pub(crate) fn take_back(&self, stream: &Stream) -> Result<(), CudaError> {
+    /// Backs the region and queues the copies on the streams.
+    pub(crate) fn take_back(&self, streams: &[Stream]) -> Result<(), CudaError> {
         let Some(copy) = &self.copy else {
             return Err(CudaError::Unsupported("the weights have no copy".to_owned()));
         };
         let mut region = self.region.lock().unwrap_or_else(PoisonError::into_inner);
-        region.grow_to(self.bytes)?;
-        copy.restore(stream, region.mapped())
+        copy.restore(streams, &mut region)
     }
 }
 
@@ -131,17 +133,18 @@ mod tests {
     use crate::fake;
     use crate::sys::driver::CUDA_ERROR_OUT_OF_MEMORY;
 
-    fn memory(bytes: u64) -> (WeightMemory, Stream) {
+    fn memory(bytes: u64) -> (WeightMemory, [Stream; 2]) {
         let context = fake::context();
         let region = Region::backed(&context, bytes).unwrap();
         let copy = HostCopy::of(&context, region.mapped(), 1).unwrap();
-        (WeightMemory::new(region, Some(copy)), Stream::new(&context).unwrap())
+        let streams = [Stream::new(&context).unwrap(), Stream::new(&context).unwrap()];
+        (WeightMemory::new(region, Some(copy)), streams)
     }
 
     #[test]
     fn weights_come_back_whole_and_at_their_addresses() {
         let bytes = PIECE_BYTES + 3 * REGION_PIECE;
-        let (memory, stream) = memory(bytes);
+        let (memory, streams) = memory(bytes);
         assert_eq!((memory.host_bytes(), memory.can_sleep()), (bytes, true));
         let base = memory.region.lock().unwrap().base().address();
         let whole = [(base, PIECE_BYTES), (base + PIECE_BYTES, 3 * REGION_PIECE)];
@@ -152,21 +155,21 @@ mod tests {
         memory.give_back().unwrap();
         assert_eq!(memory.region.lock().unwrap().mapped().bytes(), 0);
         assert_eq!(fake::calls("cuMemRelease").len(), fake::calls("cuMemCreate").len());
-        memory.take_back(&stream).unwrap();
+        memory.take_back(&streams).unwrap();
         assert_eq!(memory.region.lock().unwrap().mapped().bytes(), bytes);
         assert_eq!(copies("cuMemcpyHtoDAsync"), whole);
     }
 
     #[test]
     fn memory_that_is_not_there_any_more_is_an_error_and_nothing_is_copied() {
-        let (memory, stream) = memory(2 * REGION_PIECE);
+        let (memory, streams) = memory(2 * REGION_PIECE);
         memory.give_back().unwrap();
         fake::fail("cuMemCreate", 1, CUDA_ERROR_OUT_OF_MEMORY);
-        let error = memory.take_back(&stream).unwrap_err();
+        let error = memory.take_back(&streams).unwrap_err();
         assert!(!error.is_sticky(), "{error}");
         assert!(fake::calls("cuMemcpyHtoDAsync").is_empty());
         memory.give_back().unwrap();
-        memory.take_back(&stream).unwrap();
+        memory.take_back(&streams).unwrap();
         assert_eq!(fake::calls("cuMemcpyHtoDAsync").len(), 1);
     }
 }
