@@ -157,6 +157,22 @@ class Settings:
         default=False,
         metadata=about("engine", "be able to give weights back (/sleep); see docs/OPERATIONS.md"),
     )
+    allow_download: bool = field(
+        default=False,
+        metadata=about(
+            "engine",
+            "fetch a MODEL that is ORG/NAME from the Hugging Face hub, or from HF_ENDPOINT, into "
+            "its cache; hf://ORG/NAME@REVISION and s3://BUCKET/PREFIX need no permission",
+        ),
+    )
+    download_dir: Path | None = field(
+        default=None,
+        metadata=about(
+            "engine",
+            "folder for fetched models; default: ~/.cache/ingle for s3://, else the hub's cache",
+            metavar="DIR",
+        ),
+    )
     max_queue: Annotated[int, Meta(ge=1, le=2**24)] | None = field(
         default=None,
         metadata=about(
@@ -364,6 +380,8 @@ class Settings:
         compiles = self.device.startswith(("auto", "cuda"))
         cache_dir = options.pop("cache_dir", None) or (default_cache_dir() if compiles else None)
         options.pop("kv_events_config", None)
+        for name in ("allow_download", "download_dir"):
+            options.pop(name, None)
         events = self.kv_events()
         if events is not None:
             options["kv_events"] = events.options()

@@ -40,12 +40,12 @@ def missing_model(model: str) -> str | None:
     except OSError:
         return None  # The name may be too long, for example. The core reports the system's error.
     if "://" in model:
-        return f"model {model}: only files of this machine are read; copy the model to a folder"
+        return f"model {model}: must be a local folder or file, s3://BUCKET/PREFIX or hf://ORG/NAME"
     if HUB_NAME.match(model):
         folder = model.rpartition("/")[2]
         return (
-            f"model {model}: no such folder, and nothing is downloaded; to get it from Hugging "
-            f"Face run: hf download {model} --local-dir {folder}"
+            f"model {model}: no such folder; --allow-download fetches it from Hugging Face, and so "
+            f"does: hf download {model} --local-dir {folder}"
         )
     return f"model {model}: no such file or folder"
 

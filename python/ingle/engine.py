@@ -40,6 +40,7 @@ from ingle.outputs import (
 )
 from ingle.prompts import as_prompt, ids_of, params_of_each, split_prompts
 from ingle.sampling import SamplingParams
+from ingle.sources import local
 
 
 class Sharing(Struct, frozen=True):
@@ -82,6 +83,8 @@ class Engine:
         enable_prefix_caching: bool = True,
         kv_cache_memory_bytes: int | None = None,
         enable_sleep_mode: bool = False,
+        allow_download: bool = False,
+        download_dir: str | Path | None = None,
         max_queue: int | None = None,
         seed: int | None = None,
         chat_template: str | Path | None = None,
@@ -135,6 +138,11 @@ class Engine:
                 memory, at most what max_num_seqs requests can fill; on a GPU, what
                 gpu_memory_utilization leaves. A whole number from 1 to 9223372036854775807.
             enable_sleep_mode: be able to give weights back (/sleep); see docs/OPERATIONS.md.
+            allow_download: fetch a MODEL that is ORG/NAME from the Hugging Face hub, or from
+                HF_ENDPOINT, into its cache; hf://ORG/NAME@REVISION and s3://BUCKET/PREFIX need no
+                permission.
+            download_dir: folder for fetched models; default: ~/.cache/ingle for s3://, else the
+                hub's cache.
             max_queue: maximum number of waiting requests; more get 429; default: 4 x max_num_seqs
                 for each engine. A whole number from 1 to 16777216.
             seed: seed for requests without their own; makes them repeatable. A whole number from 0
@@ -193,7 +201,7 @@ class Engine:
         sockets: Sequence[socket.socket],
         sharing: Sharing | None = None,
     ) -> None:
-        self.settings = settings
+        self.settings = settings = local(settings)
         self._event_sockets = sockets
         try:
             descriptors = [each.fileno() for each in sockets]

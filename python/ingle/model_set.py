@@ -23,11 +23,13 @@ from ingle.errors import ConfigError
 
 OF_THE_PROCESS = frozenset(
     {
+        "allow_download",
         "cache_dir",
         "cpu_threads",
         "cublaslt_library",
         "data_parallel_size",
         "device",
+        "download_dir",
         "enable_expert_parallel",
         "health_stall_s",
         "kv_events_config",

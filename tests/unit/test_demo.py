@@ -37,11 +37,11 @@ def test_package_without_the_file_names_it(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("model", "what"),
     [
-        ("meta-llama/Llama-3-8B", "run: hf download meta-llama/Llama-3-8B --local-dir Llama-3-8B"),
+        ("meta-llama/Llama-3-8B", "hf download meta-llama/Llama-3-8B --local-dir Llama-3-8B"),
         ("/nowhere/x", "no such file or folder"),
         ("nowhere.gguf", "no such file or folder"),
-        ("s3://bucket/x", "copy the model to a folder"),
-        ("https://host/x", "copy the model to a folder"),
+        ("s4://bucket/x", "must be a local folder or file, s3://BUCKET/PREFIX"),
+        ("https://host/x", "must be a local folder or file, s3://BUCKET/PREFIX"),
     ],
 )
 def test_a_model_that_is_not_there_says_what_to_do(model, what, monkeypatch, tmp_path):

@@ -17,6 +17,7 @@ from ingle.exit_codes import ExitCode
 from ingle.model_set import ModelSet
 from ingle.server.guard import Guard
 from ingle.server.startup_trace import StartupTrace
+from ingle.sources import local_set
 from ingle.threads import name_thread
 
 
@@ -26,6 +27,8 @@ def serve(models: ModelSet, say: Callable[[str], None], *, trace: bool = False) 
     Blocking. Errors: ConfigError or ModelError before it listens; OSError if it cannot listen.
     """
     raise_file_limit()
+    # A locked process opens no connection.
+    models = local_set(models)
     settings = models.process
     timeline = StartupTrace(settings.startup_trace)
     if settings.user is not None:

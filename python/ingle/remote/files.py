@@ -1,0 +1,174 @@
+"""Downloads files in parts, several at once, and resumes what a stopped process has left.
+
+Blocking. A file under its own name is always whole and has been checked: it is renamed last.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import re
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ingle.errors import ModelError
+from ingle.remote.transport import Transport, pieces
+
+log = logging.getLogger("ingle")
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """One file of a model."""
+
+    name: str
+    """Relative to the model's folder."""
+    url: str
+    size: int
+    etag: str = ""
+    """Pinned for all parts; empty if the store's address names the content already."""
+    digest: str = ""
+    """Hexadecimal; empty if the store gives none."""
+    kind: Literal["sha256", "git", "md5"] = "sha256"
+    """What `digest` is; `git` is the SHA-1 of a git blob."""
+
+
+def wanted(name: str) -> bool:
+    """Whether a model's file of this name is one that ingle reads."""
+    if name == "1_Pooling/config.json":
+        return True
+    if not PLAIN.fullmatch(name) or name.startswith(("consolidated", "pytorch_model")):
+        return False
+    return name.endswith(ENDINGS)
+
+
+def chosen(files: Sequence[RemoteFile], where: str) -> list[RemoteFile]:
+    """The files to fetch: those of a safetensors model, else the only GGUF file.
+
+    Errors: ModelError if there is no model, or no single one.
+    """
+    files = [each for each in files if wanted(each.name)]
+    gguf = [each for each in files if each.name.endswith(".gguf")]
+    if any(each.name.endswith(".safetensors") for each in files):
+        return [each for each in files if each not in gguf]
+    if len(gguf) == 1:
+        return gguf
+    if gguf:
+        shown = ", ".join(sorted(each.name for each in gguf)[:20])
+        raise ModelError(f"model {where}: has several GGUF files, copy one of them here: {shown}")
+    raise ModelError(f"model {where}: has neither .safetensors nor .gguf files")
+
+
+def download(transport: Transport, file: RemoteFile, target: Path) -> None:
+    """Fetches one file to `target`, whose folder exists. Errors: ModelError, OSError."""
+    if file.size > MOST_FILE_BYTES:
+        raise ModelError(f"{file.url}: {file.size} bytes are more than {MOST_FILE_BYTES}")
+    partial = target.with_name(f".{target.name}.partial")
+    journal = Journal(target.with_name(f".{target.name}.parts"), file)
+    began, fresh = time.monotonic(), 0
+    parts = list(pieces(file.size, PART_BYTES))
+    flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    fd = os.open(partial, flags, 0o644)
+    try:
+        os.ftruncate(fd, file.size)
+        missing = [number for number in range(len(parts)) if number not in journal.done]
+        with ThreadPoolExecutor(max(1, min(NUM_THREADS, len(missing)))) as pool:
+
+            def fetch(number: int) -> int:
+                first, last = parts[number]
+                transport.read_range(
+                    file.url, file.etag, first, last, lambda at, data: write(fd, data, at)
+                )
+                return number
+
+            running = [pool.submit(fetch, number) for number in missing]
+            try:
+                for each in as_completed(running):
+                    fresh += PART_BYTES
+                    journal.add(each.result())
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                for each in running:
+                    # What others have brought meanwhile need not come again.
+                    if not each.cancelled() and each.exception() is None:
+                        journal.add(each.result())
+                raise
+        check(file, fd, partial)
+        os.fsync(fd)
+    except WrongContentError:
+        # Nothing of it can be trusted.
+        journal.remove()
+        partial.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(fd)
+    os.replace(partial, target)
+    journal.remove()
+    seconds = max(time.monotonic() - began, 1e-3)
+    rate = min(fresh, file.size) / seconds / 1e6
+    log.info("fetched %s: %.1f MB, %.0f MB/s", file.name, file.size / 1e6, rate)
+
+
+class WrongContentError(ModelError):
+    """A whole file that is not what the store says that it is."""
+
+
+class Journal:
+    """Which parts of a file are here, on disk. A part is added after its bytes."""
+
+    def __init__(self, path: Path, file: RemoteFile) -> None:
+        self._path = path
+        self._head = {"etag": file.etag, "digest": file.digest, "size": file.size}
+        self.done: set[int] = set()
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+            found: Any = json.loads(path.read_bytes())
+            if {key: found.get(key) for key in self._head} == self._head:
+                self.done = {int(number) for number in found["done"]}
+
+    def add(self, number: int) -> None:
+        """A part is whole."""
+        self.done.add(number)
+        temporary = self._path.with_name(self._path.name + ".new")
+        temporary.write_text(json.dumps({**self._head, "done": sorted(self.done)}))
+        os.replace(temporary, self._path)
+
+    def remove(self) -> None:
+        """The file is whole."""
+        self._path.unlink(missing_ok=True)
+
+
+def write(fd: int, data: bytes, at: int) -> None:
+    """Writes all of it. Errors: OSError."""
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, at)
+        view, at = view[written:], at + written
+
+
+def check(file: RemoteFile, fd: int, path: Path) -> None:
+    """Errors: ModelError unless the bytes are those that the store promised."""
+    if not file.digest:
+        return
+    kinds = {"sha256": hashlib.sha256, "git": hashlib.sha1, "md5": hashlib.md5}
+    found = kinds[file.kind](usedforsecurity=False)
+    if file.kind == "git":
+        found.update(b"blob %d\0" % file.size)
+    at = 0
+    while data := os.pread(fd, 1 << 22, at):
+        found.update(data)
+        at += len(data)
+    if found.hexdigest() != file.digest:
+        message = f"{file.kind} of what came is {found.hexdigest()}, not {file.digest}"
+        raise WrongContentError(f"{file.url}: {message}")
+
+
+ENDINGS = (".json", ".safetensors", ".gguf", ".jinja", ".model", ".txt")
+PLAIN = re.compile(r"[A-Za-z0-9_][\w.+-]*")
+PART_BYTES = 16 << 20
+NUM_THREADS = 8
+MOST_FILE_BYTES = 1 << 40

@@ -1,0 +1,166 @@
+"""Models from a Hugging Face-compatible hub, into the cache that its own tools use.
+
+HF_ENDPOINT and HF_TOKEN are honoured, HF_HUB_CACHE and HF_HOME say where the cache is. Its layout:
+`models--ORG--NAME/blobs/HASH`, and links to them in `snapshots/COMMIT/FILE`. Blocking.
+"""
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from ingle.errors import ConfigError, ModelError
+from ingle.remote.files import RemoteFile, chosen, download
+from ingle.remote.transport import Transport
+
+
+@dataclass(frozen=True)
+class HubModel:
+    """A model of a hub."""
+
+    repository: str
+    """ORG/NAME."""
+    revision: str = "main"
+    """A branch, a tag or a commit."""
+
+    def __str__(self) -> str:
+        return f"hf://{self.repository}@{self.revision}"
+
+
+def hub_model(model: str, allow_download: bool) -> HubModel | None:
+    """The hub's model that a source names; None if it is something else.
+
+    A plain ORG/NAME is one only with `allow_download`, and where no such folder is.
+    Errors: ConfigError for an address that makes no sense.
+    """
+    if model.startswith("hf://"):
+        found = ADDRESS.fullmatch(model.removeprefix("hf://"))
+        if found is None:
+            raise ConfigError(f"model: must be hf://ORG/NAME or hf://ORG/NAME@REVISION: {model}")
+        return HubModel(found[1], found[2] or "main")
+    if not allow_download or os.path.exists(model) or not REPOSITORY.fullmatch(model):
+        return None
+    return HubModel(model)
+
+
+def fetch_from_hub(
+    model: HubModel, download_dir: Path | None = None, environment: Mapping[str, str] = os.environ
+) -> str:
+    """The folder of the model's snapshot, with all files that ingle reads. Errors: ModelError."""
+    endpoint = environment.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co"
+    token = environment.get("HF_TOKEN")
+    headers = {"User-Agent": "ingle"} | ({"Authorization": f"Bearer {token}"} if token else {})
+    root = download_dir or cache_folder(environment)
+    folder = root / f"models--{model.repository.replace('/', '--')}"
+    transport = Transport(lambda url: headers)
+    commit = cached_commit(folder, model.revision)
+    if commit is not None and is_complete(folder, commit):
+        return str(folder / "snapshots" / commit)
+    commit, files = listed(transport, endpoint, model)
+    snapshot = folder / "snapshots" / commit
+    try:
+        for part in (folder / "blobs", folder / "refs", snapshot):
+            part.mkdir(parents=True, exist_ok=True)
+        for file in files:
+            blob = folder / "blobs" / file.digest
+            if not blob.exists():
+                download(transport, file, blob)
+            link(snapshot / file.name, blob)
+        note = folder / "refs" / model.revision
+        note.parent.mkdir(parents=True, exist_ok=True)
+        replace(note, commit)
+        replace(complete_mark(folder, commit), "")
+    except OSError as error:
+        raise ModelError(f"model {model}: cannot write to {folder}: {error}") from error
+    return str(snapshot)
+
+
+def listed(transport: Transport, endpoint: str, model: HubModel) -> tuple[str, list[RemoteFile]]:
+    """The commit of a revision and its files. Errors: ModelError."""
+    revision = quote(model.revision, safe="")
+    url = f"{endpoint}/api/models/{model.repository}/revision/{revision}?blobs=true"
+    try:
+        found: Any = json.loads(transport.read(url, MOST_LISTING_BYTES))
+        commit = str(found["sha"])
+        if not COMMIT.fullmatch(commit):
+            raise ValueError(f"commit {commit!r}")
+        base = f"{endpoint}/{model.repository}/resolve/{commit}"
+        files = [file_of(base, each) for each in found["siblings"]]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ModelError(f"{url}: is no listing of a model: {error!r}") from error
+    return commit, chosen([file for file in files if file is not None], str(model))
+
+
+def file_of(base: str, sibling: Any) -> RemoteFile | None:
+    """One file of a listing; None for one without a hash, which cannot be checked."""
+    name, large = str(sibling["rfilename"]), sibling.get("lfs")
+    digest = str(large["sha256"] if large else sibling.get("blobId") or "")
+    size = int(large["size"] if large else sibling.get("size") or 0)
+    if not HASH.fullmatch(digest):
+        return None
+    kind = "sha256" if large else "git"
+    return RemoteFile(
+        name=name,
+        url=f"{base}/{quote(name)}",
+        size=size,
+        digest=digest,
+        kind="sha256" if kind == "sha256" else "git",
+    )
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Where the hub's tools keep models."""
+    if folder := environment.get("HF_HUB_CACHE"):
+        return Path(folder)
+    home = environment.get("HF_HOME")
+    return (Path(home) if home else Path.home() / ".cache" / "huggingface") / "hub"
+
+
+def cached_commit(folder: Path, revision: str) -> str | None:
+    """The commit that needs no question: the revision itself, if it is one."""
+    return revision if COMMIT.fullmatch(revision) and (folder / "snapshots").is_dir() else None
+
+
+def is_complete(folder: Path, commit: str) -> bool:
+    """Whether a fetch of this commit has ended well, and nothing has been removed since."""
+    snapshot = folder / "snapshots" / commit
+    if not complete_mark(folder, commit).exists() or not snapshot.is_dir():
+        return False
+    return all(os.path.exists(each) for each in snapshot.rglob("*"))
+
+
+def complete_mark(folder: Path, commit: str) -> Path:
+    """A file that is there once all of a snapshot is."""
+    return folder / f".ingle-{commit}"
+
+
+def link(path: Path, blob: Path) -> None:
+    """Makes `path` a relative link to the blob."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    target = os.path.relpath(blob, path.parent)
+    if path.is_symlink() and os.readlink(path) == target:
+        return
+    temporary = path.with_name(f".{path.name}.link")
+    with contextlib.suppress(FileNotFoundError):
+        temporary.unlink()
+    os.symlink(target, temporary)
+    os.replace(temporary, path)
+
+
+def replace(path: Path, text: str) -> None:
+    """Writes a small file in one piece."""
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_text(text)
+    os.replace(temporary, path)
+
+
+REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+ADDRESS = re.compile(rf"({REPOSITORY.pattern})(?:@([A-Za-z0-9][\w./-]*))?")
+COMMIT = re.compile(r"[0-9a-f]{40}")
+HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+MOST_LISTING_BYTES = 16 << 20

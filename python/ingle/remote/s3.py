@@ -1,0 +1,219 @@
+"""Models from an S3-compatible store, into a folder of the cache.
+
+The usual variables are honoured: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN,
+AWS_REGION, and AWS_ENDPOINT_URL for stores other than Amazon's, which are addressed by path (R2:
+region auto). Without keys requests are not signed. Blocking.
+"""
+
+import datetime
+import hashlib
+import hmac
+import html
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+
+from ingle.errors import ConfigError, ModelError
+from ingle.places import default_cache_dir
+from ingle.remote.files import RemoteFile, chosen, download
+from ingle.remote.transport import Transport
+
+
+@dataclass(frozen=True)
+class S3Model:
+    """A folder of a bucket."""
+
+    bucket: str
+    prefix: str
+    """Without slashes at its ends."""
+
+    def __str__(self) -> str:
+        return f"s3://{self.bucket}/{self.prefix}"
+
+
+@dataclass(frozen=True)
+class Store:
+    """Where the bucket is, and who asks."""
+
+    base: str
+    """URL of the bucket."""
+    region: str
+    key: str | None
+    secret: str = ""
+    token: str | None = None
+
+    @classmethod
+    def of(cls, bucket: str, environment: Mapping[str, str]) -> "Store":
+        """The store that the environment describes. Errors: ConfigError for a bad endpoint."""
+        endpoint = environment.get("AWS_ENDPOINT_URL", "").rstrip("/")
+        region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
+        region = region or ("auto" if endpoint else "us-east-1")
+        if endpoint and urlsplit(endpoint).scheme not in ("http", "https"):
+            raise ConfigError(f"AWS_ENDPOINT_URL: must be an http or https address: {endpoint}")
+        virtual = f"https://{bucket}.s3.{region}.amazonaws.com"
+        return cls(
+            f"{endpoint}/{bucket}" if endpoint else virtual,
+            region,
+            environment.get("AWS_ACCESS_KEY_ID"),
+            environment.get("AWS_SECRET_ACCESS_KEY", ""),
+            environment.get("AWS_SESSION_TOKEN"),
+        )
+
+    def sign(self, url: str, now: datetime.datetime | None = None) -> dict[str, str]:
+        """The headers of a GET: Signature Version 4."""
+        if self.key is None:
+            return {}
+        now = now or datetime.datetime.now(datetime.UTC)
+        stamp, day = now.strftime("%Y%m%dT%H%M%SZ"), now.strftime("%Y%m%d")
+        parts = urlsplit(url)
+        headers = {"host": parts.netloc, "x-amz-content-sha256": EMPTY, "x-amz-date": stamp}
+        if self.token:
+            headers["x-amz-security-token"] = self.token
+        query = sorted(parse_qsl(parts.query, keep_blank_values=True))
+        names = ";".join(sorted(headers))
+        canonical = "\n".join(
+            (
+                "GET",
+                parts.path or "/",
+                "&".join(f"{quote(k, safe='-_.~')}={quote(v, safe='-_.~')}" for k, v in query),
+                *(f"{name}:{headers[name]}" for name in sorted(headers)),
+                "",
+                names,
+                EMPTY,
+            )
+        )
+        scope = f"{day}/{self.region}/s3/aws4_request"
+        digest = hashlib.sha256(canonical.encode()).hexdigest()
+        text = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{digest}"
+        key = f"AWS4{self.secret}".encode()
+        for part in (day, self.region, "s3", "aws4_request"):
+            key = hmac.new(key, part.encode(), hashlib.sha256).digest()
+        signature = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+        del headers["host"]  # The connection sends it.
+        credential = f"Credential={self.key}/{scope}"
+        value = f"AWS4-HMAC-SHA256 {credential}, SignedHeaders={names}, Signature={signature}"
+        return {**headers, "Authorization": value}
+
+
+def s3_model(model: str) -> S3Model | None:
+    """The bucket and prefix that a source names. Errors: ConfigError if they make no sense."""
+    if not model.startswith("s3://"):
+        return None
+    found = ADDRESS.fullmatch(model.removeprefix("s3://").rstrip("/"))
+    if found is None or ".." in found[2].split("/"):
+        raise ConfigError(f"model: must be s3://BUCKET/PREFIX: {model}")
+    return S3Model(found[1], found[2])
+
+
+def fetch_from_s3(
+    model: S3Model, download_dir: Path | None, environment: Mapping[str, str] = os.environ
+) -> str:
+    """The local folder of the model, as the store has it now. Errors: ModelError, ConfigError."""
+    store = Store.of(model.bucket, environment)
+    transport = Transport(store.sign)
+    files = chosen(listed(transport, store, model), str(model))
+    place = hashlib.sha256(f"{store.base}/{model.prefix}".encode()).hexdigest()[:16]
+    root = download_dir or Path(default_cache_dir())
+    folder = root / "s3" / place / model.prefix.rpartition("/")[2]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        known = read_index(folder)
+        for file in files:
+            target = folder / file.name
+            target.parent.mkdir(exist_ok=True)
+            if known.get(file.name) == file.etag and size_of(target) == file.size:
+                continue
+            known.pop(file.name, None)
+            write_index(folder, known)
+            download(transport, file, target)
+            known[file.name] = file.etag
+            write_index(folder, known)
+        names = {file.name for file in files}
+        for name in known.keys() - names:
+            # The store has it no longer, and a model's files belong together.
+            (folder / name).unlink(missing_ok=True)
+        write_index(folder, {name: etag for name, etag in known.items() if name in names})
+    except OSError as error:
+        raise ModelError(f"model {model}: cannot write to {folder}: {error}") from error
+    return str(folder)
+
+
+def listed(transport: Transport, store: Store, model: S3Model) -> list[RemoteFile]:
+    """The objects below the prefix. Errors: ModelError."""
+    start = f"{model.prefix}/"
+    files: list[RemoteFile] = []
+    more: str | None = None
+    for _ in range(MOST_PAGES):
+        query = {"list-type": "2", "prefix": start} | ({"continuation-token": more} if more else {})
+        url = f"{store.base}?{urlencode(query, quote_via=quote, safe='-_.~')}"
+        page = transport.read(url, MOST_LISTING_BYTES).decode(errors="replace")
+        if "<ListBucketResult" not in page:
+            raise ModelError(f"{store.base}: the answer is no listing of a bucket")
+        for entry in ENTRY.findall(page):
+            key = text_of(entry, "Key")
+            if key.startswith(start) and key != start:
+                etag, size = text_of(entry, "ETag"), text_of(entry, "Size")
+                files.append(file_of(store, key, start, etag, int(size)))
+        more = text_of(page, "NextContinuationToken") if "<NextContinuationToken>" in page else None
+        if more is None:
+            return files
+    raise ModelError(f"model {model}: more than {MOST_PAGES} pages of objects")
+
+
+def file_of(store: Store, key: str, start: str, etag: str, size: int) -> RemoteFile:
+    """An object; the ETag of one that was not uploaded in parts is its MD5."""
+    plain = etag.strip('"')
+    return RemoteFile(
+        name=key.removeprefix(start),
+        url=f"{store.base}/{quote(key, safe='/-_.~')}",
+        size=size,
+        etag=etag,
+        digest=plain if MD5.fullmatch(plain) else "",
+        kind="md5",
+    )
+
+
+def text_of(xml: str, tag: str) -> str:
+    """The first element of this name. Errors: ModelError if there is none."""
+    found = re.search(rf"<{tag}>([^<]*)</{tag}>", xml)
+    if found is None:
+        raise ModelError(f"a listing of a bucket has an entry without {tag}")
+    return html.unescape(found[1])
+
+
+def read_index(folder: Path) -> dict[str, str]:
+    """The ETags of the files that are whole."""
+    try:
+        found: Any = json.loads((folder / INDEX).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
+
+
+def write_index(folder: Path, etags: Mapping[str, str]) -> None:
+    """Replaces the index in one piece."""
+    temporary = folder / f"{INDEX}.new"
+    temporary.write_text(json.dumps(etags))
+    os.replace(temporary, folder / INDEX)
+
+
+def size_of(path: Path) -> int:
+    """The size of a file; -1 if there is none."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
+
+
+EMPTY = hashlib.sha256(b"").hexdigest()
+ADDRESS = re.compile(r"([a-z0-9][a-z0-9.-]{1,62})/([\w.+=@ -]+(?:/[\w.+=@ -]+)*)")
+ENTRY = re.compile(r"<Contents>(.*?)</Contents>", re.S)
+MD5 = re.compile(r"[0-9a-f]{32}")
+INDEX = ".ingle-etags"
+MOST_LISTING_BYTES = 16 << 20
+MOST_PAGES = 100
