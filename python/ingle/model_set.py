@@ -5,14 +5,15 @@ hold for every model; the table of a model overrides them for that model.
 """
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ingle.config import (
     DEFAULTS,
     Settings,
+    flag_name,
     load,
     names,
     read_table,
@@ -21,6 +22,7 @@ from ingle.config import (
 )
 from ingle.errors import ConfigError
 
+T = TypeVar("T")
 OF_THE_PROCESS = frozenset(
     {
         "allow_download",
@@ -134,7 +136,7 @@ def load_set(arguments: Mapping[str, Any]) -> ModelSet:
     file = arguments.get("config")
     top = read_table(file) if file else {}
     tables = tables_of(file, top) if file else {}
-    memory = memory_of(top, arguments)
+    memory = spelled_as_flags(memory_of, top, arguments)
     for text in arguments.get("models") or ():
         name, equals, source = text.partition("=")
         if not equals or not name or not source:
@@ -142,7 +144,7 @@ def load_set(arguments: Mapping[str, Any]) -> ModelSet:
         tables[name] = {**tables.get(name, {}), "source": source}
     if not tables:
         if memory is not None:
-            raise ConfigError("device_memory_bytes: is for several models")
+            raise ConfigError("--device-memory-bytes: is for several models")
         settings = load(arguments)
         return ModelSet((ModelEntry(name=settings.model_name(), settings=settings),))
     if arguments.get("model") is not None or "model" in top:
@@ -167,6 +169,19 @@ def memory_of(table: Mapping[str, Any], arguments: Mapping[str, Any]) -> Memory 
             raise ConfigError("swap_timeout: has no effect without device_memory_bytes")
         return None
     return checked_memory(num_bytes, 60 if timeout_s is None else timeout_s)
+
+
+def spelled_as_flags(
+    read: Callable[[Mapping[str, Any], Mapping[str, Any]], T], *given: Mapping[str, Any]
+) -> T:
+    """What `read` gives. Errors: its ConfigError, with the flags of `add_model_flag`."""
+    try:
+        return read(*given)
+    except ConfigError as error:
+        text = str(error)
+        for name in ("device_memory_bytes", "swap_timeout"):
+            text = text.replace(name, "--" + flag_name(name))
+        raise ConfigError(text) from None
 
 
 def checked_memory(num_bytes: Any, timeout_s: Any) -> Memory:

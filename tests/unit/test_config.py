@@ -84,6 +84,7 @@ def test_every_setting_has_a_flag_that_sets_it():
                 "gpu_memory_utilization": "0.5",
                 "allowed_origins": "*",
                 "kv_events_config": "{}",
+                "tensor_parallel_size": "2",
             }
             value = special.get(field.name, value)
             settings = parse(["m", "--" + flag, value])

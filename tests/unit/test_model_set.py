@@ -99,13 +99,13 @@ def test_the_memory_of_all_models_is_a_setting_of_the_file_or_a_flag(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--model", "a=x", "--device-memory-bytes", 0), "device_memory_bytes: must be a number"),
-        (("--model", "a=x", "--swap-timeout", 5), "swap_timeout: has no effect without"),
+        (("--model", "a=x", "--device-memory-bytes", 0), "--device-memory-bytes: must be"),
+        (("--model", "a=x", "--swap-timeout", 5), "--swap-timeout: has no effect without --device"),
         (
             ("--model", "a=x", "--device-memory-bytes", 1, "--swap-timeout", 0),
-            "swap_timeout: must be a whole number of seconds from 1 to 86400, not 0",
+            "--swap-timeout: must be a whole number of seconds from 1 to 86400, not 0",
         ),
-        (("m", "--device-memory-bytes", 1), "device_memory_bytes: is for several models"),
+        (("m", "--device-memory-bytes", 1), "--device-memory-bytes: is for several models"),
     ],
 )
 def test_a_memory_that_makes_no_sense_is_refused_by_name(flags, message):
