@@ -18,8 +18,8 @@
 // finished exchange n. Before a gather all ranks say that they have read the logits of the one before.
 //
 // A wait ends after EXCHANGE_SECONDS, or when fault[FAULT_ABORT] is set; then fault[FAULT_RANK] says who was waited for
-// (its number plus 1), and the kernel traps. With control[CONTROL_ALONE] nothing is sent: the kernels can be run
-// before the other ranks can.
+// (its number plus 1), and the kernel traps. With control[CONTROL_ALONE] nothing is sent and no number is used up: the
+// kernels can be run before the other ranks can.
 // Launch: the same grid on all ranks, at most one wave and EXCHANGE_GRID blocks; a multiple of 32 threads up to 1024;
 // hidden_size % 4 == 0 and at most 16 elements a thread. The next kernel may only start when the wait is over.
 #include "ptx.cuh"
@@ -178,7 +178,7 @@ ENTRY(ranks_reduce)
             normed[i] = make_uint2(pack2(x.x, x.y), pack2(x.z, x.w));
         }
     }
-    finish(control, number);
+    if (!alone) finish(control, number);
 }
 
 ENTRY_F32(ranks_gather)
@@ -202,5 +202,5 @@ ENTRY_F32(ranks_gather)
     }
     if (!alone) meet(group, 2, number);
     grid_trigger();
-    finish(control, number);
+    if (!alone) finish(control, number);
 }

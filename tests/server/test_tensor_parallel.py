@@ -6,6 +6,7 @@ import pytest
 
 import ingle
 from ingle.errors import ModelError
+from server.test_sleep import AdminSocket
 from server.worker import MODELS, Worker
 
 CASES = MODELS.parent / "cases"
@@ -45,12 +46,18 @@ def test_a_divided_model_gives_the_reference_answers(name, options):
     check_answers(name, **options)
 
 
-def test_a_divided_model_is_served():
-    arguments = ("--device", "cpu", "--tensor-parallel-size", "2")
-    with Worker(*arguments) as worker:
+def test_two_engines_serve_a_divided_model_and_wake_from_sleep(tmp_path):
+    place = tmp_path / "admin.sock"
+    flags = ("--data-parallel-size", "2", "--tensor-parallel-size", "2", "--enable-sleep-mode")
+    with Worker("--device", "cpu", *flags, "--admin-uds", place) as worker:
         assert "2 ranks" in worker.summary
-        answer = worker.complete("one two three", max_tokens=5, temperature=0, ignore_eos=True)
-        assert answer["usage"]["completion_tokens"] == 5
+        ask = {"max_tokens": 5, "temperature": 0, "ignore_eos": True}
+        texts = {worker.complete("one two three", **ask)["choices"][0]["text"] for _ in range(4)}
+        admin = AdminSocket(place)
+        assert admin.ask("POST", "/sleep?level=2") == (200, {"is_sleeping": True})
+        assert admin.ask("POST", "/wake_up") == (200, {"is_sleeping": False})
+        texts |= {worker.complete("one two three", **ask)["choices"][0]["text"] for _ in range(4)}
+        assert len(texts) == 1
         assert worker.stop() == 0, worker.errors()
 
 
