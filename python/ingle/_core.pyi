@@ -139,8 +139,12 @@ class Engine:
     def detokenize_json(self, ids: bytes) -> bytes:
         """The answer of /detokenize to a JSON list of ids."""
 
-    def seal_device(self) -> None:
-        """Blocks until the device has done what it began at load; then it only runs steps."""
+    def seal_device(self) -> bool:
+        """Blocks until the device has done what it began at load; then it only runs steps.
+
+        False: some may still load code, for which a locked-down process must not refuse what
+        recording graphs needs.
+        """
 
     def memory_room(self, enough: int) -> int:
         """Bytes of memory that the process may still take before the least of its limits.

@@ -13,7 +13,7 @@ policies are files of security/policy; docs/OPERATIONS.md says what each layer i
     lockdown.finish()
 
 A GPU may also record its graphs while the process serves: `finish(device, recording=True)`, and
-`end_recording` after `seal_device`.
+`end_recording` after `seal_device`, unless that says False.
 """
 
 import codecs

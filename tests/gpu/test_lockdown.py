@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from test_server import DEVICE, FORMAT, LIMIT_S, demo_or_tiny
@@ -28,7 +29,7 @@ def drive(worker):
     """Steps of all kinds: prompts long and short, one request and many, masks, echo, embeddings."""
     jobs = [
         lambda: worker.complete(max_tokens=32),
-        lambda: worker.complete("word " * 600, max_tokens=32),
+        lambda: worker.complete("word " * 200, max_tokens=32),
         lambda: worker.complete(max_tokens=32, stream=True),
         lambda: worker.complete(max_tokens=4, n=4, temperature=1),
         lambda: worker.complete(max_tokens=2, echo=True, logprobs=2),
@@ -36,12 +37,9 @@ def drive(worker):
         lambda: worker.post("/v1/embeddings", {"input": "a text"}),
     ]
     for _ in range(3):
-        threads = [threading.Thread(target=job) for job in jobs * 3]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(LIMIT_S)
-            assert not thread.is_alive()
+        with ThreadPoolExecutor(len(jobs) * 3) as pool:
+            for answer in [pool.submit(job) for job in jobs * 3]:
+                answer.result(LIMIT_S)
         jobs[0]()
 
 

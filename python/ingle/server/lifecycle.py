@@ -269,7 +269,9 @@ class Recorder:
     def _run(self) -> None:
         name_thread("ingle-recorder")
         self.locked.wait()
-        self._models.seal_devices()
+        if not self._models.seal_devices():
+            log.warning("the calls that record CUDA graphs stay allowed: some were not recorded")
+            return
         try:
             self._lockdown.end_recording()
         except HardeningError as error:

@@ -97,10 +97,10 @@ class Models:
         for model in self._models:
             model.core.shutdown()
 
-    def seal_devices(self) -> None:
-        """Blocks until the devices have done what they began at load."""
-        for model in self._models:
-            model.core.seal_device()
+    def seal_devices(self) -> bool:
+        """Blocks until the devices have done what they began at load: see `seal_device`."""
+        sealed = [model.core.seal_device() for model in self._models]  # Each, whatever one says.
+        return all(sealed)
 
     def reset_prefix_caches(self) -> None:
         """Forgets all cached prefixes."""

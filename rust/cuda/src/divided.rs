@@ -73,7 +73,8 @@ fn ready(
     timeline.time("graphs recorded", || {
         rank.graphs = record(&rank.model, config, launches, warn)?;
         match &rank.graphs {
-            Some(graphs) => graphs.seal().close(),
+            // A graph that failed is counted; whoever seals the executor hears of it.
+            Some(graphs) => _ = graphs.seal().close(),
             None => {
                 for shape in graph_shapes(&rank.model) {
                     rank.model.step(&rank.stream, shape)?;

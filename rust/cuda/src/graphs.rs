@@ -112,9 +112,11 @@ pub struct GraphSeal(Arc<Shared>);
 
 impl GraphSeal {
     /// Blocks until the graphs asked for until now are recorded. Steps of other shapes are launched kernel by kernel
-    /// from then on.
-    pub fn close(&self) {
+    /// from then on. Returns whether all could be: otherwise there may be products whose code the library has yet to
+    /// load, for which the process must go on being able to.
+    pub fn close(&self) -> bool {
         self.0.wait_until_idle().sealed = true;
+        self.0.counters.read().graphs_failed == 0
     }
 }
 
@@ -206,7 +208,9 @@ impl Shared {
     /// Records what is wanted, one after the other, until the executor goes away.
     fn record_wanted(&self, mut capture: impl FnMut(StepShape) -> Result<GraphExec, CudaError>) {
         while let Some(shape) = self.next_wanted() {
-            let captured = capture(shape);
+            // The library may load the code of a product while it is recorded; a driver that refuses that in a recording has
+            // it for the second try.
+            let captured = capture(shape).or_else(|_| capture(shape));
             let mut state = self.lock();
             let (entry, failure) = match captured {
                 Ok(graph) => (Entry::Ready(Arc::new(graph)), None),
@@ -304,15 +308,16 @@ mod tests {
         let mut order = Vec::new();
         shared.record_wanted(|shape| {
             order.push(shape.tokens);
-            // The next two are captured and end in an error.
+            // The next two are captured twice each and end in an error.
             if order.len() == 1 {
-                fake::fail("cuStreamEndCapture", 1, 901);
-                fake::fail("cuStreamEndCapture", 2, 901);
+                for nth in 1..=4 {
+                    fake::fail("cuStreamEndCapture", nth, 901);
+                }
             }
-            shared.lock().stop = order.len() == 3;
+            shared.lock().stop = order.len() == 5;
             GraphExec::capture(&stream, Arc::new(()), || Ok(()))
         });
-        assert_eq!(order, [1, 2, 4]);
+        assert_eq!(order, [1, 2, 2, 4, 4]);
         assert_eq!(numbers(&shared), [1, 0, 2]);
         assert!(shared.ready(SHAPES[0]).is_some());
         assert!(shared.ready(SHAPES[1]).is_none() && shared.ready(SHAPES[2]).is_none());
@@ -326,6 +331,28 @@ mod tests {
             "{warning}"
         );
         assert!(shared.lock().last_error.as_ref().unwrap().starts_with("4 token rows"));
+    }
+
+    /// A driver may refuse a first recording that loads code.
+    #[test]
+    fn a_second_try_may_succeed_and_the_seal_says_what_failed() {
+        let context = fake::context();
+        let stream = Stream::new(&context).unwrap();
+        let (shared, warnings) = waiting();
+        let shared = Arc::new(shared);
+        fake::fail("cuStreamEndCapture", 1, 901);
+        let mut left = SHAPES.len();
+        shared.record_wanted(|shape| {
+            if shape == SHAPES[2] {
+                shared.lock().stop = true;
+                return Err(CudaError::Unsupported("never".to_owned()));
+            }
+            left -= 1;
+            GraphExec::capture(&stream, Arc::new(()), || Ok(()))
+        });
+        assert_eq!((left, numbers(&shared)), (0, [2, 0, 1]));
+        assert_eq!(warnings.lock().unwrap().len(), 1);
+        assert!(!GraphSeal(shared).close());
     }
 
     /// When the thread ends, also by a panic, nothing stays waiting.
@@ -363,7 +390,7 @@ mod tests {
             GraphExec::capture(&stream, Arc::new(()), || Ok(()))
         });
         shared.lock().stop = false;
-        GraphSeal(Arc::clone(&shared)).close();
+        assert!(GraphSeal(Arc::clone(&shared)).close());
         assert!(shared.ready(SHAPES[2]).is_some());
         assert!(shared.ready(StepShape { tokens: 8, samples: 8, has_prompts: false }).is_none());
         assert_eq!(numbers(&shared), [3, 0, 0]);

@@ -65,12 +65,16 @@ impl Model {
         Shapes::of(&self.spec, self.dtypes.weight()).of_rank(head_rows)
     }
 
-    /// Query heads a KV head where prompts go to a kernel of their own. Not with `deterministic`: a row's
-    /// bits would depend on the chunk that it comes in.
+    /// Of this model.
     pub(crate) fn prompt_group(&self) -> Option<u32> {
-        let is_used = self.prompt_attention.is_some() && !self.deterministic;
-        is_used.then(|| self.spec.num_attention_heads / self.spec.num_kv_heads)
+        prompt_group(&self.spec, self.prompt_attention.is_some(), self.deterministic)
     }
+}
+
+/// Query heads a KV head where prompts go to a kernel of their own. Not with `deterministic`: a row's bits would depend
+/// on the chunk that it comes in.
+pub(crate) fn prompt_group(spec: &ModelSpec, has_kernel: bool, deterministic: bool) -> Option<u32> {
+    (has_kernel && !deterministic).then(|| spec.num_attention_heads / spec.num_kv_heads)
 }
 
 /// Padded sizes of a step: what a graph is keyed by.

@@ -1,7 +1,9 @@
-//! Loads weights, kernels and cuBLASLt in parallel, then measures algorithms. The loading thread
+//! Loads kernels and cuBLASLt beside the weights, and measures algorithms. The loading thread
 //! and its helpers.
 
+use std::cell::RefCell;
 use std::sync::Arc;
+use std::thread::{Scope, ScopedJoinHandle};
 
 use ingle_model::{Timeline, WeightSource};
 
@@ -11,7 +13,7 @@ use crate::compile::Compiler;
 use crate::gemm::Blas;
 use crate::kernels::Kernels;
 use crate::loader::load_weights;
-use crate::memory::fill;
+use crate::model::StepShape;
 use crate::model_shapes::{four_bit_experts, gemm_shapes};
 use crate::picking::Picking;
 use crate::prebuilt::read_prebuilt;
@@ -20,8 +22,9 @@ use crate::program::{KernelSettings, Program};
 use crate::registry::HEADERS;
 use crate::row_costs::RowCosts;
 use crate::setup::{Memory, Setup};
+use crate::step_shapes::RecordedRows;
 use crate::stream::Stream;
-use crate::weights::Weights;
+use crate::weights::{CopyJob, Weights as Placed};
 
 /// The result of loading.
 pub(crate) struct Parts {
@@ -36,31 +39,65 @@ pub(crate) struct LoadFacts {
     pub(crate) kernels_compiled: usize,
     pub(crate) products_measured: usize,
     pub(crate) row_costs: Option<RowCosts>,
-    pub(crate) bytes_read: u64,
     pub(crate) libraries: Vec<String>,
 }
 
-/// Weights, kernels and cuBLASLt beside each other. Algorithms are made ready, or measured, while weights still come
-/// and kernels are compiled: which is fastest does not hang on what the weights are. Products that our own kernels may
+/// The weights on their way to the device: threads that copy them.
+pub(crate) struct Weights<'scope>(RefCell<Copying<'scope>>);
+
+enum Copying<'scope> {
+    Runs(ScopedJoinHandle<'scope, Result<u64, CudaError>>),
+    /// With the bytes read.
+    Done(u64),
+    Failed,
+}
+
+impl<'scope> Weights<'scope> {
+    /// Starts to copy `jobs` to where they name.
+    pub(crate) fn start<'env>(
+        scope: &'scope Scope<'scope, 'env>,
+        setup: &'env Setup,
+        source: &'env Arc<dyn WeightSource>,
+        jobs: &'env [CopyJob],
+        timeline: &'env Timeline,
+    ) -> Self {
+        let copying = scope.spawn(|| {
+            timeline.time("weights", || {
+                let threads = setup.config.load_threads.max(1) as usize;
+                let dtype = setup.dtypes.weight();
+                load_weights(&setup.context, source.as_ref(), jobs, dtype, threads)
+            })
+        });
+        Self(RefCell::new(Copying::Runs(copying)))
+    }
+
+    /// Blocks until all are there; returns the bytes read. The error comes once.
+    pub(crate) fn wait(&self) -> Result<u64, CudaError> {
+        let bytes_read = match self.0.replace(Copying::Failed) {
+            Copying::Runs(copying) => joined(copying)?,
+            Copying::Done(bytes_read) => bytes_read,
+            // `load_rank` waits last, where the earlier error is returned anyway.
+            Copying::Failed => 0,
+        };
+        self.0.replace(Copying::Done(bytes_read));
+        Ok(bytes_read)
+    }
+}
+
+/// Kernels and cuBLASLt beside the weights. Algorithms are made ready, or measured, while weights still come and
+/// kernels are compiled: which is fastest does not hang on what the weights are. Products that our own kernels may
 /// take come last.
+///
+/// `shapes`: the steps whose graphs will be recorded.
 pub(crate) fn load_parts(
     setup: &Setup,
     memory: &Memory,
-    source: &Arc<dyn WeightSource>,
-    stream: &Stream,
+    weights: &Weights<'_>,
+    (stream, shapes): (&Stream, &[StepShape]),
     timeline: &Timeline,
 ) -> Result<Parts, CudaError> {
     let context = &setup.context;
-    fill(stream, memory.state.mapped(), 0)?;
-    memory.kv.clear(stream)?;
     std::thread::scope(|scope| {
-        let weights = scope.spawn(|| {
-            timeline.time("weights", || {
-                let threads = setup.config.load_threads.max(1) as usize;
-                let jobs = &memory.weight_layout.jobs;
-                load_weights(context, source.as_ref(), jobs, setup.dtypes.weight(), threads)
-            })
-        });
         let kernels = scope.spawn(|| {
             timeline.time("kernels", || {
                 context.make_current()?;
@@ -70,22 +107,21 @@ pub(crate) fn load_parts(
         let blas = timeline.time("cuBLASLt", || {
             Blas::open(context, &setup.config.libraries, setup.dtypes.act()).map(Arc::new)
         })?;
-        let alone = Picking { setup, memory, blas: &blas, kernels: None, stream };
-        let measure = || {
-            timeline.time("algorithms measured", || {
-                let _turn = setup.config.turns.algorithms();
-                alone.measured()
-            })
-        };
+        let recorded = &RecordedRows::of(shapes);
+        let alone = Picking { setup, memory, blas: &blas, kernels: None, stream, recorded };
         let stored = timeline.time("stored algorithms", || alone.products(false))?;
-        let (picked, bytes_read) = match stored {
-            Some(stored) => (stored, joined(weights)?),
-            // Compares the bits of runs, for which the weights must not change meanwhile.
-            None if setup.config.deterministic => {
-                let bytes_read = joined(weights)?;
-                (measure()?, bytes_read)
+        let picked = match stored {
+            Some(stored) => stored,
+            None => {
+                if setup.config.deterministic {
+                    // Compares the bits of runs, for which the weights must not change meanwhile.
+                    weights.wait()?;
+                }
+                timeline.time("algorithms measured", || {
+                    let _turn = setup.config.turns.algorithms();
+                    alone.measured()
+                })?
             }
-            None => (measure()?, joined(weights)?),
         };
         let (kernels, kernels_compiled, nvrtc) = joined(kernels)?;
         let choosing = Picking { kernels: Some(&kernels), ..alone };
@@ -102,14 +138,13 @@ pub(crate) fn load_parts(
             kernels_compiled,
             products_measured: picked.num_measured,
             row_costs: picked.row_costs,
-            bytes_read,
             libraries,
         };
         Ok(Parts { kernels, products: picked.products, facts })
     })
 }
 
-fn build_kernels(setup: &Setup, weights: &Weights) -> Result<(Kernels, usize, String), CudaError> {
+fn build_kernels(setup: &Setup, weights: &Placed) -> Result<(Kernels, usize, String), CudaError> {
     let settings = KernelSettings { dims: setup.dims()?, dtypes: setup.dtypes };
     let (spec, limits) = (&setup.spec, &setup.context.info.limits);
     let (mut shapes, head) = gemm_shapes(spec, &setup.shapes(), weights);
@@ -144,9 +179,7 @@ fn build_kernels(setup: &Setup, weights: &Weights) -> Result<(Kernels, usize, St
     Ok((kernels, compiled, format!("NVRTC {major}.{minor} {}", compiler.path())))
 }
 
-fn joined<T>(
-    thread: std::thread::ScopedJoinHandle<'_, Result<T, CudaError>>,
-) -> Result<T, CudaError> {
+fn joined<T>(thread: ScopedJoinHandle<'_, Result<T, CudaError>>) -> Result<T, CudaError> {
     match thread.join() {
         Ok(result) => result,
         // A panic here is our own mistake; it continues unchanged.

@@ -20,6 +20,7 @@ use crate::product::{Product, Products};
 use crate::row_costs::RowCosts;
 use crate::setup::{Memory, Setup};
 use crate::shapes::{GemmOut, GemmShape, activation_kind};
+use crate::step_shapes::RecordedRows;
 use crate::stream::Stream;
 use crate::stream_gemm::OwnProduct;
 use crate::stream_tile::{STREAM_ROWS, quantises};
@@ -32,6 +33,8 @@ pub(crate) struct Picking<'a> {
     pub(crate) memory: &'a Memory,
     pub(crate) blas: &'a Arc<Blas>,
     pub(crate) stream: &'a Stream,
+    /// What the graphs that will be recorded run.
+    pub(crate) recorded: &'a RecordedRows,
     /// With our own kernels: the products that have a choice. Without: all others, which need not wait until kernels
     /// are compiled.
     pub(crate) kernels: Option<&'a Kernels>,
@@ -68,6 +71,7 @@ impl Picking<'_> {
         };
         let widening = |shape| Widening::new(self.kernels?, dims, shape, buffers.widened);
         let wanted = self.wanted(&own);
+        let head = setup.shapes().head;
         let tuner = Tuner {
             context: &setup.context,
             blas: self.blas,
@@ -79,6 +83,7 @@ impl Picking<'_> {
             own: &own,
             widening: &widening,
             runs: Cell::new(0),
+            is_recorded: &|rows, shape| self.recorded.has(rows, shape == head),
         };
         tuner.products(&wanted, measure)
     }

@@ -2,7 +2,7 @@
 //! model at the end. The loading thread; `start.rs` calls it in order.
 
 use std::ffi::OsStr;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use ingle_core::KvGroups;
 use ingle_model::{
@@ -26,13 +26,14 @@ use crate::exchange::RankPlace;
 use crate::kernels::Kernels;
 use crate::kv_groups::kv_groups;
 use crate::kv_pool::KvPool;
-use crate::model::Model;
+use crate::model::{Model, StepShape, prompt_group};
 use crate::product::Products;
 use crate::prompt_attention::{KvShape, PromptAttention, kv_maps};
 use crate::prompt_launch::PromptLaunch;
 use crate::rope::rotary_dim;
 use crate::shapes::Shapes;
 use crate::state_pool::{StateLayout, StatePool, state_bytes, state_slots};
+use crate::step_shapes::step_shapes;
 use crate::weight_memory::{HostCopy, WeightMemory};
 use crate::weights::{Kept, WeightLayout};
 
@@ -60,7 +61,8 @@ pub(crate) struct Memory {
     pub(crate) budget: MemoryBudget,
     pub(crate) weight_layout: WeightLayout,
     pub(crate) buffers: Buffers,
-    pub(crate) weights: Region,
+    /// Shared with whoever must keep it mapped.
+    pub(crate) weights: Arc<Mutex<Region>>,
     pub(crate) state: Region,
     pub(crate) kv: KvPool,
     states: Option<StatePool>,
@@ -301,7 +303,7 @@ impl Setup {
             Ok(Memory {
                 weight_layout: lay_out(LayoutBuilder::over(&weights))?,
                 buffers,
-                weights,
+                weights: Arc::new(Mutex::new(weights)),
                 state,
                 kv,
                 states,
@@ -335,6 +337,14 @@ impl Setup {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// The shapes of steps whose graphs are recorded at start, as `graph_shapes` has them.
+    pub(crate) fn step_shapes(&self) -> Vec<StepShape> {
+        let (has_prompts, deterministic) =
+            (self.prompt_attention.is_some(), self.config.deterministic);
+        let group = prompt_group(&self.spec, has_prompts, deterministic);
+        step_shapes(self.buckets().sizes(), self.engine.max_rows, group)
     }
 
     /// Padded row counts.

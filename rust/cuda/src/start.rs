@@ -2,7 +2,7 @@
 //! where possible. The loading thread; blocking.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError};
 
 use ingle_core::{CompletionSink, ExecutorShape, Micros};
 use ingle_model::{CopyPlan, ModelSpec, Phase, Timeline, WeightSource};
@@ -18,13 +18,13 @@ use crate::executor::{BUFFER_SETS, CudaExecutor, STEPS_IN_FLIGHT};
 use crate::graphs::{Graphs, WarningSink};
 use crate::group::{Group, Member as _};
 use crate::launches::LaunchCounters;
-use crate::memory::{PinnedBuffer, upload};
+use crate::memory::{PinnedBuffer, fill, upload};
 use crate::metadata::SlotRecord;
 use crate::model::{Model, StepShape};
-use crate::parts::{LoadFacts, load_parts};
+use crate::parts::{LoadFacts, Weights, load_parts};
 use crate::rank::Rank;
 use crate::row_costs::RowCosts;
-use crate::setup::{Setup, check_supported};
+use crate::setup::{Memory, Setup, check_supported};
 use crate::sleep::Sleeper;
 use crate::slots::{Staging, staging_bytes};
 use crate::state_pool::StatePool;
@@ -111,6 +111,8 @@ pub(crate) struct LoadedRank {
     budget: MemoryBudget,
     device_line: String,
     warnings: Vec<String>,
+    /// Of the checkpoint.
+    bytes_read: u64,
     facts: LoadFacts,
 }
 
@@ -121,21 +123,44 @@ pub(crate) fn load_rank(
     source: &Arc<dyn WeightSource>,
     timeline: &Timeline,
 ) -> Result<LoadedRank, CudaError> {
-    let memory = setup.map_memory(plan, timeline)?;
+    let mut memory = setup.map_memory(plan, timeline)?;
+    let jobs = std::mem::take(&mut memory.weight_layout.jobs);
+    // Weights go on coming where what they come for has failed.
+    let _target = Arc::clone(&memory.weights);
+    std::thread::scope(|scope| {
+        let weights = Weights::start(scope, setup, source, &jobs, timeline);
+        let loaded = load_around(setup, memory, &weights, timeline);
+        let bytes_read = weights.wait()?;
+        Ok(LoadedRank { bytes_read, ..loaded? })
+    })
+}
+
+/// Everything but the weights, which come meanwhile.
+fn load_around(
+    setup: &Setup,
+    memory: Memory,
+    weights: &Weights<'_>,
+    timeline: &Timeline,
+) -> Result<LoadedRank, CudaError> {
     let stream = Stream::new(&setup.context)?;
-    let parts = load_parts(setup, &memory, source, &stream, timeline)?;
+    fill(&stream, memory.state.mapped(), 0)?;
+    memory.kv.clear(&stream)?;
+    let shapes = if setup.config.enforce_eager { Vec::new() } else { setup.step_shapes() };
+    let parts = load_parts(setup, &memory, weights, (&stream, &shapes), timeline)?;
     let (budget, device_line) = (memory.budget.clone(), setup.device_line());
     let warnings = setup.warnings(&memory.weight_layout);
     let copied = || {
+        weights.wait()?;
         let threads = setup.config.load_threads.max(1) as usize;
-        HostCopy::of(&setup.context, memory.weights.mapped(), threads)
+        let region = memory.weights.lock().unwrap_or_else(PoisonError::into_inner);
+        HostCopy::of(&setup.context, region.mapped(), threads)
     };
     let copy = setup.config.can_sleep.then(|| timeline.time("host copy of weights", copied));
     let copy = copy.transpose()?;
     let model = Arc::new(setup.model(memory, parts.kernels, parts.products, copy)?);
     timeline.time("tables and warm pass", || warm(&model, &stream))?;
     let rank = Rank { graphs: None, stream, model };
-    Ok(LoadedRank { rank, budget, device_line, warnings, facts: parts.facts })
+    Ok(LoadedRank { rank, budget, device_line, warnings, bytes_read: 0, facts: parts.facts })
 }
 
 /// Starts the recording of a rank's graphs, if there are to be any.
@@ -159,8 +184,10 @@ pub(crate) fn finish(
     sink: CompletionSink,
 ) -> Result<(CudaExecutor, StartReport), CudaError> {
     let (mut ranks, mut others) = (Vec::new(), Vec::new());
-    for LoadedRank { rank, budget, device_line, warnings, facts } in loaded {
+    let mut bytes_read = 0;
+    for LoadedRank { rank, budget, device_line, warnings, facts, bytes_read: own } in loaded {
         ranks.push(rank);
+        bytes_read += own;
         others.push((budget, device_line, warnings, facts));
     }
     let group = Group::new(ranks);
@@ -171,7 +198,6 @@ pub(crate) fn finish(
     let weight_copy_bytes = group.model().weight_memory.host_bytes();
     let compiled = others.iter().map(|(.., facts)| facts.kernels_compiled).sum();
     let measured = others.iter().map(|(.., facts)| facts.products_measured).sum();
-    let bytes_read = others.iter().map(|(.., facts)| facts.bytes_read).sum();
     let devices: Vec<String> = others.iter().map(|(_, line, ..)| line.clone()).collect();
     let (memory, _, warnings, facts) = others.swap_remove(0);
     let shape = executor_shape(group.model(), num_blocks, facts.row_costs.as_ref());
@@ -245,8 +271,7 @@ const PAUSE_MILLISECONDS: f32 = 30.0;
 
 /// The shapes of steps that are recorded at start.
 pub(crate) fn graph_shapes(model: &Model) -> Vec<StepShape> {
-    let rows_max = model.engine.max_rows;
-    step_shapes(model.buckets.sizes(), rows_max, model.prompt_group())
+    step_shapes(model.buckets.sizes(), model.engine.max_rows, model.prompt_group())
 }
 
 /// Host buffers and the waiter thread.

@@ -1,6 +1,8 @@
 //! The shapes of steps whose graphs are recorded at start. A locked-down process records none later, so a shape that
 //! is missing here is launched kernel by kernel for ever: seldom ones alone may be. Pure.
 
+use std::collections::HashSet;
+
 use crate::contract::PROMPT_ROWS;
 use crate::dims::LIST_ROWS;
 use crate::model::StepShape;
@@ -46,11 +48,33 @@ pub(crate) fn step_shapes(
     shapes
 }
 
+/// The row counts of products that recording graphs of these shapes runs.
+#[derive(Debug)]
+pub(crate) struct RecordedRows {
+    layers: HashSet<u32>,
+    head: HashSet<u32>,
+}
+
+impl RecordedRows {
+    /// Of all these shapes together.
+    pub(crate) fn of(shapes: &[StepShape]) -> Self {
+        Self {
+            layers: shapes.iter().map(|shape| shape.tokens).collect(),
+            head: shapes.iter().map(|shape| shape.samples).collect(),
+        }
+    }
+
+    /// Whether a product of `rows` is among them; `is_head`: that with the output matrix.
+    pub(crate) fn has(&self, rows: u32, is_head: bool) -> bool {
+        let recorded = if is_head { &self.head } else { &self.layers };
+        recorded.contains(&rows)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::dims::Buckets;
-    use std::collections::HashSet;
 
     /// The shape that the executor asks for.
     fn asked(buckets: &Buckets, tokens: u32, samples: u32, has_prompts: bool) -> StepShape {
@@ -85,6 +109,16 @@ mod tests {
         for chunk in [256, 300, 1000, 2048] {
             assert!(there.contains(&asked(&buckets, chunk, 0, true)), "part of {chunk}");
         }
+    }
+
+    /// Lists of prompt log-probs use row counts of the head that no small server's graph has.
+    #[test]
+    fn rows_of_layers_and_of_the_head_are_recorded_apart() {
+        let shapes = step_shapes(Buckets::up_to(512).sizes(), 16, None);
+        let recorded = RecordedRows::of(&shapes);
+        assert!(recorded.has(16, false) && recorded.has(16, true));
+        assert!(recorded.has(512, false) && !recorded.has(512, true));
+        assert!(!recorded.has(128, true), "{recorded:?}");
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub(crate) struct Tuner<'a> {
     pub(crate) own: &'a dyn Fn(u32, GemmShape) -> Vec<Product>,
     /// What widens the matrices of a shape of 4-bit weights for the library.
     pub(crate) widening: &'a dyn Fn(GemmShape) -> Option<Widening>,
+    /// Whether a graph that is recorded after the load runs this product.
+    pub(crate) is_recorded: &'a dyn Fn(u32, GemmShape) -> bool,
     /// Counts runs, so that each takes another weight than the one before.
     pub(crate) runs: Cell<usize>,
 }
@@ -157,8 +159,11 @@ impl Tuner<'_> {
             times.insert((m, shape), pick.milliseconds);
             picks[index] = Some(pick);
             if let Some(product) = product {
-                // Runs once, because its code must not be loaded during a capture.
-                self.run(&product, shape, 1)?;
+                // The library loads the code of a product, for 3 ms, where it is first queued. A step that no graph is
+                // recorded for may come when the process can load none any more; the others can wait.
+                if !(self.is_recorded)(m, shape) {
+                    self.run(&product, shape, 1)?;
+                }
                 products.insert((m, shape), product);
             }
         }

@@ -92,14 +92,14 @@ const PIECE_BYTES: u64 = 256 << 20;
 /// The memory of the weights, kept mapped while the model is awake.
 #[derive(Debug)]
 pub(crate) struct WeightMemory {
-    region: Mutex<Region>,
+    region: Arc<Mutex<Region>>,
     /// `None`: the model never sleeps.
     copy: Option<HostCopy>,
 }
 
 impl WeightMemory {
-    pub(crate) fn new(region: Region, copy: Option<HostCopy>) -> Self {
-        Self { region: Mutex::new(region), copy }
+    pub(crate) fn new(region: Arc<Mutex<Region>>, copy: Option<HostCopy>) -> Self {
+        Self { region, copy }
     }
 
     pub(crate) fn can_sleep(&self) -> bool {
@@ -138,7 +138,7 @@ mod tests {
         let region = Region::backed(&context, bytes).unwrap();
         let copy = HostCopy::of(&context, region.mapped(), 1).unwrap();
         let streams = [Stream::new(&context).unwrap(), Stream::new(&context).unwrap()];
-        (WeightMemory::new(region, Some(copy)), streams)
+        (WeightMemory::new(Arc::new(Mutex::new(region)), Some(copy)), streams)
     }
 
     #[test]

@@ -333,11 +333,12 @@ impl Engine {
     }
 
     /// Blocks until the devices have done what they began at load, so that they make no system call from now on but to
-    /// run steps. For a process that gives such calls up.
-    pub fn seal_device(&self) {
-        for engine in &self.engines {
-            engine.metrics.seal_device();
-        }
+    /// run steps, if this is true. For a process that gives such calls up.
+    pub fn seal_device(&self) -> bool {
+        // All of them, whatever the first says.
+        let sealed: Vec<bool> =
+            self.engines.iter().map(|engine| engine.metrics.seal_device()).collect();
+        !sealed.contains(&false)
     }
 
     /// Bytes of memory that this process may still take before the least of its limits; a few system

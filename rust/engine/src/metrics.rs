@@ -48,10 +48,8 @@ macro_rules! metrics {
             }
 
             /// See `DeviceOwn::seal`.
-            pub(crate) fn seal_device(&self) {
-                if let Some(device) = &self.device {
-                    device.seal();
-                }
+            pub(crate) fn seal_device(&self) -> bool {
+                self.device.as_ref().is_none_or(|device| device.seal())
             }
 
             /// Name, help and value of every counter.
@@ -391,7 +389,9 @@ mod tests {
             vec![DeviceCount { name: "own", help: "Own.", kind: "gauge", label: "state", values }]
         }
 
-        fn seal(&self) {}
+        fn seal(&self) -> bool {
+            true
+        }
     }
 
     #[test]

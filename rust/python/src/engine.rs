@@ -138,8 +138,8 @@ impl Engine {
         Ok(PyBytes::new(py, &body.map_err(|error| to_py(py, error))?))
     }
 
-    fn seal_device(&self, py: Python<'_>) {
-        py.detach(|| self.inner.seal_device());
+    fn seal_device(&self, py: Python<'_>) -> bool {
+        py.detach(|| self.inner.seal_device())
     }
 
     fn memory_room(&self, enough: u64) -> u64 {

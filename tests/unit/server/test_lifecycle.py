@@ -240,9 +240,11 @@ class Steps:
     def __init__(self, end=lambda: None):
         self.first = self
         self.steps, self.done, self._end = [], threading.Event(), end
+        self.all_recorded = True
 
     def seal_devices(self):
         self.steps.append("recorded")
+        return self.all_recorded
 
     def end_recording(self):
         self.steps.append("refused")
@@ -259,6 +261,16 @@ def test_a_gpu_records_its_graphs_after_the_lock_down_and_loses_what_that_needed
     recorder.locked.set()
     assert steps.done.wait(10)
     assert steps.steps == ["recorded", "refused"]
+
+
+def test_what_recording_needed_stays_allowed_where_a_graph_failed(caplog):
+    steps = Steps()
+    steps.all_recorded = False
+    recorder = lifecycle.Recorder(steps, steps)
+    recorder.locked.set()
+    recorder._run()
+    assert steps.steps == ["recorded"]
+    assert "stay allowed: some were not recorded" in caplog.text
 
 
 def test_a_process_that_cannot_refuse_what_recording_needed_ends(monkeypatch):

@@ -42,8 +42,9 @@ pub(crate) trait DeviceOwn: Debug + Send + Sync {
     /// is taken.
     fn counts(&self) -> Vec<DeviceCount>;
 
-    /// Blocks until what the device began at load is done. From then on it makes no system call but to run steps.
-    fn seal(&self);
+    /// Blocks until what the device began at load is done. From then on it makes no system call but to run steps, if
+    /// this is true.
+    fn seal(&self) -> bool;
 }
 
 /// A family of Prometheus samples that one label tells apart.

@@ -19,10 +19,8 @@ impl DeviceOwn for CudaOwn {
         counts(&self.launches.read())
     }
 
-    fn seal(&self) {
-        if let Some(graphs) = &self.graphs {
-            graphs.close();
-        }
+    fn seal(&self) -> bool {
+        self.graphs.as_ref().is_none_or(GraphSeal::close)
     }
 }
 

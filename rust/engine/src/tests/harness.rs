@@ -309,8 +309,9 @@ impl DeviceOwn for Seals {
         vec![DeviceCount { name: "own", help: "Own.", kind: "counter", label: "what", values }]
     }
 
-    fn seal(&self) {
+    fn seal(&self) -> bool {
         self.0.fetch_add(1, Ordering::Relaxed);
+        true
     }
 }
 

@@ -143,7 +143,7 @@ fn one_engine_that_dies_ends_its_requests_and_the_process_learns_which_it_was() 
 fn every_device_is_sealed_and_counted() {
     let bench = Bench::pair(endless);
     assert_eq!(bench.seals(), [0, 0]);
-    bench.engine.seal_device();
+    assert!(bench.engine.seal_device());
     assert_eq!(bench.seals(), [1, 1]);
     let text = bench.engine.metrics();
     for engine in [0, 1] {
