@@ -273,16 +273,35 @@ def test_names_that_lead_out_of_the_folder_are_left_out():
 
 
 def test_a_single_gguf_is_taken_and_several_are_refused():
-    def of(*names):
+    def of(*names, only=None):
         listed = [files.RemoteFile(name, "u", 1) for name in names]
-        return [file.name for file in files.chosen(listed, "s3://b/p")]
+        return [file.name for file in files.chosen(listed, "s3://b/p", only)]
 
     assert of("a.gguf", "config.json") == ["a.gguf"]
     assert of("a.gguf", "m.safetensors", "config.json") == ["m.safetensors", "config.json"]
-    with pytest.raises(ModelError, match=r"several GGUF files, copy one of them here: a\.gguf, b"):
+    with pytest.raises(ModelError, match=r"add one of its GGUF files to the address: a\.gguf, b"):
         of("a.gguf", "b.gguf")
     with pytest.raises(ModelError, match=r"neither \.safetensors nor \.gguf"):
         of("config.json")
+    assert of("a.gguf", "b.gguf", "m.safetensors", only="b.gguf") == ["b.gguf"]
+    with pytest.raises(ModelError, match=r"has no such file; GGUF files there: a\.gguf"):
+        of("a.gguf", only="c.gguf")
+
+
+def test_one_of_several_gguf_files_is_named_in_the_address(bucket, repository, tmp_path):
+    two = {"a.gguf": b"GGUF a", "b.gguf": b"GGUF b"}
+    bucket.objects = {f"models/tiny/{name}": body for name, body in two.items()}
+    repository.objects = two
+    environment = {"AWS_ENDPOINT_URL": bucket.url}
+    for name, body in two.items():
+        source = s3.s3_model(f"s3://bucket/models/tiny/{name}")
+        path = Path(s3.fetch_from_s3(source, tmp_path / "s3", environment))
+        assert (path.name, path.read_bytes()) == (name, body)
+        source = hub.hub_model(f"hf://org/tiny/{name}@v1", False)
+        assert source == hub.HubModel("org/tiny", "v1", name)
+        for _ in range(2):
+            path = from_hub(repository, tmp_path / "hub", source)
+            assert (path.name, path.read_bytes()) == (name, body)
 
 
 def test_addresses():

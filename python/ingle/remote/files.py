@@ -47,20 +47,26 @@ def wanted(name: str) -> bool:
     return name.endswith(ENDINGS)
 
 
-def chosen(files: Sequence[RemoteFile], where: str) -> list[RemoteFile]:
-    """The files to fetch: those of a safetensors model, else the only GGUF file.
+def chosen(files: Sequence[RemoteFile], where: str, only: str | None = None) -> list[RemoteFile]:
+    """The files to fetch: `only` this GGUF file, or a safetensors model, or the one GGUF file.
 
     Errors: ModelError if there is no model, or no single one.
     """
     files = [each for each in files if wanted(each.name)]
     gguf = [each for each in files if each.name.endswith(".gguf")]
+    if only is not None:
+        found = [each for each in gguf if each.name == only]
+        if not found:
+            shown = ", ".join(sorted(each.name for each in gguf)[:20]) or "none"
+            raise ModelError(f"model {where}: has no such file; GGUF files there: {shown}")
+        return found
     if any(each.name.endswith(".safetensors") for each in files):
         return [each for each in files if each not in gguf]
     if len(gguf) == 1:
         return gguf
     if gguf:
         shown = ", ".join(sorted(each.name for each in gguf)[:20])
-        raise ModelError(f"model {where}: has several GGUF files, copy one of them here: {shown}")
+        raise ModelError(f"model {where}: add one of its GGUF files to the address: {shown}")
     raise ModelError(f"model {where}: has neither .safetensors nor .gguf files")
 
 

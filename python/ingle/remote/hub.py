@@ -27,9 +27,12 @@ class HubModel:
     """ORG/NAME."""
     revision: str = "main"
     """A branch, a tag or a commit."""
+    file: str | None = None
+    """One of several GGUF files."""
 
     def __str__(self) -> str:
-        return f"hf://{self.repository}@{self.revision}"
+        file = f"/{self.file}" if self.file else ""
+        return f"hf://{self.repository}{file}@{self.revision}"
 
 
 def hub_model(model: str, allow_download: bool) -> HubModel | None:
@@ -41,8 +44,9 @@ def hub_model(model: str, allow_download: bool) -> HubModel | None:
     if model.startswith("hf://"):
         found = ADDRESS.fullmatch(model.removeprefix("hf://"))
         if found is None:
-            raise ConfigError(f"model: must be hf://ORG/NAME or hf://ORG/NAME@REVISION: {model}")
-        return HubModel(found[1], found[2] or "main")
+            forms = "hf://ORG/NAME, with /FILE.gguf and @REVISION where they are needed"
+            raise ConfigError(f"model: must be {forms}: {model}")
+        return HubModel(found[1], found[3] or "main", found[2])
     if not allow_download or os.path.exists(model) or not REPOSITORY.fullmatch(model):
         return None
     return HubModel(model)
@@ -51,7 +55,7 @@ def hub_model(model: str, allow_download: bool) -> HubModel | None:
 def fetch_from_hub(
     model: HubModel, download_dir: Path | None = None, environment: Mapping[str, str] = os.environ
 ) -> str:
-    """The folder of the model's snapshot, with all files that ingle reads. Errors: ModelError."""
+    """The folder of the model's snapshot, or its one file. Errors: ModelError."""
     endpoint = environment.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co"
     token = environment.get("HF_TOKEN")
     headers = {"User-Agent": "ingle"} | ({"Authorization": f"Bearer {token}"} if token else {})
@@ -59,8 +63,8 @@ def fetch_from_hub(
     folder = root / f"models--{model.repository.replace('/', '--')}"
     transport = Transport(lambda url: headers)
     commit = cached_commit(folder, model.revision)
-    if commit is not None and is_complete(folder, commit):
-        return str(folder / "snapshots" / commit)
+    if commit is not None and is_complete(folder, commit, model.file):
+        return str(folder / "snapshots" / commit / (model.file or ""))
     commit, files = listed(transport, endpoint, model)
     snapshot = folder / "snapshots" / commit
     try:
@@ -74,10 +78,10 @@ def fetch_from_hub(
         note = folder / "refs" / model.revision
         note.parent.mkdir(parents=True, exist_ok=True)
         replace(note, commit)
-        replace(complete_mark(folder, commit), "")
+        replace(complete_mark(folder, commit, model.file), "")
     except OSError as error:
         raise ModelError(f"model {model}: cannot write to {folder}: {error}") from error
-    return str(snapshot)
+    return str(snapshot / (model.file or ""))
 
 
 def listed(transport: Transport, endpoint: str, model: HubModel) -> tuple[str, list[RemoteFile]]:
@@ -93,7 +97,7 @@ def listed(transport: Transport, endpoint: str, model: HubModel) -> tuple[str, l
         files = [file_of(base, each) for each in found["siblings"]]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ModelError(f"{url}: is no listing of a model: {error!r}") from error
-    return commit, chosen([file for file in files if file is not None], str(model))
+    return commit, chosen([file for file in files if file is not None], str(model), model.file)
 
 
 def file_of(base: str, sibling: Any) -> RemoteFile | None:
@@ -126,17 +130,17 @@ def cached_commit(folder: Path, revision: str) -> str | None:
     return revision if COMMIT.fullmatch(revision) and (folder / "snapshots").is_dir() else None
 
 
-def is_complete(folder: Path, commit: str) -> bool:
+def is_complete(folder: Path, commit: str, file: str | None) -> bool:
     """Whether a fetch of this commit has ended well, and nothing has been removed since."""
     snapshot = folder / "snapshots" / commit
-    if not complete_mark(folder, commit).exists() or not snapshot.is_dir():
+    if not complete_mark(folder, commit, file).exists() or not snapshot.is_dir():
         return False
     return all(os.path.exists(each) for each in snapshot.rglob("*"))
 
 
-def complete_mark(folder: Path, commit: str) -> Path:
-    """A file that is there once all of a snapshot is."""
-    return folder / f".ingle-{commit}"
+def complete_mark(folder: Path, commit: str, file: str | None) -> Path:
+    """A file that is there once all of a snapshot is, or its one file."""
+    return folder / f".ingle-{commit}{f'-{file}' if file else ''}"
 
 
 def link(path: Path, blob: Path) -> None:
@@ -160,7 +164,8 @@ def replace(path: Path, text: str) -> None:
 
 
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-ADDRESS = re.compile(rf"({REPOSITORY.pattern})(?:@([A-Za-z0-9][\w./-]*))?")
+FILE = r"[A-Za-z0-9_][\w.+-]*\.gguf"
+ADDRESS = re.compile(rf"({REPOSITORY.pattern})(?:/({FILE}))?(?:@([A-Za-z0-9][\w./-]*))?")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 MOST_LISTING_BYTES = 16 << 20

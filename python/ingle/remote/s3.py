@@ -31,9 +31,11 @@ class S3Model:
     bucket: str
     prefix: str
     """Without slashes at its ends."""
+    file: str | None = None
+    """One of several GGUF files."""
 
     def __str__(self) -> str:
-        return f"s3://{self.bucket}/{self.prefix}"
+        return f"s3://{self.bucket}/{self.prefix}" + (f"/{self.file}" if self.file else "")
 
 
 @dataclass(frozen=True)
@@ -107,17 +109,24 @@ def s3_model(model: str) -> S3Model | None:
     found = ADDRESS.fullmatch(model.removeprefix("s3://").rstrip("/"))
     if found is None or ".." in found[2].split("/"):
         raise ConfigError(f"model: must be s3://BUCKET/PREFIX: {model}")
+    folder, slash, last = found[2].rpartition("/")
+    if slash and last.endswith(".gguf"):
+        return S3Model(found[1], folder, last)
     return S3Model(found[1], found[2])
 
 
 def fetch_from_s3(
     model: S3Model, download_dir: Path | None, environment: Mapping[str, str] = os.environ
 ) -> str:
-    """The local folder of the model, as the store has it now. Errors: ModelError, ConfigError."""
+    """The local folder or file of the model, as the store has it now.
+
+    Errors: ModelError, ConfigError.
+    """
     store = Store.of(model.bucket, environment)
     transport = Transport(store.sign)
-    files = chosen(listed(transport, store, model), str(model))
-    place = hashlib.sha256(f"{store.base}/{model.prefix}".encode()).hexdigest()[:16]
+    files = chosen(listed(transport, store, model), str(model), model.file)
+    address = f"{store.base}/{model.prefix}/{model.file or ''}"
+    place = hashlib.sha256(address.encode()).hexdigest()[:16]
     root = download_dir or Path(default_cache_dir())
     folder = root / "s3" / place / model.prefix.rpartition("/")[2]
     try:
@@ -140,7 +149,7 @@ def fetch_from_s3(
         write_index(folder, {name: etag for name, etag in known.items() if name in names})
     except OSError as error:
         raise ModelError(f"model {model}: cannot write to {folder}: {error}") from error
-    return str(folder)
+    return str(folder / (model.file or ""))
 
 
 def listed(transport: Transport, store: Store, model: S3Model) -> list[RemoteFile]:
