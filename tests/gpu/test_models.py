@@ -284,7 +284,7 @@ DRAWN = {"temperature": 0.8, "presence_penalty": 1.0, "repetition_penalty": 1.1,
     ("name", "sampling"),
     [
         *[("llama-headdim128", GREEDY), ("qwen3", GREEDY), ("qwen3", DRAWN)],
-        *[("qwen3_5", GREEDY), ("qwen3_5", DRAWN)],
+        *[("qwen3_5-wrapped", GREEDY), ("qwen3_5-wrapped", DRAWN)],
     ],
 )
 def test_preemption_does_not_change_answers(engine_for, name, sampling):
