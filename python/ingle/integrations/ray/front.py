@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from ingle.integrations.affinity import InFlight, prompt_keys
-from ingle.integrations.ray.router import Ask
+from ingle.integrations.ray.router import ASK, Ask
 
 SESSION_HEADERS = ("x-session-affinity", "x-session-id", "x-session-token")
 NOT_PASSED = {"host", "content-length", "connection", "transfer-encoding", "keep-alive", "date"}
@@ -73,10 +73,13 @@ class Front:
 
     async def _choose(self, ask: Ask) -> tuple[str, str]:
         """A worker's replica and URL. Only chosen, not reserved: its queue is its own affair."""
-        async with self._workers.choose_replica(ask, _reserve=False) as chosen:
+        async with self._workers.choose_replica(**{ASK: ask}, _reserve=False) as chosen:
             name = chosen._replica.replica_id.unique_id
-            if ask.chosen is None:
-                self._in_flight.enter(name)  # Another router than ours.
+            if ask.chosen != name:
+                # Serve took another one than ours, or the router is not ours.
+                if ask.chosen is not None:
+                    self._in_flight.leave(ask.chosen)
+                self._in_flight.enter(name)
             ask.chosen = None
             return name, chosen.replica_metadata["url"]
 

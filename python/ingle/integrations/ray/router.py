@@ -4,7 +4,6 @@ The front passes an `Ask`, which lives in the same process, instead of the reque
 """
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
@@ -50,6 +49,13 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc] # Ray has no types.
 
 
 def ask_of(pending: PendingRequest | None) -> Ask | None:
-    """What the front has passed; None for calls of other kinds."""
-    first: Any = pending.args[0] if pending is not None and pending.args else None
-    return first if isinstance(first, Ask) else None
+    """What the front has passed; None for calls of other kinds.
+
+    Not by its class: Serve may pickle this module by value, and a front's `Ask` is another class
+    then.
+    """
+    return None if pending is None else pending.kwargs.get(ASK)
+
+
+ASK = "ask"
+"""The name under which a front passes its `Ask`."""
