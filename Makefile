@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-rust test-python test-compat test-ray check soak bench wheel gpu-test gpu-bench fields lock clean
+.PHONY: help install demo test test-rust test-python test-compat test-ray image-check check soak bench wheel gpu-test gpu-bench fields lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -73,6 +73,9 @@ test-ray: $(RAY)/installed.stamp install ## workers on a real local Ray cluster
 	RAY_AUTH_MODE=disabled RAY_USAGE_STATS_ENABLED=0 RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S=120 \
 	    RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S=60 PYTHONPATH=$(CURDIR)/python \
 	    $(RAY)/bin/pytest -c /dev/null --rootdir tests/serve_ray tests/serve_ray
+
+image-check: wheel ## the wheel in a bare Debian, as deploy/Containerfile installs it; needs root and debootstrap
+	$(BIN)/python tools/check_image.py dist/ingle-*.whl
 
 soak: $(VENV)/dev.stamp install $(VENV)/demo-model.stamp $(COMPAT)/installed.stamp ## long tests
 	INGLE_SMOLLM2_GGUF="$$($(BIN)/python tools/demo_model_path.py)" tools/in_clone cargo test --locked --workspace --exclude ingle-python -- --ignored --skip test_no_input_gets_past_a_target
