@@ -247,10 +247,11 @@ def main() -> int:
     }
     stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     for path in stale:
-        print(f"{path.relative_to(ROOT)}: not up to date; run `make fields`")
-        if "--check" not in sys.argv:
+        if "--check" in sys.argv:
+            print(f"{path.relative_to(ROOT)}: not up to date; run `make fields`")
+        else:
             path.write_text(wanted[path])
-            print("written")
+            print(f"{path.relative_to(ROOT)}: written")
     return 1 if stale and "--check" in sys.argv else 0
 
 
