@@ -30,6 +30,7 @@ __all__ = [
     "hardening_survey",
     "kept_variables",
     "may_follow",
+    "may_use_gpu",
     "metrics",
     "name_thread",
     "plan",
@@ -217,7 +218,7 @@ def harden_shed(start: bytes) -> bytes:
     """First half of the lock-down: closes descriptors, sets limits, gives up user and privileges.
 
     `start` is JSON: `user` [uid, gid] or null, `keep` descriptors, `read` and `write` paths,
-    `has_cuda`. Returns JSON: `layers`, each with `name`, `on` and `what`. Irrevocable; the process
+    `has_gpu`. Returns JSON: `layers`, each with `name`, `on` and `what`. Irrevocable; the process
     must have one thread. Raises HardeningError, after which the process must end.
     """
 
@@ -228,14 +229,14 @@ def harden_keeper(start: bytes) -> bytes:
     """The same for the keeper: only `read` and `write` can be opened, and a filter of its own."""
 
 def harden_end_recording(readiness: bytes) -> bytes:
-    """Refuses on all threads what recording CUDA graphs needed. Once, after `harden_finish` with
+    """Refuses on all threads what recording graphs needed. Once, after `harden_finish` with
     `recording`; `readiness` as there.
     """
 
 def harden_finish(readiness: bytes) -> bytes:
     """Second half: puts the tight filter on all threads and proves that it holds.
 
-    `readiness` is JSON: `cuda_driver` (major version or null), `recording` and `trace`. As
+    `readiness` is JSON: `gpu_driver` (major version or null), `recording` and `trace`. As
     `harden_shed`, but with any number of threads.
     """
 
@@ -275,6 +276,9 @@ def request_limits() -> bytes:
 
 def sampling_fields() -> bytes:
     """JSON: the plain sampling fields of a request, a list of `ingle.fields.SamplingField`."""
+
+def may_use_gpu(device: str) -> bool:
+    """Whether a GPU may be used: a value of `--device`, or the name of a device that was built."""
 
 def may_follow(folder: str | os.PathLike[str], path: str | os.PathLike[str]) -> bool:
     """Whether a path in a model's folder may be opened.

@@ -24,7 +24,7 @@ from ingle.faults import fault_of
 from ingle.kv_events import KvEventsConfig, parse_kv_events
 from ingle.model_name import name_of
 from ingle.origins import parse_origins
-from ingle.places import default_cache_dir, places
+from ingle.places import default_cache_dir, may_use_gpu, places
 from ingle.small_files import read_bounded
 
 
@@ -377,7 +377,7 @@ class Settings:
             options["sim_speed"] = parse_sim_speed(self.sim_speed)
         if self.chat_template is not None:
             options["chat_template"] = read_text("chat_template", self.chat_template)
-        compiles = self.device.startswith(("auto", "cuda"))
+        compiles = may_use_gpu(self.device)
         cache_dir = options.pop("cache_dir", None) or (default_cache_dir() if compiles else None)
         options.pop("kv_events_config", None)
         for name in ("allow_download", "download_dir"):

@@ -9,7 +9,7 @@ policies are files of security/policy; docs/OPERATIONS.md says what each layer i
     lockdown.confine(read=["/srv/models/llama"])
     engine = ingle.Engine("/srv/models/llama", device="cpu")
     ...  # Start the front end's own threads and import what it imports late.
-    engine.core.seal_device()  # Waits until the device has recorded its CUDA graphs.
+    engine.core.seal_device()  # Waits until the device has recorded its graphs.
     lockdown.finish()
 
 A GPU may also record its graphs while the process serves: `finish(device, recording=True)`, and
@@ -52,9 +52,9 @@ class Lockdown:
         self.mode = mode
         self.layers: list[Layer] = [] if self.is_on else [Layer("all", False, "hardening is off")]
         """What is in force and what is missing, as far as the steps have come."""
-        self._has_cuda = device.startswith(("auto", "cuda"))
+        self._has_gpu = _core.may_use_gpu(device)
         self._trace = trace
-        self._cuda_driver: int | None = None
+        self._gpu_driver: int | None = None
         self._open_files: list[str] = []
         self._sleeps = False
         self._python = python_folders()
@@ -135,20 +135,20 @@ class Lockdown:
     ) -> None:
         """The tight filter on all threads, and the proof that it holds. `device`: the engine's.
 
-        `recording`: allow what recording CUDA graphs needs, until `end_recording`. `sleeps`: allow
+        `recording`: allow what recording graphs needs, until `end_recording`. `sleeps`: allow
         what `Engine.sleep` needs on a GPU. `open_files`: those that stay open for reading,
         `Engine.info["open_files"]`.
         Errors: HardeningError; the process must then end.
         """
         if not self.is_on:
             return
-        self._cuda_driver = driver_version() if device.startswith("cuda") else None
+        self._gpu_driver = driver_version() if _core.may_use_gpu(device) else None
         self._open_files, self._sleeps = list(open_files), sleeps
         self._add(_core.harden_finish(self._readiness(recording=recording)))
         self._refuse_lacks()
 
     def end_recording(self) -> None:
-        """Refuses what only recording CUDA graphs needed. Any thread.
+        """Refuses what only recording graphs needed. Any thread.
 
         Errors: HardeningError; the process must then end.
         """
@@ -160,7 +160,7 @@ class Lockdown:
 
     def _readiness(self, *, recording: bool) -> bytes:
         readiness = {
-            "cuda_driver": self._cuda_driver,
+            "gpu_driver": self._gpu_driver,
             "recording": recording,
             "sleeps": self._sleeps,
             "open_files": self._open_files,
@@ -169,7 +169,7 @@ class Lockdown:
         return json.dumps(readiness).encode()
 
     def _start(self, **values: Any) -> bytes:
-        return json.dumps({"has_cuda": self._has_cuda, **values}).encode()
+        return json.dumps({"has_gpu": self._has_gpu, **values}).encode()
 
     def _add(self, report: bytes) -> None:
         self.layers += layers_of(report)

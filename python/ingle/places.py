@@ -5,8 +5,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ingle import _core
+
 PREBUILT_KERNELS = Path(__file__).resolve().parent / "kernels"
 """Kernels in the wheel for machines without NVRTC; a build from source has none."""
+
+
+may_use_gpu = _core.may_use_gpu
+"""Whether a GPU may be used: for a value of `--device`, or the name of a device that was built."""
 
 
 def default_cache_dir() -> str:

@@ -94,9 +94,9 @@ def test_a_gpu_asks_for_the_rules_of_its_driver(monkeypatch):
     cpu = Lockdown("auto", device="auto")
     cpu.finish("cpu (avx512, 2 threads)", open_files=["/srv/model.gguf"], sleeps=True)
     assert asked == [
-        b'{"cuda_driver": 580, "recording": true, "sleeps": false, '
+        b'{"gpu_driver": 580, "recording": true, "sleeps": false, '
         b'"open_files": [], "trace": false}',
-        b'{"cuda_driver": null, "recording": false, "sleeps": true, '
+        b'{"gpu_driver": null, "recording": false, "sleeps": true, '
         b'"open_files": ["/srv/model.gguf"], "trace": false}',
     ]
     gpu.layers = [Layer("files", True, "Landlock 6"), Layer("device_calls", True, "more")]

@@ -19,7 +19,7 @@ from ingle.errors import ConfigError
 from ingle.hardening import Lockdown, model_places
 from ingle.kv_events import close_all
 from ingle.model_set import ModelSet
-from ingle.places import default_cache_dir
+from ingle.places import default_cache_dir, may_use_gpu
 from ingle.server.auth import ApiKeys, read_key_file
 from ingle.server.keeper import Keeper
 from ingle.server.listen import bind
@@ -143,7 +143,7 @@ def read_places(settings: Settings) -> list[Path]:
 
 def write_places(settings: Settings) -> list[Path]:
     """The cache folder, made here since the locked process cannot."""
-    if not settings.device.startswith(("auto", "cuda")):
+    if not may_use_gpu(settings.device):
         return []
     folder = settings.cache_dir or Path(default_cache_dir())
     try:

@@ -29,6 +29,7 @@ from ingle.errors import ConfigError, HardeningError, InternalError
 from ingle.exit_codes import ExitCode
 from ingle.hardening import Lockdown
 from ingle.origins import parse_origins
+from ingle.places import may_use_gpu
 from ingle.server.admin import Admin
 from ingle.server.app import create_app
 from ingle.server.auth import ApiKeys
@@ -252,7 +253,7 @@ class Recorder:
     def __init__(self, models: Models, lockdown: Lockdown) -> None:
         self._models = models
         self._lockdown = lockdown
-        self.is_late = lockdown.is_on and models.first.info["device"].startswith("cuda")
+        self.is_late = lockdown.is_on and may_use_gpu(models.first.info["device"])
         if lockdown.traces:
             # A trace is of what a worker needs when all is recorded.
             self.is_late = False
@@ -270,7 +271,7 @@ class Recorder:
         name_thread("ingle-recorder")
         self.locked.wait()
         if not self._models.seal_devices():
-            log.warning("the calls that record CUDA graphs stay allowed: some were not recorded")
+            log.warning("the calls that record graphs stay allowed: some were not recorded")
             return
         try:
             self._lockdown.end_recording()

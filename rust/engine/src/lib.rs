@@ -72,7 +72,7 @@ mod turns;
 mod warn;
 mod wire;
 
-pub use device::Places;
+pub use device::{Places, may_use_gpu};
 pub use doctor::doctor;
 pub use engine::Engine;
 pub use error::EngineError;

@@ -37,7 +37,7 @@ pub struct Start {
     /// Places that may still be written.
     pub write: Vec<PathBuf>,
     /// Whether a GPU may be used.
-    pub has_cuda: bool,
+    pub has_gpu: bool,
     /// Confine files as on a kernel without Landlock, wherever this is: for the probes of that.
     #[serde(skip)]
     pub by_namespace: bool,
@@ -98,7 +98,7 @@ pub fn confine(start: &Start) -> Result<Report, HardeningError> {
 
 /// `confine` without one layer or rule.
 pub(crate) fn confine_except(start: &Start, omitted: &Omitted) -> Result<Report, HardeningError> {
-    let mut places = Surroundings::read()?.places(start.has_cuda);
+    let mut places = Surroundings::read()?.places(start.has_gpu);
     places.read.extend(start.read.iter().cloned());
     places.write.extend(start.write.iter().cloned());
     confine_to(&places, start.by_namespace, omitted)

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::begin::put_on;
 use crate::error::HardeningError;
 use crate::omitted::Omitted;
-use crate::policies::{CUDA, CUDA_UNKNOWN, CudaFiles, SERVE};
+use crate::policies::{GPU_DRIVERS, GPU_UNKNOWN, GpuFiles, SERVE};
 use crate::policy::{Policy, Value};
 use crate::proof::Proof;
 use crate::report::Report;
@@ -19,8 +19,8 @@ use crate::{sys, trace};
 #[serde(default, deny_unknown_fields)]
 pub struct Readiness {
     /// The major version of NVIDIA's driver, if a GPU is used.
-    pub cuda_driver: Option<u32>,
-    /// CUDA graphs are still being recorded; `end_recording` comes later.
+    pub gpu_driver: Option<u32>,
+    /// GPU graphs are still being recorded; `end_recording` comes later.
     pub recording: bool,
     /// The GPU's memory is given back and taken again while the worker serves.
     pub sleeps: bool,
@@ -40,8 +40,7 @@ pub fn finish(readiness: &Readiness) -> Result<Report, HardeningError> {
     // At its first look at a clock, rustix asks the kernel where the vDSO is.
     let _ = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     limit_files(&mut report)?;
-    let proof =
-        Proof::prepare(readiness.cuda_driver.is_some(), &readiness.open_files, &mut report)?;
+    let proof = Proof::prepare(readiness.gpu_driver.is_some(), &readiness.open_files, &mut report)?;
     refuse_code(&mut report);
     if readiness.trace {
         trace::start(policy)?;
@@ -88,7 +87,7 @@ pub(crate) fn end_recording_except(
     omitted: &Omitted,
 ) -> Result<Report, HardeningError> {
     let mut report = Report::default();
-    let Some(files) = cuda_files(readiness) else { return Ok(report) };
+    let Some(files) = gpu_files(readiness) else { return Ok(report) };
     let mut recording = files.recording.policy()?;
     if readiness.sleeps {
         recording = recording.beyond(&files.sleep.policy()?);
@@ -112,11 +111,11 @@ fn refuse_code(report: &mut Report) {
 
 fn policy_for(readiness: &Readiness, report: &mut Report) -> Result<Policy, HardeningError> {
     let serve = SERVE.policy()?;
-    let Some(driver) = readiness.cuda_driver else {
+    let Some(driver) = readiness.gpu_driver else {
         report.on("device_calls", "none: no GPU");
         return Ok(serve);
     };
-    if let Some(files) = cuda_files(readiness) {
+    if let Some(files) = gpu_files(readiness) {
         let mut ready = serve.with(files.ready.policy()?);
         if readiness.sleeps {
             ready = ready.with(files.sleep.policy()?);
@@ -130,17 +129,17 @@ fn policy_for(readiness: &Readiness, report: &mut Report) -> Result<Policy, Hard
         return Ok(ready.with(files.recording.policy()?));
     }
     report.missing("device_calls", format!("all: no list for driver {driver}"));
-    Ok(serve.with(CUDA_UNKNOWN.policy()?))
+    Ok(serve.with(GPU_UNKNOWN.policy()?))
 }
 
-fn cuda_files(readiness: &Readiness) -> Option<&'static CudaFiles> {
-    let known = |(driver, _): &&(u32, CudaFiles)| Some(*driver) == readiness.cuda_driver;
-    CUDA.iter().find(known).map(|(_, files)| files)
+fn gpu_files(readiness: &Readiness) -> Option<&'static GpuFiles> {
+    let known = |(driver, _): &&(u32, GpuFiles)| Some(*driver) == readiness.gpu_driver;
+    GPU_DRIVERS.iter().find(known).map(|(_, files)| files)
 }
 
 fn listed(readiness: &Readiness) -> String {
     let sleep = if readiness.sleeps { ", and those of sleep" } else { "" };
-    format!("those listed for driver {}{sleep}", readiness.cuda_driver.unwrap_or_default())
+    format!("those listed for driver {}{sleep}", readiness.gpu_driver.unwrap_or_default())
 }
 
 /// Tries each command of the policy's rules on a descriptor that has none of them.
@@ -180,9 +179,9 @@ mod tests {
 
     #[test]
     fn test_a_driver_without_a_list_is_missing_its_layer() {
-        let device_calls = |cuda_driver| {
+        let device_calls = |gpu_driver| {
             let mut report = Report::default();
-            let readiness = Readiness { cuda_driver, ..Readiness::default() };
+            let readiness = Readiness { gpu_driver, ..Readiness::default() };
             let policy = policy_for(&readiness, &mut report).unwrap();
             let ioctls = policy.rules_of("ioctl").filter(|rule| rule.when.is_empty()).count();
             (report.layers[0].on, report.lacks(), ioctls)
@@ -197,13 +196,13 @@ mod tests {
     #[test]
     fn test_what_recording_needs_is_allowed_until_it_ends_and_refused_after() {
         let rules = |recording| {
-            let readiness = Readiness { cuda_driver: Some(580), recording, ..Readiness::default() };
+            let readiness = Readiness { gpu_driver: Some(580), recording, ..Readiness::default() };
             let policy = policy_for(&readiness, &mut Report::default()).unwrap();
             (policy.rules_of("ioctl").count(), policy.rules_of("seccomp").count())
         };
         let (ioctls, filters) = rules(false);
         assert_eq!(rules(true), (ioctls + 1, filters + 1));
-        let (_, files) = CUDA.iter().find(|(driver, _)| *driver == 580).unwrap();
+        let (_, files) = GPU_DRIVERS.iter().find(|(driver, _)| *driver == 580).unwrap();
         let closing = files.recording.policy().unwrap().refused();
         assert_eq!(closing.default, Action::Allow);
         assert!(closing.rules.iter().all(|rule| rule.act == Action::NotPermitted));
@@ -211,7 +210,7 @@ mod tests {
 
     #[test]
     fn test_what_sleep_needs_too_is_not_refused_when_recording_ends() {
-        let (_, files) = CUDA.iter().find(|(driver, _)| *driver == 580).unwrap();
+        let (_, files) = GPU_DRIVERS.iter().find(|(driver, _)| *driver == 580).unwrap();
         let commands = |policy: &Policy| -> Vec<u32> {
             let values =
                 policy.rules_of("ioctl").flat_map(|rule| &rule.when).flat_map(|when| &when.is);
@@ -231,7 +230,7 @@ mod tests {
         assert!(!wanted.is_empty() && wanted.len() < commands(&recording).len());
         assert_eq!(commands(&left), wanted);
         assert_eq!(left.rules_of("seccomp").count(), 1);
-        let readiness = Readiness { cuda_driver: Some(580), sleeps: true, ..Readiness::default() };
+        let readiness = Readiness { gpu_driver: Some(580), sleeps: true, ..Readiness::default() };
         let allowed = policy_for(&readiness, &mut Report::default()).unwrap();
         assert!(commands(&sleep).iter().all(|command| commands(&allowed).contains(command)));
     }

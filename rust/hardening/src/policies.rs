@@ -22,7 +22,7 @@ impl PolicyFile {
 
 /// What one driver needs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CudaFiles {
+pub(crate) struct GpuFiles {
     /// To run steps.
     pub(crate) ready: PolicyFile,
     /// Beyond that, to record graphs.
@@ -46,13 +46,13 @@ pub(crate) const KEEPER: PolicyFile = file!("keeper.toml");
 /// What `security check` tries.
 pub(crate) const PROBES: PolicyFile = file!("probes.toml");
 /// What a GPU needs beyond `SERVE`, by the driver's major version.
-pub(crate) const CUDA: &[(u32, CudaFiles)] = &[(
+pub(crate) const GPU_DRIVERS: &[(u32, GpuFiles)] = &[(
     580,
-    CudaFiles {
+    GpuFiles {
         ready: file!("cuda-580.toml"),
         recording: file!("cuda-580-recording.toml"),
         sleep: file!("cuda-580-sleep.toml"),
     },
 )];
 /// The same for a driver whose calls nobody has listed.
-pub(crate) const CUDA_UNKNOWN: PolicyFile = file!("cuda-unknown.toml");
+pub(crate) const GPU_UNKNOWN: PolicyFile = file!("cuda-unknown.toml");

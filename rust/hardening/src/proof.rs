@@ -30,11 +30,11 @@ impl Proof {
     /// # Errors
     /// `HardeningError::State` if an open descriptor should not be.
     pub(crate) fn prepare(
-        has_cuda: bool,
+        has_gpu: bool,
         open_files: &[String],
         report: &mut Report,
     ) -> Result<Self, HardeningError> {
-        check_descriptors(has_cuda, open_files)?;
+        check_descriptors(has_gpu, open_files)?;
         check_maps(report)?;
         let mut threads = Vec::new();
         for entry in fs::read_dir("/proc/self/task").map_err(HardeningError::at("threads"))? {
@@ -155,7 +155,7 @@ fn is_read_only(number: &OsStr) -> Result<bool, HardeningError> {
 }
 
 /// `open_files` may be open for reading.
-fn check_descriptors(has_cuda: bool, open_files: &[String]) -> Result<(), HardeningError> {
+fn check_descriptors(has_gpu: bool, open_files: &[String]) -> Result<(), HardeningError> {
     let surroundings = Surroundings::read()?;
     let entries = fs::read_dir("/proc/self/fd").map_err(HardeningError::at("descriptors"))?;
     let own = Path::new("/proc").join(std::process::id().to_string()).join("fd");
@@ -172,7 +172,7 @@ fn check_descriptors(has_cuda: bool, open_files: &[String]) -> Result<(), Harden
         if open_files.iter().any(|file| *file == target) && is_read_only()? {
             continue;
         }
-        if !surroundings.allows_descriptor(&target, has_cuda) {
+        if !surroundings.allows_descriptor(&target, has_gpu) {
             return Err(HardeningError::State(format!("{target} is open and must not be")));
         }
     }

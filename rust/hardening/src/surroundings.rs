@@ -22,12 +22,12 @@ pub(crate) struct Surroundings {
 struct Files {
     read: Vec<PathBuf>,
     write: Vec<PathBuf>,
-    cuda: CudaFiles,
+    gpu: GpuFiles,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct CudaFiles {
+struct GpuFiles {
     read: Vec<PathBuf>,
     write: Vec<PathBuf>,
 }
@@ -36,7 +36,7 @@ struct CudaFiles {
 #[serde(deny_unknown_fields)]
 struct Descriptors {
     any: Vec<String>,
-    cuda: Vec<String>,
+    gpu: Vec<String>,
 }
 
 impl Surroundings {
@@ -52,19 +52,19 @@ impl Surroundings {
     }
 
     /// What may be opened before the tight filter.
-    pub(crate) fn places(&self, has_cuda: bool) -> Places {
+    pub(crate) fn places(&self, has_gpu: bool) -> Places {
         let mut places = Places { read: self.files.read.clone(), write: self.files.write.clone() };
-        if has_cuda {
-            places.read.extend(self.files.cuda.read.iter().cloned());
-            places.write.extend(self.files.cuda.write.iter().cloned());
+        if has_gpu {
+            places.read.extend(self.files.gpu.read.iter().cloned());
+            places.write.extend(self.files.gpu.write.iter().cloned());
         }
         places
     }
 
     /// Whether a descriptor may be open when the tight filter goes on; `target` is its link in /proc.
-    pub(crate) fn allows_descriptor(&self, target: &str, has_cuda: bool) -> bool {
-        let cuda = if has_cuda { self.descriptors.cuda.as_slice() } else { &[] };
-        self.descriptors.any.iter().chain(cuda).any(|prefix| target.starts_with(prefix))
+    pub(crate) fn allows_descriptor(&self, target: &str, has_gpu: bool) -> bool {
+        let gpu = if has_gpu { self.descriptors.gpu.as_slice() } else { &[] };
+        self.descriptors.any.iter().chain(gpu).any(|prefix| target.starts_with(prefix))
     }
 }
 

@@ -29,6 +29,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(sampling_fields, module)?)?;
     module.add_function(wrap_pyfunction!(request_limits, module)?)?;
     module.add_function(wrap_pyfunction!(may_follow, module)?)?;
+    module.add_function(wrap_pyfunction!(may_use_gpu, module)?)?;
     module.add_function(wrap_pyfunction!(render_template, module)?)?;
     module.add_function(wrap_pyfunction!(doctor, module)?)?;
     module.add_function(wrap_pyfunction!(plan, module)?)?;
@@ -73,6 +74,12 @@ fn sampling_fields(py: Python<'_>) -> Bound<'_, PyBytes> {
 #[pyfunction]
 fn may_follow(folder: std::path::PathBuf, path: std::path::PathBuf) -> bool {
     ingle_engine::may_follow(&folder, &path)
+}
+
+/// Whether a GPU may be used: for a value of `--device`, or the name of a device that was built.
+#[pyfunction]
+fn may_use_gpu(device: &str) -> bool {
+    ingle_engine::may_use_gpu(device)
 }
 
 /// What a chat template makes of a JSON object of variables.

@@ -22,6 +22,7 @@ use built::Parts;
 pub(crate) use built::{Built, DeviceCount, DeviceOwn};
 pub(crate) use late_text::LateText;
 pub(crate) use named::Device;
+pub use named::may_use_gpu;
 pub use places::Places;
 pub(crate) use report::devices;
 

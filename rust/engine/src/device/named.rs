@@ -36,6 +36,12 @@ impl Device {
     }
 }
 
+/// Whether a GPU may be used: for a value of `--device`, or the name of a device that was built.
+#[must_use]
+pub fn may_use_gpu(device: &str) -> bool {
+    matches!(device.split([':', ' ']).next(), Some("auto" | "cuda"))
+}
+
 fn unknown(text: &str) -> EngineError {
     EngineError::Model(format!(
         "device: must be auto, cpu, cuda, cuda:N, sim or sim:FILE, not {text:?}"
@@ -45,6 +51,13 @@ fn unknown(text: &str) -> EngineError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn test_a_gpu_is_known_by_its_setting_and_by_its_name() {
+        let all = ["auto", "cuda", "cuda:3", "cuda:0 (NVIDIA H200)", "cpu", "sim", "sim:cuda", ""];
+        let found: Vec<_> = all.into_iter().filter(|device| may_use_gpu(device)).collect();
+        assert_eq!(found, all[..4]);
+    }
 
     #[test]
     fn test_device_names() {

@@ -2,7 +2,7 @@
 //! a rule could go wrong.
 
 use super::*;
-use crate::policies::{BASE, CUDA, SERVE};
+use crate::policies::{BASE, GPU_DRIVERS, SERVE};
 use crate::syscalls::name;
 
 const PID: u32 = 4321;
@@ -76,7 +76,7 @@ fn interesting(policy: &Policy) -> Vec<u64> {
 fn test_filters_mean_what_the_policies_say() {
     let serve = SERVE.policy().unwrap();
     let mut policies = vec![BASE.policy().unwrap(), serve.clone(), serve.clone().traced()];
-    for (_, files) in CUDA {
+    for (_, files) in GPU_DRIVERS {
         let ready = serve.clone().with(files.ready.policy().unwrap());
         let recording = files.recording.policy().unwrap();
         policies.extend([ready.clone(), ready.with(recording.clone()), recording.refused()]);

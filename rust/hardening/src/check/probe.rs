@@ -102,7 +102,7 @@ pub(super) fn lock(stage: Stage, start: &Start, omitted: &Omitted) -> Result<(),
 pub(super) fn lock_for(
     stage: Stage,
     start: &Start,
-    cuda_driver: Option<u32>,
+    gpu_driver: Option<u32>,
     omitted: &Omitted,
 ) -> Result<(), HardeningError> {
     shed_except(start, omitted)?;
@@ -112,7 +112,7 @@ pub(super) fn lock_for(
     }
     confine_except(start, omitted)?;
     let recording = stage == Stage::Recorded;
-    let readiness = Readiness { cuda_driver, recording, ..Readiness::default() };
+    let readiness = Readiness { gpu_driver, recording, ..Readiness::default() };
     match stage {
         Stage::Serve => drop(finish_except(&readiness, omitted)?),
         Stage::Recorded => {
