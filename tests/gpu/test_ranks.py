@@ -26,6 +26,7 @@ class Group:
 
     def __init__(self, ranks, hidden, vocab=0, logit_rows=0, name="bf16", exact=True):
         self.ranks, self.hidden, self.vocab, self.name = ranks, hidden, vocab, name
+        self.logit_rows = logit_rows
         _, flag, _ = DTYPES[name]
         dims = {"hidden_size": hidden, "vocab_size": vocab}
         self.kernels = Kernels("ranks", dims, exact, ACT_DTYPE=flag)
@@ -40,6 +41,20 @@ class Group:
         self.streams = [torch.cuda.Stream() for _ in range(ranks)]
         sms = torch.cuda.get_device_properties(0).multi_processor_count
         self.grid = max(sms // (2 * ranks), 1)
+        self._load_kernels()
+
+    def _load_kernels(self):
+        """A kernel's first launch loads it, which waits for the GPU: none may be waiting then."""
+        alone = CONSTANTS["CONTROL_ALONE"]
+        self.control[0][alone] = 1
+        row, residual = (torch.zeros(1, self.hidden, device="cuda") for _ in range(2))
+        local = torch.zeros(1, self.vocab, device="cuda") if self.logit_rows else None
+        torch.cuda.synchronize()
+        self.reduce(0, row, residual)
+        if local is not None:
+            self.gather(0, local, 0, self.vocab)
+        torch.cuda.synchronize()
+        self.control[0][alone] = 0
         torch.cuda.synchronize()
 
     def head(self, rank):
@@ -127,6 +142,8 @@ def test_exchanges_queued_behind_each_other_keep_apart(ranks):
         with torch.cuda.stream(stream):
             torch.cuda._sleep(1)
             residuals[0][:1].copy_(expected[:1])
+            torch.zeros(4, vocab, device="cuda").copy_(group.logits(0, 4))
+    torch.cuda.synchronize()
     for turn in range(120):
         rows = choose.choice([1, 2, 7, 64])
         partials = [torch.randn(rows, hidden, device="cuda") for _ in range(ranks)]
