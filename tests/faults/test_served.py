@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from faults.device import COMPILER, ILLEGAL_ADDRESS, OUT_OF_MEMORY, Table, build
-from server.worker import Worker, http_request
+from server.worker import MODELS, TINY, Worker, http_request, wait_for
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
 
@@ -29,9 +29,10 @@ def start(tmp_path, table):
     libraries = ("--nvrtc-library", library, "--cublaslt-library", library)
     cache = ("--cache-dir", tmp_path / "cache")
 
-    def start_it(*flags, step_us=0):
+    def start_it(*flags, step_us=0, model=TINY):
         environ = environment | {"INGLE_FAULT_STEP_US": str(step_us)}
-        return Worker("--device", "cuda", *SIZES, *libraries, *cache, *flags, environment=environ)
+        every = ("--device", "cuda", *SIZES, *libraries, *cache, *flags)
+        return Worker(*every, model=model, environment=environ)
 
     return start_it
 
@@ -102,13 +103,39 @@ def test_a_load_that_fails_ends_with_3_and_names_the_call(start, table, call, te
 
 
 def test_graphs_that_fail_are_reported_and_the_server_serves(start, table):
+    # The first graph, and its second try.
     table.fail("cuGraphInstantiateWithFlags", 1, OUT_OF_MEMORY)
+    table.fail("cuStreamEndCapture", 2, OUT_OF_MEMORY)
     with start() as worker:
         assert worker.complete(max_tokens=4, ignore_eos=True)["usage"]["completion_tokens"] == 4
-        metrics = worker.get("/metrics").body.decode()
-        assert re.search(r'^ingle:device_graphs{.*state="failed"} 1$', metrics, re.M), metrics
+        wait_for(lambda: graphs(worker, "waiting") == 0, 20, worker.errors)
+        assert graphs(worker, "failed") == 1
+        stays = "the calls that record CUDA graphs stay allowed"
+        wait_for(lambda: stays in worker.errors(), 20, worker.errors)
         assert worker.stop() == 0, worker.errors()
         assert "launched kernel by kernel" in worker.errors()
+
+
+def test_a_graph_that_fails_once_is_recorded_by_the_second_try(start, table):
+    table.fail("cuGraphInstantiateWithFlags", 1, OUT_OF_MEMORY)
+    with start() as worker:
+        wait_for(lambda: graphs(worker, "waiting") == 0, 20, worker.errors)
+        assert graphs(worker, "failed") == 0
+        assert graphs(worker, "ready") > 0
+        assert worker.stop() == 0, worker.errors()
+
+
+def graphs(worker, state):
+    """How many graphs are in this state."""
+    metrics = worker.get("/metrics").body.decode()
+    found = re.search(rf'^ingle:device_graphs{{.*state="{state}"}} (\d+)$', metrics, re.M)
+    assert found, metrics
+    return int(found[1])
+
+
+def test_the_start_says_that_4_bit_weights_are_widened(start):
+    with start(model=MODELS / "llama-w4a16") as worker:
+        assert re.search(r"14 of 14 4-bit tensors run as Bf16", worker.summary), worker.summary
 
 
 @pytest.fixture

@@ -123,8 +123,8 @@ pub(crate) fn load_rank(
     source: &Arc<dyn WeightSource>,
     timeline: &Timeline,
 ) -> Result<LoadedRank, CudaError> {
-    let mut memory = setup.map_memory(plan, timeline)?;
-    let jobs = std::mem::take(&mut memory.weight_layout.jobs);
+    let memory = setup.map_memory(plan, timeline)?;
+    let jobs = memory.weight_layout.jobs.clone();
     // Weights go on coming where what they come for has failed.
     let _target = Arc::clone(&memory.weights);
     std::thread::scope(|scope| {
