@@ -141,13 +141,14 @@ def hit_rate(**options):
     handle = deploy(min_workers=4, max_workers=4, sim_speed="inf", block_size=16, **options)
 
     def talk(number):
-        text = f"conversation {number}: " + "word " * 40
-        for turn in range(6):
-            text += f"turn {turn} of {number} " + "says " * 40
+        text = f"conversation {number}: " + "word " * 120
+        for turn in range(4):
+            text += f"turn {turn} of {number} " + "says " * 20
             ask("/v1/completions", {"prompt": text, "max_tokens": 1})
 
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(talk, range(24)))
+    # Seven at once: a multiple of the workers would bring turns back to a worker by itself.
+    with ThreadPoolExecutor(7) as pool:
+        list(pool.map(talk, range(28)))
     bases = everywhere(handle, "url", 4)
     hits, queries = (
         sum(metric(base, f"vllm:prefix_cache_{name}_total") for base in bases)
