@@ -62,17 +62,20 @@ ENTRY_F32(rope_table)
 
 constexpr int GROUPS = (HEAD_DIM + 63) / 64;  // a lane holds elements 64 * g + 2 * lane, + 1
 
-// One head of one token as the projection left it; scale and bias are those of the head, or null.
+// One head of one token as the projection left it; scale and bias are those of the head, if there are such. Whether
+// there are is asked of the arguments, the same for all threads: when it was asked of these pointers, HEAD_DIM 256
+// read a bias at null on an H200 that no argument gave.
 struct Head {
     const act* values;
     const float *scale, *bias;
     float row_scale;
+    bool is_scaled, has_bias;
 };
 
 DEV float2 load_pair(const Head& head, u32 i) {
     float2 v = unpack2(*(const u32*)(head.values + i));
-    if (head.scale) v.x *= head.row_scale * head.scale[i], v.y *= head.row_scale * head.scale[i + 1];
-    if (head.bias) v.x += head.bias[i], v.y += head.bias[i + 1];
+    if (head.is_scaled) v.x *= head.row_scale * head.scale[i], v.y *= head.row_scale * head.scale[i + 1];
+    if (head.has_bias) v.x += head.bias[i], v.y += head.bias[i + 1];
     return v;
 }
 
@@ -147,8 +150,9 @@ ENTRY(rope_kv_paged)
 #else
         u32 place = h, places = all_heads;
 #endif
-        Head at{qkv + ((u64)token * places + place) * HEAD_DIM, nullptr, bias ? bias + h * HEAD_DIM : nullptr, 1.0f};
-        if (qkv_scale) at.scale = qkv_scale + place * HEAD_DIM, at.row_scale = row_scale[token];
+        Head at{qkv + ((u64)token * places + place) * HEAD_DIM, qkv_scale + place * HEAD_DIM, bias + h * HEAD_DIM,
+                1.0f, qkv_scale != nullptr, bias != nullptr};
+        if (at.is_scaled) at.row_scale = row_scale[token];
         return at;
     };
     bool is_q = head < num_heads, is_v = head >= num_heads + num_kv_heads;
