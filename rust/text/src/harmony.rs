@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::answer_piece::Pieces;
 use crate::reasoning::ReasoningStart;
 use crate::tools::{
-    CallIds, CallReader, CallStep, DISTINCT, HARMONY, ToolFormat, ToolRules, ToolSpec,
+    CallIds, CallStep, DISTINCT, HARMONY, NamedCalls, ToolFormat, ToolRules, ToolSpec,
     begun_marker, earliest,
 };
 
@@ -26,14 +26,7 @@ pub(crate) struct HarmonyReader {
     header: String,
     /// Functions that may be called.
     tools: Arc<[ToolSpec]>,
-    single: bool,
-    ids: CallIds,
-    name: String,
-    reader: CallReader,
-    /// What has been read of a call whose arguments have not begun.
-    raw: String,
-    num_calls: u32,
-    complete: bool,
+    calls: NamedCalls,
     /// Messages of each kind are divided by a line feed.
     has_reasoning: bool,
     has_content: bool,
@@ -74,13 +67,10 @@ impl HarmonyReader {
             text: String::new(),
             header: String::new(),
             tools: rules.map_or(none, |rules| Arc::clone(&rules.tools)),
-            single: rules.is_some_and(|rules| !rules.parallel),
-            ids: CallIds::new(ToolFormat::Harmony, id_seed),
-            name: String::new(),
-            reader: CallReader::bare(String::new()),
-            raw: String::new(),
-            num_calls: 0,
-            complete: false,
+            calls: NamedCalls::new(
+                CallIds::new(ToolFormat::Harmony, id_seed),
+                rules.is_some_and(|rules| !rules.parallel),
+            ),
             has_reasoning: false,
             has_content: false,
             begins: false,
@@ -88,17 +78,17 @@ impl HarmonyReader {
     }
 
     pub(crate) fn num_calls(&self) -> u32 {
-        self.num_calls
+        self.calls.len()
     }
 
     pub(crate) fn is_complete(&self) -> bool {
-        self.complete
+        self.calls.is_complete()
     }
 
     pub(crate) fn push(&mut self, text: &str, out: &mut Pieces) {
         self.text.push_str(text);
-        while !self.complete && self.advance(out) {}
-        if self.complete {
+        while !self.calls.is_complete() && self.advance(out) {}
+        if self.calls.is_complete() {
             self.text.clear();
         }
     }
@@ -127,7 +117,7 @@ impl HarmonyReader {
         };
         let text: String = self.text.drain(..at).collect();
         self.take(&text, out);
-        if self.complete {
+        if self.calls.is_complete() {
             return false;
         }
         self.text.drain(..marker.len());
@@ -177,9 +167,9 @@ impl HarmonyReader {
         self.begins = true;
         self.place = Place::Body(match called {
             Some(name) if !name.is_empty() && !self.tools.is_empty() => {
-                self.name = name.to_owned();
-                self.reader = CallReader::bare(self.name.clone());
-                self.raw.clear();
+                self.calls.name = name.to_owned();
+                self.calls.expect_object();
+                self.calls.raw.clear();
                 Kind::Call
             }
             _ if is_reasoning => Kind::Reasoning,
@@ -216,18 +206,18 @@ impl HarmonyReader {
     /// More of a call whose arguments have not begun.
     fn write_call(&mut self, text: &str, out: &mut Pieces) {
         for (at, c) in text.char_indices() {
-            self.raw.push(c);
+            self.calls.raw.push(c);
             let rest = &text[at + c.len_utf8()..];
-            match self.reader.step(c, self.num_calls, out) {
+            match self.calls.step(c, out) {
                 CallStep::More | CallStep::Named => {}
                 CallStep::Begun => {
-                    self.announce(out);
+                    self.calls.announce(out);
                     self.place = Place::Body(Kind::Arguments);
                     return self.write_arguments(rest, out);
                 }
                 // No arguments, as null.
                 CallStep::Done => {
-                    self.announce(out);
+                    self.calls.announce(out);
                     return self.end_call(out);
                 }
                 CallStep::Broken => return self.give_up(rest, out),
@@ -237,30 +227,22 @@ impl HarmonyReader {
 
     fn write_arguments(&mut self, text: &str, out: &mut Pieces) {
         for c in text.chars() {
-            match self.reader.step(c, self.num_calls - 1, out) {
+            match self.calls.step(c, out) {
                 CallStep::Done | CallStep::Broken => return self.end_call(out),
                 CallStep::More | CallStep::Named | CallStep::Begun => {}
             }
         }
     }
 
-    /// Emits the call's name and id: what is being read is a call.
-    fn announce(&mut self, out: &mut Pieces) {
-        out.call(self.num_calls, self.ids.next(), self.name.clone());
-        self.reader.show_waiting(self.num_calls, out);
-        self.num_calls += 1;
-        self.raw.clear();
-    }
-
     fn end_call(&mut self, out: &mut Pieces) {
-        self.reader.end(self.num_calls - 1, out);
-        self.complete = self.single;
+        self.calls.end_object(out);
+        self.calls.end();
         self.place = Place::Body(Kind::Rest);
     }
 
     /// Arguments that are no object make no call.
     fn give_up(&mut self, rest: &str, out: &mut Pieces) {
-        let text = std::mem::take(&mut self.raw) + rest;
+        let text = std::mem::take(&mut self.calls.raw) + rest;
         self.begins = true;
         self.place = Place::Body(Kind::Content);
         self.write(Kind::Content, &text, out);
@@ -269,8 +251,8 @@ impl HarmonyReader {
     fn end_message(&mut self, kind: Kind, out: &mut Pieces) {
         match kind {
             // A call without a text has no arguments.
-            Kind::Call if self.raw.trim().is_empty() => {
-                self.announce(out);
+            Kind::Call if self.calls.raw.trim().is_empty() => {
+                self.calls.announce(out);
                 self.end_call(out);
             }
             Kind::Call => self.give_up("", out),

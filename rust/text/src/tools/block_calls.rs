@@ -6,11 +6,12 @@
 use std::sync::Arc;
 
 use super::argument::ArgumentWriter;
-use super::call::{CallReader, CallStep};
+use super::call::CallStep;
 use super::dialect::{Body, Dialect, Elements};
 use super::ids::CallIds;
 use super::keywords::{KeywordScan, keyword};
 use super::marks::{DISTINCT, begun_marker, earliest, floor, is_at};
+use super::named_calls::NamedCalls;
 use super::rules::{CallPlace, ToolRules};
 use super::spec::ToolSpec;
 use crate::answer_piece::Pieces;
@@ -21,9 +22,9 @@ pub(crate) struct BlockCalls {
     dialect: &'static Dialect,
     /// Functions that the request declared.
     tools: Arc<[ToolSpec]>,
-    single: bool,
     or_json: bool,
-    ids: CallIds,
+    /// `raw` is there since a marker.
+    calls: NamedCalls,
     place: Place,
     /// Whether the frame around calls is open.
     framed: bool,
@@ -31,15 +32,8 @@ pub(crate) struct BlockCalls {
     text: String,
     /// The first bytes of `text` that have been searched in vain.
     seen: usize,
-    /// What has been taken since a marker, until a call has begun: content, if it turns out to be none.
-    raw: String,
-    /// The name of the call that is read.
-    name: String,
-    reader: CallReader,
     keywords: KeywordScan,
     argument: ArgumentWriter,
-    num_calls: u32,
-    complete: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,35 +65,29 @@ impl BlockCalls {
         Self {
             dialect,
             tools: Arc::clone(&rules.tools),
-            single: !rules.parallel,
             or_json,
-            ids,
+            calls: NamedCalls::new(ids, !rules.parallel),
             place: if or_json { Place::Start } else { Place::Content },
             framed: false,
             text: String::new(),
             seen: 0,
-            raw: String::new(),
-            name: String::new(),
-            reader: CallReader::bare(String::new()),
             keywords: KeywordScan::default(),
             argument: ArgumentWriter::default(),
-            num_calls: 0,
-            complete: false,
         }
     }
 
     pub(crate) fn num_calls(&self) -> u32 {
-        self.num_calls
+        self.calls.len()
     }
 
     pub(crate) fn is_complete(&self) -> bool {
-        self.complete
+        self.calls.is_complete()
     }
 
     pub(crate) fn push(&mut self, text: &str, out: &mut Pieces) {
         self.text.push_str(text);
-        while !self.complete && self.advance(out) {}
-        if self.complete {
+        while !self.calls.is_complete() && self.advance(out) {}
+        if self.calls.is_complete() {
             self.text.clear();
         }
     }
@@ -114,7 +102,7 @@ impl BlockCalls {
                     held.truncate(held.len() - begun);
                     held.truncate(held.trim_end().len());
                 }
-                if self.num_calls == 0 || !held.trim().is_empty() {
+                if self.calls.len() == 0 || !held.trim().is_empty() {
                     out.content(&held);
                 }
             }
@@ -122,11 +110,11 @@ impl BlockCalls {
             Place::Value if self.argument.is_text() => {
                 let begun = begun_marker(&held, &[self.elements().value_end]);
                 held.truncate(held.len() - if begun >= DISTINCT { begun } else { 0 });
-                self.argument.text(&held, self.index(), out);
+                self.argument.text(&held, self.calls.index(), out);
             }
             // Cut between the name and the arguments.
-            Place::Fence | Place::Object if !self.is_announced() => self.announce(out),
-            Place::Elements => self.argument.end(self.index(), out),
+            Place::Fence | Place::Object if !self.calls.is_announced() => self.announce(out),
+            Place::Elements => self.argument.end(self.calls.index(), out),
             _ => {}
         }
         self.place = Place::Content;
@@ -170,7 +158,7 @@ impl BlockCalls {
     fn in_content(&mut self, out: &mut Pieces) -> bool {
         let openers = self.openers();
         // Markers that close nothing are dropped after a call.
-        let closers = if self.num_calls > 0 { self.closers() } else { Vec::new() };
+        let closers = if self.calls.len() > 0 { self.closers() } else { Vec::new() };
         let all = [&openers[..], &closers[..]].concat();
         let longest = all.iter().map(|marker| marker.len()).max().unwrap_or(0);
         let from = floor(&self.text, self.seen.saturating_sub(longest));
@@ -180,7 +168,7 @@ impl BlockCalls {
             out.content(&self.text[..sure]);
             if openers.contains(&marker) {
                 // With the white space before it, should it turn out to be text.
-                self.raw = self.text[sure..at + marker.len()].to_owned();
+                self.calls.raw = self.text[sure..at + marker.len()].to_owned();
                 self.framed = self.dialect.frame.is_some_and(|(open, _)| open == marker);
                 self.place = if self.framed { Place::Framed } else { Place::Name };
             }
@@ -204,14 +192,14 @@ impl BlockCalls {
         }
         if self.text.starts_with(close) {
             self.take(close.len());
-            if !self.raw.is_empty() {
-                self.raw.push_str(close);
+            if !self.calls.raw.is_empty() {
+                self.calls.raw.push_str(close);
                 self.give_up(out);
             }
             self.framed = false;
             self.place = self.no_call();
         } else if !open.is_empty() && self.text.starts_with(open) {
-            self.raw.push_str(open);
+            self.calls.raw.push_str(open);
             self.take(open.len());
             self.place = Place::Name;
         } else if open.is_empty() && self.text.starts_with([',', ';', '[', ']']) {
@@ -251,16 +239,16 @@ impl BlockCalls {
             self.give_up(out);
             return true;
         }
-        self.raw.push_str(&self.text[..len]);
+        self.calls.raw.push_str(&self.text[..len]);
         self.take(len);
-        self.name = name;
+        self.calls.name = name;
         let place = match self.dialect.body {
             Body::Elements(_) => Place::Elements,
             Body::Keywords => Place::Keywords,
             Body::Json { .. } => Place::Fence,
         };
         if place == Place::Fence {
-            self.reader = CallReader::bare(self.name.clone());
+            self.calls.expect_object();
         } else {
             self.announce(out);
         }
@@ -281,7 +269,7 @@ impl BlockCalls {
             self.seen = self.text.len();
             return false;
         };
-        self.raw.push_str(&self.text[..=end]);
+        self.calls.raw.push_str(&self.text[..=end]);
         self.take(end + 1);
         self.place = Place::Object;
         true
@@ -292,26 +280,26 @@ impl BlockCalls {
         self.seen = 0;
         for (at, c) in text.char_indices() {
             let rest = &text[at + c.len_utf8()..];
-            if !self.is_announced() {
-                self.raw.push(c);
+            if !self.calls.is_announced() {
+                self.calls.raw.push(c);
             }
-            match self.reader.step(c, self.index(), out) {
+            match self.calls.step(c, out) {
                 CallStep::More | CallStep::Named => continue,
                 CallStep::Begun => {
                     self.announce(out);
                     continue;
                 }
                 CallStep::Done => {
-                    if !self.is_announced() {
+                    if !self.calls.is_announced() {
                         self.announce(out);
                     }
-                    self.reader.end(self.index(), out);
-                    self.end_call();
+                    self.calls.end_object(out);
+                    self.calls.end();
                     self.place = Place::Closing;
                     self.text = rest.to_owned();
                 }
-                CallStep::Broken if self.is_announced() => {
-                    self.end_call();
+                CallStep::Broken if self.calls.is_announced() => {
+                    self.calls.end();
                     self.place = Place::Closing;
                     self.text = text[at..].to_owned();
                 }
@@ -335,8 +323,8 @@ impl BlockCalls {
             self.take(key.len());
             self.place = Place::Key;
         } else if self.text.starts_with(close) || is_at(&self.text, frame_end) {
-            self.argument.end(self.index(), out);
-            self.end_call();
+            self.argument.end(self.calls.index(), out);
+            self.calls.end();
             self.place = Place::Closing;
         } else {
             // Nothing else belongs here.
@@ -354,7 +342,7 @@ impl BlockCalls {
         };
         let key = self.text[..at].trim().to_owned();
         self.take(at + end.len());
-        let tool = self.tools.iter().find(|tool| tool.name == self.name);
+        let tool = self.tools.iter().find(|tool| tool.name == self.calls.name);
         self.argument.begin(key, tool.and_then(|tool| tool.parameters.as_ref()));
         self.place = Place::BeforeValue;
         true
@@ -376,14 +364,14 @@ impl BlockCalls {
         if lines && self.text.starts_with('\n') {
             self.take(1);
         }
-        self.argument.open(self.index(), out);
+        self.argument.open(self.calls.index(), out);
         self.place = Place::Value;
         true
     }
 
     fn in_value(&mut self, out: &mut Pieces) -> bool {
         let (end, lines) = (self.elements().value_end, self.elements().lines);
-        let index = self.index();
+        let index = self.calls.index();
         let from = floor(&self.text, self.seen.saturating_sub(end.len()));
         if let Some(at) = self.text[from..].find(end).map(|at| from + at) {
             let value = &self.text[..at];
@@ -406,11 +394,11 @@ impl BlockCalls {
     }
 
     fn in_keywords(&mut self, out: &mut Pieces) -> bool {
-        let index = self.index();
+        let index = self.calls.index();
         let Some((at, is_last)) = self.keywords.next(&self.text, &mut self.seen) else {
             return false;
         };
-        let tool = self.tools.iter().find(|tool| tool.name == self.name);
+        let tool = self.tools.iter().find(|tool| tool.name == self.calls.name);
         let parameters = tool.and_then(|tool| tool.parameters.as_ref());
         if let Some((key, value)) = keyword(&self.text[..at], parameters, self.argument.count()) {
             self.argument.begin(key, parameters);
@@ -419,7 +407,7 @@ impl BlockCalls {
         self.take(at + 1);
         if is_last {
             self.argument.end(index, out);
-            self.end_call();
+            self.calls.end();
             self.place = Place::Framed;
         }
         true
@@ -441,38 +429,21 @@ impl BlockCalls {
         true
     }
 
-    /// Emits the call's name and id: what is being read is a call.
+    /// What is being read is a call.
     fn announce(&mut self, out: &mut Pieces) {
-        out.call(self.num_calls, self.ids.next(), self.name.clone());
-        self.reader.show_waiting(self.num_calls, out);
+        self.calls.announce(out);
         self.argument = ArgumentWriter::default();
-        self.num_calls += 1;
-        self.raw.clear();
-    }
-
-    /// Whether the call that is being read has been emitted.
-    fn is_announced(&self) -> bool {
-        self.raw.is_empty()
-    }
-
-    fn end_call(&mut self) {
-        self.complete = self.single;
-    }
-
-    /// The index of the call that is being read, announced or not yet.
-    fn index(&self) -> u32 {
-        if self.is_announced() { self.num_calls.saturating_sub(1) } else { self.num_calls }
     }
 
     /// What has been taken since the marker is no call and becomes content.
     fn give_up(&mut self, out: &mut Pieces) {
-        out.content(&std::mem::take(&mut self.raw));
+        out.content(&std::mem::take(&mut self.calls.raw));
         self.place = self.no_call();
     }
 
     /// The state after text that is not a call.
     fn no_call(&self) -> Place {
-        if self.or_json && self.num_calls == 0 { Place::Json } else { Place::Content }
+        if self.or_json && self.calls.len() == 0 { Place::Json } else { Place::Content }
     }
 
     fn openers(&self) -> Vec<&'static str> {
@@ -508,8 +479,8 @@ impl BlockCalls {
 
     fn skip_space(&mut self) {
         let len = self.text.len() - self.text.trim_start().len();
-        if !self.raw.is_empty() {
-            self.raw.push_str(&self.text[..len]);
+        if !self.calls.raw.is_empty() {
+            self.calls.raw.push_str(&self.text[..len]);
         }
         self.take(len);
     }
