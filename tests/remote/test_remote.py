@@ -13,62 +13,11 @@ import pytest
 import ingle
 from ingle.config import Settings
 from ingle.errors import ConfigError, ModelError
-from ingle.remote import fetched, files, hub, s3, transport
+from ingle.remote import fetched, files, hub, s3
+from remote.fetching import CONTENT, MODEL, from_hub, from_s3, gets, read
 from remote.store import COMMIT, Store, cut, send, silent, status
 from server.test_several_models import Several
 from server.worker import TINY, Worker
-
-CONTENT = {name: (TINY / name).read_bytes() for name in os.listdir(TINY) if (TINY / name).is_file()}
-KEYS = {"AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": "secret"}
-MODEL = s3.S3Model("bucket", "models/tiny")
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """Small parts, short waits, nothing of the developer's own."""
-    monkeypatch.setattr(files, "PART_BYTES", 100_000)
-    monkeypatch.setattr(transport, "FIRST_WAIT_S", 0.001)
-    for name in ("AWS_ENDPOINT_URL", "HF_ENDPOINT", "HF_TOKEN", "HF_HUB_CACHE", "HF_HOME", *KEYS):
-        monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture
-def bucket():
-    store = Store()
-    store.objects = {f"models/tiny/{name}": body for name, body in CONTENT.items()}
-    store.objects |= {"models/tiny/README.md": b"no", "models/tiny-2/config.json": b"{}"}
-    with store.serve() as url:
-        store.url = url
-        yield store
-
-
-@pytest.fixture
-def repository():
-    store = Store()
-    store.objects = dict(CONTENT) | {"README.md": b"no", "pytorch_model.bin": b"no"}
-    with store.serve() as url:
-        store.url = url
-        yield store
-
-
-def from_s3(store, cache, **more):
-    return Path(s3.fetch_from_s3(MODEL, cache, {"AWS_ENDPOINT_URL": store.url, **KEYS, **more}))
-
-
-def from_hub(store, cache, model=None):
-    environment = {"HF_ENDPOINT": store.url, "HF_HUB_CACHE": str(cache), "HF_TOKEN": "hf_x"}
-    return Path(hub.fetch_from_hub(model or hub.HubModel("org/tiny"), None, environment))
-
-
-def read(folder):
-    """The files that are there, without the cache's own."""
-    names = (each.relative_to(folder) for each in folder.rglob("*") if each.is_file())
-    return {str(n): (folder / n).read_bytes() for n in names if not n.name.startswith(".")}
-
-
-def gets(store):
-    """Requests for objects."""
-    return [asked for asked in store.asked if asked[1] is not None]
 
 
 def test_a_bucket_becomes_a_folder_once(bucket, tmp_path):

@@ -4,13 +4,14 @@ Blocking. A file under its own name is always whole and has been checked: it is 
 """
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import logging
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,9 +43,35 @@ def wanted(name: str) -> bool:
     """Whether a model's file of this name is one that ingle reads."""
     if name == "1_Pooling/config.json":
         return True
-    if not PLAIN.fullmatch(name) or name.startswith(("consolidated", "pytorch_model")):
+    if len(name) > MOST_NAME or not PLAIN.fullmatch(name):
+        return False
+    if name.startswith(("consolidated", "pytorch_model")):
         return False
     return name.endswith(ENDINGS)
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Waits until no other process fetches into this folder. Errors: OSError."""
+    flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    fd = os.open(folder / ".ingle-lock", flags, 0o644)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.info("another process fetches into %s: waiting for it", folder)
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def size_of(path: Path) -> int:
+    """The size of a file; -1 if there is none."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
 
 
 def chosen(files: Sequence[RemoteFile], where: str, only: str | None = None) -> list[RemoteFile]:
@@ -76,6 +103,9 @@ def download(transport: Transport, file: RemoteFile, target: Path) -> None:
         raise ModelError(f"{file.url}: {file.size} bytes are more than {MOST_FILE_BYTES}")
     partial = target.with_name(f".{target.name}.partial")
     journal = Journal(target.with_name(f".{target.name}.parts"), file)
+    if size_of(partial) != file.size:
+        # Without its file the note says nothing, and holes would pass for parts.
+        journal.done.clear()
     began, fresh = time.monotonic(), 0
     parts = list(pieces(file.size, PART_BYTES))
     flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -96,6 +126,9 @@ def download(transport: Transport, file: RemoteFile, target: Path) -> None:
             try:
                 for each in as_completed(running):
                     fresh += PART_BYTES
+                    if not file.digest:
+                        # After a power cut nothing else would tell a part from a hole.
+                        os.fdatasync(fd)
                     journal.add(each.result())
             except BaseException:
                 pool.shutdown(cancel_futures=True)
@@ -176,5 +209,7 @@ def check(file: RemoteFile, fd: int, path: Path) -> None:
 ENDINGS = (".json", ".safetensors", ".gguf", ".jinja", ".model", ".txt")
 PLAIN = re.compile(r"[A-Za-z0-9_][\w.+-]*")
 PART_BYTES = 16 << 20
+MOST_NAME = 200
+"""Characters; a file system has 255 bytes for a name, and `.NAME.partial` is one too."""
 NUM_THREADS = 8
 MOST_FILE_BYTES = 1 << 40

@@ -15,7 +15,8 @@ from typing import Any
 from urllib.parse import quote
 
 from ingle.errors import ConfigError, ModelError
-from ingle.remote.files import RemoteFile, chosen, download
+from ingle.remote.files import RemoteFile, alone, chosen, download, size_of
+from ingle.remote.settings import credential, endpoint
 from ingle.remote.transport import Transport
 
 
@@ -43,21 +44,33 @@ def hub_model(model: str, allow_download: bool) -> HubModel | None:
     """
     if model.startswith("hf://"):
         found = ADDRESS.fullmatch(model.removeprefix("hf://"))
-        if found is None:
+        if found is None or not is_plain(found[1]) or not is_revision(found[3] or "main"):
             forms = "hf://ORG/NAME, with /FILE.gguf and @REVISION where they are needed"
             raise ConfigError(f"model: must be {forms}: {model}")
         return HubModel(found[1], found[3] or "main", found[2])
-    if not allow_download or os.path.exists(model) or not REPOSITORY.fullmatch(model):
+    if not allow_download or os.path.exists(model) or not is_plain(model):
+        return None
+    if not REPOSITORY.fullmatch(model):
         return None
     return HubModel(model)
+
+
+def is_plain(name: str) -> bool:
+    """Whether a repository's folder can be named after it: `--` stands for a slash there."""
+    return ".." not in name and "--" not in name
+
+
+def is_revision(name: str) -> bool:
+    """Whether git could have it, and a file below `refs` its name."""
+    return ".." not in name and "//" not in name and not name.endswith("/")
 
 
 def fetch_from_hub(
     model: HubModel, download_dir: Path | None = None, environment: Mapping[str, str] = os.environ
 ) -> str:
     """The folder of the model's snapshot, or its one file. Errors: ModelError."""
-    endpoint = environment.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co"
-    token = environment.get("HF_TOKEN")
+    hub = endpoint(environment, "HF_ENDPOINT") or "https://huggingface.co"
+    token = credential(environment, "HF_TOKEN")
     headers = {"User-Agent": "ingle"} | ({"Authorization": f"Bearer {token}"} if token else {})
     root = download_dir or cache_folder(environment)
     folder = root / f"models--{model.repository.replace('/', '--')}"
@@ -65,37 +78,38 @@ def fetch_from_hub(
     commit = cached_commit(folder, model.revision)
     if commit is not None and is_complete(folder, commit, model.file):
         return str(folder / "snapshots" / commit / (model.file or ""))
-    commit, files = listed(transport, endpoint, model)
+    commit, files = listed(transport, hub, model)
     snapshot = folder / "snapshots" / commit
     try:
         for part in (folder / "blobs", folder / "refs", snapshot):
             part.mkdir(parents=True, exist_ok=True)
-        for file in files:
-            blob = folder / "blobs" / file.digest
-            if not blob.exists():
-                download(transport, file, blob)
-            link(snapshot / file.name, blob)
-        note = folder / "refs" / model.revision
-        note.parent.mkdir(parents=True, exist_ok=True)
-        replace(note, commit)
-        replace(complete_mark(folder, commit, model.file), "")
+        with alone(folder):
+            for file in files:
+                blob = folder / "blobs" / file.digest
+                if size_of(blob) != file.size:
+                    download(transport, file, blob)
+                link(snapshot / file.name, blob)
+            note = folder / "refs" / model.revision
+            note.parent.mkdir(parents=True, exist_ok=True)
+            replace(note, commit)
+            replace(complete_mark(folder, commit, model.file), "")
     except OSError as error:
         raise ModelError(f"model {model}: cannot write to {folder}: {error}") from error
     return str(snapshot / (model.file or ""))
 
 
-def listed(transport: Transport, endpoint: str, model: HubModel) -> tuple[str, list[RemoteFile]]:
+def listed(transport: Transport, hub: str, model: HubModel) -> tuple[str, list[RemoteFile]]:
     """The commit of a revision and its files. Errors: ModelError."""
     revision = quote(model.revision, safe="")
-    url = f"{endpoint}/api/models/{model.repository}/revision/{revision}?blobs=true"
+    url = f"{hub}/api/models/{model.repository}/revision/{revision}?blobs=true"
     try:
         found: Any = json.loads(transport.read(url, MOST_LISTING_BYTES))
         commit = str(found["sha"])
         if not COMMIT.fullmatch(commit):
-            raise ValueError(f"commit {commit!r}")
-        base = f"{endpoint}/{model.repository}/resolve/{commit}"
+            raise ValueError(f"commit {commit[:60]!r}")
+        base = f"{hub}/{model.repository}/resolve/{commit}"
         files = [file_of(base, each) for each in found["siblings"]]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError) as error:
         raise ModelError(f"{url}: is no listing of a model: {error!r}") from error
     return commit, chosen([file for file in files if file is not None], str(model), model.file)
 
@@ -107,6 +121,8 @@ def file_of(base: str, sibling: Any) -> RemoteFile | None:
     size = int(large["size"] if large else sibling.get("size") or 0)
     if not HASH.fullmatch(digest):
         return None
+    if size < 0:
+        raise ValueError(f"a size of {size}")
     kind = "sha256" if large else "git"
     return RemoteFile(
         name=name,

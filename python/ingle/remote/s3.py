@@ -20,7 +20,8 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from ingle.errors import ConfigError, ModelError
 from ingle.places import default_cache_dir
-from ingle.remote.files import RemoteFile, chosen, download
+from ingle.remote.files import RemoteFile, alone, chosen, download, size_of, wanted
+from ingle.remote.settings import credential, endpoint
 from ingle.remote.transport import Transport
 
 
@@ -52,18 +53,18 @@ class Store:
     @classmethod
     def of(cls, bucket: str, environment: Mapping[str, str]) -> "Store":
         """The store that the environment describes. Errors: ConfigError for a bad endpoint."""
-        endpoint = environment.get("AWS_ENDPOINT_URL", "").rstrip("/")
+        address = endpoint(environment, "AWS_ENDPOINT_URL")
         region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
-        region = region or ("auto" if endpoint else "us-east-1")
-        if endpoint and urlsplit(endpoint).scheme not in ("http", "https"):
-            raise ConfigError(f"AWS_ENDPOINT_URL: must be an http or https address: {endpoint}")
+        region = region or ("auto" if address else "us-east-1")
+        if not REGION.fullmatch(region):
+            raise ConfigError(f"AWS_REGION: must be letters, digits and -: {region!r}")
         virtual = f"https://{bucket}.s3.{region}.amazonaws.com"
         return cls(
-            f"{endpoint}/{bucket}" if endpoint else virtual,
+            f"{address}/{bucket}" if address else virtual,
             region,
-            environment.get("AWS_ACCESS_KEY_ID"),
-            environment.get("AWS_SECRET_ACCESS_KEY", ""),
-            environment.get("AWS_SESSION_TOKEN"),
+            credential(environment, "AWS_ACCESS_KEY_ID"),
+            credential(environment, "AWS_SECRET_ACCESS_KEY") or "",
+            credential(environment, "AWS_SESSION_TOKEN"),
         )
 
     def sign(self, url: str, now: datetime.datetime | None = None) -> dict[str, str]:
@@ -131,29 +132,35 @@ def fetch_from_s3(
     folder = root / "s3" / place / model.prefix.rpartition("/")[2]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        known = read_index(folder)
-        for file in files:
-            target = folder / file.name
-            target.parent.mkdir(exist_ok=True)
-            if known.get(file.name) == file.etag and size_of(target) == file.size:
-                continue
-            known.pop(file.name, None)
-            write_index(folder, known)
-            download(transport, file, target)
-            known[file.name] = file.etag
-            write_index(folder, known)
-        names = {file.name for file in files}
-        for name in known.keys() - names:
-            # The store has it no longer, and a model's files belong together.
-            (folder / name).unlink(missing_ok=True)
-        write_index(folder, {name: etag for name, etag in known.items() if name in names})
+        with alone(folder):
+            bring(transport, files, folder)
     except OSError as error:
         raise ModelError(f"model {model}: cannot write to {folder}: {error}") from error
     return str(folder / (model.file or ""))
 
 
+def bring(transport: Transport, files: list[RemoteFile], folder: Path) -> None:
+    """Makes the folder hold these files and no others of a model. Errors: ModelError, OSError."""
+    known = read_index(folder)
+    for file in files:
+        target = folder / file.name
+        target.parent.mkdir(exist_ok=True)
+        if known.get(file.name) == file.etag and size_of(target) == file.size:
+            continue
+        known.pop(file.name, None)
+        write_index(folder, known)
+        download(transport, file, target)
+        known[file.name] = file.etag
+        write_index(folder, known)
+    names = {file.name for file in files}
+    for name in known.keys() - names:
+        # The store has it no longer, and a model's files belong together.
+        (folder / name).unlink(missing_ok=True)
+    write_index(folder, {name: etag for name, etag in known.items() if name in names})
+
+
 def listed(transport: Transport, store: Store, model: S3Model) -> list[RemoteFile]:
-    """The objects below the prefix. Errors: ModelError."""
+    """A model's files below the prefix. Errors: ModelError."""
     start = f"{model.prefix}/"
     files: list[RemoteFile] = []
     more: str | None = None
@@ -161,26 +168,34 @@ def listed(transport: Transport, store: Store, model: S3Model) -> list[RemoteFil
         query = {"list-type": "2", "prefix": start} | ({"continuation-token": more} if more else {})
         url = f"{store.base}?{urlencode(query, quote_via=quote, safe='-_.~')}"
         page = transport.read(url, MOST_LISTING_BYTES).decode(errors="replace")
-        if "<ListBucketResult" not in page:
-            raise ModelError(f"{store.base}: the answer is no listing of a bucket")
-        for entry in ENTRY.findall(page):
-            key = text_of(entry, "Key")
-            if key.startswith(start) and key != start:
-                etag, size = text_of(entry, "ETag"), text_of(entry, "Size")
-                files.append(file_of(store, key, start, etag, int(size)))
+        if "<ListBucketResult" not in page or "</ListBucketResult>" not in page:
+            raise ModelError(f"{store.base}: the answer is no whole listing of a bucket")
+        # Split, not searched for pairs of tags: an unclosed tag would be searched for to the end.
+        for entry in page.split("<Contents>")[1:]:
+            key = text_of(entry.partition("</Contents>")[0], "Key")
+            if key.startswith(start) and wanted(key.removeprefix(start)):
+                files.append(file_of(store, key, start, entry))
+        if len(files) > MOST_FILES:
+            raise ModelError(f"model {model}: more than {MOST_FILES} files")
         more = text_of(page, "NextContinuationToken") if "<NextContinuationToken>" in page else None
         if more is None:
+            if "<IsTruncated>true<" in page:
+                raise ModelError(f"{store.base}: a listing ends without the address of its rest")
             return files
     raise ModelError(f"model {model}: more than {MOST_PAGES} pages of objects")
 
 
-def file_of(store: Store, key: str, start: str, etag: str, size: int) -> RemoteFile:
-    """An object; the ETag of one that was not uploaded in parts is its MD5."""
+def file_of(store: Store, key: str, start: str, entry: str) -> RemoteFile:
+    """An object; the ETag of one that was not uploaded in parts is its MD5. Errors: ModelError."""
+    etag, size = text_of(entry, "ETag"), text_of(entry, "Size")
+    if not ETAG.fullmatch(etag) or not SIZE.fullmatch(size):
+        shown = f"ETag {etag[:60]!r} and Size {size[:60]!r}"
+        raise ModelError(f"{store.base}: a listing has an entry with {shown}")
     plain = etag.strip('"')
     return RemoteFile(
         name=key.removeprefix(start),
         url=f"{store.base}/{quote(key, safe='/-_.~')}",
-        size=size,
+        size=int(size),
         etag=etag,
         digest=plain if MD5.fullmatch(plain) else "",
         kind="md5",
@@ -201,7 +216,9 @@ def read_index(folder: Path) -> dict[str, str]:
         found: Any = json.loads((folder / INDEX).read_bytes())
     except (OSError, ValueError):
         return {}
-    return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
+    if not isinstance(found, dict):
+        return {}
+    return {name: str(etag) for name, etag in found.items() if wanted(name)}
 
 
 def write_index(folder: Path, etags: Mapping[str, str]) -> None:
@@ -211,18 +228,13 @@ def write_index(folder: Path, etags: Mapping[str, str]) -> None:
     os.replace(temporary, folder / INDEX)
 
 
-def size_of(path: Path) -> int:
-    """The size of a file; -1 if there is none."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return -1
-
-
 EMPTY = hashlib.sha256(b"").hexdigest()
 ADDRESS = re.compile(r"([a-z0-9][a-z0-9.-]{1,62})/([\w.+=@ -]+(?:/[\w.+=@ -]+)*)")
-ENTRY = re.compile(r"<Contents>(.*?)</Contents>", re.S)
+REGION = re.compile(r"[A-Za-z0-9-]+")
+ETAG = re.compile(r"[!-~]{1,200}")
+SIZE = re.compile(r"[0-9]{1,15}")
 MD5 = re.compile(r"[0-9a-f]{32}")
 INDEX = ".ingle-etags"
 MOST_LISTING_BYTES = 16 << 20
 MOST_PAGES = 100
+MOST_FILES = 10_000
