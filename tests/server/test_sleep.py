@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,43 @@ def test_sleep_waits_for_running_requests_or_gives_up(place):
         stream.close()
         assert admin.ask("POST", "/sleep?level=0") == (200, {"is_sleeping": True})
         assert worker.stop() == 0, "a sleeping worker ends as usual"
+
+
+def test_a_wake_up_ends_a_sleep_that_still_waits(place):
+    with Worker("--device", "sim", "--admin-uds", place) as worker:
+        admin = AdminSocket(place)
+        stream = worker.open_stream(max_tokens=1000)
+        with ThreadPoolExecutor(2) as pool:
+            sleep = pool.submit(admin.ask, "POST", "/sleep?level=0&timeout_s=3600")
+            while not admin.ask("GET", "/is_sleeping")[1]["is_sleeping"]:
+                assert not sleep.done()
+            second = pool.submit(admin.ask, "POST", "/sleep?level=0&timeout_s=3600")
+            assert worker.post("/v1/completions", {"prompt": "x"}).status == 503
+            assert admin.ask("POST", "/wake_up") == (200, {"is_sleeping": False})
+            status, body = sleep.result()
+            assert (status, body["error"]["message"]) == (409, "1 requests still run at a wake-up")
+            stream.close()
+            # It came before the wake-up or after it.
+            assert second.result()[0] in (200, 409)
+            assert admin.ask("POST", "/wake_up") == (200, {"is_sleeping": False})
+        worker.complete(max_tokens=1)
+        assert admin.ask("POST", "/sleep?level=0") == (200, {"is_sleeping": True})
+        assert worker.stop() == 0, worker.errors()
+
+
+def test_a_worker_that_falls_asleep_ends_at_sigterm(place):
+    with Worker("--device", "sim", "--shutdown-timeout", "0", "--admin-uds", place) as worker:
+        admin = AdminSocket(place)
+        stream = worker.open_stream(max_tokens=1000)
+        with ThreadPoolExecutor(1) as pool:
+            sleep = pool.submit(admin.ask, "POST", "/sleep?level=0&timeout_s=3600")
+            while not admin.ask("GET", "/is_sleeping")[1]["is_sleeping"]:
+                assert not sleep.done()
+            assert worker.stop() == 0, worker.errors()
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                assert sleep.result()[0] >= 400, "it has not slept"
+        stream.close()
+        assert "Traceback" not in worker.errors(), worker.errors()
 
 
 def test_a_sleeping_cpu_worker_gives_its_weights_back_and_reads_them_again(place):

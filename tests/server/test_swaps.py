@@ -102,6 +102,26 @@ def test_operators_send_models_away_call_and_pin_them(all_fit, tmp_path):
         assert worker.stop() == 0, worker.errors()
 
 
+def test_a_sleep_of_all_models_is_refused_before_any_request_is(all_fit, tmp_path):
+    _, largest = all_fit
+    place = tmp_path / "admin.sock"
+    with Several(*flags(largest), "--admin-uds", place) as worker:
+        admin = AdminSocket(place)
+        stream = worker.open_stream(model="llama", max_tokens=200)
+        status, body = admin.ask("POST", "/sleep?timeout_s=3600")
+        assert status == 409, "it does not wait for the stream"
+        assert "POST /models/NAME/sleep sends one away" in body["error"]["message"]
+        assert admin.ask("GET", "/is_sleeping") == (200, {"is_sleeping": False})
+        assert admin.ask("POST", "/wake_up") == (200, {"is_sleeping": False}), "it is awake"
+        stream.close()
+        assert worker.get("/ready").status == 200
+        worker.complete(model="qwen")
+        for path in ("/models/qwen/sleep?level=2", "/models/qwen/wake?x=1"):
+            status, body = admin.ask("POST", path)
+            assert (status, body["error"]["param"]) == (400, path.partition("?")[2][:-2])
+        assert worker.stop() == 0, worker.errors()
+
+
 def test_without_a_limit_there_is_nothing_to_send_away(tmp_path):
     place = tmp_path / "admin.sock"
     with Several("--model", f"a={TINY}", "--device", "sim", "--admin-uds", place) as worker:

@@ -16,6 +16,7 @@ from aiohttp import web
 
 from ingle.errors import IngleError, RefusedError
 from ingle.server.admin_models import ModelRoutes
+from ingle.server.admin_query import check_names, number
 from ingle.server.state import ServerState
 from ingle.server.status import json_response, response_of, response_of_http
 
@@ -29,6 +30,9 @@ class Admin:
         self._state = state
         self._turn = asyncio.Lock()
         """One change at a time."""
+        self._woken = asyncio.Event()
+        """Set while a wake-up waits: a sleep that still waits for requests gives up then."""
+        self._num_wakes = 0
 
     def app(self) -> web.Application:
         """The application that listens on the socket."""
@@ -55,29 +59,51 @@ class Admin:
         if level > deepest:
             # Before running requests are waited for.
             raise RefusedError(too_deep(level, deepest), "level", "not_supported", 501)
+        if self._state.models.swap():
+            # Before any request is refused for it.
+            raise RefusedError(SWAPS, code="not_supported", status=409)
         async with self._turn:
             was_asleep = self._state.asleep
             if not was_asleep:
                 self._state.fall_asleep()
             try:
-                await asyncio.wait_for(self._state.idle(), wait_s)
+                await self._until_idle(wait_s)
                 await self._run(self._state.models.sleep, level)
-            except TimeoutError:
-                self._state.wake_up()
-                message = f"{self._state.count()} requests still run after {wait_s:g} s"
-                raise RefusedError(message, code="still_running", status=409) from None
             except BaseException:
                 self._state.asleep = was_asleep
                 raise
         return json_response({"is_sleeping": True})
 
     async def wake_up(self, request: web.Request) -> web.Response:
-        """POST /wake_up: answers once requests are taken. No effect on a worker that is awake."""
+        """POST /wake_up: answers once requests are taken. No effect on a worker that is awake.
+
+        A sleep that still waits for running requests gives up.
+        """
         check_names(request)
-        async with self._turn:
-            await self._run(self._state.models.wake)
-            self._state.wake_up()
+        self._num_wakes += 1
+        self._woken.set()
+        try:
+            async with self._turn:
+                if not self._state.models.swap():
+                    await self._run(self._state.models.wake)
+                self._state.wake_up()
+        finally:
+            self._num_wakes -= 1
+            if self._num_wakes == 0:
+                self._woken.clear()
         return json_response({"is_sleeping": False})
+
+    async def _until_idle(self, wait_s: float) -> None:
+        """Waits until no request runs. Errors: RefusedError 409 if some still do in the end."""
+        waits = [asyncio.ensure_future(each) for each in (self._state.idle(), self._woken.wait())]
+        await asyncio.wait(waits, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        if count := self._state.count():
+            when = "at a wake-up" if self._woken.is_set() else f"after {wait_s:g} s"
+            raise RefusedError(
+                f"{count} requests still run {when}", code="still_running", status=409
+            )
 
     async def is_sleeping(self, request: web.Request) -> web.Response:
         """GET /is_sleeping."""
@@ -91,31 +117,6 @@ class Admin:
     async def _run(self, work: Callable[..., None], *arguments: Any) -> None:
         """Calls what blocks, to its end, on a submit thread."""
         await self._state.turns.run(ADMIN, 0, work, *arguments)
-
-
-def check_names(request: web.Request, *known: str) -> None:
-    """Errors: RefusedError 400 names a part of the query that has no effect here."""
-    for name in request.query:
-        if name not in known:
-            allowed = f"the query may have {', '.join(known)}" if known else "takes no query"
-            raise RefusedError(f"{name[:40]}: {request.path} {allowed}", name[:40])
-
-
-def number(
-    request: web.Request, name: str, default: float, low: float, high: float, whole: bool = False
-) -> float:
-    """A number of the query. Errors: RefusedError 400 names it."""
-    text = request.query.get(name)
-    if text is None:
-        return default
-    try:
-        found = float(text)
-    except ValueError:
-        found = float("nan")
-    if not low <= found <= high or (whole and found != int(found)):
-        kind = "whole number" if whole else "number"
-        raise RefusedError(f"{name}: must be a {kind} from {low:g} to {high:g}", name)
-    return found
 
 
 def too_deep(level: int, deepest: int) -> str:
@@ -136,5 +137,6 @@ async def errors(request: web.Request, handler: Any) -> web.StreamResponse:
     return answer
 
 
+SWAPS = "models make room for each other here: POST /models/NAME/sleep sends one away"
 ADMIN = "\x00admin"
 """Whose turn it is on the submit threads: no tenant has this name."""

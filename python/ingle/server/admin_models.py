@@ -9,6 +9,7 @@ from typing import Any
 from aiohttp import web
 
 from ingle.errors import RefusedError
+from ingle.server.admin_query import check_names
 from ingle.server.models import Models, ServedModel
 from ingle.server.status import json_response
 
@@ -27,10 +28,12 @@ class ModelRoutes:
 
     async def models(self, request: web.Request) -> web.Response:
         """GET /models: where each model is and what it takes."""
+        check_names(request)
         return json_response({"models": [card(model) for model in self._models]})
 
     async def act(self, request: web.Request) -> web.Response:
         """POST /models/NAME/ACTION: answers at once; GET /models shows when it is done."""
+        check_names(request)
         model = self._models.find(request.match_info["model"])
         action = request.path.rpartition("/")[2]
         if model.core.memory_state() is None:

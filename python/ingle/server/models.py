@@ -111,6 +111,10 @@ class Models:
         """The deepest level at which all models can sleep."""
         return min(int(model.info["deepest_sleep"]) for model in self._models)
 
+    def swap(self) -> bool:
+        """Whether models make room for each other; then they do not sleep together."""
+        return any(model.core.memory_state() is not None for model in self._models)
+
     def sleep(self, level: int) -> None:
         """Every model gives memory back; blocks.
 
