@@ -137,10 +137,14 @@ def load_set(arguments: Mapping[str, Any]) -> ModelSet:
     top = read_table(file) if file else {}
     tables = tables_of(file, top) if file else {}
     memory = spelled_as_flags(memory_of, top, arguments)
+    named: set[str] = set()
     for text in arguments.get("models") or ():
         name, equals, source = text.partition("=")
         if not equals or not name or not source:
             raise ConfigError(f"--model: must be NAME=SOURCE, not {text!r}")
+        if name in named:
+            raise ConfigError(f"--model: {name!r} has two sources")
+        named.add(name)
         tables[name] = {**tables.get(name, {}), "source": source}
     if not tables:
         if memory is not None:

@@ -1,9 +1,15 @@
 """`--startup-trace`: what the start consisted of, by a locked-down server."""
 
 import json
+import os
+import stat
 import subprocess
 import sys
 
+import pytest
+
+from ingle.errors import ConfigError
+from ingle.server.startup_trace import StartupTrace
 from server.worker import TINY, Worker
 
 
@@ -33,3 +39,35 @@ def test_a_trace_that_cannot_be_written_is_a_usage_error(tmp_path):
     ended = subprocess.run([*command, "--startup-trace", str(file)], capture_output=True, text=True)
     assert ended.returncode == 2
     assert f"cannot write {file}: No such file or directory" in ended.stderr
+
+
+def test_the_trace_is_a_regular_file_that_only_its_owner_may_write(tmp_path):
+    file = tmp_path / "trace.json"
+    file.write_text("old " * 10_000)
+    timeline = StartupTrace(file)
+    timeline.write()
+    assert json.loads(file.read_text())["displayTimeUnit"] == "ms", "nothing old is left behind it"
+    fresh = tmp_path / "fresh.json"
+    StartupTrace(fresh).write()
+    assert stat.S_IMODE(fresh.stat().st_mode) & 0o133 == 0
+
+
+def test_a_trace_that_is_a_pipe_a_link_a_device_or_a_folder_is_refused_at_once(tmp_path):
+    pipe, link, other = tmp_path / "pipe", tmp_path / "link", tmp_path / "other"
+    os.mkfifo(pipe)
+    other.write_text("mine")
+    link.symlink_to(other)
+    said = {
+        pipe: "it is no regular file",
+        link: "it is a link",
+        "/dev/null": "it is no regular file",
+        tmp_path: "Is a directory",
+    }
+    for place, why in said.items():
+        with pytest.raises(ConfigError, match=f"startup_trace: cannot write {place}: {why}"):
+            StartupTrace(place)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with pytest.raises(ConfigError, match="it is no regular file"):
+        StartupTrace(pipe)
+    os.close(reader)
+    assert other.read_text() == "mine"

@@ -126,6 +126,11 @@ def test_a_flag_without_name_or_source_is_refused(text):
         parse("--model", text)
 
 
+def test_a_name_with_two_sources_is_refused():
+    with pytest.raises(ConfigError, match="--model: 'a' has two sources"):
+        parse("--model", "a=x", "--model", "b=x", "--model", "a=y")
+
+
 def test_model_and_named_models_exclude_each_other():
     with pytest.raises(ConfigError, match="not both"):
         parse("m", "--model", "a=x")

@@ -27,10 +27,11 @@ def serve(models: ModelSet, say: Callable[[str], None], *, trace: bool = False) 
     Blocking. Errors: ConfigError or ModelError before it listens; OSError if it cannot listen.
     """
     raise_file_limit()
-    # A locked process opens no connection.
-    models = local_set(models)
+    timeline = StartupTrace(models.process.startup_trace)
+    with timeline.phase("models made local"):
+        # A locked process opens no connection.
+        models = local_set(models)
     settings = models.process
-    timeline = StartupTrace(settings.startup_trace)
     if settings.user is not None:
         # Perhaps only root can read the packages.
         importlib.import_module(LIFECYCLE)

@@ -6,8 +6,10 @@ that the trace lacks.
 """
 
 import contextlib
+import errno
 import json
 import os
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -26,9 +28,10 @@ class StartupTrace:
         if path is None:
             return
         try:
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC)
+            self._descriptor = open_regular(path)
         except OSError as error:
-            raise ConfigError(f"startup_trace: cannot write {path}: {error.strerror}") from None
+            why = error.strerror or str(error)
+            raise ConfigError(f"startup_trace: cannot write {path}: {why}") from None
 
     def descriptors(self) -> list[int]:
         """What must stay open."""
@@ -81,6 +84,31 @@ class StartupTrace:
     def age_s(self) -> float:
         """How long ago the kernel began this process."""
         return time.monotonic() - self._phases[0].began
+
+
+def open_regular(path: Path) -> int:
+    """Opens a file that is written from its beginning. Errors: OSError, also if it is no file.
+
+    A pipe without a reader would hold up the start, and root may start a server in a folder where
+    others can make links.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        descriptor = os.open(path, flags, 0o644)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError("it is a link") from None
+        if error.errno == errno.ENXIO:
+            raise OSError("it is no regular file") from None
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError("it is no regular file")
+        os.ftruncate(descriptor, 0)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 class Phase:
