@@ -95,12 +95,13 @@ impl EngineThread {
     pub(crate) fn rest(&mut self, rest: Rest, reply: RestReply) {
         let from = self.wakefulness;
         let answer = match (rest, from) {
-            _ if from == Wakefulness::Changing || self.postponed_rest.is_some() => {
-                Err(conflict("the engine is already falling asleep or waking up".to_owned()))
-            }
+            // First: a swap is no rest, and its end would leave the level that the caller has set.
             _ if self.turns.as_ref().is_some_and(DeviceTurns::swaps) => {
                 self.shared.set_sleep_level(None);
                 Err(conflict(SWAPS.to_owned()))
+            }
+            _ if from == Wakefulness::Changing || self.postponed_rest.is_some() => {
+                Err(conflict("the engine is already falling asleep or waking up".to_owned()))
             }
             (Rest::Sleep(level), Wakefulness::Asleep(now)) if level <= now => Ok(()),
             (Rest::Sleep(_), Wakefulness::Awake) if self.scheduler.has_requests() => {

@@ -331,6 +331,9 @@ struct DriverState {
     rest_errors: VecDeque<Option<ExecutorError>>,
     /// Rests until now: the level of a sleep, `None` for waking up.
     rests: Vec<Option<SleepLevel>>,
+    /// The next rest is kept in `held_rest`.
+    holds_rest: bool,
+    held_rest: Option<RestSink>,
 }
 
 struct Device {
@@ -398,6 +401,22 @@ impl Driver {
     /// What the executor was asked: the level of a sleep, `None` for waking up.
     pub(super) fn rests(&self) -> Vec<Option<SleepLevel>> {
         self.state.0.lock().unwrap().rests.clone()
+    }
+
+    /// The next rest does not end before what `held_rest` returns is called.
+    pub(super) fn hold_rest(&self) {
+        self.state.0.lock().unwrap().holds_rest = true;
+    }
+
+    /// Blocks until a rest is held; what this returns ends it.
+    pub(super) fn held_rest(&self) -> impl FnOnce() {
+        let mut state = self.state.0.lock().unwrap();
+        loop {
+            if let Some(done) = state.held_rest.take() {
+                return || done(Ok(()));
+            }
+            state = self.state.1.wait(state).unwrap();
+        }
     }
 
     /// The next submit panics.
@@ -507,6 +526,11 @@ impl ScriptExecutor {
         assert!(state.plans.is_empty(), "a rest while steps are in flight");
         state.rests.push(rest);
         let error = state.rest_errors.pop_front().flatten();
+        if std::mem::take(&mut state.holds_rest) {
+            state.held_rest = Some(done);
+            self.driver.state.1.notify_all();
+            return;
+        }
         drop(state);
         done(error.map_or(Ok(()), Err));
     }

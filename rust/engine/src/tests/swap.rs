@@ -149,6 +149,19 @@ fn an_operator_cannot_put_a_model_to_sleep_that_makes_room_for_others() {
 }
 
 #[test]
+fn a_sleep_that_is_refused_during_a_swap_leaves_the_model_to_its_requests() {
+    let device = room_for_one();
+    let bench = auto_on(&device, says("one"));
+    bench.driver.hold_rest();
+    assert!(bench.engine.device_place().unwrap().send_away());
+    let end = bench.driver.held_rest();
+    let refused = bench.engine.sleep(SleepLevel::Offload).unwrap_err();
+    assert!(matches!(refused, EngineError::Refused { status: 409, .. }), "{refused:?}");
+    end();
+    assert_eq!(bench.body(&request())["choices"][0]["text"], "one");
+}
+
+#[test]
 fn a_device_lost_on_the_way_back_is_fatal() {
     let device = room_for_one();
     let first = auto_on(&device, says("one"));
