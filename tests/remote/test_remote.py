@@ -112,6 +112,11 @@ def test_wrong_bytes_are_refused_and_fetched_again_the_next_time(bucket, tmp_pat
     assert read(from_s3(bucket, tmp_path)) == CONTENT
 
 
+def test_objects_that_the_store_encrypts_with_kms_have_no_hash_to_check(bucket, tmp_path):
+    bucket.kms = True
+    assert read(from_s3(bucket, tmp_path)) == CONTENT
+
+
 def test_parts_of_the_wrong_place_are_refused(bucket, tmp_path):
     def shifted(handler, body, first):
         send(handler, 206, body[:10], {"Content-Range": f"bytes 1-10/{len(body)}"})

@@ -30,6 +30,8 @@ class Transport:
     sign: Sign
     timeout_s: float = 30.0
     context: ssl.SSLContext | None = field(default=None, compare=False)
+    encrypted: set[str] = field(default_factory=set, compare=False)
+    """URLs of objects that S3 keeps under a key of its own: their ETag is no MD5."""
 
     def read(self, url: str, most_bytes: int) -> bytes:
         """A small body. Errors: ModelError."""
@@ -63,6 +65,8 @@ class Transport:
             wanted = {"Range": f"bytes={at}-{last}"} | ({"If-Match": etag} if etag else {})
             with self._open(url, wanted) as response:
                 check_part(url, response, etag, at, last)
+                if response.is_encrypted():
+                    self.encrypted.add(url)
                 pace = Pace()
                 while at <= last:
                     data = response.read1(min(CHUNK_BYTES, last + 1 - at))
@@ -190,6 +194,12 @@ class Response:
             raise ModelError(f"{self.url.partition('?')[0]}: has changed while it was fetched")
         hint = "; are the credentials right?" if self.status in (401, 403) else ""
         raise ModelError(f"{self.url.partition('?')[0]}: {shown}{hint}")
+
+    def is_encrypted(self) -> bool:
+        """Whether it is of an object that S3 encrypts with KMS or the client's key."""
+        kind = self.raw.getheader("x-amz-server-side-encryption", "")
+        by_client = self.raw.getheader("x-amz-server-side-encryption-customer-algorithm")
+        return kind.startswith("aws:kms") or by_client is not None
 
     def close(self) -> None:
         """Closes the connection."""
