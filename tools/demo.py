@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 HOST, PORT = "127.0.0.1", int(os.environ.get("INGLE_DEMO_PORT", "8000"))
-QUESTION = "What is the capital of France?"
+QUESTION = "What is a prime number?"
 START_LIMIT_S = 120.0
 
 
