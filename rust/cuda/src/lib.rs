@@ -82,6 +82,7 @@ mod sys;
 mod tensor_map;
 mod tune;
 mod waiter;
+mod weight_layout;
 mod weight_memory;
 mod weights;
 

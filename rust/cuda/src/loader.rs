@@ -17,7 +17,8 @@ use crate::dtypes::WeightDtype;
 use crate::four_bit::rows_of_q4_0;
 use crate::memory::{PinnedBuffer, copy_from_offset, copy_to_device};
 use crate::stream::{Event, Stream};
-use crate::weights::{Change, Conversion, CopyJob, DEVICE_TYPE_BYTES};
+use crate::weight_layout::{Change, Conversion, CopyJob};
+use crate::weights::DEVICE_TYPE_BYTES;
 
 /// Part of a job that one buffer holds.
 #[derive(Clone, Copy, Debug)]

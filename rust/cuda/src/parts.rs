@@ -24,7 +24,8 @@ use crate::row_costs::RowCosts;
 use crate::setup::{Memory, Setup};
 use crate::step_shapes::RecordedRows;
 use crate::stream::Stream;
-use crate::weights::{CopyJob, Weights as Placed};
+use crate::weight_layout::CopyJob;
+use crate::weights::Weights;
 
 /// The result of loading.
 pub(crate) struct Parts {
@@ -43,7 +44,7 @@ pub(crate) struct LoadFacts {
 }
 
 /// The weights on their way to the device: threads that copy them.
-pub(crate) struct Weights<'scope>(RefCell<Copying<'scope>>);
+pub(crate) struct WeightLoad<'scope>(RefCell<Copying<'scope>>);
 
 enum Copying<'scope> {
     Runs(ScopedJoinHandle<'scope, Result<u64, CudaError>>),
@@ -52,7 +53,7 @@ enum Copying<'scope> {
     Failed,
 }
 
-impl<'scope> Weights<'scope> {
+impl<'scope> WeightLoad<'scope> {
     /// Starts to copy `jobs` to where they name.
     pub(crate) fn start<'env>(
         scope: &'scope Scope<'scope, 'env>,
@@ -92,7 +93,7 @@ impl<'scope> Weights<'scope> {
 pub(crate) fn load_parts(
     setup: &Setup,
     memory: &Memory,
-    weights: &Weights<'_>,
+    weights: &WeightLoad<'_>,
     (stream, shapes): (&Stream, &[StepShape]),
     timeline: &Timeline,
 ) -> Result<Parts, CudaError> {
@@ -144,7 +145,7 @@ pub(crate) fn load_parts(
     })
 }
 
-fn build_kernels(setup: &Setup, weights: &Placed) -> Result<(Kernels, usize, String), CudaError> {
+fn build_kernels(setup: &Setup, weights: &Weights) -> Result<(Kernels, usize, String), CudaError> {
     let settings = KernelSettings { dims: setup.dims()?, dtypes: setup.dtypes };
     let (spec, limits) = (&setup.spec, &setup.context.info.limits);
     let (mut shapes, head) = gemm_shapes(spec, &setup.shapes(), weights);

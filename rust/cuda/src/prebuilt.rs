@@ -169,7 +169,7 @@ mod tests {
     use crate::registry::Source;
     use crate::setup::check_supported;
     use crate::shapes::Shapes;
-    use crate::weights::{Kept, WeightLayout};
+    use crate::weight_layout::{Kept, WeightLayout};
 
     const POOL: Program = Program { source: Source::Pool, variant: Variant::Plain };
 

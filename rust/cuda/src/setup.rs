@@ -34,8 +34,8 @@ use crate::rope::rotary_dim;
 use crate::shapes::Shapes;
 use crate::state_pool::{StateLayout, StatePool, state_bytes, state_slots};
 use crate::step_shapes::step_shapes;
+use crate::weight_layout::{Kept, WeightLayout};
 use crate::weight_memory::{HostCopy, WeightMemory};
-use crate::weights::{Kept, WeightLayout};
 
 /// What is fixed before memory is taken.
 pub(crate) struct Setup {

@@ -21,7 +21,7 @@ use crate::launches::LaunchCounters;
 use crate::memory::{PinnedBuffer, fill, upload};
 use crate::metadata::SlotRecord;
 use crate::model::{Model, StepShape};
-use crate::parts::{LoadFacts, Weights, load_parts};
+use crate::parts::{LoadFacts, WeightLoad, load_parts};
 use crate::rank::Rank;
 use crate::row_costs::RowCosts;
 use crate::setup::{Memory, Setup, check_supported};
@@ -128,7 +128,7 @@ pub(crate) fn load_rank(
     // Weights go on coming where what they come for has failed.
     let _target = Arc::clone(&memory.weights);
     std::thread::scope(|scope| {
-        let weights = Weights::start(scope, setup, source, &jobs, timeline);
+        let weights = WeightLoad::start(scope, setup, source, &jobs, timeline);
         let loaded = load_around(setup, memory, &weights, timeline);
         let bytes_read = weights.wait()?;
         Ok(LoadedRank { bytes_read, ..loaded? })
@@ -139,7 +139,7 @@ pub(crate) fn load_rank(
 fn load_around(
     setup: &Setup,
     memory: Memory,
-    weights: &Weights<'_>,
+    weights: &WeightLoad<'_>,
     timeline: &Timeline,
 ) -> Result<LoadedRank, CudaError> {
     let stream = Stream::new(&setup.context)?;
