@@ -219,10 +219,20 @@ pub(crate) const PLAIN: Facts = Facts {
     reads: &[],
 };
 
+/// What each family with gated delta nets reads besides.
+const DELTA_NET_FIELDS: [&str; 6] = [
+    "full_attention_interval",
+    "linear_num_key_heads",
+    "linear_num_value_heads",
+    "linear_key_head_dim",
+    "linear_value_head_dim",
+    "linear_conv_kernel_dim",
+];
+
 impl Facts {
     /// Whether the family's class reads the field.
     pub(crate) fn has(&self, field: &str) -> bool {
-        self.reads.contains(&field)
+        self.reads.contains(&field) || self.has_delta_nets && DELTA_NET_FIELDS.contains(&field)
     }
 }
 

@@ -28,14 +28,6 @@ pub(super) const FACTS: Facts = Facts {
         "mtp_num_hidden_layers",
         "mtp_use_dedicated_embeddings",
     ],
-    reads: &[
-        "full_attention_interval",
-        "linear_num_key_heads",
-        "linear_num_value_heads",
-        "linear_key_head_dim",
-        "linear_value_head_dim",
-        "linear_conv_kernel_dim",
-    ],
     ..PLAIN
 };
 

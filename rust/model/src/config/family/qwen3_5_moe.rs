@@ -23,12 +23,6 @@ pub(super) const FACTS: Facts = Facts {
         ("decoder_sparse_step", "1"),
     ],
     reads: &[
-        "full_attention_interval",
-        "linear_num_key_heads",
-        "linear_num_value_heads",
-        "linear_key_head_dim",
-        "linear_value_head_dim",
-        "linear_conv_kernel_dim",
         "num_local_experts",
         "num_experts",
         "num_experts_per_tok",
