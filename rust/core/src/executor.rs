@@ -1,54 +1,11 @@
-//! [5] The contract between the engine thread and a device.
+//! [5] The contract with a device: it takes a plan and returns an output. Both are plain data without
+//! pointers or device addresses, so any executor, on one device or several, can take the same plan.
 
 use std::sync::Arc;
 
-use crate::{KvGroups, Micros, RowMask, StepId, StepOutput, StepPlan};
-
-/// Sizes that an executor fixed at start; the scheduler is built from them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExecutorShape {
-    /// KV blocks in the pool.
-    pub num_blocks: u32,
-    /// Tokens a block.
-    pub block_size: u32,
-    /// Groups of layers that keep the same part of a sequence. A block belongs to one of them at a time.
-    pub kv_groups: KvGroups,
-    /// Layers keep a state of a slot's whole sequence besides: a request can begin with blocks of another one
-    /// only where there is a copy of the state after their tokens.
-    pub keeps_state: bool,
-    /// Room for such copies; without any, requests share nothing.
-    pub num_snapshots: u32,
-    /// Slots; more than the rows of a step, since leaving requests still hold theirs.
-    pub num_slots: u32,
-    /// Most rows of one step.
-    pub max_num_seqs: u32,
-    /// Most token rows of one step.
-    pub max_num_batched_tokens: u32,
-    /// Steps that may be submitted and not yet completed: 1, or 2 to stay one step ahead.
-    pub max_steps_in_flight: u32,
-    /// The batcher keeps the token rows of a step just under a multiple of this; 1 for no preference.
-    pub row_tile: u32,
-    /// Token rows of a step beside requests that decode, up to which a prompt token costs least;
-    /// at least `max_num_batched_tokens` for no preference.
-    pub steady_rows: u32,
-    /// Most token rows of a step beside requests that decode, however late prompts are.
-    pub busy_rows: u32,
-    /// About how long a step of `busy_rows` holds those requests up. A prompt that has waited no longer gets what is
-    /// cheap.
-    pub pause: Micros,
-    /// Token rows that one of several active tenants may have in a step: about as many as are computed while the
-    /// weights are read.
-    pub tenant_rows: u32,
-    /// Ids of a vocabulary of this size come back; masks have one bit for each.
-    pub vocab_size: u32,
-}
-
-impl ExecutorShape {
-    /// Most requests that run: a step must hold a row for each one that decodes.
-    pub(crate) fn max_running(&self) -> u32 {
-        self.max_num_seqs.min(self.max_num_batched_tokens)
-    }
-}
+use crate::{
+    BlockId, ExecutorShape, SamplingParams, SleepLevel, SlotId, SnapshotId, StepId, TokenId,
+};
 
 /// Something that runs plans, strictly in order.
 ///
@@ -99,23 +56,6 @@ pub trait Executor: Send {
     }
 }
 
-/// What an executor gives back while it sleeps: each level includes those before it. vLLM numbers them so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum SleepLevel {
-    /// Nothing.
-    Pause = 0,
-    /// KV blocks, and weights on the device. A device other than the host may keep a copy of them in host memory.
-    Offload = 1,
-    /// That copy too.
-    Discard = 2,
-}
-
-impl SleepLevel {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Pause, Self::Offload, Self::Discard];
-}
-
 /// Takes the end of a `sleep` or `wake`, once, from any thread; must not block for long.
 pub type RestSink = Box<dyn FnOnce(Result<(), ExecutorError>) + Send>;
 
@@ -143,4 +83,205 @@ pub enum ExecutorError {
     /// It could not fall asleep or wake up, and is as it was.
     #[error("{0}")]
     Unchanged(String),
+}
+
+/// One step, immutable once submitted. Closed slots are freed first, then slots are opened, then
+/// the rows run. A slot or block that a step names lives until that step has completed. Where an
+/// earlier step could not be submitted, a closed slot may never have been opened, and an opened one
+/// may be open: it starts anew.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StepPlan {
+    /// Rises by one with each plan.
+    pub id: StepId,
+    /// Slots whose state the executor forgets before anything else.
+    pub closed: Vec<SlotId>,
+    /// Slots that start with this step; may name a slot of `closed`.
+    pub opened: Vec<OpenedSlot>,
+    /// At most one row a slot. Rows that decode come first.
+    pub rows: Vec<PlanRow>,
+    /// Copies of states, where layers keep one.
+    pub states: StateCopies,
+}
+
+/// Copies between the states of slots and snapshots. What is restored is read before anything is saved.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StateCopies {
+    /// An opened slot starts with this state: after its cached blocks' tokens.
+    pub restored: Vec<StateCopy>,
+    /// Taken while a row of the slot runs. No snapshot twice in a step.
+    pub saved: Vec<StateCopy>,
+}
+
+/// One copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateCopy {
+    /// Whose state.
+    pub slot: SlotId,
+    /// The tokens that it has seen: those of positions below this one.
+    pub end: u32,
+    /// The copy's place.
+    pub snapshot: SnapshotId,
+}
+
+impl StepPlan {
+    /// Token rows of the forward pass: the sum over rows.
+    #[must_use]
+    pub fn num_scheduled_tokens(&self) -> usize {
+        self.rows.iter().map(|row| row.num_tokens as usize).sum()
+    }
+}
+
+/// A request enters (or, after preemption, re-enters) a slot.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OpenedSlot {
+    /// Which slot.
+    pub slot: SlotId,
+    /// How its tokens are chosen.
+    pub sampling: Arc<SamplingParams>,
+    /// The client's prompt: what the repetition penalty sees besides the output.
+    pub prompt: Arc<[TokenId]>,
+    /// Tokens generated before a preemption: penalties and the output position start after them.
+    pub generated: Vec<TokenId>,
+    /// Blocks that already hold the first tokens (prefix cache), start of the block tables: the same
+    /// number for each group of layers, group by group. Where a group's window has passed a place, any
+    /// block's number stands there, and the group's layers must not use what it holds.
+    pub cached_blocks: Vec<BlockId>,
+}
+
+/// One request's part of a step: `num_tokens` consecutive positions from `start`.
+///
+/// ```text
+/// positions [start, start + num_tokens)   KV of [0, start) is already in the slot's blocks
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlanRow {
+    /// Which slot.
+    pub slot: SlotId,
+    /// Position of the first token; equals the number of tokens whose KV is computed or in flight.
+    pub start: u32,
+    /// Number of tokens, at least 1; exactly 1 if the source is `LastSampled`.
+    pub num_tokens: u32,
+    /// Where the token ids come from.
+    pub source: TokenSource,
+    /// Appended to the slot's block tables before the row runs: the same number for each group of layers,
+    /// group by group. In a table, places that the group's window has passed
+    /// (`KvGroups::first_read` of `start`) name blocks that may belong to others now.
+    pub new_blocks: Vec<BlockId>,
+    /// What comes back.
+    pub wants: Wants,
+}
+
+/// Where a row's token ids come from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TokenSource {
+    /// Ids known to the host, `num_tokens` of them.
+    Host(Vec<TokenId>),
+    /// The token that the slot's previous row sampled; the host may not know it yet.
+    LastSampled,
+}
+
+/// What a row returns.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Wants {
+    /// Sample a token after the row's last position.
+    pub sample: SampleMode,
+    /// Log-probs of the prompt's tokens, top k: entry i is for the token at position
+    /// `start + i + 1` given everything up to `start + i`. The target ids are the row's own ids
+    /// shifted by one; the id after the last is in `next_prompt_token`, absent at the prompt's end.
+    pub prompt_log_probs: Option<u32>,
+    /// The prompt token that follows this row's last one, only if `prompt_log_probs` is set.
+    pub next_prompt_token: Option<TokenId>,
+    /// The pooled final hidden state. `Mean` accumulates over the rows of one prompt; only the last
+    /// row of the prompt sets this with `is_last`.
+    pub pooled: Option<PooledRow>,
+}
+
+/// A row of an embedding request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PooledRow {
+    /// How hidden states become one vector.
+    pub pooling: Pooling,
+    /// The prompt ends with this row: return the vector.
+    pub is_last: bool,
+}
+
+/// How hidden states become one vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pooling {
+    /// The mean over all positions.
+    Mean,
+    /// The last position's.
+    Last,
+}
+
+/// When a row's sampler runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SampleMode {
+    /// No token is wanted: a prefill chunk that does not end the prompt.
+    #[default]
+    None,
+    /// With the step.
+    Now,
+    /// When `Executor::sample` brings the mask: the forward pass does not wait, the token does.
+    Late,
+}
+
+/// The tokens that a late-sampled row may choose.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RowMask {
+    /// Which slot.
+    pub slot: SlotId,
+    /// One bit a token id, lowest bit first; `ceil(vocab_size / 32)` words.
+    pub allowed: Arc<[u32]>,
+}
+
+/// Results of one step, one entry per row of its plan, in the plan's order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StepOutput {
+    /// The step.
+    pub id: StepId,
+    /// One per row.
+    pub rows: Vec<RowOutput>,
+    /// Tokens of all rows, in row order; each row owns the next `num_tokens` of them.
+    pub tokens: Vec<TokenId>,
+}
+
+/// Result of one row. Vectors are empty (and unallocated) unless the row wanted them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RowOutput {
+    /// Which slot.
+    pub slot: SlotId,
+    /// Whether the numbers can be trusted.
+    pub status: RowStatus,
+    /// How many tokens of `StepOutput::tokens` are this row's: 0 for none wanted, 1 for a sample,
+    /// more with speculation.
+    pub num_tokens: u32,
+    /// One per token, if asked for.
+    pub log_probs: Vec<TokenLogProbs>,
+    /// One per prompt position that has a next token, if asked for.
+    pub prompt_log_probs: Vec<TokenLogProbs>,
+    /// `[hidden_size]` f32, if asked for.
+    pub pooled: Vec<f32>,
+}
+
+/// Whether a row's numbers can be trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowStatus {
+    /// They can.
+    Ok,
+    /// A logit was NaN or infinite; the row has no token.
+    NotFinite,
+}
+
+/// Log-probabilities (natural logarithm, before any sampling parameter) around one token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenLogProbs {
+    /// The token that was taken.
+    pub token: TokenId,
+    /// Its log-probability.
+    pub log_prob: f32,
+    /// 1 for the most likely token of the vocabulary.
+    pub rank: u32,
+    /// The most likely tokens, best first; equal values by lowest id.
+    pub top: Vec<(TokenId, f32)>,
 }

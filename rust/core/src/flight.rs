@@ -1,11 +1,94 @@
-//! [5] Submitted steps until they complete. Engine thread only.
+//! [4] [5] A step from its first row to its completion: a draft, then in flight. Engine thread only.
 
 use std::collections::VecDeque;
 
 use crate::counts::count;
 use crate::ids::RequestIndex;
 use crate::live_request::LiveRequest;
-use crate::{RequestId, SlotId, SnapshotId, StepId};
+use crate::{OpenedSlot, PlanRow, SlotId, SnapshotId, StateCopies, StepId};
+
+/// A step being put together: rows that decode, then chunks of prompts as long as the budget lasts.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    pub(crate) rows: Vec<PlanRow>,
+    pub(crate) opened: Vec<OpenedSlot>,
+    pub(crate) states: StateCopies,
+    pub(crate) flight: FlightStep,
+    /// Running requests in prefill, by rank.
+    pub(crate) prefills: Vec<RequestIndex>,
+    pub(crate) chunks: Vec<Chunk>,
+    pub(crate) num_tokens: u32,
+    max_tokens: u32,
+    /// Whether part of a prompt may be computed without the rest.
+    cuts_prompts: bool,
+    /// Once a request has found the pool dry: blocks that are on their way back.
+    pub(crate) num_returning: Option<u32>,
+    /// Blocks of those that requests wait for.
+    pub(crate) num_stalled: u32,
+    /// Blocks that chunks will take when the step is submitted.
+    pub(crate) num_promised: u32,
+    /// A chunk of a running request is shorter than it could be, because blocks are missing.
+    pub(crate) is_short: bool,
+}
+
+/// Part of a prefill.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chunk {
+    pub(crate) request: RequestIndex,
+    pub(crate) num_tokens: u32,
+}
+
+impl Draft {
+    pub(crate) fn new(
+        flight: FlightStep,
+        num_running: usize,
+        max_tokens: u32,
+        cuts_prompts: bool,
+    ) -> Self {
+        Self {
+            rows: Vec::with_capacity(num_running + 1),
+            opened: Vec::new(),
+            states: StateCopies::default(),
+            flight,
+            prefills: Vec::new(),
+            chunks: Vec::new(),
+            num_tokens: 0,
+            max_tokens,
+            cuts_prompts,
+            num_returning: None,
+            num_stalled: 0,
+            num_promised: 0,
+            is_short: false,
+        }
+    }
+
+    pub(crate) fn num_rows(&self) -> u32 {
+        count(self.rows.len() + self.chunks.len())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.chunks.is_empty()
+    }
+
+    /// From now on the step has at most `max_tokens` token rows.
+    pub(crate) fn bound(&mut self, max_tokens: u32) {
+        self.max_tokens = self.max_tokens.min(max_tokens);
+    }
+
+    /// Whether part of a prompt may be computed without the rest.
+    pub(crate) fn cuts_prompts(&self) -> bool {
+        self.cuts_prompts
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.num_tokens < self.max_tokens
+    }
+
+    /// Token rows that are left.
+    pub(crate) fn room(&self) -> u32 {
+        self.max_tokens - self.num_tokens
+    }
+}
 
 /// Submitted steps, oldest first; they complete in this order.
 #[derive(Debug)]
@@ -37,17 +120,6 @@ pub(crate) struct FlightRow {
     pub(crate) is_late: bool,
     /// Of the state after a row that decodes, until it is committed.
     pub(crate) snapshot: Option<SnapshotId>,
-}
-
-/// A late-sampled row whose mask is due.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LateRow {
-    /// Which slot.
-    pub slot: SlotId,
-    /// Whose row it is.
-    pub request: RequestId,
-    /// False if the request has ended or will be recomputed: its token is dropped and any mask will do.
-    pub is_live: bool,
 }
 
 impl InFlight {

@@ -4,23 +4,27 @@
 //! history from a seed. Nothing here may block or allocate on a device.
 #![forbid(unsafe_code)]
 
-mod batcher;
+mod admission;
 mod config;
-mod core_event;
+mod controls;
 mod counts;
 mod device_memory;
 mod device_time;
-mod draft;
 mod executor;
+mod executor_shape;
 mod fair_share;
 mod flight;
 mod ids;
 mod kv;
+mod late_rows;
 mod limits;
 mod live_request;
 mod preemption;
+mod prefill;
 mod recount;
 mod request;
+mod request_blocks;
+mod request_end;
 mod request_table;
 mod row_budget;
 mod running;
@@ -31,8 +35,7 @@ mod slots;
 mod snapshots;
 mod starts;
 mod step_commit;
-mod step_output;
-mod step_plan;
+mod step_failure;
 mod step_time;
 mod tenants;
 mod ticket;
@@ -40,24 +43,22 @@ mod waiting_queue;
 mod windows;
 
 pub use config::SchedulerConfig;
-pub use core_event::{CoreEvent, TokenList};
 pub use counts::{Counters, SchedulerStats};
 pub use device_memory::{DeviceMemory, ModelMemory, Move};
 pub use device_time::{DeviceTime, LaneId, Turn};
 pub use executor::{
-    CompletionSink, Executor, ExecutorError, ExecutorShape, RestSink, SleepLevel, StepCompletion,
+    CompletionSink, Executor, ExecutorError, OpenedSlot, PlanRow, PooledRow, Pooling, RestSink,
+    RowMask, RowOutput, RowStatus, SampleMode, StateCopies, StateCopy, StepCompletion, StepOutput,
+    StepPlan, TokenLogProbs, TokenSource, Wants,
 };
-pub use flight::LateRow;
+pub use executor_shape::{ExecutorShape, SleepLevel};
 pub use ids::{BlockId, Micros, RequestId, SlotId, SnapshotId, StepId, TenantId, TokenId};
 pub use kv::{CachedBlock, ChainHasher, KvGroups, MAX_KV_GROUPS, Parent, PrefixWatcher};
+pub use late_rows::LateRow;
 pub use limits::{AdmitError, Limits};
 pub use request::{FinishReason, NewRequest, RequestFault, RequestKind, StopRules};
 pub use sampling::{
     NUM_SAMPLING_FIELDS, NumberRange, SAMPLING_FIELDS, SamplingField, SamplingParams,
 };
 pub use scheduler::Scheduler;
-pub use step_output::{RowOutput, RowStatus, StepOutput, TokenLogProbs};
-pub use step_plan::{
-    OpenedSlot, PlanRow, PooledRow, Pooling, RowMask, SampleMode, StateCopies, StateCopy, StepPlan,
-    TokenSource, Wants,
-};
+pub use step_commit::{CoreEvent, TokenList};

@@ -2,8 +2,8 @@
 //! within its tenant's share. Engine thread only.
 
 use crate::counts::count;
-use crate::draft::Draft;
 use crate::fair_share::Share;
+use crate::flight::Draft;
 use crate::ids::{RequestIndex, TenantIndex};
 use crate::live_request::Phase;
 use crate::scheduler::Scheduler;

@@ -1,20 +1,21 @@
-//! [3] [4] [7] The engine's state machine: requests in, plans out; outputs in, events out. Engine
-//! thread only. batcher.rs plans, step_commit.rs handles results.
-
-use std::sync::Arc;
+//! [4] The engine's state machine: what it owns, and the plan of a step. Engine thread only.
+//!
+//! Decoding rows come first, one token each. Prefill chunks fill the rest of the token budget
+//! (prefill.rs): first those of running requests by rank, then those of starting requests (starts.rs).
+//! A request that starts gets the blocks of all its known tokens at once, so only decoding can run out
+//! of blocks; then the running request with the worst rank is preempted (preemption.rs). fair_share.rs
+//! decides how several tenants share a step. admission.rs takes requests in, step_commit.rs results.
 
 use crate::fair_share::FairShare;
-use crate::flight::InFlight;
-use crate::ids::RequestIndex;
-use crate::kv::{KvCache, Parent, Snapshots};
-use crate::live_request::{LiveRequest, Phase};
+use crate::flight::{Draft, InFlight};
+use crate::kv::{KvCache, Snapshots};
 use crate::request_table::RequestTable;
 use crate::running::RunningSet;
 use crate::slots::Slots;
 use crate::waiting_queue::WaitingQueue;
 use crate::{
-    AdmitError, CoreEvent, Counters, ExecutorShape, FinishReason, Limits, Micros, NewRequest,
-    PrefixWatcher, RequestFault, RequestId, RequestKind, SchedulerConfig, TokenId,
+    Counters, ExecutorShape, Limits, Micros, PlanRow, SampleMode, SchedulerConfig, StepPlan,
+    TokenSource, Wants,
 };
 
 /// Owns requests, queue, slots and KV blocks. `plan` and `commit` alternate freely as long as commits
@@ -77,286 +78,141 @@ impl Scheduler {
         }
     }
 
-    /// Whether requests share computed prefixes.
+    /// Whether as many steps are in flight as may be: then none is planned before one ends.
     #[must_use]
-    pub fn shares_prefixes(&self) -> bool {
-        self.enable_prefix_caching
+    pub fn is_full(&self) -> bool {
+        self.in_flight.len() >= self.shape.max_steps_in_flight
     }
 
-    /// From now on reports to `watcher` which prefixes the cache can find.
+    /// The next step, or nothing: no request can use one now, or enough steps are in flight. The
+    /// caller must submit it, or call `fail_step` if that fails.
     ///
     /// # Panics
-    /// If requests have run.
-    pub fn watch_prefixes(&mut self, watcher: Arc<dyn PrefixWatcher>) {
-        self.kv.prefix.watch(watcher);
-    }
-
-    /// From now on steps have at most so many token rows, where there are parts of prompts to leave out.
-    pub fn limit_rows(&mut self, most_rows: u32) {
-        self.most_rows = most_rows;
-    }
-
-    /// Whether waiting requests start from now on; running ones go on in any case.
-    pub fn let_start(&mut self, starts: bool) {
-        self.starts = starts;
-    }
-
-    /// Whether no request runs and no step is in flight; others may wait.
-    #[must_use]
-    pub fn is_quiet(&self) -> bool {
-        self.running.num_holding() == 0 && self.in_flight.is_empty()
-    }
-
-    /// Forgets all cached prefixes; returns how many blocks could be found. Running requests keep their
-    /// blocks, but nobody shares them any more.
-    pub fn clear_prefix_cache(&mut self) -> u32 {
-        self.snapshots.forget_all();
-        self.kv.forget_all()
-    }
-
-    /// The stateless part of admission, for other threads.
-    #[must_use]
-    pub fn limits(&self) -> Limits {
-        self.limits
-    }
-
-    /// Whether this many more requests may wait now; ask before the choices of one prompt are
-    /// admitted one by one.
-    ///
-    /// # Errors
-    /// `AdmitError::QueueFull`.
-    pub fn check_queue(&self, num_requests: u32) -> Result<(), AdmitError> {
-        let waiting = self.queue.num_waiting();
-        if waiting.saturating_add(num_requests) > self.limits.max_queue {
-            return Err(AdmitError::QueueFull { waiting, max: self.limits.max_queue });
-        }
-        Ok(())
-    }
-
-    /// Takes a request into the queue.
-    ///
-    /// # Errors
-    /// `AdmitError`; then nothing is kept and no event will come.
-    ///
-    /// # Panics
-    /// If a request with this id has not ended, or text is asked of a scheduler of whole prompts.
-    pub fn admit(&mut self, request: NewRequest, now: Micros) -> Result<(), AdmitError> {
-        let max_tokens = match request.kind {
-            RequestKind::Generate => request.stop.max_tokens.max(1),
-            RequestKind::Embed(_) => 0,
-        };
-        assert!(!self.whole_prompts || max_tokens == 0, "whole prompts are embedded only");
-        self.limits.check(request.prompt.len(), max_tokens)?;
-        self.limits.check_tokens(&request.prompt)?;
-        self.check_queue(1)?;
-
+    /// If requests are alive, no step is in flight and still none can be planned.
+    pub fn plan(&mut self, now: Micros) -> Option<StepPlan> {
         self.now = self.now.max(now);
-        let tenant = self.fairness.tenants.join(request.tenant);
-        let ticket = self.queue.ticket(request.priority, tenant);
-        self.counters.admitted += 1;
-        let leader = request.leader.filter(|_| self.shares);
-        let leader = leader.and_then(|leader| self.requests.find(leader));
-        let mut request = LiveRequest::new(request, ticket, self.now);
-        request.request.stop.max_tokens = max_tokens.max(1);
-        if self.enable_prefix_caching {
-            request.root = Some(Parent::Salt(request.request.cache_salt));
-            if let Some(hashes) = request.request.block_hashes.take() {
-                request.table.hashes = hashes.to_vec();
-            }
+        if self.is_full() {
+            return None;
         }
-        let index = self.requests.insert(request);
-        match leader {
-            Some(leader) if !self.requests[leader].is_prompt_submitted => {
-                self.follow(index, leader)
-            }
-            _ => self.enqueue(index),
+        let flight = self.in_flight.draft();
+        let max_tokens = self.shape.max_num_batched_tokens;
+        let mut draft = Draft::new(flight, self.running.len(), max_tokens, !self.whole_prompts);
+        self.fairness.begin_step(&self.shape, self.now);
+        if self.starts {
+            self.make_room();
         }
-        Ok(())
-    }
-
-    /// Ends a request because its client has asked for it or left, whether it waits or runs. False if it has
-    /// already ended.
-    pub fn abort(&mut self, id: RequestId, events: &mut Vec<CoreEvent>) -> bool {
-        self.finish(id, FinishReason::Abort, events)
-    }
-
-    /// Ends a request for a reason that the core does not see, such as a stop string. False if it has
-    /// already ended.
-    pub fn finish(
-        &mut self,
-        id: RequestId,
-        reason: FinishReason,
-        events: &mut Vec<CoreEvent>,
-    ) -> bool {
-        let Some(index) = self.requests.find(id) else { return false };
-        self.end(index, reason, None, events);
-        self.check_slots();
-        true
-    }
-
-    /// Ends every request because nothing can run any more. Steps in flight count as completed: the
-    /// executor must not be used again.
-    pub fn fail_all(&mut self, fault: &RequestFault, events: &mut Vec<CoreEvent>) {
-        let mut alive: Vec<RequestIndex> = self.requests.alive().collect();
-        alive.sort_unstable_by_key(|&index| self.requests[index].ticket.arrival);
-        for index in alive {
-            self.end(index, FinishReason::Error(fault.clone()), None, events);
+        self.fairness.pause_decodes(&self.running, &mut self.requests);
+        self.plan_decodes(&mut draft);
+        if draft.rows.is_empty() && self.fairness.share().is_some() && self.in_flight.is_empty() {
+            // The requests whose turn it was may have been preempted. Nothing is paused any more, so plan again.
+            draft.prefills.clear();
+            self.plan_decodes(&mut draft);
         }
-        while let Some(step) = self.in_flight.pop_oldest() {
-            for row in &step.rows {
-                self.snapshots.drop_pending(row.snapshot);
-                self.complete_row(row.request);
-            }
-            self.in_flight.recycle(step);
+        self.bound_rows(&mut draft);
+        self.plan_prefills(&mut draft);
+        if self.starts {
+            self.start_waiting(&mut draft);
         }
-        self.check_slots();
-    }
-
-    /// Whether there is nothing to do: no request waits or runs and no step is in flight.
-    #[must_use]
-    pub fn is_idle(&self) -> bool {
-        !self.has_requests() && self.in_flight.is_empty()
-    }
-
-    /// Whether a request waits or runs; of those that have ended, a step may still be in flight.
-    #[must_use]
-    pub fn has_requests(&self) -> bool {
-        self.requests.num_alive() > 0
-    }
-
-    /// Another choice of the leader's prompt waits until it can share the leader's blocks.
-    fn follow(&mut self, index: RequestIndex, leader: RequestIndex) {
-        let id = self.requests[leader].id();
-        let leading = &mut self.requests[leader];
-        leading.followers.push(index);
-        let root = *leading.root.get_or_insert(Parent::Leader(id));
-        let following = &mut self.requests[index];
-        following.phase = Phase::Blocked;
-        following.leader = Some(leader);
-        following.root.get_or_insert(root);
-        self.queue.add_blocked();
-    }
-
-    /// Lets those that wait for this request's prompt go on.
-    pub(crate) fn release_followers(&mut self, index: RequestIndex) {
-        for follower in std::mem::take(&mut self.requests[index].followers) {
-            self.requests[follower].leader = None;
-            self.queue.remove_blocked();
-            self.enqueue(follower);
-        }
-    }
-
-    fn enqueue(&mut self, index: RequestIndex) {
-        let ticket = self.requests[index].queue_at(self.now, self.shape.block_size);
-        self.queue.push(index, ticket);
-    }
-
-    /// Ends a request: reports it, and gives back what it holds or lets it leave.
-    pub(crate) fn end(
-        &mut self,
-        index: RequestIndex,
-        reason: FinishReason,
-        stop_token: Option<TokenId>,
-        events: &mut Vec<CoreEvent>,
-    ) {
-        self.release_followers(index);
-        let request = &self.requests[index];
-        events.push(CoreEvent::Finished {
-            id: request.id(),
-            tenant: request.request.tenant,
-            reason,
-            stop_token,
-            num_prompt_tokens: request.num_prompt,
-            num_cached_tokens: request.num_cached,
-            num_output_tokens: request.num_generated(),
+        // Only the last chunk may be cut, so a tenant above its share comes last.
+        draft.chunks.sort_by_key(|chunk| {
+            self.fairness.is_above_share(self.requests[chunk.request].ticket.tenant)
         });
-        self.fairness.tenants.leave(request.ticket.tenant, self.now);
-        self.counters.finished += 1;
-        self.requests.end(index);
-        match self.requests[index].phase {
-            Phase::Blocked => self.unfollow(index),
-            Phase::Waiting => self.queue.remove(&self.requests[index].ticket),
-            Phase::Running => self.stop_running(index),
-            Phase::Preempted => self.running.remove_preempted(index),
-            Phase::Leaving => unreachable!("a request ended twice"),
+        draft.fit_to_tile(self.shape.row_tile);
+        if draft.is_empty() {
+            self.in_flight.recycle(draft.flight);
+            if self.in_flight.is_empty() && draft.is_short && self.running.len() > 1 {
+                // All of them lack blocks for a chunk. One alone always fits.
+                self.preempt(self.running.at(self.running.len() - 1));
+                return self.plan(now);
+            }
+            let has_work =
+                if self.starts { self.requests.num_alive() > 0 } else { !self.is_quiet() };
+            let is_stuck = self.in_flight.is_empty() && has_work;
+            assert!(!is_stuck, "no step can be planned: {:?}", self.stats());
+            return None;
         }
-        match self.requests[index].phase {
-            Phase::Blocked | Phase::Waiting => self.requests.remove(index),
-            _ if self.requests[index].num_in_flight > 0 => {
-                self.requests[index].phase = Phase::Leaving;
-                self.running.add_leaving();
-                for block in self.requests[index].held() {
-                    self.kv.pool.leave(block);
+        Some(self.submit(draft))
+    }
+
+    /// One row for every request that has its prompt behind it; collects those that have not.
+    fn plan_decodes(&mut self, draft: &mut Draft) {
+        let mut place = 0;
+        while place < self.running.len() {
+            let index = self.running.at(place);
+            place += 1;
+            let request = &self.requests[index];
+            if request.is_prefill() {
+                draft.prefills.push(index);
+                continue;
+            }
+            if std::mem::take(&mut self.requests[index].is_paused) {
+                continue;
+            }
+            let request = &self.requests[index];
+            if !request.can_decode() {
+                continue;
+            }
+            let covered = request.table.covers(request.num_submitted, self.shape.block_size);
+            if !covered {
+                let has_grown = self.grow(index, draft);
+                // `grow` may have preempted this request or some before it.
+                place = self.running.place_after(self.requests[index].rank);
+                if !has_grown {
+                    continue;
                 }
             }
-            _ => {
-                self.give_back(index);
-                self.requests.remove(index);
+            let request = &mut self.requests[index];
+            let end = request.num_submitted + 1;
+            let new_blocks = request.take_unsent(end, self.shape.block_size);
+            let late = request.request.late_sampled;
+            draft.rows.push(PlanRow {
+                slot: request.slot,
+                start: request.num_submitted,
+                num_tokens: 1,
+                source: TokenSource::LastSampled,
+                new_blocks,
+                wants: Wants { sample: sample_mode(late), ..Wants::default() },
+            });
+            draft.flight.push_row(index, request, 1, true);
+            if self.shape.num_snapshots > 0 {
+                self.save_decode(index, end, draft);
+            }
+            let request = &self.requests[index];
+            let tenants = &mut self.fairness.tenants;
+            tenants.charge(request.ticket.tenant, 1);
+            tenants.in_step_mut(request.ticket.tenant).num_decodes += 1;
+            draft.num_tokens += 1;
+        }
+    }
+
+    /// Turns the draft into a plan and remembers it as submitted.
+    fn submit(&mut self, mut draft: Draft) -> StepPlan {
+        let id = draft.flight.id;
+        for chunk in std::mem::take(&mut draft.chunks) {
+            self.push_prefill_row(chunk, &mut draft);
+        }
+        // Only now, so that no row of this step could have found a block that this step fills.
+        for place in 0..draft.flight.rows.len() {
+            let row = draft.flight.rows[place];
+            if row.start < self.requests[row.request].prefill_end {
+                self.register_prefill(&row, id, &mut draft.states);
             }
         }
-    }
-
-    fn unfollow(&mut self, index: RequestIndex) {
-        if let Some(leader) = self.requests[index].leader {
-            self.requests[leader].followers.retain(|&other| other != index);
-            self.queue.remove_blocked();
-        }
-    }
-
-    /// Takes a request off the list of running ones.
-    pub(crate) fn stop_running(&mut self, index: RequestIndex) {
-        let request = &self.requests[index];
-        self.running.remove(request.rank);
-        let holding = self.fairness.tenants.holding_mut(request.ticket.tenant);
-        holding.num_slots -= 1;
-        holding.num_blocks -= request.num_new_blocks();
-    }
-
-    /// Slot and blocks of a request that no submitted step names go back.
-    fn give_back(&mut self, index: RequestIndex) {
-        let request = &mut self.requests[index];
-        let is_leaving = request.phase == Phase::Leaving;
-        for block in request.close_tables() {
-            if is_leaving {
-                self.kv.pool.release_leaving(block);
-            } else {
-                self.kv.pool.release(block);
-            }
-        }
-        self.slots.free(request.slot);
-    }
-
-    /// A step that named this request has completed. If it was the last one, a request that has ended or been
-    /// preempted now gives back its slot and blocks.
-    pub(crate) fn complete_row(&mut self, index: RequestIndex) {
-        let request = &mut self.requests[index];
-        request.num_in_flight -= 1;
-        if request.num_in_flight > 0 {
-            return;
-        }
-        match request.phase {
-            Phase::Leaving => {
-                self.running.remove_leaving();
-                self.give_back(index);
-                self.requests.remove(index);
-            }
-            Phase::Preempted => {
-                self.running.remove_preempted(index);
-                self.requeue(index);
-            }
-            _ => {}
-        }
-    }
-
-    /// A preempted request that no submitted step names gives up everything and waits again.
-    pub(crate) fn requeue(&mut self, index: RequestIndex) {
-        self.give_back(index);
-        self.requests[index].is_tainted = false;
-        self.enqueue(index);
+        self.snapshots.end_step();
+        self.counters.steps += 1;
+        self.counters.scheduled_tokens += u64::from(draft.num_tokens);
+        self.in_flight.push(draft.flight);
+        self.check_slots();
+        let (opened, rows, states) = (draft.opened, draft.rows, draft.states);
+        StepPlan { id, closed: self.slots.take_closed(), opened, rows, states }
     }
 
     /// Slots that are free and slots that requests hold are counted apart.
     pub(crate) fn check_slots(&self) {
         self.slots.check(self.running.num_holding());
     }
+}
+
+pub(crate) fn sample_mode(is_late: bool) -> SampleMode {
+    if is_late { SampleMode::Late } else { SampleMode::Now }
 }

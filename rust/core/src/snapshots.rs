@@ -7,7 +7,7 @@
 //! The executor makes all copies in the order of steps, so a place may be used again at once; only within a
 //! step no two copies go to one place.
 
-use crate::draft::Draft;
+use crate::flight::Draft;
 use crate::flight::FlightRow;
 use crate::ids::RequestIndex;
 use crate::kv::{Link, Parent};

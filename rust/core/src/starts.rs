@@ -2,7 +2,7 @@
 //! that does not start.
 
 use crate::counts::count;
-use crate::draft::Draft;
+use crate::flight::Draft;
 use crate::ids::RequestIndex;
 use crate::kv::GroupBlocks;
 use crate::live_request::Phase;

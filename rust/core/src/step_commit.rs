@@ -1,15 +1,96 @@
-//! [7] Applies the results of a step: tokens, ends, failures. Engine thread only.
+//! [7] Applies the results of a step, and the events that report them to the engine. Engine thread
+//! only. step_failure.rs takes back steps that failed, request_end.rs ends requests.
 
-use crate::core_event::TokenList;
+use std::ops::Deref;
+
 use crate::counts::count;
-use crate::flight::{FlightRow, LateRow};
+use crate::flight::FlightRow;
 use crate::ids::RequestIndex;
 use crate::live_request::Phase;
 use crate::scheduler::Scheduler;
 use crate::{
-    CoreEvent, FinishReason, Micros, RequestFault, RequestKind, RowOutput, RowStatus, StepId,
-    StepOutput, TokenId,
+    FinishReason, Micros, RequestId, RequestKind, RowOutput, RowStatus, StepId, StepOutput,
+    TenantId, TokenId, TokenLogProbs,
 };
+
+/// Something that happened to one request. In the order in which it happened; `Finished` comes last
+/// and exactly once for every admitted request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CoreEvent {
+    /// The whole prompt is computed for the first time; the first token follows.
+    PromptComputed {
+        /// Which request.
+        id: RequestId,
+        /// Length of the prompt.
+        num_prompt_tokens: u32,
+        /// How many of them came from the prefix cache.
+        num_cached_tokens: u32,
+        /// From admission to the first step that held it.
+        queue_wait: Micros,
+    },
+    /// Tokens that are certain. A stop id or end-of-text is among them.
+    Tokens {
+        /// Which request.
+        id: RequestId,
+        /// At least one.
+        tokens: TokenList,
+        /// One per token, if asked for.
+        log_probs: Vec<TokenLogProbs>,
+    },
+    /// Log-probs of consecutive prompt tokens; each position from 1 on comes exactly once, in order.
+    PromptLogProbs {
+        /// Which request.
+        id: RequestId,
+        /// Position in the prompt of the first entry's token.
+        first_position: u32,
+        /// One per position.
+        log_probs: Vec<TokenLogProbs>,
+    },
+    /// The embedding of the prompt.
+    Pooled {
+        /// Which request.
+        id: RequestId,
+        /// `[hidden_size]`
+        values: Vec<f32>,
+    },
+    /// The request is over; its id may be forgotten.
+    Finished {
+        /// Which request.
+        id: RequestId,
+        /// Whose it was.
+        tenant: TenantId,
+        /// Why.
+        reason: FinishReason,
+        /// The stop id or end-of-text that ended it, the last of its tokens; its text is not output.
+        stop_token: Option<TokenId>,
+        /// Length of the prompt.
+        num_prompt_tokens: u32,
+        /// How many of them came from the prefix cache.
+        num_cached_tokens: u32,
+        /// Tokens reported by `Tokens` events.
+        num_output_tokens: u32,
+    },
+}
+
+/// A short list of tokens; the usual single one needs no allocation. Use it as a slice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TokenList {
+    /// One token.
+    One(TokenId),
+    /// Any number.
+    Many(Vec<TokenId>),
+}
+
+impl Deref for TokenList {
+    type Target = [TokenId];
+
+    fn deref(&self) -> &[TokenId] {
+        match self {
+            Self::One(token) => std::slice::from_ref(token),
+            Self::Many(tokens) => tokens,
+        }
+    }
+}
 
 impl Scheduler {
     /// Takes the output of the oldest step in flight and appends what follows from it to `events`.
@@ -49,84 +130,6 @@ impl Scheduler {
         }
         self.in_flight.recycle(step);
         self.check_slots();
-    }
-
-    /// Takes back a step that failed, or that could not be submitted. Its requests end with an error;
-    /// others that were about to build on its blocks are computed again. Later steps stay in flight.
-    ///
-    /// # Panics
-    /// If the step is not in flight.
-    pub fn fail_step(&mut self, id: StepId, fault: RequestFault, events: &mut Vec<CoreEvent>) {
-        let Some(step) = self.in_flight.remove(id) else {
-            unreachable!("step {id} failed and is not in flight")
-        };
-        self.snapshots.forget_since(id);
-        for row in &step.rows {
-            self.snapshots.drop_pending(row.snapshot);
-            self.forget_blocks(row.request, id);
-            if self.requests[row.request].phase != Phase::Leaving {
-                self.end(row.request, FinishReason::Error(fault.clone()), None, events);
-            }
-            self.complete_row(row.request);
-        }
-        self.recompute_dependents(id);
-        self.in_flight.recycle(step);
-        self.check_slots();
-    }
-
-    /// The late-sampled rows whose masks are due, if any: those of the oldest step in flight, since
-    /// every token before them is committed then. The engine calls `Executor::sample` with a mask
-    /// for each row and then `note_masks_issued`; the step does not complete before.
-    #[must_use]
-    pub fn late_rows(&self, rows: &mut Vec<LateRow>) -> Option<StepId> {
-        rows.clear();
-        let step = self.in_flight.oldest().filter(|step| step.needs_masks)?;
-        rows.extend(step.rows.iter().filter(|row| row.is_late).map(|row| {
-            let request = &self.requests[row.request];
-            LateRow {
-                slot: row.slot,
-                request: request.id(),
-                is_live: request.phase != Phase::Leaving && !request.is_tainted,
-            }
-        }));
-        Some(step.id)
-    }
-
-    /// Whether the oldest step in flight waits for `note_masks_issued`.
-    #[must_use]
-    pub fn waits_for_masks(&self) -> bool {
-        self.in_flight.oldest().is_some_and(|step| step.needs_masks)
-    }
-
-    /// The sampler of the step's late rows has been started: their requests may be planned again.
-    ///
-    /// # Panics
-    /// If the step does not wait for masks.
-    pub fn note_masks_issued(&mut self, id: StepId) {
-        let Some(step) = self.in_flight.waiting_for_masks(id) else {
-            unreachable!("step {id} does not wait for masks")
-        };
-        step.needs_masks = false;
-        for row in step.rows.iter().filter(|row| row.is_late) {
-            self.requests[row.request].is_mask_pending = false;
-        }
-    }
-
-    /// The request's blocks may hold NaN: no request may find them, and those that have just done so
-    /// start anew, also if the request itself has ended.
-    fn drop_not_finite(
-        &mut self,
-        index: RequestIndex,
-        step: StepId,
-        is_wanted: bool,
-        events: &mut Vec<CoreEvent>,
-    ) {
-        self.forget_blocks(index, StepId(0));
-        self.snapshots.forget_since(StepId(0));
-        if is_wanted {
-            self.end(index, FinishReason::Error(RequestFault::NotFinite), None, events);
-        }
-        self.recompute_dependents(step);
     }
 
     /// Results of one row, for a request that has not ended.
@@ -192,7 +195,7 @@ impl Scheduler {
     fn commit_prompt_log_probs(
         &mut self,
         row: &FlightRow,
-        mut log_probs: Vec<crate::TokenLogProbs>,
+        mut log_probs: Vec<TokenLogProbs>,
         events: &mut Vec<CoreEvent>,
     ) {
         let request = &mut self.requests[row.request];
@@ -209,23 +212,25 @@ impl Scheduler {
         }
     }
 
-    /// Requests that took blocks which this step, or a later one still in flight, fills: what they
-    /// computed since may be worthless, though nothing of it has been committed.
-    fn recompute_dependents(&mut self, failed: StepId) {
-        let depends = |scheduler: &Self, index: RequestIndex| {
-            scheduler.requests[index].depends_on.is_some_and(|step| step >= failed)
-        };
-        for place in (0..self.running.len()).rev() {
-            let index = self.running.at(place);
-            if depends(self, index) {
-                self.requests[index].is_tainted = true;
-                self.preempt(index);
-            }
+    /// A step that named this request has completed. If it was the last one, a request that has ended or been
+    /// preempted now gives back its slot and blocks.
+    pub(crate) fn complete_row(&mut self, index: RequestIndex) {
+        let request = &mut self.requests[index];
+        request.num_in_flight -= 1;
+        if request.num_in_flight > 0 {
+            return;
         }
-        for index in self.running.preempted() {
-            if depends(self, index) {
-                self.requests[index].is_tainted = true;
+        match request.phase {
+            Phase::Leaving => {
+                self.running.remove_leaving();
+                self.give_back(index);
+                self.requests.remove(index);
             }
+            Phase::Preempted => {
+                self.running.remove_preempted(index);
+                self.requeue(index);
+            }
+            _ => {}
         }
     }
 }

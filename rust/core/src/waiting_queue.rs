@@ -1,7 +1,7 @@
 //! [4] Which request starts next. Engine thread only.
 //!
 //! Order: requests within their tenant's share (`fair_share.rs`), then lowest `priority`, then least
-//! served tenant; within a tenant by priority and arrival. The batcher never skips the first request
+//! served tenant; within a tenant by priority and arrival. The scheduler never skips the first request
 //! because it does not fit yet.
 //!
 //! Why no request starves: one in `OVERDUE_TURN` starts goes to the request that has been *overdue*

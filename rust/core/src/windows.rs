@@ -6,7 +6,7 @@
 //! blocks come with each chunk of a prompt, so that a long prompt does not hold all of them at once.
 
 use crate::counts::count;
-use crate::draft::Draft;
+use crate::flight::Draft;
 use crate::ids::RequestIndex;
 use crate::live_request::Phase;
 use crate::scheduler::Scheduler;

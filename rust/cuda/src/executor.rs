@@ -4,7 +4,7 @@
 //!
 //! A step is one copy of packed metadata, the launches (one graph launch once it is recorded), the
 //! copies back and an event, all on one stream. The waiter thread turns the event into the
-//! completion.
+//! completion. late_samples.rs samples rows that wait for masks.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender};
@@ -12,18 +12,16 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use ingle_core::{
-    Executor, ExecutorError, ExecutorShape, RestSink, RowMask, SleepLevel, SlotId, StepId, StepPlan,
+    Executor, ExecutorError, ExecutorShape, RestSink, RowMask, SleepLevel, StepId, StepPlan,
 };
 
 use crate::CudaError;
 use crate::buffers::OUT_BYTES;
-use crate::contract::{StepHeader, StepSample, Words};
 use crate::extras::{Extras, padded};
-use crate::graphs::{GraphSeal, GraphStats, Graphs};
 use crate::group::{Group, Member as _};
 use crate::launches::LaunchCounters;
-use crate::memory::{copy_to_device, copy_to_host, copy_to_offset};
-use crate::metadata::{PackedStep, PlanLimits, SlotRecord, pack, pack_late};
+use crate::memory::{copy_to_device, copy_to_host};
+use crate::metadata::{PackedStep, PlanLimits, SlotRecord, pack};
 use crate::model::StepShape;
 use crate::rank::Rank;
 use crate::sleep::{Rest, RestJob, Sleeper};
@@ -53,14 +51,8 @@ pub struct CudaExecutor {
 /// A step whose forward pass is queued and whose late samples are not.
 #[derive(Debug)]
 pub(crate) struct LateStep {
-    packed: PackedStep,
-    submitted: Submitted,
-}
-
-/// What late rows may sample: which of them have a mask, and the masks.
-struct LateMasks {
-    masked: Vec<bool>,
-    words: Vec<(SlotId, Vec<u32>)>,
+    pub(crate) packed: PackedStep,
+    pub(crate) submitted: Submitted,
 }
 
 /// Steps that may be submitted and not completed.
@@ -120,47 +112,6 @@ impl Executor for CudaExecutor {
 }
 
 impl CudaExecutor {
-    /// How far graphs are and how steps were launched; no graphs with `enforce_eager`.
-    #[must_use]
-    pub fn graph_stats(&self) -> GraphStats {
-        let (nodes_max, last_error) =
-            self.group.graphs().map(Graphs::nodes_and_error).unwrap_or_default();
-        GraphStats { launches: self.launches.read(), nodes_max, last_error }
-    }
-
-    /// The same numbers, for readers without the executor.
-    #[must_use]
-    pub fn launch_counters(&self) -> Arc<LaunchCounters> {
-        Arc::clone(&self.launches)
-    }
-
-    /// Ends the recording of graphs after the start; `None` where none are recorded.
-    #[must_use]
-    pub fn graph_seal(&self) -> Option<GraphSeal> {
-        self.group.graphs().map(Graphs::seal)
-    }
-
-    /// Blocks until every graph asked for is recorded. For benchmarks and tests.
-    pub fn wait_for_graphs(&self) {
-        for graphs in self.group.ranks().iter().filter_map(|rank| rank.graphs.as_ref()) {
-            graphs.wait_until_idle();
-        }
-    }
-
-    /// Gives the KV pool this many bytes, rounded up to whole pieces; returns the blocks it then holds.
-    /// Waits for the device. The caller names no block beyond the smaller pool any more.
-    ///
-    /// # Errors
-    /// Out of memory, with numbers. The pool then keeps the blocks that it has; `shape` gives their number.
-    pub fn resize_kv_pool(&mut self, bytes: u64) -> Result<u32, CudaError> {
-        self.group.leader().make_current()?;
-        self.group.synchronise()?;
-        let resized = self.group.each(|_, rank| rank.model.kv.resize(&rank.stream, bytes));
-        let blocks = self.group.ranks().iter().map(|rank| rank.model.kv.num_blocks());
-        self.shape.num_blocks = blocks.min().unwrap_or(0);
-        resized.map(|()| self.shape.num_blocks)
-    }
-
     /// The waiter does it, which has nothing else to do while no step is in flight.
     fn rest(&self, rest: Rest, done: RestSink) {
         match self.check_lost() {
@@ -180,7 +131,7 @@ impl CudaExecutor {
     }
 
     /// Remembers a sticky error, so that every later step fails the same way.
-    fn note(&self, error: &CudaError) -> ExecutorError {
+    pub(crate) fn note(&self, error: &CudaError) -> ExecutorError {
         if error.is_sticky() {
             let _ = self.lost.set(error.to_string());
         }
@@ -227,7 +178,7 @@ impl CudaExecutor {
 
     /// Takes the buffers of a step that failed half-way back, once no copy uses them. The wait also
     /// shows whether the device itself is lost.
-    fn abandon(&mut self, buffers: StepBuffers, error: CudaError) -> ExecutorError {
+    pub(crate) fn abandon(&mut self, buffers: StepBuffers, error: CudaError) -> ExecutorError {
         if error.is_sticky() {
             self.group.abort();
         }
@@ -314,72 +265,8 @@ impl CudaExecutor {
         Ok(())
     }
 
-    fn sample_late(&mut self, late: LateStep, masks: &[RowMask]) -> Result<(), ExecutorError> {
-        let LateStep { packed, mut submitted } = late;
-        match self.queue_late(&packed, &mut submitted.buffers, masks) {
-            Ok(()) => self.finish(submitted),
-            Err(error) => Err(self.abandon(submitted.buffers, error)),
-        }
-    }
-
-    fn queue_late(
-        &mut self,
-        packed: &PackedStep,
-        buffers: &mut StepBuffers,
-        masks: &[RowMask],
-    ) -> Result<(), CudaError> {
-        self.group.leader().make_current()?;
-        let late = self.late_masks(packed, masks)?;
-        let mut meta = vec![0; StepHeader::COUNT + StepSample::COUNT * packed.late_slots.len()];
-        pack_late(&packed.late_slots, &late.masked, &mut meta);
-        let staged = buffers.staging.used();
-        self.group.each(|_, rank| {
-            let (model, stream) = (&rank.model, &rank.stream);
-            buffers.staging.rewind_to(staged);
-            for (slot, words) in &late.words {
-                buffers.staging.push(stream, model.mask_of(*slot), words)?;
-            }
-            buffers.staging.push(stream, model.buffers.late_meta, &meta)?;
-            // The step's forward pass is the last work queued on this stream, so the logits of its late rows, which
-            // stand behind those of the others, are still there.
-            let vocab_size = u64::from(model.spec.vocab_size);
-            let logits = model.buffers.logits.from(u64::from(packed.num_now) * vocab_size);
-            model.sample(stream, packed.num_late, model.buffers.late_meta, logits)
-        })?;
-        let bytes = packed.num_late as usize * OUT_BYTES as usize;
-        let offset = packed.num_now as usize * OUT_BYTES as usize;
-        let (model, stream) = (self.group.model(), &self.group.leader().stream);
-        copy_to_offset(stream, &buffers.out, offset, model.buffers.out, bytes)
-    }
-
-    /// The masks of late rows, each with what its slot allows.
-    fn late_masks(&self, packed: &PackedStep, masks: &[RowMask]) -> Result<LateMasks, CudaError> {
-        let mut masked = vec![false; packed.late_slots.len()];
-        let num_words = self.group.model().spec.vocab_size.div_ceil(32) as usize;
-        let mut words = Vec::with_capacity(masks.len());
-        for mask in masks {
-            let index = packed.late_slots.iter().position(|slot| *slot == mask.slot);
-            let index = index.filter(|_| mask.allowed.len() == num_words).ok_or_else(|| {
-                CudaError::Unsupported(format!(
-                    "a mask of {} words for slot {}, want {num_words} and a late row",
-                    mask.allowed.len(),
-                    mask.slot
-                ))
-            })?;
-            masked[index] = true;
-            let allowed = match &self.slots[mask.slot.index()].allowed {
-                None => mask.allowed.to_vec(),
-                Some(allowed) => {
-                    allowed.iter().zip(mask.allowed.iter()).map(|(a, b)| a & b).collect()
-                }
-            };
-            words.push((mask.slot, allowed));
-        }
-        Ok(LateMasks { masked, words })
-    }
-
     /// Queues the event and hands the step to the waiter.
-    fn finish(&mut self, submitted: Submitted) -> Result<(), ExecutorError> {
+    pub(crate) fn finish(&mut self, submitted: Submitted) -> Result<(), ExecutorError> {
         let done = &submitted.buffers.done;
         if let Err(error) = self.group.each(|number, rank| done[number].record(&rank.stream)) {
             return Err(self.abandon(submitted.buffers, error));

@@ -26,6 +26,7 @@ mod dtypes;
 mod error;
 mod exchange;
 mod executor;
+mod executor_control;
 mod experts;
 mod extras;
 #[cfg(test)]
@@ -43,6 +44,7 @@ mod kernels;
 mod kv_groups;
 mod kv_pool;
 mod landmarks;
+mod late_samples;
 mod launch;
 mod launches;
 mod limits;

@@ -1,5 +1,6 @@
 //! [7] Turns the core's events into text, stop decisions and ends. Engine thread only; the only place
-//! that knows all running client requests. Each of them ends exactly once.
+//! that knows all running client requests. Each of them ends exactly once; stream_end.rs has the ends
+//! that come early.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,14 +11,14 @@ use ingle_core::{
 };
 use rustc_hash::FxHashMap;
 
-use crate::answer_room::{AnswerRoom, MAX_ANSWER_BYTES, TooLong};
+use crate::answer_room::{AnswerRoom, MAX_ANSWER_BYTES};
 use crate::choice::Choice;
 use crate::histogram::add;
 use crate::metrics::Metrics;
-use crate::outbox::{Event, error_object, error_payload};
+use crate::outbox::Event;
 use crate::shared::Shared;
-use crate::stream::{ClientSocket, Form, Route, Stream, too_long};
-use crate::submission::{request_id, split_id};
+use crate::stream::{ClientSocket, Form, Route, Stream};
+use crate::submission::split_id;
 use crate::tenant_load::TenantLoad;
 
 /// The running client requests and the events about to be published for them.
@@ -40,8 +41,8 @@ pub(crate) struct Committer {
     /// Choices whose stop string was found in this commit.
     stopped: Vec<RequestId>,
     /// Whole answers that have got too much text in this commit.
-    overlong: Vec<u64>,
-    answers: AnswerRoom,
+    pub(crate) overlong: Vec<u64>,
+    pub(crate) answers: AnswerRoom,
     /// Choices that need the mask for their next token.
     pub(crate) mask_wanted: Vec<RequestId>,
 }
@@ -209,51 +210,6 @@ impl Committer {
         None
     }
 
-    /// One choice failed: its client request ends with an error, the other choices are aborted.
-    fn fail_stream(
-        &mut self,
-        id: RequestId,
-        fault: &RequestFault,
-        scheduler: &mut Scheduler,
-        core_events: &mut Vec<CoreEvent>,
-    ) {
-        let (key, at) = split_id(id);
-        let Some(stream) = self.streams.get_mut(&key) else { return };
-        stream.choices[at].is_over = true;
-        let code = match fault {
-            RequestFault::NotFinite => "not_finite",
-            RequestFault::StepFailed(_) => "step_failed",
-            RequestFault::DeviceLost(_) => "device_lost",
-        };
-        self.end_with_error(key, &fault.to_string(), code, 500);
-        self.drop_stream(key, scheduler, core_events);
-    }
-
-    /// Ends whole answers that have too much text, alone or together.
-    fn end_overlong(&mut self, scheduler: &mut Scheduler, core_events: &mut Vec<CoreEvent>) {
-        for key in std::mem::take(&mut self.overlong) {
-            self.end_too_long(key, TooLong::Alone, scheduler, core_events);
-        }
-        while self.answers.is_full() {
-            let longest = self.streams.iter().max_by_key(|(_, stream)| stream.held_bytes);
-            let Some(key) = longest.map(|(key, _)| *key) else { return };
-            self.end_too_long(key, TooLong::Together, scheduler, core_events);
-        }
-    }
-
-    fn end_too_long(
-        &mut self,
-        key: u64,
-        why: TooLong,
-        scheduler: &mut Scheduler,
-        core_events: &mut Vec<CoreEvent>,
-    ) {
-        if self.streams.contains_key(&key) {
-            self.events.push(Event { key, payload: too_long(why) });
-            self.drop_stream(key, scheduler, core_events);
-        }
-    }
-
     /// A client request begins.
     pub(crate) fn insert(&mut self, mut stream: Stream) {
         if !matches!(stream.form, Form::Body(..)) {
@@ -269,54 +225,6 @@ impl Committer {
         let stream = self.streams.remove(&key)?;
         self.answers.release(stream.held_bytes);
         Some(stream)
-    }
-
-    /// Reports to a client request that it failed. The stream stays known until it is dropped.
-    pub(crate) fn end_with_error(&mut self, key: u64, message: &str, code: &str, status: u16) {
-        let Some(stream) = self.streams.get_mut(&key) else { return };
-        let frames = stream.show_error(&error_object(message, code), &mut self.shown);
-        // A client that is gone or slow loses an error that it could not read anyway.
-        self.send_frames(key, frames);
-        self.events.push(Event { key, payload: error_payload(message, code, status) });
-    }
-
-    /// Ends everything with an error; the core is not asked, since it or its device is gone.
-    pub(crate) fn end_all_with_error(&mut self, message: &str, code: &str, status: u16) {
-        let keys: Vec<u64> = self.streams.keys().copied().collect();
-        for key in keys {
-            self.end_with_error(key, message, code, status);
-            if let Some(stream) = self.remove(key) {
-                let open = stream.choices.iter().filter(|choice| !choice.is_over).count();
-                self.shared.release_at_end(open as u32);
-            }
-        }
-    }
-
-    /// Forgets a stream and aborts those of its choices that still run.
-    pub(crate) fn drop_stream(
-        &mut self,
-        key: u64,
-        scheduler: &mut Scheduler,
-        core_events: &mut Vec<CoreEvent>,
-    ) {
-        let Some(stream) = self.remove(key) else { return };
-        for (at, choice) in stream.choices.iter().enumerate() {
-            if !choice.is_over {
-                scheduler.abort(request_id(key, at), core_events);
-            }
-        }
-    }
-
-    /// The caller gave up on `key`: no further event carries it.
-    pub(crate) fn abort(
-        &mut self,
-        key: u64,
-        scheduler: &mut Scheduler,
-        core_events: &mut Vec<CoreEvent>,
-    ) {
-        self.drop_stream(key, scheduler, core_events);
-        self.events.retain(|event| event.key != key);
-        self.shared.outbox.forget(key);
     }
 
     /// From now on frames of `key` go to `socket`, unless the event loop still has

@@ -1,26 +1,25 @@
 //! [4] [5] [7] The engine thread: plan, submit, commit, deliver. It alone owns the scheduler, the
 //! executor and the running requests. It waits only in its inbox and never takes the GIL.
-//! engine_life.rs has its start and end, sleep.rs how it gives memory back while nothing runs.
+//! arrivals.rs takes requests in, engine_life.rs has the thread's end, sleep.rs how it gives memory
+//! back while nothing runs.
 
 use std::sync::Arc;
 
 use ingle_core::{
-    CoreEvent, Executor, ExecutorError, LateRow, RequestFault, RowMask, Scheduler, StepCompletion,
-    StepId, StepPlan,
+    CoreEvent, Executor, ExecutorError, LateRow, RequestFault, Scheduler, StepCompletion, StepId,
+    StepPlan,
 };
 
-use crate::choice_mask::{MaskJob, MaskResult};
+use crate::choice_mask::MaskJob;
 use crate::commit::Committer;
 use crate::error::EngineError;
 use crate::grammar_pool::GrammarPool;
 use crate::histogram::add;
 use crate::inbox::{Message, Wait};
 use crate::presence::Presence;
-use crate::rest::{ASLEEP, Rest, RestReply, Wakefulness};
+use crate::rest::{Rest, RestReply, Wakefulness};
 use crate::shared::Shared;
 use crate::shared_device::DeviceTurns;
-use crate::submission::Submission;
-use crate::tenant_load::TenantLoad;
 
 /// Everything that only the engine thread touches.
 pub(crate) struct EngineThread {
@@ -42,7 +41,7 @@ pub(crate) struct EngineThread {
     /// Reused.
     mask_jobs: Vec<MaskJob>,
     /// Reused.
-    late_rows: Vec<LateRow>,
+    pub(crate) late_rows: Vec<LateRow>,
 }
 
 /// What a round of messages was.
@@ -160,7 +159,7 @@ impl EngineThread {
     }
 
     /// Turns the core's events into text and ends, and hands out the mask jobs that follow from them.
-    fn commit(&mut self) {
+    pub(crate) fn commit(&mut self) {
         self.committer.commit(&mut self.core_events, &mut self.scheduler);
         self.committer.take_mask_jobs(&mut self.mask_jobs);
         self.masks.put(&mut self.mask_jobs);
@@ -197,86 +196,11 @@ impl EngineThread {
         }
     }
 
-    /// Starts the sampler of the oldest step in flight if it waits for masks and all are there.
-    fn issue_masks(&mut self) -> Result<bool, String> {
-        let mut rows = std::mem::take(&mut self.late_rows);
-        let step = self.scheduler.late_rows(&mut rows);
-        let masks: Option<Vec<RowMask>> = rows.iter().map(|row| self.row_mask(row)).collect();
-        self.late_rows = rows;
-        let (Some(id), Some(masks)) = (step, masks) else { return Ok(false) };
-        match self.executor.sample(id, masks) {
-            Ok(()) => self.scheduler.note_masks_issued(id),
-            Err(error) => {
-                self.end_turn();
-                self.fail_step(id, error)?;
-            }
-        }
-        Ok(true)
-    }
-
-    /// The mask of a late row; `None` while a worker computes it. Rows of ended requests may sample
-    /// any token.
-    fn row_mask(&self, row: &LateRow) -> Option<RowMask> {
-        let allowed = if row.is_live {
-            self.committer.mask(row.request)?
-        } else {
-            let words = self.executor.shape().vocab_size.div_ceil(32) as usize;
-            vec![u32::MAX; words].into()
-        };
-        Some(RowMask { slot: row.slot, allowed })
-    }
-
     /// The requests of a failed step end with an error; a lost device ends the loop.
-    fn fail_step(&mut self, id: StepId, error: ExecutorError) -> Result<(), String> {
+    pub(crate) fn fail_step(&mut self, id: StepId, error: ExecutorError) -> Result<(), String> {
         let ExecutorError::StepFailed(reason) = error else { return Err(error.to_string()) };
         self.scheduler.fail_step(id, RequestFault::StepFailed(reason), &mut self.core_events);
         self.commit();
         Ok(())
-    }
-
-    fn admit(&mut self, submission: Submission, tenant: &Arc<TenantLoad>) {
-        let Submission { stream, requests } = submission;
-        let key = stream.key;
-        let metrics = &self.shared.metrics;
-        metrics.request_params_n.observe(u64::from(stream.n));
-        for prompt in &stream.prompts {
-            metrics.request_prompt_tokens.observe(prompt.ids.len() as u64);
-        }
-        self.committer.insert(stream);
-        self.committer.tenants.entry(tenant.id).or_insert_with(|| Arc::clone(tenant));
-        if self.wakefulness != Wakefulness::Awake && self.presence == Presence::Here {
-            // It came while the engine fell asleep; later ones are refused on their callers' threads.
-            self.committer.end_with_error(key, ASLEEP, "asleep", 503);
-            return self.drop_from(key, 0, tenant);
-        }
-        let now = self.committer.now;
-        for (at, request) in requests.into_iter().enumerate() {
-            metrics.request_params_max_tokens.observe(u64::from(request.stop.max_tokens));
-            let Err(error) = self.scheduler.admit(request, now) else { continue };
-            // Checked on the caller's thread, so this is our own mistake; the request still ends.
-            self.committer.end_with_error(key, &error.to_string(), "not_admitted", 500);
-            return self.drop_from(key, at, tenant);
-        }
-        if let Some(turns) = &mut self.turns {
-            turns.arrived();
-        }
-        self.committer.want_masks(key);
-    }
-
-    /// Drops a request whose choices from `at` on were not admitted.
-    fn drop_from(&mut self, key: u64, at: usize, tenant: &TenantLoad) {
-        if let Some(stream) = self.committer.streams.get_mut(&key) {
-            let missing = &mut stream.choices[at..];
-            self.shared.release(tenant, missing.len() as u32);
-            missing.iter_mut().for_each(|choice| choice.is_over = true);
-        }
-        self.committer.drop_stream(key, &mut self.scheduler, &mut self.core_events);
-    }
-
-    fn take_masks(&mut self, results: Vec<MaskResult>) {
-        for result in results {
-            self.committer.take_mask(result, &mut self.scheduler, &mut self.core_events);
-        }
-        self.commit();
     }
 }

@@ -1,6 +1,8 @@
-//! [8] Builds the bytes that a client reads: SSE events and whole bodies in OpenAI's completions and
-//! chat formats, with HTTP/1.1 chunk framing. Engine thread. Constant parts are built once per request;
-//! the rest is appended to a buffer that the stream reuses.
+//! [8] Builds the bytes that a client reads: SSE events in OpenAI's completions and chat formats, with
+//! HTTP/1.1 chunk framing; body.rs has whole bodies. Engine thread. Constant parts are built once per
+//! request; the rest is appended to a buffer that the stream reuses.
+
+mod body;
 
 use std::ops::Range;
 
@@ -9,7 +11,6 @@ use ingle_text::Tokenizer;
 use smallvec::SmallVec;
 
 use crate::answer_json::{self, SplitAnswer};
-use crate::answer_room::MAX_BODY_BYTES;
 use crate::json::{escape_into, integer_into, integers_into, string_into};
 use crate::logprobs::{LogEntry, chat_into, completion_into, prompt_into};
 use crate::outbox::{Finish, StopCause, Usage};
@@ -168,37 +169,6 @@ impl FrameBuilder {
         out.extend_from_slice(b"data: {\"error\":");
         out.extend_from_slice(error_object);
         out.extend_from_slice(b"}\n\ndata: [DONE]\n\n");
-    }
-
-    /// The whole body of a request that is not streamed, choices by index. `None`: it would be larger than `MAX_BODY_BYTES`.
-    pub(crate) fn body(
-        &self,
-        parts: &[ChoicePart<'_>],
-        usage: Usage,
-        tokenizer: &Tokenizer,
-    ) -> Option<Vec<u8>> {
-        let text: usize = parts.iter().map(|part| part.text.len() + 128).sum();
-        let mut out = Vec::with_capacity(self.head.len() + text + 160);
-        out.extend_from_slice(&self.head);
-        if let Some(first) = parts.first() {
-            self.prompt_ids_into(&mut out, first);
-        }
-        out.extend_from_slice(b",\"choices\":[");
-        for (i, part) in parts.iter().enumerate() {
-            if i > 0 {
-                out.push(b',');
-            }
-            self.choice_into(&mut out, part, tokenizer);
-        }
-        out.push(b']');
-        usage_into(&mut out, usage);
-        let prompt = parts.first().and_then(|part| part.prompt_log_probs);
-        if let (FrameFormat::Chat, Some(entries)) = (self.format, prompt) {
-            out.extend_from_slice(b",\"prompt_logprobs\":");
-            prompt_into(&mut out, entries, tokenizer);
-        }
-        out.push(b'}');
-        (out.len() <= MAX_BODY_BYTES).then_some(out)
     }
 
     /// vLLM puts a chat's prompt ids, and the prompt's log-probs, beside `choices`, a completion's into

@@ -4,8 +4,10 @@
 //! and an outbox. Frames for HTTP clients are built here.
 #![forbid(unsafe_code)]
 
+mod answer_forms;
 mod answer_json;
 mod answer_room;
+mod arrivals;
 mod body;
 mod choice;
 mod choice_mask;
@@ -34,6 +36,7 @@ mod inbox;
 mod info;
 mod json;
 mod kv_events;
+mod late_sampling;
 mod lengths;
 mod load;
 mod logprobs;
@@ -46,6 +49,7 @@ mod prepare;
 mod presence;
 mod prompt;
 mod prompt_logs;
+mod prompt_state;
 mod request_limits;
 mod rest;
 mod room;
@@ -59,6 +63,7 @@ mod shared_device;
 mod sizes;
 mod sleep;
 mod stream;
+mod stream_end;
 mod structured;
 mod submission;
 mod swap;

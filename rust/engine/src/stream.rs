@@ -3,21 +3,17 @@
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 
-use ingle_core::{Micros, TokenId, TokenLogProbs};
+use ingle_core::{Micros, TokenLogProbs};
 use ingle_text::Tokenizer;
 use smallvec::SmallVec;
 
-use crate::answer_room::TooLong;
 use crate::choice::Choice;
 use crate::choice_mask::CancelOnDrop;
 use crate::embedding::Embeddings;
-use crate::engine_view::QueuedPrompt;
 use crate::frame::{ChoicePart, FrameBuilder, UsagePolicy};
-use crate::logprobs::LogEntry;
-use crate::outbox::{Delta, Event, Payload, Usage, error_payload};
-use crate::prompt_logs::PromptLogs;
+use crate::outbox::{Event, Usage};
+use crate::prompt_state::PromptState;
 
 /// A client request: `prompts.len() * n` choices that answer under one key.
 ///
@@ -31,7 +27,7 @@ pub(crate) struct Stream {
     /// Bytes of text in the choices of a whole answer, echoed prompts included.
     pub(crate) held_bytes: u64,
     /// The range of choices that holds all those with unsent output.
-    dirty: Range<u16>,
+    pub(crate) dirty: Range<u16>,
     /// In the engine's list of streams with unsent output.
     pub(crate) queued: bool,
     /// The last event has been written.
@@ -77,29 +73,6 @@ pub(crate) struct Trailer {
     pub(crate) token_ids: bool,
     /// How many choices of each prompt a body contains; `None`: all.
     pub(crate) keep: Option<usize>,
-}
-
-/// What is known of one prompt.
-pub(crate) struct PromptState {
-    pub(crate) ids: Arc<[TokenId]>,
-    /// With echo and log-probs: characters of the text before each prompt token.
-    pub(crate) offsets: Vec<u32>,
-    /// Prompt tokens whose log-probs are known or, for the first, do not exist.
-    num_seen: usize,
-    /// Which parts of the answer show them.
-    logs: PromptLogs,
-    /// Entries of `prompt_logprobs`, which is separate from the answer's own log-probs.
-    log_probs: Vec<LogEntry>,
-    /// With several engines: set until the prompt has been computed.
-    pub(crate) queued: Option<QueuedPrompt>,
-}
-
-impl PromptState {
-    pub(crate) fn new(ids: Arc<[TokenId]>, offsets: Vec<u32>, logs: PromptLogs) -> Self {
-        let first = logs.separate.map(|_| LogEntry::first(ids[0].0));
-        let log_probs = first.into_iter().collect();
-        Self { ids, offsets, num_seen: 1, logs, log_probs, queued: None }
-    }
 }
 
 /// Where frames go.
@@ -159,20 +132,7 @@ impl Stream {
     /// Log-probs of a prompt, for all its choices (only the first one asked the core for them).
     pub(crate) fn push_prompt_log_probs(&mut self, choice: usize, sources: Vec<TokenLogProbs>) {
         let prompt = choice / self.n as usize;
-        let state = &mut self.prompts[prompt];
-        let mut entries = Vec::with_capacity(sources.len());
-        for source in sources {
-            let offset = state.offsets.get(state.num_seen).copied().unwrap_or(0);
-            entries.push(LogEntry::new(source, offset));
-            state.num_seen += 1;
-        }
-        if let Some(top) = state.logs.separate {
-            state.log_probs.extend(entries.iter().map(|entry| entry.with_top(top)));
-        }
-        let Some(top) = state.logs.echoed else { return };
-        if state.logs.computed() > Some(top) {
-            entries.iter_mut().for_each(|entry| entry.top.truncate(top as usize));
-        }
+        let Some(entries) = self.prompts[prompt].take(sources) else { return };
         let first = prompt * self.n as usize;
         for choice in &mut self.choices[first..first + self.n as usize] {
             choice.push_prompt(&entries);
@@ -190,38 +150,12 @@ impl Stream {
         self.queued = false;
         match &self.form {
             Form::Events(..) => return self.show_events(tokenizer, out),
-            Form::Body(builder, trailer) => {
-                if self.num_open == 0 {
-                    self.choices.iter_mut().for_each(Choice::collect);
-                    let parts: Vec<ChoicePart<'_>> = kept_choices(&self.choices, *trailer, self.n)
-                        .zip(0..)
-                        .map(|(choice, index)| {
-                            let prompt = &self.prompts[(choice.index / self.n) as usize];
-                            let separate = prompt.logs.separate;
-                            ChoicePart {
-                                index,
-                                prompt_log_probs: separate.map(|_| prompt.log_probs.as_slice()),
-                                ..part(choice, *trailer, &self.prompts, self.n)
-                            }
-                        })
-                        .collect();
-                    let payload = match builder.body(&parts, self.usage, tokenizer) {
-                        Some(body) => Payload::Body(body),
-                        None => too_long(TooLong::Body),
-                    };
-                    events.push(Event { key: self.key, payload });
-                }
-            }
+            Form::Body(..) => self.show_body(tokenizer, events),
             Form::Deltas { log_probs } => {
                 let log_probs = *log_probs;
                 self.show_deltas(log_probs, events);
             }
-            Form::Embeddings(embeddings) => {
-                if self.num_open == 0 {
-                    let body = embeddings.body(self.usage);
-                    events.push(Event { key: self.key, payload: Payload::Body(body) });
-                }
-            }
+            Form::Embeddings(..) => self.show_vectors(events),
         }
         NO_FRAMES
     }
@@ -253,23 +187,6 @@ impl Stream {
         builder.seal(out, start, self.is_done)
     }
 
-    fn show_deltas(&mut self, log_probs: bool, events: &mut Vec<Event>) {
-        for choice in dirty_choices(&mut self.choices, &mut self.dirty) {
-            let delta = Delta {
-                index: choice.index,
-                text: std::mem::take(&mut choice.text),
-                token_ids: std::mem::take(&mut choice.token_ids),
-                log_probs: log_probs.then(|| std::mem::take(&mut choice.log_probs)),
-                finish: choice.finish.as_deref().cloned(),
-            };
-            choice.started = true;
-            events.push(Event { key: self.key, payload: Payload::Delta(Box::new(delta)) });
-        }
-        if self.num_open == 0 {
-            events.push(Event { key: self.key, payload: Payload::UsageEnd(self.usage) });
-        }
-    }
-
     /// Appends an error event and `[DONE]` to the frames of a stream; nothing for other forms.
     pub(crate) fn show_error(&self, error_object: &[u8], out: &mut Vec<u8>) -> Range<usize> {
         let Form::Events(builder, _) = &self.form else { return NO_FRAMES };
@@ -280,7 +197,7 @@ impl Stream {
 }
 
 /// The choices with something to show, in order of index; afterwards none has.
-fn dirty_choices<'a>(
+pub(crate) fn dirty_choices<'a>(
     choices: &'a mut [Choice],
     dirty: &mut Range<u16>,
 ) -> impl Iterator<Item = &'a mut Choice> {
@@ -289,21 +206,8 @@ fn dirty_choices<'a>(
     within.iter_mut().filter_map(|choice| std::mem::take(&mut choice.dirty).then_some(choice))
 }
 
-/// The choices that a body has, in its order.
-fn kept_choices(choices: &[Choice], trailer: Trailer, n: u32) -> impl Iterator<Item = &Choice> {
-    choices.chunks(n as usize).flat_map(move |of_prompt| {
-        let mut kept: Vec<&Choice> = of_prompt.iter().collect();
-        if let Some(keep) = trailer.keep {
-            // The sort is stable: equal ones keep the order of their index.
-            kept.sort_by(|a, b| b.mean_log_prob().total_cmp(&a.mean_log_prob()));
-            kept.truncate(keep);
-        }
-        kept
-    })
-}
-
 /// What an event shows of a choice.
-fn part<'a>(
+pub(crate) fn part<'a>(
     choice: &'a Choice,
     trailer: Trailer,
     prompts: &'a [PromptState],
@@ -323,12 +227,6 @@ fn part<'a>(
         prompt_log_probs: None,
         finish: choice.finish.as_deref(),
     }
-}
-
-/// The end of an answer that takes too much memory.
-pub(crate) fn too_long(why: TooLong) -> Payload {
-    let (code, status) = why.code();
-    error_payload(&why.to_string(), code, status)
 }
 
 const NO_FRAMES: Range<usize> = 0..0;

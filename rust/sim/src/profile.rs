@@ -39,7 +39,7 @@ pub struct Profile {
     pub kv_pool_tokens: u32,
     /// Length of an embedding.
     pub hidden_size: u32,
-    /// GEMM tile that the batcher aims at.
+    /// GEMM tile that the scheduler aims at.
     pub row_tile: u32,
     /// As `ExecutorShape` has them.
     pub steady_rows: u32,
