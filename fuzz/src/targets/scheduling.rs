@@ -126,8 +126,9 @@ fn arrive(world: &mut World, next_id: &mut u64, bytes: &mut Bytes<'_>) -> u64 {
     request.cache_salt = u64::from(flags >> 2 & 1);
     request.priority = if flags & 8 == 0 { 0 } else { -1 };
     request.late_sampled = flags & 16 != 0;
-    request.stop.ignore_eos = flags & 32 == 0;
-    request.stop.eos_token_ids = [TokenId(0)].into();
+    if flags & 32 != 0 {
+        request.stop.end_token_ids = [TokenId(0)].into();
+    }
     *next_id += 1;
     let most = prompt.len() as u64 + u64::from(request.stop.max_tokens);
     world.admit(request).map_or(0, |()| most)

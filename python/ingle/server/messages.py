@@ -11,7 +11,6 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ingle.errors import RefusedError
-from ingle.fields import PLAIN
 from ingle.server.convert import Caller
 from ingle.server.messages_turns import messages
 from ingle.server.protocol import (
@@ -42,7 +41,16 @@ RENAMED = {
 }
 """Replacements in errors about a field, by the chat's name of that field."""
 WORD = re.compile(r"[.\[]")
-SAME_FIELDS = (*PLAIN, *"stream seed min_tokens ignore_eos priority cache_salt".split())
+OTHER_MEANING = ("max_tokens", "metadata", "service_tier")
+"""Fields that a chat request has under the same name and that are not copied."""
+SAME_FIELDS = [
+    name
+    for name in MessagesRequest.__struct_fields__
+    if name in ChatRequest.__struct_fields__
+    and name not in PromptFields.__struct_fields__
+    and name not in OTHER_MEANING
+]
+"""Fields that a chat request takes as they are."""
 
 
 def chat_request(request: MessagesRequest, max_tokens: int | None) -> ChatRequest:

@@ -111,9 +111,7 @@ fn request(id: u32) -> NewRequest {
         sampling: Arc::new(SamplingParams::default()),
         stop: StopRules {
             max_tokens: NUM_OUTPUT,
-            eos_token_ids: Arc::from([TokenId(128_001), TokenId(128_008), TokenId(128_009)]),
-            stop_token_ids: [].into(),
-            ignore_eos: false,
+            end_token_ids: Arc::from([TokenId(128_001), TokenId(128_008), TokenId(128_009)]),
             min_tokens: 0,
         },
         kind: RequestKind::Generate,

@@ -21,12 +21,8 @@ pub struct StopRules {
     pub max_tokens: u32,
     /// Below this many generated tokens no token id ends the request.
     pub min_tokens: u32,
-    /// Go on through end-of-text.
-    pub ignore_eos: bool,
-    /// End-of-text ids; skipped if `ignore_eos`.
-    pub eos_token_ids: Arc<[TokenId]>,
-    /// Ids that end the request, whatever `ignore_eos` says.
-    pub stop_token_ids: Arc<[TokenId]>,
+    /// Ids that end the request: the model's and the client's.
+    pub end_token_ids: Arc<[TokenId]>,
 }
 
 /// A request that has been validated and tokenised.

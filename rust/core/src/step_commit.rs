@@ -181,9 +181,7 @@ impl Scheduler {
         request.generated.push(token);
         let stop = &request.request.stop;
         let num_generated = count(request.generated.len());
-        let is_stop_token = num_generated >= stop.min_tokens
-            && (stop.stop_token_ids.contains(&token)
-                || (!stop.ignore_eos && stop.eos_token_ids.contains(&token)));
+        let is_stop_token = num_generated >= stop.min_tokens && stop.end_token_ids.contains(&token);
         if is_stop_token {
             self.end(index, FinishReason::Stop, Some(token), events);
         } else if num_generated >= stop.max_tokens {

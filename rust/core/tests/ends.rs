@@ -38,7 +38,7 @@ fn test_stop_token_is_found_one_step_late_and_blocks_stay_until_then() {
     let mut world = world(config(shape(64, 4)));
     let mut stopping = request(1, &prompt(1, 10), 20);
     let tokens = world.answers.expected(&stopping.prompt, 3);
-    stopping.stop.stop_token_ids = [tokens[2]].into();
+    stopping.stop.end_token_ids = [tokens[2]].into();
     world.admit(stopping).unwrap();
     for _ in 0..3 {
         world.submit().unwrap();
@@ -54,15 +54,15 @@ fn test_stop_token_is_found_one_step_late_and_blocks_stay_until_then() {
 }
 
 #[test]
-fn test_min_tokens_and_ignore_eos() {
-    for (min_tokens, ignore_eos, num_output) in
-        [(0, false, 2), (2, false, 2), (3, false, 9), (0, true, 9)]
+fn test_an_end_token_ends_the_request_once_it_has_min_tokens() {
+    for (min_tokens, has_end, num_output) in
+        [(0, true, 2), (2, true, 2), (3, true, 9), (0, false, 9)]
     {
         let mut world = world(config(shape(64, 4)));
         let mut stopping = request(1, &prompt(1, 10), 9);
-        stopping.stop.eos_token_ids = [world.answers.expected(&stopping.prompt, 2)[1]].into();
+        let second = world.answers.expected(&stopping.prompt, 2)[1];
+        stopping.stop.end_token_ids = has_end.then_some(second).into_iter().collect();
         stopping.stop.min_tokens = min_tokens;
-        stopping.stop.ignore_eos = ignore_eos;
         run(&mut world, stopping);
         assert_eq!(world.requests[&RequestId(1)].tokens.len(), num_output);
     }

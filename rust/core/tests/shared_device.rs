@@ -59,9 +59,7 @@ impl Model {
             let stop = StopRules {
                 max_tokens: 100 + (self.next_id % 7) as u32 * 10,
                 min_tokens: 0,
-                ignore_eos: true,
-                eos_token_ids: [].into(),
-                stop_token_ids: [].into(),
+                end_token_ids: [].into(),
             };
             let request = NewRequest {
                 id: RequestId(self.next_id),

@@ -296,11 +296,14 @@ impl Load {
         }
         prompt.push(rng.range(0, 3));
         let mut request = oracle::request(self.next_id, &prompt, rng.range(1, 30));
-        request.stop.eos_token_ids = Arc::from([TokenId(0)]);
-        request.stop.ignore_eos = rng.one_in(4);
+        let mut ends = vec![TokenId(0)];
         if rng.one_in(4) {
-            request.stop.stop_token_ids = [TokenId(rng.range(1, 60))].into();
+            ends.clear();
         }
+        if rng.one_in(4) {
+            ends.push(TokenId(rng.range(1, 60)));
+        }
+        request.stop.end_token_ids = ends.into();
         request.stop.min_tokens = if rng.one_in(4) { rng.range(0, 6) } else { 0 };
         request.priority = rng.pick(&[0, 0, 0, -1, 5]);
         request.tenant = TenantId(rng.range(0, 4));

@@ -102,7 +102,7 @@ struct Common<'a> {
     priority: i32,
     /// Of choice 0.
     sampling: SamplingParams,
-    stop_token_ids: Arc<[TokenId]>,
+    end_token_ids: Arc<[TokenId]>,
     rules: Arc<ChoiceRules>,
     matcher: Option<StopMatcher>,
     prompt_logs: PromptLogs,
@@ -126,7 +126,8 @@ impl<'a> Common<'a> {
             let allowed = format!("a whole number from {} to {}", i32::MIN, i32::MAX);
             EngineError::not_allowed("priority", allowed, request.priority)
         })?;
-        let stop_token_ids: Arc<[TokenId]> = stop_token_ids(request, served)?.into();
+        let stop_token_ids = stop_token_ids(request, served)?;
+        let end_token_ids = end_token_ids(request, served, &stop_token_ids);
         let mut sampling = sampling_params(request, served)?;
         if keep(request)?.is_some() {
             // Choices are ranked by their log-probs, even if the client does not get these.
@@ -136,7 +137,7 @@ impl<'a> Common<'a> {
         let min_tokens = min_tokens(request)?;
         if min_tokens > 0 {
             sampling.min_tokens = min_tokens;
-            sampling.min_tokens_banned = banned_ids(request, served, &stop_token_ids)?;
+            sampling.min_tokens_banned = banned_ids(&end_token_ids)?;
             check_some_left(&sampling)?;
         }
         let rules = Arc::new(ChoiceRules {
@@ -163,7 +164,7 @@ impl<'a> Common<'a> {
             effort: Effort::Full,
             priority,
             sampling,
-            stop_token_ids,
+            end_token_ids,
             rules,
             matcher,
             prompt_logs,
@@ -264,7 +265,7 @@ impl<'a> Common<'a> {
             let reasoning = encoded.reasoning.take();
             Structure::of_chat(request, encoded.tools.as_ref(), reasoning, served)?
         };
-        structure.ban_words(request, &self.stop_token_ids, served)?;
+        structure.ban_words(request, &self.end_token_ids, served)?;
         Ok(structure)
     }
 
@@ -282,9 +283,7 @@ impl<'a> Common<'a> {
             sampling: Arc::new(self.sampling.clone()),
             stop: StopRules {
                 max_tokens,
-                eos_token_ids: Arc::clone(&self.served.eos_token_ids),
-                stop_token_ids: Arc::clone(&self.stop_token_ids),
-                ignore_eos: self.request.ignore_eos,
+                end_token_ids: Arc::clone(&self.end_token_ids),
                 min_tokens: self.rules.per_token.min_tokens,
             },
             kind: self.kind.clone(),
@@ -321,7 +320,7 @@ fn stop_matcher(request: &GenerationRequest) -> Result<Option<StopMatcher>, Engi
     matcher.map(Some).map_err(|error| text_refusal("stop", &error))
 }
 
-/// Ids that end a choice: looked through at every token.
+/// The client's ids that end a choice: looked through at every token.
 fn stop_token_ids(
     request: &GenerationRequest,
     served: &Served,
@@ -334,14 +333,24 @@ fn stop_token_ids(
     token_ids("stop_token_ids", &request.stop_token_ids, served)
 }
 
-/// Ids that `min_tokens` holds back.
-fn banned_ids(
+/// All ids that end a choice: the client's, and the model's unless the client ignores them.
+fn end_token_ids(
     request: &GenerationRequest,
     served: &Served,
-    stop: &[TokenId],
-) -> Result<Vec<TokenId>, EngineError> {
-    let eos: &[TokenId] = if request.ignore_eos { &[] } else { &served.eos_token_ids };
-    let mut banned: Vec<TokenId> = eos.iter().chain(stop).copied().collect();
+    stop_token_ids: &[TokenId],
+) -> Arc<[TokenId]> {
+    if request.ignore_eos {
+        stop_token_ids.into()
+    } else if stop_token_ids.is_empty() {
+        Arc::clone(&served.eos_token_ids)
+    } else {
+        served.eos_token_ids.iter().chain(stop_token_ids).copied().collect()
+    }
+}
+
+/// Ids that `min_tokens` holds back.
+fn banned_ids(end_token_ids: &[TokenId]) -> Result<Vec<TokenId>, EngineError> {
+    let mut banned = end_token_ids.to_vec();
     banned.sort_unstable();
     banned.dedup();
     if banned.len() > MAX_BANNED {

@@ -191,20 +191,19 @@ impl Structure {
         Ok(Self { answer: None, grammar, bad_words: None })
     }
 
-    /// Adds the texts that must not stand in the answer, if the request has some. `stop_token_ids`: what
-    /// ends it besides end-of-text.
+    /// Adds the texts that must not stand in the answer, if the request has some. `end_token_ids`: what
+    /// ends it.
     pub(crate) fn ban_words(
         &mut self,
         request: &GenerationRequest,
-        stop_token_ids: &[TokenId],
+        end_token_ids: &[TokenId],
         served: &Served,
     ) -> Result<(), EngineError> {
         if request.bad_words.is_empty() {
             return Ok(());
         }
         let is_shown = request.include_stop_str_in_output;
-        let eos: &[TokenId] = if request.ignore_eos { &[] } else { &served.eos_token_ids };
-        let ends = eos.iter().chain(stop_token_ids).filter(|_| !is_shown);
+        let ends = end_token_ids.iter().filter(|_| !is_shown);
         let reasoning = self.answer.as_ref().and_then(|answer| answer.reasoning.as_ref());
         let text = AnswerText {
             skip_special_tokens: request.skip_special_tokens,

@@ -60,10 +60,7 @@ impl Tracked {
             }
         }
         let stop = &request.stop;
-        let ends = |token: &TokenId| {
-            stop.stop_token_ids.contains(token)
-                || (!stop.ignore_eos && stop.eos_token_ids.contains(token))
-        };
+        let ends = |token: &TokenId| stop.end_token_ids.contains(token);
         let first = (stop.min_tokens.max(1) as usize) - 1;
         let found = (first..tracked.expected.len()).find(|&place| ends(&tracked.expected[place]));
         if let Some(place) = found {
@@ -162,13 +159,7 @@ pub fn request(id: u64, prompt: &[u32], max_tokens: u32) -> NewRequest {
         id: RequestId(id),
         prompt: prompt.iter().copied().map(TokenId).collect(),
         sampling: Arc::new(SamplingParams::default()),
-        stop: StopRules {
-            max_tokens,
-            eos_token_ids: Arc::from([]),
-            stop_token_ids: [].into(),
-            ignore_eos: false,
-            min_tokens: 0,
-        },
+        stop: StopRules { max_tokens, end_token_ids: Arc::from([]), min_tokens: 0 },
         kind: RequestKind::Generate,
         priority: 0,
         tenant: TenantId(0),

@@ -88,9 +88,7 @@ impl Worker {
             stop: StopRules {
                 max_tokens: arrival.num_answer,
                 min_tokens: 0,
-                ignore_eos: true,
-                eos_token_ids: Arc::default(),
-                stop_token_ids: Arc::default(),
+                end_token_ids: Arc::default(),
             },
             prompt: Arc::clone(prompt),
             sampling: Arc::clone(&common.sampling),
