@@ -5,6 +5,7 @@ use crate::ids::RequestIndex;
 use crate::kv::Parent;
 use crate::live_request::{LiveRequest, Phase};
 use crate::scheduler::Scheduler;
+use crate::ticket::delay_in_line;
 use crate::{AdmitError, Micros, NewRequest, RequestKind};
 
 impl Scheduler {
@@ -85,8 +86,24 @@ impl Scheduler {
     }
 
     fn enqueue(&mut self, index: RequestIndex) {
-        let ticket = self.requests[index].queue_at(self.now, self.shape.block_size);
+        let place = self.place_in_line(index);
+        let request = &mut self.requests[index];
+        request.ticket.place = place;
+        let ticket = request.queue_at(self.now, self.shape.block_size);
         self.queue.push(index, ticket);
+    }
+
+    /// When the request came, later the more of its prompt is to be computed. One that has run before keeps the time
+    /// at which it came.
+    fn place_in_line(&mut self, index: RequestIndex) -> Micros {
+        let request = &self.requests[index];
+        let (came, num_tokens) = (request.admitted_at, request.num_tokens());
+        let delay = delay_in_line(num_tokens, &self.shape);
+        if request.has_started || delay == Micros(0) {
+            return came;
+        }
+        let num_cached = self.find_cached(index).num_places * self.shape.block_size;
+        Micros(came.0 + delay_in_line(num_tokens - num_cached, &self.shape).0)
     }
 
     /// A preempted request that no submitted step names gives up everything and waits again.

@@ -19,6 +19,7 @@ mod kv;
 mod late_rows;
 mod limits;
 mod live_request;
+mod pacing;
 mod preemption;
 mod prefill;
 mod recount;
@@ -56,6 +57,7 @@ pub use ids::{BlockId, Micros, RequestId, SlotId, SnapshotId, StepId, TenantId, 
 pub use kv::{CachedBlock, ChainHasher, KvGroups, MAX_KV_GROUPS, Parent, PrefixWatcher};
 pub use late_rows::LateRow;
 pub use limits::{AdmitError, Limits};
+pub use pacing::Pacer;
 pub use request::{FinishReason, NewRequest, RequestFault, RequestKind, StopRules};
 pub use sampling::{
     NUM_SAMPLING_FIELDS, NumberRange, SAMPLING_FIELDS, SamplingField, SamplingParams,

@@ -75,7 +75,7 @@ impl Scheduler {
 
     /// The longest known prefix of the request's tokens, always short of the last token, which has to
     /// be computed to sample the next.
-    fn find_cached(&mut self, index: RequestIndex) -> Cached {
+    pub(crate) fn find_cached(&mut self, index: RequestIndex) -> Cached {
         let mut cached = Cached::default();
         let request = &mut self.requests[index];
         let Some(root) = request.root else { return cached };

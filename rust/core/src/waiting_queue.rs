@@ -1,8 +1,9 @@
 //! [4] Which request starts next. Engine thread only.
 //!
 //! Order: requests within their tenant's share (`fair_share.rs`), then lowest `priority`, then least
-//! served tenant; within a tenant by priority and arrival. The scheduler never skips the first request
-//! because it does not fit yet.
+//! served tenant; within a tenant by priority and place. The place is the time of arrival, later the longer the
+//! prompt is: a short one that comes soon after a long one has its first token before it, and the long one hardly
+//! later. The scheduler never skips the first request because it does not fit yet.
 //!
 //! Why no request starves: one in `OVERDUE_TURN` starts goes to the request that has been *overdue*
 //! (waited for `OVERDUE_AFTER`) the longest, whatever its priority and tenant. If its tenant is being
@@ -14,7 +15,7 @@
 //! so it ends. Then the next one is first. The turn is a fraction, because a hog's backlog is overdue
 //! too.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::Micros;
 use crate::counts::count;
@@ -25,8 +26,8 @@ use crate::ticket::{Standing, Ticket};
 /// Requests that may start, in order.
 #[derive(Debug, Default)]
 pub(crate) struct WaitingQueue {
-    by_turn: BTreeMap<(TenantIndex, i32, u64), (RequestIndex, Ticket)>,
-    by_deadline: BTreeSet<(TenantIndex, Micros, u64, i32)>,
+    by_turn: BTreeMap<TurnKey, (RequestIndex, Ticket)>,
+    by_deadline: BTreeMap<(TenantIndex, Micros, u64), TurnKey>,
     /// Of the prompts in line.
     num_blocks: u64,
     num_starts: u64,
@@ -81,13 +82,14 @@ impl WaitingQueue {
     pub(crate) fn ticket(&mut self, priority: i32, tenant: TenantIndex) -> Ticket {
         let arrival = self.num_tickets;
         self.num_tickets += 1;
-        Ticket { priority, tenant, arrival, overdue_at: Micros(0), num_blocks: 0 }
+        let (place, overdue_at) = (Micros(0), Micros(0));
+        Ticket { priority, tenant, arrival, place, overdue_at, num_blocks: 0 }
     }
 
     pub(crate) fn push(&mut self, request: RequestIndex, ticket: Ticket) {
         let old = self.by_turn.insert(turn_key(&ticket), (request, ticket));
         assert!(old.is_none(), "two waiting requests have the arrival number {}", ticket.arrival);
-        self.by_deadline.insert(deadline_key(&ticket));
+        self.by_deadline.insert(deadline_key(&ticket), turn_key(&ticket));
         self.num_blocks += u64::from(ticket.num_blocks);
     }
 
@@ -143,8 +145,8 @@ impl WaitingQueue {
     pub(crate) fn first_overdue_at(&self) -> impl Iterator<Item = Micros> {
         let mut from = Some(TenantIndex(0));
         std::iter::from_fn(move || {
-            let first = (from?, Micros(0), 0, i32::MIN);
-            let &(tenant, overdue_at, ..) = self.by_deadline.range(first..).next()?;
+            let (&(tenant, overdue_at, _), _) =
+                self.by_deadline.range((from?, Micros(0), 0)..).next()?;
             from = tenant.0.checked_add(1).map(TenantIndex);
             Some(overdue_at)
         })
@@ -154,7 +156,8 @@ impl WaitingQueue {
     pub(crate) fn first_of_tenants(&self) -> impl Iterator<Item = (RequestIndex, Ticket)> {
         let mut from = Some(TenantIndex(0));
         std::iter::from_fn(move || {
-            let (&(tenant, ..), &found) = self.by_turn.range((from?, i32::MIN, 0)..).next()?;
+            let first = (from?, i32::MIN, Micros(0), 0);
+            let (&(tenant, ..), &found) = self.by_turn.range(first..).next()?;
             from = tenant.0.checked_add(1).map(TenantIndex);
             Some(found)
         })
@@ -177,15 +180,16 @@ impl WaitingQueue {
             (standing != Standing::Served).then_some(turn)
         });
         turns.min_by_key(|Turn { standing, ticket, .. }| {
-            (*standing, ticket.priority, tenants.service(ticket.tenant), ticket.arrival)
+            let service = tenants.service(ticket.tenant);
+            (*standing, ticket.priority, service, ticket.place, ticket.arrival)
         })
     }
 
     /// What the tenant has waited for the longest, if that is too long.
     fn overdue_of(&self, tenant: TenantIndex, now: Micros) -> Option<(RequestIndex, Ticket)> {
-        let range = (tenant, Micros(0), 0, i32::MIN)..=(tenant, now, u64::MAX, i32::MAX);
-        let &(_, _, arrival, priority) = self.by_deadline.range(range).next()?;
-        Some(self.by_turn[&(tenant, priority, arrival)])
+        let range = (tenant, Micros(0), 0)..=(tenant, now, u64::MAX);
+        let (_, turn) = self.by_deadline.range(range).next()?;
+        Some(self.by_turn[turn])
     }
 }
 
@@ -193,12 +197,15 @@ fn num_starts_till_overdue(num_starts: u64) -> u64 {
     OVERDUE_TURN - 1 - num_starts % OVERDUE_TURN
 }
 
-fn turn_key(ticket: &Ticket) -> (TenantIndex, i32, u64) {
-    (ticket.tenant, ticket.priority, ticket.arrival)
+/// Tenant, priority, place, arrival.
+type TurnKey = (TenantIndex, i32, Micros, u64);
+
+fn turn_key(ticket: &Ticket) -> TurnKey {
+    (ticket.tenant, ticket.priority, ticket.place, ticket.arrival)
 }
 
-fn deadline_key(ticket: &Ticket) -> (TenantIndex, Micros, u64, i32) {
-    (ticket.tenant, ticket.overdue_at, ticket.arrival, ticket.priority)
+fn deadline_key(ticket: &Ticket) -> (TenantIndex, Micros, u64) {
+    (ticket.tenant, ticket.overdue_at, ticket.arrival)
 }
 
 /// One in this many starts is for the overdue.
@@ -215,6 +222,7 @@ mod tests {
             priority,
             tenant,
             arrival,
+            place: Micros(arrival),
             overdue_at: Micros(arrival + OVERDUE_AFTER.0),
             num_blocks: 1,
         }
@@ -239,6 +247,19 @@ mod tests {
         let order: Vec<u64> = (0..5).map(|_| start_next(&mut queue, &tenants, 0)).collect();
         assert_eq!(order, [4, 3, 1, 2, 5]);
         assert_eq!(queue.next(&tenants, Micros(0), |_| Standing::Alone), None);
+    }
+
+    #[test]
+    fn within_a_tenant_and_priority_the_place_decides() {
+        let mut tenants = Tenants::default();
+        let mut queue = WaitingQueue::default();
+        let tenant = tenants.join(TenantId(1));
+        for (arrival, place) in [(0, 500), (1, 100), (2, 500), (3, 499)] {
+            let ticket = Ticket { place: Micros(place), ..ticket(0, tenant, arrival) };
+            queue.push(RequestIndex(arrival as u32), ticket);
+        }
+        let order: Vec<u64> = (0..4).map(|_| start_next(&mut queue, &tenants, 0)).collect();
+        assert_eq!(order, [1, 3, 0, 2]);
     }
 
     #[test]

@@ -49,6 +49,7 @@ fn test_rows_fill_whole_tiles_when_the_last_one_would_be_mostly_empty() {
         let mut sizes = shape(64, 16);
         sizes.max_num_batched_tokens = 1000;
         sizes.row_tile = 64;
+        sizes.pause = Micros(0); // in the order of arrival
         let mut world = world(config(sizes));
         for (id, len) in (1..).zip(&lens) {
             world.admit(request(id, &prompt(id as u32, *len), 1)).unwrap();
@@ -56,6 +57,46 @@ fn test_rows_fill_whole_tiles_when_the_last_one_would_be_mostly_empty() {
         assert_eq!(world.submit().unwrap().num_scheduled_tokens(), expected, "{lens:?}");
         world.drain(10);
     }
+}
+
+/// Prompt lengths in the order in which they start, where steps of a millisecond have 100 rows: one prompt occupies
+/// nine of them, the others come after so many.
+fn starts(others: [(u64, Vec<u32>); 2]) -> Vec<usize> {
+    let mut sizes = shape(640, 16);
+    (sizes.max_num_batched_tokens, sizes.busy_rows, sizes.pause) = (100, 100, Micros(250));
+    let mut world = world(config(sizes));
+    world.admit(request(8, &prompt(3, 200), 1)).unwrap();
+    world.drain(100);
+    world.admit(request(9, &prompt(9, 900), 1)).unwrap();
+    world.submit().unwrap();
+    let mut order = Vec::new();
+    let mut others = (1..).zip(others).peekable();
+    for step in 0.. {
+        while let Some((id, (_, prompt))) = others.next_if(|(_, (after, _))| *after <= step) {
+            world.admit(request(id, &prompt, 1)).unwrap();
+        }
+        if order.len() == 2 {
+            break;
+        }
+        world.complete(&Outcome::Ok);
+        let plan = world.submit().unwrap();
+        order.extend(plan.opened.iter().map(|opened| opened.prompt.len()));
+    }
+    world.drain(100);
+    order
+}
+
+#[test]
+fn a_short_prompt_goes_before_a_long_one_that_came_a_little_earlier() {
+    // 480 tokens more put it back by five times 1.2 ms.
+    assert_eq!(starts([(0, prompt(1, 500)), (3, prompt(2, 20))]), [20, 500]);
+    assert_eq!(starts([(0, prompt(1, 500)), (8, prompt(2, 20))]), [500, 20]);
+}
+
+#[test]
+fn what_the_prefix_cache_has_does_not_put_a_prompt_back() {
+    assert_eq!(starts([(0, prompt(1, 180)), (1, prompt(3, 200))]), [200, 180]);
+    assert_eq!(starts([(0, prompt(1, 180)), (1, prompt(2, 200))]), [180, 200]);
 }
 
 #[test]

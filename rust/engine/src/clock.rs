@@ -1,7 +1,7 @@
 //! The engine's clock: microseconds since start. The core has no clock; it is passed the time. Any
 //! thread.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ingle_core::Micros;
 
@@ -14,6 +14,11 @@ pub(crate) struct Clock {
 impl Clock {
     pub(crate) fn start() -> Self {
         Self { origin: Instant::now() }
+    }
+
+    /// When that is, or was.
+    pub(crate) fn instant(&self, at: Micros) -> Instant {
+        self.origin + Duration::from_micros(at.0)
     }
 
     pub(crate) fn now(&self) -> Micros {

@@ -16,6 +16,7 @@ use crate::error::EngineError;
 use crate::grammar_pool::GrammarPool;
 use crate::histogram::add;
 use crate::inbox::{Message, Wait};
+use crate::pace::Pace;
 use crate::presence::Presence;
 use crate::rest::{Rest, RestReply, Wakefulness};
 use crate::shared::Shared;
@@ -28,6 +29,7 @@ pub(crate) struct EngineThread {
     pub(crate) executor: Box<dyn Executor>,
     /// Where other models use the device too.
     pub(crate) turns: Option<DeviceTurns>,
+    pub(crate) pace: Pace,
     pub(crate) wakefulness: Wakefulness,
     /// Waits for the end of steps that nobody waits for any more.
     pub(crate) postponed_rest: Option<(Rest, RestReply)>,
@@ -64,11 +66,13 @@ impl EngineThread {
     ) -> Result<Self, EngineError> {
         let committer = Committer::new(Arc::clone(&shared));
         let masks = GrammarPool::start(&shared)?;
+        let pace = Pace::new(&executor.shape(), turns.is_some());
         Ok(Self {
             shared,
             scheduler,
             executor,
             turns,
+            pace,
             wakefulness: Wakefulness::Awake,
             postponed_rest: None,
             presence: Presence::Here,
@@ -91,6 +95,7 @@ impl EngineThread {
             // The device gets its next steps before this thread spends time on sockets.
             self.submit_steps()?;
             self.committer.deliver(&mut self.scheduler, &mut self.core_events);
+            self.pace.end_round(self.committer.now, self.shared.clock);
         }
     }
 
@@ -99,6 +104,8 @@ impl EngineThread {
         let wait = if !self.core_events.is_empty() {
             // `deliver` found clients gone: the next plan can use what they held.
             Wait::No
+        } else if let Some(until_plan) = self.pace.wait(self.shared.clock) {
+            until_plan
         } else if self.scheduler.is_full() && !self.scheduler.waits_for_masks() {
             Wait::ForStep
         } else {
@@ -144,6 +151,7 @@ impl EngineThread {
         let now = self.committer.now;
         add(&self.shared.metrics.steps, 1);
         self.end_turn();
+        self.pace.ended(completion.result.is_ok(), now);
         self.shared.progress(now);
         match completion.result {
             Ok(output) => {
@@ -179,6 +187,8 @@ impl EngineThread {
                 if let Err(error) = self.executor.submit(plan) {
                     self.end_turn();
                     self.fail_step(id, error)?;
+                } else {
+                    self.pace.submitted(num_rows, self.committer.now);
                 }
             }
             if !self.issue_masks()? {
@@ -190,9 +200,13 @@ impl EngineThread {
     }
 
     fn next_plan(&mut self) -> Option<StepPlan> {
+        let now = self.committer.now;
         match &self.turns {
-            None => self.scheduler.plan(self.committer.now),
             Some(_) => self.plan_in_turn(),
+            None if self.pace.plans(now, self.scheduler.waits_for_masks()) => {
+                self.scheduler.plan(now)
+            }
+            None => None,
         }
     }
 

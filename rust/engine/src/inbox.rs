@@ -2,6 +2,7 @@
 //! arrive here. Any thread puts, the engine thread takes. Nothing is computed under its lock.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use ingle_core::StepCompletion;
 
@@ -49,6 +50,8 @@ pub(crate) enum Wait {
     No,
     /// The end of a step, or a message as important: the maximum number of steps is in flight.
     ForStep,
+    /// The same, but at most until then: it is time to plan the next step.
+    ForStepUntil(Instant),
     /// Any message.
     ForAny,
 }
@@ -115,16 +118,29 @@ impl Inbox {
 
     /// Moves all messages into `into`, which must be empty. If there are none, sleeps as `wait` says.
     pub(crate) fn take(&self, into: &mut Vec<Message>, wait: Wait) {
+        let (sleep, until) = match wait {
+            Wait::No => (Sleep::Awake, None),
+            Wait::ForStep => (Sleep::UntilStep, None),
+            Wait::ForStepUntil(time) => (Sleep::UntilStep, Some(time)),
+            Wait::ForAny => (Sleep::Idle, None),
+        };
         let mut state = self.lock();
-        while state.messages.is_empty() {
-            state.sleep = match wait {
-                Wait::No => return,
-                Wait::ForStep => Sleep::UntilStep,
-                Wait::ForAny => Sleep::Idle,
-            };
+        while state.messages.is_empty() && sleep != Sleep::Awake {
+            state.sleep = sleep;
             // A spurious wake-up leaves `sleep` as it was.
             while state.sleep != Sleep::Awake {
-                state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+                let Some(until) = until else {
+                    state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    continue;
+                };
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    state.sleep = Sleep::Awake;
+                    // Messages that did not wake it are there all the same.
+                    return std::mem::swap(&mut state.messages, into);
+                }
+                let waited = self.wake.wait_timeout(state, left);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
         }
         std::mem::swap(&mut state.messages, into);

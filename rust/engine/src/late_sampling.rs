@@ -17,6 +17,7 @@ impl EngineThread {
             Ok(()) => self.scheduler.note_masks_issued(id),
             Err(error) => {
                 self.end_turn();
+                self.pace.ended(false, self.committer.now);
                 self.fail_step(id, error)?;
             }
         }

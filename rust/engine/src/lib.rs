@@ -44,6 +44,7 @@ mod memory;
 mod metrics;
 mod options;
 mod outbox;
+mod pace;
 mod plan;
 mod prepare;
 mod presence;

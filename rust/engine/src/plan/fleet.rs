@@ -64,35 +64,36 @@ fn run_group(shape: &FleetShape, arrivals: &[Arrival], size: usize, outcome: &mu
     let new = || Worker::new(shape.executor, shape.max_model_len, &shape.profile);
     let mut workers: Vec<Worker> = (0..size).map(|_| new()).collect();
     let mut by_load: BTreeSet<(usize, usize)> = (0..size).map(|number| (0, number)).collect();
-    let mut ends: BinaryHeap<Reverse<(Micros, usize)>> = BinaryHeap::new();
+    // A worker's entry that is no longer its next event is stale: something came before it.
+    let mut events: BinaryHeap<Reverse<(Micros, usize)>> = BinaryHeap::new();
     let mut left = arrivals.iter().enumerate().peekable();
     loop {
-        let next_end = ends.peek().map(|&Reverse((at, number))| (at, number));
-        match (left.peek(), next_end) {
+        let next = events.peek().map(|&Reverse((at, number))| (at, number));
+        let number = match (left.peek(), next) {
             (Some((id, arrival)), next) if next.is_none_or(|(at, _)| arrival.at < at) => {
                 let Some(&(load, number)) = by_load.first() else { return };
-                let worker = &mut workers[number];
-                let was_idle = worker.next_end().is_none();
-                worker.admit(*id as u64, arrival, &mut common);
+                workers[number].admit(*id as u64, arrival, &mut common);
                 by_load.remove(&(load, number));
-                by_load.insert((worker.num_requests(), number));
-                if let Some(end) = worker.next_end().filter(|_| was_idle) {
-                    ends.push(Reverse((end, number)));
-                }
+                by_load.insert((workers[number].num_requests(), number));
                 left.next();
+                number
             }
-            (_, Some((_, number))) => {
-                ends.pop();
+            (_, Some((at, number))) => {
+                events.pop();
                 let worker = &mut workers[number];
+                if worker.next_event() != Some(at) {
+                    continue;
+                }
                 let load = worker.num_requests();
-                worker.complete(&shape.profile, &mut outcome.served);
+                worker.advance(&shape.profile, &mut outcome.served);
                 by_load.remove(&(load, number));
                 by_load.insert((worker.num_requests(), number));
-                if let Some(end) = worker.next_end() {
-                    ends.push(Reverse((end, number)));
-                }
+                number
             }
             _ => break,
+        };
+        if let Some(at) = workers[number].next_event() {
+            events.push(Reverse((at, number)));
         }
     }
     outcome.busy_us += workers.iter().map(Worker::busy_us).sum::<u64>();

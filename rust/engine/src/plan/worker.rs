@@ -5,9 +5,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use ingle_core::{
-    CoreEvent, ExecutorShape, Micros, NewRequest, RequestId, RequestKind, RowOutput, RowStatus,
-    SampleMode, SamplingParams, Scheduler, SchedulerConfig, StepOutput, StepPlan, StopRules,
-    TenantId, TokenId,
+    CoreEvent, ExecutorShape, Micros, NewRequest, Pacer, RequestId, RequestKind, RowOutput,
+    RowStatus, SampleMode, SamplingParams, Scheduler, SchedulerConfig, StepOutput, StepPlan,
+    StopRules, TenantId, TokenId,
 };
 use ingle_sim::Profile;
 
@@ -16,6 +16,9 @@ use super::requests::{Arrival, Served};
 /// A worker and what it has in flight.
 pub(super) struct Worker {
     scheduler: Scheduler,
+    pacer: Option<Pacer>,
+    /// When the step that is held back will be planned.
+    plan_at: Option<Micros>,
     steps: VecDeque<(Micros, StepOutput)>,
     running: HashMap<RequestId, Running>,
     events: Vec<CoreEvent>,
@@ -38,6 +41,7 @@ pub(super) struct Common<'a> {
 
 impl Worker {
     pub(super) fn new(shape: ExecutorShape, max_model_len: u32, profile: &Profile) -> Self {
+        let pacer = Pacer::new(&shape);
         let scheduler = Scheduler::new(SchedulerConfig {
             shape,
             max_model_len,
@@ -50,6 +54,8 @@ impl Worker {
         });
         Self {
             scheduler,
+            pacer,
+            plan_at: None,
             steps: VecDeque::new(),
             running: HashMap::new(),
             events: Vec::new(),
@@ -58,9 +64,10 @@ impl Worker {
         }
     }
 
-    /// When the oldest step ends.
-    pub(super) fn next_end(&self) -> Option<Micros> {
-        self.steps.front().map(|(end, _)| *end)
+    /// When the oldest step ends or the next one is planned, whichever comes first.
+    pub(super) fn next_event(&self) -> Option<Micros> {
+        let end = self.steps.front().map(|(end, _)| *end);
+        self.plan_at.into_iter().chain(end).min()
     }
 
     pub(super) fn num_requests(&self) -> usize {
@@ -105,9 +112,16 @@ impl Worker {
         self.submit(arrival.at, common.profile);
     }
 
-    /// Ends the oldest step. Requests that are over go to `served`.
-    pub(super) fn complete(&mut self, profile: &Profile, served: &mut Vec<Served>) {
+    /// What comes next: the oldest step ends, or the next one is planned. Requests that are over go to `served`.
+    pub(super) fn advance(&mut self, profile: &Profile, served: &mut Vec<Served>) {
+        let end = self.steps.front().map(|(end, _)| *end);
+        if let Some(at) = self.plan_at.filter(|&at| end.is_none_or(|end| at < end)) {
+            return self.submit(at, profile);
+        }
         let Some((now, output)) = self.steps.pop_front() else { return };
+        if let Some(pacer) = &mut self.pacer {
+            pacer.completed(now);
+        }
         self.scheduler.commit(output, now, &mut self.events);
         for event in self.events.drain(..) {
             match event {
@@ -136,7 +150,15 @@ impl Worker {
     }
 
     fn submit(&mut self, now: Micros, profile: &Profile) {
-        while let Some(plan) = self.scheduler.plan(now) {
+        loop {
+            self.plan_at = self.pacer.as_mut().and_then(|pacer| pacer.hold(now));
+            if self.plan_at.is_some() {
+                return;
+            }
+            let Some(plan) = self.scheduler.plan(now) else { return };
+            if let Some(pacer) = &mut self.pacer {
+                pacer.submitted(plan.num_scheduled_tokens() as u32, now);
+            }
             let starts = self.steps.back().map_or(now, |(end, _)| (*end).max(now));
             let micros = (profile.step_seconds(&plan) * 1e6).ceil() as u64;
             self.busy_us += micros;
