@@ -122,7 +122,7 @@ fields: $(VENV)/dev.stamp install ## regenerate code and pages made from fields,
 
 lock: $(VENV)/dev.stamp ## regenerate requirements/*.txt from pyproject.toml
 	$(BIN)/pip-compile -q --no-emit-index-url --no-emit-find-links --generate-hashes --strip-extras --output-file requirements/runtime.txt pyproject.toml requirements/build.in
-	$(BIN)/pip-compile -q --no-emit-index-url --no-emit-find-links --generate-hashes --strip-extras --allow-unsafe --extra test --extra dev --output-file requirements/dev.txt --constraint requirements/runtime.txt pyproject.toml
+	$(BIN)/pip-compile -q --no-emit-index-url --no-emit-find-links --generate-hashes --strip-extras --allow-unsafe --extra test --extra dev --extra otel --output-file requirements/dev.txt --constraint requirements/runtime.txt pyproject.toml
 	$(BIN)/pip-compile -q --no-emit-index-url --no-emit-find-links --generate-hashes --strip-extras --allow-unsafe --extra test --extra compat --output-file requirements/compat.txt --constraint requirements/dev.txt pyproject.toml
 	$(BIN)/pip-compile -q --no-emit-index-url --no-emit-find-links --generate-hashes --strip-extras --allow-unsafe --extra ray --output-file requirements/ray.txt --constraint requirements/runtime.txt pyproject.toml requirements/ray.in
 

@@ -8,6 +8,7 @@ END: Final[int]
 ERROR: Final[int]
 DELTA: Final[int]
 HEADED: Final[int]
+TIMES: Final[int]
 __version__: Final[str]
 __all__ = [
     "DELTA",
@@ -15,6 +16,7 @@ __all__ = [
     "ERROR",
     "FRAME",
     "HEADED",
+    "TIMES",
     "Engine",
     "SharedDevice",
     "__version__",
@@ -120,6 +122,9 @@ class Engine:
 
         Key 0 is the engine itself; its only event is the ERROR that killed it. A DELTA's log-probs
         are (token id, log-prob or None, rank, [(token id, log-prob), ..]) per token.
+        TIMES, before the END of a request whose trace asked for it: microseconds from submission to
+        first step, first token (or None) and end, then prompt, cached and output tokens, and the
+        finish reasons.
         """
 
     def tokenize(self, request: bytes) -> list[int]:
@@ -153,8 +158,8 @@ class Engine:
         A few system calls. What is `enough` or more may be too low.
         """
 
-    def metrics(self) -> bytes:
-        """Prometheus text."""
+    def metrics(self, exemplars: bool = False) -> bytes:
+        """Prometheus text. `exemplars`: with the traces of requests, for OpenMetrics."""
 
     def health(self) -> bytes:
         """JSON: status, step counter, running, waiting."""
@@ -199,7 +204,7 @@ class Engine:
     def shutdown(self) -> None:
         """Aborts what runs, stops all threads. Idempotent."""
 
-def metrics(engines: list[Engine]) -> bytes:
+def metrics(engines: list[Engine], exemplars: bool = False) -> bytes:
     """Prometheus text of several models, each with its name as a label."""
 
 def doctor(places: bytes) -> bytes:

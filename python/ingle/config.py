@@ -25,6 +25,7 @@ from ingle.kv_events import KvEventsConfig, parse_kv_events
 from ingle.model_name import name_of
 from ingle.origins import parse_origins
 from ingle.places import default_cache_dir, may_use_gpu, places
+from ingle.setting_values import check_text, check_url, parse_sim_speed
 from ingle.small_files import read_bounded
 
 
@@ -324,6 +325,21 @@ class Settings:
             "server", "user to become when root starts the server", metavar="USER[:GROUP]"
         ),
     )
+    otlp_traces_endpoint: str | None = field(
+        default=None,
+        metadata=about(
+            "server",
+            "send a span of each request to this OpenTelemetry collector (OTLP over HTTP), such as "
+            "http://127.0.0.1:4318/v1/traces; needs the extra `otel`; default: none",
+            metavar="URL",
+        ),
+    )
+    trace_sample_ratio: Annotated[float, Meta(ge=0, le=1)] = field(
+        default=1.0,
+        metadata=about(
+            "server", "share of requests without a traceparent header that get a span; 0 to 1"
+        ),
+    )
     startup_trace: Path | None = field(
         default=None,
         metadata=about("server", "write a Chrome trace of the start here", metavar="FILE"),
@@ -352,6 +368,8 @@ class Settings:
             parse_sim_speed(self.sim_speed)
         if self.allowed_origins is not None:
             parse_origins(self.allowed_origins)
+        if self.otlp_traces_endpoint is not None:
+            check_url("otlp_traces_endpoint", self.otlp_traces_endpoint)
         if self.kv_events() is not None and not self.enable_prefix_caching:
             raise ConfigError("kv_events_config: there are no events without prefix caching")
 
@@ -461,33 +479,11 @@ def coerce(name: str, kind: Any, value: Any) -> Any:
         raise ConfigError(fault_of(error, kind, value, name).message()) from None
 
 
-def check_text(name: str, text: str) -> None:
-    """Errors: ConfigError for a text that no file name and no JSON can have."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        message = f"{name}: character {error.start} is not valid Unicode (a lone surrogate)"
-        raise ConfigError(message) from None
-    if "\0" in text:
-        raise ConfigError(f"{name}: must not contain a null character")
-
-
 def path_of(kind: type, value: Any) -> Path:
     """A path from a text, for msgspec. Errors: TypeError for anything else."""
     if kind is not Path or not isinstance(value, str | Path):
         raise TypeError
     return Path(value)
-
-
-def parse_sim_speed(text: str) -> float | str:
-    """A positive number, or the word `inf` as the core wants it."""
-    try:
-        speed = float(text)
-    except ValueError:
-        speed = -1.0
-    if not speed > 0:
-        raise ConfigError(f"sim_speed: must be a number above 0 or inf, not {text!r}")
-    return "inf" if speed == float("inf") else speed
 
 
 def read_text(name: str, path: Path) -> str:

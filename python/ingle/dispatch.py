@@ -27,7 +27,7 @@ Sink = Callable[[int, Any], None]
 
 Core = _core.Engine
 FRAME, HEADED = _core.FRAME, _core.HEADED
-END, ERROR, DELTA = _core.END, _core.ERROR, _core.DELTA
+END, ERROR, DELTA, TIMES = _core.END, _core.ERROR, _core.DELTA, _core.TIMES
 """The core's kinds of events, see `_core.pyi`."""
 ABORTED = -1
 """Kind of the last event of a request that was ended with `abort`; the payload is None."""

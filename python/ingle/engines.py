@@ -160,9 +160,9 @@ def device_of(models: ModelSet) -> _core.SharedDevice | None:
     return _core.SharedDevice() if len(models) > 1 else None
 
 
-def metrics_of(engines: Iterable[Engine]) -> bytes:
+def metrics_of(engines: Iterable[Engine], exemplars: bool = False) -> bytes:
     """Prometheus text of several models; each family is declared once."""
-    return _core.metrics([engine.core for engine in engines])
+    return _core.metrics([engine.core for engine in engines], exemplars)
 
 
 def unknown_model(name: object, known: Mapping[str, object]) -> RefusedError:

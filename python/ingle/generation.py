@@ -132,6 +132,14 @@ class Output(Struct, omit_defaults=True, kw_only=True):
     base64: bool = False
 
 
+class Trace(Struct, omit_defaults=True):
+    """The sampled W3C trace that a request belongs to."""
+
+    id: str
+    report: bool = False
+    """Whether the core reports TIMES."""
+
+
 class GenerationRequest(Struct, omit_defaults=True, kw_only=True):
     """One request: one or more prompts, `n` choices each."""
 
@@ -151,6 +159,7 @@ class GenerationRequest(Struct, omit_defaults=True, kw_only=True):
     cache_salt: str | None = None
     session: str | None = None
     """Requests of one session go to one engine, where there are several."""
+    trace: Trace | None = None
     bad_words: list[str] = []
     grammar: Grammar | None = None
     output: Output

@@ -190,6 +190,16 @@ def confine_keeper(read: Iterable[Path], write: Iterable[Path]) -> None:
     _core.harden_keeper(json.dumps({"read": absolute(read), "write": absolute(write)}).encode())
 
 
+def confine_exporter(read: Iterable[str | Path], port: int) -> None:
+    """Confines a helper process that connects to one TCP port, where Landlock knows ports.
+
+    It can open Python, libraries and `read`, writes no file and starts no program.
+    Errors: HardeningError.
+    """
+    reads = [*python_folders(), *library_folders(), *absolute(read)]
+    _core.harden_confine(json.dumps({"read": reads, "connect": [port]}).encode())
+
+
 def empty_environment() -> int:
     """Removes the variables that process.toml does not list; returns how many."""
     kept = _core.kept_variables()

@@ -84,7 +84,9 @@ def test_every_setting_has_a_flag_that_sets_it():
                 "gpu_memory_utilization": "0.5",
                 "allowed_origins": "*",
                 "kv_events_config": "{}",
+                "otlp_traces_endpoint": "http://127.0.0.1:4318/v1/traces",
                 "tensor_parallel_size": "2",
+                "trace_sample_ratio": "0.5",
             }
             value = special.get(field.name, value)
             settings = parse(["m", "--" + flag, value])

@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import HttpVersion11, web
 
-from ingle.dispatch import ABORTED, END, ERROR
+from ingle.dispatch import ABORTED, END, ERROR, Sink
 from ingle.engine import submit_async
 from ingle.errors import FailedError, IngleError, OverloadedError, RefusedError, error_of_event
 from ingle.generation import EncodedRequest
@@ -23,6 +23,7 @@ from ingle.server.models import ServedModel
 from ingle.server.request_id import HEADER, label, request_id
 from ingle.server.sse import HEADERS, EventStream, Translator
 from ingle.server.state import ServerState
+from ingle.server.tracing import SPAN
 
 log = logging.getLogger("ingle.server")
 
@@ -105,10 +106,12 @@ async def whole_body(state: ServerState, model: ServedModel, asked: EncodedReque
     with (
         state.headroom.reserve(asked.tenant, asked.answer_bytes) if asked.answer_bytes else NOTHING
     ):
+        span = SPAN.get()
+        watching = sink if span is None else span.sink(sink)
         try:
-            key = None if asked.is_slow else dispatcher.submit_if_brief(asked.document, sink)
+            key = None if asked.is_slow else dispatcher.submit_if_brief(asked.document, watching)
             if key is None:
-                key = await submit_slow(state, model, asked, sink)
+                key = await submit_slow(state, model, asked, watching)
         except asyncio.CancelledError:
             done.cancel()  # The abort ends the request, and nothing waits for that.
             raise
@@ -129,9 +132,11 @@ async def stream(
     dispatcher, heartbeat = model.dispatcher, model.heartbeat
     loop = asyncio.get_running_loop()
     events = EventStream(model.core, loop, translator)
-    key = None if asked.is_slow else dispatcher.submit_if_brief(asked.document, events)
+    span = SPAN.get()
+    sink: Sink = events if span is None else span.sink(events)
+    key = None if asked.is_slow else dispatcher.submit_if_brief(asked.document, sink)
     if key is None:
-        key = await submit_slow(state, model, asked, events)
+        key = await submit_slow(state, model, asked, sink)
     try:
         if events.error is not None:
             raise error_of_event(events.error)

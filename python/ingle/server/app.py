@@ -29,6 +29,7 @@ from ingle.server.status import (
     response_of,
     response_of_http,
 )
+from ingle.server.tracing import Tracer
 from ingle.server.turns import Turns
 from ingle.traces import trace
 
@@ -44,12 +45,13 @@ def create_app(
     allowed_origins: Sequence[str] = (),
     on_fatal: Callable[[str], None] | None = None,
     lockdown: Lockdown | None = None,
+    tracer: Tracer | None = None,
 ) -> web.Application:
     """The HTTP API of one model or of several, as an aiohttp application.
 
     The application watches the engines' events while it runs; it does not close them.
     `allowed_origins`: web pages of these origins may ask from a browser; `*` alone allows all.
-    `lockdown` is shown in /health and /metrics.
+    `lockdown` is shown in /health and /metrics. `tracer` sends a span of each request.
     `on_fatal` is called once, with a reason, when the engine has died: the process should exit.
     Run it with `handler_cancellation=True`, else a client that leaves keeps its request running.
     It can be mounted: `other.add_subapp("/llm", create_app(engine))`; nothing but /llm/health and
@@ -68,6 +70,7 @@ def create_app(
         headroom=headroom,
         turns=Turns(headroom),
         lockdown=lockdown or Lockdown("off"),
+        tracer=tracer,
     )
     routes.add_routes(app, app[STATE])
     app.cleanup_ctx.append(watch_engine)
@@ -92,7 +95,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 async def boundary(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Around every request, also those without a route: framing, key, handler, errors."""
     state = request.app[STATE]
-    response = await answered(request, handler, state)
+    answering = answered(request, handler, state)
+    tracer = state.tracer
+    response = await (answering if tracer is None else tracer.around(answering))
     if state.draining:
         response.force_close()
     if not response.prepared:  # A prepared response is a stream, which has done all this.

@@ -19,6 +19,7 @@ from ingle.generation import (
     Sampling,
     TextPrompt,
     TokenPrompt,
+    Trace,
 )
 from ingle.server import raw, structured
 from ingle.server.protocol import (
@@ -44,6 +45,7 @@ class Caller(Struct, frozen=True):
     model: str
     vocab_size: int = 2**31
     """The core checks token ids, but knows only one of the fields that they come in."""
+    trace: Trace | None = None
     session: str | None = None
     """The client's X-Session-Affinity, where there are several engines to choose from."""
 
@@ -95,6 +97,7 @@ def generation(
         tenant=caller.tenant,
         cache_salt=request.cache_salt or None,
         session=caller.session,
+        trace=caller.trace,
         grammar=structured.grammar(request),
         output=Output(
             format=form,

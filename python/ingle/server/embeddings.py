@@ -53,6 +53,7 @@ def embedding(request: EmbeddingRequest, caller: Caller, hidden_size: int) -> Ge
         tenant=caller.tenant,
         cache_salt=request.cache_salt or None,
         session=caller.session,
+        trace=caller.trace,
         output=Output(
             format="embedding",
             model=caller.model,

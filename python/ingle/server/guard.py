@@ -24,6 +24,7 @@ from ingle.server.auth import ApiKeys, read_key_file
 from ingle.server.keeper import Keeper
 from ingle.server.listen import bind
 from ingle.server.notify import Notifier
+from ingle.server.span_exporter import SpanExporter, exporter_environment
 from ingle.server.unix_socket import UnixListener
 
 
@@ -34,6 +35,8 @@ class Guard:
     """Bound, does not listen yet."""
     admin: UnixListener | None
     """The same for the admin socket."""
+    exporter: SpanExporter | None
+    """Where spans go; None without a collector."""
     keys: ApiKeys | None
     """As at the start; None without a key file."""
 
@@ -45,6 +48,9 @@ class Guard:
         settings = models.process
         self._settings = settings
         self._keeper: Keeper | None = None
+        # Before the environment is emptied.
+        endpoint, self.exporter = settings.otlp_traces_endpoint, None
+        otel = {} if endpoint is None else exporter_environment()
         self.lockdown = Lockdown(settings.hardening, device=settings.device, trace=trace)
         self.notifier = Notifier()
         kept = [*self.notifier.descriptors(), *keep]
@@ -63,6 +69,8 @@ class Guard:
             self.listener = bind(settings)
         if user is not None:
             adopt_home(user[0])
+        if endpoint is not None:
+            self.exporter = SpanExporter(endpoint, otel, locked=self.lockdown.is_on)
         self.admin = None if settings.admin_uds is None else UnixListener(settings.admin_uds)
         try:
             unix = settings.uds or settings.admin_uds
@@ -97,6 +105,8 @@ class Guard:
         """Closes the listening socket; removes the file of a Unix socket."""
         if self._keeper is not None:
             self._keeper.close()
+        if self.exporter is not None:
+            self.exporter.close()
         for each in (self.listener, self.admin):
             if each is None:
                 continue

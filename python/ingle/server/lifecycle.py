@@ -41,6 +41,7 @@ from ingle.server.off_loop import start_body_thread
 from ingle.server.startup_trace import StartupTrace
 from ingle.server.state import STATE, ServerState
 from ingle.server.summary import summary
+from ingle.server.tracing import Tracer
 from ingle.server.turns import in_thread, start_threads
 from ingle.threads import name_thread, thread_pool
 
@@ -109,6 +110,8 @@ class Server:
         self._guard = guard
         self._last = LastThreads()
         self._max_body_bytes = settings.max_body_bytes
+        exporter, ratio = guard.exporter, settings.trace_sample_ratio
+        tracer = None if exporter is None else Tracer(exporter.send, ratio)
         self._app = create_app(
             engines,
             api_keys=guard.keys,
@@ -117,6 +120,7 @@ class Server:
             allowed_origins=parse_origins(settings.allowed_origins or ""),
             on_fatal=self._on_fatal,
             lockdown=guard.lockdown,
+            tracer=tracer,
         )
 
     @property

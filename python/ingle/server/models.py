@@ -155,11 +155,11 @@ class Models:
         total["standstill_s"] = max(health["standstill_s"] for health in several)
         return {**total, "models": each}
 
-    def metrics(self) -> bytes:
-        """Prometheus text of all models."""
+    def metrics(self, exemplars: bool = False) -> bytes:
+        """Prometheus text of all models. `exemplars`: with the traces of requests."""
         if len(self._models) == 1:
-            return self.first.core.metrics()
-        return metrics_of(model.engine for model in self._models)
+            return self.first.core.metrics(exemplars)
+        return metrics_of((model.engine for model in self._models), exemplars)
 
 
 def badness(health: dict[str, Any]) -> int:

@@ -9,13 +9,9 @@ from typing import Final
 from aiohttp import web
 
 from ingle.server.random_hex import random_hex
+from ingle.server.traceparent import TRACEPARENT, parent_of
 
 HEADER: Final = "X-Request-Id"
-TRACEPARENT: Final = "traceparent"
-PARENT: Final = re.compile(
-    r"(?P<version>(?!ff)[0-9a-f]{2})-(?P<trace>(?!0{32})[0-9a-f]{32})-(?!0{16})[0-9a-f]{16}"
-    r"-[0-9a-f]{2}(?P<rest>-.*)?\Z"
-)
 PRINTABLE: Final = re.compile(r"[\x21-\x7e]{1,256}\Z")
 """Client ids that are accepted. Anything else could break a log line or a header."""
 REQUEST_ID: Final = web.RequestKey("REQUEST_ID", str)
@@ -43,20 +39,9 @@ def adopt(request: web.BaseRequest, of_body: str | None) -> str:
 
 def label(request: web.BaseRequest) -> str:
     """The id for a log line, with the trace that the caller belongs to, if it names one."""
-    trace_id = trace_of(request.headers.get(TRACEPARENT))
-    return request_id(request) if trace_id is None else f"{request_id(request)} trace {trace_id}"
-
-
-def trace_of(header: str | None) -> str | None:
-    """The trace id of a W3C traceparent; None unless the header is one.
-
-    https://www.w3.org/TR/trace-context/: later versions may have more fields, version ff is
-    invalid, and so are ids of zeros alone.
-    """
-    found = PARENT.match(header) if header else None
-    if found is None or (found["version"] == "00" and found["rest"]):
-        return None
-    return found["trace"]
+    parent = parent_of(request.headers.get(TRACEPARENT))
+    name = request_id(request)
+    return name if parent is None else f"{name} trace {parent.trace_id}"
 
 
 def new_id() -> str:

@@ -12,7 +12,7 @@ from aiohttp import HttpVersion11, hdrs, web
 from ingle import __version__
 from ingle.errors import RefusedError
 from ingle.generation import EncodedRequest, GenerationRequest, TextPrompt, encode, encoded
-from ingle.server import best_of, convert, embeddings, messages, raw, responses
+from ingle.server import best_of, convert, embeddings, messages, openmetrics, raw, responses
 from ingle.server.answer import answer
 from ingle.server.auth import OPEN_PATHS, Identity
 from ingle.server.convert import Caller
@@ -37,6 +37,8 @@ from ingle.server.request_id import adopt
 from ingle.server.responses_stream import answer_response
 from ingle.server.state import ServerState
 from ingle.server.status import json_response
+from ingle.server.traceparent import TRACEPARENT
+from ingle.server.tracing import OPERATIONS, SPAN, trace_of_caller
 
 
 class AsksForModel(Protocol):
@@ -104,7 +106,7 @@ class Routes:
     async def completions(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/completions."""
         body, parsed, model = await self._read(request, self._completion)
-        caller = self._caller(request, model, "cmpl")
+        caller = self._caller(request, parsed, model, "cmpl")
         asked = await off_loop(
             len(body), self._completion.converted, body, parsed, completion_of, caller
         )
@@ -113,14 +115,14 @@ class Routes:
     async def chat_completions(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/chat/completions."""
         body, parsed, model = await self._read(request, self._chat)
-        caller = self._caller(request, model, "chatcmpl")
+        caller = self._caller(request, parsed, model, "chatcmpl")
         asked = await off_loop(len(body), self._chat.converted, body, parsed, chat_of, caller)
         return await answer(request, self._state, model, asked)
 
     async def render_completion(self, request: web.Request) -> web.Response:
         """POST /v1/completions/render: each prompt as token ids."""
         body, parsed, model = await self._read(request, self._completion)
-        caller = self._caller(request, model, "cmpl")
+        caller = self._caller(request, parsed, model, "cmpl")
         convert_it = self._completion.converted
         document = await off_loop(len(body), convert_it, body, parsed, convert.completion, caller)
         return json_response(await self._rendered(request, model, document))
@@ -128,7 +130,7 @@ class Routes:
     async def render_chat(self, request: web.Request) -> web.Response:
         """POST /v1/chat/completions/render: the chat's prompt as token ids."""
         body, parsed, model = await self._read(request, self._chat)
-        caller = self._caller(request, model, "chatcmpl")
+        caller = self._caller(request, parsed, model, "chatcmpl")
         document = await off_loop(
             len(body), self._chat.converted, body, parsed, convert.chat, caller
         )
@@ -148,7 +150,7 @@ class Routes:
     async def responses(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/responses."""
         body, parsed, model = await self._read(request, self._responses)
-        caller = self._caller(request, model, "resp", "_")
+        caller = self._caller(request, parsed, model, "resp", "_")
         try:
             asked = await off_loop(
                 len(body), self._responses.converted, body, parsed, response_of, caller
@@ -161,7 +163,7 @@ class Routes:
     async def messages(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/messages: Anthropic's API."""
         body, parsed, model = await self._read(request, self._messages)
-        caller = self._caller(request, model, "msg", "_")
+        caller = self._caller(request, parsed, model, "msg", "_")
         shape = messages.Shape(caller)
 
         async def ask(max_tokens: int | None) -> web.StreamResponse:
@@ -199,7 +201,7 @@ class Routes:
     async def embeddings(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/embeddings."""
         body, parsed, model = await self._read(request, self._embedding)
-        caller = self._caller(request, model, "embd")
+        caller = self._caller(request, parsed, model, "embd")
         size = model.info["hidden_size"]
         try:
             asked = await off_loop(
@@ -210,12 +212,25 @@ class Routes:
             raise embeddings.renamed(error) from None
 
     def _caller(
-        self, request: web.Request, model: ServedModel, kind: str, separator: str = "-"
+        self,
+        request: web.Request,
+        parsed: object,
+        model: ServedModel,
+        kind: str,
+        separator: str = "-",
     ) -> Caller:
         """Properties of a request beside its body; `kind` starts the response's id."""
+        response_id = f"{kind}{separator}{random_hex()}"
+        trace, span = None, SPAN.get()
+        if span is not None:
+            span.asked(OPERATIONS[kind], model.name, response_id, parsed)
+            trace = span.trace()
+        elif TRACEPARENT in request.headers and self._state.tracer is None:
+            trace = trace_of_caller(request)
         return Caller(
             tenant=request[IDENTITY].tenant,
-            response_id=f"{kind}{separator}{random_hex()}",
+            response_id=response_id,
+            trace=trace,
             created=int(time.time()),
             chunked=request.version == HttpVersion11,
             model=model.name,
@@ -227,6 +242,8 @@ class Routes:
         self, request: web.Request, parser: BodyParser[Asking]
     ) -> tuple[bytes, Asking, ServedModel]:
         """The body of a request, raw and parsed, and the model that it names."""
+        if self._state.tracer is not None:
+            self._state.tracer.begin(request)
         self._state.refuse_if_leaving()
         body = await read_body(request, self._state.headroom)
         self._state.refuse_if_leaving()
@@ -310,20 +327,27 @@ class Routes:
         return json_response({"status": health["status"]}, 200 if health["status"] == "ok" else 503)
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """GET /metrics in Prometheus' text format, for all tenants together."""
+        """GET /metrics in Prometheus' text format or OpenMetrics', for all tenants together."""
         if not request[IDENTITY].is_admin:
             raise RefusedError(
                 "/metrics needs an admin's key: a line `tenant:key admin` of the key file",
                 code="admin_key_required",
                 status=403,
             )
-        lines = self._models.metrics()
+        as_openmetrics = openmetrics.is_wanted(request.headers.get("Accept", ""))
+        lines = self._models.metrics(exemplars=as_openmetrics)
         counts = self._state.unknown.counts
         if counts:
             lines += b"# TYPE ingle:unknown_request_fields_total counter\n"
             for name, count in sorted(counts.items()):
                 lines += f'ingle:unknown_request_fields_total{{field="{name}"}} {count}\n'.encode()
         lines += self._state.lockdown.metrics()
+        if self._state.tracer is not None:
+            lines += self._state.tracer.metrics()
+        if as_openmetrics:
+            return web.Response(
+                body=openmetrics.of(lines), headers={"Content-Type": openmetrics.CONTENT_TYPE}
+            )
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         return web.Response(body=lines, headers=headers)
 

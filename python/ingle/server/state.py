@@ -14,6 +14,7 @@ from ingle.server.cors import Cors
 from ingle.server.headroom import Headroom
 from ingle.server.models import Models
 from ingle.server.parse import UnknownFields
+from ingle.server.tracing import Tracer
 from ingle.server.turns import Turns
 
 
@@ -33,6 +34,7 @@ class ServerState:
     lockdown: Lockdown
     turns: Turns
     """Threads for work that may take long in the core."""
+    tracer: Tracer | None = None
     open_resources: list[web.AbstractResource] = field(default_factory=list)
     """Routes that need no key; where the application is mounted they have its prefix."""
     draining: bool = False

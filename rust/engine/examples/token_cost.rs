@@ -83,7 +83,7 @@ fn run(
             ended += u64::from(!matches!(event.payload, Payload::Frame(_)));
         }
     }
-    for line in engine.metrics().lines().filter(|line| line.starts_with("ingle:frames")) {
+    for line in engine.metrics(false).lines().filter(|line| line.starts_with("ingle:frames")) {
         println!("  {line}");
     }
     let health: serde_json::Value = serde_json::from_slice(&engine.health()).unwrap();

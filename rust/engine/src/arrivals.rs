@@ -14,9 +14,10 @@ impl EngineThread {
         let Submission { stream, requests } = submission;
         let key = stream.key;
         let metrics = &self.shared.metrics;
+        let trace = stream.trace_id();
         metrics.request_params_n.observe(u64::from(stream.n));
         for prompt in &stream.prompts {
-            metrics.request_prompt_tokens.observe(prompt.ids.len() as u64);
+            metrics.request_prompt_tokens.observe_of(prompt.ids.len() as u64, trace);
         }
         self.committer.insert(stream);
         self.committer.tenants.entry(tenant.id).or_insert_with(|| Arc::clone(tenant));

@@ -12,9 +12,8 @@ use ingle_core::{
 use rustc_hash::FxHashMap;
 
 use crate::answer_room::{AnswerRoom, MAX_ANSWER_BYTES};
-use crate::choice::Choice;
 use crate::histogram::add;
-use crate::metrics::Metrics;
+use crate::observe::{observe_end, observe_tokens};
 use crate::outbox::Event;
 use crate::shared::Shared;
 use crate::stream::{ClientSocket, Form, Route, Stream};
@@ -133,7 +132,7 @@ impl Committer {
     ) {
         let (key, at) = split_id(id);
         let Some(stream) = self.streams.get_mut(&key) else { return };
-        let submitted_at = stream.submitted_at;
+        let (submitted_at, trace) = (stream.submitted_at, &stream.trace);
         let choice = &mut stream.choices[at];
         if let Some(constraint) = &mut choice.constraint {
             constraint.push(tokens);
@@ -146,7 +145,7 @@ impl Committer {
         }
         let taken = u64::from(choice.num_output_tokens - before);
         let metrics = &self.shared.metrics;
-        observe_tokens(metrics, choice, taken, submitted_at, now);
+        observe_tokens(metrics, choice, taken, (submitted_at, now), trace);
         add(&metrics.generation_tokens, taken);
         stream.usage.completion_tokens += taken;
         if matches!(stream.form, Form::Body(..)) {
@@ -171,10 +170,11 @@ impl Committer {
             add(&metrics.prompt_tokens, prompt.ids.len() as u64);
             prompt.queued = None;
         }
+        let trace = stream.trace_id();
         let choice = &mut stream.choices[at];
         choice.scheduled_at = Micros(stream.submitted_at.0 + queue_wait.0);
-        metrics.queue_time.observe(queue_wait.0);
-        metrics.prefill_time.observe(now.0.saturating_sub(choice.scheduled_at.0));
+        metrics.queue_time.observe_of(queue_wait.0, trace);
+        metrics.prefill_time.observe_of(now.0.saturating_sub(choice.scheduled_at.0), trace);
     }
 
     /// Ends a choice; gives back the fault if it failed. Choices of streams that are no longer known
@@ -199,13 +199,18 @@ impl Committer {
         add(counter, 1);
         let (key, at) = split_id(id);
         let stream = self.streams.get_mut(&key)?;
+        let trace = stream.trace_id();
         let choice = &mut stream.choices[at];
         choice.is_over = true;
         choice.end(word, stop_token.map(|id| id.0));
-        observe_end(&self.shared, choice, stream.submitted_at, now);
+        observe_end(&self.shared, choice, (stream.submitted_at, now), trace);
         stream.num_open -= 1;
+        let is_last = stream.num_open == 0;
         if stream.mark(at) {
             self.touched.push(key);
+        }
+        if is_last {
+            self.report_times(key);
         }
         None
     }
@@ -237,42 +242,5 @@ impl Committer {
             }
             Route::Drain { .. } | Route::Socket(_) => {}
         }
-    }
-}
-
-fn observe_tokens(
-    metrics: &Metrics,
-    choice: &mut Choice,
-    taken: u64,
-    submitted_at: Micros,
-    now: Micros,
-) {
-    if taken == 0 {
-        return;
-    }
-    if u64::from(choice.num_output_tokens) == taken {
-        choice.first_token_at = Some(now);
-        metrics.time_to_first_token.observe(now.0.saturating_sub(submitted_at.0));
-    } else {
-        let gap = now.0.saturating_sub(choice.last_token_at.0);
-        for _ in 0..taken {
-            metrics.inter_token_latency.observe(gap / taken);
-        }
-    }
-    choice.last_token_at = now;
-}
-
-fn observe_end(shared: &Shared, choice: &Choice, submitted_at: Micros, now: Micros) {
-    let metrics = &shared.metrics;
-    metrics.e2e_latency.observe(now.0.saturating_sub(submitted_at.0));
-    metrics.request_generation_tokens.observe(u64::from(choice.num_output_tokens));
-    let Some(first) = choice.first_token_at else { return };
-    let inference = now.0.saturating_sub(choice.scheduled_at.0);
-    let decode = now.0.saturating_sub(first.0);
-    metrics.inference_time.observe(inference);
-    metrics.decode_time.observe(decode);
-    shared.observe_service(inference);
-    if choice.num_output_tokens > 1 {
-        metrics.time_per_output_token.observe(decode / u64::from(choice.num_output_tokens - 1));
     }
 }

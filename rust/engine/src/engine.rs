@@ -348,21 +348,21 @@ impl Engine {
         self.memory.room_if_below(enough)
     }
 
-    /// Prometheus text.
+    /// Prometheus text. `exemplars`: with the traces of requests, for OpenMetrics.
     #[must_use]
-    pub fn metrics(&self) -> String {
-        Self::metrics_of(&[self])
+    pub fn metrics(&self, exemplars: bool) -> String {
+        Self::metrics_of(&[self], exemplars)
     }
 
     /// Prometheus text of several models, each with its name as a label.
     #[must_use]
-    pub fn metrics_of(models: &[&Self]) -> String {
+    pub fn metrics_of(models: &[&Self], exemplars: bool) -> String {
         let mut each: Vec<(&str, Vec<&Metrics>)> = Vec::with_capacity(models.len());
         for model in models {
             let metrics = model.engines.iter().map(|engine| &engine.metrics).collect();
             each.push((&model.front.served.name, metrics));
         }
-        let mut text = metrics::render(&each);
+        let mut text = metrics::render(&each, exemplars);
         for events in models.iter().filter_map(|model| model.kv_events.as_ref()) {
             events.metrics(&mut text);
         }

@@ -14,6 +14,7 @@ mod choice_mask;
 mod clock;
 mod commit;
 mod commit_masks;
+mod commit_times;
 mod deliver;
 mod device;
 mod doctor;
@@ -25,6 +26,7 @@ mod engine_thread;
 mod engine_view;
 mod entry_budget;
 mod error;
+mod exemplar;
 mod fleet;
 mod frame;
 mod grammar_pool;
@@ -42,6 +44,7 @@ mod load;
 mod logprobs;
 mod memory;
 mod metrics;
+mod observe;
 mod options;
 mod outbox;
 mod pace;
@@ -72,8 +75,10 @@ mod tenant_load;
 #[cfg(test)]
 mod tests;
 mod threads;
+mod times;
 mod token_json;
 mod tokenizer_files;
+mod trace;
 mod turns;
 mod warn;
 mod wire;
@@ -98,9 +103,10 @@ pub use sampling_input::SamplingInput;
 pub use shared_device::{DevicePlace, SharedDevice};
 pub use sizes::Sizes;
 pub use stream::ClientSocket;
+pub use times::Times;
 pub use wire::{
     ChatPrompt, FunctionInput, GenerationRequest, GrammarField, GrammarInput, OutputFormat,
-    OutputInput, PoolingInput, PromptInput, ToolChoice, ToolInput,
+    OutputInput, PoolingInput, PromptInput, ToolChoice, ToolInput, TraceInput,
 };
 
 /// Refuses JSON that is broken, has a key twice, or holds too many values. Any thread; not blocking.

@@ -175,7 +175,9 @@ pub(crate) struct PoolSize {
 
 /// Prometheus text of all engines of all models; each family is declared once and has a sample of
 /// every engine.
-pub(crate) fn render(models: &[(&str, Vec<&Metrics>)]) -> String {
+///
+/// `exemplars`: with the traces of requests, which only OpenMetrics has a place for.
+pub(crate) fn render(models: &[(&str, Vec<&Metrics>)], exemplars: bool) -> String {
     let mut engines = Vec::new();
     for (model_name, metrics) in models {
         let model_name = escape_label(model_name);
@@ -188,7 +190,7 @@ pub(crate) fn render(models: &[(&str, Vec<&Metrics>)]) -> String {
     render_gauges(&mut out, &engines);
     render_counters(&mut out, &engines);
     render_device(&mut out, &engines);
-    render_histograms(&mut out, &engines);
+    render_histograms(&mut out, &engines, exemplars);
     out
 }
 
@@ -272,13 +274,13 @@ fn render_device(out: &mut String, engines: &[Labelled<'_>]) {
     }
 }
 
-fn render_histograms(out: &mut String, engines: &[Labelled<'_>]) {
+fn render_histograms(out: &mut String, engines: &[Labelled<'_>], exemplars: bool) {
     let Some(first) = engines.first() else { return };
     for (number, (name, help, _)) in first.metrics.histograms().enumerate() {
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} histogram");
         for Labelled { labels, metrics } in engines {
             if let Some((_, _, histogram)) = metrics.histograms().nth(number) {
-                histogram.render(out, name, labels);
+                histogram.render(out, name, labels, exemplars);
             }
         }
     }
@@ -396,7 +398,7 @@ mod tests {
 
     #[test]
     fn test_what_a_device_counts_is_shown_with_the_engine_s_labels() {
-        let of = |device| render(&[("m", vec![&Metrics::new(PoolSize::default(), device)])]);
+        let of = |device| render(&[("m", vec![&Metrics::new(PoolSize::default(), device)])], false);
         assert!(!of(None).contains("own"));
         let shown = of(Some(Arc::new(Counting)));
         assert!(shown.contains("\nown{engine=\"0\",model_name=\"m\",state=\"a\"} 7\n"));
@@ -411,8 +413,8 @@ mod tests {
         };
         let (first, second) = (metrics(5), metrics(6));
         add(&second.steps, 3);
-        let one = render(&[("m", vec![&first])]);
-        let two = render(&[("m", vec![&first, &second])]);
+        let one = render(&[("m", vec![&first])], false);
+        let two = render(&[("m", vec![&first, &second])], false);
         let declared = |text: &str| -> Vec<String> {
             text.lines().filter(|line| line.starts_with('#')).map(str::to_owned).collect()
         };

@@ -11,6 +11,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::json::string_into;
 use crate::logprobs::LogEntry;
+use crate::times::Times;
 
 /// One event of one client request.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,6 +37,8 @@ pub enum Payload {
     Body(Vec<u8>),
     /// The end of a request in delta format.
     UsageEnd(Usage),
+    /// When it passed its stages; before the end, for a traced request that ended well and asked for it.
+    Times(Box<Times>),
     /// The request failed: `{"error":{..},"status":n}`.
     Error(Vec<u8>),
 }

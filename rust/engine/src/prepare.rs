@@ -27,6 +27,7 @@ use crate::served::Served;
 use crate::stream::{Form, Stream, Trailer};
 use crate::structured::Structure;
 use crate::submission::{MAX_CHOICES, Submission, request_id};
+use crate::trace::Trace;
 use crate::wire::{GenerationRequest, OutputFormat, PromptInput};
 
 /// Parses the document.
@@ -80,6 +81,7 @@ pub(crate) fn prepare(
     let form = form(request, served, common.wants_log_probs())?;
     let mut stream = Stream::new(key, form, request.n as u32, now);
     stream.num_open = num_choices;
+    stream.trace = request.trace.as_ref().map(Trace::new).transpose()?.map(Box::new);
     let mut requests = Vec::with_capacity(num_choices as usize);
     let mut budget = EntryBudget::new(request, &common.sampling, common.prompt_logs);
     for (number, input) in request.prompts.iter().enumerate() {

@@ -14,6 +14,7 @@ use crate::embedding::Embeddings;
 use crate::frame::{ChoicePart, FrameBuilder, UsagePolicy};
 use crate::outbox::{Event, Usage};
 use crate::prompt_state::PromptState;
+use crate::trace::{Trace, TraceId};
 
 /// A client request: `prompts.len() * n` choices that answer under one key.
 ///
@@ -45,6 +46,7 @@ pub(crate) struct Stream {
     /// Where frames go.
     pub(crate) route: Route,
     pub(crate) prompts: Vec<PromptState>,
+    pub(crate) trace: Option<Box<Trace>>,
     /// Stops the grammar workers' jobs for this request when it ends.
     pub(crate) cancel_masks: CancelOnDrop,
 }
@@ -100,6 +102,7 @@ impl Stream {
             key,
             form,
             prompts: Vec::new(),
+            trace: None,
             n,
             choices: SmallVec::new(),
             num_open: 0,
@@ -114,6 +117,11 @@ impl Stream {
             wants_comment: false,
             cancel_masks: CancelOnDrop::default(),
         }
+    }
+
+    /// The trace that its observations belong to.
+    pub(crate) fn trace_id(&self) -> Option<TraceId> {
+        self.trace.as_ref().map(|trace| trace.id)
     }
 
     /// Marks a choice as having something to show; true if the stream itself was not yet marked.

@@ -53,6 +53,9 @@ pub struct GenerationRequest {
     /// The client's session: its requests go to one engine where they can.
     #[serde(default)]
     pub session: Option<String>,
+    /// The W3C trace that the request belongs to, if it is sampled.
+    #[serde(default)]
+    pub trace: Option<TraceInput>,
     /// Texts that the answer must not contain.
     #[serde(default)]
     pub bad_words: Vec<String>,
@@ -61,6 +64,17 @@ pub struct GenerationRequest {
     pub grammar: Option<GrammarInput>,
     /// What comes back.
     pub output: OutputInput,
+}
+
+/// The trace that a request belongs to.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TraceInput {
+    /// 32 lower-case hex digits; exemplars of the metrics show it.
+    pub id: String,
+    /// Report when the request passed its stages.
+    #[serde(default)]
+    pub report: bool,
 }
 
 /// Exactly one of `text`, `token_ids` and `chat`.

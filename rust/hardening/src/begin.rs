@@ -36,6 +36,8 @@ pub struct Start {
     pub read: Vec<PathBuf>,
     /// Places that may still be written.
     pub write: Vec<PathBuf>,
+    /// TCP ports that may still be connected to.
+    pub connect: Vec<u16>,
     /// Whether a GPU may be used.
     pub has_gpu: bool,
     /// Confine files as on a kernel without Landlock, wherever this is: for the probes of that.
@@ -101,6 +103,7 @@ pub(crate) fn confine_except(start: &Start, omitted: &Omitted) -> Result<Report,
     let mut places = Surroundings::read()?.places(start.has_gpu);
     places.read.extend(start.read.iter().cloned());
     places.write.extend(start.write.iter().cloned());
+    places.connect.clone_from(&start.connect);
     confine_to(&places, start.by_namespace, omitted)
 }
 
@@ -118,7 +121,8 @@ pub(crate) fn confine_keeper_except(
     start: &Start,
     omitted: &Omitted,
 ) -> Result<Report, HardeningError> {
-    let places = Places { read: start.read.clone(), write: start.write.clone() };
+    let places =
+        Places { read: start.read.clone(), write: start.write.clone(), connect: Vec::new() };
     let mut report = confine_to(&places, start.by_namespace, omitted)?;
     put_on("filter", &omitted.from(KEEPER.policy()?), &mut report)?;
     Ok(report)

@@ -15,10 +15,12 @@ pub(crate) struct Places {
     pub(crate) read: Vec<PathBuf>,
     /// To read and write, with all below.
     pub(crate) write: Vec<PathBuf>,
+    /// TCP ports that it may connect to.
+    pub(crate) connect: Vec<u16>,
 }
 
-/// Confines this thread and those it starts: it can open `places` and nothing else, bind or connect no TCP
-/// port, and reach no abstract Unix socket or process outside. Returns the version of Landlock.
+/// Confines this thread and those it starts: it can open `places` and nothing else, bind no TCP port, connect
+/// none but those of `places`, and reach no abstract Unix socket or process outside. Returns the version of Landlock.
 ///
 /// # Errors
 /// `HardeningError::System` if the kernel refuses, `State` if it does not hold afterwards.
@@ -34,6 +36,12 @@ pub(crate) fn confine(version: u32, places: &Places) -> Result<(), HardeningErro
     for (paths, wanted) in [(&places.read, READ), (&places.write, READ | WRITE)] {
         for path in paths {
             allow(ruleset.as_fd(), path, wanted & rights.files)?;
+        }
+    }
+    if rights.network & CONNECT_TCP != 0 {
+        for port in &places.connect {
+            sys::landlock_allow_port(ruleset.as_fd(), *port, CONNECT_TCP)
+                .map_err(HardeningError::at(format!("Landlock: port {port}")))?;
         }
     }
     sys::landlock_restrict(ruleset.as_fd()).map_err(HardeningError::at("Landlock"))?;

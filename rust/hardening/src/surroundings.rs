@@ -53,7 +53,11 @@ impl Surroundings {
 
     /// What may be opened before the tight filter.
     pub(crate) fn places(&self, has_gpu: bool) -> Places {
-        let mut places = Places { read: self.files.read.clone(), write: self.files.write.clone() };
+        let mut places = Places {
+            read: self.files.read.clone(),
+            write: self.files.write.clone(),
+            connect: Vec::new(),
+        };
         if has_gpu {
             places.read.extend(self.files.gpu.read.iter().cloned());
             places.write.extend(self.files.gpu.write.iter().cloned());

@@ -49,7 +49,7 @@ fn finding<T: serde::Serialize>(found: Result<T, String>, cost: &str) -> Value {
 
 /// Whether a child could confine its files by a namespace.
 fn has_namespaces() -> bool {
-    let places = Places { read: vec!["/usr".into()], write: Vec::new() };
+    let places = Places { read: vec!["/usr".into()], write: Vec::new(), connect: Vec::new() };
     let ended = sys::in_child(|_| u8::from(namespace::confine(&places).is_err()));
     matches!(ended, Ok(Ended::Exited(0)))
 }

@@ -25,6 +25,14 @@ struct PathBeneath {
     parent: c_int,
 }
 
+/// landlock_net_port_attr.
+#[repr(C)]
+struct NetPort {
+    allowed: u64,
+    /// In the host's byte order.
+    port: u64,
+}
+
 /// Gives free pages of the allocator back to the kernel.
 pub(crate) fn trim_heap() {
     #[cfg(target_env = "gnu")]
@@ -180,6 +188,31 @@ pub(crate) fn landlock_allow(
             libc::SYS_landlock_add_rule,
             ruleset.as_raw_fd(),
             PATH_BENEATH,
+            &raw const rule,
+            0 as c_uint,
+        )
+    })
+    .map(|_| ())
+}
+
+/// Allows `rights` on a TCP port of any host.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn landlock_allow_port(
+    ruleset: BorrowedFd<'_>,
+    port: u16,
+    rights: u64,
+) -> io::Result<()> {
+    const NET_PORT: c_uint = 2;
+    let rule = NetPort { allowed: rights, port: u64::from(port) };
+    // SAFETY: the descriptor is open while it is borrowed; landlock_add_rule(2) reads one
+    // landlock_net_port_attr, which NetPort lays out, alive until it returns.
+    result(unsafe {
+        libc::syscall(
+            libc::SYS_landlock_add_rule,
+            ruleset.as_raw_fd(),
+            NET_PORT,
             &raw const rule,
             0 as c_uint,
         )

@@ -146,8 +146,9 @@ impl Engine {
         self.inner.memory_room(enough)
     }
 
-    fn metrics<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        let text = py.detach(|| self.inner.metrics());
+    #[pyo3(signature = (exemplars = false))]
+    fn metrics<'py>(&self, py: Python<'py>, exemplars: bool) -> Bound<'py, PyBytes> {
+        let text = py.detach(|| self.inner.metrics(exemplars));
         PyBytes::new(py, text.as_bytes())
     }
 
@@ -211,10 +212,15 @@ impl Engine {
 
 /// Prometheus text of several models.
 #[pyfunction]
-pub(crate) fn metrics<'py>(py: Python<'py>, engines: Vec<Py<Engine>>) -> Bound<'py, PyBytes> {
+#[pyo3(signature = (engines, exemplars = false))]
+pub(crate) fn metrics<'py>(
+    py: Python<'py>,
+    engines: Vec<Py<Engine>>,
+    exemplars: bool,
+) -> Bound<'py, PyBytes> {
     let each: Vec<&ingle_engine::Engine> =
         engines.iter().map(|engine| &engine.get().inner).collect();
-    let text = py.detach(|| ingle_engine::Engine::metrics_of(&each));
+    let text = py.detach(|| ingle_engine::Engine::metrics_of(&each, exemplars));
     PyBytes::new(py, text.as_bytes())
 }
 

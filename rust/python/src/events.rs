@@ -1,6 +1,6 @@
 //! Events of the engine as Python tuples (key, kind, payload).
 
-use ingle_engine::{Delta, Event, LogEntry, Payload, StopCause};
+use ingle_engine::{Delta, Event, LogEntry, Payload, StopCause, Times};
 use pyo3::IntoPyObjectExt as _;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
@@ -10,6 +10,7 @@ pub(crate) const END: u8 = 1;
 pub(crate) const ERROR: u8 = 2;
 pub(crate) const DELTA: u8 = 3;
 pub(crate) const HEADED: u8 = 4;
+pub(crate) const TIMES: u8 = 5;
 
 /// One event.
 pub(crate) fn event<'py>(py: Python<'py>, event: Event) -> PyResult<Bound<'py, PyTuple>> {
@@ -22,10 +23,25 @@ pub(crate) fn event<'py>(py: Python<'py>, event: Event) -> PyResult<Bound<'py, P
             let counts = (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens);
             (END, counts.into_bound_py_any(py)?)
         }
+        Payload::Times(times) => (TIMES, self::times(py, *times)?.into_any()),
         Payload::Error(bytes) => (ERROR, PyBytes::new(py, &bytes).into_any()),
         Payload::Delta(delta) => (DELTA, self::delta(py, *delta)?.into_any()),
     };
     (event.key, kind, payload).into_pyobject(py)
+}
+
+/// (scheduled_us, first_token_us, end_us, prompt_tokens, cached_tokens, completion_tokens, finish_reasons)
+fn times(py: Python<'_>, times: Times) -> PyResult<Bound<'_, PyTuple>> {
+    (
+        times.scheduled_us,
+        times.first_token_us,
+        times.end_us,
+        times.prompt_tokens,
+        times.cached_tokens,
+        times.completion_tokens,
+        times.finish_reasons,
+    )
+        .into_pyobject(py)
 }
 
 /// (choice_index, text, token_ids, log_probs, finish_reason, stop_reason)

@@ -21,6 +21,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("ERROR", events::ERROR)?;
     module.add("DELTA", events::DELTA)?;
     module.add("HEADED", events::HEADED)?;
+    module.add("TIMES", events::TIMES)?;
     module.add_class::<engine::Engine>()?;
     module.add_class::<engine::SharedDevice>()?;
     module.add_function(wrap_pyfunction!(engine::metrics, module)?)?;

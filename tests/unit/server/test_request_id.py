@@ -1,7 +1,8 @@
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from ingle.server.request_id import label, trace_of
+from ingle.server.request_id import label
+from ingle.server.traceparent import parent_of
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
@@ -30,4 +31,11 @@ def test_a_log_line_names_the_trace_of_the_caller():
     ],
 )
 def test_only_a_valid_traceparent_is_believed(header, trace):
-    assert trace_of(header) == trace
+    parent = parent_of(header)
+    assert (parent and parent.trace_id) == trace
+
+
+@pytest.mark.parametrize(("flags", "sampled"), [("00", False), ("01", True), ("fe", False)])
+def test_the_flag_of_a_traceparent_says_whether_it_is_sampled(flags, sampled):
+    parent = parent_of(PARENT[:-2] + flags)
+    assert (parent.span_id, parent.is_sampled) == ("00f067aa0ba902b7", sampled)

@@ -17,4 +17,5 @@ mod sockets;
 mod stops;
 mod structured;
 mod swap;
+mod traces;
 mod whole_answers;

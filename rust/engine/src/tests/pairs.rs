@@ -145,7 +145,7 @@ fn every_device_is_sealed_and_counted() {
     assert_eq!(bench.seals(), [0, 0]);
     assert!(bench.engine.seal_device());
     assert_eq!(bench.seals(), [1, 1]);
-    let text = bench.engine.metrics();
+    let text = bench.engine.metrics(false);
     for engine in [0, 1] {
         let sample = format!("own{{engine=\"{engine}\",model_name=\"tiny\",what=\"seals\"}} 1\n");
         assert!(text.contains(&sample), "{text}");

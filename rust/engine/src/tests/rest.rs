@@ -34,7 +34,7 @@ fn test_a_sleeping_engine_refuses_and_answers_as_before_once_it_is_awake() {
     let refused = bench.submit(&request()).unwrap_err();
     assert!(matches!(refused, EngineError::Overloaded { status: 503, .. }), "{refused:?}");
     let state = "sleep_state=\"weights_offloaded\"} 1";
-    assert!(bench.engine.metrics().contains(state));
+    assert!(bench.engine.metrics(false).contains(state));
     bench.engine.wake().unwrap();
     assert_eq!(status(&bench), "ok");
     let after = bench.body(&request());

@@ -65,7 +65,8 @@ pub fn security_check(scratch: &Path) -> Result<Checked, HardeningError> {
 /// Whether the probes' places can be confined by a namespace.
 fn survey_namespaces(scratch: &Path) -> Result<bool, HardeningError> {
     let start = start_in(scratch, Vec::new());
-    let places = crate::landlock::Places { read: start.read, write: start.write };
+    let places =
+        crate::landlock::Places { read: start.read, write: start.write, connect: Vec::new() };
     let ended = sys::in_child(|_| u8::from(crate::namespace::confine(&places).is_err()));
     Ok(ended.map_err(HardeningError::at("a child process"))? == Ended::Exited(0))
 }
