@@ -15,7 +15,9 @@ def wanted_workers(context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
     target = context.config.target_ongoing_requests
     reported = context.aggregated_metrics or {}
     total = sum(sum(values.values()) for values in reported.values())
-    # Without any report (all workers start), nothing changes.
-    if not reported:
-        return context.target_num_replicas, {}
-    return max(1, math.ceil(total / target)), {}
+    wanted = max(1, math.ceil(total / target))
+    # A worker without a report may have any load: the others can ask for more, not for less.
+    num_reports = min((len(values) for values in reported.values()), default=0)
+    if num_reports < max(1, len(context.running_replicas)):
+        wanted = max(wanted, context.target_num_replicas)
+    return wanted, {}
