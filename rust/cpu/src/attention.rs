@@ -13,7 +13,7 @@ use ingle_model::KvPlace;
 
 use crate::elementwise::{exp_and_sum, maximum, soft_cap, sum_of_exp_less};
 use crate::gemm::{Columns, add_product};
-use crate::kv_cache::KvCache;
+use crate::kv_cache::{KvCache, KvSizes};
 use crate::panel::{PANEL, TILE_ROWS};
 use crate::pool::Pool;
 use crate::rows::{Rows, Shared};
@@ -43,6 +43,7 @@ pub(crate) struct Attention<'a> {
     pub(crate) path: VectorPath,
     /// The layer's KV group and its place in it.
     pub(crate) place: KvPlace,
+    pub(crate) sizes: KvSizes,
     pub(crate) kv: &'a KvCache,
     pub(crate) spans: &'a [Span<'a>],
     pub(crate) num_kv_heads: usize,
@@ -98,7 +99,7 @@ impl Attention<'_> {
     }
 
     fn column(&self, pair: usize, kv_head: usize) -> usize {
-        self.head(pair, kv_head) * self.kv.sizes().head_dim
+        self.head(pair, kv_head) * self.sizes.head_dim
     }
 
     fn attend(
@@ -109,7 +110,7 @@ impl Attention<'_> {
         queries: &Rows,
         (out, scratch): (&Shared<'_>, &mut Scratch),
     ) {
-        let head_dim = self.kv.sizes().head_dim;
+        let head_dim = self.sizes.head_dim;
         for (pair, query) in pairs.clone().zip(scratch.query.chunks_mut(head_dim)) {
             let row = queries.data()[(span.first_row + pair / self.group) * queries.stride()..]
                 [self.column(pair, kv_head)..]
@@ -153,11 +154,11 @@ impl Attention<'_> {
         keys: Range<usize>,
         scratch: &mut Scratch,
     ) {
-        let sizes = self.kv.sizes();
+        let sizes = self.sizes;
         let (block_size, head_dim) = (sizes.block_size, sizes.head_dim);
         let head = |position: usize| {
             let block = span.tables[self.place.group][position / block_size];
-            self.kv.head(self.place.index, block, kv_head).0
+            self.kv.head(&sizes, self.place.index, block, kv_head).0
         };
         for tile in keys.clone().step_by(PANEL) {
             let columns = if block_size.is_multiple_of(16) {
@@ -212,7 +213,7 @@ impl Attention<'_> {
         (rows, column): (usize, usize),
         scratch: &mut Scratch,
     ) {
-        let sizes = self.kv.sizes();
+        let sizes = self.sizes;
         let out = &mut scratch.out[..rows * PANEL];
         out.fill(0.0);
         let mut position = keys.start;
@@ -220,7 +221,7 @@ impl Attention<'_> {
             let at = position / sizes.block_size;
             let end = ((at + 1) * sizes.block_size).min(keys.end);
             let block = span.tables[self.place.group][at];
-            let (_, values) = self.kv.head(self.place.index, block, kv_head);
+            let (_, values) = self.kv.head(&sizes, self.place.index, block, kv_head);
             let first = &values[position % sizes.block_size * sizes.value_stride + column..];
             let columns = Columns { first, second: &first[16..], stride: sizes.value_stride };
             let weights = (&scratch.scores[position - base..], scratch.score_stride);

@@ -27,6 +27,7 @@ pub(crate) struct Buffers {
     /// `[rows][intermediate_size]`
     pub(crate) gated: Rows,
     pub(crate) moe: Option<MoeBuffers>,
+    pub(crate) token_input: Option<TokenInputBuffers>,
     /// `[LOGIT_ROWS][hidden_size]`
     pub(crate) head_input: Rows,
     /// `[LOGIT_ROWS][vocab_size]`
@@ -38,6 +39,14 @@ pub(crate) struct Buffers {
 pub(crate) struct QkvColumns {
     pub(crate) key: usize,
     pub(crate) value: usize,
+}
+
+/// For what layers get of the token itself: `[rows][layer][size]`.
+#[derive(Debug)]
+pub(crate) struct TokenInputBuffers {
+    pub(crate) input: Rows,
+    /// The token's row of the second embedding.
+    pub(crate) embedded: Rows,
 }
 
 /// For gated delta nets, which have all the same sizes.
@@ -94,14 +103,17 @@ impl Buffers {
     /// For ranks that are computed one after the other; `spec` is a rank's.
     pub(crate) fn new(spec: &ModelSpec, rows: usize, ranks: usize) -> Self {
         let hidden = spec.hidden_size as usize;
-        let q_len = (spec.num_attention_heads * spec.head_dim) as usize;
-        let kv_len = ((spec.num_kv_heads * spec.head_dim) as usize).next_multiple_of(PANEL);
+        let q_len = (spec.num_attention_heads * spec.widest_head()) as usize;
+        let kv_widths = spec.layers.iter().map(|layer| spec.heads(layer).kv_width());
+        let kv_len = (kv_widths.max().unwrap_or(0) as usize).next_multiple_of(PANEL);
         let gates = if spec.attention.output_gate { q_len } else { 0 };
         let key = (q_len + gates).next_multiple_of(PANEL);
         let net = spec.layers.iter().find_map(|layer| layer.delta_net);
         let attended = q_len.max(net.map_or(0, |net| net.value_width() as usize));
         let columns = QkvColumns { key, value: key + kv_len };
-        let (mut dense, mut moe) = (0, None::<(usize, usize, usize)>);
+        let token_input = spec.token_input.map(|input| input.size as usize);
+        // A layer's gate of it is computed where the network's is.
+        let (mut dense, mut moe) = (token_input.unwrap_or(0), None::<(usize, usize, usize)>);
         for layer in &spec.layers {
             match layer.feed_forward {
                 FeedForwardSpec::Dense { intermediate_size, .. } => {
@@ -130,6 +142,13 @@ impl Buffers {
             projected: Rows::zeroed(rows, hidden),
             partial: Rows::zeroed(if ranks > 1 { rows } else { 0 }, hidden),
             gated: Rows::zeroed(rows, dense),
+            token_input: token_input.map(|size| {
+                let all = size * spec.layers.len();
+                TokenInputBuffers {
+                    input: Rows::zeroed(rows, all),
+                    embedded: Rows::zeroed(rows, all),
+                }
+            }),
             moe: moe.map(|(experts, chosen, size)| MoeBuffers {
                 router: Rows::zeroed(rows, experts),
                 input: Rows::zeroed(rows * chosen, hidden),

@@ -4,6 +4,7 @@ use ingle_core::{ExecutorShape, KvGroups, Micros};
 use ingle_model::{ExpertCut, KvLayout, ModelSpec, Partition};
 
 use crate::CpuError;
+use crate::kv_cache::place_len;
 
 /// Which vector instructions to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -153,8 +154,6 @@ pub fn state_bytes_per_slot(spec: &ModelSpec) -> u64 {
 /// Bytes of one KV block of `block_size` tokens, all layers of a group, keys and values in f32.
 #[must_use]
 pub fn kv_bytes_per_block(spec: &ModelSpec, block_size: u32) -> u64 {
-    let key = u64::from(spec.head_dim);
-    let value = u64::from(spec.head_dim.next_multiple_of(crate::panel::PANEL as u32));
-    let per_token = u64::from(spec.num_kv_heads) * (key + value) * 4;
-    per_token * u64::from(block_size) * KvLayout::of(spec).layers_per_group as u64
+    let layout = KvLayout::of(spec);
+    4 * (place_len(spec, &layout, block_size) * layout.layers_per_group) as u64
 }

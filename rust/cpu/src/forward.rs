@@ -7,7 +7,7 @@ use ingle_model::ModelSpec;
 use crate::attention::{Attention, Span};
 use crate::buffers::Buffers;
 use crate::delta_net::{DeltaNet, States};
-use crate::elementwise::{add_assign, rms_norm, rms_norm_in_place, sigmoid};
+use crate::elementwise::{add_assign, gate, rms_norm, rms_norm_in_place, sigmoid};
 use crate::gemm::{Item, Product, multiply};
 use crate::kv_cache::{KvCache, write_token};
 use crate::moe;
@@ -39,6 +39,8 @@ pub(crate) struct Pass<'a> {
 struct Gain<'a> {
     bias: Option<&'a [f32]>,
     post_norm: Option<&'a [f32]>,
+    /// Then the residual stream is multiplied by this.
+    scale: f32,
     next: Next<'a>,
 }
 
@@ -88,6 +90,7 @@ impl Pass<'_> {
         for layer in 0..self.spec.layers.len() {
             self.mix(layer);
             self.feed_forward(layer);
+            self.add_token_input(layer);
         }
     }
 
@@ -136,6 +139,7 @@ impl Pass<'_> {
         self.add_to_residual(&Gain {
             bias,
             post_norm: layer.post_attention_norm.as_deref(),
+            scale: 1.0,
             next: Next::part(layer.feed_forward_norm.as_ref()),
         });
     }
@@ -156,6 +160,67 @@ impl Pass<'_> {
             // SAFETY: one call a row.
             let out = unsafe { normed.row_part(row, 0, hidden) };
             next.write(path, x, eps, out);
+        });
+        self.embed_token_input(tokens);
+    }
+
+    /// What every layer gets of the tokens themselves.
+    fn embed_token_input(&mut self, tokens: &[TokenId]) {
+        let Buffers { residual, token_input, .. } = &mut *self.buffers;
+        let (Some(weights), Some(buffers)) = (&self.weights.token_input, token_input) else {
+            return;
+        };
+        let (path, eps) = (self.path, self.spec.norm.eps);
+        let rows = 0..self.num_rows;
+        let item = Item { rows, product: Product::Plain(&weights.projection), out_col: 0 };
+        multiply(self.pool, path, residual, &[item], &mut buffers.input);
+        let size = weights.norm.len();
+        let all = size * self.spec.layers.len();
+        let projected = 1.0 / (self.spec.hidden_size as f32).sqrt();
+        let embedded = (size as f32).sqrt();
+        let (input, own) = (buffers.input.shared(), buffers.embedded.shared());
+        self.pool.for_rows(tokens.len(), &|row| {
+            // SAFETY: one call a row; the two buffers are different ones.
+            let (input, own) = unsafe { (input.row_part(row, 0, all), own.row_part(row, 0, all)) };
+            weights.embedding.read_row(path, tokens[row].index(), own);
+            input.iter_mut().for_each(|x| *x *= projected);
+            for (x, own) in input.chunks_exact_mut(size).zip(own.chunks_exact(size)) {
+                rms_norm_in_place(path, x, &weights.norm, eps);
+                for (x, own) in x.iter_mut().zip(own) {
+                    *x = (*x + own * embedded) * std::f32::consts::FRAC_1_SQRT_2;
+                }
+            }
+        });
+    }
+
+    /// Adds to the residual stream, of which `normed` is a copy, what the layer gets of the token itself.
+    fn add_token_input(&mut self, index: usize) {
+        let layers = &self.weights.ranks[0];
+        let layer = &layers[index];
+        let Buffers { normed, gated, projected, token_input, .. } = &mut *self.buffers;
+        let (Some(token), Some(buffers), Some(spec)) =
+            (&layer.token_gate, token_input, self.spec.token_input)
+        else {
+            return;
+        };
+        let plain =
+            |matrix| Item { rows: 0..self.num_rows, product: Product::Plain(matrix), out_col: 0 };
+        multiply(self.pool, self.path, normed, &[plain(&token.gate)], gated);
+        let (path, activation, size) = (self.path, self.spec.activation, spec.size as usize);
+        let (gates, input) = (gated.shared(), buffers.input.shared());
+        self.pool.for_rows(self.num_rows, &|row| {
+            // SAFETY: one call a row; the two buffers are different ones.
+            let (x, input) =
+                unsafe { (gates.row_part(row, 0, size), input.row_part(row, index * size, size)) };
+            gate(path, activation, x, input);
+            x.copy_from_slice(input);
+        });
+        multiply(self.pool, self.path, gated, &[plain(&token.output)], projected);
+        self.add_to_residual(&Gain {
+            bias: None,
+            post_norm: Some(&token.norm),
+            scale: layer.scale,
+            next: Next::layer(layers.get(index + 1)),
         });
     }
 
@@ -201,23 +266,27 @@ impl Pass<'_> {
             product: Product::Plain(matrix),
             out_col,
         };
-        let items = [
-            plain(&layer.query, 0),
-            plain(&layer.key, columns.key),
-            plain(&layer.value, columns.value),
-        ];
+        let mut items = vec![plain(&layer.query, 0)];
+        if let Some([key, value]) = &layer.keys {
+            items.extend([plain(key, columns.key), plain(value, columns.value)]);
+        }
         let output = [plain(&layer.output, 0)];
         let Buffers { normed, qkv, .. } = self.buffers;
         multiply(self.pool, self.path, normed, &items, qkv);
         self.rotate(index, layer);
-        self.store((rank, index));
+        if layer.keys.is_some() {
+            self.store((rank, index));
+        }
+        let heads = spec.heads(&spec.layers[index]);
+        let (place, sizes) = self.kv[rank].of_layer(index);
         let attention = Attention {
             path: self.path,
-            place: self.kv[rank].place(index),
+            place,
+            sizes,
             kv: &self.kv[rank],
             spans: self.spans,
-            num_kv_heads: spec.num_kv_heads as usize,
-            group: (spec.num_attention_heads / spec.num_kv_heads) as usize,
+            num_kv_heads: heads.num_kv_heads as usize,
+            group: (spec.num_attention_heads / heads.num_kv_heads) as usize,
             causal: spec.attention.causal,
             scale: spec.attention.scale,
             soft_cap: spec.attention.logit_softcap,
@@ -245,11 +314,13 @@ impl Pass<'_> {
         let (spec, path) = (self.spec, self.path);
         let rope = spec.layers[index].rope.map(|rope| &self.ropes[rope]);
         let query_factors = self.query_factors;
-        let head_dim = spec.head_dim as usize;
+        let heads = spec.heads(&spec.layers[index]);
+        let head_dim = heads.head_dim as usize;
         let columns = self.buffers.columns;
         let q_len = spec.num_attention_heads as usize * head_dim;
-        let kv_len = spec.num_kv_heads as usize * head_dim;
+        let kv_len = heads.kv_width() as usize;
         let parts = [(0, q_len), (columns.key, kv_len), (columns.value, kv_len)];
+        let parts = if layer.keys.is_some() { &parts[..] } else { &parts[..1] };
         let qkv = self.buffers.qkv.shared();
         let gates = self.buffers.output_gates.shared();
         self.pool.for_rows(self.num_rows, &|row| {
@@ -259,13 +330,18 @@ impl Pass<'_> {
                     unsafe { (qkv.row_part(row, 0, 2 * q_len), gates.row_part(row, 0, q_len)) };
                 part_gates(both, gates, head_dim);
             }
-            for (part, (column, len)) in parts.into_iter().enumerate() {
+            for (part, &(column, len)) in parts.iter().enumerate() {
                 // SAFETY: one call a row; the parts of a row do not overlap.
                 let values = unsafe { qkv.row_part(row, column, len) };
                 if let Some(bias) = &layer.qkv_bias {
                     add_assign(path, values, &bias[part]);
                 }
                 if part == 2 {
+                    if let Some(norm) = &layer.value_norm {
+                        values
+                            .chunks_exact_mut(head_dim)
+                            .for_each(|head| rms_norm_in_place(path, head, norm, spec.norm.eps));
+                    }
                     continue;
                 }
                 if let Some(norm) = &layer.qk_norm {
@@ -288,9 +364,9 @@ impl Pass<'_> {
     fn store(&mut self, (rank, layer): (usize, usize)) {
         let Buffers { qkv, columns, .. } = &*self.buffers;
         let kv = &mut self.kv[rank];
-        let (sizes, place, spans) = (kv.sizes(), kv.place(layer), self.spans);
+        let ((place, sizes), spans) = (kv.of_layer(layer), self.spans);
         let kv = kv.shared();
-        let num_heads = self.spec.num_kv_heads as usize;
+        let num_heads = self.spec.heads(&self.spec.layers[layer]).num_kv_heads as usize;
         let store_head = |head: usize| {
             let at = head * sizes.head_dim;
             for span in spans {
@@ -327,7 +403,12 @@ impl Pass<'_> {
         self.add_to_residual(&Gain {
             bias,
             post_norm: layer.post_feed_forward_norm.as_deref(),
-            next: Next::layer(layers.get(index + 1)),
+            // What the layer gets of the token itself comes before the scale.
+            scale: if layer.token_gate.is_some() { 1.0 } else { layer.scale },
+            next: match layer.token_gate {
+                Some(_) => Next::Copy,
+                None => Next::layer(layers.get(index + 1)),
+            },
         });
     }
 
@@ -371,6 +452,9 @@ impl Pass<'_> {
                 rms_norm_in_place(path, y, norm, eps);
             }
             add_assign(path, x, y);
+            if gain.scale != 1.0 {
+                x.iter_mut().for_each(|x| *x *= gain.scale);
+            }
             gain.next.write(path, x, eps, out);
         });
     }

@@ -2,13 +2,13 @@
 //! workers of the current step.
 //!
 //! ```text
-//! [layer of a group][block][kv_head] { keys [head_dim][block_size], values [block_size][value_stride] }
+//! [block][place of a group][kv_head] { keys [head_dim][block_size], values [block_size][value_stride] }
 //! ```
 //! Keys are transposed so that 16 of them fill a register for each element of the query; values are
-//! padded to whole panels of 32. A block belongs to the layers of one KV group at a time.
+//! padded to whole panels of 32. A layer with wider keys than others takes several places. A block belongs to the layers of one KV group at a time.
 
 use ingle_core::BlockId;
-use ingle_model::{KvLayout, KvPlace, ModelSpec};
+use ingle_model::{HeadSizes, KvLayout, KvPlace, LayerSpec, ModelSpec};
 
 use crate::panel::PANEL;
 use crate::rows::Shared;
@@ -17,9 +17,8 @@ use crate::rows::Shared;
 #[derive(Debug)]
 pub(crate) struct KvCache {
     data: Vec<f32>,
-    sizes: KvSizes,
     /// Of each layer.
-    places: Vec<KvPlace>,
+    layers: Vec<(KvPlace, KvSizes)>,
 }
 
 /// Offsets of keys and values.
@@ -29,10 +28,25 @@ pub(crate) struct KvSizes {
     pub(crate) head_dim: usize,
     pub(crate) value_stride: usize,
     num_heads: usize,
-    num_blocks: usize,
+    /// Numbers of one block.
+    block_len: usize,
+    /// Of those, in one place.
+    place_len: usize,
 }
 
 impl KvSizes {
+    fn of(heads: HeadSizes, block_size: u32) -> Self {
+        let head_dim = heads.head_dim as usize;
+        Self {
+            block_size: block_size as usize,
+            head_dim,
+            value_stride: head_dim.next_multiple_of(PANEL),
+            num_heads: heads.num_kv_heads as usize,
+            block_len: 0,
+            place_len: 0,
+        }
+    }
+
     /// Numbers of one head in one block: keys, then values.
     pub(crate) fn head_len(&self) -> usize {
         self.block_size * (self.head_dim + self.value_stride)
@@ -45,43 +59,56 @@ impl KvSizes {
 
     /// Where a head's part of a block begins, for the layer at `index` in the block's group.
     pub(crate) fn head_start(&self, index: usize, block: BlockId, head: usize) -> usize {
-        ((index * self.num_blocks + block.index()) * self.num_heads + head) * self.head_len()
+        block.index() * self.block_len + index * self.place_len + head * self.head_len()
     }
 }
 
 impl KvCache {
     pub(crate) fn new(spec: &ModelSpec, block_size: u32, num_blocks: u32) -> Self {
         let layout = KvLayout::of(spec);
-        let head_dim = spec.head_dim as usize;
-        let sizes = KvSizes {
-            block_size: block_size as usize,
-            head_dim,
-            value_stride: head_dim.next_multiple_of(PANEL),
-            num_heads: spec.num_kv_heads as usize,
-            num_blocks: num_blocks as usize,
+        let place_len = place_len(spec, &layout, block_size);
+        let block_len = layout.layers_per_group * place_len;
+        let sizes = |layer: &LayerSpec| {
+            let of_layer = KvSizes::of(spec.heads(layer), block_size);
+            KvSizes { block_len, place_len, ..of_layer }
         };
-        let len = layout.layers_per_group * sizes.num_blocks * sizes.num_heads * sizes.head_len();
-        Self { data: vec![0.0; len], sizes, places: layout.places }
+        let layers = layout.places.iter().copied().zip(spec.layers.iter().map(sizes)).collect();
+        let len = block_len * num_blocks as usize;
+        Self { data: vec![0.0; len], layers }
     }
 
-    /// A layer's group and its place in it.
-    pub(crate) fn place(&self, layer: usize) -> KvPlace {
-        self.places[layer]
-    }
-
-    pub(crate) fn sizes(&self) -> KvSizes {
-        self.sizes
+    /// A layer's group and its place in it, and the sizes of its part of a block.
+    pub(crate) fn of_layer(&self, layer: usize) -> (KvPlace, KvSizes) {
+        self.layers[layer]
     }
 
     /// Keys and values of one head in one block, for the layer at `index` in the block's group.
-    pub(crate) fn head(&self, index: usize, block: BlockId, head: usize) -> (&[f32], &[f32]) {
-        let start = self.sizes.head_start(index, block, head);
-        self.data[start..][..self.sizes.head_len()].split_at(self.sizes.keys_len())
+    pub(crate) fn head(
+        &self,
+        sizes: &KvSizes,
+        index: usize,
+        block: BlockId,
+        head: usize,
+    ) -> (&[f32], &[f32]) {
+        let start = sizes.head_start(index, block, head);
+        self.data[start..][..sizes.head_len()].split_at(sizes.keys_len())
     }
 
     pub(crate) fn shared(&mut self) -> Shared<'_> {
         Shared::new(&mut self.data)
     }
+}
+
+/// Numbers of one block in one place of a group: what its layers need, and no layer more than its places hold.
+pub(crate) fn place_len(spec: &ModelSpec, layout: &KvLayout, block_size: u32) -> usize {
+    let of_layer = |layer: &LayerSpec| {
+        let heads = spec.heads(layer);
+        let sizes = KvSizes::of(heads, block_size);
+        let places = (heads.kv_width() / layout.unit_width) as usize;
+        (sizes.num_heads * sizes.head_len()).div_ceil(places)
+    };
+    let with_keys = spec.layers.iter().filter(|layer| layer.keeps_keys());
+    with_keys.map(of_layer).max().unwrap_or(0)
 }
 
 /// Writes one token's key and value to place `offset` of a head's part of a block.

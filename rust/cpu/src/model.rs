@@ -112,7 +112,7 @@ impl Model {
             0 => physical_cores(),
             threads => threads as usize,
         };
-        let (head_dim, max_len) = (spec.head_dim as usize, config.max_model_len as usize);
+        let (head_dim, max_len) = (spec.widest_head() as usize, config.max_model_len as usize);
         let scratch = || Scratch::new(head_dim, max_len);
         let mut pool = Pool::new(num_threads, config.first_thread as usize, scratch)
             .map_err(CpuError::Thread)?;

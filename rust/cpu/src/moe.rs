@@ -4,7 +4,7 @@
 use ingle_model::{ModelSpec, RouterScores};
 
 use crate::buffers::{Buffers, MoeBuffers};
-use crate::elementwise::{add_assign, exp_and_sum, maximum, sigmoid};
+use crate::elementwise::{add_assign, exp_and_sum, maximum, rms_norm, rms_norm_in_place, sigmoid};
 use crate::gemm::{Item, Product, multiply};
 use crate::pool::Pool;
 use crate::rows::Rows;
@@ -35,21 +35,16 @@ impl Mixture<'_> {
         rows: usize,
         buffers: &mut Buffers,
     ) {
-        let Experts { spec, experts, first: first_expert, shared, shared_score, .. } = self.experts;
+        let Experts { spec, experts, first: first_expert, shared, shared_score, own_norms, .. } =
+            self.experts;
         let own = *first_expert..first_expert + experts.len();
+        self.score(pool, path, rows, buffers);
         let Buffers { normed, projected, gated, moe, .. } = buffers;
         let moe = moe.as_mut().unwrap_or_else(|| unreachable!("buffers follow the spec"));
         let MoeBuffers { router, input, gated: hidden, output } = moe;
-        let item =
-            Item { rows: 0..rows, product: Product::Plain(&self.experts.router), out_col: 0 };
-        multiply(pool, path, normed, &[item], router);
+        let (width, eps) = (self.model.hidden_size as usize, self.model.norm.eps);
         let per_row = spec.experts_per_token as usize;
-        let mut visits = Vec::with_capacity(rows * per_row);
-        for row in 0..rows {
-            self.route(path, router.row_mut(row, spec.num_experts as usize), &mut visits);
-        }
-        let starts = self.place(&mut visits);
-        let width = self.model.hidden_size as usize;
+        let (visits, starts) = self.visits(path, rows, router);
         let is_own = |visit: &Visit| own.contains(&visit.expert);
         for (index, visit) in visits.iter().enumerate().filter(|(_, visit)| is_own(visit)) {
             input.row_mut(visit.place, width).copy_from_slice(normed.row(index / per_row, width));
@@ -70,7 +65,7 @@ impl Mixture<'_> {
             .map(|(expert, rows)| Item { rows, product: Product::Plain(&expert.down), out_col: 0 })
             .collect();
         multiply(pool, path, hidden, &second, output);
-        if let Some(shared) = shared {
+        if let Some(shared) = shared.as_ref().filter(|_| own_norms.is_none()) {
             self.run_shared(pool, path, (shared, rows), (normed, gated, projected));
         }
         if let Some(score) = shared_score {
@@ -78,11 +73,17 @@ impl Mixture<'_> {
             let item = Item { rows: 0..rows, product: Product::Plain(score), out_col: 0 };
             multiply(pool, path, normed, &[item], router);
         }
-        let (target, router) = (projected.shared(), &*router);
+        let (target, spare, router) = (projected.shared(), normed.shared(), &*router);
         pool.for_rows(rows, &|row| {
-            // SAFETY: one call a row.
-            let sum = unsafe { target.row_part(row, 0, width) };
-            if shared.is_none() {
+            // SAFETY: one call a row; the two buffers are different ones.
+            let (target, spare) =
+                unsafe { (target.row_part(row, 0, width), spare.row_part(row, 0, width)) };
+            // With a norm of their own, experts have a sum of their own.
+            let (sum, of_shared) = match own_norms {
+                Some(_) => (spare, Some(target)),
+                None => (target, None),
+            };
+            if shared.is_none() || own_norms.is_some() {
                 sum.fill(0.0);
             }
             if shared_score.is_some() {
@@ -100,7 +101,47 @@ impl Mixture<'_> {
                     }
                 }
             }
+            if let (Some(norms), Some(of_shared)) = (own_norms, of_shared) {
+                rms_norm_in_place(path, sum, &norms.output, eps);
+                add_assign(path, of_shared, sum);
+            }
         });
+    }
+
+    /// Each row's visits, and where each expert's rows start in the grouped buffers.
+    fn visits(&self, path: VectorPath, rows: usize, router: &mut Rows) -> (Vec<Visit>, Vec<usize>) {
+        let spec = &self.experts.spec;
+        let mut visits = Vec::with_capacity(rows * spec.experts_per_token as usize);
+        for row in 0..rows {
+            self.route(path, router.row_mut(row, spec.num_experts as usize), &mut visits);
+        }
+        let starts = self.place(&mut visits);
+        (visits, starts)
+    }
+
+    /// The router's logits of all rows. With norms of their own, experts find what they see in `normed`, and the
+    /// shared network has run.
+    fn score(&self, pool: &mut Pool, path: VectorPath, rows: usize, buffers: &mut Buffers) {
+        let Experts { shared, own_norms, .. } = self.experts;
+        let Buffers { residual, normed, projected, gated, moe, .. } = buffers;
+        let moe = moe.as_mut().unwrap_or_else(|| unreachable!("buffers follow the spec"));
+        let (width, eps) = (self.model.hidden_size as usize, self.model.norm.eps);
+        if let (Some(shared), Some(norms)) = (shared, own_norms) {
+            self.run_shared(pool, path, (shared, rows), (normed, gated, projected));
+            let projected = projected.shared();
+            pool.for_rows(rows, &|row| {
+                // SAFETY: one call a row.
+                let x = unsafe { projected.row_part(row, 0, width) };
+                rms_norm_in_place(path, x, &norms.shared, eps);
+            });
+            renorm(pool, path, (residual, normed), (&norms.router, eps), (rows, width));
+        }
+        let item =
+            Item { rows: 0..rows, product: Product::Plain(&self.experts.router), out_col: 0 };
+        multiply(pool, path, normed, &[item], &mut moe.router);
+        if let Some(norms) = own_norms {
+            renorm(pool, path, (residual, normed), (&norms.input, eps), (rows, width));
+        }
     }
 
     /// The network that all rows visit, from `normed` to `projected`.
@@ -119,7 +160,7 @@ impl Mixture<'_> {
 
     /// Appends a row's experts, best first; equal scores by lowest expert.
     fn route(&self, path: VectorPath, scores: &mut [f32], visits: &mut Vec<Visit>) {
-        let Experts { spec, router_bias, correction, .. } = self.experts;
+        let Experts { spec, router_bias, correction, own_norms, .. } = self.experts;
         if let Some(bias) = router_bias {
             add_assign(path, scores, bias);
         }
@@ -157,6 +198,9 @@ impl Mixture<'_> {
         if spec.router.scale != 1.0 {
             visits.iter_mut().for_each(|visit| visit.weight *= spec.router.scale);
         }
+        if let Some(norms) = own_norms {
+            visits.iter_mut().for_each(|visit| visit.weight *= norms.scales[visit.expert]);
+        }
     }
 
     /// Gives each visit of an own expert its row in the grouped buffers; returns where each expert's rows start.
@@ -179,4 +223,20 @@ impl Mixture<'_> {
         }
         starts
     }
+}
+
+/// Another norm of the residual stream.
+fn renorm(
+    pool: &mut Pool,
+    path: VectorPath,
+    (residual, normed): (&Rows, &mut Rows),
+    (norm, eps): (&[f32], f32),
+    (rows, width): (usize, usize),
+) {
+    let normed = normed.shared();
+    pool.for_rows(rows, &|row| {
+        // SAFETY: one call a row.
+        let out = unsafe { normed.row_part(row, 0, width) };
+        rms_norm(path, residual.row(row, width), norm, eps, out);
+    });
 }

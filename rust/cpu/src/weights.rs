@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use ingle_model::{
     Activation, CopyPlan, DeltaNetSpec, FeedForwardSpec, LayerSpec, LayerWeight, ModelSpec,
-    MoeSpec, QkNorm, RankModel, TensorView, WeightRole, WeightSource, dequantise,
+    MoeSpec, QkNorm, RankModel, TensorView, TokenInputSpec, WeightRole, WeightSource, dequantise,
 };
 
 use crate::CpuError;
@@ -19,10 +19,19 @@ use crate::pool::Pool;
 pub(crate) struct Weights {
     pub(crate) embedding: PackedMatrix,
     pub(crate) final_norm: Vec<f32>,
+    pub(crate) token_input: Option<TokenInput>,
     /// In rank order; none if the embedding is the head.
     pub(crate) heads: Vec<Head>,
     /// `[rank][layer]`
     pub(crate) ranks: Vec<Vec<LayerWeights>>,
+}
+
+/// What every layer gets of the token itself.
+#[derive(Debug)]
+pub(crate) struct TokenInput {
+    pub(crate) embedding: PackedMatrix,
+    pub(crate) projection: PackedMatrix,
+    pub(crate) norm: Vec<f32>,
 }
 
 /// A rank's rows of the head.
@@ -42,6 +51,17 @@ pub(crate) struct LayerWeights {
     pub(crate) feed_forward_norm: Option<Vec<f32>>,
     pub(crate) post_feed_forward_norm: Option<Vec<f32>>,
     pub(crate) feed_forward: FeedForward,
+    pub(crate) token_gate: Option<Box<TokenGate>>,
+    /// What the residual stream is multiplied by at the end; 1 in most models.
+    pub(crate) scale: f32,
+}
+
+/// How a layer adds what it gets of the token itself.
+#[derive(Debug)]
+pub(crate) struct TokenGate {
+    pub(crate) gate: PackedMatrix,
+    pub(crate) output: PackedMatrix,
+    pub(crate) norm: Vec<f32>,
 }
 
 /// The part that mixes tokens.
@@ -56,12 +76,14 @@ pub(crate) enum Mixer {
 pub(crate) struct AttentionWeights {
     /// With an output gate: each head's rows of the query, then those of its gate.
     pub(crate) query: PackedMatrix,
-    pub(crate) key: PackedMatrix,
-    pub(crate) value: PackedMatrix,
+    /// Key and value; none in a layer that reads those of another.
+    pub(crate) keys: Option<[PackedMatrix; 2]>,
     /// Query, key, value.
     pub(crate) qkv_bias: Option<[Vec<f32>; 3]>,
     /// Query, key: over a head, or over all of them.
     pub(crate) qk_norm: Option<[Vec<f32>; 2]>,
+    /// Of each head of the values: all ones.
+    pub(crate) value_norm: Option<Vec<f32>>,
     /// One a query head.
     pub(crate) sinks: Option<Vec<f32>>,
     pub(crate) output: PackedMatrix,
@@ -95,10 +117,12 @@ pub(crate) struct DeltaRule {
 
 impl Mixer {
     fn byte_len(&self) -> usize {
-        let matrices: &[&PackedMatrix] = match self {
-            Self::Attention(w) => &[&w.query, &w.key, &w.value, &w.output],
+        let matrices = match self {
+            Self::Attention(w) => {
+                [&w.query, &w.output].into_iter().chain(w.keys.iter().flatten()).collect()
+            }
             Self::DeltaNet(w) => {
-                &[&w.query, &w.key, &w.value, &w.gate, &w.beta, &w.decay, &w.output]
+                vec![&w.query, &w.key, &w.value, &w.gate, &w.beta, &w.decay, &w.output]
             }
         };
         matrices.iter().map(|matrix| matrix.byte_len()).sum()
@@ -127,6 +151,22 @@ pub(crate) struct Experts {
     pub(crate) shared: Option<Network>,
     /// The sigmoid of its product is that network's weight.
     pub(crate) shared_score: Option<PackedMatrix>,
+    pub(crate) own_norms: Option<ExpertNorms>,
+}
+
+/// Norms of experts beside the usual network.
+#[derive(Debug)]
+pub(crate) struct ExpertNorms {
+    /// Of what the router sees.
+    pub(crate) router: Vec<f32>,
+    /// Of what the experts see.
+    pub(crate) input: Vec<f32>,
+    /// Of what the shared network gives.
+    pub(crate) shared: Vec<f32>,
+    /// Of what the experts give.
+    pub(crate) output: Vec<f32>,
+    /// A chosen expert's weight is multiplied by this.
+    pub(crate) scales: Vec<f32>,
 }
 
 /// One feed-forward network.
@@ -164,6 +204,9 @@ impl Weights {
         };
         for layer in self.ranks.iter().flatten() {
             bytes += layer.mixer.byte_len();
+            if let Some(token) = &layer.token_gate {
+                bytes += token.gate.byte_len() + token.output.byte_len();
+            }
             bytes += match &layer.feed_forward {
                 FeedForward::Dense(dense) => network(dense),
                 FeedForward::Moe(moe) => {
@@ -198,6 +241,7 @@ pub(crate) fn load(
     Ok(Weights {
         embedding: first.matrix(WeightRole::Embedding, vocab, hidden)?,
         final_norm: first.norm(WeightRole::FinalNorm, hidden)?,
+        token_input: spec.token_input.map(|input| first.token_input(input)).transpose()?,
         heads: heads.map(Reader::head).collect::<Result<_, _>>()?,
         ranks: readers.iter().map(Reader::layers).collect::<Result<_, _>>()?,
     })
@@ -231,7 +275,7 @@ impl Reader<'_> {
         let norm_if =
             |wanted: bool, part| wanted.then(|| self.norm(role(part), hidden)).transpose();
         let mixer = match &layer.delta_net {
-            None => Mixer::Attention(Box::new(self.attention(index)?)),
+            None => Mixer::Attention(Box::new(self.attention(index, layer)?)),
             Some(net) => Mixer::DeltaNet(Box::new(self.delta_net(index, net)?)),
         };
         Ok(LayerWeights {
@@ -241,6 +285,51 @@ impl Reader<'_> {
             feed_forward_norm: norm_if(spec.pre_norms, W::FeedForwardNorm)?,
             post_feed_forward_norm: norm_if(spec.post_norms, W::PostFeedForwardNorm)?,
             feed_forward: self.feed_forward(index, layer.feed_forward)?,
+            token_gate: spec
+                .token_input
+                .map(|input| self.token_gate(index, input).map(Box::new))
+                .transpose()?,
+            scale: match spec.scales_layers {
+                true => self.vector(role(W::Scale), 1)?[0],
+                false => 1.0,
+            },
+        })
+    }
+
+    fn token_input(&self, input: TokenInputSpec) -> Result<TokenInput, CpuError> {
+        let (hidden, size) = (self.spec.hidden_size as usize, input.size as usize);
+        let (vocab, all) = (self.spec.vocab_size as usize, size * self.spec.layers.len());
+        Ok(TokenInput {
+            embedding: self.matrix(WeightRole::TokenInputEmbedding, vocab, all)?,
+            projection: self.matrix(WeightRole::TokenInputProjection, all, hidden)?,
+            norm: self.norm(WeightRole::TokenInputNorm, size)?,
+        })
+    }
+
+    fn token_gate(&self, index: u32, input: TokenInputSpec) -> Result<TokenGate, CpuError> {
+        use LayerWeight as W;
+        let role = |part| WeightRole::Layer(index, part);
+        let (hidden, size) = (self.spec.hidden_size as usize, input.size as usize);
+        Ok(TokenGate {
+            gate: self.matrix(role(W::TokenGate), size, hidden)?,
+            output: self.matrix(role(W::TokenOutput), hidden, size)?,
+            norm: self.norm(role(W::TokenNorm), hidden)?,
+        })
+    }
+
+    fn expert_norms(&self, index: u32, num_experts: usize) -> Result<ExpertNorms, CpuError> {
+        use LayerWeight as W;
+        let role = |part| WeightRole::Layer(index, part);
+        let hidden = self.spec.hidden_size as usize;
+        let mut router = self.norm(role(W::RouterNorm), hidden)?;
+        let root = (self.spec.hidden_size as f32).sqrt();
+        router.iter_mut().for_each(|weight| *weight /= root);
+        Ok(ExpertNorms {
+            router,
+            input: self.norm(role(W::ExpertNorm), hidden)?,
+            shared: self.norm(role(W::SharedPostNorm), hidden)?,
+            output: self.norm(role(W::ExpertPostNorm), hidden)?,
+            scales: self.vector(role(W::RouterScale), num_experts)?,
         })
     }
 
@@ -271,29 +360,36 @@ impl Reader<'_> {
         })
     }
 
-    fn attention(&self, index: u32) -> Result<AttentionWeights, CpuError> {
+    fn attention(&self, index: u32, layer: &LayerSpec) -> Result<AttentionWeights, CpuError> {
         use LayerWeight as W;
         let role = |part| WeightRole::Layer(index, part);
         let spec = self.spec;
         let hidden = spec.hidden_size as usize;
-        let head_dim = spec.head_dim as usize;
+        let heads = spec.heads(layer);
+        let has_keys = layer.keys_of.is_none();
+        let head_dim = heads.head_dim as usize;
         let q_len = spec.num_attention_heads as usize * head_dim;
-        let kv_len = spec.num_kv_heads as usize * head_dim;
+        let kv_len = heads.kv_width() as usize;
         let query_rows = q_len * (1 + usize::from(spec.attention.output_gate));
         let optional =
             |wanted: bool, part, len| wanted.then(|| self.vector(role(part), len)).transpose();
         let qkv_bias = if spec.attention.qkv_bias {
-            Some([
-                self.vector(role(W::QueryBias), q_len)?,
-                self.vector(role(W::KeyBias), kv_len)?,
-                self.vector(role(W::ValueBias), kv_len)?,
-            ])
+            let of_keys = |part| match has_keys {
+                true => self.vector(role(part), kv_len),
+                false => Ok(Vec::new()),
+            };
+            let query = self.vector(role(W::QueryBias), q_len)?;
+            Some([query, of_keys(W::KeyBias)?, of_keys(W::ValueBias)?])
         } else {
             None
         };
         let norms = |q_len, kv_len| -> Result<_, CpuError> {
             let query = self.norm(role(W::QueryNorm), q_len)?;
-            Ok(Some([query, self.norm(role(W::KeyNorm), kv_len)?]))
+            let key = match has_keys {
+                true => self.norm(role(W::KeyNorm), kv_len)?,
+                false => Vec::new(),
+            };
+            Ok(Some([query, key]))
         };
         let qk_norm = match spec.attention.qk_norm {
             QkNorm::None => None,
@@ -302,10 +398,16 @@ impl Reader<'_> {
         };
         Ok(AttentionWeights {
             query: self.matrix(role(W::Query), query_rows, hidden)?,
-            key: self.matrix(role(W::Key), kv_len, hidden)?,
-            value: self.matrix(role(W::Value), kv_len, hidden)?,
+            keys: match has_keys {
+                true => Some([
+                    self.matrix(role(W::Key), kv_len, hidden)?,
+                    self.matrix(role(W::Value), kv_len, hidden)?,
+                ]),
+                false => None,
+            },
             qkv_bias,
             qk_norm,
+            value_norm: (has_keys && spec.attention.value_norm).then(|| vec![1.0; head_dim]),
             sinks: optional(spec.attention.sinks, W::Sinks, spec.num_attention_heads as usize)?,
             output: self.matrix(role(W::Output), hidden, q_len)?,
             output_bias: optional(spec.attention.o_bias, W::OutputBias, hidden)?,
@@ -371,6 +473,10 @@ impl Reader<'_> {
                     shared_score: spec
                         .shared_score
                         .then(|| self.matrix(role(W::SharedScore), 1, hidden))
+                        .transpose()?,
+                    own_norms: spec
+                        .own_norms
+                        .then(|| self.expert_norms(layer, num_experts))
                         .transpose()?,
                 })))
             }

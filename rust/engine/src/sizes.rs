@@ -135,8 +135,9 @@ pub(crate) fn kv_groups_note(spec: &ModelSpec) -> Option<String> {
         Some(window) => window.to_string(),
         None => "all".to_owned(),
     });
+    let units = if layout.layers_differ(spec) { "places" } else { "layers" };
     Some(format!(
-        "KV groups: {} of {} layers each, which keep {} tokens",
+        "KV groups: {} of {} {units} each, which keep {} tokens",
         layout.num_groups(),
         layout.layers_per_group,
         windows.collect::<Vec<_>>().join(", ")

@@ -120,6 +120,13 @@ impl Catalogue {
         Ok(())
     }
 
+    /// Lets a tensor play a second part, if it is planned for the first one.
+    pub(crate) fn plan_again(&mut self, first: WeightRole, second: WeightRole) {
+        if let Some(view) = self.plan.get(&first).cloned() {
+            self.plan.insert(second, view);
+        }
+    }
+
     /// Takes a matrix in which parts alternate: a band of each, `bands` times. `parts`: their rows in all bands.
     pub(crate) fn bands(
         &mut self,
@@ -393,7 +400,12 @@ impl Scale {
 /// Parts that executors keep in a plain type.
 pub(crate) fn is_never_quantised(role: WeightRole) -> bool {
     use LayerWeight::{Router, SharedScore};
-    matches!(role, WeightRole::Embedding | WeightRole::Layer(_, Router | SharedScore))
+    matches!(
+        role,
+        WeightRole::Embedding
+            | WeightRole::TokenInputEmbedding
+            | WeightRole::Layer(_, Router | SharedScore)
+    )
 }
 
 /// Rows of a tensor and their meaning.

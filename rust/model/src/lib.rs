@@ -50,8 +50,9 @@ pub use partition::{Cut, ExpertCut, Partition, PartitionError, RankModel};
 pub use pooling::{EmbeddingDefaults, PoolingKind};
 pub use rope::RopeTables;
 pub use spec::{
-    Activation, AttentionSpec, DeltaNetSpec, EmbedsOnly, FeedForwardSpec, LayerSpec, ModelSpec,
-    MoeSpec, NormSpec, QkNorm, QueryScale, RopeKind, RopeSpec, RopeStyle, RouterScores, RouterSpec,
+    Activation, AttentionSpec, DeltaNetSpec, EmbedsOnly, FeedForwardSpec, HeadSizes, LayerSpec,
+    ModelSpec, MoeSpec, NormSpec, QkNorm, QueryScale, RopeKind, RopeSpec, RopeStyle, RouterScores,
+    RouterSpec, TokenInputSpec,
 };
 pub use timeline::{Phase, Timeline};
 pub use weights::{

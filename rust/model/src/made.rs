@@ -135,6 +135,18 @@ impl MadeTensors {
             Some(Quantisation::Fp8(_)) if is_fp8(name, shape) => {
                 of_numbers(WeightType::F8E4M3, Pattern::signed(WeightType::F8E4M3, 0))
             }
+            _ if [
+                "layer_scalar",
+                "_scale",
+                "router.scale",
+                "_layernorm_1.weight",
+                "_layernorm_2.weight",
+            ]
+            .iter()
+            .any(|end| last(end)) =>
+            {
+                of_numbers(self.plain, Pattern::positive(self.plain, -1))
+            }
             _ if last("norm.weight") && !self.norms_start_at_zero => {
                 of_numbers(self.plain, Pattern::positive(self.plain, -1))
             }

@@ -137,6 +137,7 @@ fn open_folder(folder: &Path, weights: Weights) -> Result<Checkpoint, ModelError
     let plan = catalogue.finish(|name, entry| {
         safetensors::is_harmless(name, entry)
             || safetensors::is_of_layers(name, found, &later_layers)
+            || safetensors::is_of_shared_keys(name, found, &spec)
             || family.wrapper.is_some() && safetensors::is_of_images(name)
             || is_quantised && quantisation::is_without_effect(name, &entry.shape)
             || is_gptq && is_zero_bias(source.as_ref(), name, entry)

@@ -49,6 +49,12 @@ impl RopeSpec {
                 let factor = f64::from(*factor);
                 self.frequencies(theta).into_iter().map(|f| f / factor).collect()
             }
+            RopeKind::Proportional { pairs, factor } => {
+                let factor = f64::from(*factor);
+                let rotates = |i: usize| if i < *pairs as usize { 1.0 / factor } else { 0.0 };
+                let frequencies = self.frequencies(theta).into_iter().enumerate();
+                frequencies.map(|(i, frequency)| frequency * rotates(i)).collect()
+            }
             RopeKind::Dynamic { factor, original_max_position_embeddings } => {
                 let original = f64::from(*original_max_position_embeddings);
                 let length = f64::from(max_model_len).max(original);

@@ -42,6 +42,10 @@ pub struct ModelSpec {
     pub tie_word_embeddings: bool,
     /// The type most weights are stored in.
     pub weight_type: WeightType,
+    /// What every layer gets of the token itself besides the residual stream (Gemma 4).
+    pub token_input: Option<TokenInputSpec>,
+    /// Each layer multiplies the residual stream by a number of its own, last of all (Gemma 4).
+    pub scales_layers: bool,
     /// Why the model makes embeddings only; `None` if it generates text.
     pub embeds_only: Option<EmbedsOnly>,
     /// One per layer.
@@ -93,6 +97,8 @@ pub struct AttentionSpec {
     pub logit_softcap: Option<f32>,
     /// Before the rotation.
     pub qk_norm: QkNorm,
+    /// RMS norm of each head of the values, without weights (Gemma 4).
+    pub value_norm: bool,
     /// Queries are multiplied by a factor that grows with their position.
     pub query_scale: Option<QueryScale>,
     /// Biases on q, k and v.
@@ -162,8 +168,82 @@ pub struct LayerSpec {
     pub rope: Option<usize>,
     /// The layer has this instead of attention; then it has no window and no rope.
     pub delta_net: Option<DeltaNetSpec>,
+    /// Sizes of its heads where they are not the model's.
+    pub heads: Option<HeadSizes>,
+    /// It reads the keys and values of this earlier layer, and has none of its own (Gemma 4).
+    pub keys_of: Option<u32>,
+    /// Values are what the projection to keys gives, before the keys' norm and rotation (Gemma 4).
+    pub values_are_keys: bool,
     /// The part after attention.
     pub feed_forward: FeedForwardSpec,
+}
+
+/// Sizes of a layer's heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadSizes {
+    /// Key and value heads; divides `num_attention_heads`.
+    pub num_kv_heads: u32,
+    /// Width of a head.
+    pub head_dim: u32,
+}
+
+impl HeadSizes {
+    /// Numbers of a token's keys.
+    #[must_use]
+    pub fn kv_width(&self) -> u32 {
+        self.num_kv_heads * self.head_dim
+    }
+}
+
+impl LayerSpec {
+    /// A layer that sees everything and does not rotate.
+    #[must_use]
+    pub fn plain(feed_forward: FeedForwardSpec) -> Self {
+        Self {
+            window: None,
+            rope: None,
+            delta_net: None,
+            heads: None,
+            keys_of: None,
+            values_are_keys: false,
+            feed_forward,
+        }
+    }
+
+    /// Whether it keeps keys and values of its own.
+    #[must_use]
+    pub fn keeps_keys(&self) -> bool {
+        self.delta_net.is_none() && self.keys_of.is_none()
+    }
+}
+
+impl ModelSpec {
+    /// Sizes of a layer's heads.
+    #[must_use]
+    pub fn heads(&self, layer: &LayerSpec) -> HeadSizes {
+        let of_model = HeadSizes { num_kv_heads: self.num_kv_heads, head_dim: self.head_dim };
+        layer.heads.unwrap_or(of_model)
+    }
+
+    /// Width of the widest head.
+    #[must_use]
+    pub fn widest_head(&self) -> u32 {
+        let widths = self.layers.iter().map(|layer| self.heads(layer).head_dim);
+        widths.max().unwrap_or(self.head_dim)
+    }
+}
+
+/// What every layer gets of the token itself (Gemma 4). For each layer `size` numbers, of the token's row of a second
+/// embedding and of a projection of its embedding:
+///
+/// ```text
+/// t = (norm(E x / sqrt(hidden_size)) + row * sqrt(size)) / sqrt(2)      x: the embedding, scaled
+/// h += norm(P (act(G h) * t))                                           in each layer, last
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenInputSpec {
+    /// Numbers for a layer.
+    pub size: u32,
 }
 
 /// A gated delta net (Yang et al. 2024, as in Qwen3-Next): it keeps a matrix of fixed size a head, in which a token
@@ -253,6 +333,10 @@ pub struct MoeSpec {
     pub shared_size: Option<u32>,
     /// That network's weight is the sigmoid of a score of its own (Qwen3-Next); else it is 1.
     pub shared_score: bool,
+    /// Experts and router each see the residual stream by a norm of their own, what the experts and what the shared
+    /// network give is normed before they are added, and a chosen weight is multiplied by a number of its expert
+    /// (Gemma 4).
+    pub own_norms: bool,
 }
 
 /// How a mixture of experts chooses.
@@ -317,6 +401,13 @@ pub enum RopeKind {
     Default,
     /// All frequencies divided by `factor`.
     Linear {
+        /// Divisor.
+        factor: f32,
+    },
+    /// theta^(-2i / rotary_dim) for the first pairs; the others stay as they are (Gemma 4).
+    Proportional {
+        /// Pairs that rotate.
+        pairs: u32,
         /// Divisor.
         factor: f32,
     },

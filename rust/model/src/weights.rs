@@ -13,6 +13,12 @@ pub enum WeightRole {
     FinalNorm,
     /// `[vocab_size, hidden_size]`; absent if tied.
     LmHead,
+    /// Of the token input: `[vocab_size, layers * size]`,
+    TokenInputEmbedding,
+    /// `[layers * size, hidden_size]`,
+    TokenInputProjection,
+    /// `[size]`.
+    TokenInputNorm,
     /// Layer number and part.
     Layer(u32, LayerWeight),
 }
@@ -110,6 +116,25 @@ pub enum LayerWeight {
     SharedDown,
     /// The sigmoid of its product is that network's weight, `[1, hidden_size]`.
     SharedScore,
+    /// What the layer multiplies the residual stream by, `[1]`.
+    Scale,
+    /// Of the token input: `[size, hidden_size]`,
+    TokenGate,
+    /// `[hidden_size, size]`,
+    TokenOutput,
+    /// `[hidden_size]`.
+    TokenNorm,
+    /// Where experts have norms of their own, `[hidden_size]`: of what the router sees, to be divided by the root of
+    /// that,
+    RouterNorm,
+    /// of what the experts see,
+    ExpertNorm,
+    /// of what the shared network gives,
+    SharedPostNorm,
+    /// of what the experts give.
+    ExpertPostNorm,
+    /// A chosen expert's weight is multiplied by this, `[num_experts]`.
+    RouterScale,
 }
 
 /// How elements are stored. Block formats as ggml defines them. `F8E4M3` is the variant without

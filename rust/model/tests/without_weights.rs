@@ -38,9 +38,13 @@ fn model_type(folder: &Path) -> String {
 }
 
 /// Parameters in thousands of millions, as the models' names and reports say.
-const SIZES: [(&str, f64); 31] = [
+const SIZES: [(&str, f64); 34] = [
     ("gemma-2-9b", 9.24),
     ("gemma-3-27b", 27.0),
+    ("gemma-4-26b-a4b", 25.2),
+    ("gemma-4-31b", 30.7),
+    // 4.5 without the embeddings of layers.
+    ("gemma-4-e4b", 7.46),
     ("glm-4.5-air", 106.9),
     ("gpt-oss-120b", 116.8),
     ("gpt-oss-20b", 20.9),

@@ -29,6 +29,8 @@ class Family:
     gelu: bool = False
     output_gate: bool = False
     """Each head's query is followed by a gate of what attention gives."""
+    wide_heads: bool = False
+    """Gemma 4: layers that see everything have heads of their own, and all that comes with it."""
     fused_nets: bool = False
     """Projections of a gated delta net are one tensor, the parts of a key head together."""
 
@@ -43,6 +45,9 @@ FAMILIES = {
         norm_plus_one=True, norms="around", head_norm="head", scaled_embedding=True, gelu=True
     ),
 }
+FAMILIES["gemma4_text"] = Family(
+    norms="around", head_norm="head", scaled_embedding=True, gelu=True, wide_heads=True
+)
 
 HYBRID = Family(norm_plus_one=True, head_norm="head", output_gate=True)
 FAMILIES |= {
@@ -63,6 +68,10 @@ class Reference:
         heads = config["num_attention_heads"]
         self.head_dim = config.get("head_dim") or config["hidden_size"] // heads
         self.eps = config["rms_norm_eps"]
+        self.keys: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        """Keys and values of the last layer of each kind that has its own."""
+        self.token_input: np.ndarray | None = None
+        """Of the last run, what each layer gets of the tokens: [num_tokens, layers, size]."""
         self.margins: list[np.ndarray] = []
         """Of the last run, for each layer of experts: see `route`."""
 
@@ -73,11 +82,35 @@ class Reference:
         h = embedding[ids]
         if self.family.scaled_embedding:
             h = h * self.config["hidden_size"] ** 0.5
+        if self.config.get("hidden_size_per_layer_input"):
+            self.token_input = self.inputs_of_layers(h, ids)
         for layer in range(self.config["num_hidden_layers"]):
             h = self.layer(h, layer)
+            if self.family.wide_heads:
+                h = self.finished(h, layer)
         h = self.norm(h, self.get("norm.weight"))
         head = self.weights.get(head_name(self.prefix), embedding)
-        return h @ head.T
+        logits = h @ head.T
+        cap = self.config.get("final_logit_softcapping")
+        return cap * np.tanh(logits / cap) if cap else logits
+
+    def inputs_of_layers(self, h: np.ndarray, ids: list[int]) -> np.ndarray:
+        """What every layer gets of the tokens themselves: [num_tokens, layers, size]."""
+        size = self.config["hidden_size_per_layer_input"]
+        projected = self.linear(h, "per_layer_model_projection") / h.shape[-1] ** 0.5
+        projected = projected.reshape(len(h), -1, size)
+        projected = self.norm(projected, self.get("per_layer_projection_norm.weight"))
+        rows = self.get("embed_tokens_per_layer.weight")[ids].reshape(projected.shape)
+        return (projected + rows * size**0.5) / 2**0.5
+
+    def finished(self, h: np.ndarray, layer: int) -> np.ndarray:
+        """The end of a layer: what it gets of the token itself, and its scale."""
+        at = f"layers.{layer}."
+        if self.token_input is not None:
+            gate = gelu(self.linear(h, f"{at}per_layer_input_gate"))
+            gain = self.linear(gate * self.token_input[:, layer], f"{at}per_layer_projection")
+            h = h + self.norm(gain, self.get(f"{at}post_per_layer_input_norm.weight"))
+        return h * self.get(f"{at}layer_scalar")
 
     def get(self, name: str) -> np.ndarray:
         return self.weights[self.prefix + name]
@@ -106,7 +139,29 @@ class Reference:
             case _:
                 h = h + normed(self.attention(normed(h, "input"), layer), "post_attention")
                 inner = self.feed_forward(normed(h, "pre_feedforward"), layer)
+                if self.config.get("enable_moe_block"):
+                    inner = self.beside(h, inner, layer)
                 return h + normed(inner, "post_feedforward")
+
+    def beside(self, h: np.ndarray, usual: np.ndarray, layer: int) -> np.ndarray:
+        """Experts beside the usual network; they see the residual stream by norms of their own."""
+        at = f"layers.{layer}."
+
+        def normed(x: np.ndarray, name: str) -> np.ndarray:
+            return self.norm(x, self.get(f"{at}{name}_feedforward_layernorm_{number}.weight"))
+
+        seen = self.norm(h, self.get(f"{at}router.scale")) / h.shape[-1] ** 0.5
+        best, shares = self.route(self.linear(seen, f"{at}router.proj"), at)
+        shares = shares * self.get(f"{at}router.per_expert_scale")[best]
+        number = 2
+        inner = normed(h, "pre")
+        out = np.zeros_like(h)
+        for token, experts in enumerate(best):
+            for share, expert in zip(shares[token], experts, strict=True):
+                out[token] += share * self.gated(inner[token], f"{at}experts.{expert}.")
+        out = normed(out, "post")
+        number = 1
+        return normed(usual, "post") + out
 
     def mixer(self, x: np.ndarray, layer: int) -> np.ndarray:
         is_net = self.kind(layer) == "linear_attention"
@@ -154,6 +209,8 @@ class Reference:
 
     def attention(self, x: np.ndarray, layer: int) -> np.ndarray:
         config, at = self.config, f"layers.{layer}.self_attn."
+        if self.family.wide_heads:
+            return self.wide_attention(x, layer)
         heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
         q, k, v = (self.linear(x, f"{at}{name}_proj") for name in "qkv")
         has_norm = self.family.head_norm and config.get("use_qk_norm", True)
@@ -176,14 +233,38 @@ class Reference:
         seen = place[None, :] <= place[:, None]
         if kind == "sliding_attention":
             seen &= place[None, :] > place[:, None] - config["sliding_window"]
-        out = np.zeros_like(q)
-        for head in range(heads):
-            of_kv = head // (heads // kv_heads)
-            scores = np.where(seen, q[:, head] @ k[:, of_kv].T * scale, -np.inf)
-            out[:, head] = softmax(scores) @ v[:, of_kv]
+        out = attended(q, k, v, (seen, scale))
         if gates is not None:
             out = out / (1 + np.exp(-gates))
         return self.linear(out.reshape(len(x), -1), f"{at}o_proj")
+
+    def wide_attention(self, x: np.ndarray, layer: int) -> np.ndarray:
+        """Of Gemma 4: sizes by kind of layer, a norm of values, keys perhaps another layer's."""
+        config, at, kind = self.config, f"layers.{layer}.self_attn.", self.kind(layer)
+        heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+        size = self.head_dim
+        if kind == "full_attention":
+            by_layer = config.get("per_layer_config", {}).get(str(layer))
+            size = (by_layer or {}).get("head_dim", config.get("global_head_dim", 512))
+            if config.get("attention_k_eq_v"):
+                own = (by_layer or config).get("num_global_key_value_heads")
+                kv_heads = (by_layer or {}).get("num_key_value_heads", own or kv_heads)
+
+        def turned(x: np.ndarray, name: str) -> np.ndarray:
+            return self.rotated(self.norm(x, self.get(f"{at}{name}_norm.weight")), kind)
+
+        q = turned(self.linear(x, f"{at}q_proj").reshape(len(x), heads, size), "q")
+        if layer < config["num_hidden_layers"] - config.get("num_kv_shared_layers", 0):
+            k = self.linear(x, f"{at}k_proj").reshape(len(x), kv_heads, size)
+            is_same = config.get("attention_k_eq_v") and kind == "full_attention"
+            v = k if is_same else self.linear(x, f"{at}v_proj").reshape(k.shape)
+            self.keys[kind] = turned(k, "k"), self.norm(v, np.ones(size))
+        k, v = self.keys[kind]
+        place = np.arange(len(x))
+        seen = place[None, :] <= place[:, None]
+        if kind == "sliding_attention":
+            seen &= place[None, :] > place[:, None] - config["sliding_window"]
+        return self.linear(attended(q, k, v, (seen, 1.0)).reshape(len(x), -1), f"{at}o_proj")
 
     def kind(self, layer: int) -> str:
         kinds = self.config.get("layer_types")
@@ -193,8 +274,14 @@ class Reference:
         """Rotary embedding of the first dimensions of each head, in halves."""
         rope = self.config["rope_parameters"]
         rope = rope.get(kind, rope)
-        size = int(self.head_dim * rope.get("partial_rotary_factor", 1.0))
-        frequencies, factor = rope_frequencies(rope, size)
+        size = int(x.shape[-1] * rope.get("partial_rotary_factor", 1.0))
+        if rope.get("rope_type") == "proportional":
+            # The first pairs turn as those of a whole head do, the others not at all.
+            pairs, size = size // 2, x.shape[-1]
+            frequencies, factor = rope_frequencies(rope | {"rope_type": "default"}, size)
+            frequencies = np.where(np.arange(size // 2) < pairs, frequencies, 0.0)
+        else:
+            frequencies, factor = rope_frequencies(rope, size)
         angle = np.arange(len(x))[:, None] * frequencies[None, :]
         cos, sin = (f(angle)[:, None, :] * factor for f in (np.cos, np.sin))
         one, two, rest = np.split(x, [size // 2, size], axis=-1)
@@ -231,7 +318,7 @@ class Reference:
         else:
             scores = order = softmax(router)
             compared = router
-        taken = config["num_experts_per_tok"]
+        taken = config.get("top_k_experts") or config["num_experts_per_tok"]
         best = np.argsort(-order, axis=-1, kind="stable")[:, :taken]
         ranked = -np.sort(-compared, axis=-1)
         self.margins.append(ranked[:, taken - 1] - ranked[:, taken])
@@ -247,21 +334,37 @@ class Reference:
         step = config.get("decoder_sparse_step", 1)
         is_sparse = layer not in config.get("mlp_only_layers", []) and (layer + 1) % step == 0
         experts = config.get("num_experts", config.get("num_local_experts", 0))
+        if "enable_moe_block" in config:
+            return False
         return experts > 0 and is_sparse
 
     def gated(self, x: np.ndarray, at: str) -> np.ndarray:
         gate, up = self.linear(x, f"{at}gate_proj"), self.linear(x, f"{at}up_proj")
-        if self.family.gelu:
-            inner = np.tanh((2 / np.pi) ** 0.5 * (gate + 0.044715 * gate**3))
-            active = gate * (1 + inner) / 2
-        else:
-            active = silu(gate)
+        active = gelu(gate) if self.family.gelu else silu(gate)
         return self.linear(active * up, f"{at}down_proj")
 
 
 def head_name(prefix: str) -> str:
     """The output layer's, where the names of layers begin with `prefix`."""
     return {"language_model.model.": "language_model."}.get(prefix, "") + "lm_head.weight"
+
+
+def attended(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, rule: tuple[np.ndarray, float]
+) -> np.ndarray:
+    """Attention of all heads; `rule`: which keys a token sees, and the scale of scores."""
+    seen, scale = rule
+    shared = q.shape[1] // k.shape[1]
+    out = np.zeros_like(q)
+    for head in range(q.shape[1]):
+        scores = np.where(seen, q[:, head] @ k[:, head // shared].T * scale, -np.inf)
+        out[:, head] = softmax(scores) @ v[:, head // shared]
+    return out
+
+
+def gelu(x: np.ndarray) -> np.ndarray:
+    """The tanh approximation."""
+    return x * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3))) / 2
 
 
 def silu(x: np.ndarray) -> np.ndarray:

@@ -36,6 +36,7 @@ NORMS_OF_HEADS = ("gemma3_text", "olmo3", "qwen3_moe", *HYBRIDS)
 NORMS = {
     "olmo3": ("post_attention", "post_feedforward"),
     "gemma3_text": ("input", "post_attention", "pre_feedforward", "post_feedforward"),
+    "gemma4_text": ("input", "post_attention", "pre_feedforward", "post_feedforward"),
 }
 """Of families that do not have the usual two."""
 
@@ -65,8 +66,54 @@ class Variant:
         }
         if not config["tie_word_embeddings"]:
             shapes[head_name(at)] = (vocab, hidden)
+        size = config.get("hidden_size_per_layer_input")
+        if size:
+            width = size * config["num_hidden_layers"]
+            shapes[f"{at}embed_tokens_per_layer.weight"] = (vocab, width)
+            shapes[f"{at}per_layer_model_projection.weight"] = (width, hidden)
+            shapes[f"{at}per_layer_projection_norm.weight"] = (size,)
+        layer_of = self.gemma4 if config["model_type"] == "gemma4_text" else self.layer
         for layer in range(config["num_hidden_layers"]):
-            shapes |= self.layer(f"{at}layers.{layer}.", layer)
+            shapes |= layer_of(f"{at}layers.{layer}.", layer)
+        return shapes
+
+    def gemma4(self, at: str, layer: int) -> Shapes:
+        config = self.config
+        hidden, size = config["hidden_size"], config["head_dim"]
+        kv_heads, is_full = config["num_key_value_heads"], config["layer_types"][layer][0] == "f"
+        if is_full:
+            size = config["global_head_dim"]
+            kv_heads = config.get("num_global_key_value_heads") or kv_heads
+        queries, keys = config["num_attention_heads"] * size, kv_heads * size
+        norms = NORMS["gemma4_text"]
+        shapes: Shapes = {f"{at}{norm}_layernorm.weight": (hidden,) for norm in norms}
+        shapes |= {f"{at}layer_scalar": (1,), f"{at}self_attn.q_norm.weight": (size,)}
+        shapes[f"{at}self_attn.q_proj.weight"] = (queries, hidden)
+        shapes[f"{at}self_attn.o_proj.weight"] = (hidden, queries)
+        shares = layer >= config["num_hidden_layers"] - config.get("num_kv_shared_layers", 0)
+        if not shares:
+            shapes[f"{at}self_attn.k_norm.weight"] = (size,)
+            shapes[f"{at}self_attn.k_proj.weight"] = (keys, hidden)
+            if not (is_full and config["attention_k_eq_v"]):
+                shapes[f"{at}self_attn.v_proj.weight"] = (keys, hidden)
+        inner = config["intermediate_size"]
+        shapes |= gated(
+            f"{at}mlp.", hidden, inner * (1 + (shares and config["use_double_wide_mlp"]))
+        )
+        if config["enable_moe_block"]:
+            for norm in ("post_feedforward_layernorm_1", "pre_feedforward_layernorm_2"):
+                shapes[f"{at}{norm}.weight"] = (hidden,)
+            shapes[f"{at}post_feedforward_layernorm_2.weight"] = (hidden,)
+            shapes[f"{at}router.scale"] = (hidden,)
+            shapes[f"{at}router.per_expert_scale"] = (config["num_experts"],)
+            shapes[f"{at}router.proj.weight"] = (config["num_experts"], hidden)
+            for expert in range(config["num_experts"]):
+                shapes |= gated(f"{at}experts.{expert}.", hidden, config["moe_intermediate_size"])
+        token = config.get("hidden_size_per_layer_input")
+        if token:
+            shapes[f"{at}per_layer_input_gate.weight"] = (token, hidden)
+            shapes[f"{at}per_layer_projection.weight"] = (hidden, token)
+            shapes[f"{at}post_per_layer_input_norm.weight"] = (hidden,)
         return shapes
 
     def layer(self, at: str, layer: int) -> Shapes:
@@ -120,9 +167,8 @@ class Variant:
         config = self.config
         hidden, inner = config["hidden_size"], config["intermediate_size"]
 
-        def gated(at: str, inner: int) -> Shapes:
-            shapes: Shapes = {f"{at}{name}_proj.weight": (inner, hidden) for name in ("gate", "up")}
-            shapes[f"{at}down_proj.weight"] = (hidden, inner)
+        def network(at: str, inner: int) -> Shapes:
+            shapes = gated(at, hidden, inner)
             if config.get("mlp_bias"):
                 shapes |= {f"{at}{name}_proj.bias": (inner,) for name in ("gate", "up")}
                 shapes[f"{at}down_proj.bias"] = (hidden,)
@@ -131,19 +177,26 @@ class Variant:
         num_experts = config.get("n_routed_experts", config.get("num_experts", 0))
         dense = config.get("first_k_dense_replace", 0)
         if not num_experts or layer < dense or layer in config.get("mlp_only_layers", []):
-            return gated(at, inner)
+            return network(at, inner)
         inner = config["moe_intermediate_size"]
         shapes: Shapes = {f"{at}gate.weight": (num_experts, hidden)}
         if config["model_type"] == "glm4_moe":
             shapes[f"{at}gate.e_score_correction_bias"] = (num_experts,)
         for expert in range(num_experts):
-            shapes |= gated(f"{at}experts.{expert}.", inner)
+            shapes |= network(f"{at}experts.{expert}.", inner)
         if config.get("n_shared_experts"):
-            shapes |= gated(f"{at}shared_experts.", inner * config["n_shared_experts"])
+            shapes |= network(f"{at}shared_experts.", inner * config["n_shared_experts"])
         if config.get("shared_expert_intermediate_size"):
-            shapes |= gated(f"{at}shared_expert.", config["shared_expert_intermediate_size"])
+            shapes |= network(f"{at}shared_expert.", config["shared_expert_intermediate_size"])
             shapes[f"{at}shared_expert_gate.weight"] = (1, hidden)
         return shapes
+
+
+def gated(at: str, hidden: int, inner: int) -> Shapes:
+    """A network with a gate, without biases."""
+    shapes: Shapes = {f"{at}{name}_proj.weight": (inner, hidden) for name in ("gate", "up")}
+    shapes[f"{at}down_proj.weight"] = (hidden, inner)
+    return shapes
 
 
 def default_rope(theta: float, **more: object) -> dict:
@@ -152,7 +205,7 @@ def default_rope(theta: float, **more: object) -> dict:
 
 def variant(family: str, model_class: str, fields: dict, **more: object) -> Variant:
     """A model whose config.json is what the reference reads."""
-    is_gemma = family == "gemma3_text"
+    is_gemma = family in ("gemma3_text", "gemma4_text")
     act = {"hidden_activation": "gelu_pytorch_tanh"} if is_gemma else {"hidden_act": "silu"}
     config = SIZES | {"model_type": family, "tie_word_embeddings": True} | act | fields
     published = {"architectures": [model_class], "dtype": "bfloat16"} | config
@@ -366,6 +419,89 @@ def qwen3_5_moe_wrapped() -> Variant:
     return made
 
 
+GEMMA4_ROPES = {
+    "full_attention": {
+        "rope_type": "proportional",
+        "rope_theta": 1e6,
+        "partial_rotary_factor": 0.25,
+    },
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}
+
+
+def gemma4_experts() -> Variant:
+    """As 26B-A4B: experts beside the usual network, values that are keys; the ropes by default."""
+    fields = {
+        "num_hidden_layers": 3,
+        "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "global_head_dim": 64,
+        "num_global_key_value_heads": 1,
+        "attention_k_eq_v": True,
+        "num_kv_shared_layers": 0,
+        "hidden_size_per_layer_input": 0,
+        "sliding_window": 4,
+        "enable_moe_block": True,
+        "use_double_wide_mlp": False,
+        "num_experts": 4,
+        "top_k_experts": 2,
+        "moe_intermediate_size": 16,
+        "final_logit_softcapping": 30.0,
+        "rope_parameters": GEMMA4_ROPES,
+    }
+    made = variant("gemma4_text", "Gemma4ForCausalLM", fields, stacks_experts=True)
+    del made.published["rope_parameters"]
+    made.published |= {"use_bidirectional_attention": "vision"}
+    return made
+
+
+def gemma4_wrapped() -> Variant:
+    """As E4B, in a multimodal file: three KV heads, networks all equally wide, no cap of logits.
+
+    Layers that read the keys of others have tensors for their own, which nothing uses.
+    """
+    fields = {
+        "num_hidden_layers": 5,
+        "layer_types": ["sliding_attention", "full_attention"] * 2 + ["full_attention"],
+        "num_attention_heads": 6,
+        "num_key_value_heads": 3,
+        "global_head_dim": 48,
+        "attention_k_eq_v": False,
+        "num_kv_shared_layers": 3,
+        "hidden_size_per_layer_input": 24,
+        "vocab_size_per_layer_input": 384,
+        "sliding_window": 6,
+        "enable_moe_block": False,
+        "use_double_wide_mlp": False,
+        "rope_parameters": GEMMA4_ROPES,
+    }
+    prefix = "model.language_model."
+    made = variant("gemma4_text", "Gemma4ForCausalLM", fields, prefix=prefix)
+    of_keys = f"{prefix}layers.4.self_attn."
+    made.unused = {
+        f"{of_keys}k_proj.weight": (144, 64),
+        f"{of_keys}v_proj.weight": (144, 64),
+        f"{of_keys}k_norm.weight": (48,),
+        "model.vision_tower.patch_embedder.input_proj.weight": (32, 48),
+        "model.embed_vision.embedding_projection.weight": (64, 32),
+        "model.audio_tower.output_proj.bias": (32,),
+        "model.embed_audio.embedding_projection.weight": (64, 32),
+    }
+    made.published = {
+        "architectures": ["Gemma4ForConditionalGeneration"],
+        "model_type": "gemma4",
+        "dtype": "bfloat16",
+        "text_config": made.config | {"num_global_key_value_heads": None},
+        "vision_config": {"model_type": "gemma4_vision", "hidden_size": 32},
+        "audio_config": {"model_type": "gemma4_audio", "hidden_size": 32},
+        "image_token_id": 380,
+        "boi_token_id": 381,
+        "eoa_token_index": 382,
+    }
+    return made
+
+
 FOUR_BIT = {
     "num_hidden_layers": 2,
     "intermediate_size": 128,
@@ -434,6 +570,8 @@ VARIANTS = {
     "qwen3_next-grouped": qwen3_next_grouped(),
     "qwen3_5-wrapped": qwen3_5_wrapped(),
     "qwen3_5_moe-wrapped": qwen3_5_moe_wrapped(),
+    "gemma4-experts": gemma4_experts(),
+    "gemma4-wrapped": gemma4_wrapped(),
     "llama-gptq-act-order": llama_gptq_act_order(),
     "llama-awq-group64": llama_awq_group64(),
     "llama-w4a16-act-order": llama_w4a16_act_order(),

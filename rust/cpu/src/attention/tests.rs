@@ -52,6 +52,7 @@ fn spec(head_dim: usize, group: usize) -> ModelSpec {
             o_bias: false,
             sinks: false,
             output_gate: false,
+            value_norm: false,
         },
         activation: Activation::Silu,
         pre_norms: true,
@@ -61,8 +62,10 @@ fn spec(head_dim: usize, group: usize) -> ModelSpec {
         final_logit_softcap: None,
         tie_word_embeddings: true,
         weight_type: WeightType::F32,
+        token_input: None,
+        scales_layers: false,
         embeds_only: None,
-        layers: vec![LayerSpec { window: None, rope: None, delta_net: None, feed_forward }],
+        layers: vec![LayerSpec::plain(feed_forward)],
     }
 }
 
@@ -133,7 +136,7 @@ impl World {
         let per_sequence = LENS[0].div_ceil(block_size) as u32;
         let spec = spec(setting.head_dim, setting.group);
         let mut kv = KvCache::new(&spec, block_size as u32, 2 * per_sequence);
-        let sizes = kv.sizes();
+        let (_, sizes) = kv.of_layer(0);
         let tables = [0, 1].map(|s| {
             (0..per_sequence).map(|i| BlockId(2 * per_sequence - 1 - (i * 2 + s))).collect()
         });
@@ -201,6 +204,7 @@ fn run(setting: &Setting, new: [usize; 2]) {
         let attention = Attention {
             path,
             place: KvPlace { group: 0, index: 0 },
+            sizes: world.kv.of_layer(0).1,
             kv: &world.kv,
             spans: &spans,
             num_kv_heads: KV_HEADS,

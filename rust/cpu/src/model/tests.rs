@@ -182,11 +182,12 @@ fn check_keys(divided: &Model, whole: &Model, context: &str) {
         for head in 0..own {
             let of_whole = if own * ranks == all { rank * own + head } else { rank * all / ranks };
             for layer in 0..divided.spec.layers.len() {
-                let place = kv.place(layer);
+                let (place, sizes) = kv.of_layer(layer);
+                let (_, whole_sizes) = whole.memory().kv[0].of_layer(layer);
                 for block in (0..NUM_BLOCKS).map(BlockId) {
                     let (ours, others) = (
-                        kv.head(place.index, block, head),
-                        whole.memory().kv[0].head(place.index, block, of_whole),
+                        kv.head(&sizes, place.index, block, head),
+                        whole.memory().kv[0].head(&whole_sizes, place.index, block, of_whole),
                     );
                     assert!(ours == others, "{context}: layer {layer}, {block}, head {head}");
                 }

@@ -87,6 +87,7 @@ fn moe() -> MoeSpec {
         bias: false,
         shared_size: None,
         shared_score: false,
+        own_norms: false,
     }
 }
 

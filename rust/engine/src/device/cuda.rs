@@ -89,6 +89,7 @@ fn build_one(place: Place, parts: Parts<'_>, sink: CompletionSink) -> Result<Bui
     let Parts { checkpoint, options, text } = parts;
     let (ordinal, num_engines) = (place.ordinal, place.num_engines);
     let spec = &checkpoint.spec;
+    check_parts(spec)?;
     check_states(spec, std::env::var_os(STATES).is_some())?;
     let (config, sizes_notes) = config(place, options, spec, text.size())?;
     let wanted_len = config.max_model_len;
@@ -190,6 +191,29 @@ fn check_states(spec: &ModelSpec, may_try: bool) -> Result<(), EngineError> {
     Err(EngineError::Model(format!(
         "{}: gated delta nets are not ready on GPUs; --device cpu serves them, and {STATES}=1 in the environment tries \
          them on the GPU",
+        spec.architecture
+    )))
+}
+
+/// # Errors
+/// `EngineError::Model`: the model has parts that only the CPU computes.
+fn check_parts(spec: &ModelSpec) -> Result<(), EngineError> {
+    let has = |part: fn(&ingle_model::LayerSpec) -> bool| spec.layers.iter().any(part);
+    let part = if has(|layer| layer.heads.is_some()) {
+        "layers that differ in the size of their heads"
+    } else if has(|layer| layer.keys_of.is_some()) {
+        "layers that read the keys of others"
+    } else if spec.attention.value_norm {
+        "norms of values"
+    } else if spec.token_input.is_some() {
+        "embeddings of layers"
+    } else if spec.scales_layers {
+        "a scale of each layer"
+    } else {
+        return Ok(());
+    };
+    Err(EngineError::Model(format!(
+        "{}: {part} have no kernels on GPUs; --device cpu serves this model",
         spec.architecture
     )))
 }
@@ -379,6 +403,17 @@ mod tests {
 
         assert!(check_states(&spec("qwen3-8b"), false).is_ok());
         assert!(check_states(&spec("qwen3.6-27b"), true).is_ok());
+        assert!(
+            check_parts(&spec("qwen3.6-27b")).is_ok() && check_parts(&spec("gpt-oss-20b")).is_ok()
+        );
+        for name in ["gemma-4-31b", "gemma-4-26b-a4b", "gemma-4-e4b"] {
+            let EngineError::Model(text) = check_parts(&spec(name)).unwrap_err() else {
+                panic!("another error")
+            };
+            let reason =
+                "gemma4_text: layers that differ in the size of their heads have no kernels";
+            assert!(text.starts_with(reason) && text.contains("--device cpu"), "{text}");
+        }
         let EngineError::Model(text) = check_states(&spec("qwen3.6-27b"), false).unwrap_err()
         else {
             panic!("another error")

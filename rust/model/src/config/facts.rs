@@ -42,6 +42,17 @@ pub(crate) enum Ropes {
     ByWindow { local: Option<(&'static str, f32)> },
 }
 
+/// Which layers have heads of other sizes than `head_dim` and `num_key_value_heads` say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Heads {
+    /// None.
+    Same,
+    /// Those that see everything, as `global_head_dim` and `num_global_key_value_heads` say, or `per_layer_config`. With
+    /// `attention_k_eq_v` their values are their keys, and the last `num_kv_shared_layers` layers read the keys of the
+    /// last layer of their type before them.
+    ByWindow,
+}
+
 /// The norms of a layer: names of their tensors, `None` where there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Norms {
@@ -82,6 +93,8 @@ pub(crate) enum Shared {
         /// The field.
         width: &'static str,
     },
+    /// The network that a layer without experts has; both see norms of their own.
+    Usual,
 }
 
 impl Shared {
@@ -90,6 +103,7 @@ impl Shared {
         match self {
             Self::None | Self::Count(_) => "shared_experts",
             Self::Scored { .. } => "shared_expert",
+            Self::Usual => "mlp",
         }
     }
 }
@@ -98,6 +112,10 @@ impl Shared {
 /// `block_sparse_moe` of a layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Experts {
+    /// The field that says whether there are experts; without it there are.
+    pub(crate) switch: Option<&'static str>,
+    /// The field of the number of experts a token visits.
+    pub(crate) chosen: &'static str,
     /// The field of an expert's width.
     pub(crate) width: &'static str,
     /// The field that says whether the chosen weights are scaled to sum to 1; without it they are.
@@ -116,6 +134,8 @@ pub(crate) struct Experts {
 impl Experts {
     /// What most families have.
     pub(crate) const PLAIN: Self = Self {
+        switch: None,
+        chosen: "num_experts_per_tok",
         width: "intermediate_size",
         normalises: None,
         scores: RouterScores::Softmax,
@@ -147,7 +167,12 @@ pub(crate) struct Facts {
     pub(crate) qk_norm: QkNorm,
     /// The field that says whether there is that norm; without it there is.
     pub(crate) has_qk_norm: Option<&'static str>,
+    /// What scores are multiplied by, where it is not the root of the head's width.
+    pub(crate) attention_scale: Option<f32>,
+    /// Each head of the values has a norm without weights.
+    pub(crate) has_value_norm: bool,
     pub(crate) windows: Windows,
+    pub(crate) heads: Heads,
     pub(crate) ropes: Ropes,
     pub(crate) feed_forward: FeedForward,
     pub(crate) norms: Norms,
@@ -155,6 +180,12 @@ pub(crate) struct Facts {
     pub(crate) is_gemma: bool,
     /// Norms multiply by 1 + weight.
     pub(crate) adds_one: bool,
+    /// Embeddings are scaled by the root of the width.
+    pub(crate) scales_embedding: bool,
+    /// Each layer has a number by which it multiplies the residual stream.
+    pub(crate) scales_layers: bool,
+    /// Layers get `hidden_size_per_layer_input` numbers of the token itself, unless that field is 0.
+    pub(crate) has_token_input: bool,
     /// `linear_attention` among `layer_types`, or all but each `full_attention_interval`-th layer, is a gated
     /// delta net; attention has an output gate.
     pub(crate) has_delta_nets: bool,
@@ -197,12 +228,18 @@ pub(crate) const PLAIN: Facts = Facts {
     derives_head_dim: true,
     qk_norm: QkNorm::None,
     has_qk_norm: None,
+    attention_scale: None,
+    has_value_norm: false,
     windows: Windows::None,
+    heads: Heads::Same,
     ropes: Ropes::One,
     feed_forward: FeedForward::Dense,
     norms: Norms { before: Some(["input_layernorm", "post_attention_layernorm"]), after: None },
     is_gemma: false,
     adds_one: false,
+    scales_embedding: false,
+    scales_layers: false,
+    has_token_input: false,
     has_delta_nets: false,
     fuses_delta_nets: false,
     multipliers: None,

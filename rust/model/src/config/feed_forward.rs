@@ -20,6 +20,11 @@ pub(super) fn layers(
     };
     match facts.feed_forward {
         FeedForward::Dense => (0..count).map(|_| dense()).collect(),
+        FeedForward::Experts(Experts { switch: Some(key), .. })
+            if !config.bool(key)?.unwrap_or(false) =>
+        {
+            (0..count).map(|_| dense()).collect()
+        }
         FeedForward::Experts(experts) => {
             let moe = FeedForwardSpec::Moe(moe(config, facts, &experts)?);
             let sparse = sparse_layers(config, facts, count)?;
@@ -28,9 +33,21 @@ pub(super) fn layers(
     }
 }
 
+/// Twice the width of the network that every token visits.
+pub(super) fn double(part: &mut FeedForwardSpec) {
+    match part {
+        FeedForwardSpec::Dense { intermediate_size, .. } => {
+            *intermediate_size = intermediate_size.saturating_mul(2);
+        }
+        FeedForwardSpec::Moe(moe) => {
+            moe.shared_size = moe.shared_size.map(|size| size.saturating_mul(2));
+        }
+    }
+}
+
 fn moe(config: &Fields<'_>, facts: &Facts, experts: &Experts) -> Result<MoeSpec, ModelError> {
     let num_experts = num_experts(config, facts)?;
-    let experts_per_token = config.required("num_experts_per_tok", num_experts)?;
+    let experts_per_token = config.required(experts.chosen, num_experts)?;
     let normalise_top_k = match experts.normalises {
         Some(key) => config.bool(key)?.ok_or_else(|| config.missing(key))?,
         None => true,
@@ -44,6 +61,7 @@ fn moe(config: &Fields<'_>, facts: &Facts, experts: &Experts) -> Result<MoeSpec,
             intermediate_size.saturating_mul(count)
         }
         Shared::Scored { width } => config.required(width, limits::WIDTH)?,
+        Shared::Usual => config.required("intermediate_size", limits::WIDTH)?,
     };
     Ok(MoeSpec {
         num_experts,
@@ -59,6 +77,7 @@ fn moe(config: &Fields<'_>, facts: &Facts, experts: &Experts) -> Result<MoeSpec,
         bias: experts.has_biases,
         shared_size: (shared > 0).then_some(shared),
         shared_score: matches!(experts.shared, Shared::Scored { .. }),
+        own_norms: experts.shared == Shared::Usual,
     })
 }
 

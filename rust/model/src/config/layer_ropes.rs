@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::facts::Ropes;
+use super::facts::{Heads, Ropes};
 use super::rope::{QUERY_SCALE, rope_spec, rope_with_theta, source};
 use super::{Facts, Fields, limits, to_f32};
 use crate::error::ModelError;
@@ -16,11 +16,12 @@ pub(super) struct LayerRopes {
     pub(super) of_layer: Vec<Option<usize>>,
 }
 
-/// Reads the rope fields; `windows` has an entry for each layer.
+/// Reads the rope fields; `windows` has an entry for each layer. Widths of heads: of layers that see everything, and of
+/// those with a window.
 pub(super) fn layer_ropes(
     config: &Fields<'_>,
     facts: &Facts,
-    head_dim: u32,
+    (head_dim, windowed_head_dim): (u32, u32),
     windows: &[Option<u32>],
 ) -> Result<LayerRopes, ModelError> {
     let one = || Ok(vec![rope_spec(config, facts, source(config)?, head_dim)?]);
@@ -34,7 +35,7 @@ pub(super) fn layer_ropes(
             Ok(LayerRopes { ropes: one()?, of_layer })
         }
         Ropes::ByWindow { local } => {
-            let ropes = ropes_by_window(config, facts, head_dim, local)?;
+            let ropes = ropes_by_window(config, facts, (head_dim, windowed_head_dim), local)?;
             let of_layer = windows.iter().map(|window| Some(usize::from(window.is_some())));
             Ok(LayerRopes { ropes, of_layer: of_layer.collect() })
         }
@@ -45,7 +46,7 @@ pub(super) fn layer_ropes(
 fn ropes_by_window(
     config: &Fields<'_>,
     facts: &Facts,
-    head_dim: u32,
+    (head_dim, windowed_head_dim): (u32, u32),
     local: Option<(&'static str, f32)>,
 ) -> Result<Vec<RopeSpec>, ModelError> {
     let local_theta = match local {
@@ -63,7 +64,11 @@ fn ropes_by_window(
         let window = rope.object(window)?;
         let theta = window.map(|rope| rope.positive_f32("rope_theta")).transpose()?.flatten();
         let theta = theta.unwrap_or(local_theta);
-        return Ok(vec![full, rope_with_theta(config, facts, window, (theta, head_dim))?]);
+        return Ok(vec![full, rope_with_theta(config, facts, window, (theta, windowed_head_dim))?]);
+    }
+    if facts.heads == Heads::ByWindow {
+        let found = "one rope for all layers";
+        return Err(config.unsupported("rope_parameters", found, LAYER_TYPES.join(", ")));
     }
     let full = rope_spec(config, facts, source(config)?, head_dim)?;
     #[expect(clippy::float_cmp, reason = "the very number that the class has")]

@@ -8,6 +8,7 @@ mod family;
 mod feed_forward;
 mod fields;
 mod known;
+mod layer_heads;
 mod layer_ropes;
 pub(crate) mod limits;
 mod rope;
@@ -16,13 +17,14 @@ mod windows;
 pub(crate) use facts::{Biases, Experts, Facts, FeedForward, Norms, Shared, Wrapper};
 pub(crate) use family::{Class, Family, gguf_architectures};
 pub(crate) use fields::{Fields, to_f32};
+use layer_heads::LayerHeads;
 use layer_ropes::LayerRopes;
 pub(crate) use rope::yarn_attention_factor;
 
 use crate::error::ModelError;
 use crate::{
-    Activation, AttentionSpec, EmbedsOnly, LayerSpec, ModelSpec, NormSpec, QkNorm, RopeSpec,
-    WeightType,
+    Activation, AttentionSpec, EmbedsOnly, FeedForwardSpec, HeadSizes, LayerSpec, ModelSpec,
+    NormSpec, QkNorm, RopeSpec, TokenInputSpec, WeightType,
 };
 
 /// What a config.json describes.
@@ -78,13 +80,17 @@ fn text_spec(config: &Fields<'_>, facts: &Facts) -> Result<ModelSpec, ModelError
         true => (0..count).map(|_| None).collect(),
         false => windows::windows(config, facts, count)?,
     };
+    let of_model = HeadSizes { num_kv_heads, head_dim };
+    let heads = layer_heads::layer_heads(config, facts, of_model, &windows)?;
+    let of_full = windows.iter().zip(&heads).find(|(window, _)| window.is_none());
+    let full_head_dim = of_full.and_then(|(_, heads)| heads.sizes).unwrap_or(of_model).head_dim;
     let LayerRopes { ropes, of_layer } =
-        layer_ropes::layer_ropes(config, facts, head_dim, &windows)?;
+        layer_ropes::layer_ropes(config, facts, (full_head_dim, head_dim), &windows)?;
     let scales = scales(config, facts, hidden_size, head_dim)?;
     let causal = config.bool("is_causal")?.unwrap_or(true);
-    let biases = biases(config, facts)?;
-    let layers = feed_forward::layers(config, facts)?.into_iter().zip(windows).zip(of_layer);
-    let layers = layers.zip(delta_nets);
+    let feed_forwards = feed_forwards(config, facts, &heads)?;
+    let layers = feed_forwards.into_iter().zip(windows).zip(of_layer);
+    let layers = layers.zip(delta_nets).zip(heads);
     let spec = ModelSpec {
         architecture: facts.model_type.to_owned(),
         vocab_size: config.required("vocab_size", limits::VOCABULARY)?,
@@ -95,17 +101,7 @@ fn text_spec(config: &Fields<'_>, facts: &Facts) -> Result<ModelSpec, ModelError
         max_position_embeddings: RopeSpec::context_of(&ropes, declared),
         norm: NormSpec { eps: scales.norm_eps, plus_one: facts.is_gemma || facts.adds_one },
         ropes,
-        attention: AttentionSpec {
-            causal,
-            scale: scales.attention,
-            logit_softcap: softcap(config, facts, "attn_logit_softcapping")?,
-            qk_norm: qk_norm(config, facts)?,
-            query_scale: layer_ropes::query_scale(config, facts)?,
-            qkv_bias: biases.0,
-            o_bias: biases.1,
-            sinks: facts.has_sinks,
-            output_gate: facts.has_delta_nets,
-        },
+        attention: attention(config, facts, (causal, scales.attention))?,
         activation: activation(config, facts)?,
         pre_norms: facts.norms.before.is_some(),
         post_norms: facts.norms.after.is_some(),
@@ -114,11 +110,18 @@ fn text_spec(config: &Fields<'_>, facts: &Facts) -> Result<ModelSpec, ModelError
         final_logit_softcap: softcap(config, facts, "final_logit_softcapping")?,
         tie_word_embeddings: config.bool("tie_word_embeddings")?.unwrap_or(facts.ties_by_default),
         weight_type: WeightType::F32,
+        token_input: token_input(config, facts)?,
+        scales_layers: facts.scales_layers,
         embeds_only: if causal { None } else { Some(EmbedsOnly::Bidirectional) },
         layers: layers
-            .map(|(((feed_forward, window), rope), delta_net)| {
-                let rope = rope.filter(|_| delta_net.is_none());
-                LayerSpec { window, rope, delta_net, feed_forward }
+            .map(|((((feed_forward, window), rope), delta_net), heads)| LayerSpec {
+                window,
+                rope: rope.filter(|_| delta_net.is_none()),
+                delta_net,
+                heads: heads.sizes,
+                keys_of: heads.keys_of,
+                values_are_keys: heads.values_are_keys,
+                feed_forward,
             })
             .collect(),
     };
@@ -126,6 +129,41 @@ fn text_spec(config: &Fields<'_>, facts: &Facts) -> Result<ModelSpec, ModelError
         return Err(config.unsupported("is_causal", "false", "true beside a sliding window"));
     }
     Ok(spec)
+}
+
+/// The part after attention of each layer.
+fn feed_forwards(
+    config: &Fields<'_>,
+    facts: &Facts,
+    heads: &[LayerHeads],
+) -> Result<Vec<FeedForwardSpec>, ModelError> {
+    let mut parts = feed_forward::layers(config, facts)?;
+    if facts.has(WIDE) && config.bool(WIDE)?.unwrap_or(false) {
+        let sharing = parts.iter_mut().zip(heads).filter(|(_, heads)| heads.keys_of.is_some());
+        sharing.for_each(|(part, _)| feed_forward::double(part));
+    }
+    Ok(parts)
+}
+
+/// What all attention layers share.
+fn attention(
+    config: &Fields<'_>,
+    facts: &Facts,
+    (causal, scale): (bool, f32),
+) -> Result<AttentionSpec, ModelError> {
+    let biases = biases(config, facts)?;
+    Ok(AttentionSpec {
+        causal,
+        scale,
+        logit_softcap: softcap(config, facts, "attn_logit_softcapping")?,
+        qk_norm: qk_norm(config, facts)?,
+        value_norm: facts.has_value_norm,
+        query_scale: layer_ropes::query_scale(config, facts)?,
+        qkv_bias: biases.0,
+        o_bias: biases.1,
+        sinks: facts.has_sinks,
+        output_gate: facts.has_delta_nets,
+    })
 }
 
 /// The numbers by which a model multiplies.
@@ -144,7 +182,8 @@ fn scales(
 ) -> Result<Scales, ModelError> {
     let norm_eps = config.required_positive("rms_norm_eps")?;
     let Some(names) = facts.multipliers else {
-        let embedding = if facts.is_gemma { root(hidden_size) } else { 1.0 };
+        let scales_embedding = facts.is_gemma || facts.scales_embedding;
+        let embedding = if scales_embedding { root(hidden_size) } else { 1.0 };
         let attention = attention_scale(config, facts, head_dim)?;
         return Ok(Scales { embedding, norm_eps, attention, logits: 1.0 });
     };
@@ -225,6 +264,9 @@ fn head_dim(
 }
 
 fn attention_scale(config: &Fields<'_>, facts: &Facts, head_dim: u32) -> Result<f32, ModelError> {
+    if let Some(scale) = facts.attention_scale {
+        return Ok(scale);
+    }
     let key = "query_pre_attn_scalar";
     if !facts.has(key) {
         return Ok(1.0 / root(head_dim));
@@ -250,6 +292,29 @@ fn qk_norm(config: &Fields<'_>, facts: &Facts) -> Result<QkNorm, ModelError> {
         _ => Ok(facts.qk_norm),
     }
 }
+
+/// What layers get of the token itself.
+fn token_input(config: &Fields<'_>, facts: &Facts) -> Result<Option<TokenInputSpec>, ModelError> {
+    let key = "hidden_size_per_layer_input";
+    if !facts.has_token_input {
+        return Ok(None);
+    }
+    let size = config.u32(key, limits::WIDTH)?.ok_or_else(|| config.missing(key))?;
+    if size == 0 {
+        return Ok(None);
+    }
+    let key = "vocab_size_per_layer_input";
+    let rows = config.required(key, limits::VOCABULARY)?;
+    let vocab_size = config.required("vocab_size", limits::VOCABULARY)?;
+    if rows != vocab_size {
+        let supported = format!("{vocab_size}, which is vocab_size");
+        return Err(config.unsupported(key, rows.to_string(), supported));
+    }
+    Ok(Some(TokenInputSpec { size }))
+}
+
+/// Layers that read the keys of others have a network twice as wide.
+const WIDE: &str = "use_double_wide_mlp";
 
 /// The nearest f32 to the square root.
 pub(crate) fn root(number: u32) -> f32 {

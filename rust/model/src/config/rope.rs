@@ -45,6 +45,8 @@ pub(super) fn rope_with_theta(
     let max_position_embeddings = config.required("max_position_embeddings", limits::POSITIONS)?;
     let reader = Reader { config, rope, max_position_embeddings };
     let kind = reader.kind(facts, rotary_dim)?;
+    let is_proportional = matches!(kind, RopeKind::Proportional { .. });
+    let rotary_dim = if is_proportional { head_dim } else { rotary_dim };
     Ok(RopeSpec { style: RopeStyle::HalfSplit, rotary_dim, theta, kind })
 }
 
@@ -190,12 +192,16 @@ impl Reader<'_> {
         match name {
             "default" => Ok(RopeKind::Default),
             "linear" => Ok(RopeKind::Linear { factor: self.factor()? }),
+            "proportional" => {
+                let factor = self.rope.positive_f32("factor")?.unwrap_or(1.0);
+                Ok(RopeKind::Proportional { pairs: rotary_dim / 2, factor })
+            }
             "dynamic" => self.dynamic(rotary_dim),
             "llama3" => self.llama3(),
             "yarn" => self.yarn(),
             "longrope" => self.long_rope(rotary_dim),
             other => {
-                let supported = "default, linear, dynamic, llama3, yarn, longrope";
+                let supported = "default, linear, proportional, dynamic, llama3, yarn, longrope";
                 Err(self.rope.unsupported("rope_type", other, supported))
             }
         }

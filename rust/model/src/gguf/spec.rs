@@ -51,6 +51,7 @@ pub(super) fn model_spec(
         o_bias: has("attn_output.bias"),
         sinks: false,
         output_gate: false,
+        value_norm: false,
     };
     let feed_forward = keys.feed_forward(has("ffn_gate.bias"))?;
     let tie_word_embeddings = !catalogue.contains(HEAD);
@@ -75,9 +76,11 @@ pub(super) fn model_spec(
         final_logit_softcap: None,
         tie_word_embeddings,
         weight_type: WeightType::F32,
+        token_input: None,
+        scales_layers: false,
         embeds_only,
         layers: (0..layers)
-            .map(|_| LayerSpec { window: None, rope: Some(0), delta_net: None, feed_forward })
+            .map(|_| LayerSpec { rope: Some(0), ..LayerSpec::plain(feed_forward) })
             .collect(),
         ropes,
     })
@@ -197,6 +200,7 @@ impl Keys<'_> {
             bias: false,
             shared_size: None,
             shared_score: false,
+            own_norms: false,
         }))
     }
 

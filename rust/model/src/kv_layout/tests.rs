@@ -41,6 +41,22 @@ fn test_layouts_of_published_models() {
 }
 
 #[test]
+fn test_wider_keys_take_more_places() {
+    // Of Gemma 4 31B 50 layers have keys twice as wide as the other 10, and a window.
+    let layers: Vec<_> =
+        pattern(60, 6, 1024).into_iter().map(|w| (w, 1 + usize::from(w.is_some()))).collect();
+    let layout = KvLayout::arranged(&layers, 262_144);
+    let windows = [vec![None], vec![Some(1024); 7]].concat();
+    assert_eq!((layout.windows.clone(), layout.layers_per_group), (windows, 16));
+    let mut taken = std::collections::HashSet::new();
+    for (place, (_, units)) in layout.places.iter().zip(&layers) {
+        for index in place.index..place.index + units {
+            assert!(index < layout.layers_per_group && taken.insert((place.group, index)));
+        }
+    }
+}
+
+#[test]
 fn test_layers_keep_their_order_in_a_group() {
     let layout = KvLayout::new(&pattern(6, 3, 8), 2048);
     assert_eq!((layout.num_groups(), layout.layers_per_group), (3, 2));

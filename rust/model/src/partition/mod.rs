@@ -234,7 +234,11 @@ impl Partition {
             return Cut::Whole;
         }
         match role {
-            WeightRole::Embedding | WeightRole::FinalNorm => Cut::Whole,
+            WeightRole::Embedding
+            | WeightRole::FinalNorm
+            | WeightRole::TokenInputEmbedding
+            | WeightRole::TokenInputProjection
+            | WeightRole::TokenInputNorm => Cut::Whole,
             WeightRole::LmHead => Cut::Rows(self.vocabulary(rank)),
             WeightRole::Layer(layer, part) => self.cut_of_layer(layer, part, rank),
         }
@@ -340,6 +344,12 @@ impl Partition {
         let unsupported = |what| Err(PartitionError::Unsupported { ranks, what });
         if spec.layers.iter().any(|layer| layer.delta_net.is_some()) {
             return unsupported("a gated delta net");
+        }
+        if spec.layers.iter().any(|layer| layer.heads.is_some() || layer.keys_of.is_some()) {
+            return unsupported("a model whose layers differ in their heads");
+        }
+        if self.moe_layers().any(|moe| moe.own_norms) {
+            return unsupported("experts with norms of their own");
         }
         if spec.attention.qk_norm == QkNorm::Full {
             return unsupported("a norm over all heads of queries and keys");

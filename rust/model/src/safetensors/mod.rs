@@ -8,5 +8,6 @@ mod plan;
 
 pub(crate) use files::{has_weights, names_with, open_folder};
 pub(crate) use plan::{
-    Found, Head, Widths, find, is_harmless, is_of_images, is_of_layers, take_tensors,
+    Found, Head, Widths, find, is_harmless, is_of_images, is_of_layers, is_of_shared_keys,
+    take_tensors,
 };

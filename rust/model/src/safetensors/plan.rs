@@ -7,7 +7,10 @@ use crate::catalogue::{Catalogue, Entry, Stored};
 use crate::config::{Class, Facts, FeedForward, Norms};
 use crate::error::ModelError;
 use crate::source::{FileSource, same_bytes};
-use crate::{DeltaNetSpec, FeedForwardSpec, LayerWeight, ModelSpec, MoeSpec, QkNorm, WeightRole};
+use crate::{
+    DeltaNetSpec, FeedForwardSpec, HeadSizes, LayerSpec, LayerWeight, ModelSpec, MoeSpec, QkNorm,
+    WeightRole,
+};
 
 /// How the tensors are named, and what of the config they overrule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +105,17 @@ pub(crate) fn take_tensors(
         catalogue.matrix(WeightRole::Embedding, &embedding, vocabulary, hidden)?;
     }
     catalogue.vector(WeightRole::FinalNorm, &format!("{prefix}norm.weight"), hidden)?;
+    if let Some(input) = spec.token_input {
+        let size = u64::from(input.size);
+        let all = size.saturating_mul(u64::try_from(spec.layers.len()).unwrap_or(u64::MAX));
+        let name = |part: &str| format!("{prefix}{part}.weight");
+        let role = WeightRole::TokenInputEmbedding;
+        catalogue.matrix(role, &name("embed_tokens_per_layer"), vocabulary, all)?;
+        let role = WeightRole::TokenInputProjection;
+        catalogue.matrix(role, &name("per_layer_model_projection"), all, hidden)?;
+        let role = WeightRole::TokenInputNorm;
+        catalogue.vector(role, &name("per_layer_projection_norm"), size)?;
+    }
     if found.head == Head::Own {
         catalogue.matrix(WeightRole::LmHead, head_name, vocabulary, hidden)?;
     } else if catalogue.contains(head_name) && !only_head {
@@ -109,13 +123,17 @@ pub(crate) fn take_tensors(
         catalogue.take(head_name, &[vocabulary, hidden])?;
     }
     for (number, layer) in (0..).zip(&spec.layers) {
-        let mut layer_tensors = Layer { catalogue, spec, prefix, number };
+        let mut layer_tensors = Layer { catalogue, spec, layer, prefix, number };
         layer_tensors.norms(facts.norms)?;
         match layer.delta_net {
             Some(net) => layer_tensors.delta_net(facts, net)?,
             None => layer_tensors.attention(facts)?,
         }
         layer_tensors.feed_forward(facts, layer.feed_forward)?;
+        layer_tensors.token_input()?;
+        if spec.scales_layers {
+            layer_tensors.vector(LayerWeight::Scale, "layer_scalar", 1)?;
+        }
     }
     Ok(())
 }
@@ -165,14 +183,38 @@ pub(crate) fn is_of_layers(name: &str, found: Found, layers: &Range<usize>) -> b
 /// Tensors of the half of a multimodal model that sees images.
 pub(crate) fn is_of_images(name: &str) -> bool {
     let name = name.strip_prefix("model.").unwrap_or(name);
-    ["vision_tower.", "vision_model.", "multi_modal_projector.", "visual."]
-        .iter()
-        .any(|part| name.starts_with(part))
+    OF_TOWERS.iter().any(|part| name.starts_with(part))
 }
+
+/// Keys and values of layers that read those of others: some files hold them.
+pub(crate) fn is_of_shared_keys(name: &str, found: Found, spec: &ModelSpec) -> bool {
+    const PARTS: [&str; 4] = ["k_proj.", "v_proj.", "k_norm.", "v_norm."];
+    let layer = name.strip_prefix(found.prefix).and_then(|name| name.strip_prefix("layers."));
+    let Some((number, part)) = layer.and_then(|layer| layer.split_once(".self_attn.")) else {
+        return false;
+    };
+    let layer = number.parse().ok().and_then(|number: usize| spec.layers.get(number));
+    layer.is_some_and(|layer| layer.keys_of.is_some())
+        && PARTS.iter().any(|name| part.starts_with(name))
+}
+
+const OF_TOWERS: [&str; 7] = [
+    "vision_tower.",
+    "vision_model.",
+    "multi_modal_projector.",
+    "visual.",
+    "audio_tower.",
+    "embed_vision.",
+    "embed_audio.",
+];
+
+/// Parts of an expert.
+const PARTS: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
 
 struct Layer<'a> {
     catalogue: &'a mut Catalogue,
     spec: &'a ModelSpec,
+    layer: &'a LayerSpec,
     prefix: &'static str,
     number: u32,
 }
@@ -242,7 +284,8 @@ impl Layer<'_> {
     }
 
     fn attention(&mut self, facts: &Facts) -> Result<(), ModelError> {
-        let Widths { hidden, query, kv } = Widths::of(self.spec);
+        let Widths { hidden, query, kv } = Widths::of_layer(self.spec, self.layer);
+        let has_keys = self.layer.keys_of.is_none();
         if facts.is_fused {
             let parts =
                 [(LayerWeight::Query, query), (LayerWeight::Key, kv), (LayerWeight::Value, kv)];
@@ -251,14 +294,30 @@ impl Layer<'_> {
             let gates = if self.spec.attention.output_gate { query } else { 0 };
             let query = query.saturating_add(gates);
             self.matrix(LayerWeight::Query, "self_attn.q_proj.weight", query, hidden)?;
-            self.matrix(LayerWeight::Key, "self_attn.k_proj.weight", kv, hidden)?;
-            self.matrix(LayerWeight::Value, "self_attn.v_proj.weight", kv, hidden)?;
+            if has_keys {
+                self.matrix(LayerWeight::Key, "self_attn.k_proj.weight", kv, hidden)?;
+            }
+            if has_keys && !self.layer.values_are_keys {
+                self.matrix(LayerWeight::Value, "self_attn.v_proj.weight", kv, hidden)?;
+            }
         }
         self.matrix(LayerWeight::Output, "self_attn.o_proj.weight", hidden, query)?;
         if self.spec.attention.qkv_bias {
             self.vector(LayerWeight::QueryBias, "self_attn.q_proj.bias", query)?;
-            self.vector(LayerWeight::KeyBias, "self_attn.k_proj.bias", kv)?;
-            self.vector(LayerWeight::ValueBias, "self_attn.v_proj.bias", kv)?;
+            if has_keys {
+                self.vector(LayerWeight::KeyBias, "self_attn.k_proj.bias", kv)?;
+            }
+            if has_keys && !self.layer.values_are_keys {
+                self.vector(LayerWeight::ValueBias, "self_attn.v_proj.bias", kv)?;
+            }
+        }
+        if self.layer.values_are_keys {
+            for (key, value) in [
+                (LayerWeight::Key, LayerWeight::Value),
+                (LayerWeight::KeyBias, LayerWeight::ValueBias),
+            ] {
+                self.catalogue.plan_again(self.role(key), self.role(value));
+            }
         }
         if self.spec.attention.o_bias {
             self.vector(LayerWeight::OutputBias, "self_attn.o_proj.bias", hidden)?;
@@ -267,15 +326,25 @@ impl Layer<'_> {
             let heads = u64::from(self.spec.num_attention_heads);
             self.vector(LayerWeight::Sinks, "self_attn.sinks", heads)?;
         }
-        let head_dim = u64::from(self.spec.head_dim);
+        let head_dim = u64::from(self.spec.heads(self.layer).head_dim);
         let widths = match self.spec.attention.qk_norm {
             QkNorm::None => return Ok(()),
             QkNorm::Head => [head_dim, head_dim],
             QkNorm::Full => [query, kv],
         };
         self.vector(LayerWeight::QueryNorm, "self_attn.q_norm.weight", widths[0])?;
-        self.vector(LayerWeight::KeyNorm, "self_attn.k_norm.weight", widths[1])?;
+        if has_keys {
+            self.vector(LayerWeight::KeyNorm, "self_attn.k_norm.weight", widths[1])?;
+        }
         Ok(())
+    }
+
+    fn token_input(&mut self) -> Result<(), ModelError> {
+        let Some(input) = self.spec.token_input else { return Ok(()) };
+        let (hidden, size) = (u64::from(self.spec.hidden_size), u64::from(input.size));
+        self.matrix(LayerWeight::TokenGate, "per_layer_input_gate.weight", size, hidden)?;
+        self.matrix(LayerWeight::TokenOutput, "per_layer_projection.weight", hidden, size)?;
+        self.vector(LayerWeight::TokenNorm, "post_per_layer_input_norm.weight", hidden)
     }
 
     fn delta_net(&mut self, facts: &Facts, net: DeltaNetSpec) -> Result<(), ModelError> {
@@ -336,8 +405,10 @@ impl Layer<'_> {
     fn experts(&mut self, facts: &Facts, moe: MoeSpec) -> Result<(), ModelError> {
         let FeedForward::Experts(names) = facts.feed_forward else { return Ok(()) };
         let hidden = u64::from(self.spec.hidden_size);
-        let size = u64::from(moe.intermediate_size);
         let num_experts = u64::from(moe.num_experts);
+        if moe.own_norms {
+            return self.experts_beside(moe, names.router);
+        }
         let mixtral = self.catalogue.contains(&self.name("block_sparse_moe.gate.weight"));
         let block = if mixtral { "block_sparse_moe" } else { "mlp" };
         let router = format!("{block}.{}", names.router);
@@ -362,14 +433,41 @@ impl Layer<'_> {
         if moe.bias {
             return self.experts_with_biases(moe, block);
         }
-        let stacked = format!("{block}.experts.gate_up_proj");
-        if self.catalogue.contains(&self.name(&stacked)) {
-            return self.stacked_experts(moe, block);
+        let parts = if mixtral { ["w1", "w3", "w2"] } else { PARTS };
+        self.stacked_or_single(moe, &format!("{block}.experts"), parts)
+    }
+
+    /// Experts beside the usual network, with norms of their own.
+    fn experts_beside(&mut self, moe: MoeSpec, router: &str) -> Result<(), ModelError> {
+        use LayerWeight as W;
+        let (hidden, num_experts) = (u64::from(self.spec.hidden_size), u64::from(moe.num_experts));
+        let size = moe.shared_size.map_or(0, u64::from);
+        for (weight, part) in [(W::SharedGate, "gate_proj"), (W::SharedUp, "up_proj")] {
+            self.matrix(weight, &format!("mlp.{part}.weight"), size, hidden)?;
         }
-        let [gate, up, down] =
-            if mixtral { ["w1", "w3", "w2"] } else { ["gate_proj", "up_proj", "down_proj"] };
+        self.matrix(W::SharedDown, "mlp.down_proj.weight", hidden, size)?;
+        self.matrix(W::Router, &format!("{router}.proj.weight"), num_experts, hidden)?;
+        self.vector(W::RouterNorm, &format!("{router}.scale"), hidden)?;
+        self.vector(W::RouterScale, &format!("{router}.per_expert_scale"), num_experts)?;
+        self.vector(W::ExpertNorm, "pre_feedforward_layernorm_2.weight", hidden)?;
+        self.vector(W::SharedPostNorm, "post_feedforward_layernorm_1.weight", hidden)?;
+        self.vector(W::ExpertPostNorm, "post_feedforward_layernorm_2.weight", hidden)?;
+        self.stacked_or_single(moe, "experts", PARTS)
+    }
+
+    /// `experts` is in front of the names; `parts` are those of gate, up and down.
+    fn stacked_or_single(
+        &mut self,
+        moe: MoeSpec,
+        experts: &str,
+        [gate, up, down]: [&str; 3],
+    ) -> Result<(), ModelError> {
+        let (hidden, size) = (u64::from(self.spec.hidden_size), u64::from(moe.intermediate_size));
+        if self.catalogue.contains(&self.name(&format!("{experts}.gate_up_proj"))) {
+            return self.stacked_experts(moe, experts);
+        }
         for expert in 0..moe.num_experts {
-            let name = |part: &str| format!("{block}.experts.{expert}.{part}.weight");
+            let name = |part: &str| format!("{experts}.{expert}.{part}.weight");
             self.matrix(LayerWeight::ExpertGate(expert), &name(gate), size, hidden)?;
             self.matrix(LayerWeight::ExpertUp(expert), &name(up), size, hidden)?;
             self.matrix(LayerWeight::ExpertDown(expert), &name(down), hidden, size)?;
@@ -412,7 +510,7 @@ impl Layer<'_> {
 
     /// `gate_up_proj` is `[num_experts, 2 * intermediate_size, hidden_size]`, gate first; `down_proj`
     /// is `[num_experts, hidden_size, intermediate_size]`.
-    fn stacked_experts(&mut self, moe: MoeSpec, block: &str) -> Result<(), ModelError> {
+    fn stacked_experts(&mut self, moe: MoeSpec, prefix: &str) -> Result<(), ModelError> {
         let hidden = u64::from(self.spec.hidden_size);
         let size = u64::from(moe.intermediate_size);
         let mut gates = Vec::new();
@@ -423,9 +521,9 @@ impl Layer<'_> {
             downs.push((self.role(LayerWeight::ExpertDown(expert)), hidden));
         }
         let experts = u64::from(moe.num_experts);
-        let name = self.name(&format!("{block}.experts.gate_up_proj"));
+        let name = self.name(&format!("{prefix}.gate_up_proj"));
         self.catalogue.rows(&name, &[experts, size.saturating_mul(2), hidden], &gates)?;
-        let name = self.name(&format!("{block}.experts.down_proj"));
+        let name = self.name(&format!("{prefix}.down_proj"));
         self.catalogue.rows(&name, &[experts, hidden, size], &downs)
     }
 }
@@ -439,11 +537,19 @@ pub(crate) struct Widths {
 
 impl Widths {
     pub(crate) fn of(spec: &ModelSpec) -> Self {
-        let head_dim = u64::from(spec.head_dim);
+        Self::with(spec, HeadSizes { num_kv_heads: spec.num_kv_heads, head_dim: spec.head_dim })
+    }
+
+    pub(crate) fn of_layer(spec: &ModelSpec, layer: &LayerSpec) -> Self {
+        Self::with(spec, spec.heads(layer))
+    }
+
+    fn with(spec: &ModelSpec, heads: HeadSizes) -> Self {
+        let head_dim = u64::from(heads.head_dim);
         Self {
             hidden: u64::from(spec.hidden_size),
             query: u64::from(spec.num_attention_heads).saturating_mul(head_dim),
-            kv: u64::from(spec.num_kv_heads).saturating_mul(head_dim),
+            kv: u64::from(heads.num_kv_heads).saturating_mul(head_dim),
         }
     }
 }

@@ -4,6 +4,7 @@
 
 mod gemma2;
 mod gemma3;
+mod gemma4;
 mod glm4_moe;
 mod gpt_oss;
 mod granite;
@@ -31,6 +32,7 @@ use crate::error::ModelError;
 static TABLE: &[&Facts] = &[
     &gemma2::FACTS,
     &gemma3::FACTS,
+    &gemma4::FACTS,
     &glm4_moe::FACTS,
     &gpt_oss::FACTS,
     &granite::FACTS,
@@ -52,8 +54,13 @@ static TABLE: &[&Facts] = &[
     &smollm3::FACTS,
 ];
 
-static WRAPPERS: &[&Wrapper] =
-    &[&gemma3::WRAPPER, &ministral3::WRAPPER, &qwen3_5::WRAPPER, &qwen3_5_moe::WRAPPER];
+static WRAPPERS: &[&Wrapper] = &[
+    &gemma3::WRAPPER,
+    &gemma4::WRAPPER,
+    &ministral3::WRAPPER,
+    &qwen3_5::WRAPPER,
+    &qwen3_5_moe::WRAPPER,
+];
 
 /// The class that a config.json names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

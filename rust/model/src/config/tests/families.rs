@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::{family, refused, spec, with};
 use crate::{
-    Activation, FeedForwardSpec, LayerSpec, ModelSpec, MoeSpec, QkNorm, QueryScale, RopeKind,
-    RouterScores,
+    Activation, FeedForwardSpec, HeadSizes, LayerSpec, ModelSpec, MoeSpec, QkNorm, QueryScale,
+    RopeKind, RouterScores, TokenInputSpec,
 };
 
 #[test]
@@ -388,4 +388,107 @@ fn test_experts_of_qwen3_5_stand_beside_a_network_with_a_score() {
     assert_eq!(dense, [true, false, true, true, true, false, true, false]);
     assert!(refused(&next(json!({"-": ["norm_topk_prob"]}))).contains("norm_topk_prob is missing"));
     assert!(refused(&next(json!({"-": ["intermediate_size"]}))).contains("intermediate_size is"));
+}
+
+fn gemma4(changes: Value) -> Value {
+    let base = json!({"num_hidden_layers": 6, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "head_dim": 16, "global_head_dim": 32, "sliding_window": 8, "attention_k_eq_v": true,
+        "num_global_key_value_heads": 1, "hidden_size_per_layer_input": 0,
+        "hidden_activation": "gelu_pytorch_tanh", "-": ["hidden_act", "rope_theta"]});
+    with(family("gemma4_text", "Gemma4ForCausalLM", base), changes)
+}
+
+#[test]
+fn test_gemma4_layers_that_see_everything_have_heads_of_their_own() {
+    let published = spec(&gemma4(json!({})));
+    let wide = HeadSizes { num_kv_heads: 1, head_dim: 32 };
+    let heads: Vec<_> = published.layers.iter().map(|layer| layer.heads).collect();
+    assert_eq!(heads, [None, None, None, None, None, Some(wide)]);
+    let same: Vec<bool> = published.layers.iter().map(|layer| layer.values_are_keys).collect();
+    assert_eq!(same, [false, false, false, false, false, true]);
+    assert_eq!((published.attention.scale, published.attention.value_norm), (1.0, true));
+    assert!(published.scales_layers && !published.norm.plus_one && published.widest_head() == 32);
+    let [full, window] = &published.ropes[..] else { panic!("{:?}", published.ropes) };
+    assert_eq!(full.kind, RopeKind::Proportional { pairs: 4, factor: 1.0 });
+    assert_eq!((full.rotary_dim, full.theta, window.rotary_dim, window.theta), (32, 1e6, 16, 1e4));
+    let turning = full.tables(64).inv_freq;
+    assert!(turning[..4].iter().all(|f| *f > 0.0) && turning[4..] == [0.0; 12], "{turning:?}");
+    // As transformers 5 writes the same.
+    let by_layer = json!({"per_layer_config": {"5": {"head_dim": 32, "num_key_value_heads": 1}},
+        "-": ["global_head_dim", "num_global_key_value_heads"]});
+    assert_eq!(spec(&gemma4(by_layer)), published);
+    // Without shared keys and values the number of heads is the model's.
+    let apart = spec(&gemma4(json!({"attention_k_eq_v": false})));
+    assert_eq!(apart.heads(&apart.layers[5]), HeadSizes { num_kv_heads: 2, head_dim: 32 });
+    for (changes, reason) in [
+        (json!({"global_head_dim": 33}), "global_head_dim: 33 is odd"),
+        (
+            json!({"num_global_key_value_heads": 3}),
+            "num_global_key_value_heads: 3 does not divide 4",
+        ),
+        (json!({"per_layer_config": {"6": {}}}), "6: an entry is not supported"),
+        (
+            json!({"per_layer_config": {"5": {"sliding_window": 4}}}),
+            "sliding_window: a value by layer",
+        ),
+        (json!({"per_layer_config": {"1": {"head_dim": 32}}}), "layer 1 differs from the others"),
+        (
+            json!({"rope_parameters": {"rope_theta": 1e4}}),
+            "one rope for all layers is not supported",
+        ),
+        (json!({"use_bidirectional_attention": "all"}), "use_bidirectional_attention: \"all\""),
+        (
+            json!({"layer_types": ["full_attention", "full_attention", "full_attention",
+            "full_attention", "full_attention", "sliding_attention"]}),
+            "layer_types: sliding_attention there",
+        ),
+    ] {
+        let error = refused(&gemma4(changes));
+        assert!(error.contains(reason), "{error}");
+    }
+}
+
+#[test]
+fn test_gemma4_layers_share_keys_and_get_the_token_itself() {
+    let shared = json!({"num_hidden_layers": 7, "num_kv_shared_layers": 3,
+        "use_double_wide_mlp": true, "hidden_size_per_layer_input": 8,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention",
+            "sliding_attention", "sliding_attention", "full_attention"]});
+    let model = with(gemma4(shared), json!({"vocab_size_per_layer_input": 100, "vocab_size": 100}));
+    let found = spec(&model);
+    let keys_of: Vec<_> = found.layers.iter().map(|layer| layer.keys_of).collect();
+    assert_eq!(keys_of, [None, None, None, None, Some(2), Some(2), Some(3)]);
+    let width = |layer: usize| match found.layers[layer].feed_forward {
+        FeedForwardSpec::Dense { intermediate_size, .. } => intermediate_size,
+        FeedForwardSpec::Moe(_) => 0,
+    };
+    assert_eq!(width(6), 2 * width(0));
+    assert_eq!(found.token_input, Some(TokenInputSpec { size: 8 }));
+    let layout = crate::KvLayout::of(&found);
+    assert_eq!(layout.places[4], layout.places[2]);
+    assert_eq!(layout.places[6], layout.places[3]);
+    for (changes, reason) in [
+        (json!({"num_kv_shared_layers": 7}), "num_kv_shared_layers: 7 leaves no layer with keys"),
+        (json!({"num_kv_shared_layers": 6}), "6 leaves no layer with keys of the same type"),
+        (
+            json!({"vocab_size_per_layer_input": 99}),
+            "vocab_size_per_layer_input: 99 is not supported",
+        ),
+    ] {
+        let error = refused(&with(model.clone(), changes));
+        assert!(error.contains(reason), "{error}");
+    }
+}
+
+#[test]
+fn test_gemma4_experts_stand_beside_the_usual_network() {
+    let model =
+        spec(&gemma4(json!({"enable_moe_block": true, "num_experts": 8, "top_k_experts": 2,
+        "moe_intermediate_size": 16})));
+    let moe = experts(&model, 0);
+    assert!(moe.own_norms && moe.router.normalise_top_k && !moe.shared_score);
+    assert_eq!((moe.num_experts, moe.experts_per_token, moe.intermediate_size), (8, 2, 16));
+    assert!(moe.shared_size.is_some());
+    let error = refused(&gemma4(json!({"enable_moe_block": true, "num_experts": 8})));
+    assert!(error.contains("top_k_experts"), "{error}");
 }
