@@ -54,9 +54,7 @@ class Settings:
     model: Annotated[str, Meta(min_length=1)]
     served_model_name: Annotated[str, Meta(min_length=1)] | None = field(
         default=None,
-        metadata=about(
-            "engine", "model name in requests and responses; default: the last part of the path"
-        ),
+        metadata=about("engine", "name in requests and responses; default: end of the path"),
     )
     device: str = field(
         default="auto",
@@ -135,9 +133,7 @@ class Settings:
     )
     max_num_batched_tokens: Annotated[int, Meta(ge=1, le=2**24)] | None = field(
         default=None,
-        metadata=about(
-            "engine", "maximum number of tokens in one step; default: 2048, on a CPU 512"
-        ),
+        metadata=about("engine", "most tokens in one step; default: 2048, on a CPU 512"),
     )
     block_size: Annotated[int, Meta(ge=1, le=2**16)] | None = field(
         default=None,
@@ -153,6 +149,10 @@ class Settings:
             "size of the KV cache in bytes; default: a quarter of the free memory, at most what "
             "max-num-seqs requests can fill; on a GPU, what gpu-memory-utilization leaves",
         ),
+    )
+    kv_cache_max_memory_bytes: Annotated[int, Meta(ge=1, le=2**63 - 1)] | None = field(
+        default=None,
+        metadata=about("engine", "size up to which the KV cache grows while other models are idle"),
     )
     enable_sleep_mode: bool = field(
         default=False,
@@ -174,6 +174,10 @@ class Settings:
             metavar="DIR",
         ),
     )
+    download_cache_bytes: Annotated[int, Meta(ge=1, le=2**63 - 1)] | None = field(
+        default=None,
+        metadata=about("engine", "disk space for models from s3://; the longest unused make room"),
+    )
     max_queue: Annotated[int, Meta(ge=1, le=2**24)] | None = field(
         default=None,
         metadata=about(
@@ -188,9 +192,7 @@ class Settings:
     )
     chat_template: Path | None = field(
         default=None,
-        metadata=about(
-            "engine", "file with a chat template that replaces the model's own", metavar="FILE"
-        ),
+        metadata=about("engine", "file with another chat template", metavar="FILE"),
     )
     tool_call_parser: str = field(
         default="auto",
@@ -398,7 +400,7 @@ class Settings:
         compiles = may_use_gpu(self.device)
         cache_dir = options.pop("cache_dir", None) or (default_cache_dir() if compiles else None)
         options.pop("kv_events_config", None)
-        for name in ("allow_download", "download_dir"):
+        for name in ("allow_download", "download_dir", "download_cache_bytes"):
             options.pop(name, None)
         events = self.kv_events()
         if events is not None:

@@ -82,9 +82,11 @@ class Engine:
         block_size: int | None = None,
         enable_prefix_caching: bool = True,
         kv_cache_memory_bytes: int | None = None,
+        kv_cache_max_memory_bytes: int | None = None,
         enable_sleep_mode: bool = False,
         allow_download: bool = False,
         download_dir: str | Path | None = None,
+        download_cache_bytes: int | None = None,
         max_queue: int | None = None,
         seed: int | None = None,
         chat_template: str | Path | None = None,
@@ -105,8 +107,8 @@ class Engine:
 
         Args:
             model: local Hugging Face folder or .gguf file, or demo.
-            served_model_name: model name in requests and responses; default: the last part of the
-                path. A string of at least 1 character.
+            served_model_name: name in requests and responses; default: end of the path. A string of
+                at least 1 character.
             device: auto, cpu, cuda, cuda:N, sim, or sim:FILE with a JSON profile; auto uses the GPU
                 if there is one.
             data_parallel_size: number of engines that share the requests: one per GPU, from the
@@ -129,25 +131,29 @@ class Engine:
                 limit. A whole number from 1 to 2147483647.
             max_num_seqs: maximum number of requests in one step; default: 256, on a CPU 32. A whole
                 number from 1 to 65536.
-            max_num_batched_tokens: maximum number of tokens in one step; default: 2048, on a CPU
-                512. A whole number from 1 to 16777216.
+            max_num_batched_tokens: most tokens in one step; default: 2048, on a CPU 512. A whole
+                number from 1 to 16777216.
             block_size: tokens per block of the KV cache; default: 64, on a CPU 16. A whole number
                 from 1 to 65536.
             enable_prefix_caching: False: do not reuse KV blocks of equal prefixes.
             kv_cache_memory_bytes: size of the KV cache in bytes; default: a quarter of the free
                 memory, at most what max_num_seqs requests can fill; on a GPU, what
                 gpu_memory_utilization leaves. A whole number from 1 to 9223372036854775807.
+            kv_cache_max_memory_bytes: size up to which the KV cache grows while other models are
+                idle. A whole number from 1 to 9223372036854775807.
             enable_sleep_mode: be able to give weights back (/sleep); see docs/OPERATIONS.md.
             allow_download: fetch a MODEL that is ORG/NAME from the Hugging Face hub, or from
                 HF_ENDPOINT, into its cache; hf://ORG/NAME@REVISION and s3://BUCKET/PREFIX need no
                 permission.
             download_dir: folder for fetched models; default: ~/.cache/ingle for s3://, else the
                 hub's cache.
+            download_cache_bytes: disk space for models from s3://; the longest unused make room. A
+                whole number from 1 to 9223372036854775807.
             max_queue: maximum number of waiting requests; more get 429; default: 4 x max_num_seqs
                 for each engine. A whole number from 1 to 16777216.
             seed: seed for requests without their own; makes them repeatable. A whole number from 0
                 to 18446744073709551615.
-            chat_template: file with a chat template that replaces the model's own.
+            chat_template: file with another chat template.
             tool_call_parser: how the model writes tool calls: auto, as its chat template shows;
                 none; or a name from docs/MODELS.md, such as hermes or qwen3_coder.
             reasoning_parser: how the model marks its reasoning: auto, as its chat template shows;

@@ -31,6 +31,7 @@ OF_THE_PROCESS = frozenset(
         "cublaslt_library",
         "data_parallel_size",
         "device",
+        "download_cache_bytes",
         "download_dir",
         "enable_expert_parallel",
         "health_stall_s",

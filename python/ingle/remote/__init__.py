@@ -22,7 +22,10 @@ def fetched(settings: Settings) -> Settings:
     if source is None:
         return settings
     if isinstance(source, S3Model):
-        return dataclasses.replace(settings, model=fetch_from_s3(source, settings.download_dir))
+        place = fetch_from_s3(
+            source, settings.download_dir, most_bytes=settings.download_cache_bytes
+        )
+        return dataclasses.replace(settings, model=place)
     return dataclasses.replace(settings, model=fetch_from_hub(source, settings.download_dir))
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ingle.errors import ModelError
+from ingle.remote.progress import Progress
 from ingle.remote.transport import Transport, pieces
 
 log = logging.getLogger("ingle")
@@ -66,6 +67,16 @@ def alone(folder: Path) -> Iterator[None]:
         os.close(fd)
 
 
+def replace(path: Path, text: str) -> None:
+    """Writes a small file in one piece, never through a link that lies there. Errors: OSError."""
+    temporary = path.with_name(f".{path.name.removeprefix('.')}.new")
+    temporary.unlink(missing_ok=True)
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+    with open(os.open(temporary, flags, 0o644), "w") as file:
+        file.write(text)
+    os.replace(temporary, path)
+
+
 def size_of(path: Path) -> int:
     """The size of a file; -1 if there is none."""
     try:
@@ -106,37 +117,12 @@ def download(transport: Transport, file: RemoteFile, target: Path) -> None:
     if size_of(partial) != file.size:
         # Without its file the note says nothing, and holes would pass for parts.
         journal.done.clear()
-    began, fresh = time.monotonic(), 0
-    parts = list(pieces(file.size, PART_BYTES))
+    began = time.monotonic()
     flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
     fd = os.open(partial, flags, 0o644)
     try:
         os.ftruncate(fd, file.size)
-        missing = [number for number in range(len(parts)) if number not in journal.done]
-        with ThreadPoolExecutor(max(1, min(NUM_THREADS, len(missing)))) as pool:
-
-            def fetch(number: int) -> int:
-                first, last = parts[number]
-                transport.read_range(
-                    file.url, file.etag, first, last, lambda at, data: write(fd, data, at)
-                )
-                return number
-
-            running = [pool.submit(fetch, number) for number in missing]
-            try:
-                for each in as_completed(running):
-                    fresh += PART_BYTES
-                    if not has_hash(transport, file):
-                        # After a power cut nothing else would tell a part from a hole.
-                        os.fdatasync(fd)
-                    journal.add(each.result())
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                for each in running:
-                    # What others have brought meanwhile need not come again.
-                    if not each.cancelled() and each.exception() is None:
-                        journal.add(each.result())
-                raise
+        fresh = fetch_missing(transport, file, fd, journal)
         check(transport, file, fd)
         os.fsync(fd)
     except WrongContentError:
@@ -149,8 +135,46 @@ def download(transport: Transport, file: RemoteFile, target: Path) -> None:
     os.replace(partial, target)
     journal.remove()
     seconds = max(time.monotonic() - began, 1e-3)
-    rate = min(fresh, file.size) / seconds / 1e6
-    log.info("fetched %s: %.1f MB, %.0f MB/s", file.name, file.size / 1e6, rate)
+    log.info("fetched %s: %.1f MB, %.0f MB/s", file.name, file.size / 1e6, fresh / seconds / 1e6)
+
+
+def fetch_missing(transport: Transport, file: RemoteFile, fd: int, journal: "Journal") -> int:
+    """Fetches the parts that are not here yet, several at once; returns their bytes.
+
+    Errors: ModelError, OSError. Parts that came whole are noted in any case.
+    """
+    parts = list(pieces(file.size, PART_BYTES))
+    missing = [number for number in range(len(parts)) if number not in journal.done]
+    fresh = sum(parts[number][1] + 1 - parts[number][0] for number in missing)
+    progress = Progress(file.name, file.size, file.size - fresh)
+
+    def take(at: int, data: bytes) -> None:
+        write(fd, data, at)
+        progress.add(len(data))
+
+    def fetch(number: int) -> int:
+        first, last = parts[number]
+        transport.read_range(file.url, file.etag, first, last, take)
+        return number
+
+    with ThreadPoolExecutor(max(1, min(NUM_THREADS, len(missing)))) as pool:
+        running = [pool.submit(fetch, number) for number in missing]
+        try:
+            for each in as_completed(running):
+                if not has_hash(transport, file):
+                    # After a power cut nothing else would tell a part from a hole.
+                    os.fdatasync(fd)
+                journal.add(each.result())
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            for each in running:
+                # What others have brought meanwhile need not come again.
+                if not each.cancelled() and each.exception() is None:
+                    journal.add(each.result())
+            raise
+        finally:
+            progress.close()
+    return fresh
 
 
 class WrongContentError(ModelError):
@@ -172,9 +196,7 @@ class Journal:
     def add(self, number: int) -> None:
         """A part is whole."""
         self.done.add(number)
-        temporary = self._path.with_name(self._path.name + ".new")
-        temporary.write_text(json.dumps({**self._head, "done": sorted(self.done)}))
-        os.replace(temporary, self._path)
+        replace(self._path, json.dumps({**self._head, "done": sorted(self.done)}))
 
     def remove(self) -> None:
         """The file is whole."""

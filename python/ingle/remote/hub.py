@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ingle.errors import ConfigError, ModelError
-from ingle.remote.files import RemoteFile, alone, chosen, download, size_of
+from ingle.remote.files import RemoteFile, alone, chosen, download, replace, size_of
 from ingle.remote.settings import credential, endpoint
 from ingle.remote.transport import Transport
 
@@ -169,13 +169,6 @@ def link(path: Path, blob: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         temporary.unlink()
     os.symlink(target, temporary)
-    os.replace(temporary, path)
-
-
-def replace(path: Path, text: str) -> None:
-    """Writes a small file in one piece."""
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text(text)
     os.replace(temporary, path)
 
 

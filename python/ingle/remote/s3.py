@@ -20,7 +20,8 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from ingle.errors import ConfigError, ModelError
 from ingle.places import default_cache_dir
-from ingle.remote.files import RemoteFile, alone, chosen, download, size_of, wanted
+from ingle.remote.cache import trim
+from ingle.remote.files import RemoteFile, alone, chosen, download, replace, size_of, wanted
 from ingle.remote.settings import credential, endpoint
 from ingle.remote.transport import Transport
 
@@ -117,10 +118,14 @@ def s3_model(model: str) -> S3Model | None:
 
 
 def fetch_from_s3(
-    model: S3Model, download_dir: Path | None, environment: Mapping[str, str] = os.environ
+    model: S3Model,
+    download_dir: Path | None,
+    environment: Mapping[str, str] = os.environ,
+    most_bytes: int | None = None,
 ) -> str:
     """The local folder or file of the model, as the store has it now.
 
+    `most_bytes`: of all models that came from stores. Those used longest ago make room.
     Errors: ModelError, ConfigError.
     """
     store = Store.of(model.bucket, environment)
@@ -133,7 +138,10 @@ def fetch_from_s3(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with alone(folder):
+            if most_bytes is not None:
+                trim(root / "s3", most_bytes, folder, sum(file.size for file in files))
             bring(transport, files, folder)
+            os.utime(folder)
     except OSError as error:
         raise ModelError(f"model {model}: cannot write to {folder}: {error}") from error
     return str(folder / (model.file or ""))
@@ -223,9 +231,7 @@ def read_index(folder: Path) -> dict[str, str]:
 
 def write_index(folder: Path, etags: Mapping[str, str]) -> None:
     """Replaces the index in one piece."""
-    temporary = folder / f"{INDEX}.new"
-    temporary.write_text(json.dumps(etags))
-    os.replace(temporary, folder / INDEX)
+    replace(folder / INDEX, json.dumps(etags))
 
 
 EMPTY = hashlib.sha256(b"").hexdigest()

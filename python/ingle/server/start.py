@@ -15,9 +15,9 @@ from types import ModuleType
 from ingle.engines import Engines
 from ingle.exit_codes import ExitCode
 from ingle.model_set import ModelSet
-from ingle.server.guard import Guard
+from ingle.server.guard import Guard, user_of
 from ingle.server.startup_trace import StartupTrace
-from ingle.sources import local_set
+from ingle.sources import local_set, may_be_remote
 from ingle.threads import name_thread
 
 
@@ -30,7 +30,13 @@ def serve(models: ModelSet, say: Callable[[str], None], *, trace: bool = False) 
     timeline = StartupTrace(models.process.startup_trace)
     with timeline.phase("models made local"):
         # A locked process opens no connection.
-        models = local_set(models)
+        user = user_of(models.process)
+        if user is not None and any(may_be_remote(entry.settings) for entry in models):
+            from ingle.server.fetch_as import local_set_as
+
+            models = local_set_as(models, user)
+        else:
+            models = local_set(models)
     settings = models.process
     if settings.user is not None:
         # Perhaps only root can read the packages.

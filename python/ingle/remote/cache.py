@@ -1,0 +1,75 @@
+"""The size of the folder that models from buckets are fetched into. Blocking, any thread.
+
+Each model has a folder of its own, `HASH/NAME`, whose time is that of its last use. Removing files
+that a server has open takes nothing from it: it reads them until it closes them.
+"""
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+from pathlib import Path
+
+from ingle.errors import ModelError
+
+log = logging.getLogger("ingle")
+
+
+def trim(root: Path, most_bytes: int, wanted: Path, num_bytes: int) -> None:
+    """Removes models, those used longest ago first, until `num_bytes` more fit into `most_bytes`.
+
+    `wanted` is the folder that they are for; it stays, and its files count as part of them. A
+    folder into which another process fetches stays too. Errors: ModelError if it cannot be done.
+    """
+    if num_bytes > most_bytes:
+        message = f"the model has {num_bytes} bytes, more than {most_bytes}"
+        raise ModelError(f"download_cache_bytes: {message}")
+    folders = [each for each in root.glob("*/*") if each.is_dir() and not each.is_symlink()]
+    others = sorted((each for each in folders if each != wanted), key=last_use)
+    taken = {each: bytes_of(each) for each in others}
+    for folder in others:
+        if sum(taken.values()) + num_bytes <= most_bytes:
+            return
+        if remove(folder):
+            log.info("removed %s: %d bytes, used longest ago", folder, taken.pop(folder))
+    if sum(taken.values()) + num_bytes > most_bytes:
+        busy = ", ".join(str(each) for each in taken)
+        raise ModelError(f"download_cache_bytes: no room beside {busy}, which others fetch now")
+
+
+def last_use(folder: Path) -> float:
+    """When a start last used the model in it."""
+    try:
+        return folder.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def bytes_of(folder: Path) -> int:
+    """What its files take on disk."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(place, name)).st_blocks * 512
+    return total
+
+
+def remove(folder: Path) -> bool:
+    """Removes a model's folder, and the one around it; False while another process fetches."""
+    flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        fd = os.open(folder / ".ingle-lock", flags, 0o644)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder)
+        with contextlib.suppress(OSError):
+            folder.parent.rmdir()
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
