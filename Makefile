@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-rust test-python test-compat test-ray image-check check soak bench wheel gpu-test gpu-bench fields lock clean
+.PHONY: help install demo test test-rust test-python test-compat test-ray image-check check soak bench wheel gpu-test gpu-bench gpu-bench-models fields lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -115,6 +115,9 @@ gpu-test: ## everything that needs a GPU: kernels, sanitizers, whole models, aga
 
 gpu-bench: ## start-up and speed on a GPU; TOKENIZER=tokenizer.json of Llama 3; GPUS=2 for several; SHAPES=gpt-oss-20b,.. of tests/published
 	$(PYTHON) tools/gpu_bench.py $(if $(TOKENIZER),--tokenizer $(TOKENIZER)) $(if $(GPUS),--gpus $(GPUS)) $(if $(SHAPES),--shapes $(SHAPES))
+
+gpu-bench-models: ## several models on one GPU: shares of a mix, a growing KV pool, swaps
+	$(PYTHON) tools/gpu_bench_models.py
 
 fields: $(VENV)/dev.stamp install ## regenerate code and pages made from fields, settings and the kernels' contract
 	tools/in_clone cargo run -q --locked -p ingle-cuda --example write_contract

@@ -195,8 +195,11 @@ class Engine:
     def call(self) -> None:
         """Brings the model into memory as if a request wanted it."""
 
-    def pin(self, is_pinned: bool) -> None:
-        """Keeps the model in memory from now on, or does so no longer."""
+    def pin(self, is_pinned: bool) -> tuple[int, int] | None:
+        """Keeps the model in memory from now on, or does so no longer.
+
+        If it does not fit beside other pinned models: its bytes, and those that they leave.
+        """
 
     def start_drain(self) -> None:
         """Refuses new requests from now on; running ones go on."""

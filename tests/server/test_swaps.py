@@ -102,6 +102,24 @@ def test_operators_send_models_away_call_and_pin_them(all_fit, tmp_path):
         assert worker.stop() == 0, worker.errors()
 
 
+def test_pins_of_models_that_do_not_fit_together_are_refused(all_fit, tmp_path):
+    _, largest = all_fit
+    place = tmp_path / "admin.sock"
+    with Several(*flags(largest), "--admin-uds", place) as worker:
+        admin = AdminSocket(place)
+        assert admin.ask("POST", "/models/llama/pin")[0] == 200
+        status, body = admin.ask("POST", "/models/qwen/pin")
+        assert (status, body["error"]["code"]) == (409, "conflict")
+        assert "the model 'qwen' takes " in body["error"]["message"]
+        assert " bytes, and other pinned models leave " in body["error"]["message"]
+        states = admin.ask("GET", "/models")[1]["models"]
+        assert {model["name"] for model in states if model["pinned"]} == {"llama"}
+        assert admin.ask("POST", "/models/llama/unpin")[0] == 200
+        assert admin.ask("POST", "/models/qwen/pin")[0] == 200
+        worker.complete(model="qwen", max_tokens=1)
+        assert worker.stop() == 0, worker.errors()
+
+
 def test_a_sleep_of_all_models_is_refused_before_any_request_is(all_fit, tmp_path):
     _, largest = all_fit
     place = tmp_path / "admin.sock"

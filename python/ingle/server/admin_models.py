@@ -68,8 +68,13 @@ def call(model: ServedModel) -> bool:
 
 
 def pin(model: ServedModel) -> bool:
-    """It returns and stays."""
-    model.core.pin(True)
+    """It returns and stays. Errors: RefusedError 409 if pinned models would not fit together."""
+    if too_large := model.core.pin(True):
+        takes, left = too_large
+        message = (
+            f"the model {model.name!r} takes {takes} bytes, and other pinned models leave {left}"
+        )
+        raise RefusedError(message, code="conflict", status=409)
     return True
 
 

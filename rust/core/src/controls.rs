@@ -43,6 +43,11 @@ impl Scheduler {
         self.kv.forget_all()
     }
 
+    /// Whether the pool has fewer blocks than at the start, so that a request may have to wait for memory.
+    pub(crate) fn lacks_memory(&self) -> bool {
+        self.kv.pool.end() < self.shape.num_blocks
+    }
+
     /// The stateless part of admission, for other threads.
     #[must_use]
     pub fn limits(&self) -> Limits {

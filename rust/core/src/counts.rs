@@ -28,7 +28,7 @@ pub struct SchedulerStats {
     pub num_running: u32,
     /// Requests that have ended while a submitted step names them.
     pub num_leaving: u32,
-    /// KV blocks in the pool.
+    /// KV blocks that are handed out.
     pub num_blocks: u32,
     /// Blocks without owner and content.
     pub num_free_blocks: u32,

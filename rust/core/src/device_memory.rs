@@ -8,21 +8,27 @@
 //! often it is wanted, times how long it takes to return, for each byte. If idle models are not enough,
 //! a busy one finishes what runs and goes. A model that has returned stays for a multiple of the time that its
 //! return took, which bounds the share of time that moving weights can take.
+//!
+//! All that decides which models are awake counts weights and each pool's share. pool_policy.rs lets pools of awake
+//! models grow beyond that and shrink below.
 
+use crate::device_pool::{Pool, PoolMemory};
 use crate::{LaneId, Micros};
 
 /// A device's memory and the models that share it.
 #[derive(Debug)]
 pub struct DeviceMemory {
-    capacity: u64,
-    models: Vec<(LaneId, Model)>,
+    pub(crate) capacity: u64,
+    pub(crate) models: Vec<(LaneId, Model)>,
 }
 
 /// What a model is to the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModelMemory {
-    /// Bytes that it takes while it is not asleep: weights and KV pool.
+    /// Bytes that it takes while it is not asleep: weights and the pool's share.
     pub bytes: u64,
+    /// Its KV pool.
+    pub pool: PoolMemory,
     /// How long its return takes, as far as is known before the first.
     pub return_time: Micros,
     /// It never makes room for others.
@@ -36,14 +42,27 @@ pub enum Move {
     Wake(LaneId),
     /// Take the model out of memory once what runs has ended; `asleep` follows.
     Sleep(LaneId),
+    /// Give the model's pool `bytes`; `resized` follows.
+    Resize {
+        /// Which.
+        id: LaneId,
+        /// What it then has, about.
+        bytes: u64,
+        /// If it gets smaller: running requests that are in the way are preempted. Otherwise it shrinks as far as
+        /// nothing runs there.
+        preempts: bool,
+    },
 }
 
 #[derive(Debug)]
-struct Model {
+pub(crate) struct Model {
     size: ModelMemory,
-    place: Place,
+    pub(crate) place: Place,
+    pub(crate) pool: Pool,
     /// It has requests.
-    is_busy: bool,
+    pub(crate) is_busy: bool,
+    /// Since when it has none.
+    pub(crate) idle_since: Micros,
     /// Since when requests wait for its return.
     wanted_since: Option<Micros>,
     /// When it last became awake.
@@ -54,7 +73,7 @@ struct Model {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+pub(crate) enum Place {
     Asleep,
     Waking,
     Awake,
@@ -76,7 +95,9 @@ impl DeviceMemory {
             Model {
                 size,
                 place: if fits { Place::Awake } else { Place::Asleep },
+                pool: Pool::new(size.pool),
                 is_busy: false,
+                idle_since: now,
                 wanted_since: None,
                 awake_since: now,
                 heat: 0.0,
@@ -109,9 +130,11 @@ impl DeviceMemory {
     }
 
     /// The model has no requests any more.
-    pub fn idle(&mut self, id: LaneId) {
+    pub fn idle(&mut self, id: LaneId, now: Micros) {
         let model = self.model(id);
-        model.is_busy = false;
+        if std::mem::take(&mut model.is_busy) {
+            model.idle_since = now;
+        }
         model.wanted_since = None;
     }
 
@@ -171,9 +194,21 @@ impl DeviceMemory {
         Some((word, model.size))
     }
 
-    /// Whether the model is pinned from now on.
-    pub fn pin(&mut self, id: LaneId, is_pinned: bool) {
-        self.model(id).size.is_pinned = is_pinned;
+    /// Whether the model is pinned from now on. False if the pinned ones would not fit together; then nothing changes.
+    pub fn pin(&mut self, id: LaneId, is_pinned: bool) -> bool {
+        let can = !is_pinned || self.of(id).size.bytes <= self.beside_pinned(id);
+        if can {
+            self.model(id).size.is_pinned = is_pinned;
+        }
+        can
+    }
+
+    /// What pinned models other than this one leave, whether they are awake or not.
+    #[must_use]
+    pub fn beside_pinned(&self, id: LaneId) -> u64 {
+        let others =
+            self.models.iter().filter(|(other, model)| *other != id && model.size.is_pinned);
+        self.capacity.saturating_sub(others.map(|(_, model)| model.size.bytes).sum())
     }
 
     /// The model is in memory; its return took so long.
@@ -187,18 +222,31 @@ impl DeviceMemory {
 
     /// The model's memory has been given back, or its return has failed.
     pub fn asleep(&mut self, id: LaneId) {
-        self.model(id).place = Place::Asleep;
+        let model = self.model(id);
+        model.place = Place::Asleep;
+        model.pool.leave();
     }
 
     /// The next thing to do, which counts as begun; call it until it returns nothing, after every change
     /// and at the time that `look_again` says.
     pub fn next(&mut self, now: Micros) -> Option<Move> {
-        let wanted = self.next_wanted(now)?;
+        let wanted = self.next_wanted(now);
+        let next = wanted.and_then(|wanted| self.next_for(wanted, now));
+        // A model that is to return comes before pools that would like to have more than their share.
+        next.or_else(|| self.next_resize(wanted.is_some(), now))
+    }
+
+    /// What brings the wanted model nearer to its return.
+    fn next_for(&mut self, wanted: LaneId, now: Micros) -> Option<Move> {
         let need = self.of(wanted).size.bytes;
         if need <= self.free() {
             if self.models.iter().any(|(_, model)| model.place == Place::Waking) {
                 // Two at once would both take longer.
                 return None;
+            }
+            let taken = self.of(wanted).taken();
+            if taken > self.untaken() {
+                return self.reclaim(taken - self.untaken(), None, now);
             }
             self.model(wanted).place = Place::Waking;
             return Some(Move::Wake(wanted));
@@ -215,16 +263,14 @@ impl DeviceMemory {
     /// When `next` may find something else though nothing has changed; absent where it cannot.
     #[must_use]
     pub fn look_again(&self, now: Micros) -> Option<Micros> {
-        self.models.iter().any(|(_, model)| model.is_wanted()).then_some(Micros(now.0 + TICK.0))
+        let waits = |model: &Model| model.is_wanted() || model.wants_pool();
+        self.models.iter().any(|(_, model)| waits(model)).then_some(Micros(now.0 + TICK.0))
     }
 
     /// Whether the model could be awake if all others made room.
     #[must_use]
     pub fn can_hold(&self, id: LaneId) -> bool {
-        let pinned = self.bytes_of(|model| model.size.is_pinned && model.place != Place::Asleep);
-        let own = self.of(id);
-        let counted = own.size.is_pinned && own.place != Place::Asleep;
-        counted || own.size.bytes <= self.capacity.saturating_sub(pinned)
+        self.of(id).size.bytes <= self.beside_pinned(id)
     }
 
     /// The wanted model that has waited longest in proportion to the time that its return takes. One for
@@ -266,6 +312,12 @@ impl DeviceMemory {
         self.capacity.saturating_sub(self.bytes_of(|model| model.place != Place::Asleep))
     }
 
+    /// Bytes that nobody has at this moment: what is lent counts as the borrower's.
+    pub(crate) fn untaken(&self) -> u64 {
+        let awake = self.models.iter().filter(|(_, model)| model.place != Place::Asleep);
+        self.capacity.saturating_sub(awake.map(|(_, model)| model.taken()).sum())
+    }
+
     fn bytes_of(&self, counts: impl Fn(&Model) -> bool) -> u64 {
         let counted = self.models.iter().filter(|(_, model)| counts(model));
         counted.map(|(_, model)| model.size.bytes).sum()
@@ -275,12 +327,17 @@ impl DeviceMemory {
         &self.models.iter().find(|(other, _)| *other == id).expect(GONE).1
     }
 
-    fn model(&mut self, id: LaneId) -> &mut Model {
+    pub(crate) fn model(&mut self, id: LaneId) -> &mut Model {
         &mut self.models.iter_mut().find(|(other, _)| *other == id).expect(GONE).1
     }
 }
 
 impl Model {
+    /// Bytes that it has while it is not asleep.
+    pub(crate) fn taken(&self) -> u64 {
+        self.size.bytes - self.pool.memory.share.min(self.size.bytes) + self.pool.bytes
+    }
+
     fn is_wanted(&self) -> bool {
         self.place == Place::Asleep && self.wanted_since.is_some()
     }
@@ -313,7 +370,12 @@ mod tests {
     }
 
     fn size(bytes: u64) -> ModelMemory {
-        ModelMemory { bytes, return_time: Micros(1000), is_pinned: false }
+        ModelMemory {
+            bytes,
+            pool: PoolMemory::default(),
+            return_time: Micros(1000),
+            is_pinned: false,
+        }
     }
 
     const LATER: Micros = Micros(5_000_000);
@@ -343,7 +405,7 @@ mod tests {
         assert_eq!(memory.next(LATER), None);
         memory.awake(b, Micros(500), LATER);
         assert_eq!(memory.next(LATER), None);
-        memory.idle(b);
+        memory.idle(b, LATER);
         memory.arrived(a, Micros(LATER.0 + 499));
         assert_eq!(memory.next(Micros(LATER.0 + 499)), None, "it has just returned");
         assert_eq!(memory.next(Micros(LATER.0 + 500)), Some(Move::Sleep(b)));
@@ -360,10 +422,10 @@ mod tests {
         for second in 1..10 {
             let now = Micros(second * 100_000);
             memory.arrived(often, now);
-            memory.idle(often);
+            memory.idle(often, now);
         }
         memory.arrived(rare, Micros(950_000));
-        memory.idle(rare);
+        memory.idle(rare, Micros(960_000));
         memory.arrived(new, LATER);
         assert_eq!(memory.next(LATER), Some(Move::Sleep(rare)), "though it was used last");
         memory.asleep(rare);
@@ -444,6 +506,21 @@ mod tests {
     }
 
     #[test]
+    fn test_models_that_do_not_fit_together_cannot_all_be_pinned() {
+        let [a, b, c] = ids();
+        let mut memory = DeviceMemory::new(20);
+        memory.join(a, ModelMemory { is_pinned: true, ..size(10) }, Micros(0));
+        memory.join(b, size(8), Micros(0));
+        memory.join(c, size(4), Micros(0));
+        assert!(memory.pin(c, true), "it sleeps, and there could be room");
+        assert!(!memory.pin(b, true), "10 + 4 + 8 of 20");
+        assert_eq!(memory.beside_pinned(b), 6);
+        assert!(!memory.can_hold(b), "not even for a moment");
+        assert!(memory.pin(c, false));
+        assert!(memory.pin(b, true) && memory.pin(b, true), "again changes nothing");
+    }
+
+    #[test]
     fn test_a_failed_return_leaves_the_memory_free() {
         let [a, b] = ids();
         let mut memory = DeviceMemory::new(10);
@@ -455,7 +532,7 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(memory.next(LATER), Some(Move::Wake(b)));
             memory.asleep(b);
-            memory.idle(b);
+            memory.idle(b, LATER);
             assert_eq!(memory.next(LATER), None, "its requests have failed");
             memory.arrived(b, LATER);
         }

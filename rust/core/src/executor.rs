@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use crate::{
-    BlockId, ExecutorShape, SamplingParams, SleepLevel, SlotId, SnapshotId, StepId, TokenId,
+    BlockId, ExecutorShape, KvMemory, SamplingParams, SleepLevel, SlotId, SnapshotId, StepId,
+    TokenId,
 };
 
 /// Something that runs plans, strictly in order.
@@ -54,10 +55,25 @@ pub trait Executor: Send {
     fn wake(&mut self, done: RestSink) {
         done(Ok(()));
     }
+
+    /// The sizes of a KV pool that can grow and shrink; `None` if it cannot.
+    fn kv_memory(&self) -> Option<KvMemory> {
+        None
+    }
+
+    /// Starts to give the KV pool `bytes` and calls `done` with what it then has: at least the whole blocks of `bytes` if
+    /// it has shrunk, perhaps fewer if it has grown. Steps may be in flight; none names a block beyond the smaller size.
+    fn resize_kv(&mut self, bytes: u64, done: ResizeSink) {
+        let _ = bytes;
+        done(Err(ExecutorError::Unchanged("the KV pool has a fixed size".to_owned())));
+    }
 }
 
 /// Takes the end of a `sleep` or `wake`, once, from any thread; must not block for long.
 pub type RestSink = Box<dyn FnOnce(Result<(), ExecutorError>) + Send>;
+
+/// The same for `resize_kv`.
+pub type ResizeSink = Box<dyn FnOnce(Result<u64, ExecutorError>) + Send>;
 
 /// Takes completions, from any thread of the executor; must not block for long.
 pub type CompletionSink = Arc<dyn Fn(StepCompletion) + Send + Sync>;

@@ -64,3 +64,24 @@ impl SleepLevel {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Pause, Self::Offload, Self::Discard];
 }
+
+/// What an executor's KV pool has and can have, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvMemory {
+    /// What it has now.
+    pub bytes: u64,
+    /// What it has addresses for.
+    pub most_bytes: u64,
+    /// One block.
+    pub block_bytes: u64,
+    /// Memory comes and goes in multiples of this.
+    pub piece_bytes: u64,
+}
+
+impl KvMemory {
+    /// Whole blocks in a pool of so many bytes.
+    #[must_use]
+    pub fn blocks_in(&self, bytes: u64) -> u32 {
+        u32::try_from(bytes / self.block_bytes.max(1)).unwrap_or(u32::MAX)
+    }
+}

@@ -50,13 +50,18 @@ pub(crate) struct Share {
 
 impl Share {
     /// Absent with only one active tenant.
-    fn new(shape: &ExecutorShape, weight_tokens: u32, num_active: u32) -> Option<Self> {
+    fn new(
+        shape: &ExecutorShape,
+        num_blocks: u32,
+        weight_tokens: u32,
+        num_active: u32,
+    ) -> Option<Self> {
         if num_active < 2 {
             return None;
         }
         Some(Self {
             num_slots: (shape.max_running() / num_active).max(1),
-            num_blocks: shape.num_blocks / num_active,
+            num_blocks: num_blocks / num_active,
             num_rows: shape.tenant_rows,
             num_read_blocks: weight_tokens / 4 * 3 / shape.block_size,
         })
@@ -81,10 +86,11 @@ impl FairShare {
         }
     }
 
-    /// Begins a step: counts the active tenants and divides what there is among them.
-    pub(crate) fn begin_step(&mut self, shape: &ExecutorShape, now: Micros) {
+    /// Begins a step: counts the active tenants and divides what there is among them, blocks as many as the pool has
+    /// now.
+    pub(crate) fn begin_step(&mut self, shape: &ExecutorShape, num_blocks: u32, now: Micros) {
         let num_active = self.tenants.begin_step(now);
-        self.share = Share::new(shape, self.weight_tokens, num_active);
+        self.share = Share::new(shape, num_blocks, self.weight_tokens, num_active);
         self.num_claimed_blocks = 0;
     }
 

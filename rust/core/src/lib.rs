@@ -9,6 +9,7 @@ mod config;
 mod controls;
 mod counts;
 mod device_memory;
+mod device_pool;
 mod device_time;
 mod executor;
 mod executor_shape;
@@ -20,6 +21,8 @@ mod late_rows;
 mod limits;
 mod live_request;
 mod pacing;
+mod pool_policy;
+mod pool_size;
 mod preemption;
 mod prefill;
 mod recount;
@@ -46,13 +49,14 @@ mod windows;
 pub use config::SchedulerConfig;
 pub use counts::{Counters, SchedulerStats};
 pub use device_memory::{DeviceMemory, ModelMemory, Move};
+pub use device_pool::PoolMemory;
 pub use device_time::{DeviceTime, LaneId, Turn};
 pub use executor::{
-    CompletionSink, Executor, ExecutorError, OpenedSlot, PlanRow, PooledRow, Pooling, RestSink,
-    RowMask, RowOutput, RowStatus, SampleMode, StateCopies, StateCopy, StepCompletion, StepOutput,
-    StepPlan, TokenLogProbs, TokenSource, Wants,
+    CompletionSink, Executor, ExecutorError, OpenedSlot, PlanRow, PooledRow, Pooling, ResizeSink,
+    RestSink, RowMask, RowOutput, RowStatus, SampleMode, StateCopies, StateCopy, StepCompletion,
+    StepOutput, StepPlan, TokenLogProbs, TokenSource, Wants,
 };
-pub use executor_shape::{ExecutorShape, SleepLevel};
+pub use executor_shape::{ExecutorShape, KvMemory, SleepLevel};
 pub use ids::{BlockId, Micros, RequestId, SlotId, SnapshotId, StepId, TenantId, TokenId};
 pub use kv::{CachedBlock, ChainHasher, KvGroups, MAX_KV_GROUPS, Parent, PrefixWatcher};
 pub use late_rows::LateRow;

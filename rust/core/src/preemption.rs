@@ -37,8 +37,9 @@ impl Scheduler {
                 return false;
             }
             if self.running.len() == 1 {
-                // It fits alone, so blocks are still held by requests that were preempted or have ended.
-                assert!(!self.in_flight.is_empty(), "one request alone outgrows the pool");
+                // It fits alone, so blocks are still held by requests that were preempted or have ended, or are lent.
+                let waits = !self.in_flight.is_empty() || self.lacks_memory();
+                assert!(waits, "one request alone outgrows the pool");
                 return false;
             }
             let victim = self.victim_for_growth();

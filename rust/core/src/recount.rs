@@ -19,7 +19,7 @@ impl Scheduler {
             num_waiting: num_alive - num_running,
             num_running,
             num_leaving: self.running.num_leaving(),
-            num_blocks: pool.num_blocks(),
+            num_blocks: pool.end(),
             num_free_blocks: pool.num_free(),
             num_held_blocks: pool.num_held(),
             num_leaving_blocks: pool.num_leaving(),
@@ -34,7 +34,7 @@ impl Scheduler {
     /// # Panics
     /// If an invariant is broken.
     pub fn verify(&self) {
-        let mut owners = vec![(0_u32, 0_u32); self.shape.num_blocks as usize];
+        let mut owners = vec![(0_u32, 0_u32); self.kv.pool.num_blocks() as usize];
         let (mut num_held_slots, mut num_queued, mut num_blocked) = (0, 0, 0);
         let mut in_flight_of: HashMap<u32, u32> = HashMap::new();
         for row in self.in_flight.iter().flat_map(|step| &step.rows) {

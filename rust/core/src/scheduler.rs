@@ -97,7 +97,7 @@ impl Scheduler {
         let flight = self.in_flight.draft();
         let max_tokens = self.shape.max_num_batched_tokens;
         let mut draft = Draft::new(flight, self.running.len(), max_tokens, !self.whole_prompts);
-        self.fairness.begin_step(&self.shape, self.now);
+        self.fairness.begin_step(&self.shape, self.kv.pool.end(), self.now);
         if self.starts {
             self.make_room();
         }
@@ -127,7 +127,8 @@ impl Scheduler {
             }
             let has_work =
                 if self.starts { self.requests.num_alive() > 0 } else { !self.is_quiet() };
-            let is_stuck = self.in_flight.is_empty() && has_work;
+            // With less memory than it is sure of, it waits for more.
+            let is_stuck = self.in_flight.is_empty() && has_work && !self.lacks_memory();
             assert!(!is_stuck, "no step can be planned: {:?}", self.stats());
             return None;
         }

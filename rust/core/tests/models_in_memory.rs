@@ -5,7 +5,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use ingle_core::{DeviceMemory, DeviceTime, LaneId, Micros, ModelMemory, Move};
+use ingle_core::{DeviceMemory, DeviceTime, LaneId, Micros, ModelMemory, Move, PoolMemory};
 
 const NUM_MODELS: usize = 50;
 /// From the moment at which the model is in memory to the first token.
@@ -59,7 +59,7 @@ impl World {
         }
         let size = |&bytes: &u64| {
             let return_time = Micros(50_000 + bytes / 50_000);
-            ModelMemory { bytes, return_time, is_pinned: false }
+            ModelMemory { bytes, pool: PoolMemory::default(), return_time, is_pinned: false }
         };
         let capacity = 12 * bytes.iter().sum::<u64>() / NUM_MODELS as u64;
         let weights: Vec<f64> = (1..=NUM_MODELS).map(|rank| 1.0 / rank as f64).collect();
@@ -199,7 +199,7 @@ impl<'a> Node<'a> {
         if self.is_leaving[model] {
             self.leave(model, now);
         } else {
-            self.memory.idle(self.world.ids[model]);
+            self.memory.idle(self.world.ids[model], now);
         }
     }
 
@@ -208,7 +208,7 @@ impl<'a> Node<'a> {
         (self.is_leaving[model], self.is_awake[model]) = (false, false);
         self.memory.asleep(id);
         if self.waiting[model].is_empty() {
-            self.memory.idle(id);
+            self.memory.idle(id, now);
         } else {
             self.memory.want(id, now);
         }
@@ -245,6 +245,7 @@ impl<'a> Node<'a> {
                         self.leave(model, now);
                     }
                 }
+                Move::Resize { .. } => unreachable!("pools of a fixed size"),
             }
         }
     }

@@ -8,12 +8,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use ingle_core::{
-    CompletionSink, Executor, ExecutorError, ExecutorShape, RestSink, RowMask, SleepLevel,
-    StepCompletion, StepId, StepPlan,
+    CompletionSink, Executor, ExecutorError, ExecutorShape, KvMemory, ResizeSink, RestSink,
+    RowMask, SleepLevel, StepCompletion, StepId, StepPlan,
 };
 use ingle_model::{CopyPlan, ModelSpec, WeightSource};
 
-use crate::config::kv_groups;
+use crate::config::{kv_bytes_per_block, kv_groups};
 use crate::step::{Limits, Stepper};
 use crate::weight_store::WeightStore;
 use crate::{CpuConfig, CpuError, Model};
@@ -23,6 +23,8 @@ use crate::{CpuConfig, CpuError, Model};
 pub struct CpuExecutor {
     shape: ExecutorShape,
     description: (&'static str, usize),
+    /// Bytes of a KV block on all ranks.
+    block_bytes: u64,
     /// For siblings, and for the driver when it wakes up.
     store: Arc<WeightStore>,
     inbox: Arc<Inbox>,
@@ -42,6 +44,8 @@ struct InboxState {
     masks: VecDeque<(StepId, Vec<RowMask>)>,
     /// Only while no step is in flight.
     rest: Option<(Rest, RestSink)>,
+    /// Blocks that the KV pool is to have.
+    resize: Option<(u32, ResizeSink)>,
     shutdown: bool,
     /// Why nothing can run any more.
     lost: Option<String>,
@@ -51,6 +55,7 @@ struct InboxState {
 enum Work {
     Step(StepPlan),
     Rest(Rest, RestSink),
+    Resize(u32, ResizeSink),
 }
 
 /// To sleep or to wake up.
@@ -116,7 +121,9 @@ impl CpuExecutor {
             .spawn(move || drive(stepper, &driver_inbox, &driver_store, &sink))
             .map_err(CpuError::Thread)?;
         let shape = config.shape(spec);
-        Ok(Self { shape, description, store, inbox, driver: Some(driver) })
+        let ranks = u64::from(config.tensor_parallel_size.max(1));
+        let block_bytes = ranks * kv_bytes_per_block(store.of_rank(), config.block_size);
+        Ok(Self { shape, description, block_bytes, store, inbox, driver: Some(driver) })
     }
 
     /// Name of the vector path and number of threads that compute, for the start-up message.
@@ -168,6 +175,30 @@ impl Executor for CpuExecutor {
     fn wake(&mut self, done: RestSink) {
         self.rest(Rest::Wake, done);
     }
+
+    fn kv_memory(&self) -> Option<KvMemory> {
+        Some(KvMemory {
+            bytes: u64::from(self.shape.num_blocks) * self.block_bytes,
+            most_bytes: u64::from(u32::MAX) * self.block_bytes,
+            block_bytes: self.block_bytes,
+            piece_bytes: self.block_bytes,
+        })
+    }
+
+    fn resize_kv(&mut self, bytes: u64, done: ResizeSink) {
+        let num_blocks = u32::try_from(bytes / self.block_bytes.max(1)).unwrap_or(u32::MAX);
+        let bytes = u64::from(num_blocks) * self.block_bytes;
+        let mut state = self.inbox.lock();
+        if let Some(reason) = state.lost.clone() {
+            drop(state);
+            return done(Err(ExecutorError::DeviceLost(reason)));
+        }
+        self.shape.num_blocks = num_blocks;
+        let done: ResizeSink = Box::new(move |resized| done(resized.map(|_| bytes)));
+        state.resize = Some((num_blocks, done));
+        drop(state);
+        self.inbox.changed.notify_one();
+    }
 }
 
 impl CpuExecutor {
@@ -196,10 +227,11 @@ impl Drop for CpuExecutor {
 }
 
 impl InboxState {
-    /// A rest has no step before it: none is in flight then.
+    /// A rest has no step before it: none is in flight then. No step in the queue names a block that a smaller pool lacks.
     fn next(&mut self) -> Option<Work> {
         let rest = self.rest.take().map(|(rest, done)| Work::Rest(rest, done));
-        rest.or_else(|| self.plans.pop_front().map(Work::Step))
+        let resize = || self.resize.take().map(|(blocks, done)| Work::Resize(blocks, done));
+        rest.or_else(resize).or_else(|| self.plans.pop_front().map(Work::Step))
     }
 }
 
@@ -244,6 +276,12 @@ fn drive(mut stepper: Stepper, inbox: &Inbox, store: &WeightStore, sink: &Comple
                     Rest::Wake => stepper.wake(store),
                 }));
                 done(result.unwrap_or_else(|panic| Err(lose(inbox, &*panic))));
+                continue;
+            }
+            Work::Resize(num_blocks, done) => {
+                let resized = catch_unwind(AssertUnwindSafe(|| stepper.resize_kv(num_blocks)));
+                let resized = resized.unwrap_or_else(|panic| Err(lose(inbox, &*panic)));
+                done(resized.map(|()| 0));
                 continue;
             }
         };

@@ -7,6 +7,8 @@
 //! Keys are transposed so that 16 of them fill a register for each element of the query; values are
 //! padded to whole panels of 32. A layer with wider keys than others takes several places. A block belongs to the layers of one KV group at a time.
 
+use std::collections::TryReserveError;
+
 use ingle_core::BlockId;
 use ingle_model::{HeadSizes, KvLayout, KvPlace, LayerSpec, ModelSpec};
 
@@ -17,6 +19,8 @@ use crate::rows::Shared;
 #[derive(Debug)]
 pub(crate) struct KvCache {
     data: Vec<f32>,
+    /// Numbers of one block.
+    block_len: usize,
     /// Of each layer.
     layers: Vec<(KvPlace, KvSizes)>,
 }
@@ -74,7 +78,20 @@ impl KvCache {
         };
         let layers = layout.places.iter().copied().zip(spec.layers.iter().map(sizes)).collect();
         let len = block_len * num_blocks as usize;
-        Self { data: vec![0.0; len], layers }
+        Self { data: vec![0.0; len], block_len, layers }
+    }
+
+    /// Gives back the blocks beyond `num_blocks`, or adds blocks of zeros. What is large lies in pages of its own, which
+    /// the allocator moves without a copy and gives back to the system.
+    ///
+    /// # Errors
+    /// No memory for them; then nothing has changed.
+    pub(crate) fn resize(&mut self, num_blocks: u32) -> Result<(), TryReserveError> {
+        let len = num_blocks as usize * self.block_len;
+        self.data.try_reserve_exact(len.saturating_sub(self.data.len()))?;
+        self.data.resize(len, 0.0);
+        self.data.shrink_to_fit();
+        Ok(())
     }
 
     /// A layer's group and its place in it, and the sizes of its part of a block.

@@ -152,6 +152,23 @@ impl Model {
         Ok(())
     }
 
+    /// Gives the KV pool so many blocks; those that stay keep their contents.
+    ///
+    /// # Errors
+    /// What there is no memory for; the pool is as it was.
+    pub(crate) fn resize_kv(&mut self, num_blocks: u32) -> Result<(), String> {
+        let before = self.config.num_blocks;
+        let caches = self.memory.as_mut().map_or(&mut [][..], |memory| &mut memory.kv);
+        let resized = caches.iter_mut().try_for_each(|kv| kv.resize(num_blocks));
+        if let Err(error) = resized {
+            // Those that have grown shrink again, which needs no memory.
+            let _ = caches.iter_mut().try_for_each(|kv| kv.resize(before));
+            return Err(error.to_string());
+        }
+        self.config.num_blocks = num_blocks;
+        Ok(())
+    }
+
     pub(crate) fn is_asleep(&self) -> bool {
         self.memory.is_none()
     }

@@ -67,6 +67,14 @@ impl Stepper {
         woken.map_err(|error| ExecutorError::Unchanged(error.to_string()))
     }
 
+    /// Gives the KV pool so many blocks.
+    ///
+    /// # Errors
+    /// `ExecutorError::Unchanged` if there is no memory for them.
+    pub(crate) fn resize_kv(&mut self, num_blocks: u32) -> Result<(), ExecutorError> {
+        self.model.resize_kv(num_blocks).map_err(ExecutorError::Unchanged)
+    }
+
     /// Runs a step. `wait_for_masks` is called once, if rows are sampled late, after everything else is
     /// done.
     pub(crate) fn run(

@@ -12,7 +12,8 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use ingle_core::{
-    Executor, ExecutorError, ExecutorShape, RestSink, RowMask, SleepLevel, StepId, StepPlan,
+    Executor, ExecutorError, ExecutorShape, KvMemory, ResizeSink, RestSink, RowMask, SleepLevel,
+    StepId, StepPlan,
 };
 
 use crate::CudaError;
@@ -95,6 +96,14 @@ impl Executor for CudaExecutor {
         self.rest(Rest::Wake, done);
     }
 
+    fn kv_memory(&self) -> Option<KvMemory> {
+        self.pool_memory()
+    }
+
+    fn resize_kv(&mut self, bytes: u64, done: ResizeSink) {
+        done(self.resized_pool(bytes));
+    }
+
     fn sample(&mut self, step: StepId, masks: Vec<RowMask>) -> Result<(), ExecutorError> {
         self.check_lost()?;
         match self.late.take() {
@@ -123,7 +132,7 @@ impl CudaExecutor {
         }
     }
 
-    fn check_lost(&self) -> Result<(), ExecutorError> {
+    pub(crate) fn check_lost(&self) -> Result<(), ExecutorError> {
         match self.lost.get() {
             Some(reason) => Err(ExecutorError::DeviceLost(reason.clone())),
             None => Ok(()),

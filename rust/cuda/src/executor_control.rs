@@ -3,7 +3,10 @@
 
 use std::sync::Arc;
 
+use ingle_core::{ExecutorError, KvMemory};
+
 use crate::CudaError;
+use crate::arena::LARGE_PIECE_BYTES;
 use crate::executor::CudaExecutor;
 use crate::graphs::{GraphSeal, GraphStats, Graphs};
 use crate::group::Member as _;
@@ -34,6 +37,30 @@ impl CudaExecutor {
     pub fn wait_for_graphs(&self) {
         for graphs in self.group.ranks().iter().filter_map(|rank| rank.graphs.as_ref()) {
             graphs.wait_until_idle();
+        }
+    }
+
+    /// The sizes of the KV pool; of one GPU, since the ranks of a group would have to agree.
+    pub(crate) fn pool_memory(&self) -> Option<KvMemory> {
+        let [rank] = self.group.ranks() else { return None };
+        let kv = &rank.model.kv;
+        Some(KvMemory {
+            bytes: kv.mapped_bytes(),
+            most_bytes: kv.reserved_bytes(),
+            block_bytes: kv.block_bytes(),
+            piece_bytes: LARGE_PIECE_BYTES,
+        })
+    }
+
+    /// Gives the KV pool another size; the bytes that it then has.
+    pub(crate) fn resized_pool(&mut self, bytes: u64) -> Result<u64, ExecutorError> {
+        self.check_lost()?;
+        let grows = bytes > self.group.model().kv.mapped_bytes();
+        match self.resize_kv_pool(bytes) {
+            Err(error) if error.is_sticky() => Err(self.note(&error)),
+            Err(error) if !grows => Err(ExecutorError::Unchanged(error.to_string())),
+            // A pool that has got a part of what it was to get can use that.
+            Ok(_) | Err(_) => Ok(self.group.model().kv.mapped_bytes()),
         }
     }
 

@@ -98,6 +98,16 @@ impl KvPool {
         self.lock().region.mapped().bytes()
     }
 
+    /// Bytes of addresses.
+    pub(crate) fn reserved_bytes(&self) -> u64 {
+        self.lock().region.reserved_bytes()
+    }
+
+    /// Bytes from a block to the next.
+    pub(crate) fn block_bytes(&self) -> u64 {
+        self.block_stride
+    }
+
     /// Whole blocks that the reserved addresses can hold.
     pub(crate) fn most_blocks(&self) -> u64 {
         self.lock().region.reserved_bytes() / self.block_stride

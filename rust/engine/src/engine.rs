@@ -12,12 +12,13 @@ use std::thread::JoinHandle;
 use ingle_core::{Micros, ModelMemory, SleepLevel, TenantId};
 use ingle_text::Effort;
 
+use crate::balloon::{Balloon, pool_memory};
 use crate::engine_thread::EngineThread;
 use crate::error::{EngineError, if_brief, shortened};
 use crate::guard::{Reservation, fault_point, guarded};
 use crate::inbox::Message;
 use crate::kv_events::KvEvents;
-use crate::load::{Loaded, load};
+use crate::load::{Loaded, LoadedEngine, load};
 use crate::memory::Memory;
 use crate::metrics::{self, Metrics};
 use crate::options::EngineOptions;
@@ -93,13 +94,20 @@ impl Engine {
     ) -> Result<Self, EngineError> {
         let weight = setting("weight", options.weight, 1)?;
         let Loaded { front, engines: loaded, routing, kv_events, memory_bytes, info } = loaded;
+        let swaps = device.is_some_and(SharedDevice::swaps);
+        let kv = match &loaded[..] {
+            [only] if swaps => only.executor.kv_memory(),
+            _ => None,
+        };
+        let pool = pool_memory(kv, options.kv_cache_max_memory_bytes)?;
         let memory = ModelMemory {
             bytes: memory_bytes,
+            pool,
             return_time: Micros(memory_bytes / RETURN_BYTES_PER_US),
             is_pinned: options.pinned,
         };
         let can_leave = front.served.deepest_sleep >= SleepLevel::Offload;
-        if !can_leave && device.is_some_and(SharedDevice::swaps) {
+        if !can_leave && swaps {
             let text =
                 "device_memory_bytes: this device cannot give weights back and take them again";
             return Err(EngineError::Model(text.to_owned()));
@@ -123,7 +131,10 @@ impl Engine {
             let join = |device| DeviceTurns::join(device, weight, memory, &each.shared);
             let turns = device.map(join).transpose()?;
             this.device_place = turns.as_ref().map(DeviceTurns::place);
-            let thread = EngineThread::new(each.shared, each.scheduler, each.executor, turns)?;
+            let balloon = kv.map(|kv| Balloon::new(kv, pool));
+            let LoadedEngine { shared, scheduler, executor } = each;
+            let thread = EngineThread::new(shared, scheduler, executor, turns)?;
+            let thread = thread.with_balloon(balloon);
             let name =
                 if is_alone { "ingle-engine".into() } else { format!("ingle-engine-{number}") };
             // If one cannot start, dropping `this` ends the ones before it.

@@ -87,6 +87,7 @@ impl EngineThread {
                 | Message::Turn
                 | Message::Swap(_)
                 | Message::Swapped(_)
+                | Message::Resized(_)
                 | Message::ClearPrefixCache
                 // Whoever waits for the reply sees that there is none.
                 | Message::Rest(..)

@@ -10,6 +10,7 @@ use ingle_core::{
     StepPlan,
 };
 
+use crate::balloon::Balloon;
 use crate::choice_mask::MaskJob;
 use crate::commit::Committer;
 use crate::error::EngineError;
@@ -35,6 +36,8 @@ pub(crate) struct EngineThread {
     pub(crate) postponed_rest: Option<(Rest, RestReply)>,
     /// Whether it makes room for another model.
     pub(crate) presence: Presence,
+    /// Where the KV pool grows and shrinks.
+    pub(crate) balloon: Option<Balloon>,
     pub(crate) committer: Committer,
     pub(crate) core_events: Vec<CoreEvent>,
     masks: GrammarPool,
@@ -76,6 +79,7 @@ impl EngineThread {
             wakefulness: Wakefulness::Awake,
             postponed_rest: None,
             presence: Presence::Here,
+            balloon: None,
             committer,
             core_events: Vec::new(),
             masks,
@@ -101,8 +105,8 @@ impl EngineThread {
 
     /// Takes the messages that have come; sleeps if there are none and nothing else is to do.
     fn wait(&mut self) {
-        let wait = if !self.core_events.is_empty() {
-            // `deliver` found clients gone: the next plan can use what they held.
+        let wait = if !self.core_events.is_empty() || self.resizes_on() {
+            // `deliver` found clients gone: the next plan can use what they held. Or others wait for memory.
             Wait::No
         } else if let Some(until_plan) = self.pace.wait(self.shared.clock) {
             until_plan
@@ -138,10 +142,12 @@ impl EngineThread {
                 Message::Rested(rested) => self.rested(rested)?,
                 Message::Swap(swap) => self.swap(swap),
                 Message::Swapped(swapped) => self.swapped(swapped)?,
+                Message::Resized(resized) => self.resized(resized)?,
                 Message::Shutdown => return Ok(Received::Shutdown),
             }
         }
         self.commit();
+        self.resize_on();
         self.leave_if_quiet();
         Ok(Received::All)
     }
@@ -195,6 +201,7 @@ impl EngineThread {
                 break;
             }
         }
+        self.ask_for_pool();
         self.shared.metrics.gauges.refresh(&self.scheduler.stats());
         Ok(())
     }

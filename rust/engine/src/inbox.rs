@@ -4,7 +4,7 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use ingle_core::StepCompletion;
+use ingle_core::{ExecutorError, StepCompletion};
 
 use crate::choice_mask::MaskResult;
 use crate::presence::{Swap, Swapped};
@@ -39,6 +39,8 @@ pub(crate) enum Message {
     Swap(Swap),
     /// That has ended.
     Swapped(Swapped),
+    /// The executor has changed the KV pool: what it has now.
+    Resized(Result<u64, ExecutorError>),
     /// Abort everything and end.
     Shutdown,
 }

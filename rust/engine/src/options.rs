@@ -67,6 +67,9 @@ pub struct EngineOptions {
     /// Size of the KV pool, in bytes.
     #[serde(default)]
     pub kv_cache_memory_bytes: Option<u64>,
+    /// What the KV pool may grow to while other models leave memory.
+    #[serde(default)]
+    pub kv_cache_max_memory_bytes: Option<u64>,
     /// Share of the GPU's memory that this process may hold.
     #[serde(default)]
     pub gpu_memory_utilization: Option<f64>,

@@ -14,6 +14,13 @@ pub(crate) enum Swap {
     Return,
     /// There has been no room for too long: the requests that wait must end.
     Overdue,
+    /// Give the KV pool another size.
+    Resize {
+        /// About what it then has.
+        bytes: u64,
+        /// As in `ingle_core::Move`.
+        preempts: bool,
+    },
 }
 
 /// The end of the executor's part.

@@ -159,6 +159,9 @@ impl State {
                 messages.push(match next {
                     Move::Wake(id) => (id, Message::Swap(Swap::Return)),
                     Move::Sleep(id) => (id, Message::Swap(Swap::Leave)),
+                    Move::Resize { id, bytes, preempts } => {
+                        (id, Message::Swap(Swap::Resize { bytes, preempts }))
+                    }
                 });
             }
             while let Some(id) = memory.overdue(self.patience, now) {
@@ -189,15 +192,22 @@ pub struct DevicePlace {
 
 impl DevicePlace {
     /// Keeps the model in memory from now on, or does so no longer. One that sleeps returns.
-    pub fn pin(&self, is_pinned: bool) {
+    ///
+    /// # Errors
+    /// The bytes that it takes, and those that other pinned models leave, if that is less. Nothing has changed then.
+    pub fn pin(&self, is_pinned: bool) -> Result<(), (u64, u64)> {
+        let mut pinned = Ok(());
         self.device.change(|state, now| {
             let memory = state.memory_of(self.id)?;
-            memory.pin(self.id, is_pinned);
-            if is_pinned {
+            if !memory.pin(self.id, is_pinned) {
+                let bytes = memory.shown(self.id).map_or(0, |(_, size)| size.bytes);
+                pinned = Err((bytes, memory.beside_pinned(self.id)));
+            } else if is_pinned {
                 memory.call(self.id, now);
             }
             None
         });
+        pinned
     }
 
     /// Brings the model into memory as if a request wanted it.
@@ -267,7 +277,7 @@ impl DeviceTurns {
         let id = state.time.join(weight);
         state.threads.push((id, Arc::downgrade(thread)));
         let now = device.clock.now();
-        let mut fits = true;
+        let (mut fits, mut left) = (true, 0);
         if let Some(all) = &mut state.memory {
             if !all.join(id, memory, now) {
                 // It is in memory, for the moment.
@@ -275,6 +285,7 @@ impl DeviceTurns {
                 let _ = thread.inbox.put(Message::Swap(Swap::Leave));
             }
             fits = all.can_hold(id);
+            left = all.beside_pinned(id);
         }
         let swaps = state.memory.is_some();
         drop(state);
@@ -283,8 +294,7 @@ impl DeviceTurns {
             return Ok(this);
         }
         Err(EngineError::Model(format!(
-            "device_memory_bytes: the model {} takes {} bytes with its KV pool, which is more than there \
-             is beside pinned models",
+            "device_memory_bytes: the model {} takes {} bytes with its KV pool, and pinned models leave {left}",
             thread.served.name, memory.bytes
         )))
     }
@@ -332,7 +342,7 @@ impl DeviceTurns {
     /// It has no requests.
     pub(crate) fn idle(&mut self) {
         if std::mem::take(&mut self.is_busy) {
-            self.tell(|memory, id, _| memory.idle(id));
+            self.tell(DeviceMemory::idle);
         }
     }
 
@@ -350,6 +360,16 @@ impl DeviceTurns {
                 memory.want(id, now);
             }
         });
+    }
+
+    /// Its KV pool could make use of so many bytes.
+    pub(crate) fn want_pool(&self, bytes: u64) {
+        self.tell(|memory, id, _| memory.want_pool(id, bytes));
+    }
+
+    /// Its KV pool has so many bytes.
+    pub(crate) fn resized(&self, bytes: u64) {
+        self.tell(|memory, id, now| memory.resized(id, bytes, now));
     }
 
     /// It was to leave, and could not.

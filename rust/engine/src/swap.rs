@@ -17,6 +17,10 @@ impl EngineThread {
     /// Does, or begins, what the memory asks for.
     pub(crate) fn swap(&mut self, swap: Swap) {
         match (swap, self.presence) {
+            // One that leaves meanwhile does it on the way.
+            (Swap::Resize { bytes, preempts }, Presence::Here | Presence::Leaving) => {
+                self.begin_resize(bytes, preempts);
+            }
             (Swap::Leave, Presence::Here) => {
                 self.presence = Presence::Leaving;
                 self.scheduler.let_start(false);
@@ -36,6 +40,9 @@ impl EngineThread {
     /// Gives the memory back, if the engine is to leave and nothing runs any more.
     pub(crate) fn leave_if_quiet(&mut self) {
         if self.presence != Presence::Leaving || !self.scheduler.is_quiet() {
+            return;
+        }
+        if !self.drop_surplus() {
             return;
         }
         self.presence = Presence::Away;

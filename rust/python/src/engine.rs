@@ -195,10 +195,8 @@ impl Engine {
         }
     }
 
-    fn pin(&self, is_pinned: bool) {
-        if let Some(place) = self.inner.device_place() {
-            place.pin(is_pinned);
-        }
+    fn pin(&self, is_pinned: bool) -> Option<(u64, u64)> {
+        self.inner.device_place()?.pin(is_pinned).err()
     }
 
     fn start_drain(&self) {

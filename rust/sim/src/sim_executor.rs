@@ -10,8 +10,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ingle_core::{
-    CompletionSink, Executor, ExecutorError, ExecutorShape, PlanRow, RowMask, RowOutput, RowStatus,
-    SampleMode, SleepLevel, StepCompletion, StepId, StepOutput, StepPlan, TokenId,
+    CompletionSink, Executor, ExecutorError, ExecutorShape, KvMemory, PlanRow, ResizeSink, RowMask,
+    RowOutput, RowStatus, SampleMode, SleepLevel, StepCompletion, StepId, StepOutput, StepPlan,
+    TokenId,
 };
 
 use crate::answer::{log_probs_of, masked, pooled_of, prompt_log_probs_of};
@@ -33,6 +34,7 @@ pub struct SimConfig {
 pub struct SimExecutor {
     shape: ExecutorShape,
     weight_tokens: u32,
+    block_bytes: u64,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -57,6 +59,7 @@ impl SimExecutor {
         }
         let shape = config.shape;
         let weight_tokens = config.profile.weight_tokens();
+        let block_bytes = config.profile.kv_bytes_per_token as u64 * u64::from(shape.block_size);
         if let Some(token) = tokens.iter().find(|token| token.0 >= shape.vocab_size) {
             return Err(SimError::UnknownToken { token: token.0, vocab_size: shape.vocab_size });
         }
@@ -72,7 +75,7 @@ impl SimExecutor {
             .name("ingle-sim".to_owned())
             .spawn(move || while device.run_next(&sink).is_some() {})
             .map_err(SimError::Thread)?;
-        Ok(Self { shape, weight_tokens, shared, thread: Some(thread) })
+        Ok(Self { shape, weight_tokens, block_bytes, shared, thread: Some(thread) })
     }
 }
 
@@ -102,6 +105,22 @@ impl Executor for SimExecutor {
     /// There are no weights and no blocks to give back.
     fn deepest_sleep(&self) -> SleepLevel {
         SleepLevel::Discard
+    }
+
+    fn kv_memory(&self) -> Option<KvMemory> {
+        Some(KvMemory {
+            bytes: u64::from(self.shape.num_blocks) * self.block_bytes,
+            most_bytes: u64::from(u32::MAX) * self.block_bytes,
+            block_bytes: self.block_bytes,
+            piece_bytes: self.block_bytes,
+        })
+    }
+
+    /// There is nothing behind the numbers.
+    fn resize_kv(&mut self, bytes: u64, done: ResizeSink) {
+        let num_blocks = u32::try_from(bytes / self.block_bytes.max(1)).unwrap_or(u32::MAX);
+        self.shape.num_blocks = num_blocks;
+        done(Ok(u64::from(num_blocks) * self.block_bytes));
     }
 }
 

@@ -1,4 +1,4 @@
-//! Owners of every KV block. Engine thread only. free + held + leaving + cached always equals the
+//! Owners of every KV block. Engine thread only. free + held + leaving + cached + absent always equals the
 //! total.
 
 use std::cmp::Reverse;
@@ -18,6 +18,10 @@ pub(crate) struct BlockPool {
     num_cached: u32,
     num_held: u32,
     num_leaving: u32,
+    /// Blocks from this one on are not handed out; none of them can be found.
+    end: u32,
+    /// Those of them that have no owner: their memory may be somebody else's.
+    num_absent: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,7 +46,53 @@ impl BlockPool {
             num_cached: 0,
             num_held: 0,
             num_leaving: 0,
+            end: num_blocks,
+            num_absent: 0,
         }
+    }
+
+    /// Adds blocks that are absent, up to `num_blocks` in all.
+    pub(crate) fn reserve(&mut self, num_blocks: u32) {
+        let num_new = num_blocks.saturating_sub(self.num_blocks());
+        self.blocks.resize(self.blocks.len() + num_new as usize, BlockState::default());
+        self.num_absent += num_new;
+        self.check_totals();
+    }
+
+    /// Blocks below this one are handed out.
+    pub(crate) fn end(&self) -> u32 {
+        self.end
+    }
+
+    /// Blocks beyond the end that still have owners.
+    pub(crate) fn num_owned_beyond(&self) -> u32 {
+        self.num_blocks() - self.end - self.num_absent
+    }
+
+    /// One more than the last block that has an owner.
+    pub(crate) fn owned_end(&self) -> u32 {
+        let num_unowned =
+            (0..self.num_blocks()).rev().take_while(|&id| self.is_unowned(BlockId(id)));
+        self.num_blocks() - num_unowned.count() as u32
+    }
+
+    /// Moves the end. Blocks that come back are free, or keep their owners; those that go must not be
+    /// findable.
+    pub(crate) fn set_end(&mut self, end: u32) {
+        assert!(end <= self.num_blocks(), "block {end} of {}", self.num_blocks());
+        let old = std::mem::replace(&mut self.end, end);
+        if end < old {
+            let num_free = self.num_free();
+            self.free.retain(|Reverse(block)| block.0 < end);
+            self.num_absent += num_free - self.num_free();
+        }
+        for block in (old..end).map(BlockId) {
+            if self.is_unowned(block) {
+                self.free.push(Reverse(block));
+                self.num_absent -= 1;
+            }
+        }
+        self.check_totals();
     }
 
     pub(crate) fn num_free(&self) -> u32 {
@@ -172,7 +222,7 @@ impl BlockPool {
     pub(crate) fn clear_cached(&mut self, block: BlockId) {
         if self.is_unowned(block) {
             self.unlink(block);
-            self.free.push(Reverse(block));
+            self.free_or_absent(block);
         }
         self.blocks[block.index()].is_findable = false;
         self.check_totals();
@@ -188,9 +238,11 @@ impl BlockPool {
 
     /// Recounts every state from the blocks themselves.
     pub(crate) fn verify(&self) {
-        let (mut free, mut cached, mut held, mut leaving) = (0, 0, 0, 0);
-        for state in &self.blocks {
+        let (mut free, mut cached, mut held, mut leaving, mut absent) = (0, 0, 0, 0, 0);
+        for (id, state) in (0..).zip(&self.blocks) {
+            assert!(id < self.end || !state.is_findable, "block {id} is beyond the end");
             match (state.owners, state.leaving_owners, state.is_findable) {
+                (0, 0, false) if id >= self.end => absent += 1,
                 (0, 0, false) => free += 1,
                 (0, 0, true) => cached += 1,
                 (0, _, _) => leaving += 1,
@@ -201,6 +253,7 @@ impl BlockPool {
         assert_eq!(cached, self.num_cached, "cached blocks");
         assert_eq!(held, self.num_held, "held blocks");
         assert_eq!(leaving, self.num_leaving, "leaving blocks");
+        assert_eq!(absent, self.num_absent, "absent blocks");
         for &Reverse(block) in &self.free {
             assert!(self.is_unowned(block), "block {block} is free and has an owner");
         }
@@ -220,16 +273,16 @@ impl BlockPool {
     /// Free list, eviction list and the two counters are kept apart, so this sum can fail.
     fn check_totals(&self) {
         assert_eq!(
-            self.num_free() + self.num_held + self.num_leaving + self.num_cached,
+            self.num_free() + self.num_held + self.num_leaving + self.num_cached + self.num_absent,
             self.num_blocks(),
-            "free + held + leaving + cached blocks"
+            "free + held + leaving + cached + absent blocks"
         );
     }
 
     /// A block without owners becomes the newest cached one or free.
     fn settle(&mut self, block: BlockId) {
         if !self.blocks[block.index()].is_findable {
-            self.free.push(Reverse(block));
+            self.free_or_absent(block);
             return;
         }
         let older = self.newest.replace(block);
@@ -241,6 +294,14 @@ impl BlockPool {
         state.older = older;
         state.newer = None;
         self.num_cached += 1;
+    }
+
+    fn free_or_absent(&mut self, block: BlockId) {
+        if block.0 < self.end {
+            self.free.push(Reverse(block));
+        } else {
+            self.num_absent += 1;
+        }
     }
 
     /// Takes an unowned cached block out of the eviction list.

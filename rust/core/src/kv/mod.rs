@@ -4,7 +4,8 @@
 //! free -> held -> leaving -> free      a block that cannot be found again
 //!              -> leaving -> cached    a block that the prefix cache can find; oldest evicted first
 //! ```
-//! A block is *leaving* while its only owners have ended but a submitted step still names them.
+//! A block is *leaving* while its only owners have ended but a submitted step still names them. Blocks beyond the
+//! pool's end are *absent* once they have no owner: another model may have their memory.
 
 mod block_pool;
 mod block_table;
@@ -67,8 +68,26 @@ impl KvCache {
             // Another chain's block with this hash, or one whose parent is gone: it cannot be found.
             self.forget(other);
         }
+        if block.0 >= self.pool.end() {
+            // Its memory is about to go: neither it nor what follows it can be found.
+            return self.prefix.unknown_parent();
+        }
         self.pool.set_cached(block);
         self.prefix.insert(block, link, step)
+    }
+
+    /// Makes room for so many blocks in all; the further ones are absent. Nothing may be cached yet.
+    pub(crate) fn reserve(&mut self, num_blocks: u32) {
+        self.pool.reserve(num_blocks);
+        self.prefix.reserve(self.pool.num_blocks());
+    }
+
+    /// From now on blocks up to `end` are handed out. Nobody finds those beyond it any more.
+    pub(crate) fn set_end(&mut self, end: u32) {
+        for block in (end..self.pool.end()).map(BlockId) {
+            self.forget(block);
+        }
+        self.pool.set_end(end);
     }
 
     /// Takes a block out of the prefix cache; it is free at once if it has no owner.

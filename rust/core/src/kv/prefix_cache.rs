@@ -76,6 +76,21 @@ impl PrefixCache {
         }
     }
 
+    /// Makes room for so many blocks in all.
+    pub(crate) fn reserve(&mut self, num_blocks: u32) {
+        let num_blocks = num_blocks as usize;
+        self.by_hash.reserve(num_blocks.saturating_sub(self.by_hash.len()));
+        self.entries.resize(num_blocks, None);
+        self.tokens.resize(num_blocks * self.block_size, TokenId(0));
+    }
+
+    /// The parent of blocks whose prefix ends in one that nobody can find.
+    pub(crate) fn unknown_parent(&mut self) -> Parent {
+        let serial = self.next_serial;
+        self.next_serial += 1;
+        Parent::Entry(serial)
+    }
+
     /// Reports every change to `watcher` from now on; the cache must still be empty.
     pub(crate) fn watch(&mut self, watcher: Arc<dyn PrefixWatcher>) {
         assert!(self.by_hash.is_empty(), "a cache in use gets a watcher");

@@ -24,6 +24,8 @@ enum Operation {
     Forget(u32),
     /// Nothing may be found any more.
     Clear,
+    /// The pool hands out so many blocks from now on.
+    Resize(u32),
 }
 
 fn operations() -> impl Strategy<Value = Vec<Operation>> {
@@ -34,6 +36,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
         2 => (0..9_usize).prop_map(Operation::Complete),
         1 => (0..NUM_BLOCKS).prop_map(Operation::Forget),
         1 => Just(Operation::Clear),
+        2 => (0..=NUM_BLOCKS).prop_map(Operation::Resize),
     ];
     prop::collection::vec(operation, 1..120)
 }
@@ -96,6 +99,7 @@ impl Model {
         table.open(&found, 0, Some(parent));
         for place in found.len()..kinds.len() {
             let block = self.kv.allocate().unwrap();
+            assert!(block.0 < self.kv.pool.end(), "block {block} has no memory");
             let held = |table: &BlockTable| table.blocks.contains(&block);
             assert!(
                 !self.owners.iter().chain(&self.leaving).any(held),
@@ -131,6 +135,16 @@ impl Model {
             Operation::Clear => {
                 let num_known = self.known.0.lock().unwrap().len();
                 assert_eq!(self.kv.forget_all() as usize, num_known);
+            }
+            Operation::Resize(end) => {
+                self.kv.set_end(*end);
+                let tables = self.owners.iter().chain(&self.leaving);
+                let owned: HashSet<BlockId> =
+                    tables.flat_map(|table| table.blocks.iter().copied()).collect();
+                let beyond = owned.iter().filter(|block| block.0 >= *end).count();
+                assert_eq!(self.kv.pool.num_owned_beyond() as usize, beyond);
+                let last = owned.iter().map(|block| block.0 + 1).max();
+                assert_eq!(self.kv.pool.owned_end(), last.unwrap_or(0));
             }
             Operation::End(..) | Operation::Complete(_) => {}
         }

@@ -7,15 +7,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use ingle_core::{
-    CompletionSink, Executor, ExecutorError, ExecutorShape, KvGroups, Micros, RestSink, RowMask,
-    RowOutput, RowStatus, SampleMode, SleepLevel, SlotId, StepCompletion, StepId, StepOutput,
-    StepPlan, TokenId, TokenLogProbs, TokenSource,
+    CompletionSink, Executor, ExecutorError, ExecutorShape, KvGroups, KvMemory, Micros, ResizeSink,
+    RestSink, RowMask, RowOutput, RowStatus, SampleMode, SleepLevel, SlotId, StepCompletion,
+    StepId, StepOutput, StepPlan, TokenId, TokenLogProbs, TokenSource,
 };
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use serde_json::{Value, json};
 
+use super::seals::Seals;
 use crate::Engine;
-use crate::device::{Built, DeviceCount, DeviceOwn};
+use crate::device::{Built, DeviceOwn};
 use crate::error::EngineError;
 use crate::load::{Loaded, load_with};
 use crate::options::EngineOptions;
@@ -106,6 +107,20 @@ impl Bench {
     ) -> Result<Self, EngineError> {
         let (options, mut loaded, driver) = loaded(script, steps, more);
         loaded.memory_bytes = MODEL_BYTES;
+        let engine = Engine::run(&options, loaded, Some(device))?;
+        Ok(Self { engine, driver, more_drivers: Vec::new() })
+    }
+
+    /// The same with a KV pool that can grow and shrink; weights take nothing.
+    pub(super) fn try_pooled(
+        device: &SharedDevice,
+        steps: (bool, u32),
+        script: Script,
+        more: &Value,
+    ) -> Result<Self, EngineError> {
+        let (options, mut loaded, driver) = loaded(script, steps, more);
+        loaded.memory_bytes = u64::from(SHAPE.num_blocks);
+        driver.state.0.lock().unwrap().pool = Some(u64::from(SHAPE.num_blocks));
         let engine = Engine::run(&options, loaded, Some(device))?;
         Ok(Self { engine, driver, more_drivers: Vec::new() })
     }
@@ -299,22 +314,6 @@ pub(super) struct Driver {
     seals: Arc<AtomicU64>,
 }
 
-/// What the scripted device has of its own.
-#[derive(Debug)]
-struct Seals(Arc<AtomicU64>);
-
-impl DeviceOwn for Seals {
-    fn counts(&self) -> Vec<DeviceCount> {
-        let values = vec![("seals", self.0.load(Ordering::Relaxed))];
-        vec![DeviceCount { name: "own", help: "Own.", kind: "counter", label: "what", values }]
-    }
-
-    fn seal(&self) -> bool {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        true
-    }
-}
-
 #[derive(Default)]
 struct DriverState {
     plans: VecDeque<StepPlan>,
@@ -334,6 +333,8 @@ struct DriverState {
     /// The next rest is kept in `held_rest`.
     holds_rest: bool,
     held_rest: Option<RestSink>,
+    /// Bytes of the KV pool, one a block, if it can change.
+    pool: Option<u64>,
 }
 
 struct Device {
@@ -401,6 +402,11 @@ impl Driver {
     /// What the executor was asked: the level of a sleep, `None` for waking up.
     pub(super) fn rests(&self) -> Vec<Option<SleepLevel>> {
         self.state.0.lock().unwrap().rests.clone()
+    }
+
+    /// Bytes of the KV pool, which can change.
+    pub(super) fn pool(&self) -> u64 {
+        self.state.0.lock().unwrap().pool.unwrap()
     }
 
     /// The next rest does not end before what `held_rest` returns is called.
@@ -575,5 +581,17 @@ impl Executor for ScriptExecutor {
 
     fn wake(&mut self, done: RestSink) {
         self.rest(None, done);
+    }
+
+    fn kv_memory(&self) -> Option<KvMemory> {
+        let bytes = self.driver.state.0.lock().unwrap().pool?;
+        Some(KvMemory { bytes, most_bytes: 1 << 20, block_bytes: 1, piece_bytes: 1 })
+    }
+
+    fn resize_kv(&mut self, bytes: u64, done: ResizeSink) {
+        let mut state = self.driver.state.0.lock().unwrap();
+        state.pool = Some(bytes);
+        drop(state);
+        done(Ok(bytes));
     }
 }

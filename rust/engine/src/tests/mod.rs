@@ -1,6 +1,7 @@
 //! The engine from document to bytes, on a scripted executor: exact frames, stops, ends, faults.
 
 mod bad_words;
+mod balloon;
 mod brief;
 mod device;
 mod ends;
@@ -13,6 +14,7 @@ mod pairs;
 mod prompt_logs;
 mod refusals;
 mod rest;
+mod seals;
 mod sockets;
 mod stops;
 mod structured;
