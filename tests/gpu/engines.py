@@ -19,8 +19,6 @@ from ingle.places import PREBUILT_KERNELS
 
 DEVICE = os.environ.get("INGLE_TEST_DEVICE", "cuda")
 CASES = Path(__file__).resolve().parents[1] / "golden" / "cases"
-# Models whose layers keep states are let onto a GPU by this until they have passed here.
-os.environ["INGLE_CUDA_STATES"] = "1"
 SMOLLM2 = "smollm2-135m-instruct-q4_1"
 # A GPU also rounds activations where weights are fp8, and 4-bit weights once more: test_fp8.py and
 # test_four_bit.py have the limits for that. Gemma 4 is refused there.

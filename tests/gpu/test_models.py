@@ -38,10 +38,12 @@ LOG_PROB_MEAN = 0.03  # the same, SmolLM2
 LOGIT_P99 = {"gemma2": 0.02}  # its logits are small
 LOGIT_P99_TINY = 0.15  # all other tiny models
 # Of mixtures of experts. transformers in bf16 is off by 0.07, 0.11, 0.08 and 0.17 for these (of the
-# last, two near-ties of its routers make 1.6 and 4.4 of 7.9 nat), by 0.02 to 0.04 for the others.
+# last, two near-ties of its routers make 1.6 and 4.4 of 7.9 nat), by 0.07 and 0.05 for qwen3_5_moe
+# and qwen3_next, by 0.02 to 0.06 for the others.
 EXPERTS_MEAN = {
     **{"gpt-oss": 0.1, "glm4_moe": 0.12, "minimax_m2": 0.1},
     "qwen3-moe-dense-layer": 0.2,
+    **{"qwen3_5_moe": 0.1, "qwen3_next": 0.1},
 }
 EXPERTS_MEAN_OTHERS = 0.06
 # Of the positions of such a model; there a near-tie of the router led to another answer.
@@ -51,6 +53,9 @@ CHANGED_SHARE = 0.05
 SETTLED_P99 = {"minimax_m2": 0.4}
 # Its activations are so large that a position whose experts changed moves others through attention.
 UNSETTLED = {"gpt-oss"}
+# The same through a layer's state: transformers in bf16 has another answer at one of 102 such
+# places of qwen3_5_moe.
+MOVED_ANSWERS = {"qwen3_5_moe": 1, "qwen3_next": 1}
 # Three numbers a setting: of prompts, of answers, of answers without and with a cached prefix.
 FIGURE = "log-probs alone and batched, largest difference in nat: "
 
@@ -122,7 +127,9 @@ def check_settled(name: str, todo: list[dict], scored: list[list]) -> None:
     if name in UNSETTLED:
         assert sum(first) > 0.9 * len(first), f"{sum(first)} of {len(first)} answers"
         return
-    assert all(first), f"{sum(first)} of {len(first)} answers"
+    assert len(first) - sum(first) <= MOVED_ANSWERS.get(name, 0), (
+        f"{sum(first)} of {len(first)} answers"
+    )
     mean, p99 = summary([value for place in logits for value in place])
     print(f"{name}, {sum(share)} settled places: logit {mean:.4f} {p99:.4f}")
     assert mean <= EXPERTS_MEAN_OTHERS / 2

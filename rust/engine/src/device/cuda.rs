@@ -90,7 +90,6 @@ fn build_one(place: Place, parts: Parts<'_>, sink: CompletionSink) -> Result<Bui
     let (ordinal, num_engines) = (place.ordinal, place.num_engines);
     let spec = &checkpoint.spec;
     check_parts(spec)?;
-    check_states(spec, std::env::var_os(STATES).is_some())?;
     let (config, sizes_notes) = config(place, options, spec, text.size())?;
     let wanted_len = config.max_model_len;
     let warn = warnings_of(ordinal, num_engines);
@@ -176,23 +175,6 @@ fn config(
         format!("max_num_seqs: {most}, whose states take {mib} MiB (set it for more or fewer)")
     });
     Ok((config, tokens.note.into_iter().chain(by_states).collect()))
-}
-
-/// Lets a model whose layers keep states onto a GPU: its kernels agree with float64 there, whole models have not been seen
-/// to yet.
-const STATES: &str = "INGLE_CUDA_STATES";
-
-/// # Errors
-/// `EngineError::Model`, unless the environment lets such a model in.
-fn check_states(spec: &ModelSpec, may_try: bool) -> Result<(), EngineError> {
-    if may_try || state_bytes(spec, 1) == 0 {
-        return Ok(());
-    }
-    Err(EngineError::Model(format!(
-        "{}: gated delta nets are not ready on GPUs; --device cpu serves them, and {STATES}=1 in the environment tries \
-         them on the GPU",
-        spec.architecture
-    )))
 }
 
 /// # Errors
@@ -401,8 +383,6 @@ mod tests {
         assert_eq!(by_states(&spec("qwen3.6-35b-a3b"), 256), Some(128));
         assert_eq!(by_states(&spec("qwen3.6-35b-a3b"), 100), None);
 
-        assert!(check_states(&spec("qwen3-8b"), false).is_ok());
-        assert!(check_states(&spec("qwen3.6-27b"), true).is_ok());
         assert!(
             check_parts(&spec("qwen3.6-27b")).is_ok() && check_parts(&spec("gpt-oss-20b")).is_ok()
         );
@@ -414,12 +394,6 @@ mod tests {
                 "gemma4_text: layers that differ in the size of their heads have no kernels";
             assert!(text.starts_with(reason) && text.contains("--device cpu"), "{text}");
         }
-        let EngineError::Model(text) = check_states(&spec("qwen3.6-27b"), false).unwrap_err()
-        else {
-            panic!("another error")
-        };
-        let reason = "qwen3_5_text: gated delta nets are not ready on GPUs; --device cpu serves";
-        assert!(text.starts_with(reason) && text.contains("INGLE_CUDA_STATES=1"), "{text}");
     }
 
     /// A GPU that cannot be used is reported. A machine without a GPU gets no message.
