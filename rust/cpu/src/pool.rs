@@ -1,4 +1,5 @@
-//! The threads that compute. The caller of `run` is one of them; the others wait for its tasks.
+//! The threads that compute. The caller of `run` is one of them; the others wait for its tasks. Each thread has a
+//! range of tasks of its own and takes others' when that is empty, so it reads neighbouring weights as one stream.
 //! Between the operations of a step a waiting worker spins for some microseconds, then it sleeps on
 //! a condition variable, so an idle executor uses no CPU.
 
@@ -24,8 +25,8 @@ struct PoolShared {
     gate: AtomicU64,
     /// Written only while the gate is closed and there are no members.
     job: Mutex<Option<Job>>,
-    /// Tasks taken so far.
-    next_task: AtomicUsize,
+    /// For each thread, the next task of its range; the caller of `run` is the first.
+    next: Vec<Next>,
     panicked: AtomicBool,
     shutdown: AtomicBool,
     /// Workers that sleep or are about to.
@@ -33,6 +34,10 @@ struct PoolShared {
     wake: Condvar,
     wake_lock: Mutex<()>,
 }
+
+/// On a cache line of its own, since its thread writes it at every task.
+#[repr(align(64))]
+struct Next(AtomicUsize);
 
 /// The current job with its lifetime removed.
 #[derive(Clone, Copy)]
@@ -60,7 +65,7 @@ impl Pool {
         let shared = Arc::new(PoolShared {
             gate: AtomicU64::new(0),
             job: Mutex::new(None),
-            next_task: AtomicUsize::new(0),
+            next: (0..threads.max(1)).map(|_| Next(AtomicUsize::new(0))).collect(),
             panicked: AtomicBool::new(false),
             shutdown: AtomicBool::new(false),
             sleepers: AtomicUsize::new(0),
@@ -72,7 +77,7 @@ impl Pool {
             let (shared, scratch) = (Arc::clone(&pool.shared), scratch());
             let thread = std::thread::Builder::new()
                 .name(format!("ingle-cpu-{}", first + index))
-                .spawn(move || worker(&shared, scratch))?;
+                .spawn(move || worker(&shared, index, scratch))?;
             pool.threads.push(thread);
         }
         Ok(pool)
@@ -105,10 +110,12 @@ impl Pool {
             >(work)
         };
         *lock(&shared.job) = Some(Job { work: work_forever, tasks });
-        shared.next_task.store(0, Ordering::Relaxed);
+        for (thread, next) in shared.next.iter().enumerate() {
+            next.0.store(shared.range_start(thread, tasks), Ordering::Relaxed);
+        }
         shared.open();
         let scratch = &mut self.own_scratch;
-        let own = catch_unwind(AssertUnwindSafe(|| shared.drain(work, tasks, scratch)));
+        let own = catch_unwind(AssertUnwindSafe(|| shared.drain(0, work, tasks, scratch)));
         shared.close();
         if let Err(panic) = own {
             resume_unwind(panic);
@@ -181,18 +188,28 @@ impl PoolShared {
         false
     }
 
+    /// The first task of a thread's range; that of the thread after the last one is the number of tasks.
+    fn range_start(&self, thread: usize, tasks: usize) -> usize {
+        thread * tasks / self.next.len()
+    }
+
+    /// Runs tasks of `thread`'s range, then what is left of the others'.
     fn drain(
         &self,
+        thread: usize,
         work: &(dyn Fn(usize, &mut Scratch) + Sync),
         tasks: usize,
         scratch: &mut Scratch,
     ) {
-        loop {
-            let task = self.next_task.fetch_add(1, Ordering::Relaxed);
-            if task >= tasks {
-                return;
+        for owner in (thread..self.next.len()).chain(0..thread) {
+            let end = self.range_start(owner + 1, tasks);
+            loop {
+                let task = self.next[owner].0.fetch_add(1, Ordering::Relaxed);
+                if task >= end {
+                    break;
+                }
+                work(task, scratch);
             }
-            work(task, scratch);
         }
     }
 
@@ -218,7 +235,7 @@ impl PoolShared {
     }
 }
 
-fn worker(shared: &PoolShared, mut scratch: Scratch) {
+fn worker(shared: &PoolShared, index: usize, mut scratch: Scratch) {
     let mut seen = 0;
     loop {
         seen = shared.wait_for_job(seen);
@@ -232,7 +249,7 @@ fn worker(shared: &PoolShared, mut scratch: Scratch) {
             // SAFETY: this worker is a member, so `run` is inside `close` at the latest and the closure
             // lives until the member count is lowered below.
             let work = unsafe { &*job.work };
-            let drain = AssertUnwindSafe(|| shared.drain(work, job.tasks, &mut scratch));
+            let drain = AssertUnwindSafe(|| shared.drain(index, work, job.tasks, &mut scratch));
             if catch_unwind(drain).is_err() {
                 shared.panicked.store(true, Ordering::Relaxed);
             }
