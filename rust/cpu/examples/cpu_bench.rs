@@ -1,7 +1,7 @@
 //! Measures the CPU executor's model on a checkpoint: prompt and decode speed, GFLOP/s and GB/s.
 //!
 //! `cargo run --release -p ingle-cpu --example cpu_bench -- MODEL [THREADS [PART [PATH]]]`, PART a prefix
-//! of `prompt512` or `decode16`, PATH `avx512`, `avx2` or `portable`
+//! of `prompt512` or `decode16/` (`decode1/` is one sequence alone), PATH `avx512`, `avx2` or `portable`
 #![allow(clippy::print_stdout, reason = "a command-line program")]
 
 use std::path::Path;
@@ -65,7 +65,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             cost.cpu * 1e6 / f64::from(length)
         );
     }
-    for batch in [1, 2, 4, 8, 16].into_iter().filter(|batch| wanted(&format!("decode{batch}"))) {
+    for batch in [1, 2, 4, 8, 16].into_iter().filter(|batch| wanted(&format!("decode{batch}/"))) {
         let cost = decode(&mut model, batch);
         let flops = 2.0 * f64::from(batch) * (body + head as f64);
         println!(

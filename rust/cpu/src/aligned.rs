@@ -31,12 +31,14 @@ impl AlignedBytes {
 pub(crate) trait Number: Copy + private::Sealed {}
 impl Number for u16 {}
 impl Number for u32 {}
+impl Number for u64 {}
 impl Number for f32 {}
 
 mod private {
     pub(crate) trait Sealed {}
     impl Sealed for u16 {}
     impl Sealed for u32 {}
+    impl Sealed for u64 {}
     impl Sealed for f32 {}
 }
 

@@ -2,18 +2,22 @@
 //! one field of many outputs.
 //!
 //! Codes are the integers that a block stores. Of every 32 inputs of an output, the low four bits of
-//! the codes fill four words of 32 bits (input k: word k / 8, bits 4 (k % 8) and up), higher bits fill
-//! further words. Fields in order; `x 32` means one for each output of the panel:
+//! the codes fill four words of 32 bits; word `w` has inputs `8 w` to `8 w + 7`. Its byte `b` has input `8 w + b` in the
+//! low half and input `8 w + 4 + b` in the high half, so that one mask leaves four codes a byte apart. Such a group of
+//! four inputs is a quad: quad `q` has inputs `4 q` to `4 q + 3`. Higher bits fill further words, which are
+//! rotated left by four bits, so that a rotation to the right by the place that is named here leaves input `b` of a quad in
+//! bits 4 and 5 of byte `b`. Fields in order; `x 32` means one for each output of the panel:
 //! ```text
 //! Q4_0   per  32: d f16 x 32, 4 words x 32                                   code - 8
 //! Q4_1   per  32: d f16 x 32, m f16 x 32, 4 words x 32                       code
-//! Q5_0   per  32: d f16 x 32, 4 words x 32, 1 word x 32 (bit k: bit 4)       code - 16
+//! Q5_0   per  32: d f16 x 32, 4 words x 32, 1 word x 32 (quad q: place q:    code - 16
+//!        bit 4)
 //! Q5_1   per  32: d f16 x 32, m f16 x 32, 4 words x 32, 1 word x 32          code
-//! Q8_0   per  32: d f16 x 32, 8 words x 32 (input k: word k / 4, byte k % 4) signed
+//! Q8_0   per  32: d f16 x 32, 32 times i8 x 32                               signed
 //! Q4_K   per 256: d, dmin f16 x 32, 8 scales u8 x 32, 8 mins u8 x 32, 8 times as Q4_0's words
 //! Q5_K   per 256: the same, 8 times as Q5_0's words
-//! Q6_K   per 256: d f16 x 32, 16 scales i8 x 32, 8 times (4 words x 32, 2 words x 32:
-//!        input k: word k / 16, bits 2 (k % 16) and up: bits 4 and 5)         code - 32
+//! Q6_K   per 256: d f16 x 32, 16 scales i8 x 32, 8 times (4 words x 32, 2 words x 32: quad q: word q / 4,
+//!        place 2 (q % 4): bits 4 and 5)                                      code - 32
 //! ```
 //! The formats are ggml's (`ggml-common.h`); Q4_K and Q5_K grow by 2.8 and 2.3 % because their packed
 //! 6-bit scales take a byte here.
@@ -34,22 +38,55 @@ pub(crate) struct BlockLayout {
     pub(crate) header: usize,
     /// Words for 32 inputs of an output.
     pub(crate) words: usize,
+    /// Inputs that share a scale: 32 or 16.
+    pub(crate) group: usize,
+    /// What is subtracted from a code.
+    pub(crate) offset: u8,
+    /// Whether the value has a minimum beside the scaled code.
+    pub(crate) has_min: bool,
+}
+
+impl BlockLayout {
+    /// Bytes from an output's first code to the next one's.
+    pub(crate) const fn column_bytes(self) -> usize {
+        if self.words == 8 { 1 } else { 4 }
+    }
+}
+
+/// Whether the format has blocks of codes, which is all that this file is about.
+pub(crate) fn is_block_format(weight_type: WeightType) -> bool {
+    match weight_type {
+        WeightType::F32
+        | WeightType::F16
+        | WeightType::Bf16
+        | WeightType::F8E4M3
+        | WeightType::Int4
+        | WeightType::F4E2M1 => false,
+        WeightType::Q4_0
+        | WeightType::Q4_1
+        | WeightType::Q5_0
+        | WeightType::Q5_1
+        | WeightType::Q8_0
+        | WeightType::Q4K
+        | WeightType::Q5K
+        | WeightType::Q6K => true,
+    }
 }
 
 /// Sizes for a block format.
 ///
 /// # Panics
 /// If the type is a plain one.
-pub(crate) fn layout(weight_type: WeightType) -> BlockLayout {
-    let (elements, header, words) = match weight_type {
-        WeightType::Q4_0 => (32, 2, 4),
-        WeightType::Q4_1 => (32, 4, 4),
-        WeightType::Q5_0 => (32, 2, 5),
-        WeightType::Q5_1 => (32, 4, 5),
-        WeightType::Q8_0 => (32, 2, 8),
-        WeightType::Q4K => (256, 20, 4),
-        WeightType::Q5K => (256, 20, 5),
-        WeightType::Q6K => (256, 18, 6),
+pub(crate) const fn layout(weight_type: WeightType) -> BlockLayout {
+    let (elements, header, words, offset) = match weight_type {
+        WeightType::Q4_0 => (32, 2, 4, 8),
+        WeightType::Q4_1 => (32, 4, 4, 0),
+        WeightType::Q5_0 => (32, 2, 5, 16),
+        WeightType::Q5_1 => (32, 4, 5, 0),
+        WeightType::Q8_0 => (32, 2, 8, 0),
+        WeightType::Q4K => (256, 20, 4, 0),
+        WeightType::Q5K => (256, 20, 5, 0),
+        WeightType::Q6K => (256, 18, 6, 32),
         WeightType::F32
         | WeightType::F16
         | WeightType::Bf16
@@ -59,7 +96,9 @@ pub(crate) fn layout(weight_type: WeightType) -> BlockLayout {
     };
     let header = header * PANEL;
     let bytes = header + elements / 32 * words * PANEL * 4;
-    BlockLayout { elements, bytes, header, words }
+    let group = if matches!(weight_type, WeightType::Q6K) { 16 } else { 32 };
+    let has_min = offset == 0 && !matches!(weight_type, WeightType::Q8_0);
+    BlockLayout { elements, bytes, header, words, group, offset, has_min }
 }
 
 /// Fills a panel from stored rows of `row_bytes`.
@@ -75,10 +114,14 @@ pub(crate) fn pack_panel(
         for (lane, row) in stored.chunks_exact(row_bytes).enumerate() {
             let source = &row[index * block_bytes..][..block_bytes];
             pack_header(weight_type, source, lane, target);
-            let words = numbers_mut::<u32>(&mut target[sizes.header..]);
-            for (part, words) in words.chunks_exact_mut(sizes.words * PANEL).enumerate() {
+            let part_bytes = sizes.words * PANEL * 4;
+            for (part, target) in target[sizes.header..].chunks_exact_mut(part_bytes).enumerate() {
                 let codes = stored_codes(weight_type, source, part);
-                pack_codes(&codes, sizes.words, lane, words);
+                if weight_type == WeightType::Q8_0 {
+                    pack_bytes(&codes, lane, target);
+                } else {
+                    pack_codes(&codes, sizes.words, lane, numbers_mut::<u32>(target));
+                }
             }
         }
     }
@@ -173,46 +216,26 @@ fn with_bits(mut codes: [u8; 32], bits: &[u8]) -> [u8; 32] {
     codes
 }
 
+/// Writes 32 codes of one output as bytes.
+fn pack_bytes(codes: &[u8; 32], lane: usize, target: &mut [u8]) {
+    for (code, target) in codes.iter().zip(target.as_chunks_mut::<PANEL>().0) {
+        target[lane] = *code;
+    }
+}
+
 /// Spreads 32 codes over the words of one output.
 fn pack_codes(codes: &[u8; 32], num_words: usize, lane: usize, words: &mut [u32]) {
-    if num_words == 8 {
-        for (word, codes) in codes.as_chunks::<4>().0.iter().enumerate() {
-            words[word * PANEL + lane] = u32::from_le_bytes(*codes);
-        }
-        return;
-    }
-    for (word, codes) in codes.as_chunks::<8>().0.iter().enumerate() {
-        let codes = u64::from_le_bytes(*codes);
-        words[word * PANEL + lane] = squeeze_nibbles(codes);
-        let high = codes >> 4;
+    for (quad, codes) in codes.as_chunks::<4>().0.iter().enumerate() {
+        let codes = u32::from_le_bytes(*codes);
+        let (word, high) = (quad / 2 * PANEL + lane, codes >> 4);
+        words[word] |= (codes & 0x0f0f_0f0f) << (quad % 2 * 4);
         match num_words {
-            5 => words[4 * PANEL + lane] |= squeeze_bits(high) << (word * 8),
+            5 => words[4 * PANEL + lane] |= ((high & 0x0101_0101) << quad).rotate_left(4),
             6 => {
-                let at = (4 + word / 2) * PANEL + lane;
-                words[at] |= squeeze_pairs(high) << (word % 2 * 16);
+                let at = (4 + quad / 4) * PANEL + lane;
+                words[at] |= ((high & 0x0303_0303) << (quad % 4 * 2)).rotate_left(4);
             }
             _ => {}
         }
     }
-}
-
-/// The low four bits of eight bytes, side by side.
-fn squeeze_nibbles(bytes: u64) -> u32 {
-    let x = bytes & 0x0f0f_0f0f_0f0f_0f0f;
-    let x = (x | x >> 4) & 0x00ff_00ff_00ff_00ff;
-    let x = (x | x >> 8) & 0x0000_ffff_0000_ffff;
-    (x | x >> 16) as u32
-}
-
-/// The low two bits of eight bytes, side by side.
-fn squeeze_pairs(bytes: u64) -> u32 {
-    let x = bytes & 0x0303_0303_0303_0303;
-    let x = (x | x >> 6) & 0x000f_000f_000f_000f;
-    let x = (x | x >> 12) & 0x0000_00ff_0000_00ff;
-    (x | x >> 24) as u32 & 0xffff
-}
-
-/// The lowest bits of eight bytes, side by side.
-fn squeeze_bits(bytes: u64) -> u32 {
-    ((bytes & 0x0101_0101_0101_0101).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u32
 }

@@ -74,6 +74,10 @@ impl PackedMatrix {
         Self { weight_type, rows, cols, group, column_groups, panel_bytes, data }
     }
 
+    pub(crate) fn weight_type(&self) -> WeightType {
+        self.weight_type
+    }
+
     /// Inputs.
     pub(crate) fn cols(&self) -> usize {
         self.cols

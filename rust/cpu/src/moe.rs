@@ -150,7 +150,7 @@ impl Mixture<'_> {
         pool: &mut Pool,
         path: VectorPath,
         (network, rows): (&Network, usize),
-        (normed, gated, projected): (&Rows, &mut Rows, &mut Rows),
+        (normed, gated, projected): (&mut Rows, &mut Rows, &mut Rows),
     ) {
         let product = Product::Gated(network.gated(self.model.activation));
         multiply(pool, path, normed, &[Item { rows: 0..rows, product, out_col: 0 }], gated);

@@ -12,6 +12,54 @@ use crate::panel::PANEL;
 pub(crate) struct Rows {
     data: Vec<f32>,
     stride: usize,
+    /// `[capacity][stride]`, `[capacity][stride / 16]`: see `Prepared`. No page is touched unless a product needs it.
+    scaled: Vec<f32>,
+    sums: Vec<f32>,
+}
+
+/// Rows as products with block formats read them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Prepared<'a> {
+    /// From the first row on; each row begins `stride` numbers behind the last one.
+    pub(crate) plain: &'a [f32],
+    /// The same with input `k` divided by `2^(8 (k % 4))`.
+    pub(crate) scaled: &'a [f32],
+    pub(crate) stride: usize,
+    /// The sum of every 16 inputs; a row has `sums_stride` of them.
+    pub(crate) sums: &'a [f32],
+    pub(crate) sums_stride: usize,
+}
+
+impl Prepared<'_> {
+    /// Without the rows before `row`.
+    pub(crate) fn skip_rows(self, row: usize) -> Self {
+        let skip = row * self.stride;
+        Self {
+            plain: &self.plain[skip..],
+            scaled: &self.scaled[skip..],
+            sums: &self.sums[row * self.sums_stride..],
+            ..self
+        }
+    }
+
+    /// Without the inputs before `input`, a multiple of 32.
+    pub(crate) fn skip_inputs(self, input: usize) -> Self {
+        Self {
+            plain: &self.plain[input..],
+            scaled: &self.scaled[input..],
+            sums: &self.sums[input / 16..],
+            ..self
+        }
+    }
+
+    /// # Panics
+    /// If there are fewer than `rows` rows of `depth` inputs.
+    pub(crate) fn assert_holds(self, rows: usize, depth: usize) {
+        let need = (rows - 1) * self.stride + depth;
+        assert!(self.plain.len() >= need && self.scaled.len() >= need, "activations too short");
+        let sums = (rows - 1) * self.sums_stride + depth / 16;
+        assert!(self.sums.len() >= sums, "sums of activations too short");
+    }
 }
 
 impl Rows {
@@ -20,7 +68,8 @@ impl Rows {
         if stride.is_multiple_of(512) {
             stride += PANEL;
         }
-        Self { data: vec![0.0; rows * stride], stride }
+        let len = rows * stride;
+        Self { data: vec![0.0; len], stride, scaled: vec![0.0; len], sums: vec![0.0; len / 16] }
     }
 
     pub(crate) fn stride(&self) -> usize {
@@ -38,6 +87,28 @@ impl Rows {
 
     pub(crate) fn row_mut(&mut self, row: usize, cols: usize) -> &mut [f32] {
         &mut self.data[row * self.stride..][..cols]
+    }
+
+    /// What `Prepared` shows, to be written by prepare.rs: the rows, their scaled form and their sums.
+    pub(crate) fn parts(&mut self) -> [Shared<'_>; 3] {
+        let stride = self.stride;
+        [
+            Shared { stride, ..Shared::new(&mut self.data) },
+            Shared { stride, ..Shared::new(&mut self.scaled) },
+            Shared { stride: stride / 16, ..Shared::new(&mut self.sums) },
+        ]
+    }
+
+    /// All rows from `first` on, of which those that the caller reads must have been prepared.
+    pub(crate) fn prepared(&self, first: usize) -> Prepared<'_> {
+        Prepared {
+            plain: &self.data,
+            scaled: &self.scaled,
+            stride: self.stride,
+            sums: &self.sums,
+            sums_stride: self.stride / 16,
+        }
+        .skip_rows(first)
     }
 
     pub(crate) fn shared(&mut self) -> Shared<'_> {

@@ -8,6 +8,8 @@ use crate::sampler::SamplerScratch;
 pub(crate) struct Scratch {
     /// `[K_BLOCK][32]` weights in f32.
     pub(crate) weights: Vec<f32>,
+    /// `[K_BLOCK / 16][2][32]` scales and minimums of those weights, in block formats.
+    pub(crate) groups: Vec<f32>,
     /// `[ROW_CHUNK][32]` results.
     pub(crate) out: Vec<f32>,
     /// `[ROW_CHUNK][32]` results of the gate.
@@ -34,6 +36,7 @@ impl Scratch {
         }
         Self {
             weights: vec![0.0; K_BLOCK * PANEL],
+            groups: vec![0.0; K_BLOCK / 16 * 2 * PANEL],
             out: vec![0.0; ROW_CHUNK * PANEL],
             gate: vec![0.0; ROW_CHUNK * PANEL],
             query: vec![0.0; TILE_ROWS * head_dim],

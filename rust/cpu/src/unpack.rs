@@ -88,6 +88,13 @@ fn widen_bf16_body<A: Arithmetic>(pairs: &[u32], out: &mut [f32]) {
 const BLOCK: usize = 32 * PANEL;
 type Lanes = [f32; PANEL];
 
+/// Scale and minimum of 32 outputs for the first and the second 16 of 32 inputs.
+#[derive(Clone, Copy)]
+struct Affine {
+    scale: [Lanes; 2],
+    min: Lanes,
+}
+
 per_path! {
     fn unpack_block(weight_type: WeightType, block: &[u8], part: usize, out: &mut [f32; BLOCK])
         = unpack_block_body
@@ -103,15 +110,65 @@ fn unpack_block_body<A: Arithmetic>(
     out: &mut [f32; BLOCK],
 ) {
     let sizes = layout(weight_type);
-    let words = numbers::<u32>(&block[sizes.header..]);
-    let words = &words[part * sizes.words * PANEL..][..sizes.words * PANEL];
+    let offset = f32::from(sizes.offset);
+    let Affine { scale, min } = affine(weight_type, block, part);
+    codes_of(weight_type, block, part, out);
+    for (k, out) in out.as_chunks_mut::<PANEL>().0.iter_mut().enumerate() {
+        let scale = &scale[k / 16];
+        for lane in 0..PANEL {
+            out[lane] = if sizes.has_min {
+                A::mul_add(out[lane], scale[lane], min[lane])
+            } else {
+                (out[lane] - offset) * scale[lane]
+            };
+        }
+    }
+}
+
+per_path! {
+    /// As `unpack` for a block format, but leaves numbers as codes, unsigned where the format subtracts an
+    /// offset. `groups` gets scales and minimums of each group of inputs as `[group][2][32 outputs]`: the value is
+    /// `scale * code + min`, where what the offset subtracts is part of the minimum.
+    pub(crate) fn unpack_codes(
+        panel: Panel<'_>,
+        inputs: Range<usize>,
+        out: &mut [f32],
+        groups: &mut [f32],
+    ) = unpack_codes_body
+}
+
+#[inline(always)]
+fn unpack_codes_body<A: Arithmetic>(
+    panel: Panel<'_>,
+    inputs: Range<usize>,
+    out: &mut [f32],
+    groups: &mut [f32],
+) {
+    let sizes = layout(panel.weight_type);
+    let offset = f32::from(sizes.offset);
+    let groups = groups.as_chunks_mut::<PANEL>().0.chunks_exact_mut(2 * 32 / sizes.group);
+    let parts = inputs.step_by(32).zip(out.as_chunks_mut::<BLOCK>().0);
+    for ((input, out), groups) in parts.zip(groups) {
+        let block = &panel.bytes[input / sizes.elements * sizes.bytes..][..sizes.bytes];
+        let part = input % sizes.elements / 32;
+        codes_of(panel.weight_type, block, part, out);
+        let Affine { scale, min } = affine(panel.weight_type, block, part);
+        for (group, lanes) in groups.chunks_exact_mut(2).enumerate() {
+            lanes[0] = scale[group];
+            for lane in 0..PANEL {
+                lanes[1][lane] =
+                    if sizes.has_min { min[lane] } else { -offset * scale[group][lane] };
+            }
+        }
+    }
+}
+
+/// Scales and minimums of part `part` of a block, without what an offset adds.
+#[inline(always)]
+fn affine(weight_type: WeightType, block: &[u8], part: usize) -> Affine {
     let d = halves(block, 0);
     match weight_type {
-        WeightType::Q4_0 => expand::<A, 4>(words, 8, [&d, &d], &ZERO, out),
-        WeightType::Q5_0 => expand::<A, 5>(words, 16, [&d, &d], &ZERO, out),
-        WeightType::Q4_1 => expand::<A, 4>(words, 0, [&d, &d], &halves(block, 1), out),
-        WeightType::Q5_1 => expand::<A, 5>(words, 0, [&d, &d], &halves(block, 1), out),
-        WeightType::Q8_0 => expand_bytes(words, &d, out),
+        WeightType::Q4_1 | WeightType::Q5_1 => Affine { scale: [d, d], min: halves(block, 1) },
         WeightType::Q4K | WeightType::Q5K => {
             let dmin = halves(block, 1);
             let scales = &block[(4 + part) * PANEL..][..PANEL];
@@ -121,11 +178,7 @@ fn unpack_block_body<A: Arithmetic>(
                 scale[lane] = d[lane] * f32::from(scales[lane]);
                 min[lane] = -(dmin[lane] * f32::from(mins[lane]));
             }
-            if weight_type == WeightType::Q4K {
-                expand::<A, 4>(words, 0, [&scale, &scale], &min, out);
-            } else {
-                expand::<A, 5>(words, 0, [&scale, &scale], &min, out);
-            }
+            Affine { scale: [scale, scale], min }
         }
         WeightType::Q6K => {
             let scales = &block[(2 + part * 2) * PANEL..][..2 * PANEL];
@@ -134,14 +187,26 @@ fn unpack_block_body<A: Arithmetic>(
                 first[lane] = d[lane] * f32::from(scales[lane].cast_signed());
                 second[lane] = d[lane] * f32::from(scales[PANEL + lane].cast_signed());
             }
-            expand::<A, 6>(words, 32, [&first, &second], &ZERO, out);
+            Affine { scale: [first, second], min: ZERO }
         }
-        WeightType::F32
-        | WeightType::F16
-        | WeightType::Bf16
-        | WeightType::F8E4M3
-        | WeightType::Int4
-        | WeightType::F4E2M1 => unreachable!(),
+        _ => Affine { scale: [d, d], min: ZERO },
+    }
+}
+
+/// The codes of part `part` of a block.
+#[inline(always)]
+fn codes_of(weight_type: WeightType, block: &[u8], part: usize, out: &mut [f32; BLOCK]) {
+    let sizes = layout(weight_type);
+    let stored = &block[sizes.header + part * sizes.words * PANEL * 4..][..sizes.words * PANEL * 4];
+    match sizes.words {
+        4 => expand::<4>(numbers::<u32>(stored), out),
+        5 => expand::<5>(numbers::<u32>(stored), out),
+        6 => expand::<6>(numbers::<u32>(stored), out),
+        _ => {
+            for (code, value) in stored.iter().zip(out) {
+                *value = f32::from(code.cast_signed());
+            }
+        }
     }
 }
 
@@ -158,46 +223,29 @@ fn halves(block: &[u8], field: usize) -> Lanes {
 
 /// 32 inputs whose codes have four bits and, by the number of words, none, one or two more.
 #[inline(always)]
-fn expand<A: Arithmetic, const WORDS: usize>(
-    words: &[u32],
-    offset: i32,
-    scales: [&Lanes; 2],
-    min: &Lanes,
-    out: &mut [f32; BLOCK],
-) {
-    for k in 0..32 {
-        let low = &words[k / 8 * PANEL..][..PANEL];
-        let high = if WORDS == 6 { 4 + k / 16 } else { WORDS - 1 };
-        let high = &words[high * PANEL..][..PANEL];
-        let scale = scales[k / 16];
-        let out = &mut out[k * PANEL..][..PANEL];
-        for lane in 0..PANEL {
-            let mut code = low[lane] >> (k % 8 * 4) & 15;
-            match WORDS {
-                5 => code |= (high[lane] >> k & 1) << 4,
-                6 => code |= (high[lane] >> (k % 16 * 2) & 3) << 4,
-                _ => {}
+fn expand<const WORDS: usize>(words: &[u32], out: &mut [f32; BLOCK]) {
+    for (k, out) in out.as_chunks_mut::<PANEL>().0.iter_mut().enumerate() {
+        // Hides that the next line follows: the compiler would compute columns, not lines, at once.
+        let out = std::hint::black_box(out);
+        let (quad, byte) = (k / 4, (k % 4 * 8) as u32);
+        let low = &words.as_chunks::<PANEL>().0[k / 8];
+        let shift = byte + (quad % 2 * 4) as u32;
+        match WORDS {
+            4 => {
+                for lane in 0..PANEL {
+                    out[lane] = (low[lane] >> shift & 15).cast_signed() as f32;
+                }
             }
-            let code = (code.cast_signed() - offset) as f32;
-            out[lane] = if offset == 0 {
-                A::mul_add(code, scale[lane], min[lane])
-            } else {
-                code * scale[lane]
-            };
-        }
-    }
-}
-
-/// 32 inputs whose codes are signed bytes.
-#[inline(always)]
-fn expand_bytes(words: &[u32], scale: &Lanes, out: &mut [f32; BLOCK]) {
-    for k in 0..32 {
-        let codes = &words[k / 4 * PANEL..][..PANEL];
-        let out = &mut out[k * PANEL..][..PANEL];
-        for lane in 0..PANEL {
-            // Up to the top of the word, then back with the sign.
-            let code = (codes[lane] << (24 - k % 4 * 8)).cast_signed() >> 24;
-            out[lane] = code as f32 * scale[lane];
+            _ => {
+                let (word, place, bits) =
+                    if WORDS == 5 { (4, quad, 1) } else { (4 + quad / 4, quad % 4 * 2, 3) };
+                let high = &words.as_chunks::<PANEL>().0[word];
+                let (turn, bits) = (byte + place as u32, bits << 4);
+                for lane in 0..PANEL {
+                    let high = high[lane].rotate_right(turn) & bits;
+                    out[lane] = (low[lane] >> shift & 15 | high).cast_signed() as f32;
+                }
+            }
         }
     }
 }

@@ -66,13 +66,18 @@ impl VectorPath {
     }
 
     /// Every path that this processor can run, widest first.
-    #[cfg(test)]
     pub(crate) fn all() -> Vec<Self> {
         [CpuPath::Avx512, CpuPath::Avx2, CpuPath::Portable]
             .into_iter()
             .filter_map(|path| Self::resolve(path).ok())
             .collect()
     }
+}
+
+/// The names of the paths that this processor can run, widest first. What each needs is in `VectorPath::resolve`.
+#[must_use]
+pub fn usable_paths() -> Vec<&'static str> {
+    VectorPath::all().into_iter().map(VectorPath::name).collect()
 }
 
 /// The path that the environment names.

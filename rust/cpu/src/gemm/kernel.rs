@@ -1,5 +1,5 @@
 //! The product of a few rows of activations with 32 columns. All matrix arithmetic is done here,
-//! for weights and for attention.
+//! for weights and for attention; products with block formats have a definition of their own (scaled.rs).
 //!
 //! Every element of the result is one chain `c = a[k] * b[k] + c` in rising k. Neither the number
 //! of rows nor the way a caller splits k into several calls changes a bit of it, so a request's
@@ -11,9 +11,10 @@ use ingle_model::WeightType;
 
 use super::columns::Columns;
 use crate::aligned::numbers;
-use crate::block_layout::layout;
+use crate::block_layout::{is_block_format, layout};
 use crate::fp8_layout::{self, Stretch, stretches};
 use crate::panel::{DIRECT_ROWS, PANEL, Panel, TILE_ROWS};
+use crate::rows::Prepared;
 use crate::vector_path::{Kind, VectorPath};
 
 /// Adds `a[rows, depth] * b[depth, 32]` to `out[rows][32]`. Row r of `a` starts at `r * a_stride`.
@@ -78,7 +79,13 @@ pub(crate) fn has_stored_kernel(path: VectorPath, weight_type: WeightType, depth
         Kind::Avx512 => match weight_type {
             WeightType::F32 | WeightType::Int4 | WeightType::F4E2M1 => false,
             WeightType::Bf16 => depth.is_multiple_of(2),
-            _ => true,
+            _ => !is_block_format(weight_type),
+        },
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx2 => match weight_type {
+            WeightType::F16 => true,
+            WeightType::Bf16 => depth.is_multiple_of(2),
+            _ => false,
         },
         _ => false,
     }
@@ -112,7 +119,7 @@ pub(crate) fn add_stored_product(
         #[cfg(target_arch = "x86_64")]
         (Kind::Avx512, WeightType::F16) => {
             let panel = &numbers::<u16>(panel)[inputs.start * PANEL..inputs.end * PANEL];
-            // SAFETY: `VectorPath::resolve` detected the features. The asserts show 1 to 8 rows of `out` and
+            // SAFETY: `VectorPath::resolve` detected the features. The asserts show 1 to 4 or 8 rows of `out` and
             // the length of `a`; `panel` was cut to 32 numbers for each input.
             unsafe { super::avx512::tile_f16(a, a_stride, panel, depth, out) };
         }
@@ -123,25 +130,76 @@ pub(crate) fn add_stored_product(
                 let a = &a[part.start - inputs.start..];
                 let elements = &elements[part.start * PANEL..part.end * PANEL];
                 let scales = &scales[group * PANEL..][..PANEL];
-                // SAFETY: `VectorPath::resolve` detected the features. The asserts show 1 to 8 rows of
+                // SAFETY: `VectorPath::resolve` detected the features. The asserts show 1 to 4 or 8 rows of
                 // `out` and the length of `a`, which now begins at the part's inputs; `elements` was cut to
                 // 32 for each of them and `scales` to 32.
                 unsafe { super::avx512_fp8::tile(a, a_stride, (elements, scales), out) };
             }
         }
         #[cfg(target_arch = "x86_64")]
-        (Kind::Avx512, _) if weight_type.block_elements() > 1 => {
-            let sizes = layout(weight_type);
-            let (first, last) = (inputs.start / sizes.elements, inputs.end / sizes.elements);
-            let whole =
-                first * sizes.elements == inputs.start && last * sizes.elements == inputs.end;
-            assert!(whole, "part of a block");
-            let panel = &panel[first * sizes.bytes..last * sizes.bytes];
-            // SAFETY: `VectorPath::resolve` detected the features. The asserts show 1 to 8 rows of `out`,
-            // the length of `a` and a depth of whole blocks; `panel` was cut to those blocks by the sizes of
-            // the block layout, by which the kernel steps too.
-            unsafe { super::avx512_blocks::tile(a, a_stride, (weight_type, panel), depth, out) };
+        (Kind::Avx2, WeightType::Bf16 | WeightType::F16) => {
+            let panel = &numbers::<u16>(panel)[inputs.start * PANEL..inputs.end * PANEL];
+            let pairs = inputs.start.is_multiple_of(2) && depth.is_multiple_of(2);
+            assert!(pairs || weight_type == WeightType::F16, "half a pair");
+            // SAFETY: `VectorPath::resolve` detected the features. The asserts show the rows of `out`, the length
+            // of `a` and an even depth for bf16; `panel` was cut to 32 numbers for each input.
+            unsafe {
+                if weight_type == WeightType::Bf16 {
+                    super::avx2_halves::tile::<true>(a, a_stride, panel, depth, out);
+                } else {
+                    super::avx2_halves::tile::<false>(a, a_stride, panel, depth, out);
+                }
+            }
         }
         _ => unreachable!("no kernel for {weight_type:?} as stored"),
+    }
+}
+
+/// Whether `add_block_product` exists for this path; it has all block formats.
+pub(crate) fn has_block_kernel(path: VectorPath) -> bool {
+    path.kind() != Kind::Portable
+}
+
+/// How many of `rows` rows one call of `add_block_product` takes. Each number is an instance of each format's kernel.
+pub(crate) fn block_tile_rows(path: VectorPath, rows: usize) -> usize {
+    match (path.kind(), rows) {
+        #[cfg(target_arch = "x86_64")]
+        (Kind::Avx2, _) => rows.min(4),
+        (_, 8..) => 8,
+        _ => rows.min(4),
+    }
+}
+
+/// As `add_scaled_product` for as many rows as `block_tile_rows` says and inputs `inputs` of a panel in a block format, whose
+/// codes become numbers in registers. `x` starts at the first of the inputs.
+///
+/// # Panics
+/// If there is no such kernel, the range cuts a block, or a slice is too short.
+pub(crate) fn add_block_product(
+    path: VectorPath,
+    x: Prepared<'_>,
+    panel: Panel<'_>,
+    inputs: Range<usize>,
+    out: &mut [f32],
+) {
+    let rows = out.len() / PANEL;
+    assert!(rows * PANEL == out.len() && block_tile_rows(path, rows) == rows && rows > 0);
+    x.assert_holds(rows, inputs.len());
+    let sizes = layout(panel.weight_type);
+    let (first, last) = (inputs.start / sizes.elements, inputs.end / sizes.elements);
+    let whole = first * sizes.elements == inputs.start && last * sizes.elements == inputs.end;
+    assert!(whole, "part of a block");
+    let blocks = (panel.weight_type, &panel.bytes[first * sizes.bytes..last * sizes.bytes]);
+    let parts = inputs.len() / 32;
+    match path.kind() {
+        // SAFETY: the features were detected (`VectorPath::resolve`). The asserts show 1 to 4 or 8 rows of `out`, that
+        // `x` has as many with the inputs, and whole blocks, to which the panel was cut.
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx512 => unsafe { super::blocks::tile_avx512(x, blocks, parts, out) },
+        // SAFETY: AVX2, FMA and F16C were detected (`VectorPath::resolve`). The asserts show 1 to 4 rows of `out`, that
+        // `x` has as many with the inputs, and whole blocks, to which the panel was cut.
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx2 => unsafe { super::blocks::tile_avx2(x, blocks, parts, out) },
+        Kind::Portable => unreachable!("no kernel of blocks"),
     }
 }

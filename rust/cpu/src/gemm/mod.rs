@@ -2,15 +2,20 @@
 
 mod columns;
 mod kernel;
+mod scaled;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
+mod avx2_halves;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
-mod avx512_blocks;
-#[cfg(target_arch = "x86_64")]
 mod avx512_fp8;
+#[cfg(target_arch = "x86_64")]
+mod blocks;
+#[cfg(target_arch = "x86_64")]
+mod vector;
 
 use std::ops::Range;
 
@@ -19,17 +24,24 @@ use ingle_model::{Activation, WeightType};
 pub(crate) use columns::Columns;
 pub(crate) use kernel::add_product;
 
-use self::kernel::{add_stored_product, has_stored_kernel};
+use self::kernel::{
+    add_block_product, add_stored_product, block_tile_rows, has_block_kernel, has_stored_kernel,
+};
+use self::scaled::{Codes, add_scaled_product};
 use crate::aligned::numbers;
+use crate::block_layout::{is_block_format, layout};
 use crate::elementwise;
 use crate::matrix::PackedMatrix;
-use crate::panel::{DIRECT_ROWS, K_BLOCK, PANEL, ROW_CHUNK, TILE_ROWS};
+use crate::panel::{DIRECT_ROWS, K_BLOCK, PANEL, Panel, ROW_CHUNK, TILE_ROWS};
 use crate::pool::Pool;
-use crate::rows::{Rows, Shared};
+use crate::prepare::prepare_rows;
+use crate::rows::{Prepared, Rows, Shared};
 use crate::scratch::Scratch;
-use crate::unpack::unpack;
+use crate::unpack::{unpack, unpack_codes};
 use crate::vector_path::VectorPath;
 
+/// Most rows whose weights become numbers in registers.
+const FEW_ROWS: usize = 2 * DIRECT_ROWS;
 /// `K_BLOCK` for few rows, where the block should stay in the first-level cache.
 const K_BLOCK_FEW_ROWS: usize = 64;
 /// The same where weights become numbers in registers; whole blocks of every format.
@@ -66,6 +78,16 @@ pub(crate) struct Gated<'a> {
 }
 
 impl Product<'_> {
+    /// Inputs of the matrices that are in block formats, if any are.
+    fn block_inputs(&self) -> Option<usize> {
+        let of =
+            |matrix: &PackedMatrix| is_block_format(matrix.weight_type()).then(|| matrix.cols());
+        match self {
+            Self::Plain(matrix) => of(matrix),
+            Self::Gated(gated) => of(gated.up).or_else(|| of(gated.gate)),
+        }
+    }
+
     fn num_panels(&self) -> usize {
         match self {
             Self::Plain(matrix) => matrix.num_panels(),
@@ -74,14 +96,22 @@ impl Product<'_> {
     }
 }
 
-/// Computes all items, whose outputs must not overlap.
+/// Computes all items, whose outputs must not overlap. Where an item is in a block format, the rows of all items are
+/// prepared first, which makes numbers below 2^-100 zero.
 pub(crate) fn multiply(
     pool: &mut Pool,
     path: VectorPath,
-    x: &Rows,
+    x: &mut Rows,
     items: &[Item<'_>],
     out: &mut Rows,
 ) {
+    if let Some(depth) = items.iter().find_map(|item| item.product.block_inputs()) {
+        let first = items.iter().map(|item| item.rows.start).min().unwrap_or(0);
+        let end = items.iter().map(|item| item.rows.end).max().unwrap_or(0);
+        let few = items.iter().any(|item| item.rows.len() <= FEW_ROWS);
+        prepare_rows(pool, path, x, first..end, (depth, few));
+    }
+    let x = &*x;
     let mut tasks = 0;
     for item in items {
         tasks += item.product.num_panels() * num_chunks(item.rows.len());
@@ -121,17 +151,18 @@ fn run_task(
     out: &Shared<'_>,
     scratch: &mut Scratch,
 ) {
-    let Scratch { weights, out: product, gate, .. } = scratch;
+    let Scratch { weights, groups, out: product, gate, .. } = scratch;
+    let mut unpacked = Unpacked { weights, groups };
     let product = &mut product[..rows.len() * PANEL];
     let first = panel * PANEL;
     match &item.product {
         Product::Plain(matrix) => {
-            panel_product(path, x, rows.clone(), (matrix, panel), weights, product);
+            panel_product(path, x, rows.clone(), (matrix, panel), &mut unpacked, product);
         }
         Product::Gated(gated) => {
             let gate = &mut gate[..rows.len() * PANEL];
-            panel_product(path, x, rows.clone(), (gated.up, panel), weights, product);
-            panel_product(path, x, rows.clone(), (gated.gate, panel), weights, gate);
+            panel_product(path, x, rows.clone(), (gated.up, panel), &mut unpacked, product);
+            panel_product(path, x, rows.clone(), (gated.gate, panel), &mut unpacked, gate);
             add_bias(gated.up_bias, first, product);
             add_bias(gated.gate_bias, first, gate);
             elementwise::gate(path, gated.activation, gate, product);
@@ -158,24 +189,34 @@ fn add_bias(bias: Option<&[f32]>, first: usize, values: &mut [f32]) {
     }
 }
 
+/// Room for a part of a panel as numbers.
+struct Unpacked<'a> {
+    weights: &'a mut [f32],
+    groups: &'a mut [f32],
+}
+
 /// `out[rows][32] = x[rows] * panel`.
 fn panel_product(
     path: VectorPath,
     x: &Rows,
     rows: Range<usize>,
     (matrix, panel): (&PackedMatrix, usize),
-    weights: &mut [f32],
+    unpacked: &mut Unpacked<'_>,
     out: &mut [f32],
 ) {
     out.fill(0.0);
     let (stride, depth) = (x.stride(), matrix.cols());
-    let x = &x.data()[rows.start * stride..];
     let panel = matrix.panel(panel);
+    if is_block_format(panel.weight_type) {
+        return block_product(path, x.prepared(rows.start), panel, unpacked, out);
+    }
+    let weights = &mut *unpacked.weights;
+    let x = &x.data()[rows.start * stride..];
     if panel.weight_type == WeightType::F32 {
         let columns = Columns::panel(numbers::<f32>(panel.bytes));
         return add_product(path, (x, stride), columns, depth, out);
     }
-    if rows.len() <= 2 * DIRECT_ROWS && has_stored_kernel(path, panel.weight_type, depth) {
+    if rows.len() <= FEW_ROWS && has_stored_kernel(path, panel.weight_type, depth) {
         // In blocks, so that the second tile finds its weights in the first-level cache and the next
         // ones arrive meanwhile.
         for start in (0..depth).step_by(K_BLOCK_STORED) {
@@ -195,5 +236,39 @@ fn panel_product(
     }
 }
 
+/// As `panel_product` for a block format; `out` is zero.
+fn block_product(
+    path: VectorPath,
+    x: Prepared<'_>,
+    panel: Panel<'_>,
+    unpacked: &mut Unpacked<'_>,
+    out: &mut [f32],
+) {
+    let sizes = layout(panel.weight_type);
+    let few = out.len() / PANEL <= FEW_ROWS && has_block_kernel(path);
+    for start in (0..panel.cols).step_by(K_BLOCK) {
+        let inputs = start..(start + K_BLOCK).min(panel.cols);
+        let x = x.skip_inputs(start);
+        if few {
+            // In blocks, so that the next tile finds its weights in the first-level cache.
+            let rows = out.len() / PANEL;
+            let mut row = 0;
+            while row < rows {
+                let count = block_tile_rows(path, rows - row);
+                let out = &mut out[row * PANEL..][..count * PANEL];
+                add_block_product(path, x.skip_rows(row), panel, inputs.clone(), out);
+                row += count;
+            }
+            continue;
+        }
+        let codes = &mut unpacked.weights[..inputs.len() * PANEL];
+        unpack_codes(path, panel, inputs, codes, unpacked.groups);
+        let (groups, has_min) = (&*unpacked.groups, sizes.has_min || sizes.offset > 0);
+        add_scaled_product(path, x, Codes { codes, groups, group: sizes.group, has_min }, out);
+    }
+}
+
+#[cfg(test)]
+mod read_speed;
 #[cfg(test)]
 mod tests;

@@ -58,15 +58,15 @@ fn check_products(
     let depth = matrix.cols();
     let outputs = weights.len() / depth;
     for rows in [1, 2, 7, 8, 9, 12, 13, 16, 17, 25] {
-        let x = input(random, rows, depth);
+        let mut x = input(random, rows, depth);
         for path in VectorPath::all() {
             let context = format!("{context}, {rows} rows, {}", path.name());
             let mut out = Rows::zeroed(rows, outputs);
-            multiply(pool, path, &x, &[plain(matrix, 0..rows)], &mut out);
+            multiply(pool, path, &mut x, &[plain(matrix, 0..rows)], &mut out);
             let mut alone = Rows::zeroed(rows, outputs);
             for row in 0..rows {
                 let item = plain(matrix, row..row + 1);
-                multiply(pool, path, &x, &[item], &mut alone);
+                multiply(pool, path, &mut x, &[item], &mut alone);
                 let (ours, single) = (out.row(row, outputs), alone.row(row, outputs));
                 for (n, ours) in ours.iter().enumerate() {
                     let (want, size) = exact(x.row(row, depth), &weights[n * depth..][..depth]);
@@ -84,14 +84,14 @@ fn test_long_batches_are_cut_into_chunks_without_a_trace() {
     let mut random = Random(3);
     let mut pool = pool(2);
     let (rows, depth, outputs) = (2 * ROW_CHUNK + 5, 40, 33);
-    let x = input(&mut random, rows, depth);
+    let mut x = input(&mut random, rows, depth);
     let (matrix, _) = random_matrix(&mut random, WeightType::Bf16, outputs, depth);
     for path in VectorPath::all() {
         let (mut whole, mut parts) = (Rows::zeroed(rows, outputs), Rows::zeroed(rows, outputs));
-        multiply(&mut pool, path, &x, &[plain(&matrix, 0..rows)], &mut whole);
+        multiply(&mut pool, path, &mut x, &[plain(&matrix, 0..rows)], &mut whole);
         let items: Vec<Item<'_>> =
             (0..rows).step_by(97).map(|r| plain(&matrix, r..(r + 97).min(rows))).collect();
-        multiply(&mut pool, path, &x, &items, &mut parts);
+        multiply(&mut pool, path, &mut x, &items, &mut parts);
         assert_eq!(whole.data(), parts.data(), "{}", path.name());
     }
 }
@@ -101,7 +101,7 @@ fn test_gated_products_match_float64() {
     let mut random = Random(4);
     let mut pool = pool(2);
     let (rows, depth, outputs) = (13, 64, 70);
-    let x = input(&mut random, rows, depth);
+    let mut x = input(&mut random, rows, depth);
     let (gate, gate_values) = random_matrix(&mut random, WeightType::F16, outputs, depth);
     let (up, up_values) = random_matrix(&mut random, WeightType::Q8_0, outputs, depth);
     let (gate_bias, up_bias) = (random.floats(outputs), random.floats(outputs));
@@ -116,7 +116,7 @@ fn test_gated_products_match_float64() {
             };
             let item = Item { rows: 0..rows, product: Product::Gated(gated), out_col: 0 };
             let mut out = Rows::zeroed(rows, outputs);
-            multiply(&mut pool, path, &x, &[item], &mut out);
+            multiply(&mut pool, path, &mut x, &[item], &mut out);
             for row in 0..rows {
                 for n in 0..outputs {
                     let at = n * depth..(n + 1) * depth;
