@@ -50,7 +50,8 @@ EXPERTS_MEAN_OTHERS = 0.06
 CHANGED_SHARE = 0.05
 # A position whose experts changed moves others, settled ones too, through attention: of minimax_m2
 # some beyond what a dense model's rounding does.
-SETTLED_P99 = {"minimax_m2": 0.4}
+SETTLED_P99 = {"minimax_m2": 0.4, "qwen3_5_moe": 0.4, "qwen3_next": 0.3}
+SETTLED_MEAN = {"qwen3_5_moe": 0.04, "qwen3_next": 0.04}
 # Its activations are so large that a position whose experts changed moves others through attention.
 UNSETTLED = {"gpt-oss"}
 # The same through a layer's state: transformers in bf16 has another answer at one of 102 such
@@ -132,7 +133,7 @@ def check_settled(name: str, todo: list[dict], scored: list[list]) -> None:
     )
     mean, p99 = summary([value for place in logits for value in place])
     print(f"{name}, {sum(share)} settled places: logit {mean:.4f} {p99:.4f}")
-    assert mean <= EXPERTS_MEAN_OTHERS / 2
+    assert mean <= SETTLED_MEAN.get(name, EXPERTS_MEAN_OTHERS / 2)
     assert p99 <= SETTLED_P99.get(name, LOGIT_P99_TINY)
 
 
