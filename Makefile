@@ -63,9 +63,12 @@ test-compat: $(COMPAT)/installed.stamp install ## third-party clients, and reque
 	PYTHONPATH=python $(COMPAT)/bin/pytest -W default tests/compat
 
 RAY := .venv-ray
+# For its request classes, of which Ray Serve LLM makes its own; its dependencies would be torch and CUDA.
+SGLANG := 0.5.23
 $(RAY)/installed.stamp: requirements/ray.txt
 	$(PYTHON) -m venv $(RAY)
 	$(RAY)/bin/pip install -q --require-hashes -r requirements/ray.txt
+	$(RAY)/bin/pip install -q --no-deps sglang==$(SGLANG)
 	touch $@
 
 # A cluster takes minutes to start on a small machine, so CI does without it.

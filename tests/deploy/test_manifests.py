@@ -263,7 +263,7 @@ def test_the_arguments_of_the_deployment_are_settings_of_ingle_serve():
 
 def test_the_ray_service_calls_build_app_with_arguments_that_it_has():
     [application] = yaml.safe_load(only("RayService")["spec"]["serveConfigV2"])["applications"]
-    assert application["import_path"] == "ingle.integrations.ray:build_app"
+    assert application["import_path"] == "ingle.integrations.ray:app"
     source = (DEPLOY.parent / "python/ingle/integrations/ray/__init__.py").read_text()
     own = set(re.findall(r"^    (\w+): ", source, re.M))
     for name in application["args"]:

@@ -21,7 +21,7 @@ from ingle.integrations.ray.front import Front
 from ingle.integrations.ray.scaling import wanted_workers
 from ingle.integrations.ray.worker import Worker
 
-__all__ = ["build_app"]
+__all__ = ["app", "build_app"]
 
 ROUTER = "ingle.integrations.ray.router.PrefixRouter"
 
@@ -40,7 +40,7 @@ def build_app(
     router: str = ROUTER,
     **settings: Any,
 ) -> serve.Application:
-    """An application for `serve.run`, or for the `import_path` of a RayService.
+    """An application for `serve.run`.
 
     `settings` are those of `ingle serve`, by their Python names (`max_num_seqs=64`); `model` must
     be readable on every node. `worker_resources` are Ray's actor options of a worker, such as
@@ -81,3 +81,8 @@ def build_app(
         max_ongoing_requests=10_000,
     )
     return front.bind(workers.bind(model, drain_s, settings))
+
+
+def app(args: dict[str, Any]) -> serve.Application:
+    """The same for the `import_path` of a RayService, whose `args` come as one dict."""
+    return build_app(**args)
