@@ -90,6 +90,10 @@ def test_operators_send_models_away_call_and_pin_them(all_fit, tmp_path):
         assert admin.ask("POST", "/models/qwen/sleep")[0] == 409
         assert admin.ask("POST", "/models/qwen/wake")[0] == 200
         wait_for(lambda: state("qwen") == "awake", 10, lambda: state("qwen"))
+        assert admin.ask("POST", "/models/qwen/unload")[0] == 200
+        wait_for(lambda: state("qwen") == "asleep", 10, lambda: state("qwen"))
+        assert admin.ask("POST", "/models/qwen/load")[0] == 200
+        wait_for(lambda: state("qwen") == "awake", 10, lambda: state("qwen"))
         assert admin.ask("POST", "/models/olmo/pin")[1]["pinned"] is True
         status, body = admin.ask("POST", "/models/olmo/sleep")
         assert (status, body["error"]["message"]) == (409, "the model 'olmo' is pinned")

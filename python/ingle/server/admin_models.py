@@ -1,7 +1,7 @@
 """The routes of the admin socket for single models, where they make room for each other.
 
-Event loop. What other servers call load and unload is `wake` and `sleep` here: files, tokenizer and
-threads of every model stay, since a locked process could not open them again.
+Event loop. `unload` takes a model's weights and KV pool out of memory. Files, tokenizer and threads
+of every model stay, since a locked process could not open them again.
 """
 
 from typing import Any
@@ -84,4 +84,12 @@ def unpin(model: ServedModel) -> bool:
     return True
 
 
-ACTIONS = {"sleep": send_away, "wake": call, "pin": pin, "unpin": unpin}
+ACTIONS = {
+    "sleep": send_away,
+    "unload": send_away,
+    "wake": call,
+    "load": call,
+    "pin": pin,
+    "unpin": unpin,
+}
+"""`load` and `unload` are what other servers call `wake` and `sleep`."""
