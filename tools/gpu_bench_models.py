@@ -74,7 +74,6 @@ MODELS = (
 class Tally:
     """What the clients of a model have seen."""
 
-    tokens: int = 0
     requests: int = 0
     failures: list[str] = field(default_factory=list)
 
@@ -201,10 +200,9 @@ async def eight(target: Server, options: argparse.Namespace) -> dict[str, Any]:
         failures: list[str] = []
         for model in MODELS:
             if model.shape not in alone:
-                tallies = await load(client, {model: model.clients}, options.seconds)
-                alone[model.shape] = rate(tallies[model], options.seconds, failures)
-        tallies = await load(client, {model: model.clients for model in MODELS}, options.seconds)
-        together = {model.name: rate(tallies[model], options.seconds, failures) for model in MODELS}
+                found = await rates(client, (model,), options.seconds, failures)
+                alone[model.shape] = found[model.name]
+        together = await rates(client, MODELS, options.seconds, failures)
         shares = {model.name: together[model.name] / alone[model.shape] for model in MODELS}
         grown = await balloon(client, options, failures)
     return {
@@ -290,14 +288,12 @@ async def load(
         tally = tallies[model]
         while time.perf_counter() < end:
             try:
-                reply = await complete(client, model.name, lengths[0], lengths[1], next(serial))
+                await complete(client, model.name, lengths[0], lengths[1], next(serial))
             except (aiohttp.ClientError, ValueError) as error:
                 tally.failures.append(f"{model.name}: {error}"[:200])
                 await asyncio.sleep(0.05)
                 continue
             tally.requests += 1
-            if time.perf_counter() < end:
-                tally.tokens += reply["usage"]["completion_tokens"]
 
     await asyncio.gather(*(ask(model) for model, count in clients.items() for _ in range(count)))
     return tallies
@@ -319,10 +315,26 @@ async def complete(
     return reply
 
 
-def rate(tally: Tally, seconds: float, failures: list[str]) -> float:
-    """Tokens a second of answers that ended in time."""
-    failures += tally.failures
-    return round(tally.tokens / seconds, 1)
+async def rates(
+    client: aiohttp.ClientSession, models: tuple[Model, ...], seconds: float, failures: list[str]
+) -> dict[str, float]:
+    """Tokens a second of each model while its clients and those of the others ask it."""
+    asking = asyncio.ensure_future(load(client, {each: each.clients for each in models}, seconds))
+    await asyncio.sleep(seconds / 4)  # Until all of them are in their steady state.
+    began, before = time.perf_counter(), generated(await metrics(client))
+    await asyncio.sleep(seconds * 0.7)
+    after, ended = generated(await metrics(client)), time.perf_counter()
+    for tally in (await asking).values():
+        failures += tally.failures
+    return {
+        each.name: round((after[each.name] - before[each.name]) / (ended - began), 1)
+        for each in models
+    }
+
+
+def generated(text: str) -> dict[str, float]:
+    """Tokens that each model has generated."""
+    return by_model(text, "vllm:generation_tokens_total")
 
 
 async def metrics(client: aiohttp.ClientSession) -> str:
@@ -333,12 +345,14 @@ async def metrics(client: aiohttp.ClientSession) -> str:
 
 async def blocks(client: aiohttp.ClientSession) -> dict[str, int]:
     """KV blocks that each model's pool has now."""
-    found = re.findall(
-        r'^ingle:kv_cache_blocks\{[^}]*model_name="([^"]*)"[^}]*\} (\S+)$',
-        await metrics(client),
-        re.M,
-    )
-    return {name: int(float(value)) for name, value in found}
+    found = by_model(await metrics(client), "ingle:kv_cache_blocks")
+    return {name: int(value) for name, value in found.items()}
+
+
+def by_model(text: str, name: str) -> dict[str, float]:
+    """A family's sample of each model."""
+    pattern = rf'^{re.escape(name)}\{{[^}}]*model_name="([^"]*)"[^}}]*\}} (\S+)$'
+    return {model: float(value) for model, value in re.findall(pattern, text, re.M)}
 
 
 def total(text: str, name: str, label: str = "") -> float:
