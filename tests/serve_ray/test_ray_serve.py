@@ -36,7 +36,7 @@ MOST_ADDED_MS = 3.0
 @pytest.fixture(scope="module")
 def cluster():
     # For the cluster, not for this process: the front's replica takes connections itself.
-    os.environ["RAY_SERVE_THROUGHPUT_OPTIMIZED"] = "1"
+    os.environ |= {"RAY_SERVE_THROUGHPUT_OPTIMIZED": "1", "RAY_worker_niceness": "0"}
     ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False)
     for attempt in range(5):
         try:
