@@ -25,8 +25,13 @@ pub(crate) fn read_grouped_matrix(
             .column_groups(file.source, view.cols)
             .map_err(|source| file.error(tensor.file, &tensor.name, source))?,
     };
-    let mut matrix =
-        PackedMatrix::zeroed_grouped(view.weight_type, (rows, cols), group, column_groups);
+    let mut matrix = PackedMatrix::zeroed_grouped(
+        file.arena,
+        view.weight_type,
+        (rows, cols),
+        group,
+        column_groups,
+    );
     let (panel_bytes, num_panels) = (matrix.panel_bytes(), matrix.num_panels());
     let panels = matrix.shared();
     let failure = OnceLock::new();
@@ -63,6 +68,7 @@ mod tests {
     use ingle_model::{GroupTensor, Order, Packing, ScaleType, WeightType, Zero};
 
     use super::*;
+    use crate::aligned::Arena;
     use crate::scratch::Scratch;
     use crate::testing::{Memory, Random};
     use crate::unpack::unpack;
@@ -142,7 +148,7 @@ mod tests {
             let mut want = vec![0.0; ROWS * COLS];
             let rows = view.read_grouped(&source, 0, ROWS).expect("rows");
             rows.widen(weight_type, &column_groups, &mut want);
-            let file = File { names: &["f".to_owned()], source: &source };
+            let file = File { names: &["f".to_owned()], source: &source, arena: &Arena::default() };
             let mut pool = Pool::new(2, 0, || Scratch::new(64, 64)).expect("threads");
             let matrix = read_grouped_matrix(&file, &view, groups, &mut pool).expect("matrix");
             for path in VectorPath::all() {
@@ -173,7 +179,7 @@ mod tests {
         let groups = view.groups.as_ref().expect("groups");
         let last = groups.scale.offset as usize + groups.scale.byte_len as usize - 2;
         source.0[last..last + 2].copy_from_slice(&f16::INFINITY.to_le_bytes());
-        let file = File { names: &["f".to_owned()], source: &source };
+        let file = File { names: &["f".to_owned()], source: &source, arena: &Arena::default() };
         let mut pool = Pool::new(2, 0, || Scratch::new(64, 64)).expect("threads");
         let error = read_grouped_matrix(&file, &view, groups, &mut pool).expect_err("refused");
         let error = error.to_string();

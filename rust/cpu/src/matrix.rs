@@ -12,7 +12,7 @@
 
 use ingle_model::WeightType;
 
-use crate::aligned::{AlignedBytes, numbers, numbers_mut};
+use crate::aligned::{AlignedBytes, Arena, numbers, numbers_mut};
 use crate::block_layout;
 use crate::fp8_layout;
 use crate::grouped_layout;
@@ -38,7 +38,7 @@ impl PackedMatrix {
     ///
     /// # Panics
     /// If the type has scales beside its elements: see `zeroed_fp8` and `zeroed_grouped`.
-    pub(crate) fn zeroed(weight_type: WeightType, rows: usize, cols: usize) -> Self {
+    pub(crate) fn zeroed(arena: &Arena, weight_type: WeightType, rows: usize, cols: usize) -> Self {
         let panel_bytes = match weight_type {
             WeightType::F32 => cols * PANEL * 4,
             WeightType::F16 => cols * PANEL * 2,
@@ -48,14 +48,14 @@ impl PackedMatrix {
                 cols / layout.elements * layout.bytes
             }
         };
-        let data = AlignedBytes::zeroed(panel_bytes * rows.div_ceil(PANEL));
+        let data = arena.zeroed(panel_bytes * rows.div_ceil(PANEL));
         Self { weight_type, rows, cols, group: 0, column_groups: Vec::new(), panel_bytes, data }
     }
 
     /// Room for `[rows, cols]` of fp8 where each `group` inputs of an output have a scale, all zero.
-    pub(crate) fn zeroed_fp8(rows: usize, cols: usize, group: usize) -> Self {
+    pub(crate) fn zeroed_fp8(arena: &Arena, rows: usize, cols: usize, group: usize) -> Self {
         let panel_bytes = fp8_layout::panel_bytes(cols, group);
-        let data = AlignedBytes::zeroed(panel_bytes * rows.div_ceil(PANEL));
+        let data = arena.zeroed(panel_bytes * rows.div_ceil(PANEL));
         let (weight_type, column_groups) = (WeightType::F8E4M3, Vec::new());
         Self { weight_type, rows, cols, group, column_groups, panel_bytes, data }
     }
@@ -64,13 +64,14 @@ impl PackedMatrix {
     ///
     /// `column_groups`: the group of each input, empty if they lie side by side.
     pub(crate) fn zeroed_grouped(
+        arena: &Arena,
         weight_type: WeightType,
         (rows, cols): (usize, usize),
         group: usize,
         column_groups: Vec<u32>,
     ) -> Self {
         let panel_bytes = grouped_layout::panel_bytes(cols, group);
-        let data = AlignedBytes::zeroed(panel_bytes * rows.div_ceil(PANEL));
+        let data = arena.zeroed(panel_bytes * rows.div_ceil(PANEL));
         Self { weight_type, rows, cols, group, column_groups, panel_bytes, data }
     }
 

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use ingle_model::{Order, TensorView, WeightSource, WeightType, all_numbers, quantise_rows};
 
 use crate::CpuError;
+use crate::aligned::Arena;
 use crate::fp8_layout;
 use crate::matrix::{PackedMatrix, pack_panel};
 use crate::panel::PANEL;
@@ -14,6 +15,8 @@ use crate::pool::Pool;
 pub(crate) struct File<'a> {
     pub(crate) names: &'a [String],
     pub(crate) source: &'a dyn WeightSource,
+    /// Where matrices get their memory.
+    pub(crate) arena: &'a Arena,
 }
 
 impl File<'_> {
@@ -44,9 +47,9 @@ pub(crate) fn read_matrix(
     let row_bytes = cols / view.weight_type.block_elements() * view.weight_type.block_bytes();
     let format = Format::of(file, view)?;
     let mut matrix = match &format {
-        Format::AsStored => PackedMatrix::zeroed(view.weight_type, rows, cols),
-        Format::Scaled(scales) => PackedMatrix::zeroed_fp8(rows, cols, scales.group),
-        Format::Quantised => PackedMatrix::zeroed_fp8(rows, cols, cols),
+        Format::AsStored => PackedMatrix::zeroed(file.arena, view.weight_type, rows, cols),
+        Format::Scaled(scales) => PackedMatrix::zeroed_fp8(file.arena, rows, cols, scales.group),
+        Format::Quantised => PackedMatrix::zeroed_fp8(file.arena, rows, cols, cols),
     };
     let (panel_bytes, num_panels) = (matrix.panel_bytes(), matrix.num_panels());
     let per_task = match view.order {
@@ -195,7 +198,7 @@ mod tests {
     /// The values of a matrix that is read from `bytes`.
     fn read(view: &TensorView, bytes: Vec<u8>) -> Result<Vec<f32>, String> {
         let source = Memory(bytes);
-        let file = File { names: &["f".to_owned()], source: &source };
+        let file = File { names: &["f".to_owned()], source: &source, arena: &Arena::default() };
         let mut pool = Pool::new(2, 0, || Scratch::new(64, 64)).expect("threads");
         let matrix = read_matrix(&file, view, &mut pool).map_err(|error| error.to_string())?;
         let mut values = vec![0.0; ROWS.next_multiple_of(PANEL) * COLS];

@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 use ingle_model::{WeightSource, WeightType, dequantise, e4m3_to_f32};
 
+use crate::aligned::Arena;
 use crate::fp8_layout;
 use crate::matrix::{PackedMatrix, pack_panel};
 use crate::panel::PANEL;
@@ -64,7 +65,7 @@ pub(crate) fn random_matrix(
     let stored = random_bytes(random, weight_type, rows * cols);
     let mut values = vec![0.0; rows * cols];
     dequantise(weight_type, &stored, &mut values);
-    let mut matrix = PackedMatrix::zeroed(weight_type, rows, cols);
+    let mut matrix = PackedMatrix::zeroed(&Arena::default(), weight_type, rows, cols);
     let row_bytes = stored.len() / rows;
     let panel_bytes = matrix.panel_bytes();
     let panels = matrix.shared();
@@ -92,7 +93,7 @@ pub(crate) fn random_fp8_matrix(
     let scale = |row: usize, col: usize| scales[row / block.0 * groups + col / block.1];
     let value = |at: usize| e4m3_to_f32(elements[at]) * scale(at / cols, at % cols);
     let values = (0..rows * cols).map(value).collect();
-    let mut matrix = PackedMatrix::zeroed_fp8(rows, cols, block.1);
+    let mut matrix = PackedMatrix::zeroed_fp8(&Arena::default(), rows, cols, block.1);
     let panel_bytes = matrix.panel_bytes();
     let panels = matrix.shared();
     for (panel, elements) in elements.chunks(PANEL * cols).enumerate() {

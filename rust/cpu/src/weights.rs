@@ -8,6 +8,7 @@ use ingle_model::{
 };
 
 use crate::CpuError;
+use crate::aligned::Arena;
 use crate::gemm::Gated;
 use crate::grouped_reader::read_grouped_matrix;
 use crate::matrix::PackedMatrix;
@@ -226,11 +227,11 @@ pub(crate) fn load(
     source: &dyn WeightSource,
     pool: &mut Pool,
 ) -> Result<Weights, CpuError> {
-    let pool = RefCell::new(pool);
+    let (pool, arena) = (RefCell::new(pool), Arena::default());
     let readers: Vec<Reader<'_>> = ranks
         .iter()
         .map(|model| {
-            let file = File { names: &model.plan.files, source };
+            let file = File { names: &model.plan.files, source, arena: &arena };
             Reader { model, spec: &model.spec, plan: &model.plan, file, pool: &pool }
         })
         .collect();

@@ -49,7 +49,8 @@ fn test_one_row_takes_little_longer_than_reading_its_weights() {
 
 /// A matrix whose bytes are all 0x11: a number in every format, and no page is the zero page.
 fn filled(weight_type: WeightType) -> PackedMatrix {
-    let mut matrix = PackedMatrix::zeroed(weight_type, OUTPUTS, INPUTS);
+    let mut matrix =
+        PackedMatrix::zeroed(&crate::aligned::Arena::default(), weight_type, OUTPUTS, INPUTS);
     let bytes = matrix.byte_len();
     let panels = matrix.shared();
     // SAFETY: the only part.
