@@ -51,6 +51,9 @@ def main() -> int:
         say(f"skipped: {lack}")
         return SKIPPED
     root = options.work or Path(tempfile.mkdtemp(prefix="ingle-image-"))
+    # Another user must find its way from there: mkdtemp lets only its own.
+    root.mkdir(exist_ok=True)
+    root.chmod(0o755)
     try:
         install(root, options.wheel)
         return check(root)
