@@ -109,6 +109,12 @@
 // Columns of a gated delta net's state that one block of delta_rule computes.
 #define DELTA_COLUMNS 32u
 
+// Tokens of a chunk of delta_chunks; numbers behind a row of keys, of the state, of scores in shared memory.
+#define DELTA_CHUNK 64u
+#define DELTA_KEY_PAD 8u
+#define DELTA_STATE_PAD 8u
+#define DELTA_SCORE_PAD 4u
+
 // What gemm_stream does with a product: GEMM_EPI.
 #define GEMM_OUT_ACT 0u
 #define GEMM_OUT_ADD_F32 1u
@@ -191,6 +197,11 @@ constexpr u32 prompt_row_bytes(u32 head_dim, u32 kv_bytes) {
 }
 constexpr u32 prompt_shared_bytes(u32 head_dim, u32 kv_bytes) {
     return PROMPT_ALIGN_BYTES + (PROMPT_ROWS + 2 * PROMPT_STAGES * prompt_tile(head_dim)) * prompt_row_bytes(head_dim, kv_bytes) + PROMPT_TAIL_BYTES;
+}
+
+// Of delta_chunks.cu: bytes of shared memory for k and q, the state and what tokens add, scores, numbers of tokens.
+constexpr u32 delta_chunk_bytes(u32 key_dim) {
+    return 2 * DELTA_CHUNK * (key_dim + DELTA_KEY_PAD) * ACT_BYTES + 4 * (key_dim + DELTA_CHUNK) * (DELTA_COLUMNS + DELTA_STATE_PAD) + 8 * DELTA_CHUNK * (DELTA_CHUNK + DELTA_SCORE_PAD) + 12 * DELTA_CHUNK;
 }
 
 // Of gemm_stream.cu: bytes of the ring and of the warps' sums, `tiles` of W at once; of a row of x.

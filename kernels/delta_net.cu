@@ -14,42 +14,19 @@
 // delta_rule: of each row, token by token: state *= decay; state += k (beta * (v - k state)); out [T_pad, H * VALUE_DIM]
 //   f32 = q state. The inputs and the state behind the row replace those of its slot; those behind the tokens
 //   that the row's StateSaves name (step: StepHeader and its lists) also go to their places.
-//   Launch: grid (H * VALUE_DIM / DELTA_COLUMNS, most rows), block 256.
+//   Rows of chunk_from tokens or more are left to delta_chunks.cu. Launch: grid (H * VALUE_DIM / DELTA_COLUMNS, most
+//   rows), block 256.
 // delta_norm: gated [T_pad, H * VALUE_DIM] act = out * rsqrt(mean(out^2) + eps) * norm [VALUE_DIM] f32 * silu(z), the
 //   mean over a head; 0 for padded tokens. Launch: grid (T_pad, ceil(H / 8)), block 256; one warp a head.
 // Numerics: f32, one rounding to act of mixed and of gated. What a token computes depends on its own row alone, and the
 //   order of sums not on how the row was cut.
 // KEY_DIM is 32, 64, 128 or 256, VALUE_DIM 32, 64, 128 or 256, CONV_KERNEL 2 to 16.
-#include "ptx.cuh"
-
-#ifndef KEY_DIM
-#define KEY_DIM 128
-#endif
-#ifndef VALUE_DIM
-#define VALUE_DIM 128
-#endif
-#ifndef CONV_KERNEL
-#define CONV_KERNEL 4
-#endif
+#include "delta_net.cuh"
 
 constexpr int KEYS = KEY_DIM / 32, VALUES = VALUE_DIM / 32;  // elements of a head that a lane holds
-constexpr int BEFORE = CONV_KERNEL - 1, WARPS = 8, COLUMNS = DELTA_COLUMNS / WARPS;
+constexpr int COLUMNS = DELTA_COLUMNS / WARPS;
 constexpr u32 AHEAD = 4;  // tokens that are loaded before they are needed
 static_assert(COLUMNS == 4, "delta_rule folds four columns into a lane");
-
-// The sizes of a layer, and where it keeps its states.
-struct Layer {
-    u32 key_heads, value_heads, stride;
-    u64 base, place_stride, offset;
-};
-
-DEV u32 channels(const Layer& layer) { return 2 * layer.key_heads * KEY_DIM + layer.value_heads * VALUE_DIM; }
-DEV float* state_of(const Layer& layer, u32 place) {
-    return (float*)(layer.base + place * layer.place_stride + layer.offset);
-}
-DEV act* inputs_of(const Layer& layer, u32 place) {
-    return (act*)(state_of(layer, place) + (u64)layer.value_heads * VALUE_DIM * KEY_DIM);
-}
 
 DEV void load_acts(float (&v)[1], const act* from) { v[0] = act_to_f32(*from); }
 DEV void load_acts(float (&v)[2], const act* from) {
@@ -194,11 +171,6 @@ struct Token {
     float q[KEYS], k[KEYS], v, decay, beta, both;
 };
 
-// The columns of one warp: those of a value head from `column` on.
-struct Columns {
-    u32 head, key_head, column;
-};
-
 DEV Token load_token(const Layer& layer, const Columns& mine, const act* mixed, const float2* factors,
                      const float* dots, u64 token, u32 lane) {
     Token t;
@@ -254,40 +226,15 @@ DEV void write_state(const Layer& layer, u32 place, u64 at, const float (&state)
     for (int c = 0; c < COLUMNS; c++) store_floats(to + c * KEY_DIM, state[c]);
 }
 
-// A row of the step, and the list of its saves.
-struct Row {
-    u32 slot, start, num_tokens, first_token, num_saves;
-    const u32* saves;
-};
-
-// Writes one channel's inputs behind `seen` tokens of the row to a place, those of the slot before it. `is_last`: to
-// the slot itself, which is then not read any more.
-DEV void write_inputs(const Layer& layer, const Row& row, const act* projected, u32 channel, u32 seen, u32 place) {
-    const act* kept = inputs_of(layer, row.slot) + channel;
-    u32 C = channels(layer);
-    act fresh[BEFORE];
-#pragma unroll
-    for (u32 j = 0; j < BEFORE; j++) {
-        fresh[j] = act{0};
-        if (seen + j >= BEFORE) fresh[j] = projected[(u64)(row.first_token + seen + j - BEFORE) * layer.stride + channel];
-        else if (row.start > 0) fresh[j] = kept[(u64)(seen + j) * C];
-    }
-    act* to = inputs_of(layer, place) + channel;
-#pragma unroll
-    for (u32 j = 0; j < BEFORE; j++) to[(u64)j * C] = fresh[j];
-}
-
 ENTRY(delta_rule)
 (Dims dims, const u32* __restrict__ step, const act* __restrict__ projected, const act* __restrict__ mixed,
  const float2* __restrict__ factors, const float* __restrict__ dots, u64 state_base, u64 place_stride,
- u64 layer_offset, u32 key_heads, u32 value_heads, u32 stride, float* __restrict__ out) {
+ u64 layer_offset, u32 key_heads, u32 value_heads, u32 stride, u32 chunk_from, float* __restrict__ out) {
     grid_trigger();
     grid_wait();
     if (blockIdx.y >= FIELD(step, StepHeader, num_rows)) return;
-    const u32* words = rows_of(step) + WORDS(StepRow) * blockIdx.y;
-    Row row{FIELD(words, StepRow, slot), FIELD(words, StepRow, start), FIELD(words, StepRow, num_tokens),
-            FIELD(words, StepRow, first_token), FIELD(words, StepRow, num_saves),
-            saves_of(step) + WORDS(StateSave) * FIELD(words, StepRow, first_save)};
+    Row row = row_of(step, blockIdx.y);
+    if (row.num_tokens >= chunk_from) return;
     Layer layer{key_heads, value_heads, stride, state_base, place_stride, layer_offset};
     u32 lane = threadIdx.x & 31, first = blockIdx.x * DELTA_COLUMNS + (threadIdx.x >> 5) * COLUMNS;
     u32 head = first / VALUE_DIM;
@@ -327,15 +274,7 @@ ENTRY(delta_rule)
         }
     }
     write_state(layer, row.slot, at, state);
-
-    // The blocks of a row share its channels.
-    u32 C = channels(layer), share = (C + gridDim.x - 1) / gridDim.x, begin = blockIdx.x * share;
-    for (u32 channel = begin + threadIdx.x; channel < min(begin + share, C); channel += blockDim.x) {
-        for (u32 s = 0; s < row.num_saves; s++)
-            write_inputs(layer, row, projected, channel, row.saves[WORD_AT(StateSave, s, end)] - row.start,
-                         row.saves[WORD_AT(StateSave, s, place)]);
-        write_inputs(layer, row, projected, channel, row.num_tokens, row.slot);
-    }
+    keep_inputs(layer, row, projected);
 }
 
 ENTRY(delta_norm)

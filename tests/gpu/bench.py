@@ -1,6 +1,6 @@
 """Microseconds and TB/s of the kernels for Llama-3.1-8B's shapes, in graphs, with a cold L2.
 
-Run: python bench.py [attention] [small] [gemm] [chain] [sampler] [ranks]
+Run: python bench.py [attention] [small] [gemm] [chain] [sampler] [ranks] [delta]
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from sampler_definition import Params
 from sampling import prepare_sampler
 from step import PagedKv, Row, Step, prepare
 from test_attention import shared_bytes
+from test_delta_net import NETS, Layer
 from test_ranks import Group
 
 DIMS = {
@@ -356,6 +357,19 @@ def small() -> None:
             / copies
         )
         report(f"rope_kv T {T}", us, T * 6144 * 4)
+
+
+def delta() -> None:
+    """The delta rule of a layer of Qwen3.6-27B over one prompt: token by token, in chunks."""
+    net = NETS[1]
+    for tokens in (64, 1024, 8192):
+        for chunks in (False, True):
+            layer = Layer(net, "bf16", [(1, 0, tokens, [])], chunks=chunks)
+            layer.run()
+            step = layer.step()
+            us = graph_us(lambda layer=layer, step=step: layer.rule(step))
+            nbytes = tokens * (2 * net.channels + 4 * net.values) + 2 * layer.state_bytes
+            report(f"delta_rule {tokens} {'in chunks' if chunks else 'token by token'}", us, nbytes)
 
 
 def ranks(count: int = 2, copies: int = 64, replays: int = 20) -> None:

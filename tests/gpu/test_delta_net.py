@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from contract import CONSTANTS, words_of
+from contract import CONSTANTS, FORMULAS, words_of
 from delta_net import Kept, Net, Weights, advance
 from device import U64, Kernels, poison, relative_error, u32
 
@@ -29,17 +29,28 @@ ROWS = [
     (4, 2, 1, [3]),
 ]
 
+# Prompts of more than a chunk, whole chunks, copies within chunks and at their ends; rows that stay token by token.
+LONG_ROWS = [
+    (2, 7, 1, []),
+    (0, 0, 150, [64, 100, 150]),
+    (3, 5, 70, [6, 75]),
+    (1, 0, 64, []),
+    (4, 2, 128, [66, 130]),
+    (5, 0, 63, [63]),
+]
+
 
 class Layer:
     """One layer's weights and memory on the device, and a step's inputs."""
 
-    def __init__(self, net: Net, name: str, rows=ROWS, joined: bool = False):
-        self.net, self.rows = net, rows
+    def __init__(self, net: Net, name: str, rows=ROWS, joined: bool = False, chunks: bool = False):
+        self.net, self.rows, self.chunks = net, rows, chunks
         self.dtype, flag, self.tolerance = DTYPES[name]
         torch.manual_seed(7)
         heads, width = net.value_heads, net.channels
         sizes = {"KEY_DIM": net.key_dim, "VALUE_DIM": net.value_dim, "CONV_KERNEL": net.kernel}
         self.kernels = Kernels("delta_net", {}, ACT_DTYPE=flag, **sizes)
+        self.long_kernels = Kernels("delta_chunks", {}, ACT_DTYPE=flag, **sizes)
         self.name = name
         self.tokens = sum(row[2] for row in rows)
         padded = self.tokens + PADDING
@@ -113,24 +124,40 @@ class Layer:
             positions += range(start, start + tokens)
         slots = u32(slots + [CONSTANTS["NONE"]] * PADDING)
         positions = u32(positions + [0] * PADDING)
-        place = (U64(self.memory.data_ptr()), U64(self.stride), U64(LAYER_AT))
-        heads = (net.key_heads, net.value_heads, self.projected.shape[1])
+        place, heads = self.place_and_heads()
         scores = self.scores if self.projected.shape[1] == net.channels + net.values else None
-        padded, step = self.tokens + PADDING, self.step()
+        padded = self.tokens + PADDING
         launch, end = self.kernels.launch, f"{self.name}_sm80"
         vectors = (self.conv, self.log_rate, self.decay_bias)
         mixed = (self.mixed, self.factors, self.dots)
         grid = (padded, -(-(net.key_heads + net.value_heads) // 8))
         inputs = (self.projected, scores, *vectors, positions, slots, *place)
         launch(f"delta_conv_{end}", grid, 256, *inputs, *heads, *mixed, pdl=pdl)
-        # More blocks than rows, as a padded step has them.
-        grid = (net.values // CONSTANTS["DELTA_COLUMNS"], len(self.rows) + 2)
-        inputs = (step, self.projected, *mixed, *place)
-        launch(f"delta_rule_{end}", grid, 256, *inputs, *heads, self.read, pdl=pdl)
+        self.rule(self.step(), pdl)
         grid = (padded, -(-net.value_heads // 8))
         inputs = (self.projected, self.read, self.norm, slots)
         launch(f"delta_norm_{end}", grid, 256, *inputs, *heads, self.gated, 1e-6, pdl=pdl)
         torch.cuda.synchronize()
+
+    def place_and_heads(self) -> tuple[tuple, tuple]:
+        place = (U64(self.memory.data_ptr()), U64(self.stride), U64(LAYER_AT))
+        return place, (self.net.key_heads, self.net.value_heads, self.projected.shape[1])
+
+    def rule(self, step: torch.Tensor, pdl: bool = False) -> None:
+        """The delta rule of all rows."""
+        place, heads = self.place_and_heads()
+        # More blocks than rows, as a padded step has them.
+        grid = (self.net.values // CONSTANTS["DELTA_COLUMNS"], len(self.rows) + 2)
+        least = CONSTANTS["DELTA_CHUNK" if self.chunks else "NONE"]
+        inputs = (step, self.projected, self.mixed, self.factors, self.dots, *place, *heads)
+        entry = f"delta_rule_{self.name}_sm80"
+        self.kernels.launch(entry, grid, 256, *inputs, least, self.read, pdl=pdl)
+        if self.chunks:
+            inputs = (step, self.projected, self.mixed, self.factors, *place, *heads)
+            smem = FORMULAS["delta_chunk_bytes"](self.net.key_dim)
+            entry = f"delta_chunks_{self.name}_sm80"
+            launch = self.long_kernels.launch
+            launch(entry, grid, 256, *inputs, least, self.read, smem=smem, pdl=pdl)
 
 
 def numbers(tensor: torch.Tensor) -> np.ndarray:
@@ -144,7 +171,29 @@ def test_a_step_is_near_float64_and_keeps_what_follows_need(net, joined, name):
     """Prompts, chunks and decoding rows in one step, copies of their states, padding."""
     if joined and net.value_heads % 4:
         pytest.skip("rows would not be aligned")
-    layer = Layer(net, name, joined=joined)
+    check(Layer(net, name, joined=joined))
+
+
+@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("net", [net for net in NETS if net.key_dim <= 128], ids=str)
+def test_long_rows_in_chunks_are_near_float64_and_keep_what_follows_needs(net, name):
+    check(Layer(net, name, LONG_ROWS, chunks=True))
+
+
+@pytest.mark.parametrize("net", NETS[:2], ids=str)
+def test_chunks_say_what_token_by_token_says_of_a_prompt(net):
+    """With decays from 1 to 0, so that a state lasts or is erased within a chunk."""
+    layers = [Layer(net, "bf16", [(1, 0, 1000, [])], chunks=chunks) for chunks in (True, False)]
+    for layer in layers:
+        layer.log_rate.copy_(torch.linspace(-8, 6, net.value_heads))
+        layer.run()
+    chunked, whole = layers
+    assert relative_error(chunked.read[:1000], whole.read[:1000]) < 2e-3
+    assert relative_error(chunked.state(1), whole.state(1)) < 2e-3
+
+
+def check(layer: Layer) -> None:
+    net = layer.net
     weights = Weights(*map(numbers, (layer.conv, layer.log_rate, layer.decay_bias, layer.norm)))
     before = {slot: layer.kept(slot) for slot, *_ in layer.rows}
     untouched = layer.memory.clone()

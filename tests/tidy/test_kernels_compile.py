@@ -96,7 +96,7 @@ def variants(name: str, arch: str) -> list[dict[str, object]]:
         return [{}, {"MOE_BIAS": 1}, {"MOE_SIGMOID": 1}]
     if name == "quantise" and arch not in E4M3_ARCHS:
         return []
-    if name == "delta_net":
+    if name in ("delta_net", "delta_chunks"):
         sizes = [(128, 128), (32, 64), (256, 256)]
         return [{"KEY_DIM": key, "VALUE_DIM": value} for key, value in sizes]
     if name == "rope_kv":
@@ -203,8 +203,9 @@ def test_every_kernel_file_starts_with_its_contract() -> None:
         assert lines[0].startswith("// "), name
         includes = [line for line in lines if line.startswith("#include")]
         assert len(includes) == 1, f"{name}.cu includes {includes}"
-        # The other header includes the first.
-        assert includes[0] in ('#include "ptx.cuh"', '#include "four_bit.cuh"'), name
+        # The other headers include the first.
+        headers = ("ptx", "four_bit", "delta_net")
+        assert includes[0] in [f'#include "{header}.cuh"' for header in headers], name
         head = lines[: lines.index(includes[0])]
         assert all(line.startswith("//") for line in head), name
         assert any("Launch" in line for line in head), f"{name}.cu does not say how it is launched"

@@ -8,7 +8,7 @@ use ingle_model::{
 use crate::attention_launch;
 use crate::contract::{
     Dims, GEMM_OUT_ACT, GEMM_OUT_ADD_F32, GEMM_OUT_F32, GEMM_OUT_GATED, attention_shared_bytes,
-    prompt_shared_bytes,
+    delta_chunk_bytes, prompt_shared_bytes,
 };
 use crate::dtypes::{Dtypes, KvDtype, ScaleMode, WeightDtype, has_e4m3};
 use crate::four_bit::FourBitForm;
@@ -224,6 +224,9 @@ impl Variant {
                 attention_shared_bytes(head_dim, stages, kv.bytes())
             }
             Self::Prompt { head_dim, .. } => prompt_shared_bytes(head_dim, kv.bytes()),
+            Self::DeltaNet { key_dim, .. } if key_dim <= CHUNK_KEY_DIM => {
+                delta_chunk_bytes(key_dim)
+            }
             Self::Stream { shape, tile } => tile.shared_bytes(shape),
             Self::FourBit { most_shared, .. } => most_shared,
             Self::FourBitExperts { shape, tile, .. } => tile.expert_bytes(shape.form, shape.k),
@@ -316,6 +319,9 @@ pub(crate) fn rope(spec: &ModelSpec) -> Variant {
         output_gate: spec.attention.output_gate,
     }
 }
+
+/// Widest keys of delta_chunks.cu: of wider ones no device below compute capability 9.0 but 8.0 has room for a chunk.
+pub(crate) const CHUNK_KEY_DIM: u32 = 128;
 
 /// One build for the widths of heads of a model's gated delta nets; ahead of time, for those of published models.
 pub(crate) const DELTA_NETS: Builds = Builds {

@@ -3,6 +3,8 @@
 use ingle_model::DeltaNetSpec;
 
 use crate::CudaError;
+use crate::builds::CHUNK_KEY_DIM;
+use crate::contract::DELTA_CHUNK;
 use crate::forward::{Back, Pending};
 use crate::gemm::{GemmArgs, GemmInput, GemmResult};
 use crate::launch::{DeltaConv, DeltaNorm, DeltaStep};
@@ -36,6 +38,7 @@ impl Model {
             dots: buffers.delta_dots,
             read: buffers.delta_read,
             slot_of_token: buffers.slot_of_token,
+            chunk_from: self.chunk_from(net),
         };
         // Neither matrix is e4m3, so that the rows are plain.
         let x = self.norm_into(stream, rows, (layer.input_norm, &weights.input), pending)?;
@@ -56,6 +59,9 @@ impl Model {
         launcher.delta_conv(rows, &step, &conv)?;
         let most_rows = rows.min(self.engine.max_rows);
         launcher.delta_rule((rows, most_rows), &step, buffers.meta)?;
+        if step.chunk_from.is_some_and(|least| rows >= least) {
+            launcher.delta_chunks((rows, most_rows), &step, buffers.meta)?;
+        }
         let gated = buffers.attended;
         let norm = DeltaNorm { norm: weights.norm, gated, eps: self.spec.norm.eps };
         launcher.delta_norm(rows, &step, &norm)?;
@@ -66,5 +72,11 @@ impl Model {
             post_norm: layer.post_attention_norm,
         };
         self.back(stream, rows, GemmInput::Act(gated), &back)
+    }
+
+    /// Tokens from which on a row goes in chunks. Not with `deterministic`: a row's bits would depend on where a prompt
+    /// is cut.
+    fn chunk_from(&self, net: &DeltaNetSpec) -> Option<u32> {
+        (!self.deterministic && net.key_dim <= CHUNK_KEY_DIM).then_some(DELTA_CHUNK)
     }
 }

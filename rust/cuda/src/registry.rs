@@ -67,6 +67,7 @@ registry! {
     Activation "activation.cu" GATES { ActMulRows: act_mul_rows act sm80 }
     Attention "attention.cu" ATTENTION { AttentionPaged: attention_paged act sm80 }
     AttentionPrefill "attention_prefill.cu" PROMPTS { AttentionPrefill: attention_prefill act sm90 }
+    DeltaChunks "delta_chunks.cu" DELTA_NETS { DeltaChunks: delta_chunks act sm80 }
     DeltaNet "delta_net.cu" DELTA_NETS {
         DeltaConv: delta_conv act sm80, DeltaRule: delta_rule act sm80,
         DeltaNorm: delta_norm act sm80
@@ -103,9 +104,10 @@ registry! {
 }
 
 /// The headers that every source includes, by name.
-pub(crate) const HEADERS: [(&str, &str); 3] = [
+pub(crate) const HEADERS: [(&str, &str); 4] = [
     ("ptx.cuh", include_str!("../../../kernels/ptx.cuh")),
     ("contract.cuh", contract::HEADER),
+    ("delta_net.cuh", include_str!("../../../kernels/delta_net.cuh")),
     ("four_bit.cuh", include_str!("../../../kernels/four_bit.cuh")),
 ];
 

@@ -97,6 +97,11 @@ constants {
     GATE_COLUMNS = 2048;
     /// Columns of a gated delta net's state that one block of delta_rule computes.
     DELTA_COLUMNS = 32;
+    /// Tokens of a chunk of delta_chunks; numbers behind a row of keys, of the state, of scores in shared memory.
+    DELTA_CHUNK = 64;
+    DELTA_KEY_PAD = 8;
+    DELTA_STATE_PAD = 8;
+    DELTA_SCORE_PAD = 4;
     /// What gemm_stream does with a product: GEMM_EPI.
     GEMM_OUT_ACT = 0;
     GEMM_OUT_ADD_F32 = 1;
@@ -169,6 +174,12 @@ formulas {
         (PROMPT_ALIGN_BYTES
             + (PROMPT_ROWS + 2 * PROMPT_STAGES * prompt_tile(head_dim)) * prompt_row_bytes(head_dim, kv_bytes)
             + PROMPT_TAIL_BYTES);
+
+    /// Of delta_chunks.cu: bytes of shared memory for k and q, the state and what tokens add, scores, numbers of tokens.
+    delta_chunk_bytes(key_dim) =
+        (2 * DELTA_CHUNK * (key_dim + DELTA_KEY_PAD) * ACT_BYTES
+            + 4 * (key_dim + DELTA_CHUNK) * (DELTA_COLUMNS + DELTA_STATE_PAD)
+            + 8 * DELTA_CHUNK * (DELTA_CHUNK + DELTA_SCORE_PAD) + 12 * DELTA_CHUNK);
 
     /// Of gemm_stream.cu: bytes of the ring and of the warps' sums, `tiles` of W at once; of a row of x.
     stream_ring_bytes(stages, steps, tiles) = (stages * steps * tiles * GEMM_STEP_BYTES);

@@ -1,11 +1,11 @@
-//! Launches of delta_net.cu, output_gate.cu and shared_score.cu.
+//! Launches of delta_net.cu, delta_chunks.cu, output_gate.cu and shared_score.cu.
 
 use ingle_model::DeltaNetSpec;
 
 use super::Launcher;
 use crate::CudaError;
-use crate::builds::delta_net;
-use crate::contract::{DELTA_COLUMNS, Dims, GATE_COLUMNS};
+use crate::builds::{CHUNK_KEY_DIM, delta_net};
+use crate::contract::{DELTA_COLUMNS, Dims, GATE_COLUMNS, NONE, delta_chunk_bytes};
 use crate::device_slice::{Act, DeviceSlice};
 use crate::module::{Launch, args};
 use crate::registry::Entry;
@@ -30,6 +30,8 @@ pub(crate) struct DeltaStep {
     pub(crate) read: DeviceSlice<f32>,
     /// `[rows]`
     pub(crate) slot_of_token: DeviceSlice<u32>,
+    /// Rows of so many tokens or more are left to delta_chunks, if there are any.
+    pub(crate) chunk_from: Option<u32>,
 }
 
 /// Of delta_conv, besides.
@@ -165,6 +167,48 @@ impl Launcher<'_> {
                     net.num_key_heads,
                     net.num_value_heads,
                     step.stride,
+                    step.chunk_from.unwrap_or(NONE),
+                    step.read,
+                ],
+            )
+        }
+    }
+
+    /// Queues the delta rule of the long rows of a step, which `delta_rule` leaves out. Keys are at most
+    /// `CHUNK_KEY_DIM` wide.
+    pub(crate) fn delta_chunks(
+        &self,
+        (tokens, most_rows): (u32, u32),
+        step: &DeltaStep,
+        meta: DeviceSlice<u32>,
+    ) -> Result<(), CudaError> {
+        let net = &step.net;
+        step.check(tokens);
+        step.states.check(self.dims.num_slots);
+        assert!(net.key_dim <= CHUNK_KEY_DIM, "{step:?}");
+        let kernel = self.kernels.build(Entry::DeltaChunks, delta_net(net))?;
+        let states = step.states;
+        let launch = Launch::plane(net.value_width() / DELTA_COLUMNS, most_rows, 32 * WARPS)
+            .shared(delta_chunk_bytes(net.key_dim));
+        // SAFETY: these are the parameters of delta_chunks in its order; the slices were checked above, slots and
+        // places of the metadata exist (`metadata::pack`), and the build was allowed this shared memory.
+        unsafe {
+            kernel.launch(
+                self.stream,
+                launch,
+                args![
+                    self.dims,
+                    meta,
+                    step.projected,
+                    step.mixed,
+                    step.factors,
+                    states.base,
+                    states.place_stride,
+                    states.layer_offset,
+                    net.num_key_heads,
+                    net.num_value_heads,
+                    step.stride,
+                    step.chunk_from.unwrap_or(NONE),
                     step.read,
                 ],
             )

@@ -105,7 +105,7 @@ fn kernels() -> Kernels {
             vec![Variant::Attention { head_dim: HEAD, stages, causal, sinks }]
         }
         Source::AttentionPrefill => vec![Variant::Prompt { head_dim: HEAD, sinks: false }],
-        Source::DeltaNet => vec![delta_net(&NET)],
+        Source::DeltaNet | Source::DeltaChunks => vec![delta_net(&NET)],
         Source::RopeKv => vec![ROPE],
         Source::Moe => vec![experts(32, 32), experts(32, 16)],
         Source::GemmFourBit => {
@@ -235,6 +235,7 @@ fn launch_delta_net(launcher: &Launcher<'_>) -> Result<(), CudaError> {
         dots: some(8 * 2),
         read: some(8 * 256),
         slot_of_token: some(8),
+        chunk_from: Some(64),
     };
     let conv = DeltaConv {
         scores: None,
@@ -245,6 +246,7 @@ fn launch_delta_net(launcher: &Launcher<'_>) -> Result<(), CudaError> {
     };
     launcher.delta_conv(8, &step, &conv)?;
     launcher.delta_rule((8, 4), &step, some(100))?;
+    launcher.delta_chunks((8, 4), &step, some(100))?;
     let norm = DeltaNorm { norm: some(64), gated: some(8 * 256), eps: 1e-6 };
     launcher.delta_norm(8, &step, &norm)?;
     let (qkv, attended) = (some(8 * 12 * HEAD), some(8 * 4 * HEAD));
