@@ -72,7 +72,7 @@ class FakeCore:
     def health(self):
         return json.dumps({"status": self.health_status}).encode()
 
-    def metrics(self):
+    def metrics(self, exemplars=False):
         return b"# fake\n"
 
     def start_drain(self):

@@ -114,7 +114,7 @@ async def test_dead_core_is_reported_once(core, client):
 
 
 async def test_a_fault_of_ours_reveals_nothing(core, client, caplog):
-    def fail():
+    def fail(exemplars):
         raise ZeroDivisionError("secret detail")
 
     core.metrics = fail
