@@ -29,7 +29,8 @@ ROWS = [
     (4, 2, 1, [3]),
 ]
 
-# Prompts of more than a chunk, whole chunks, copies within chunks and at their ends; rows that stay token by token.
+# Prompts of more than a chunk, whole chunks, copies within chunks and at their ends; rows that stay
+# token by token.
 LONG_ROWS = [
     (2, 7, 1, []),
     (0, 0, 150, [64, 100, 150]),
