@@ -138,7 +138,7 @@ fn open_folder(folder: &Path, weights: Weights) -> Result<Checkpoint, ModelError
         safetensors::is_harmless(name, entry)
             || safetensors::is_of_layers(name, found, &later_layers)
             || safetensors::is_of_shared_keys(name, found, &spec)
-            || family.wrapper.is_some() && safetensors::is_of_images(name)
+            || family.wrapper.is_some_and(|wrapper| safetensors::is_of_towers(name, wrapper))
             || is_quantised && quantisation::is_without_effect(name, &entry.shape)
             || is_gptq && is_zero_bias(source.as_ref(), name, entry)
     })?;

@@ -281,6 +281,12 @@ pub(crate) struct Wrapper {
     pub(crate) class: &'static str,
     /// The families of its text half.
     pub(crate) texts: &'static [&'static str],
-    /// Fields beside `text_config` that concern images alone.
+    /// Fields beside `text_config` that concern images and sound alone.
     pub(crate) ignores: &'static [&'static str],
+    /// First parts of the names of its tensors for them, after `model.` if that is there.
+    pub(crate) towers: &'static [&'static str],
 }
+
+/// `Wrapper::towers` of models that see images.
+pub(crate) const IMAGE_TOWERS: &[&str] =
+    &["vision_tower.", "vision_model.", "multi_modal_projector.", "visual."];

@@ -8,6 +8,6 @@ mod plan;
 
 pub(crate) use files::{has_weights, names_with, open_folder};
 pub(crate) use plan::{
-    Found, Head, Widths, find, is_harmless, is_of_images, is_of_layers, is_of_shared_keys,
+    Found, Head, Widths, find, is_harmless, is_of_layers, is_of_shared_keys, is_of_towers,
     take_tensors,
 };

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use crate::catalogue::{Catalogue, Entry, Stored};
-use crate::config::{Class, Facts, FeedForward, Norms};
+use crate::config::{Class, Facts, FeedForward, Norms, Wrapper};
 use crate::error::ModelError;
 use crate::source::{FileSource, same_bytes};
 use crate::{
@@ -180,10 +180,10 @@ pub(crate) fn is_of_layers(name: &str, found: Found, layers: &Range<usize>) -> b
     matches!(number, Some(Ok(number)) if layers.contains(&number))
 }
 
-/// Tensors of the half of a multimodal model that sees images.
-pub(crate) fn is_of_images(name: &str) -> bool {
+/// Tensors of the half of a multimodal model that sees images or hears.
+pub(crate) fn is_of_towers(name: &str, wrapper: &Wrapper) -> bool {
     let name = name.strip_prefix("model.").unwrap_or(name);
-    OF_TOWERS.iter().any(|part| name.starts_with(part))
+    wrapper.towers.iter().any(|part| name.starts_with(part))
 }
 
 /// Keys and values of layers that read those of others: some files hold them.
@@ -197,16 +197,6 @@ pub(crate) fn is_of_shared_keys(name: &str, found: Found, spec: &ModelSpec) -> b
     layer.is_some_and(|layer| layer.keys_of.is_some())
         && PARTS.iter().any(|name| part.starts_with(name))
 }
-
-const OF_TOWERS: [&str; 7] = [
-    "vision_tower.",
-    "vision_model.",
-    "multi_modal_projector.",
-    "visual.",
-    "audio_tower.",
-    "embed_vision.",
-    "embed_audio.",
-];
 
 /// Parts of an expert.
 const PARTS: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];

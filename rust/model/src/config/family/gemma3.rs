@@ -4,7 +4,7 @@
 
 use super::gemma2;
 use crate::QkNorm;
-use crate::config::facts::{Biases, Facts, PLAIN, Ropes, Windows, Wrapper};
+use crate::config::facts::{Biases, Facts, IMAGE_TOWERS, PLAIN, Ropes, Windows, Wrapper};
 
 pub(super) const FACTS: Facts = Facts {
     model_type: "gemma3_text",
@@ -46,4 +46,5 @@ pub(super) const WRAPPER: Wrapper = Wrapper {
     class: "Gemma3",
     texts: &["gemma3_text"],
     ignores: &["boi_token_index", "eoi_token_index", "image_token_index", "mm_tokens_per_image"],
+    towers: IMAGE_TOWERS,
 };

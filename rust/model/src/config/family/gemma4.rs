@@ -81,4 +81,5 @@ pub(super) const WRAPPER: Wrapper = Wrapper {
     class: "Gemma4",
     texts: &["gemma4_text"],
     ignores: &["audio_config", "eoa_token_index", "vision_soft_tokens_per_image"],
+    towers: &["vision_tower.", "audio_tower.", "embed_vision.", "embed_audio."],
 };

@@ -2,7 +2,7 @@
 //! and 3.2 are published with a vision tower around the text model.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
-use crate::config::facts::{Facts, PLAIN, Windows, Wrapper};
+use crate::config::facts::{Facts, IMAGE_TOWERS, PLAIN, Windows, Wrapper};
 
 pub(super) const FACTS: Facts = Facts {
     model_type: "ministral3",
@@ -25,4 +25,5 @@ pub(super) const WRAPPER: Wrapper = Wrapper {
         "spatial_merge_size",
         "vision_feature_layer",
     ],
+    towers: IMAGE_TOWERS,
 };

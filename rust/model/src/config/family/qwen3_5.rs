@@ -3,7 +3,7 @@
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 use crate::QkNorm;
-use crate::config::facts::{Facts, PLAIN, Wrapper};
+use crate::config::facts::{Facts, IMAGE_TOWERS, PLAIN, Wrapper};
 
 pub(super) const FACTS: Facts = Facts {
     model_type: "qwen3_5_text",
@@ -31,5 +31,10 @@ pub(super) const FACTS: Facts = Facts {
     ..PLAIN
 };
 
-pub(super) const WRAPPER: Wrapper =
-    Wrapper { model_type: "qwen3_5", class: "Qwen3_5", texts: &["qwen3_5_text"], ignores: &[] };
+pub(super) const WRAPPER: Wrapper = Wrapper {
+    model_type: "qwen3_5",
+    class: "Qwen3_5",
+    texts: &["qwen3_5_text"],
+    ignores: &[],
+    towers: IMAGE_TOWERS,
+};

@@ -2,7 +2,7 @@
 //! every token visits, scaled by a score of its own.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
-use crate::config::facts::{Experts, Facts, FeedForward, Shared, Wrapper};
+use crate::config::facts::{Experts, Facts, FeedForward, IMAGE_TOWERS, Shared, Wrapper};
 
 use super::qwen3_5;
 
@@ -37,4 +37,5 @@ pub(super) const WRAPPER: Wrapper = Wrapper {
     class: "Qwen3_5Moe",
     texts: &["qwen3_5_moe_text"],
     ignores: &[],
+    towers: IMAGE_TOWERS,
 };
