@@ -23,7 +23,10 @@ pub struct Pacer {
     num_in_time: u32,
     /// The next step has been held back.
     is_held: bool,
-    /// The longest of the last pauses in which the host could not have planned, and when it is forgotten.
+    /// The next step was planned early, since the host might have been away.
+    is_early: bool,
+    /// The last pauses in which the host could not have planned; a step that was planned early for their sake counts as
+    /// none. Otherwise one long pause would stay for ever, because none is measured while no step is held back.
     host: [Micros; HOST_PAUSES],
     num_pauses: usize,
 }
@@ -46,6 +49,7 @@ impl Pacer {
             lead: LEAST_LEAD,
             num_in_time: 0,
             is_held: false,
+            is_early: false,
             host: [Micros(0); HOST_PAUSES],
             num_pauses: 0,
         })
@@ -81,6 +85,9 @@ impl Pacer {
             }
         }
         self.is_held = false;
+        if std::mem::take(&mut self.is_early) {
+            self.was_away(Micros(0));
+        }
     }
 
     /// The oldest step was not run to its end, so that nothing is learnt from it.
@@ -103,9 +110,10 @@ impl Pacer {
         let at = self.plan_at().filter(|&at| at > now);
         // A host that is about to be away for longer than that must plan first.
         let away = self.host.iter().max().map_or(0, |longest| longest.0 + longest.0 / 2);
-        let at = at.filter(|at| self.is_held || now.0 + away < at.0);
-        self.is_held = at.is_some();
-        at
+        let held = at.filter(|at| self.is_held || now.0 + away < at.0);
+        self.is_early |= at.is_some() && held.is_none();
+        self.is_held = held.is_some();
+        held
     }
 
     fn plan_at(&self) -> Option<Micros> {
@@ -277,6 +285,20 @@ mod tests {
         pacer.completed(now);
         pacer.submitted(400, now);
         assert!(pacer.hold(now).is_some(), "long ago");
+    }
+
+    #[test]
+    fn one_long_pause_of_the_host_is_forgotten_though_no_step_is_held_after_it() {
+        let (mut pacer, mut now) = seen(&[20, 20]);
+        pacer.was_away(Micros(500_000));
+        for _ in 0..HOST_PAUSES {
+            pacer.submitted(400, now);
+            assert_eq!(pacer.hold(now), None);
+            now.0 += 20_000;
+            pacer.completed(now);
+        }
+        pacer.submitted(400, now);
+        assert_eq!(pacer.hold(now), Some(Micros(now.0 + 20_000 - LEAST_LEAD.0)));
     }
 
     #[test]
