@@ -13,7 +13,7 @@ from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from server.collector import Collector, silent_listener, values
-from server.worker import Worker
+from server.worker import Worker, wait_for
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SPAN = "00f067aa0ba902b7"
@@ -172,8 +172,23 @@ def test_spans_that_the_exporter_does_not_take_are_dropped_and_counted(collector
     with Worker(*flags, environment=BATCH) as worker:
         [exporter] = [pid for pid in children(worker.process.pid) if name(pid) == "ingle-exporter"]
         os.kill(exporter, signal.SIGKILL)
+        # Its socket is closed some time after the signal.
+        wait_for(lambda: has_ended(exporter), 10, lambda: "the exporter is still there")
         assert worker.post("/v1/completions", BODY).status == 200
-        assert "ingle:trace_spans_dropped_total 1\n" in worker.get("/metrics").body.decode()
+
+        def metrics():
+            return worker.get("/metrics").body.decode()
+
+        wait_for(lambda: "ingle:trace_spans_dropped_total 1\n" in metrics(), 10, metrics)
+
+
+def has_ended(pid):
+    """Whether the process is gone, or a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
 
 
 def children(pid):
