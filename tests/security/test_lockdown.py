@@ -123,6 +123,15 @@ def test_the_lockdown_needs_a_process_with_one_thread():
     assert "the process has 2 threads; it must have one" in done.stderr
 
 
+def test_the_lockdown_waits_for_threads_that_are_about_to_end():
+    thread = "threading.Thread(target=time.sleep, args=(0.05,)).start()"
+    script = f"import threading, time\n{thread}\n{LOCKED_SCRIPT}"
+    done = subprocess.run(
+        [sys.executable, "-c", script, "nothing"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_same_acts_succeed_before_the_tight_filter():
     for act in ("open", "socket"):
         done = subprocess.run([sys.executable, "-c", LOCKED_SCRIPT, act], timeout=60)

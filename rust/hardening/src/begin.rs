@@ -1,7 +1,8 @@
 //! The first half: while the process has one thread, before it opens what is not trusted. Irrevocable.
 
-use std::fs;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use rustix::fs::Mode;
 use rustix::process::{
@@ -23,6 +24,9 @@ use crate::policy::Policy;
 use crate::report::Report;
 use crate::surroundings::Surroundings;
 use crate::{landlock, namespace, sys};
+
+/// How long threads that were joined may take to end.
+const THREADS_END_WITHIN: Duration = Duration::from_secs(1);
 
 /// What the first half needs to know.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -200,13 +204,24 @@ fn confine_files(
 }
 
 /// User ids and groups of one thread only would leave others as they are; so would Landlock.
+///
+/// A thread that was joined can stay in the listing for a moment: the kernel wakes who waits for it before
+/// it is gone.
 pub(crate) fn expect_one_thread() -> Result<(), HardeningError> {
-    let threads = fs::read_dir("/proc/self/task").map_err(HardeningError::at("/proc/self/task"))?;
-    let count = threads.count();
-    if count == 1 {
-        return Ok(());
+    let deadline = Instant::now() + THREADS_END_WITHIN;
+    loop {
+        let threads =
+            fs::read_dir("/proc/self/task").map_err(HardeningError::at("/proc/self/task"))?;
+        let count = threads.count();
+        if count == 1 {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            let text = format!("the process has {count} threads; it must have one");
+            return Err(HardeningError::State(text));
+        }
+        thread::sleep(Duration::from_millis(1));
     }
-    Err(HardeningError::State(format!("the process has {count} threads; it must have one")))
 }
 
 fn close_all_but(keep: &[u32]) -> Result<(), HardeningError> {
