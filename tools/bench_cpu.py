@@ -7,16 +7,15 @@ in .venv-bench and of the cpu_bench example; the Makefile makes both.
 """
 
 import argparse
-import http.client
 import json
 import re
 import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from ingle.bench.run import BenchOptions, measure
+from ready import wait_until_ready
 
 PORT = 18432
 # name -> (our pattern in cpu_bench's output, llama-bench arguments)
@@ -96,7 +95,7 @@ def serve(command: list[str], health: str, clients: int, seed: int) -> float:
     """Output tokens per second of a server under `clients` clients, 128 tokens in, 64 out."""
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        wait(server, health)
+        wait_until_ready(server, PORT, health, limit_s=60.0)
         options = BenchOptions(
             f"http://127.0.0.1:{PORT}",
             model="bench",
@@ -114,24 +113,6 @@ def serve(command: list[str], health: str, clients: int, seed: int) -> float:
     finally:
         server.terminate()
         server.wait()
-
-
-def wait(server: subprocess.Popen[bytes], path: str) -> None:
-    """Returns once GET `path` answers 200."""
-    for _ in range(600):
-        if server.poll() is not None:
-            sys.exit(f"the server ended with exit code {server.returncode}")
-        connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=5)
-        try:
-            connection.request("GET", path)
-            if connection.getresponse().status == 200:
-                return
-        except OSError:
-            pass  # Not listening yet.
-        finally:
-            connection.close()
-        time.sleep(0.1)
-    sys.exit("the server did not become ready")
 
 
 def our_server(ingle: Path, model: Path) -> list[str]:

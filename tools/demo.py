@@ -10,31 +10,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
+
+from ready import wait_until_ready
 
 HOST, PORT = "127.0.0.1", int(os.environ.get("INGLE_DEMO_PORT", "8000"))
 QUESTION = "What is a prime number?"
-START_LIMIT_S = 120.0
-
-
-def wait_until_ready(server: subprocess.Popen[bytes]) -> None:
-    """Returns when /ready says 200; exits if the server ends first."""
-    deadline = time.monotonic() + START_LIMIT_S
-    while time.monotonic() < deadline:
-        if server.poll() is not None:
-            sys.exit(f"the server ended with exit code {server.returncode}")
-        connection = http.client.HTTPConnection(HOST, PORT, timeout=5)
-        try:
-            connection.request("GET", "/ready")
-            if connection.getresponse().status == 200:
-                return
-        except OSError:
-            pass  # Not listening yet.
-        finally:
-            connection.close()
-        time.sleep(0.1)
-    sys.exit(f"the server was not ready after {START_LIMIT_S:.0f} s")
 
 
 def ask(question: str) -> None:
@@ -71,7 +52,7 @@ def main() -> int:
     command = [str(ingle), "serve", "demo", "--host", HOST, "--port", str(PORT)]
     server = subprocess.Popen(command)
     try:
-        wait_until_ready(server)
+        wait_until_ready(server, PORT)
         print(f"\n> {QUESTION}", flush=True)
         ask(QUESTION)
         print(f"\nServing on http://{HOST}:{PORT}/v1 until Ctrl-C.", flush=True)

@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import contextlib
 import datetime
-import http.client
 import json
 import re
 import shutil
@@ -25,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+
+from ready import wait_until_ready
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "tests" / "published"
@@ -165,32 +166,13 @@ def server(
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out)
         try:
-            wait_until_ready(process, port, log)
+            wait_until_ready(process, port, limit_s=START_LIMIT_S, hint=f"; see {log}")
             yield Server(port, admin)
         finally:
             process.send_signal(signal.SIGTERM)
             code = process.wait()
     if code != 0:
         sys.exit(f"ingle serve ended with exit code {code}; see {log}")
-
-
-def wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    """Blocks until the server takes requests."""
-    deadline = time.monotonic() + START_LIMIT_S
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            sys.exit(f"ingle serve ended before it was ready; see {log}")
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        try:
-            connection.request("GET", "/ready")
-            if connection.getresponse().status == 200:
-                return
-        except OSError:
-            pass  # Not listening yet.
-        finally:
-            connection.close()
-        time.sleep(0.05)
-    sys.exit(f"ingle serve was not ready within {START_LIMIT_S:.0f} s; see {log}")
 
 
 async def eight(target: Server, options: argparse.Namespace) -> dict[str, Any]:

@@ -7,10 +7,11 @@ the files belong to the user who then serves them.
 import dataclasses
 import json
 import os
-from typing import Any, NoReturn
+from typing import Any
 
 from ingle.errors import ConfigError, IngleError, ModelError
 from ingle.model_set import ModelSet
+from ingle.server.forked import fork
 from ingle.server.guard import adopt_home
 from ingle.sources import local_set
 
@@ -21,10 +22,13 @@ def local_set_as(models: ModelSet, user: tuple[int, int]) -> ModelSet:
     Errors: ConfigError, ModelError.
     """
     readable, writable = os.pipe()
-    child = os.fork()
-    if child == 0:
+
+    def answer_and_end() -> None:
         os.close(readable)
-        fetch_and_exit(models, user, writable)
+        with open(writable, "w") as pipe:
+            json.dump(fetch(models, user), pipe)
+
+    child = fork(answer_and_end)
     os.close(writable)
     with open(readable, "rb") as pipe:
         answer = pipe.read()
@@ -43,18 +47,6 @@ def local_set_as(models: ModelSet, user: tuple[int, int]) -> ModelSet:
         for entry, (name, model) in zip(models, found["models"], strict=True)
     ]
     return dataclasses.replace(models, entries=tuple(entries))
-
-
-def fetch_and_exit(models: ModelSet, user: tuple[int, int], pipe: int) -> NoReturn:
-    """Becomes the user, fetches, writes what came of it, and ends without Python's own end."""
-    code = 1
-    try:
-        with open(pipe, "w") as answer:
-            json.dump(fetch(models, user), answer)
-        code = 0
-    finally:
-        # Whatever has happened: this copy of the process must not go on as a second server.
-        os._exit(code)
 
 
 def fetch(models: ModelSet, user: tuple[int, int]) -> dict[str, Any]:

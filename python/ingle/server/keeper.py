@@ -7,18 +7,15 @@ worker does, however that happens, and then removes the socket.
 
 import contextlib
 import json
-import os
-import signal
 import socket
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from ingle.errors import ConfigError, IngleError
 from ingle.hardening import confine_keeper
 from ingle.server.auth import ApiKeys, parse_keys, read_secret
+from ingle.server.forked import fork, serve_the_worker
 from ingle.server.unix_socket import UnixListener
-from ingle.threads import name_thread
 
 
 class Keeper:
@@ -28,9 +25,7 @@ class Keeper:
         """Forks. The process must have one thread."""
         self._key_file = key_file
         self._pipe, other = socket.socketpair()
-        if os.fork() == 0:
-            self._pipe.close()
-            _run(other, key_file, listeners)
+        fork(lambda: self._keep(other, listeners))
         other.close()
         for each in unix_sockets(listeners):
             each.leave_lock()
@@ -62,6 +57,23 @@ class Keeper:
                 pass
         self._pipe.close()
 
+    def _keep(self, pipe: socket.socket, listeners: Sequence[socket.socket]) -> None:
+        """The keeper itself, until the worker has gone."""
+        self._pipe.close()
+        serve_the_worker("ingle-keeper")
+        # Only the worker may accept connections. A Unix socket's lock stays held.
+        for each in listeners:
+            socket.socket.close(each)
+        file = self._key_file
+        places = [] if file is None else [file.parent, file.resolve().parent]
+        sockets = [each.folder for each in unix_sockets(listeners)]
+        confine_keeper(read=places, write=sockets)
+        while pipe.recv(1):
+            answer = json.dumps(_answer(file)).encode()
+            pipe.sendall(b"%d\n%s" % (len(answer), answer))
+        for each in unix_sockets(listeners):
+            each.remove()
+
     def _receive(self) -> bytes:
         """One answer: its length in a line, then its bytes."""
         data = b""
@@ -82,32 +94,6 @@ class Keeper:
 def unix_sockets(listeners: Sequence[socket.socket]) -> list[UnixListener]:
     """Those that have a file."""
     return [each for each in listeners if isinstance(each, UnixListener)]
-
-
-def _run(
-    pipe: socket.socket, key_file: Path | None, listeners: Sequence[socket.socket]
-) -> NoReturn:
-    """The keeper itself, until the worker has gone. Never returns into the worker's code."""
-    code = 1
-    try:
-        name_thread("ingle-keeper")
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        # Only the worker may accept connections. A Unix socket's lock stays held.
-        for each in listeners:
-            socket.socket.close(each)
-        places = [] if key_file is None else [key_file.parent, key_file.resolve().parent]
-        sockets = [each.folder for each in unix_sockets(listeners)]
-        confine_keeper(read=places, write=sockets)
-        while pipe.recv(1):
-            answer = json.dumps(_answer(key_file)).encode()
-            pipe.sendall(b"%d\n%s" % (len(answer), answer))
-        for each in unix_sockets(listeners):
-            each.remove()
-        code = 0
-    finally:
-        # The worker's buffers and exit handlers must not run in this process.
-        os._exit(code)
 
 
 def _answer(key_file: Path | None) -> dict[str, str]:

@@ -9,10 +9,9 @@ Python's own and libraries, and start no program, but it can connect. It ends wh
 import contextlib
 import importlib.util
 import os
-import signal
 import socket
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -20,8 +19,8 @@ import msgspec
 from ingle import __version__
 from ingle.errors import ConfigError
 from ingle.hardening import confine_exporter
+from ingle.server.forked import fork, serve_the_worker
 from ingle.server.span_record import SpanRecord
-from ingle.threads import name_thread
 
 PACKAGES = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 
@@ -36,8 +35,7 @@ class SpanExporter:
         process.
         """
         self._pipe, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        if os.fork() == 0:
-            _run(other, endpoint, environment, locked)
+        fork(lambda: _run(other, endpoint, environment, locked))
         other.close()
         self._pipe.setblocking(False)
 
@@ -79,26 +77,15 @@ def exporter_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith("OTEL_")}
 
 
-def _run(
-    pipe: socket.socket, endpoint: str, environment: Mapping[str, str], locked: bool
-) -> NoReturn:
-    """The process itself, until the worker has gone. Never returns into the worker's code."""
-    code = 1
-    try:
-        name_thread("ingle-exporter")
-        # The worker's signals are not ours: it lets us end, by the pipe.
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        close_all_but(pipe.fileno())
-        os.environ.update(environment)
-        if locked:
-            files = [environment[name] for name in FILES if name in environment]
-            confine_exporter(files, port_of(endpoint))
-        export(pipe, endpoint)
-        code = 0
-    finally:
-        # The worker's buffers and exit handlers must not run in this process.
-        os._exit(code)
+def _run(pipe: socket.socket, endpoint: str, environment: Mapping[str, str], locked: bool) -> None:
+    """The process itself, until the worker has gone."""
+    serve_the_worker("ingle-exporter")
+    close_all_but(pipe.fileno())
+    os.environ.update(environment)
+    if locked:
+        files = [environment[name] for name in FILES if name in environment]
+        confine_exporter(files, port_of(endpoint))
+    export(pipe, endpoint)
 
 
 def port_of(url: str) -> int:
