@@ -267,8 +267,9 @@ impl Pass<'_> {
             out_col,
         };
         let mut items = vec![plain(&layer.query, 0)];
-        if let Some([key, value]) = &layer.keys {
-            items.extend([plain(key, columns.key), plain(value, columns.value)]);
+        if let Some(keys) = &layer.keys {
+            items.push(plain(&keys.key, columns.key));
+            items.extend(keys.value.as_ref().map(|value| plain(value, columns.value)));
         }
         let output = [plain(&layer.output, 0)];
         let Buffers { normed, qkv, .. } = self.buffers;
@@ -323,7 +324,18 @@ impl Pass<'_> {
         let parts = if layer.keys.is_some() { &parts[..] } else { &parts[..1] };
         let qkv = self.buffers.qkv.shared();
         let gates = self.buffers.output_gates.shared();
+        let values_are_keys = layer.keys.as_ref().is_some_and(|keys| keys.value.is_none());
         self.pool.for_rows(self.num_rows, &|row| {
+            if values_are_keys {
+                // SAFETY: one call a row; the parts of a row do not overlap.
+                let (keys, values) = unsafe {
+                    (
+                        qkv.row_part(row, columns.key, kv_len),
+                        qkv.row_part(row, columns.value, kv_len),
+                    )
+                };
+                values.copy_from_slice(keys);
+            }
             if spec.attention.output_gate {
                 // SAFETY: one call a row; the two buffers are different ones.
                 let (both, gates) =

@@ -72,13 +72,21 @@ pub(crate) enum Mixer {
     DeltaNet(Box<DeltaWeights>),
 }
 
+/// Projections of a layer to its own keys and values.
+#[derive(Debug)]
+pub(crate) struct KeyWeights {
+    pub(crate) key: PackedMatrix,
+    /// None where a value is its key, before biases and norms.
+    pub(crate) value: Option<PackedMatrix>,
+}
+
 /// Attention.
 #[derive(Debug)]
 pub(crate) struct AttentionWeights {
     /// With an output gate: each head's rows of the query, then those of its gate.
     pub(crate) query: PackedMatrix,
-    /// Key and value; none in a layer that reads those of another.
-    pub(crate) keys: Option<[PackedMatrix; 2]>,
+    /// None in a layer that reads those of another.
+    pub(crate) keys: Option<KeyWeights>,
     /// Query, key, value.
     pub(crate) qkv_bias: Option<[Vec<f32>; 3]>,
     /// Query, key: over a head, or over all of them.
@@ -120,7 +128,8 @@ impl Mixer {
     fn byte_len(&self) -> usize {
         let matrices = match self {
             Self::Attention(w) => {
-                [&w.query, &w.output].into_iter().chain(w.keys.iter().flatten()).collect()
+                let of_keys = w.keys.iter().flat_map(|keys| [Some(&keys.key), keys.value.as_ref()]);
+                [&w.query, &w.output].into_iter().chain(of_keys.flatten()).collect()
             }
             Self::DeltaNet(w) => {
                 vec![&w.query, &w.key, &w.value, &w.gate, &w.beta, &w.decay, &w.output]
@@ -400,10 +409,12 @@ impl Reader<'_> {
         Ok(AttentionWeights {
             query: self.matrix(role(W::Query), query_rows, hidden)?,
             keys: match has_keys {
-                true => Some([
-                    self.matrix(role(W::Key), kv_len, hidden)?,
-                    self.matrix(role(W::Value), kv_len, hidden)?,
-                ]),
+                true => Some(KeyWeights {
+                    key: self.matrix(role(W::Key), kv_len, hidden)?,
+                    value: (!layer.values_are_keys)
+                        .then(|| self.matrix(role(W::Value), kv_len, hidden))
+                        .transpose()?,
+                }),
                 false => None,
             },
             qkv_bias,

@@ -302,12 +302,8 @@ impl Layer<'_> {
             }
         }
         if self.layer.values_are_keys {
-            for (key, value) in [
-                (LayerWeight::Key, LayerWeight::Value),
-                (LayerWeight::KeyBias, LayerWeight::ValueBias),
-            ] {
-                self.catalogue.plan_again(self.role(key), self.role(value));
-            }
+            let (key, value) = (LayerWeight::KeyBias, LayerWeight::ValueBias);
+            self.catalogue.plan_again(self.role(key), self.role(value));
         }
         if self.spec.attention.o_bias {
             self.vector(LayerWeight::OutputBias, "self_attn.o_proj.bias", hidden)?;
