@@ -79,9 +79,42 @@ pub struct KvMemory {
 }
 
 impl KvMemory {
+    /// Of an executor that can have any number of blocks.
+    #[must_use]
+    pub fn of_blocks(num_blocks: u32, block_bytes: u64) -> Self {
+        Self {
+            bytes: u64::from(num_blocks) * block_bytes,
+            most_bytes: u64::from(u32::MAX) * block_bytes,
+            block_bytes,
+            piece_bytes: block_bytes,
+        }
+    }
+
     /// Whole blocks in a pool of so many bytes.
     #[must_use]
     pub fn blocks_in(&self, bytes: u64) -> u32 {
         u32::try_from(bytes / self.block_bytes.max(1)).unwrap_or(u32::MAX)
+    }
+}
+
+/// For unit tests: an 8B model on an H200.
+#[cfg(test)]
+pub(crate) fn of_an_h200() -> ExecutorShape {
+    ExecutorShape {
+        num_blocks: 1000,
+        block_size: 64,
+        kv_groups: KvGroups::ONE,
+        keeps_state: false,
+        num_snapshots: 0,
+        num_slots: 512,
+        max_num_seqs: 256,
+        max_num_batched_tokens: 2048,
+        max_steps_in_flight: 2,
+        row_tile: 128,
+        tenant_rows: 192,
+        steady_rows: 384,
+        busy_rows: 1408,
+        pause: Micros(30_000),
+        vocab_size: 1000,
     }
 }

@@ -4,6 +4,7 @@
 //! the prompts that come meanwhile, and they wait for one more step. So behind a long step the next one is planned
 //! shortly before the running one should end. How long a step takes is learnt from those of about as many rows: the
 //! shortest of the last few, because a step planned late costs the device more than one planned early costs a prompt.
+//! (step_time.rs fits a line, which half of all steps undercut.)
 
 use crate::{ExecutorShape, Micros};
 
@@ -12,7 +13,6 @@ use crate::{ExecutorShape, Micros};
 pub struct Pacer {
     rows_of_bucket: u32,
     buckets: Vec<Bucket>,
-    max_in_flight: usize,
     /// Rows and time of submission, oldest first.
     in_flight: Vec<(u32, Micros)>,
     /// When the last step ended.
@@ -43,7 +43,6 @@ impl Pacer {
         Some(Self {
             rows_of_bucket,
             buckets: vec![Bucket::default(); num_buckets as usize],
-            max_in_flight: shape.max_steps_in_flight as usize,
             in_flight: Vec::with_capacity(shape.max_steps_in_flight as usize),
             last_end: Micros(0),
             lead: LEAST_LEAD,
@@ -59,7 +58,6 @@ impl Pacer {
     pub fn submitted(&mut self, num_rows: u32, now: Micros) {
         self.is_held = false;
         self.in_flight.push((num_rows, now));
-        debug_assert!(self.in_flight.len() <= self.max_in_flight);
     }
 
     /// The oldest step has ended.
@@ -169,26 +167,7 @@ const HOST_PAUSES: usize = 16;
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn shape() -> ExecutorShape {
-        ExecutorShape {
-            num_blocks: 1000,
-            block_size: 64,
-            kv_groups: crate::KvGroups::ONE,
-            keeps_state: false,
-            num_snapshots: 0,
-            num_slots: 512,
-            max_num_seqs: 256,
-            max_num_batched_tokens: 2048,
-            max_steps_in_flight: 2,
-            row_tile: 128,
-            tenant_rows: 192,
-            steady_rows: 384,
-            busy_rows: 1408,
-            pause: Micros(30_000),
-            vocab_size: 1000,
-        }
-    }
+    use crate::executor_shape::of_an_h200 as shape;
 
     /// A pacer that has seen steps of 400 rows of these lengths one after the other, and the time now.
     fn seen(millis: &[u64]) -> (Pacer, Micros) {

@@ -56,26 +56,7 @@ const ONE: u64 = 1 << 10;
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn shape() -> ExecutorShape {
-        ExecutorShape {
-            num_blocks: 1000,
-            block_size: 64,
-            kv_groups: crate::KvGroups::ONE,
-            keeps_state: false,
-            num_snapshots: 0,
-            num_slots: 512,
-            max_num_seqs: 256,
-            max_num_batched_tokens: 2048,
-            max_steps_in_flight: 2,
-            row_tile: 128,
-            tenant_rows: 192,
-            steady_rows: 384,
-            busy_rows: 1408,
-            pause: Micros(30_000),
-            vocab_size: 1000,
-        }
-    }
+    use crate::executor_shape::of_an_h200 as shape;
 
     #[test]
     fn alone_a_prompt_gets_the_whole_step() {

@@ -177,12 +177,7 @@ impl Executor for CpuExecutor {
     }
 
     fn kv_memory(&self) -> Option<KvMemory> {
-        Some(KvMemory {
-            bytes: u64::from(self.shape.num_blocks) * self.block_bytes,
-            most_bytes: u64::from(u32::MAX) * self.block_bytes,
-            block_bytes: self.block_bytes,
-            piece_bytes: self.block_bytes,
-        })
+        Some(KvMemory::of_blocks(self.shape.num_blocks, self.block_bytes))
     }
 
     fn resize_kv(&mut self, bytes: u64, done: ResizeSink) {

@@ -105,10 +105,7 @@ impl Bench {
         script: Script,
         more: &Value,
     ) -> Result<Self, EngineError> {
-        let (options, mut loaded, driver) = loaded(script, steps, more);
-        loaded.memory_bytes = MODEL_BYTES;
-        let engine = Engine::run(&options, loaded, Some(device))?;
-        Ok(Self { engine, driver, more_drivers: Vec::new() })
+        Self::shared(device, loaded(script, steps, more), MODEL_BYTES)
     }
 
     /// The same with a KV pool that can grow and shrink; weights take nothing.
@@ -118,9 +115,15 @@ impl Bench {
         script: Script,
         more: &Value,
     ) -> Result<Self, EngineError> {
-        let (options, mut loaded, driver) = loaded(script, steps, more);
-        loaded.memory_bytes = u64::from(SHAPE.num_blocks);
-        driver.state.0.lock().unwrap().pool = Some(u64::from(SHAPE.num_blocks));
+        let pool = u64::from(SHAPE.num_blocks);
+        let parts = loaded(script, steps, more);
+        parts.2.state.0.lock().unwrap().pool = Some(pool);
+        Self::shared(device, parts, pool)
+    }
+
+    fn shared(device: &SharedDevice, parts: Parts, bytes: u64) -> Result<Self, EngineError> {
+        let (options, mut loaded, driver) = parts;
+        loaded.memory_bytes = bytes;
         let engine = Engine::run(&options, loaded, Some(device))?;
         Ok(Self { engine, driver, more_drivers: Vec::new() })
     }
@@ -212,12 +215,10 @@ impl Bench {
     }
 }
 
+type Parts = (EngineOptions, Loaded, Driver);
+
 /// What an engine thread needs, and the hand on its executor. Steps complete by themselves if `auto`.
-pub(super) fn loaded(
-    script: Script,
-    steps: (bool, u32),
-    more: &Value,
-) -> (EngineOptions, Loaded, Driver) {
+pub(super) fn loaded(script: Script, steps: (bool, u32), more: &Value) -> Parts {
     let script = Mutex::new(Some(script));
     let (options, loaded, mut drivers) =
         several(&|| script.lock().unwrap().take().unwrap(), steps, more);
