@@ -27,6 +27,7 @@ __all__ = [
     "harden_confine",
     "harden_end_recording",
     "harden_finish",
+    "harden_finish_exporter",
     "harden_keeper",
     "harden_shed",
     "hardening_survey",
@@ -246,6 +247,11 @@ def harden_finish(readiness: bytes) -> bytes:
 
     `readiness` is JSON: `gpu_driver` (major version or null), `recording` and `trace`. As
     `harden_shed`, but with any number of threads.
+    """
+
+def harden_finish_exporter() -> bytes:
+    """Second half for the process that sends spans: its own filter on all threads. As
+    `harden_finish`.
     """
 
 def give_back_memory() -> None:

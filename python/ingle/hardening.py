@@ -190,14 +190,19 @@ def confine_keeper(read: Iterable[Path], write: Iterable[Path]) -> None:
     _core.harden_keeper(json.dumps({"read": absolute(read), "write": absolute(write)}).encode())
 
 
-def confine_exporter(read: Iterable[str | Path], port: int) -> None:
-    """Confines a helper process that connects to one TCP port, where Landlock knows ports.
+def confine_exporter(read: Iterable[str | Path], ports: Sequence[int]) -> None:
+    """Confines a helper process that connects to these TCP ports, where Landlock knows ports.
 
     It can open Python, libraries and `read`, writes no file and starts no program.
     Errors: HardeningError.
     """
     reads = [*python_folders(), *library_folders(), *absolute(read)]
-    _core.harden_confine(json.dumps({"read": reads, "connect": [port]}).encode())
+    _core.harden_confine(json.dumps({"read": reads, "connect": list(ports)}).encode())
+
+
+def finish_exporter() -> None:
+    """Its tight filter, on all threads: from here on it starts none. Errors: HardeningError."""
+    _core.harden_finish_exporter()
 
 
 def empty_environment() -> int:

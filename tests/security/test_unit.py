@@ -64,7 +64,7 @@ def test_the_unit_leaves_what_the_worker_calls():
         names = set().union(*(expanded(groups, each) for each in line.removeprefix("~").split()))
         allowed = allowed - names if line.startswith("~") else allowed | names
     wanted = {*LOCK_DOWN.split(), *START.split()}
-    for policy in ("serve", "keeper"):
+    for policy in ("serve", "keeper", "exporter"):
         rules = tomllib.loads((SECURITY / f"policy/{policy}.toml").read_text())["rules"]
         wanted |= {call for rule in rules if rule["act"] == "allow" for call in rule["calls"]}
     assert wanted - allowed == set()

@@ -2,6 +2,8 @@
 
 import contextlib
 import http.server
+import socket
+import ssl
 import threading
 import time
 
@@ -11,9 +13,12 @@ LIMIT_S = 20.0
 
 
 class Collector:
-    """Listens while it is entered; `spans` are those that have arrived."""
+    """Listens while it is entered; `spans` are those that have arrived.
 
-    def __init__(self):
+    `certificate`: a file with certificate and key, to speak TLS.
+    """
+
+    def __init__(self, host="127.0.0.1", certificate=None):
         self.spans, self.resources, self.headers = [], [], []
         self.arrived = threading.Condition()
         outer = self
@@ -32,12 +37,26 @@ class Collector:
             def log_message(self, *arguments):
                 pass
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        class Server(http.server.ThreadingHTTPServer):
+            address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+        self._server = Server((host, 0), Handler)
+        self._scheme = "http"
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+            self._scheme = "https"
         self._thread = threading.Thread(target=self._server.serve_forever)
 
     @property
     def url(self):
-        return f"http://127.0.0.1:{self._server.server_address[1]}/v1/traces"
+        return self.url_of(self._server.server_address[0])
+
+    def url_of(self, host):
+        """The same by another name of this machine."""
+        host = f"[{host}]" if ":" in host else host
+        return f"{self._scheme}://{host}:{self._server.server_address[1]}/v1/traces"
 
     def __enter__(self):
         self._thread.start()
@@ -84,7 +103,5 @@ def value(any_value):
 @contextlib.contextmanager
 def silent_listener():
     """An address that takes connections and never answers."""
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1/traces"

@@ -2,7 +2,10 @@
 
 import itertools
 import os
+import shutil
 import signal
+import socket
+import subprocess
 import time
 
 import pytest
@@ -151,6 +154,64 @@ def test_the_worker_is_locked_down_and_has_none_of_opentelemetry(worker):
         assert "google/_upb" not in maps.read()
 
 
+def test_the_exporter_has_its_own_filter_on_every_thread(worker, collector):
+    assert worker.post("/v1/completions", BODY).status == 200
+    assert collector.wait_for(1)
+    pid = exporter_of(worker)
+    tasks = os.listdir(f"/proc/{pid}/task")
+    assert len(tasks) > 1, "OpenTelemetry sends on a thread of its own"
+    base_and_own = filters_of("self") + 2
+    assert {filters_of(f"{pid}/task/{task}") for task in tasks} == {base_and_own}
+
+
+def filters_of(process):
+    """How many seccomp filters are on a process or thread."""
+    with open(f"/proc/{process}/status") as file:
+        status = dict(line.split(":", 1) for line in file)
+    if "Seccomp_filters" not in status:
+        pytest.skip("this kernel does not count filters")
+    return int(status["Seccomp_filters"])
+
+
+def exporter_of(worker):
+    [pid] = [pid for pid in children(worker.process.pid) if name(pid) == "ingle-exporter"]
+    return pid
+
+
+def has_ipv6():
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="needs IPv6")
+def test_a_collector_of_ipv6_alone_gets_spans():
+    with Collector("::1") as collector:
+        gets_a_span(collector, collector.url)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl for a certificate")
+def test_a_collector_with_a_name_and_a_certificate_gets_spans(tmp_path):
+    certificate = tmp_path / "certificate.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
+    command += ["-addext", "subjectAltName=DNS:localhost", "-keyout", tmp_path / "key", "-out"]
+    subprocess.run([*command, certificate], check=True, capture_output=True, timeout=60)
+    both = tmp_path / "both.pem"
+    both.write_text((tmp_path / "key").read_text() + certificate.read_text())
+    trust = {"OTEL_EXPORTER_OTLP_CERTIFICATE": str(certificate)}
+    with Collector(certificate=both) as collector:
+        gets_a_span(collector, collector.url_of("localhost"), **trust)
+
+
+def gets_a_span(collector, url, **environment):
+    flags = ("--device", "sim", "--sim-speed", "inf", "--otlp-traces-endpoint", url)
+    with Worker(*flags, environment=BATCH | environment) as worker:
+        assert worker.post("/v1/completions", BODY).status == 200
+        assert collector.wait_for(1)
+
+
 @pytest.mark.parametrize("place", ["nothing listens", "it never answers"])
 def test_a_dead_collector_neither_slows_nor_stops_serving(place):
     with silent_listener() as url:
@@ -170,8 +231,7 @@ def test_a_dead_collector_neither_slows_nor_stops_serving(place):
 def test_spans_that_the_exporter_does_not_take_are_dropped_and_counted(collector):
     flags = ("--device", "sim", "--sim-speed", "inf", "--otlp-traces-endpoint", collector.url)
     with Worker(*flags, environment=BATCH) as worker:
-        [exporter] = [pid for pid in children(worker.process.pid) if name(pid) == "ingle-exporter"]
-        os.kill(exporter, signal.SIGKILL)
+        os.kill(exporter_of(worker), signal.SIGKILL)
 
         def has_dropped():
             assert worker.post("/v1/completions", BODY).status == 200

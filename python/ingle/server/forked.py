@@ -2,13 +2,16 @@
 
 import os
 import signal
+import sys
 from collections.abc import Callable
 
 from ingle.threads import name_thread
 
 
 def fork(run: Callable[[], None]) -> int:
-    """Calls `run` in a new process, which ends with it: with code 1 if it raises. Returns its id.
+    """Calls `run` in a new process, which ends with it. Returns its id.
+
+    What it raises is printed, and its code is then 1.
 
     The new process never returns into the caller's code, and the caller's buffers and exit handlers
     do not run in it: it must not go on as a second server.
@@ -20,6 +23,8 @@ def fork(run: Callable[[], None]) -> int:
     try:
         run()
         code = 0
+    except BaseException:  # noqa: BLE001 # Of whatever kind, it ends here.
+        sys.excepthook(*sys.exc_info())
     finally:
         os._exit(code)
 

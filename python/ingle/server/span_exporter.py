@@ -2,15 +2,17 @@
 
 The locked worker can open no connection, and a collector that is slow must not slow it. So the
 worker forks this process while it has one thread, and hands it each span as a datagram that it
-drops if there is no room. This process alone imports OpenTelemetry; it can open no file beside
-Python's own and libraries, and start no program, but it can connect. It ends when the worker does.
+drops if there is no room. This process alone imports OpenTelemetry. It can connect, and open for
+reading what Python and certificates need; its own filter (security/policy/exporter.toml), which
+comes before the first span, refuses the rest. It ends when the worker does.
 """
 
 import contextlib
 import importlib.util
+import ipaddress
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,7 +20,7 @@ import msgspec
 
 from ingle import __version__
 from ingle.errors import ConfigError
-from ingle.hardening import confine_exporter
+from ingle.hardening import confine_exporter, finish_exporter
 from ingle.server.forked import fork, serve_the_worker
 from ingle.server.span_record import SpanRecord
 
@@ -82,16 +84,35 @@ def _run(pipe: socket.socket, endpoint: str, environment: Mapping[str, str], loc
     serve_the_worker("ingle-exporter")
     close_all_but(pipe.fileno())
     os.environ.update(environment)
+    # Before it is confined: what this imports asks by a bind whether the machine has IPv6.
+    exporter = exporter_to(endpoint)
     if locked:
         files = [environment[name] for name in FILES if name in environment]
-        confine_exporter(files, port_of(endpoint))
-    export(pipe, endpoint)
+        confine_exporter(files, ports_of(endpoint))
+    export(pipe, exporter, finish_exporter if locked else do_nothing)
 
 
-def port_of(url: str) -> int:
-    """The TCP port of an http or https address."""
+def exporter_to(endpoint: str) -> Any:
+    """OpenTelemetry's exporter; starts no thread and opens no connection."""
+    # Here, so that the worker does not have it.
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    return OTLPSpanExporter(endpoint)
+
+
+def ports_of(url: str) -> list[int]:
+    """The TCP ports that an http or https address takes: a name's long DNS answers come by TCP."""
     parts = urlsplit(url)
-    return parts.port or {"http": 80, "https": 443}[parts.scheme]
+    port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+    try:
+        ipaddress.ip_address(parts.hostname or "")
+    except ValueError:
+        return [port, DNS_PORT]
+    return [port]
+
+
+def do_nothing() -> None:
+    """For a process without a lock-down."""
 
 
 def close_all_but(kept: int) -> None:
@@ -103,10 +124,11 @@ def close_all_but(kept: int) -> None:
                 os.close(int(name))
 
 
-def export(pipe: socket.socket, endpoint: str) -> None:
-    """Sends spans in batches, on a thread of OpenTelemetry's, until the worker closes the pipe."""
-    # Here, so that the worker does not have them.
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+def export(pipe: socket.socket, exporter: Any, lock: Callable[[], None]) -> None:
+    """Sends spans in batches, on a thread of OpenTelemetry's, until the worker closes the pipe.
+
+    `lock`: called once every thread exists, before the first span is read.
+    """
     from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -119,9 +141,10 @@ def export(pipe: socket.socket, endpoint: str) -> None:
         service[SERVICE_NAME] = "ingle"
     resource = Resource.create(service)
     provider = TracerProvider(sampler=ALWAYS_ON, resource=resource, id_generator=ids)
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint)))
+    provider.add_span_processor(BatchSpanProcessor(exporter))
     tracer = provider.get_tracer("ingle", __version__)
     decoder = msgspec.json.Decoder(SpanRecord)
+    lock()
     while datagram := pipe.recv(MOST_BYTES):
         record = decoder.decode(datagram)
         ids.trace_id = int(record.trace_id, 16)
@@ -181,6 +204,7 @@ FILES = (
     "OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE",
 )
 """Variables that name files."""
+DNS_PORT = 53
 MOST_BYTES = 1 << 16
 FLUSH_S = 3.0
 """A collector that is gone must not keep the worker from ending."""

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::begin::put_on;
 use crate::error::HardeningError;
 use crate::omitted::Omitted;
-use crate::policies::{GPU_DRIVERS, GPU_UNKNOWN, GpuFiles, SERVE};
+use crate::policies::{EXPORTER, GPU_DRIVERS, GPU_UNKNOWN, GpuFiles, SERVE};
 use crate::policy::{Policy, Value};
 use crate::proof::Proof;
 use crate::report::Report;
@@ -98,6 +98,25 @@ pub(crate) fn end_recording_except(
     }
     let mut report = Report::default();
     report.on("device_calls", listed(readiness));
+    Ok(report)
+}
+
+/// The second half for the process that sends spans, confined as the worker was: its filter on every thread,
+/// and no new executable memory.
+///
+/// # Errors
+/// `HardeningError::System` if the kernel has filters and refuses this one; the process must then end.
+pub fn finish_exporter() -> Result<Report, HardeningError> {
+    finish_exporter_except(&Omitted::Nothing)
+}
+
+/// `finish_exporter` without one layer or rule.
+pub(crate) fn finish_exporter_except(omitted: &Omitted) -> Result<Report, HardeningError> {
+    let mut report = Report::default();
+    if !omitted.is_layer("code") {
+        refuse_code(&mut report);
+    }
+    put_on("filter", &omitted.from(EXPORTER.policy()?), &mut report)?;
     Ok(report)
 }
 

@@ -26,7 +26,7 @@ mod trace;
 pub use begin::{Start, confine, confine_keeper, shed};
 pub use check::{Checked, Probed, Verdict, security_check};
 pub use error::HardeningError;
-pub use finish::{Readiness, end_recording, finish};
+pub use finish::{Readiness, end_recording, finish, finish_exporter};
 pub use report::{Layer, Report};
 pub use survey::survey;
 

@@ -43,6 +43,8 @@ pub(crate) const BASE: PolicyFile = file!("base.toml");
 pub(crate) const SERVE: PolicyFile = file!("serve.toml");
 /// The process that reads the key file and removes the Unix socket.
 pub(crate) const KEEPER: PolicyFile = file!("keeper.toml");
+/// The process that sends spans, once it has its threads and modules.
+pub(crate) const EXPORTER: PolicyFile = file!("exporter.toml");
 /// What `security check` tries.
 pub(crate) const PROBES: PolicyFile = file!("probes.toml");
 /// What a GPU needs beyond `SERVE`, by the driver's major version.

@@ -40,6 +40,12 @@ pub(crate) fn harden_finish<'py>(
     as_json(py, ingle_hardening::finish(&readiness))
 }
 
+/// The same for the process that sends spans: its own filter on every thread.
+#[pyfunction]
+pub(crate) fn harden_finish_exporter(py: Python<'_>) -> PyResult<Bound<'_, PyBytes>> {
+    as_json(py, ingle_hardening::finish_exporter())
+}
+
 /// The end of what only the late work of a device needed. Any thread.
 #[pyfunction]
 pub(crate) fn harden_end_recording<'py>(

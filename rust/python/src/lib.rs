@@ -38,6 +38,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(hardening::harden_confine, module)?)?;
     module.add_function(wrap_pyfunction!(hardening::harden_keeper, module)?)?;
     module.add_function(wrap_pyfunction!(hardening::harden_finish, module)?)?;
+    module.add_function(wrap_pyfunction!(hardening::harden_finish_exporter, module)?)?;
     module.add_function(wrap_pyfunction!(hardening::harden_end_recording, module)?)?;
     module.add_function(wrap_pyfunction!(hardening::kept_variables, module)?)?;
     module.add_function(wrap_pyfunction!(hardening::hardening_survey, module)?)?;

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::errors::error_name;
 use crate::begin::{Start, confine_except, confine_keeper_except, shed_except};
 use crate::error::HardeningError;
-use crate::finish::{Readiness, end_recording_except, finish_except};
+use crate::finish::{Readiness, end_recording_except, finish_except, finish_exporter_except};
 use crate::omitted::Omitted;
 use crate::sys::{self, Child, Ended};
 
@@ -18,7 +18,8 @@ pub struct Probed {
     pub name: String,
     /// The system call, if the act is one.
     pub call: String,
-    /// Where: the whole lock-down (`serve`, or `recorded` later), its first half (`confined`) or that of the keeper (`keeper`).
+    /// Where: the whole lock-down (`serve`, or `recorded` later), its first half (`confined`), or that of a process
+    /// beside the worker (`keeper`, `exporter`).
     pub stage: &'static str,
     /// What must come of it, any of these.
     pub expected: Vec<String>,
@@ -57,6 +58,8 @@ pub(super) enum Stage {
     Recorded,
     /// That of the keeper.
     Keeper,
+    /// That of the process that sends spans.
+    Exporter,
 }
 
 impl Stage {
@@ -67,6 +70,7 @@ impl Stage {
             Self::Confined => "confined",
             Self::Recorded => "recorded",
             Self::Keeper => "keeper",
+            Self::Exporter => "exporter",
         }
     }
 }
@@ -119,6 +123,7 @@ pub(super) fn lock_for(
             finish_except(&readiness, &Omitted::Nothing)?;
             end_recording_except(&readiness, omitted)?;
         }
+        Stage::Exporter => drop(finish_exporter_except(omitted)?),
         Stage::Confined | Stage::Keeper => {}
     }
     Ok(())
