@@ -5,6 +5,7 @@ import json
 import pytest
 
 from ingle._core import render_template
+from ingle.errors import RefusedError
 from templates.families import TURNS
 from templates.oracle import by_jinja2, by_us, differences
 from templates.tool_families import TOOLS
@@ -122,10 +123,26 @@ def brief_chats():
     return chats
 
 
+LOOKS_BACK = "Gemma 4"
+"""Its template looks at all earlier turns at each turn, as the published one does: what it does
+grows with the square of their number."""
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_short_chats_are_within_the_work_of_an_event_loop(family):
     for conversation in CONVERSATIONS + brief_chats():
         source, variables = FAMILIES[family], json.dumps(conversation | TOKENS).encode()
+        if family == LOOKS_BACK and len(conversation["messages"]) == 400:
+            continue
         if by_jinja2(source, conversation | TOKENS).kind == "text":
             # An error, if it were more.
             render_template(source, variables, brief=True)
+
+
+def test_three_hundred_turns_are_rendered_by_a_template_that_looks_back_at_each():
+    chat = brief_chats()[0]
+    chat["messages"] = chat["messages"][:300]
+    variables = json.dumps(chat | TOKENS).encode()
+    with pytest.raises(RefusedError, match="units of work"):
+        render_template(FAMILIES[LOOKS_BACK], variables, brief=True)
+    assert "hi<turn|>" in render_template(FAMILIES[LOOKS_BACK], variables)

@@ -374,7 +374,86 @@ GRANITE_31 = """{%- if messages[0]['role'] == 'system' %}{%- set rules_text = me
 {%- endfor %}
 """
 
+# Calls in a notation of its own, written by macros that call themselves; results inside the turn that called.
+GEMMA_4 = """{%- macro shown(value, quoted_keys=True) -%}
+    {%- if value is string -%}{{- '<|"|>' + value + '<|"|>' -}}
+    {%- elif value is boolean -%}{{- 'true' if value else 'false' -}}
+    {%- elif value is mapping -%}{{- '{' -}}
+        {%- set ns = namespace(some=false) -%}
+        {%- for key, inner in value | dictsort -%}
+            {%- if ns.some %},{% endif -%}{%- set ns.some = true -%}
+            {%- if quoted_keys -%}{{- '<|"|>' + key + '<|"|>' -}}{%- else -%}{{- key -}}{%- endif -%}:{{- shown(inner, quoted_keys=quoted_keys) -}}
+        {%- endfor -%}{{- '}' -}}
+    {%- elif value is sequence -%}{{- '[' -}}{%- for inner in value -%}{{- shown(inner, quoted_keys=quoted_keys) -}}{%- if not loop.last %},{% endif -%}{%- endfor -%}{{- ']' -}}
+    {%- else -%}{{- value -}}{%- endif -%}
+{%- endmacro -%}
+{%- macro listed(properties, needed, left_out=['description', 'type', 'properties', 'required']) -%}
+    {%- set ns = namespace(some=false) -%}
+    {%- for key, spec in properties | dictsort if key not in left_out -%}
+        {%- if ns.some %},{% endif -%}{%- set ns.some = true -%}
+        {{ key }}:{
+        {%- if spec['description'] -%}description:<|"|>{{ spec['description'] }}<|"|>,{%- endif -%}
+        {%- if spec['enum'] -%}enum:{{ shown(spec['enum']) }},{%- endif -%}
+        {%- set kind = spec['type'] if spec['type'] is string else spec['type'][0] -%}
+        {%- if kind | upper == 'OBJECT' and spec['properties'] is defined -%}properties:{ {{- listed(spec['properties'], spec['required'] | default([])) -}} },
+        {%- elif kind | upper == 'ARRAY' and spec['items'] is mapping -%}items:{%- for name, inner in spec['items'] | dictsort -%}{%- if name == 'type' and inner is not string -%}{{- inner | map('upper') | list | join('/') -}}{%- else -%}{{- name ~ ':' ~ shown(inner) -}}{%- endif -%}{%- endfor -%},{%- endif -%}
+        type:<|"|>{{ kind | upper }}<|"|>}
+    {%- endfor -%}
+{%- endmacro -%}
+{%- macro unthought(text) -%}
+    {%- set ns = namespace(kept='') -%}
+    {%- for part in text.split('<channel|>') -%}{%- set ns.kept = ns.kept + (part.split('<|channel>')[0] if '<|channel>' in part else part) -%}{%- endfor -%}
+    {{- ns.kept | trim -}}
+{%- endmacro -%}
+{%- macro result(name, value) -%}{{- '<|tool_response>response:' + name + '{' -}}
+    {%- if value is mapping -%}{%- for key, inner in value | dictsort -%}{{- key -}}:{{- shown(inner, quoted_keys=False) -}}{%- if not loop.last %},{% endif -%}{%- endfor -%}
+    {%- else -%}{{- 'value:' + shown(value, quoted_keys=False) -}}{%- endif -%}{{- '}<tool_response|>' -}}
+{%- endmacro -%}
+{%- set ns = namespace(before=None, asked=-1) -%}{%- set turns = messages -%}{{- bos_token -}}
+{%- if (enable_thinking is defined and enable_thinking) or tools or messages[0]['role'] in ['system', 'developer'] -%}
+    {{- '<|turn>system\\n' -}}
+    {%- if enable_thinking is defined and enable_thinking -%}{{- '<|think|>\\n' -}}{%- endif -%}
+    {%- if messages[0]['role'] in ['system', 'developer'] -%}{{- messages[0]['content'] | trim -}}{%- set turns = messages[1:] -%}{%- endif -%}
+    {%- for tool in tools or [] %}{{- '<|tool>declaration:' -}}{{- tool['function']['name'] -}}{%- set wanted = tool['function']['parameters'] -%}{
+        {%- if tool['function']['description'] -%}description:<|"|>{{- tool['function']['description'] -}}<|"|>{%- endif -%}
+        {%- if wanted and wanted['properties'] -%},parameters:{properties:{ {{- listed(wanted['properties'], wanted['required']) -}} },required:[{%- for name in wanted['required'] -%}<|"|>{{- name -}}<|"|>{{- ',' if not loop.last -}}{%- endfor -%}]}{%- endif -%}
+    {{- '}<tool|>' -}}{%- endfor %}
+    {{- '<turn|>\\n' -}}
+{%- endif %}
+{%- for i in range(turns | length) -%}{%- if turns[i]['role'] == 'user' -%}{%- set ns.asked = i -%}{%- endif -%}{%- endfor -%}
+{%- for message in turns -%}{%- if message['role'] != 'tool' -%}
+    {%- set ns.before = None -%}
+    {%- set role = 'model' if message['role'] == 'assistant' else message['role'] -%}
+    {%- set last = namespace(role=None, found=false) -%}
+    {%- if loop.index0 > 0 -%}{%- for j in range(loop.index0 - 1, -1, -1) -%}{%- if not last.found and turns[j]['role'] != 'tool' -%}{%- set last.role = turns[j]['role'] -%}{%- set last.found = true -%}{%- endif -%}{%- endfor -%}{%- endif -%}
+    {%- if not (role == 'model' and last.role == 'assistant') -%}{{- '<|turn>' + role + '\\n' }}{%- endif -%}
+    {%- set thought = message.get('reasoning') or message.get('reasoning_content') -%}
+    {%- if thought and loop.index0 > ns.asked and message.get('tool_calls') -%}{{- '<|channel>thought\\n' + thought + '\\n<channel|>' -}}{%- endif -%}
+    {%- set answered = namespace(some=false, over=false) -%}
+    {%- for call in message['tool_calls'] or [] -%}
+        {%- set function = call['function'] -%}{{- '<|tool_call>call:' + function['name'] + '{' -}}
+        {%- if function['arguments'] is mapping -%}{%- set args = namespace(some=false) -%}
+            {%- for key, value in function['arguments'] | dictsort -%}{%- if args.some %},{% endif -%}{%- set args.some = true -%}{{- key -}}:{{- shown(value, quoted_keys=False) -}}{%- endfor -%}
+        {%- elif function['arguments'] is string -%}{{- function['arguments'] -}}{%- endif -%}
+        {{- '}<tool_call|>' -}}{%- set ns.before = 'call' -%}
+    {%- endfor -%}
+    {%- if message.get('tool_calls') -%}{%- for k in range(loop.index0 + 1, turns | length) -%}
+        {%- if turns[k]['role'] != 'tool' -%}{%- set answered.over = true -%}
+        {%- elif not answered.over -%}
+            {%- set named = namespace(name=turns[k].get('name') | default('unknown')) -%}
+            {%- for call in message['tool_calls'] -%}{%- if call.get('id') == turns[k].get('tool_call_id') -%}{%- set named.name = call['function']['name'] -%}{%- endif -%}{%- endfor -%}
+            {{- result(named.name, turns[k].get('content')) -}}{%- set answered.some = true -%}{%- set ns.before = 'result' -%}
+        {%- endif -%}
+    {%- endfor -%}{%- endif -%}
+    {%- if message['content'] is string -%}{%- if role == 'model' -%}{{- unthought(message['content']) -}}{%- else -%}{{- message['content'] | trim -}}{%- endif -%}
+    {%- elif message['content'] is sequence -%}{%- for part in message['content'] -%}{%- if part['type'] == 'text' -%}{{- unthought(part['text']) if role == 'model' else part['text'] | trim -}}{%- elif part['type'] == 'image' -%}{{- '<|image|>' -}}{%- endif -%}{%- endfor -%}{%- endif -%}
+    {%- if ns.before == 'call' and not answered.some -%}{{- '<|tool_response>' -}}{%- elif not (answered.some and not message.get('content')) -%}{{- '<turn|>\\n' -}}{%- endif -%}
+{%- endif -%}{%- endfor -%}
+{%- if add_generation_prompt and ns.before not in ['call', 'result'] -%}{{- '<|turn>model\\n' -}}{%- if not enable_thinking | default(false) -%}{{- '<|channel>thought\\n<channel|>' -}}{%- endif -%}{%- endif -%}
+"""
+
 TOOLS = {
+    "Gemma 4": GEMMA_4,
     "Qwen3.5": QWEN_35.lstrip("\n"),
     "Seed-OSS with tools": SEED_OSS,
     "MiniMax-M2": MINIMAX_M2,

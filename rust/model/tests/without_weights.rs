@@ -38,9 +38,10 @@ fn model_type(folder: &Path) -> String {
 }
 
 /// Parameters in thousands of millions, as the models' names and reports say.
-const SIZES: [(&str, f64); 34] = [
+const SIZES: [(&str, f64); 35] = [
     ("gemma-2-9b", 9.24),
     ("gemma-3-27b", 27.0),
+    ("gemma-4-12b", 11.9),
     ("gemma-4-26b-a4b", 25.2),
     ("gemma-4-31b", 30.7),
     // 4.5 without the embeddings of layers.

@@ -17,20 +17,23 @@ pub enum ReasoningFormat {
 /// The markers around a model's reasoning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReasoningTags {
-    /// For example `<think>`.
+    /// For example `<think>`, and what follows it in every case.
     pub open: String,
+    /// The end of `open` that is plain text where the marker before it is a special token: the channel's name.
+    pub label: String,
     /// For example `</think>`.
     pub close: String,
 }
 
 /// Formats by the name that `--reasoning-parser` gives them, vLLM's where it has one; the markers of
 /// tags. A template that has one of the markers makes a model of this format.
-const TABLE: [(&str, Option<(&str, &str)>); 5] = [
+const TABLE: [(&str, Option<(&str, &str)>); 6] = [
     ("openai_gptoss", None),
     ("think", Some(("<think>", "</think>"))),
     ("mistral", Some(("[THINK]", "[/THINK]"))),
     ("seed_oss", Some(("<seed:think>", "</seed:think>"))),
     ("thought", Some(("<thought>", "</thought>"))),
+    ("gemma4", Some(("<|channel>thought", "<channel|>"))),
 ];
 
 /// The names that others give to `<think>`.
@@ -72,13 +75,14 @@ impl ReasoningFormat {
     }
 
     fn tags(open: &str, close: &str) -> Self {
-        Self::Tags(ReasoningTags { open: open.into(), close: close.into() })
+        let label = open.rsplit_once('>').map_or("", |(_, label)| label);
+        Self::Tags(ReasoningTags { open: open.into(), label: label.into(), close: close.into() })
     }
 
     /// The markers; special tokens among them stay in the text that is split.
     pub fn markers(&self) -> Vec<&str> {
         match self {
-            Self::Tags(tags) => vec![&tags.open, &tags.close],
+            Self::Tags(tags) => vec![tags.open_marker(), &tags.close],
             Self::Harmony => HARMONY.to_vec(),
         }
     }
@@ -112,6 +116,11 @@ impl ReasoningFormat {
 }
 
 impl ReasoningTags {
+    /// What may be a special token of the beginning.
+    pub fn open_marker(&self) -> &str {
+        self.open.strip_suffix(&*self.label).unwrap_or(&self.open)
+    }
+
     fn start_after(&self, end: &str) -> ReasoningStart {
         // Seed-OSS opens a note on its budget too where there is none.
         let end = end.strip_suffix("<seed:cot_budget_reflect>").unwrap_or(end);

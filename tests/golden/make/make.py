@@ -19,7 +19,8 @@ import numpy as np
 import safetensors_file
 from reference import Reference
 from tokenizers import Tokenizer
-from variants import VARIANTS, Variant
+from variant import Variant
+from variants import VARIANTS
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parent

@@ -45,7 +45,7 @@ FAMILIES = {
         norm_plus_one=True, norms="around", head_norm="head", scaled_embedding=True, gelu=True
     ),
 }
-FAMILIES["gemma4_text"] = Family(
+FAMILIES["gemma4_text"] = FAMILIES["gemma4_unified_text"] = Family(
     norms="around", head_norm="head", scaled_embedding=True, gelu=True, wide_heads=True
 )
 

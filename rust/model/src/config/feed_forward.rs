@@ -96,9 +96,9 @@ fn num_experts(config: &Fields<'_>, facts: &Facts) -> Result<u32, ModelError> {
             None => found = Some((key, count)),
         }
     }
-    let usual =
-        if facts.has("n_routed_experts") { "n_routed_experts" } else { "num_local_experts" };
-    found.map(|(_, count)| count).ok_or_else(|| config.missing(usual))
+    // The name that most files of the family have.
+    let usual = ["n_routed_experts", "num_local_experts"].into_iter().find(|key| facts.has(key));
+    found.map(|(_, count)| count).ok_or_else(|| config.missing(usual.unwrap_or("num_experts")))
 }
 
 /// Which layers are mixtures of experts.

@@ -47,7 +47,7 @@ pub(super) fn refuse_unknown(config: &Fields<'_>, facts: &Facts) -> Result<(), M
     Ok(())
 }
 
-/// Errors: a value that is not `json`, or a list that holds another one.
+/// Errors: a value that is not `json`, or where that is a number a list that is empty or holds another one.
 fn refuse_unless(
     config: &Fields<'_>,
     facts: &Facts,
@@ -59,7 +59,7 @@ fn refuse_unless(
         *value == wanted || value.as_f64().is_some_and(|value| Some(value) == wanted.as_f64())
     };
     let is_fixed = match value {
-        Value::Array(list) => list.iter().all(is_wanted),
+        Value::Array(list) => wanted.is_number() && !list.is_empty() && list.iter().all(is_wanted),
         other => is_wanted(other),
     };
     if is_fixed {

@@ -172,6 +172,8 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn kind(&self, facts: &Facts, rotary_dim: u32) -> Result<RopeKind, ModelError> {
+        // Also where the type does without it.
+        self.rope.positive_f32("factor")?;
         let old = self.rope.string("type")?;
         let new = self.rope.string("rope_type")?;
         if let (Some(old), Some(new)) = (old, new)

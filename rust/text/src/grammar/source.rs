@@ -112,7 +112,10 @@ impl GrammarSpec {
                 let start = if *reasoned == Reasoned::Opened {
                     "start: reasoning /\\n{0,2}/ @body\n".to_owned()
                 } else {
-                    let open = Marker::new(&tags.open, tokenizer).token();
+                    let marker = Marker::new(tags.open_marker(), tokenizer).token();
+                    let label =
+                        if tags.label.is_empty() { String::new() } else { literal(&tags.label) };
+                    let open = format!("{marker} {label}");
                     format!("start: ({open} reasoning /\\n{{0,2}}/)? @body\n")
                 };
                 start + &Marker::new(&tags.close, tokenizer).until("reasoning")

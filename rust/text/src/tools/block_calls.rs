@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use super::argument::ArgumentWriter;
+use super::bare_arguments::BareArguments;
 use super::call::CallStep;
 use super::dialect::{Body, Dialect, Elements};
 use super::ids::CallIds;
@@ -34,6 +35,7 @@ pub(crate) struct BlockCalls {
     seen: usize,
     keywords: KeywordScan,
     argument: ArgumentWriter,
+    bare: BareArguments,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +57,7 @@ enum Place {
     BeforeValue,
     Value,
     Keywords,
+    Bare,
     /// After the arguments, before what closes the call.
     Closing,
 }
@@ -73,6 +76,7 @@ impl BlockCalls {
             seen: 0,
             keywords: KeywordScan::default(),
             argument: ArgumentWriter::default(),
+            bare: BareArguments::default(),
         }
     }
 
@@ -115,6 +119,11 @@ impl BlockCalls {
             // Cut between the name and the arguments.
             Place::Fence | Place::Object if !self.calls.is_announced() => self.announce(out),
             Place::Elements => self.argument.end(self.calls.index(), out),
+            Place::Bare => {
+                let mut json = String::new();
+                self.bare.finish(&mut json);
+                out.arguments(self.calls.index(), &json);
+            }
             _ => {}
         }
         self.place = Place::Content;
@@ -138,6 +147,7 @@ impl BlockCalls {
             Place::BeforeValue => self.before_value(out),
             Place::Value => self.in_value(out),
             Place::Keywords => self.in_keywords(out),
+            Place::Bare => self.in_bare(out),
             Place::Closing => self.in_closing(),
         }
     }
@@ -245,6 +255,7 @@ impl BlockCalls {
         let place = match self.dialect.body {
             Body::Elements(_) => Place::Elements,
             Body::Keywords => Place::Keywords,
+            Body::Bare => Place::Bare,
             Body::Json { .. } => Place::Fence,
         };
         if place == Place::Fence {
@@ -413,6 +424,21 @@ impl BlockCalls {
         true
     }
 
+    fn in_bare(&mut self, out: &mut Pieces) -> bool {
+        let text = std::mem::take(&mut self.text);
+        self.seen = 0;
+        let tool = self.tools.iter().find(|tool| tool.name == self.calls.name);
+        let parameters = tool.and_then(|tool| tool.parameters.as_ref());
+        let mut json = String::new();
+        let end = self.bare.push(&text, parameters, &mut json);
+        out.arguments(self.calls.index(), &json);
+        let Some(end) = end else { return false };
+        self.text = text[end..].to_owned();
+        self.calls.end();
+        self.place = Place::Closing;
+        true
+    }
+
     /// The call has been read: what closes it is dropped, also a brace too many.
     fn in_closing(&mut self) -> bool {
         let stray = |c: char| c.is_whitespace() || c == '`' || c == '}';
@@ -433,6 +459,7 @@ impl BlockCalls {
     fn announce(&mut self, out: &mut Pieces) {
         self.calls.announce(out);
         self.argument = ArgumentWriter::default();
+        self.bare = BareArguments::default();
     }
 
     /// What has been taken since the marker is no call and becomes content.
@@ -448,7 +475,9 @@ impl BlockCalls {
 
     fn openers(&self) -> Vec<&'static str> {
         let frame = self.dialect.frame.map(|(open, _)| open);
-        frame.into_iter().chain(Some(self.dialect.open).filter(|open| !open.is_empty())).collect()
+        // A mark that is a word opens no call outside of the frame.
+        let open = Some(self.dialect.open).filter(|open| open.starts_with('<'));
+        frame.into_iter().chain(open).collect()
     }
 
     fn closers(&self) -> Vec<&'static str> {
@@ -466,7 +495,7 @@ impl BlockCalls {
         match &self.dialect.body {
             Body::Elements(elements) => elements,
             // Its places are reached in dialects of elements only.
-            Body::Json { .. } | Body::Keywords => &Elements::NONE,
+            Body::Json { .. } | Body::Keywords | Body::Bare => &Elements::NONE,
         }
     }
 

@@ -3,12 +3,13 @@
 
 use std::fmt::Write as _;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
+use super::bare_grammar;
 use super::dialect::{Body, Dialect, Elements};
+use super::members::{Object, sequence};
 use super::speller::Speller;
 use super::value_grammar::{Values, with_definitions};
-use super::values::{MAX_REFERENCES, target};
 use crate::grammar::{json_rule, literal};
 
 /// Writes the rules of calls.
@@ -49,6 +50,7 @@ impl Call<'_> {
             }),
             Body::Elements(elements) => self.elements(elements, i, schema),
             Body::Keywords => keywords(i, schema),
+            Body::Bare => bare_grammar::arguments(self.speller, i, schema),
         }
     }
 
@@ -141,50 +143,6 @@ pub(crate) fn free_start(dialect: &Dialect, speller: &Speller, parallel: bool) -
     format!("start: (to_call /\\n{{0,2}}/ call {more} /\\n{{0,2}}/ {close}){many} tail\n")
 }
 
-/// The properties of an object, which are written one by one.
-struct Object<'s> {
-    properties: Vec<(&'s str, &'s Value)>,
-    required: Vec<&'s str>,
-}
-
-impl<'s> Object<'s> {
-    /// `None` for any object.
-    fn of(root: &'s Value) -> Result<Option<Self>, String> {
-        let mut schema = root;
-        for _ in 0..MAX_REFERENCES {
-            match target(schema, root) {
-                Some(next) => schema = next,
-                None => break,
-            }
-        }
-        let empty = Map::new();
-        let fields = schema.as_object().unwrap_or(&empty);
-        if let Some(key) = fields.keys().find(|key| !KNOWN.contains(&key.as_str())) {
-            return Err(format!(
-                "{key} cannot be enforced beside properties: this model writes arguments one by one"
-            ));
-        }
-        let mut properties: Vec<(&str, &Value)> = match schema.get("properties") {
-            Some(Value::Object(named)) => named.iter().map(|(k, v)| (k.as_str(), v)).collect(),
-            _ => Vec::new(),
-        };
-        let names = schema.get("required").and_then(Value::as_array);
-        let required: Vec<&str> = names.into_iter().flatten().filter_map(Value::as_str).collect();
-        for name in &required {
-            if !properties.iter().any(|(known, _)| known == name) {
-                properties.push((name, &Value::Bool(true)));
-            }
-        }
-        let is_open =
-            schema.get("additionalProperties").is_none_or(|more| *more != Value::Bool(false));
-        Ok((!properties.is_empty() || !is_open).then_some(Self { properties, required }))
-    }
-
-    fn is_required(&self, name: &str) -> bool {
-        self.required.contains(&name)
-    }
-}
-
 /// `key=value, ..`; values are JSON, whose constants the parser reads too.
 fn keywords(i: usize, schema: Option<&Value>) -> Result<String, String> {
     let Some(schema) = schema else { return Ok(format!("args_{i}: \"\"\n")) };
@@ -194,7 +152,7 @@ fn keywords(i: usize, schema: Option<&Value>) -> Result<String, String> {
             "args_{i}: (any_{i} (\", \" any_{i})*)?\nany_{i}: /[A-Za-z_][A-Za-z0-9_]*=/ value_{i}\nvalue_{i}: {value}\n"
         ));
     };
-    let mut rules = format!("args_{i}: first_{i}_0\n");
+    let (mut rules, mut members) = (String::new(), Vec::new());
     for (p, (name, property)) in object.properties.iter().enumerate() {
         if !name.chars().all(|c| c.is_alphanumeric() || c == '_') {
             return Err(format!(
@@ -203,34 +161,9 @@ fn keywords(i: usize, schema: Option<&Value>) -> Result<String, String> {
         }
         let value = json_rule(&with_definitions(property, schema));
         let value = value.map_err(|error| format!("{name}: {error}"))?;
-        let (next, equals) = (p + 1, literal(&format!("{name}=")));
-        _ = writeln!(rules, "arg_{i}_{p}: {equals} value_{i}_{p}\nvalue_{i}_{p}: {value}");
-        // With and without an argument before it.
-        if object.is_required(name) {
-            _ = writeln!(rules, "first_{i}_{p}: arg_{i}_{p} more_{i}_{next}");
-            _ = writeln!(rules, "more_{i}_{p}: \", \" arg_{i}_{p} more_{i}_{next}");
-        } else {
-            _ = writeln!(rules, "first_{i}_{p}: arg_{i}_{p} more_{i}_{next} | first_{i}_{next}");
-            _ = writeln!(rules, "more_{i}_{p}: (\", \" arg_{i}_{p})? more_{i}_{next}");
-        }
+        _ = writeln!(rules, "value_{i}_{p}: {value}");
+        let equals = literal(&format!("{name}="));
+        members.push((format!("{equals} value_{i}_{p}"), object.is_required(name)));
     }
-    let last = object.properties.len();
-    _ = writeln!(rules, "first_{i}_{last}: \"\"\nmore_{i}_{last}: \"\"");
-    Ok(rules)
+    Ok(sequence(&format!("args_{i}"), ", ", &members) + &rules)
 }
-
-/// Keywords of an object that are enforced, or say nothing about its values.
-const KNOWN: [&str; 12] = [
-    "type",
-    "properties",
-    "required",
-    "additionalProperties",
-    "$defs",
-    "definitions",
-    "title",
-    "description",
-    "$schema",
-    "$id",
-    "default",
-    "examples",
-];

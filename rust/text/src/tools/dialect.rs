@@ -41,6 +41,8 @@ pub(crate) enum Body {
     Json { fence: bool },
     /// `key=value, ..` in the syntax of Python, up to `)`.
     Keywords,
+    /// `key:value,..` with keys that have no quotes and texts between `BARE_QUOTE`, up to `}`.
+    Bare,
 }
 
 /// How one argument is spelled.
@@ -148,6 +150,21 @@ pub(crate) const DEEPSEEK_V31: Dialect = Dialect {
         "<｜tool▁sep｜>",
     ],
 };
+
+/// Its names are words: they open a call only where the frame is open.
+pub(crate) const GEMMA_4: Dialect = Dialect {
+    frame: Some(("<|tool_call>", "<tool_call|>")),
+    open: "call:",
+    name_end: "{",
+    body: Body::Bare,
+    close: "",
+    framed_each: true,
+    spaces: Spaces { framed: "", named: "", between: "", ended: "" },
+    markers: &["<|tool_call>", "<tool_call|>", BARE_QUOTE],
+};
+
+/// What stands around a text of `Body::Bare`.
+pub(crate) const BARE_QUOTE: &str = "<|\"|>";
 
 /// The elements of Qwen and those who followed.
 const PARAMETER: Elements = Elements {

@@ -36,6 +36,8 @@ pub enum ToolFormat {
     DeepSeekV3,
     /// A call's name, then its arguments: DeepSeek V3.1.
     DeepSeekV31,
+    /// `<|tool_call>call:name{key:<|"|>text<|"|>,..}<tool_call|>`: Gemma 4.
+    Gemma4,
     /// A message to `functions.name`: gpt-oss. Its whole answer is read by `harmony.rs`.
     Harmony,
 }
@@ -52,8 +54,9 @@ struct Row {
 }
 
 /// Every format. Those with more specific signs come first.
-const TABLE: [Row; 17] = [
+const TABLE: [Row; 18] = [
     row(ToolFormat::Harmony, "openai", &["<|channel|>", "<|message|>"], &dialect::HARMONY),
+    row(ToolFormat::Gemma4, "gemma4", &["<|tool_call>call:"], dialect::GEMMA_4.markers),
     row(
         ToolFormat::MistralNamed,
         "mistral_named",
@@ -171,6 +174,7 @@ impl ToolFormat {
             Self::Olmo3 => &dialect::OLMO_3,
             Self::DeepSeekV3 => &dialect::DEEPSEEK_V3,
             Self::DeepSeekV31 => &dialect::DEEPSEEK_V31,
+            Self::Gemma4 => &dialect::GEMMA_4,
             _ => return None,
         })
     }
@@ -206,6 +210,7 @@ mod tests {
             ("tools <｜tool▁calls▁begin｜> ```json", Some(ToolFormat::DeepSeekV3)),
             ("tools <｜tool▁calls▁begin｜>", Some(ToolFormat::DeepSeekV31)),
             ("tools <|channel|>analysis<|message|>", Some(ToolFormat::Harmony)),
+            ("tools <|tool>{}<tool|> <|tool_call>call:f{}<tool_call|>", Some(ToolFormat::Gemma4)),
             ("tools [TOOL_CALLS] [ARGS]", Some(ToolFormat::MistralNamed)),
             ("tools [TOOL_CALLS]", Some(ToolFormat::Mistral)),
             ("tools <|tool|><|tool_call|>[]<|/tool_call|>", Some(ToolFormat::Phi4Mini)),

@@ -2,6 +2,8 @@
 //! the parser that finds them in a streamed answer.
 
 mod argument;
+mod bare_arguments;
+mod bare_grammar;
 mod block_calls;
 mod block_grammar;
 mod call;
@@ -15,6 +17,7 @@ mod json_calls;
 mod json_text;
 mod keywords;
 mod marks;
+mod members;
 mod named_calls;
 mod parser;
 mod python;

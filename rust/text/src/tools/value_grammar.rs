@@ -233,7 +233,7 @@ const MAX_LEVELS: u8 = 8;
 const MAX_LENGTH: u64 = 2000;
 
 /// Keywords that forbid nothing.
-const ANNOTATIONS: [&str; 9] = [
+pub(crate) const ANNOTATIONS: [&str; 9] = [
     "title",
     "description",
     "default",

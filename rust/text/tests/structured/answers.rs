@@ -374,6 +374,12 @@ fn test_templates_show_the_format() {
     assert_eq!(ReasoningFormat::detect("<tool_call>"), None);
     let seed = ReasoningFormat::detect("{%- set end = '</seed:think>' %}").unwrap();
     assert_eq!(seed.markers(), ["<seed:think>", "</seed:think>"]);
+    let channel = ReasoningFormat::detect("{{ '<|channel>thought\\n<channel|>' }}").unwrap();
+    assert_eq!((channel.name(), channel.markers()), ("gemma4", vec!["<|channel>", "<channel|>"]));
+    let closed = "<|turn>model\n<|channel>thought\n<channel|>";
+    assert_eq!(channel.start_after(closed), ReasoningStart::Closed);
+    assert_eq!(channel.start_after("<|turn>model\n<|channel>thought\n"), ReasoningStart::Opened);
+    assert_eq!(channel.start_after("<|turn>model\n"), ReasoningStart::Unopened);
     let end = "assistant\n<seed:think><seed:cot_budget_reflect>\n";
     assert_eq!(seed.start_after(end), ReasoningStart::Opened);
     let tags = ReasoningFormat::detect("{{ x.split('</think>') }}").unwrap();

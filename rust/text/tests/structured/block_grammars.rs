@@ -33,9 +33,9 @@ fn specs(strict: bool) -> Vec<ToolSpec> {
     ]
 }
 
-const ALL: [ToolFormat; 8] = {
-    let [a, b, c, d, e, f, g] = BLOCKS;
-    [a, b, c, d, e, f, g, ToolFormat::Harmony]
+const ALL: [ToolFormat; 9] = {
+    let [a, b, c, d, e, f, g, h] = BLOCKS;
+    [a, b, c, d, e, f, g, h, ToolFormat::Harmony]
 };
 
 fn harmony(format: ToolFormat) -> Option<ReasoningFormat> {
@@ -311,7 +311,9 @@ fn marked(tokenizer: &Tokenizer, markers: &[&str], text: &str) -> Vec<u32> {
 fn test_markers_that_are_special_tokens_are_known_by_their_ids() {
     let to = "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>";
     let lead = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant";
-    for format in [ToolFormat::Harmony, ToolFormat::DeepSeekV31, ToolFormat::Glm45] {
+    let formats =
+        [ToolFormat::Harmony, ToolFormat::DeepSeekV31, ToolFormat::Glm45, ToolFormat::Gemma4];
+    for format in formats {
         let markers = format.markers();
         let tokenizer = with_special(markers);
         let factory = GrammarFactory::start(Arc::clone(&tokenizer), ROWS, &EOS).unwrap();
@@ -342,5 +344,68 @@ fn test_markers_that_are_special_tokens_are_known_by_their_ids() {
             let is_taken = spelled.iter().all(|&id| state.accept(id).is_ok());
             assert!(!is_taken || (!required && format != ToolFormat::Harmony), "{format:?}");
         }
+    }
+}
+
+/// Whether the grammar of one required call takes these arguments of the function `f`.
+fn gemma4_takes(schema: &Value, arguments: &str) -> bool {
+    let tool = ToolSpec { name: "f".into(), parameters: Some(schema.clone()), strict: true };
+    let mut state = start(ToolFormat::Gemma4, vec![tool], false, true);
+    let text = format!("<|tool_call>call:f{{{arguments}}}<tool_call|>");
+    let ids = tokenizer().encode(&text, false).unwrap();
+    ids.iter().all(|&id| state.accept(id).is_ok()) && state.may_end()
+}
+
+#[test]
+fn test_gemma4_values_within_values_follow_their_schemas() {
+    let tree = json!({
+        "type": "object",
+        "properties": {
+            "node": { "$ref": "#/$defs/node" },
+            "pick": { "anyOf": [{ "type": "boolean" }, { "const": "all" }] },
+            "free": {}
+        },
+        "required": ["node"],
+        "$defs": { "node": { "type": "object", "additionalProperties": false, "properties": {
+            "size": { "type": "number" },
+            "next": { "type": "array", "items": { "$ref": "#/$defs/node" }, "minItems": 1, "maxItems": 2 }
+        } } }
+    });
+    for arguments in [
+        "node:{}",
+        "node:{size:1.5,next:[{},{size:-2}]},pick:true",
+        r#"node:{},pick:<|"|>all<|"|>"#,
+        r#"node:{},free:{a:[1,<|"|>x, }<|"|>,null],b:{}}"#,
+        r#"node:{},free:<|"|><|"|>"#,
+    ] {
+        assert!(gemma4_takes(&tree, arguments), "{arguments}");
+    }
+    for arguments in [
+        "",
+        "node:[]",
+        "node:{size:one}",
+        "node:{next:[]}",
+        "node:{next:[{},{},{}]}",
+        "node:{next:[{}],size:1}",
+        r#"node:{},pick:<|"|>none<|"|>"#,
+        "pick:true",
+        "node:{},free:word",
+        r#"node:{},more:1"#,
+    ] {
+        assert!(!gemma4_takes(&tree, arguments), "{arguments}");
+    }
+    let open = json!({ "type": "object" });
+    assert!(gemma4_takes(&open, "") && gemma4_takes(&open, "a:1,b_2:[false]"));
+    for (schema, reason) in [
+        (json!({ "properties": { "a b": {} } }), "\"a b\" cannot be written"),
+        (json!({ "properties": { "a": { "not": {} } } }), "a: not cannot be enforced"),
+        (json!({ "properties": { "a": { "enum": [[1]] } } }), "a: a list or an object among"),
+        (json!({ "properties": { "a": { "items": {}, "uniqueItems": true } } }), "uniqueItems"),
+    ] {
+        let tool = ToolSpec { name: "f".into(), parameters: Some(schema), strict: true };
+        let grammar = ToolGrammar::new(ToolFormat::Gemma4, vec![tool], false, true, &tokenizer());
+        let spec = spec(GrammarSource::Tools(grammar));
+        let error = factory().compile(&spec, GrammarBudget::default()).unwrap_err().to_string();
+        assert!(error.contains(reason), "{error}");
     }
 }

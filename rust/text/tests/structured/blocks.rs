@@ -11,7 +11,7 @@ use AnswerPiece::{Arguments, Call};
 use crate::answers::{assert_split, call, content, split};
 
 /// All such formats.
-pub(crate) const BLOCKS: [ToolFormat; 7] = [
+pub(crate) const BLOCKS: [ToolFormat; 8] = [
     ToolFormat::Qwen3Coder,
     ToolFormat::SeedOss,
     ToolFormat::Glm45,
@@ -19,6 +19,7 @@ pub(crate) const BLOCKS: [ToolFormat; 7] = [
     ToolFormat::Olmo3,
     ToolFormat::DeepSeekV3,
     ToolFormat::DeepSeekV31,
+    ToolFormat::Gemma4,
 ];
 
 fn specs() -> Vec<ToolSpec> {
@@ -107,7 +108,26 @@ pub(crate) fn spelt(format: ToolFormat, calls: &[(&str, Value)]) -> String {
             });
             format!("<｜tool▁calls▁begin｜>{}<｜tool▁calls▁end｜>", all.concat())
         }
+        ToolFormat::Gemma4 => each(&|name, arguments| {
+            format!("<|tool_call>call:{name}{}<tool_call|>", bare(arguments))
+        })
+        .concat(),
         other => panic!("{other:?} writes calls as JSON"),
+    }
+}
+
+/// A value as Gemma 4 writes it.
+fn bare(value: &Value) -> String {
+    match value {
+        Value::String(text) => format!("<|\"|>{text}<|\"|>"),
+        Value::Array(items) => {
+            format!("[{}]", items.iter().map(bare).collect::<Vec<_>>().join(","))
+        }
+        Value::Object(members) => {
+            let all = members.iter().map(|(key, value)| format!("{key}:{}", bare(value)));
+            format!("{{{}}}", all.collect::<Vec<_>>().join(","))
+        }
+        other => other.to_string(),
     }
 }
 
@@ -217,6 +237,9 @@ fn test_what_is_no_call_stays_in_the_content() {
         (ToolFormat::DeepSeekV31, "<｜tool▁calls▁begin｜>nothing"),
         (ToolFormat::DeepSeekV31, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>stop<｜tool▁sep｜>7"),
         (ToolFormat::Olmo3, "<function_calls>two words(</function_calls>"),
+        (ToolFormat::Gemma4, "write call:weather{city:1} first"),
+        (ToolFormat::Gemma4, "<|tool_call>soon<tool_call|>"),
+        (ToolFormat::Gemma4, "<|tool_call>call:two words{}<tool_call|>"),
     ] {
         assert_split(&in_text(format), text, &[content(text)]);
     }
@@ -244,6 +267,8 @@ fn test_spellings_that_models_slip_into_are_read() {
             "<tool_call>weather<arg_key>city</arg_key><arg_value>Bonn</arg_value></tool_call>",
         ),
         (ToolFormat::Olmo3, "<function_calls>\nweather('Bonn')\n</function_calls>"),
+        (ToolFormat::Gemma4, "<|tool_call>call:weather{city: <|\"|>Bonn<|\"|> }}<tool_call|>"),
+        (ToolFormat::Gemma4, "<|tool_call>\ncall:weather{<|\"|>city<|\"|>:Bonn}"),
         (ToolFormat::Olmo3, "<function_calls>[weather(city=\"Bonn\",)]</function_calls>"),
         (
             ToolFormat::DeepSeekV3,

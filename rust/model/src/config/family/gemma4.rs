@@ -49,11 +49,7 @@ pub(super) const FACTS: Facts = Facts {
         ("sliding_window", "512"),
         ("vocab_size_per_layer_input", "262144"),
         ("hidden_size_per_layer_input", "256"),
-        (
-            "rope_parameters",
-            "{\"full_attention\": {\"rope_type\": \"proportional\", \"partial_rotary_factor\": 0.25, \"rope_theta\": 1e6}, \
-             \"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 1e4}}",
-        ),
+        ROPES,
     ],
     // Images alone are seen in both directions; "all" would let text be.
     fixed: &[("use_bidirectional_attention", "\"vision\"")],
@@ -74,6 +70,61 @@ pub(super) const FACTS: Facts = Facts {
         "vocab_size_per_layer_input",
     ],
     ..PLAIN
+};
+
+/// Gemma 4 12B, whose images and sound need no towers. Its text model has neither experts nor embeddings of layers.
+pub(super) const UNIFIED: Facts = Facts {
+    model_type: "gemma4_unified_text",
+    class: "Gemma4Unified",
+    feed_forward: FeedForward::Dense,
+    has_token_input: false,
+    defaults: &[
+        ("vocab_size", "262144"),
+        ("hidden_size", "2304"),
+        ("intermediate_size", "9216"),
+        ("num_hidden_layers", "30"),
+        ("num_attention_heads", "8"),
+        ("num_key_value_heads", "4"),
+        ("head_dim", "256"),
+        ("global_head_dim", "512"),
+        ("hidden_activation", "\"gelu_pytorch_tanh\""),
+        ("max_position_embeddings", "262144"),
+        ("rms_norm_eps", "1e-6"),
+        ("sliding_window", "1024"),
+        ROPES,
+    ],
+    // Of Gemma 4's experts and embeddings of layers, which this class does not have.
+    fixed: &[
+        ("enable_moe_block", "false"),
+        ("hidden_size_per_layer_input", "0"),
+        ("use_bidirectional_attention", "\"vision\""),
+    ],
+    ignores: &["vocab_size_per_layer_input"],
+    reads: &[
+        "attention_bias",
+        "attention_k_eq_v",
+        "final_logit_softcapping",
+        "global_head_dim",
+        "num_global_key_value_heads",
+        "num_kv_shared_layers",
+        "per_layer_config",
+        "use_double_wide_mlp",
+    ],
+    ..FACTS
+};
+
+const ROPES: (&str, &str) = (
+    "rope_parameters",
+    "{\"full_attention\": {\"rope_type\": \"proportional\", \"partial_rotary_factor\": 0.25, \"rope_theta\": 1e6}, \
+     \"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 1e4}}",
+);
+
+pub(super) const UNIFIED_WRAPPER: Wrapper = Wrapper {
+    model_type: "gemma4_unified",
+    class: "Gemma4Unified",
+    texts: &["gemma4_unified_text"],
+    ignores: WRAPPER.ignores,
+    towers: &["embed_vision.", "vision_embedder.", "embed_audio."],
 };
 
 pub(super) const WRAPPER: Wrapper = Wrapper {

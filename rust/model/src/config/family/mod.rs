@@ -33,6 +33,7 @@ static TABLE: &[&Facts] = &[
     &gemma2::FACTS,
     &gemma3::FACTS,
     &gemma4::FACTS,
+    &gemma4::UNIFIED,
     &glm4_moe::FACTS,
     &gpt_oss::FACTS,
     &granite::FACTS,
@@ -57,6 +58,7 @@ static TABLE: &[&Facts] = &[
 static WRAPPERS: &[&Wrapper] = &[
     &gemma3::WRAPPER,
     &gemma4::WRAPPER,
+    &gemma4::UNIFIED_WRAPPER,
     &ministral3::WRAPPER,
     &qwen3_5::WRAPPER,
     &qwen3_5_moe::WRAPPER,

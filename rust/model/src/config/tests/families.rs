@@ -437,6 +437,8 @@ fn test_gemma4_layers_that_see_everything_have_heads_of_their_own() {
             "one rope for all layers is not supported",
         ),
         (json!({"use_bidirectional_attention": "all"}), "use_bidirectional_attention: \"all\""),
+        (json!({"use_bidirectional_attention": []}), "use_bidirectional_attention: []"),
+        (json!({"use_bidirectional_attention": ["vision"]}), "use_bidirectional_attention: ["),
         (
             json!({"layer_types": ["full_attention", "full_attention", "full_attention",
             "full_attention", "full_attention", "sliding_attention"]}),
@@ -491,4 +493,42 @@ fn test_gemma4_experts_stand_beside_the_usual_network() {
     assert!(moe.shared_size.is_some());
     let error = refused(&gemma4(json!({"enable_moe_block": true, "num_experts": 8})));
     assert!(error.contains("top_k_experts"), "{error}");
+    let error = refused(&gemma4(json!({"enable_moe_block": true, "top_k_experts": 2})));
+    assert!(error.contains("num_experts is missing"), "{error}");
+}
+
+#[test]
+fn test_a_factor_of_a_rope_is_a_positive_number_in_every_type() {
+    let rope = |kind: &str, factor: Value| {
+        let full = json!({"rope_type": kind, "rope_theta": 1e6, "factor": factor});
+        json!({"rope_parameters": {"full_attention": full,
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}})
+    };
+    for kind in ["default", "proportional"] {
+        for factor in [json!(0), json!(-2.0), json!("8"), json!([8]), json!(1e39)] {
+            let error = refused(&gemma4(rope(kind, factor)));
+            assert!(error.contains("rope_parameters.full_attention.factor"), "{error}");
+        }
+        spec(&gemma4(rope(kind, json!(8.0))));
+    }
+}
+
+#[test]
+fn test_gemma4_unified_has_neither_experts_nor_embeddings_of_layers() {
+    let unified = |changes| {
+        let class = json!({"model_type": "gemma4_unified_text",
+            "architectures": ["Gemma4UnifiedForCausalLM"]});
+        with(with(gemma4(json!({})), class), changes)
+    };
+    let mut found = spec(&unified(json!({"enable_moe_block": false})));
+    found.architecture = "gemma4_text".into();
+    assert_eq!(found, spec(&gemma4(json!({}))));
+    for (changes, field) in [
+        (json!({"enable_moe_block": true}), "enable_moe_block: true"),
+        (json!({"hidden_size_per_layer_input": 8}), "hidden_size_per_layer_input: 8"),
+        (json!({"num_experts": 8}), "num_experts"),
+    ] {
+        let error = refused(&unified(changes));
+        assert!(error.contains(field), "{error}");
+    }
 }
