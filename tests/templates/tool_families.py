@@ -452,7 +452,52 @@ GEMMA_4 = """{%- macro shown(value, quoted_keys=True) -%}
 {%- if add_generation_prompt and ns.before not in ['call', 'result'] -%}{{- '<|turn>model\\n' -}}{%- if not enable_thinking | default(false) -%}{{- '<|channel>thought\\n<channel|>' -}}{%- endif -%}{%- endif -%}
 """
 
+# Tools in the first user turn, content as text or parts, what was said before a call between two marks.
+LLAMA_4 = """{{- bos_token }}
+{%- if custom_tools is defined %}{%- set tools = custom_tools %}{%- endif %}
+{%- if not tools_in_user_message is defined %}{%- set tools_in_user_message = true %}{%- endif %}
+{%- if not date_string is defined %}{%- if strftime_now is defined %}{%- set date_string = strftime_now("%d %b %Y") %}{%- else %}{%- set date_string = "26 Jul 2024" %}{%- endif %}{%- endif %}
+{%- if not tools is defined %}{%- set tools = none %}{%- endif %}
+{%- macro asked(tools) %}{{- 'Answer with {"name": NAME, "parameters": ARGUMENTS} to call one.\\n\\n' }}{%- for t in tools %}{{- t | tojson(indent=4) }}{{- "\\n\\n" }}{%- endfor %}{%- endmacro %}
+{%- macro shown(content) %}
+    {%- if content is string %}{{- content }}
+    {%- else %}{%- for part in content %}{%- if part['type'] == 'image' %}{{- '<|image|>' }}{%- elif part['type'] == 'text' %}{{- part['text'] }}{%- endif %}{%- endfor %}{%- endif %}
+{%- endmacro %}
+{%- if messages[0]['role'] == 'system' %}
+    {%- if messages[0]['content'] is string %}{%- set rules_text = messages[0]['content'] | trim %}{%- else %}{%- set rules_text = messages[0]['content'][0]['text'] | trim %}{%- endif %}
+    {%- set messages = messages[1:] %}{%- set is_ruled = true %}
+{%- else %}{%- set rules_text = "" %}{%- set is_ruled = false %}{%- endif %}
+{%- if is_ruled %}
+    {{- "<|header_start|>system<|header_end|>\\n\\n" }}
+    {%- if tools is not none %}{{- "Environment: ipython\\n" }}{%- endif %}
+    {%- if tools is not none and not tools_in_user_message %}{{- asked(tools) }}{%- endif %}
+    {{- rules_text }}{{- "<|eot|>" }}
+{%- endif %}
+{%- if tools_in_user_message and not tools is none %}
+    {%- if messages | length != 0 %}
+        {%- if messages[0]['content'] is string %}{%- set first = messages[0]['content'] | trim %}
+        {%- else %}{%- set first = messages[0]['content'] | selectattr('type', 'equalto', 'text') | map(attribute='text') | map('trim') | join('\\n') %}{%- endif %}
+        {%- set messages = messages[1:] %}
+    {%- else %}{{- raise_exception("Tools need a first user message.") }}{%- endif %}
+    {{- '<|header_start|>user<|header_end|>\\n\\n' -}}{{- asked(tools) }}{{- first + "<|eot|>" }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if not (message.role == 'ipython' or message.role == 'tool' or 'tool_calls' in message) %}
+        {{- '<|header_start|>' + message['role'] + '<|header_end|>\\n\\n' }}{{- shown(message['content']) }}{{- "<|eot|>" }}
+    {%- elif 'tool_calls' in message and message.tool_calls | length > 0 %}
+        {{- '<|header_start|>assistant<|header_end|>\\n\\n' -}}{{- '<|python_start|>' }}{{- shown(message['content'] or '') }}{{- '<|python_end|>' }}
+        {%- for call in message.tool_calls %}{{- '{"name": "' + call.function.name + '", ' }}{{- '"parameters": ' }}{{- call.function.arguments | tojson }}{{- "}" }}{%- endfor %}
+        {{- "<|eot|>" }}
+    {%- elif message.role == "tool" or message.role == "ipython" %}
+        {{- "<|header_start|>ipython<|header_end|>\\n\\n" }}
+        {%- if message.content is mapping or message.content is iterable %}{{- message.content | tojson }}{%- else %}{{- message.content }}{%- endif %}{{- "<|eot|>" }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|header_start|>assistant<|header_end|>\\n\\n' }}{%- endif %}
+"""
+
 TOOLS = {
+    "Llama 4": LLAMA_4,
     "Gemma 4": GEMMA_4,
     "Qwen3.5": QWEN_35.lstrip("\n"),
     "Seed-OSS with tools": SEED_OSS,

@@ -62,6 +62,7 @@ fn test_a_next_turn_hits_what_the_window_still_needs() {
         KvGroups::new(&[None, Some(8)]),
         KvGroups::new(&[None, Some(32), Some(3), Some(8)]),
         KvGroups::new(&[Some(9)]),
+        KvGroups::new(&[None, Some(8), Some(12)]).in_chunks(),
     ] {
         let mut world = world(config(ExecutorShape { kv_groups, ..shape(512, 4) }));
         run(&mut world, request(1, &prompt(1, 10), 20));

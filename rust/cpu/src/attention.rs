@@ -54,6 +54,8 @@ pub(crate) struct Attention<'a> {
     pub(crate) scale: f32,
     pub(crate) soft_cap: Option<f32>,
     pub(crate) window: Option<usize>,
+    /// Windows do not move: they begin at multiples of their length.
+    pub(crate) chunks: bool,
     /// A logit each query head, without a value.
     pub(crate) sinks: Option<&'a [f32]>,
 }
@@ -90,7 +92,12 @@ impl Attention<'_> {
             true => span.start + pair / self.group + 1,
             false => span.start + span.num_tokens,
         };
-        self.window.map_or(0, |window| end.saturating_sub(window))..end
+        let start = match self.window {
+            None => 0,
+            Some(chunk) if self.chunks => (end - 1) / chunk * chunk,
+            Some(window) => end.saturating_sub(window),
+        };
+        start..end
     }
 
     /// The query head of a pair.

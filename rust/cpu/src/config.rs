@@ -142,7 +142,8 @@ impl CpuConfig {
 pub fn kv_groups(spec: &ModelSpec) -> KvGroups {
     // A window of one token would hold nothing between two steps.
     let windows = KvLayout::of(spec).windows.into_iter().map(|window| window.map(|w| w.max(2)));
-    KvGroups::new(&windows.collect::<Vec<_>>())
+    let groups = KvGroups::new(&windows.collect::<Vec<_>>());
+    if spec.attention.chunks { groups.in_chunks() } else { groups }
 }
 
 /// Bytes that the layers keep of each slot's sequence, whatever its length.

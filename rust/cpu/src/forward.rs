@@ -2,7 +2,7 @@
 //! whose size depends on the model.
 
 use ingle_core::TokenId;
-use ingle_model::ModelSpec;
+use ingle_model::{ModelSpec, QueryScale};
 
 use crate::attention::{Attention, Span};
 use crate::buffers::Buffers;
@@ -292,6 +292,7 @@ impl Pass<'_> {
             scale: spec.attention.scale,
             soft_cap: spec.attention.logit_softcap,
             window: spec.layers[index].window.map(|window| window as usize),
+            chunks: spec.attention.chunks,
             sinks: layer.sinks.as_deref(),
         };
         let Buffers { qkv, attended, output_gates, projected, .. } = self.buffers;
@@ -314,7 +315,11 @@ impl Pass<'_> {
     fn rotate(&mut self, index: usize, layer: &AttentionWeights) {
         let (spec, path) = (self.spec, self.path);
         let rope = spec.layers[index].rope.map(|rope| &self.ropes[rope]);
-        let query_factors = self.query_factors;
+        let is_scaled = |scale: QueryScale| !scale.without_rope || rope.is_none();
+        let query_factors = match spec.attention.query_scale {
+            Some(scale) if is_scaled(scale) => self.query_factors,
+            _ => &[],
+        };
         let heads = spec.heads(&spec.layers[index]);
         let head_dim = heads.head_dim as usize;
         let columns = self.buffers.columns;

@@ -44,10 +44,10 @@ impl Mixture<'_> {
         let MoeBuffers { router, input, gated: hidden, output } = moe;
         let (width, eps) = (self.model.hidden_size as usize, self.model.norm.eps);
         let per_row = spec.experts_per_token as usize;
-        let (visits, starts) = self.visits(path, rows, router);
+        let (mut visits, starts) = self.visits(path, rows, router);
         let is_own = |visit: &Visit| own.contains(&visit.expert);
-        for (index, visit) in visits.iter().enumerate().filter(|(_, visit)| is_own(visit)) {
-            input.row_mut(visit.place, width).copy_from_slice(normed.row(index / per_row, width));
+        for (index, visit) in visits.iter_mut().enumerate().filter(|(_, visit)| is_own(visit)) {
+            self.take_input(visit, normed.row(index / per_row, width), input);
         }
         let used = || {
             let ranges = starts.windows(2).map(|range| range[0]..range[1]);
@@ -106,6 +106,16 @@ impl Mixture<'_> {
                 add_assign(path, of_shared, sum);
             }
         });
+    }
+
+    /// What a visit's expert gets of a row.
+    fn take_input(&self, visit: &mut Visit, row: &[f32], input: &mut Rows) {
+        let input = input.row_mut(visit.place, row.len());
+        input.copy_from_slice(row);
+        if self.experts.spec.scales_input {
+            let weight = std::mem::replace(&mut visit.weight, 1.0);
+            input.iter_mut().for_each(|x| *x *= weight);
+        }
     }
 
     /// Each row's visits, and where each expert's rows start in the grouped buffers.
@@ -173,6 +183,8 @@ impl Mixture<'_> {
                 sigmoid(path, scores);
                 1.0
             }
+            // Large logits have the same sigmoid: they themselves decide.
+            RouterScores::SigmoidOfChosen => 1.0,
         };
         let rank = |expert: usize, scores: &[f32]| {
             scores[expert] + correction.as_ref().map_or(0.0, |correction| correction[expert])
@@ -187,7 +199,11 @@ impl Mixture<'_> {
                     (best, highest) = (expert, rank);
                 }
             }
-            visits.push(Visit { expert: best, weight: scores[best] / sum, place: 0 });
+            let weight = match spec.router.scores {
+                RouterScores::SigmoidOfChosen => 1.0 / (1.0 + (-scores[best]).exp()),
+                RouterScores::Softmax | RouterScores::Sigmoid => scores[best] / sum,
+            };
+            visits.push(Visit { expert: best, weight, place: 0 });
             scores[best] = f32::NEG_INFINITY;
         }
         let visits = &mut visits[first..];

@@ -404,6 +404,7 @@ impl Reader<'_> {
         let qk_norm = match spec.attention.qk_norm {
             QkNorm::None => None,
             QkNorm::Head => norms(head_dim, head_dim)?,
+            QkNorm::Unweighted => layer.rope.map(|_| [vec![1.0; head_dim], vec![1.0; head_dim]]),
             QkNorm::Full => norms(q_len, kv_len)?,
         };
         Ok(AttentionWeights {

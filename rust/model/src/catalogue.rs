@@ -168,6 +168,26 @@ impl Catalogue {
         if self.mx_experts(name, shape, matrices)?.is_some() {
             return Ok(());
         }
+        self.columns(name, shape, matrices, true)
+    }
+
+    /// As `alternating`, but columns of the first part come before those of the next one.
+    pub(crate) fn side_by_side(
+        &mut self,
+        name: &str,
+        shape: &[u64],
+        matrices: &[Vec<WeightRole>],
+    ) -> Result<(), ModelError> {
+        self.columns(name, shape, matrices, false)
+    }
+
+    fn columns(
+        &mut self,
+        name: &str,
+        shape: &[u64],
+        matrices: &[Vec<WeightRole>],
+        in_turn: bool,
+    ) -> Result<(), ModelError> {
         let entry = self.take(name, shape)?;
         let file = self.file(entry.file);
         let Stored::Known(weight_type @ (WeightType::F32 | WeightType::F16 | WeightType::Bf16)) =
@@ -180,7 +200,8 @@ impl Catalogue {
         let mut views = Vec::new();
         for (index, parts) in (0_u64..).zip(matrices) {
             for (part, role) in (0_u64..).zip(parts) {
-                let view = alternate(&entry, weight_type, shape, (index, part, parts.len()));
+                let place = (index, part, parts.len());
+                let view = columns_of(&entry, (weight_type, shape), place, in_turn);
                 let view = view.ok_or_else(|| ModelError::tensor(file, name, "is too large"))?;
                 views.push((*role, TensorView { name: name.to_owned(), ..view }));
             }
@@ -445,18 +466,19 @@ fn part_of(entry: &Entry, weight_type: WeightType, part: &Part, cols: u64) -> Op
 }
 
 /// One part of several of a matrix or vector of a tensor; see `Catalogue::alternating`.
-fn alternate(
+fn columns_of(
     entry: &Entry,
-    weight_type: WeightType,
-    shape: &[u64],
+    (weight_type, shape): (WeightType, &[u64]),
     (index, part, parts): (u64, u64, usize),
+    in_turn: bool,
 ) -> Option<TensorView> {
     let size = u64::try_from(weight_type.block_bytes()).ok()?;
     let parts = u64::try_from(parts).ok()?;
     let of_part = |rows: u64| rows.checked_div(parts);
     let (rows, cols, order) = match *shape {
         [_, cols, rows] => {
-            let (stride, step) = (u32::try_from(rows).ok()?, u32::try_from(parts).ok()?);
+            let step = if in_turn { u32::try_from(parts).ok()? } else { 1 };
+            let stride = u32::try_from(rows).ok()?;
             (of_part(rows)?, cols, Order::Columns { stride, step })
         }
         [_, rows] => {
@@ -467,7 +489,8 @@ fn alternate(
     };
     let byte_len = rows.checked_mul(cols)?.checked_mul(size)?;
     let start = index.checked_mul(parts)?.checked_mul(byte_len)?;
-    let start = start.checked_add(part.checked_mul(size)?)?;
+    let between = if in_turn { 1 } else { rows };
+    let start = start.checked_add(part.checked_mul(between)?.checked_mul(size)?)?;
     Some(TensorView {
         name: String::new(),
         file: entry.file,

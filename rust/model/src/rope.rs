@@ -113,7 +113,7 @@ impl RopeSpec {
             let turns = length * frequency / (2.0 * PI);
             if turns < low {
                 frequency / factor
-            } else if turns > high {
+            } else if turns >= high {
                 frequency
             } else {
                 let smooth = (turns - low) / (high - low);

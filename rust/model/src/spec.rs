@@ -91,6 +91,9 @@ pub struct AttentionSpec {
     /// A token sees only itself and what comes before it. If not, it sees its whole sequence: then a
     /// prompt must be computed in one step, and no layer has a window.
     pub causal: bool,
+    /// Windows of layers are chunks: a sequence is cut into chunks of a window's length, and a token sees its own chunk
+    /// up to itself (Llama 4).
+    pub chunks: bool,
     /// Scores are multiplied by this.
     pub scale: f32,
     /// Scores become `cap * tanh(scores / cap)` before the mask.
@@ -119,24 +122,31 @@ pub enum QkNorm {
     None,
     /// Over each head, weights `[head_dim]`.
     Head,
+    /// Over each head, without weights, in layers that rotate (Llama 4; there after the rotation, which changes no
+    /// head's length).
+    Unweighted,
     /// Over all heads of q, and over all of k; weights `[num_attention_heads * head_dim]` and
     /// `[num_kv_heads * head_dim]`.
     Full,
 }
 
-/// A query at position p is multiplied by `1 + beta * ln(1 + floor(p / length))` (Llama 4, Ministral 3).
+/// A query at position p is multiplied by `1 + beta * ln(1 + floor(p / length))` (Ministral 3), or p + 1 in place of p
+/// in layers that do not rotate alone (Llama 4).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QueryScale {
     /// Above 0.
     pub beta: f32,
     /// Length of training.
     pub length: u32,
+    /// As in Llama 4.
+    pub without_rope: bool,
 }
 
 impl QueryScale {
     /// The factor at a position.
     #[must_use]
     pub fn at(&self, position: usize) -> f32 {
+        let position = position + usize::from(self.without_rope);
         let lengths = position / self.length.max(1) as usize;
         #[expect(clippy::cast_precision_loss, reason = "far below 2^24")]
         let lengths = lengths as f32;
@@ -162,7 +172,7 @@ pub enum Activation {
 /// One layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerSpec {
-    /// A token sees itself and the `window - 1` tokens before it; `None` sees all.
+    /// A token sees itself and the `window - 1` tokens before it, or a chunk (`AttentionSpec::chunks`); `None` sees all.
     pub window: Option<u32>,
     /// Which of `ModelSpec::ropes` rotates queries and keys; `None`: they stay as they are.
     pub rope: Option<usize>,
@@ -331,6 +341,8 @@ pub struct MoeSpec {
     pub bias: bool,
     /// Rows of gate and up of a network that every token visits besides.
     pub shared_size: Option<u32>,
+    /// A chosen weight multiplies what an expert gets, not what it gives (Llama 4).
+    pub scales_input: bool,
     /// That network's weight is the sigmoid of a score of its own (Qwen3-Next); else it is 1.
     pub shared_score: bool,
     /// Experts and router each see the residual stream by a norm of their own, what the experts and what the shared
@@ -361,6 +373,8 @@ pub enum RouterScores {
     Softmax,
     /// Each by itself.
     Sigmoid,
+    /// The same, of the experts with the highest logits.
+    SigmoidOfChosen,
 }
 
 impl RouterSpec {

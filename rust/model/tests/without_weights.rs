@@ -38,7 +38,7 @@ fn model_type(folder: &Path) -> String {
 }
 
 /// Parameters in thousands of millions, as the models' names and reports say.
-const SIZES: [(&str, f64); 35] = [
+const SIZES: [(&str, f64); 37] = [
     ("gemma-2-9b", 9.24),
     ("gemma-3-27b", 27.0),
     ("gemma-4-12b", 11.9),
@@ -58,6 +58,8 @@ const SIZES: [(&str, f64); 35] = [
     ("llama-3.1-8b-gptq", 8.03),
     ("llama-3.1-8b-w4a16", 8.03),
     ("llama-3.2-1b", 1.24),
+    ("llama-4-maverick", 400.7),
+    ("llama-4-scout", 107.8),
     ("minimax-m2", 228.7),
     ("ministral-3-8b", 8.49),
     ("mistral-7b-v0.3", 7.25),

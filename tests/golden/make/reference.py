@@ -31,6 +31,8 @@ class Family:
     """Each head's query is followed by a gate of what attention gives."""
     wide_heads: bool = False
     """Gemma 4: layers that see everything have heads of their own, and all that comes with it."""
+    llama4: bool = False
+    """Neighbours rotate together, chunks instead of windows, scores scale what experts get."""
     fused_nets: bool = False
     """Projections of a gated delta net are one tensor, the parts of a key head together."""
 
@@ -48,6 +50,8 @@ FAMILIES = {
 FAMILIES["gemma4_text"] = FAMILIES["gemma4_unified_text"] = Family(
     norms="around", head_norm="head", scaled_embedding=True, gelu=True, wide_heads=True
 )
+
+FAMILIES["llama4_text"] = Family(llama4=True)
 
 HYBRID = Family(norm_plus_one=True, head_norm="head", output_gate=True)
 FAMILIES |= {
@@ -226,17 +230,31 @@ class Reference:
             q = self.norm(q, self.get(f"{at}q_norm.weight"))
             k = self.norm(k, self.get(f"{at}k_norm.weight"))
         kind = self.kind(layer)
-        if config.get("no_rope_layers", [1] * (layer + 1))[layer]:
-            q, k = (self.rotated(part, kind) for part in (q, k))
+        q, k = self.placed(q, k, layer)
         scale = (config.get("query_pre_attn_scalar") or self.head_dim) ** -0.5
         place = np.arange(len(x))
         seen = place[None, :] <= place[:, None]
         if kind == "sliding_attention":
             seen &= place[None, :] > place[:, None] - config["sliding_window"]
+        if kind == "chunked_attention":
+            chunk = place // config["attention_chunk_size"]
+            seen &= chunk[None, :] == chunk[:, None]
         out = attended(q, k, v, (seen, scale))
         if gates is not None:
             out = out / (1 + np.exp(-gates))
         return self.linear(out.reshape(len(x), -1), f"{at}o_proj")
+
+    def placed(self, q: np.ndarray, k: np.ndarray, layer: int) -> tuple[np.ndarray, np.ndarray]:
+        """Queries and keys with their positions."""
+        config, kind = self.config, self.kind(layer)
+        if config.get("no_rope_layers", [1] * (layer + 1))[layer]:
+            q, k = (self.rotated(part, kind) for part in (q, k))
+            if self.family.llama4 and config["use_qk_norm"]:
+                q, k = (self.norm(part, np.ones(self.head_dim)) for part in (q, k))
+        elif self.family.llama4 and config["attn_temperature_tuning"]:
+            lengths = np.floor((np.arange(len(q)) + 1) / config["floor_scale"])
+            q = q * (np.log1p(lengths) * config["attn_scale"] + 1)[:, None, None]
+        return q, k
 
     def wide_attention(self, x: np.ndarray, layer: int) -> np.ndarray:
         """Of Gemma 4: sizes by kind of layer, a norm of values, keys perhaps another layer's."""
@@ -284,11 +302,17 @@ class Reference:
             frequencies, factor = rope_frequencies(rope, size)
         angle = np.arange(len(x))[:, None] * frequencies[None, :]
         cos, sin = (f(angle)[:, None, :] * factor for f in (np.cos, np.sin))
+        if self.family.llama4:
+            one, two = x[..., 0::2], x[..., 1::2]
+            turned = np.stack([one * cos - two * sin, two * cos + one * sin], axis=-1)
+            return turned.reshape(x.shape)
         one, two, rest = np.split(x, [size // 2, size], axis=-1)
         return np.concatenate([one * cos - two * sin, two * cos + one * sin, rest], axis=-1)
 
     def feed_forward(self, x: np.ndarray, layer: int) -> np.ndarray:
         at = f"layers.{layer}.mlp."
+        if self.family.llama4:
+            return self.scaled_experts(x, layer)
         if not self.has_experts(layer):
             return self.gated(x, at)
         config = self.config
@@ -302,6 +326,25 @@ class Reference:
         if config.get("shared_expert_intermediate_size"):
             score = self.linear(x, f"{at}shared_expert_gate")
             out += self.gated(x, f"{at}shared_expert.") / (1 + np.exp(-score))
+        return out
+
+    def scaled_experts(self, x: np.ndarray, layer: int) -> np.ndarray:
+        """Experts that see what their score scales, beside a network that all tokens visit."""
+        at = f"layers.{layer}.feed_forward."
+        if layer not in self.config["moe_layers"]:
+            return self.gated(x, at)
+        router = self.linear(x, f"{at}router")
+        taken = self.config["num_experts_per_tok"]
+        best = np.argsort(-router, axis=-1, kind="stable")[:, :taken]
+        ranked = -np.sort(-router, axis=-1)
+        self.margins.append(ranked[:, taken - 1] - ranked[:, taken])
+        out = self.gated(x, f"{at}shared_expert.")
+        both, down = (self.get(f"{at}experts.{part}_proj") for part in ("gate_up", "down"))
+        for token, experts in enumerate(best):
+            for expert in experts:
+                share = 1 / (1 + np.exp(-router[token, expert]))
+                gate, up = np.split(share * x[token] @ both[expert], 2)
+                out[token] += silu(gate) * up @ down[expert]
         return out
 
     def route(self, router: np.ndarray, at: str) -> tuple[np.ndarray, np.ndarray]:
@@ -390,6 +433,12 @@ def rope_frequencies(rope: Config, size: int) -> tuple[np.ndarray, float]:
             return plain, 1.0
         case "linear":
             return plain / factor, 1.0
+        case "llama3":
+            # Slow frequencies have fewer turns than `low` within the length, fast more than `high`.
+            turns = rope["original_max_position_embeddings"] * plain / (2 * np.pi)
+            low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+            kept = np.clip((turns - low) / max(high - low, 1e-9), 0, 1)
+            return plain / factor * (1 - kept) + plain * kept, 1.0
         case "yarn":
             # Peng et al., YaRN, section 3.2: slow pairs are interpolated, fast ones are not.
             length = rope["original_max_position_embeddings"]

@@ -74,9 +74,33 @@ class Variant:
             shapes[f"{at}per_layer_model_projection.weight"] = (width, hidden)
             shapes[f"{at}per_layer_projection_norm.weight"] = (size,)
         layer_of = self.gemma4 if config["model_type"] in GEMMA4 else self.layer
+        layer_of = self.llama4 if config["model_type"] == "llama4_text" else layer_of
         for layer in range(config["num_hidden_layers"]):
             shapes |= layer_of(f"{at}layers.{layer}.", layer)
         return shapes
+
+    def llama4(self, at: str, layer: int) -> Shapes:
+        config = self.config
+        hidden, size, inner = (
+            config[key] for key in ("hidden_size", "head_dim", "intermediate_size")
+        )
+        queries, keys = (config[f"num_{key}_heads"] * size for key in ("attention", "key_value"))
+        shapes: Shapes = {
+            f"{at}input_layernorm.weight": (hidden,),
+            f"{at}post_attention_layernorm.weight": (hidden,),
+            f"{at}self_attn.q_proj.weight": (queries, hidden),
+            f"{at}self_attn.k_proj.weight": (keys, hidden),
+            f"{at}self_attn.v_proj.weight": (keys, hidden),
+            f"{at}self_attn.o_proj.weight": (hidden, queries),
+        }
+        block = f"{at}feed_forward."
+        if layer not in config["moe_layers"]:
+            return shapes | gated(block, hidden, config["intermediate_size_mlp"])
+        experts = config["num_local_experts"]
+        shapes[f"{block}router.weight"] = (experts, hidden)
+        shapes[f"{block}experts.gate_up_proj"] = (experts, hidden, 2 * inner)
+        shapes[f"{block}experts.down_proj"] = (experts, inner, hidden)
+        return shapes | gated(f"{block}shared_expert.", hidden, inner)
 
     def gemma4(self, at: str, layer: int) -> Shapes:
         config = self.config

@@ -336,6 +336,87 @@ def gemma4_wrapped() -> Variant:
     return made
 
 
+def llama4_wrapped() -> Variant:
+    """As Scout, in a multimodal file: one edge for slow and fast frequencies, two experts a token.
+
+    The interval alone says which layers have no rope and no chunks.
+    """
+    rope = {
+        "rope_type": "llama3",
+        "factor": 16.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 1.0,
+        "original_max_position_embeddings": 64,
+    }
+    fields = {
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size_mlp": 96,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_layers": [0, 1, 2],
+        "no_rope_layers": [1, 0, 1],
+        "layer_types": ["chunked_attention", "full_attention", "chunked_attention"],
+        "attention_chunk_size": 6,
+        "use_qk_norm": True,
+        "attn_temperature_tuning": True,
+        "floor_scale": 5,
+        "attn_scale": 0.3,
+        "tie_word_embeddings": False,
+        "rope_parameters": rope | {"rope_theta": 5e5},
+    }
+    made = variant("llama4_text", "Llama4ForCausalLM", fields, prefix="language_model.model.")
+    made.unused = {
+        "multi_modal_projector.linear_1.weight": (64, 32),
+        "vision_model.layernorm_post.weight": (32,),
+    }
+    text = dict(made.config) | {
+        "no_rope_layers": [],
+        "no_rope_layer_interval": 2,
+        "interleave_moe_layer_step": 1,
+        "rope_theta": 5e5,
+        "rope_scaling": rope,
+        "for_llm_compressor": False,
+        "router_jitter_noise": 0.0,
+    }
+    for key in ("layer_types", "rope_parameters", "moe_layers"):
+        del text[key]
+    made.published = {
+        "architectures": ["Llama4ForConditionalGeneration"],
+        "model_type": "llama4",
+        "torch_dtype": "bfloat16",
+        "text_config": text,
+        "vision_config": {"model_type": "llama4_vision_model", "hidden_size": 32},
+        "boi_token_index": 380,
+        "eoi_token_index": 381,
+        "image_token_index": 382,
+        "tie_word_embeddings": False,
+    }
+    return made
+
+
+def llama4_interleaved() -> Variant:
+    """As Maverick: experts in every second layer, no norm of heads, queries that do not grow."""
+    fields = {
+        "num_hidden_layers": 4,
+        "intermediate_size_mlp": 96,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 1,
+        "moe_layers": [1, 3],
+        "no_rope_layers": [1, 1, 1, 0],
+        "layer_types": ["chunked_attention"] * 3 + ["full_attention"],
+        "attention_chunk_size": 7,
+        "use_qk_norm": False,
+        "attn_temperature_tuning": False,
+        "attention_bias": False,
+    } | default_rope(5e5)
+    made = variant("llama4_text", "Llama4ForCausalLM", fields)
+    del made.published["moe_layers"], made.published["layer_types"]
+    made.published |= {"interleave_moe_layer_step": 2}
+    return made
+
+
 FOUR_BIT = {
     "num_hidden_layers": 2,
     "intermediate_size": 128,
@@ -407,6 +488,8 @@ VARIANTS = {
     "gemma4-experts": gemma4_experts(),
     "gemma4-wrapped": gemma4_wrapped(),
     "gemma4-unified": gemma4_unified(),
+    "llama4-wrapped": llama4_wrapped(),
+    "llama4-interleaved": llama4_interleaved(),
     "llama-gptq-act-order": llama_gptq_act_order(),
     "llama-awq-group64": llama_awq_group64(),
     "llama-w4a16-act-order": llama_w4a16_act_order(),

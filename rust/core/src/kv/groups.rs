@@ -14,11 +14,13 @@ pub struct KvGroups {
     len: usize,
     /// A row at position p reads nothing below `p + 1 - window`; `u32::MAX` reads everything.
     windows: [u32; MAX_KV_GROUPS],
+    /// Windows do not move: a row reads nothing below the last multiple of `window` up to its position.
+    are_chunks: bool,
 }
 
 impl KvGroups {
     /// One group whose layers see everything.
-    pub const ONE: Self = Self { len: 1, windows: [u32::MAX; MAX_KV_GROUPS] };
+    pub const ONE: Self = Self { len: 1, windows: [u32::MAX; MAX_KV_GROUPS], are_chunks: false };
 
     /// A window each, or `None` where layers see everything.
     ///
@@ -34,6 +36,13 @@ impl KvGroups {
             assert!(*to >= 2, "a KV group with a window of {to}");
         }
         groups
+    }
+
+    /// The same groups with chunks in place of windows: a sequence is cut into chunks of a window's length, and a row
+    /// sees its own chunk up to itself.
+    #[must_use]
+    pub fn in_chunks(self) -> Self {
+        Self { are_chunks: true, ..self }
     }
 
     /// Number of groups.
@@ -58,7 +67,13 @@ impl KvGroups {
     /// The first place in the group's block table that a row at `position`, or a later one, reads.
     #[must_use]
     pub fn first_read(&self, group: usize, position: u32, block_size: u32) -> u32 {
-        (position + 1).saturating_sub(self.windows[group]) / block_size
+        let window = self.windows[group];
+        let first = match self.are_chunks {
+            // A chunk's first row reads nothing; its group holds the token before it.
+            true => (position - position % window).min(position.saturating_sub(1)),
+            false => (position + 1).saturating_sub(window),
+        };
+        first / block_size
     }
 
     /// Most blocks that a sequence of so many blocks' worth of tokens must hold at once, all groups
@@ -112,6 +127,23 @@ impl KvGroups {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn test_a_place_is_read_until_its_chunk_has_ended() {
+        for (chunk, block_size) in [(2, 1), (2, 4), (5, 4), (8, 4), (128, 64), (130, 16)] {
+            let groups = KvGroups::new(&[None, Some(chunk)]).in_chunks();
+            assert!(groups.is_full(0) && !groups.is_full(1));
+            let most = groups.most_places(1, block_size, 1);
+            for position in 0..3 * chunk + 2 {
+                assert_eq!(groups.first_read(0, position, block_size), 0);
+                let first = groups.first_read(1, position, block_size);
+                let read = position / chunk * chunk;
+                let held = if position > 0 { read.min(position - 1) } else { 0 };
+                assert_eq!(first, held / block_size, "{chunk} {position}");
+                assert!(position / block_size - first < most, "{chunk} {position}");
+            }
+        }
+    }
 
     #[test]
     fn test_a_place_is_read_until_the_window_has_passed_its_last_position() {

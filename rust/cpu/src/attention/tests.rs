@@ -17,6 +17,7 @@ struct Setting {
     group: usize,
     block_size: usize,
     window: Option<usize>,
+    chunks: bool,
     soft_cap: Option<f32>,
     causal: bool,
     sinks: bool,
@@ -47,6 +48,7 @@ fn spec(head_dim: usize, group: usize) -> ModelSpec {
             scale: 1.0,
             logit_softcap: None,
             qk_norm: QkNorm::None,
+            chunks: false,
             query_scale: None,
             qkv_bias: false,
             o_bias: false,
@@ -76,7 +78,11 @@ fn exact(
     (keys, values): (&[Vec<f32>], &[Vec<f32>]),
     sink: Option<f32>,
 ) -> Vec<f64> {
-    let first = setting.window.map_or(0, |window| keys.len().saturating_sub(window));
+    let first = match setting.window {
+        None => 0,
+        Some(chunk) if setting.chunks => (keys.len() - 1) / chunk * chunk,
+        Some(window) => keys.len().saturating_sub(window),
+    };
     let scores: Vec<f64> = keys[first..]
         .iter()
         .map(|key| {
@@ -104,13 +110,32 @@ fn test_attention_matches_float64() {
         [(16, 1, 1), (20, 3, 3), (64, 4, 4), (80, 2, 16), (96, 13, 48), (128, 1, 32)]
     {
         for (window, soft_cap) in [(None, None), (Some(7), None), (Some(40), Some(2.0))] {
-            for sinks in [false, true] {
-                let causal = true;
-                run(&Setting { head_dim, group, block_size, window, soft_cap, causal, sinks }, NEW);
+            for (sinks, chunks) in [(false, false), (true, false), (false, true)] {
+                run(
+                    &Setting {
+                        head_dim,
+                        group,
+                        block_size,
+                        window,
+                        chunks,
+                        soft_cap,
+                        causal: true,
+                        sinks,
+                    },
+                    NEW,
+                );
             }
         }
-        let (window, soft_cap, causal, sinks) = (None, None, false, false);
-        let whole = Setting { head_dim, group, block_size, window, soft_cap, causal, sinks };
+        let whole = Setting {
+            head_dim,
+            group,
+            block_size,
+            window: None,
+            chunks: false,
+            soft_cap: None,
+            causal: false,
+            sinks: false,
+        };
         run(&whole, LENS);
     }
 }
@@ -213,6 +238,7 @@ fn run(setting: &Setting, new: [usize; 2]) {
             scale: SCALE as f32,
             soft_cap: setting.soft_cap,
             window: setting.window,
+            chunks: setting.chunks,
             sinks: sinks.as_deref(),
         };
         let mut out = Rows::zeroed(rows, q_len);

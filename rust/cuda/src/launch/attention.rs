@@ -104,7 +104,8 @@ impl Launcher<'_> {
             }
         }
         let kernel = self.kernels.build(Entry::RopeKvPaged, build)?;
-        let scale = a.query_scale.unwrap_or(QueryScale { beta: 0.0, length: 1 });
+        let scale =
+            a.query_scale.unwrap_or(QueryScale { beta: 0.0, length: 1, without_rope: false });
         let launch = Launch::plane(rows, heads.div_ceil(ROPE_HEADS), 256);
         // SAFETY: these are the parameters of rope_kv_paged in its order; the slices were checked above, the table
         // covers every position that `metadata::pack` lets through, and kv_slot names blocks of the pool.

@@ -86,6 +86,7 @@ fn moe() -> MoeSpec {
         router,
         bias: false,
         shared_size: None,
+        scales_input: false,
         shared_score: false,
         own_norms: false,
     }

@@ -7,7 +7,7 @@ use ingle_cuda::{
     CudaConfig, CudaError, DeviceProbe, DeviceType, LateSize, LoadTurns, StartReport, WarningSink,
     device_count, probe, state_bytes,
 };
-use ingle_model::ModelSpec;
+use ingle_model::{FeedForwardSpec, ModelSpec, QkNorm};
 
 use crate::device::built::{Built, DeviceOwn, Parts};
 use crate::device::cuda_own::CudaOwn;
@@ -189,6 +189,16 @@ fn check_parts(spec: &ModelSpec) -> Result<(), EngineError> {
         "norms of values"
     } else if spec.token_input.is_some() {
         "embeddings of layers"
+    } else if spec.attention.chunks && has(|layer| layer.window.is_some()) {
+        "chunks of attention"
+    } else if spec.attention.qk_norm == QkNorm::Unweighted && has(|layer| layer.rope.is_some()) {
+        "norms of heads without weights"
+    } else if spec.attention.query_scale.is_some_and(|scale| scale.without_rope) {
+        "queries that grow in layers without rope"
+    } else if has(
+        |layer| matches!(layer.feed_forward, FeedForwardSpec::Moe(moe) if moe.scales_input),
+    ) {
+        "experts whose score scales what they get"
     } else if spec.scales_layers {
         "a scale of each layer"
     } else {
@@ -386,6 +396,13 @@ mod tests {
         assert!(
             check_parts(&spec("qwen3.6-27b")).is_ok() && check_parts(&spec("gpt-oss-20b")).is_ok()
         );
+        for name in ["llama-4-scout", "llama-4-maverick"] {
+            let EngineError::Model(text) = check_parts(&spec(name)).unwrap_err() else {
+                panic!("another error")
+            };
+            let reason = "llama4_text: chunks of attention have no kernels on GPUs";
+            assert!(text.starts_with(reason) && text.contains("--device cpu"), "{text}");
+        }
         for name in ["gemma-4-31b", "gemma-4-26b-a4b", "gemma-4-e4b"] {
             let EngineError::Model(text) = check_parts(&spec(name)).unwrap_err() else {
                 panic!("another error")

@@ -1,7 +1,7 @@
 //! What a family is described by: plain data. The families are in family/.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
-use crate::{QkNorm, RouterScores};
+use crate::{QkNorm, RopeStyle, RouterScores};
 
 /// Which biases the attention's projections have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub(crate) enum Windows {
     All { by_default: Option<u32> },
     /// Where `use_sliding_window` is on; `from_layer`: only from layer `max_window_layers` on.
     Switched { from_layer: bool },
+    /// Chunks of `attention_chunk_size` in the layers that rotate, or as `layer_types` says; none if it is null.
+    Chunks,
     /// All but every `every`-th; `sliding_window_pattern` may say another number in families that read it.
     Pattern { every: u32 },
 }
@@ -93,6 +95,8 @@ pub(crate) enum Shared {
         /// The field.
         width: &'static str,
     },
+    /// One that is as wide as an expert.
+    One,
     /// The network that a layer without experts has; both see norms of their own.
     Usual,
 }
@@ -102,7 +106,7 @@ impl Shared {
     pub(crate) fn tensors(self) -> &'static str {
         match self {
             Self::None | Self::Count(_) => "shared_experts",
-            Self::Scored { .. } => "shared_expert",
+            Self::Scored { .. } | Self::One => "shared_expert",
             Self::Usual => "mlp",
         }
     }
@@ -118,7 +122,10 @@ pub(crate) struct Experts {
     pub(crate) chosen: &'static str,
     /// The field of an expert's width.
     pub(crate) width: &'static str,
-    /// The field that says whether the chosen weights are scaled to sum to 1; without it they are.
+    /// The field of the width of layers without experts.
+    pub(crate) dense_width: &'static str,
+    /// The field that says whether the chosen weights are scaled to sum to 1; without it they are, unless they multiply
+    /// what experts get.
     pub(crate) normalises: Option<&'static str>,
     pub(crate) scores: RouterScores,
     /// The field by which the chosen weights are multiplied.
@@ -127,6 +134,8 @@ pub(crate) struct Experts {
     pub(crate) router: &'static str,
     /// The router and each expert have biases; gate and up alternate, and matrices are stored `[in, out]`.
     pub(crate) has_biases: bool,
+    /// Weights multiply what experts get; stacked matrices are stored `[in, out]`, gate before up.
+    pub(crate) scales_input: bool,
     /// The tensor that corrects scores for the choice.
     pub(crate) correction: Option<&'static str>,
 }
@@ -137,12 +146,14 @@ impl Experts {
         switch: None,
         chosen: "num_experts_per_tok",
         width: "intermediate_size",
+        dense_width: "intermediate_size",
         normalises: None,
         scores: RouterScores::Softmax,
         scale: None,
         shared: Shared::None,
         router: "gate",
         has_biases: false,
+        scales_input: false,
         correction: None,
     };
 }
@@ -174,7 +185,10 @@ pub(crate) struct Facts {
     pub(crate) windows: Windows,
     pub(crate) heads: Heads,
     pub(crate) ropes: Ropes,
+    pub(crate) rope_style: RopeStyle,
     pub(crate) feed_forward: FeedForward,
+    /// What follows attention, among tensors.
+    pub(crate) network: &'static str,
     pub(crate) norms: Norms,
     /// Norms multiply by 1 + weight, and embeddings are scaled by the root of the width.
     pub(crate) is_gemma: bool,
@@ -233,7 +247,9 @@ pub(crate) const PLAIN: Facts = Facts {
     windows: Windows::None,
     heads: Heads::Same,
     ropes: Ropes::One,
+    rope_style: RopeStyle::HalfSplit,
     feed_forward: FeedForward::Dense,
+    network: "mlp",
     norms: Norms { before: Some(["input_layernorm", "post_attention_layernorm"]), after: None },
     is_gemma: false,
     adds_one: false,

@@ -12,9 +12,13 @@ pub(super) fn layers(
 ) -> Result<Vec<FeedForwardSpec>, ModelError> {
     let count = config.required("num_hidden_layers", limits::LAYERS)?;
     // Published files of families whose layers all have experts may leave the other width out.
+    let width = match facts.feed_forward {
+        FeedForward::Dense => "intermediate_size",
+        FeedForward::Experts(experts) => experts.dense_width,
+    };
     let dense = || {
         Ok(FeedForwardSpec::Dense {
-            intermediate_size: config.required("intermediate_size", limits::WIDTH)?,
+            intermediate_size: config.required(width, limits::WIDTH)?,
             bias: facts.has("mlp_bias") && config.bool("mlp_bias")?.unwrap_or(false),
         })
     };
@@ -50,7 +54,7 @@ fn moe(config: &Fields<'_>, facts: &Facts, experts: &Experts) -> Result<MoeSpec,
     let experts_per_token = config.required(experts.chosen, num_experts)?;
     let normalise_top_k = match experts.normalises {
         Some(key) => config.bool(key)?.ok_or_else(|| config.missing(key))?,
-        None => true,
+        None => !experts.scales_input,
     };
     let intermediate_size = config.required(experts.width, limits::WIDTH)?;
     let scale = experts.scale.map(|key| config.required_positive(key)).transpose()?;
@@ -60,6 +64,7 @@ fn moe(config: &Fields<'_>, facts: &Facts, experts: &Experts) -> Result<MoeSpec,
             let count = config.u32(key, limits::EXPERTS)?.ok_or_else(|| config.missing(key))?;
             intermediate_size.saturating_mul(count)
         }
+        Shared::One => intermediate_size,
         Shared::Scored { width } => config.required(width, limits::WIDTH)?,
         Shared::Usual => config.required("intermediate_size", limits::WIDTH)?,
     };
@@ -76,6 +81,7 @@ fn moe(config: &Fields<'_>, facts: &Facts, experts: &Experts) -> Result<MoeSpec,
         },
         bias: experts.has_biases,
         shared_size: (shared > 0).then_some(shared),
+        scales_input: experts.scales_input,
         shared_score: matches!(experts.shared, Shared::Scored { .. }),
         own_norms: experts.shared == Shared::Usual,
     })
@@ -108,6 +114,9 @@ fn sparse_layers(config: &Fields<'_>, facts: &Facts, count: u32) -> Result<Vec<b
         let first = config.u32(key, limits::LAYERS)?.ok_or_else(|| config.missing(key))?;
         return Ok((0..count).map(|layer| layer >= first).collect());
     }
+    if facts.has(MOE_LAYERS) {
+        return listed_layers(config, count);
+    }
     if !facts.has("decoder_sparse_step") {
         return Ok((0..count).map(|_| true).collect());
     }
@@ -125,3 +134,21 @@ fn sparse_layers(config: &Fields<'_>, facts: &Facts, count: u32) -> Result<Vec<b
         })
         .collect())
 }
+
+/// As Llama 4 states it: a list, or each layer whose number is a multiple of the step.
+fn listed_layers(config: &Fields<'_>, count: u32) -> Result<Vec<bool>, ModelError> {
+    let Some(value) = config.get(MOE_LAYERS) else {
+        let step = config.positive("interleave_moe_layer_step", limits::LAYERS)?.unwrap_or(1);
+        return Ok((1..=count).map(|number| number.is_multiple_of(step)).collect());
+    };
+    let number =
+        |value: &serde_json::Value| value.as_u64().filter(|layer| *layer < u64::from(count));
+    let listed =
+        value.as_array().and_then(|list| list.iter().map(number).collect::<Option<Vec<_>>>());
+    let listed = listed.ok_or_else(|| {
+        config.wrong(MOE_LAYERS, value, &format!("a list of layer numbers below {count}"))
+    })?;
+    Ok((0..count).map(|layer| listed.contains(&u64::from(layer))).collect())
+}
+
+const MOE_LAYERS: &str = "moe_layers";

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::facts::{Heads, Ropes};
+use super::facts::{Heads, Ropes, Windows};
 use super::rope::{QUERY_SCALE, rope_spec, rope_with_theta, source};
 use super::{Facts, Fields, limits, to_f32};
 use crate::error::ModelError;
@@ -30,7 +30,7 @@ pub(super) fn layer_ropes(
             Ok(LayerRopes { ropes: one()?, of_layer: windows.iter().map(|_| Some(0)).collect() })
         }
         Ropes::NoneInSome => {
-            let of_layer = rotating_layers(config, windows.len())?;
+            let of_layer = rotating_layers(config, facts, windows.len())?;
             let of_layer = of_layer.into_iter().map(|rotates| rotates.then_some(0)).collect();
             Ok(LayerRopes { ropes: one()?, of_layer })
         }
@@ -86,6 +86,9 @@ pub(super) fn query_scale(
     config: &Fields<'_>,
     facts: &Facts,
 ) -> Result<Option<QueryScale>, ModelError> {
+    if facts.has(TEMPERATURE) {
+        return temperature(config);
+    }
     if !facts.scales_queries {
         return Ok(None);
     }
@@ -94,15 +97,34 @@ pub(super) fn query_scale(
     let key = "original_max_position_embeddings";
     let length = rope.required(key, limits::POSITIONS)?;
     match to_f32(beta).filter(|beta| *beta >= 0.0) {
-        Some(beta) => Ok((beta > 0.0).then_some(QueryScale { beta, length })),
+        Some(beta) => Ok((beta > 0.0).then_some(QueryScale { beta, length, without_rope: false })),
         None => Err(rope.error(QUERY_SCALE, format!("{beta} is below 0"))),
     }
 }
 
+/// As Llama 4 states it.
+fn temperature(config: &Fields<'_>) -> Result<Option<QueryScale>, ModelError> {
+    if !config.bool(TEMPERATURE)?.unwrap_or(true) {
+        return Ok(None);
+    }
+    let beta = config.required_positive("attn_scale")?;
+    let length = config.required("floor_scale", limits::POSITIONS)?;
+    Ok(Some(QueryScale { beta, length, without_rope: true }))
+}
+
+const TEMPERATURE: &str = "attn_temperature_tuning";
+
 /// For each layer whether it rotates: `no_rope_layers` has a 1 for those that do.
-fn rotating_layers(config: &Fields<'_>, layers: usize) -> Result<Vec<bool>, ModelError> {
+pub(super) fn rotating_layers(
+    config: &Fields<'_>,
+    facts: &Facts,
+    layers: usize,
+) -> Result<Vec<bool>, ModelError> {
     let key = "no_rope_layers";
-    let Some(value) = config.get(key) else {
+    // Published files of Llama 4 have an empty list, which means that there is none.
+    let is_empty = |value: &&Value| value.as_array().is_some_and(Vec::is_empty);
+    let is_stated = |value: &&Value| facts.windows != Windows::Chunks || !is_empty(value);
+    let Some(value) = config.get(key).filter(is_stated) else {
         let interval = config.positive("no_rope_layer_interval", limits::LAYERS)?.unwrap_or(4);
         let numbers = (1_u32..).take(layers);
         return Ok(numbers.map(|number| !number.is_multiple_of(interval)).collect());

@@ -14,6 +14,7 @@ pub(crate) mod limits;
 mod rope;
 mod windows;
 
+use facts::Windows;
 pub(crate) use facts::{Biases, Experts, Facts, FeedForward, Norms, Shared, Wrapper};
 pub(crate) use family::{Class, Family, gguf_architectures};
 pub(crate) use fields::{Fields, to_f32};
@@ -154,6 +155,7 @@ fn attention(
     let biases = biases(config, facts)?;
     Ok(AttentionSpec {
         causal,
+        chunks: facts.windows == Windows::Chunks,
         scale,
         logit_softcap: softcap(config, facts, "attn_logit_softcapping")?,
         qk_norm: qk_norm(config, facts)?,

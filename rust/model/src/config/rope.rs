@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{Facts, Fields, limits, to_f32};
 use crate::error::{ModelError, shown};
-use crate::{RopeKind, RopeSpec, RopeStyle};
+use crate::{RopeKind, RopeSpec};
 
 /// The rope that an object describes; without one, the default.
 pub(super) fn rope_spec(
@@ -47,7 +47,7 @@ pub(super) fn rope_with_theta(
     let kind = reader.kind(facts, rotary_dim)?;
     let is_proportional = matches!(kind, RopeKind::Proportional { .. });
     let rotary_dim = if is_proportional { head_dim } else { rotary_dim };
-    Ok(RopeSpec { style: RopeStyle::HalfSplit, rotary_dim, theta, kind })
+    Ok(RopeSpec { style: facts.rope_style, rotary_dim, theta, kind })
 }
 
 /// The object that describes the rope, if there is one.
@@ -244,8 +244,8 @@ impl Reader<'_> {
     fn llama3(&self) -> Result<RopeKind, ModelError> {
         let low_freq_factor = self.required("low_freq_factor")?;
         let high_freq_factor = self.required("high_freq_factor")?;
-        if high_freq_factor <= low_freq_factor {
-            let reason = format!("{high_freq_factor} is not above {low_freq_factor}, the low one");
+        if high_freq_factor < low_freq_factor {
+            let reason = format!("{high_freq_factor} is below {low_freq_factor}, the low one");
             return Err(self.rope.error("high_freq_factor", reason));
         }
         Ok(RopeKind::Llama3 {

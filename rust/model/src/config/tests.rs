@@ -478,3 +478,4 @@ fn change(object: &mut Value, changes: Vec<(prop::sample::Index, Value)>) {
 
 mod families;
 mod fields;
+mod llama4;

@@ -4,6 +4,7 @@
 use serde_json::Value;
 
 use super::facts::Windows;
+use super::layer_ropes::rotating_layers;
 use super::{Facts, Fields, limits};
 use crate::error::ModelError;
 
@@ -15,10 +16,13 @@ pub(super) fn windows(
     facts: &Facts,
     layers: u32,
 ) -> Result<Vec<Option<u32>>, ModelError> {
+    if facts.windows == Windows::Chunks {
+        return chunks(config, facts, layers);
+    }
     let window = config.positive(KEY, u32::MAX)?.map(|window| window.min(limits::POSITIONS));
-    let types = layer_types(config, layers)?;
+    let types = layer_types(config, layers, "sliding_attention")?;
     match facts.windows {
-        Windows::None => {
+        Windows::None | Windows::Chunks => {
             if let Some(window) = window {
                 return Err(config.unsupported(KEY, window.to_string(), "null in this family"));
             }
@@ -66,6 +70,25 @@ pub(super) fn windows(
     }
 }
 
+/// Chunks are windows that do not move.
+fn chunks(config: &Fields<'_>, facts: &Facts, layers: u32) -> Result<Vec<Option<u32>>, ModelError> {
+    if let Some(window) = config.positive(KEY, u32::MAX)? {
+        return Err(config.unsupported(KEY, window.to_string(), "null in this family"));
+    }
+    let key = "attention_chunk_size";
+    let size = config.positive(key, u32::MAX)?.map(|size| size.min(limits::POSITIONS));
+    let types = layer_types(config, layers, "chunked_attention")?;
+    if size.is_none() && types.as_ref().is_some_and(|types| types.contains(&true)) {
+        let reason = format!("has chunked_attention, and there is no {key}");
+        return Err(config.error("layer_types", reason));
+    }
+    let types = match types {
+        Some(types) => types,
+        None => rotating_layers(config, facts, usize::try_from(layers).unwrap_or(0))?,
+    };
+    Ok(types.into_iter().map(|in_chunks| size.filter(|_| in_chunks)).collect())
+}
+
 fn qwen_window(config: &Fields<'_>, window: Option<u32>) -> Result<Option<u32>, ModelError> {
     if !config.bool("use_sliding_window")?.unwrap_or(false) {
         return Ok(None);
@@ -91,8 +114,12 @@ fn by_type(
     Ok(types.into_iter().map(|sliding| window.filter(|_| sliding)).collect())
 }
 
-/// For each layer whether it slides.
-fn layer_types(config: &Fields<'_>, layers: u32) -> Result<Option<Vec<bool>>, ModelError> {
+/// For each layer whether it is of the type `limited`, not one that sees everything.
+fn layer_types(
+    config: &Fields<'_>,
+    layers: u32,
+    limited: &str,
+) -> Result<Option<Vec<bool>>, ModelError> {
     let key = "layer_types";
     let list = match config.get(key) {
         None => return Ok(None),
@@ -106,8 +133,10 @@ fn layer_types(config: &Fields<'_>, layers: u32) -> Result<Option<Vec<bool>>, Mo
     list.iter()
         .map(|value| match value.as_str() {
             Some("full_attention") => Ok(false),
-            Some("sliding_attention") => Ok(true),
-            Some(other) => Err(config.unsupported(key, other, "full_attention, sliding_attention")),
+            Some(name) if name == limited => Ok(true),
+            Some(other) => {
+                Err(config.unsupported(key, other, format!("full_attention, {limited}")))
+            }
             None => Err(config.wrong(key, value, "a name")),
         })
         .collect::<Result<_, _>>()

@@ -45,6 +45,7 @@ pub(super) fn model_spec(
         scale: 1.0 / root(head_dim),
         logit_softcap: None,
         qk_norm: if architecture.starts_with("qwen3") { QkNorm::Head } else { QkNorm::None },
+        chunks: false,
         query_scale: None,
         // GGUF has no key for biases: the tensors say it, then every layer must have them all.
         qkv_bias: architecture == "qwen2" || has("attn_q.bias"),
@@ -199,6 +200,7 @@ impl Keys<'_> {
             router: RouterSpec::softmax(true),
             bias: false,
             shared_size: None,
+            scales_input: false,
             shared_score: false,
             own_norms: false,
         }))

@@ -314,7 +314,7 @@ impl Layer<'_> {
         }
         let head_dim = u64::from(self.spec.heads(self.layer).head_dim);
         let widths = match self.spec.attention.qk_norm {
-            QkNorm::None => return Ok(()),
+            QkNorm::None | QkNorm::Unweighted => return Ok(()),
             QkNorm::Head => [head_dim, head_dim],
             QkNorm::Full => [query, kv],
         };
@@ -370,24 +370,25 @@ impl Layer<'_> {
                 (u64::from(intermediate_size), bias)
             }
         };
+        let name = |part: &str| format!("{}.{part}", facts.network);
         if facts.is_fused {
             let parts = [(LayerWeight::Gate, size), (LayerWeight::Up, size)];
-            self.fused("mlp.gate_up_proj.weight", &parts, hidden)?;
+            self.fused(&name("gate_up_proj.weight"), &parts, hidden)?;
         } else {
-            self.matrix(LayerWeight::Gate, "mlp.gate_proj.weight", size, hidden)?;
-            self.matrix(LayerWeight::Up, "mlp.up_proj.weight", size, hidden)?;
+            self.matrix(LayerWeight::Gate, &name("gate_proj.weight"), size, hidden)?;
+            self.matrix(LayerWeight::Up, &name("up_proj.weight"), size, hidden)?;
         }
-        self.matrix(LayerWeight::Down, "mlp.down_proj.weight", hidden, size)?;
+        self.matrix(LayerWeight::Down, &name("down_proj.weight"), hidden, size)?;
         if bias {
-            self.vector(LayerWeight::GateBias, "mlp.gate_proj.bias", size)?;
-            self.vector(LayerWeight::UpBias, "mlp.up_proj.bias", size)?;
-            self.vector(LayerWeight::DownBias, "mlp.down_proj.bias", hidden)?;
+            self.vector(LayerWeight::GateBias, &name("gate_proj.bias"), size)?;
+            self.vector(LayerWeight::UpBias, &name("up_proj.bias"), size)?;
+            self.vector(LayerWeight::DownBias, &name("down_proj.bias"), hidden)?;
         }
         Ok(())
     }
 
-    /// Four layouts: Mixtral's `block_sparse_moe.experts.0.w1`, `mlp.experts.0.gate_proj`, the stacked
-    /// `mlp.experts.gate_up_proj` of transformers 5, and the same transposed with biases.
+    /// Five layouts: Mixtral's `block_sparse_moe.experts.0.w1`, `mlp.experts.0.gate_proj`, the stacked
+    /// `mlp.experts.gate_up_proj` of transformers 5, the same transposed (Llama 4), and that with biases.
     fn experts(&mut self, facts: &Facts, moe: MoeSpec) -> Result<(), ModelError> {
         let FeedForward::Experts(names) = facts.feed_forward else { return Ok(()) };
         let hidden = u64::from(self.spec.hidden_size);
@@ -396,7 +397,7 @@ impl Layer<'_> {
             return self.experts_beside(moe, names.router);
         }
         let mixtral = self.catalogue.contains(&self.name("block_sparse_moe.gate.weight"));
-        let block = if mixtral { "block_sparse_moe" } else { "mlp" };
+        let block = if mixtral { "block_sparse_moe" } else { facts.network };
         let router = format!("{block}.{}", names.router);
         self.matrix(LayerWeight::Router, &format!("{router}.weight"), num_experts, hidden)?;
         if moe.router.bias {
@@ -416,8 +417,10 @@ impl Layer<'_> {
             let name = format!("{block}.shared_expert_gate.weight");
             self.matrix(LayerWeight::SharedScore, &name, 1, hidden)?;
         }
-        if moe.bias {
-            return self.experts_with_biases(moe, block);
+        let stacked = format!("{block}.experts.gate_up_proj");
+        let is_transposed = moe.scales_input && self.catalogue.contains(&self.name(&stacked));
+        if moe.bias || is_transposed {
+            return self.transposed_experts(moe, block);
         }
         let parts = if mixtral { ["w1", "w3", "w2"] } else { PARTS };
         self.stacked_or_single(moe, &format!("{block}.experts"), parts)
@@ -462,8 +465,9 @@ impl Layer<'_> {
     }
 
     /// `gate_up_proj` is `[num_experts, hidden_size, 2 * intermediate_size]`, columns of gate and up in
-    /// turn; `down_proj` is `[num_experts, intermediate_size, hidden_size]`.
-    fn experts_with_biases(&mut self, moe: MoeSpec, block: &str) -> Result<(), ModelError> {
+    /// turn where there are biases, and those of gate first elsewhere; `down_proj` is
+    /// `[num_experts, intermediate_size, hidden_size]`.
+    fn transposed_experts(&mut self, moe: MoeSpec, block: &str) -> Result<(), ModelError> {
         use LayerWeight as W;
         let hidden = u64::from(self.spec.hidden_size);
         let size = u64::from(moe.intermediate_size);
@@ -488,8 +492,13 @@ impl Layer<'_> {
             ("down_proj", &[experts, size, hidden], parts(|e| vec![W::ExpertDown(e)])),
             ("down_proj_bias", &[experts, hidden], parts(|e| vec![W::ExpertDownBias(e)])),
         ] {
+            let is_bias = part.ends_with("_bias");
             let name = self.name(&format!("{block}.experts.{part}"));
-            self.catalogue.alternating(&name, shape, &roles)?;
+            match moe.bias {
+                true => self.catalogue.alternating(&name, shape, &roles)?,
+                false if is_bias => {}
+                false => self.catalogue.side_by_side(&name, shape, &roles)?,
+            }
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ mod glm4_moe;
 mod gpt_oss;
 mod granite;
 mod llama;
+mod llama4;
 mod minimax_m2;
 mod ministral3;
 mod mistral;
@@ -38,6 +39,7 @@ static TABLE: &[&Facts] = &[
     &gpt_oss::FACTS,
     &granite::FACTS,
     &llama::FACTS,
+    &llama4::FACTS,
     &minimax_m2::FACTS,
     &ministral3::FACTS,
     &mistral::FACTS,
@@ -59,6 +61,7 @@ static WRAPPERS: &[&Wrapper] = &[
     &gemma3::WRAPPER,
     &gemma4::WRAPPER,
     &gemma4::UNIFIED_WRAPPER,
+    &llama4::WRAPPER,
     &ministral3::WRAPPER,
     &qwen3_5::WRAPPER,
     &qwen3_5_moe::WRAPPER,

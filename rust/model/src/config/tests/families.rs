@@ -190,7 +190,7 @@ fn test_ministral3_scales_queries_by_position() {
         family("ministral3", "Ministral3ForCausalLM", rope)
     };
     let scale = spec(&ministral3(json!({}))).attention.query_scale.expect("a scale");
-    assert_eq!(scale, QueryScale { beta: 0.1, length: 16 });
+    assert_eq!(scale, QueryScale { beta: 0.1, length: 16, without_rope: false });
     assert_eq!((scale.at(0), scale.at(15)), (1.0, 1.0));
     assert_eq!(scale.at(33), 1.0 + 0.1 * 3_f32.ln());
     let off = spec(&ministral3(json!({"llama_4_scaling_beta": 0})));
@@ -208,7 +208,7 @@ fn test_ministral3_scales_queries_by_position() {
 }
 
 /// The experts of a layer.
-fn experts(spec: &ModelSpec, layer: usize) -> MoeSpec {
+pub(super) fn experts(spec: &ModelSpec, layer: usize) -> MoeSpec {
     match spec.layers[layer].feed_forward {
         FeedForwardSpec::Moe(moe) => moe,
         FeedForwardSpec::Dense { .. } => panic!("layer {layer} has no experts"),
