@@ -33,7 +33,7 @@ class KvEventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     topic: Annotated[str, Meta(max_length=255)] = ""
     allow_wildcard: bool = False
     """Permits an endpoint on all addresses of the machine, such as `tcp://*:5557`."""
-    encoding: Literal["array", "map"] = "array"
+    encoding: Literal["array", "map"] = "map"
     """How events are written: see docs/OPERATIONS.md."""
 
     @property

@@ -4,6 +4,8 @@ It subscribes as vLLM's and llm-d's routers do, keeps an index of the worker's c
 many tokens of a prompt the worker has.
 """
 
+from typing import Any
+
 import msgspec
 import zmq
 
@@ -11,10 +13,45 @@ END = (-1).to_bytes(8, "big", signed=True)
 LIMIT_MS = 20_000
 
 
+def batch_decoder(array_like):
+    """Decodes a batch as a subscriber with vLLM's structs does (vllm/distributed/kv_events.py).
+
+    Events are maps since vLLM 0.24 and were lists before; the batch is a list in both.
+    """
+
+    class Event(msgspec.Struct, array_like=array_like, tag=True, forbid_unknown_fields=True):
+        pass
+
+    class BlockStored(Event):
+        block_hashes: list[int]
+        parent_block_hash: int | None
+        token_ids: list[int]
+        block_size: int
+        lora_id: int | None
+        medium: str | None
+        lora_name: str | None
+        extra_keys: list[tuple[Any, ...] | None] | None = None
+
+    class BlockRemoved(Event):
+        block_hashes: list[int]
+        medium: str | None
+
+    class AllBlocksCleared(Event):
+        pass
+
+    class Batch(msgspec.Struct, array_like=True):
+        ts: float
+        events: list[BlockStored | BlockRemoved | AllBlocksCleared]
+        data_parallel_rank: int | None = None
+
+    return msgspec.msgpack.Decoder(Batch)
+
+
 class RouterIndex:
     """One worker's published blocks, found by what they contain and not by the worker's hash."""
 
-    def __init__(self, endpoint, replay_endpoint=None, topic=b""):
+    def __init__(self, endpoint, replay_endpoint=None, topic=b"", array_like=False):
+        self.decoder = batch_decoder(array_like)
         self.context = zmq.Context()
         self.sub = self.context.socket(zmq.SUB)
         self.sub.setsockopt(zmq.SUBSCRIBE, topic)
@@ -79,35 +116,34 @@ class RouterIndex:
 
     def apply(self, payload):
         self.next_sequence += 1
-        timestamp, events, rank = msgspec.msgpack.decode(payload)
-        assert timestamp > 1.7e9
-        self.rank = rank
-        for kind, *fields in events:
-            getattr(self, kind)(*fields)
+        batch = self.decoder.decode(payload)
+        assert batch.ts > 1.7e9
+        self.rank = batch.data_parallel_rank
+        for event in batch.events:
+            getattr(self, type(event).__name__)(event)
 
-    def BlockStored(  # noqa: N802 # The event's name.
-        self, hashes, parent, tokens, block_size, lora_id, medium, lora_name, extra_keys
-    ):
-        assert (lora_id, medium, lora_name) == (None, "GPU", None)
-        assert len(tokens) == len(hashes) * block_size
-        self.block_size = block_size
+    def BlockStored(self, event):  # noqa: N802 # The event's name.
+        assert (event.lora_id, event.medium, event.lora_name) == (None, "GPU", None)
+        size = self.block_size = event.block_size
+        assert len(event.token_ids) == len(event.block_hashes) * size
+        parent = event.parent_block_hash
         content = None if parent is None else self.blocks[parent]
-        for place, name in enumerate(hashes):
-            own = tuple(tokens[place * block_size : (place + 1) * block_size])
-            keys = extra_keys[place] if extra_keys else None
+        for place, name in enumerate(event.block_hashes):
+            own = tuple(event.token_ids[place * size : (place + 1) * size])
+            keys = event.extra_keys[place] if event.extra_keys else None
             content = (content, own, keys[0] if keys else None)
             assert name not in self.blocks, "stored twice"
             self.blocks[name] = content
             self.contents.add(content)
             self.num_stored += 1
 
-    def BlockRemoved(self, hashes, medium):  # noqa: N802
-        assert medium == "GPU"
-        for name in hashes:
+    def BlockRemoved(self, event):  # noqa: N802
+        assert event.medium == "GPU"
+        for name in event.block_hashes:
             self.contents.remove(self.blocks.pop(name))
             self.num_removed += 1
 
-    def AllBlocksCleared(self):  # noqa: N802
+    def AllBlocksCleared(self, _):  # noqa: N802
         self.blocks.clear()
         self.contents.clear()
         self.num_cleared += 1

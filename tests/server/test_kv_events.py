@@ -99,15 +99,20 @@ def test_an_index_built_from_events_agrees_with_the_cache_for_10_000_blocks():
                 assert late.next_sequence == index.next_sequence
 
 
-def test_a_locked_down_worker_publishes_and_replays():
-    events = CONFIG | {"topic": ""}
+@pytest.mark.parametrize("encoding", ["map", "array"])
+def test_a_locked_down_worker_publishes_and_replays(encoding):
+    events = CONFIG | {"topic": "", "encoding": encoding}
+    array_like = encoding == "array"
     with Worker("--kv-events-config", json.dumps(events), "--block-size", 4) as worker:
         assert worker.health()["hardening"]["mode"] == "auto"
         where, replays = [
             line.split()[-1] for line in worker.summary.splitlines() if "kv events" in line
         ]
         prompt = list(range(10, 30))
-        with RouterIndex(where, replays) as index, RouterIndex(where, replays) as late:
+        with (
+            RouterIndex(where, replays, array_like=array_like) as index,
+            RouterIndex(where, replays, array_like=array_like) as late,
+        ):
             worker.complete(prompt)
             index.take_until(lambda: index.block_size and index.num_cached(prompt) == 16)
             late.replay()

@@ -13,15 +13,13 @@ pub(super) fn encode(
     block_size: u32,
 ) -> Vec<u8> {
     let mut pack = Pack { out: Vec::new(), encoding };
-    pack.structure(None, 3);
-    pack.field("ts");
+    // The batch itself is a list in both encodings.
+    pack.list(3);
     pack.float(timestamp);
-    pack.field("events");
     pack.list(events.len());
     for event in events {
         put_event(&mut pack, event, block_size);
     }
-    pack.field("data_parallel_rank");
     pack.number(rank);
     pack.out
 }
@@ -29,7 +27,7 @@ pub(super) fn encode(
 fn put_event(pack: &mut Pack, event: &Event, block_size: u32) {
     match event {
         Event::Stored { hashes, parent, tokens, salt } => {
-            pack.structure(Some("BlockStored"), 8);
+            pack.event("BlockStored", 8);
             pack.field("block_hashes");
             pack.numbers(hashes.iter().copied());
             pack.field("parent_block_hash");
@@ -51,13 +49,13 @@ fn put_event(pack: &mut Pack, event: &Event, block_size: u32) {
             put_extra_keys(pack, salt.as_deref(), hashes.len());
         }
         Event::Removed(hashes) => {
-            pack.structure(Some("BlockRemoved"), 2);
+            pack.event("BlockRemoved", 2);
             pack.field("block_hashes");
             pack.numbers(hashes.iter().copied());
             pack.field("medium");
             pack.text(MEDIUM);
         }
-        Event::Cleared => pack.structure(Some("AllBlocksCleared"), 0),
+        Event::Cleared => pack.event("AllBlocksCleared", 0),
     }
 }
 
@@ -79,17 +77,15 @@ struct Pack {
 }
 
 impl Pack {
-    /// Begins a structure of so many fields. `tag` names an event's type.
-    fn structure(&mut self, tag: Option<&str>, num_fields: usize) {
-        let len = num_fields + usize::from(tag.is_some());
+    /// Begins an event of this type with so many fields.
+    fn event(&mut self, tag: &str, num_fields: usize) {
+        let len = 1 + num_fields;
         match self.encoding {
             Encoding::Array => self.list(len),
             Encoding::Map => self.out.push(0x80 | len as u8),
         }
-        if let Some(tag) = tag {
-            self.field("type");
-            self.text(tag);
-        }
+        self.field("type");
+        self.text(tag);
     }
 
     /// The name of the value that follows, where there are names.

@@ -19,13 +19,13 @@ pub struct KvEventOptions {
     pub encoding: Encoding,
 }
 
-/// Form of batches and events in MessagePack.
+/// Form of an event in MessagePack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Encoding {
-    /// Lists of values, as vLLM has written them since 0.9.
-    #[default]
+    /// A list of its values, as in vLLM from 0.9 to 0.23.
     Array,
-    /// Maps by field name, as later releases do.
+    /// A map by field name, as in vLLM since 0.24.
+    #[default]
     Map,
 }

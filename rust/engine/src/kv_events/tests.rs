@@ -170,11 +170,11 @@ fn a_batch_is_written_as_vllm_writes_it() {
         b"\x91\xb0AllBlocksCleared\x02",
     ];
     assert_eq!(array, wanted.concat());
-    let map = batch::encode(&[Event::Cleared], Encoding::Map, 1.0, 0, 1);
+    let map = batch::encode(&[Event::Removed(vec![7]), Event::Cleared], Encoding::Map, 1.0, 0, 1);
     let wanted: [&[u8]; 4] = [
-        b"\x83\xa2ts\xcb\x3f\xf0\0\0\0\0\0\0\xa6events\x91",
+        b"\x93\xcb\x3f\xf0\0\0\0\0\0\0\x92",
+        b"\x83\xa4type\xacBlockRemoved\xacblock_hashes\x91\x07\xa6medium\xa3GPU",
         b"\x81\xa4type\xb0AllBlocksCleared",
-        b"\xb2data_parallel_rank",
         b"\0",
     ];
     assert_eq!(map, wanted.concat());
