@@ -36,5 +36,5 @@ print(os.waitstatus_to_exitcode(status))
         ("https://collector.example:4318/v1/traces", [4318, 53]),
     ],
 )
-def test_a_collector_with_a_name_needs_dns_by_tcp_too(url, ports):
+def test_the_ports_of_an_endpoint_are_its_own_and_for_a_name_that_of_dns(url, ports):
     assert ports_of(url) == ports

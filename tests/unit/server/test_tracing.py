@@ -8,7 +8,6 @@ from aiohttp.test_utils import make_mocked_request
 from ingle.config import Settings
 from ingle.dispatch import ERROR, TIMES
 from ingle.errors import ConfigError
-from ingle.server.span_exporter import port_of
 from ingle.server.span_record import SpanRecord
 from ingle.server.tracing import CLIENT_LEFT, SPAN, Tracer, trace_of_caller
 
@@ -118,8 +117,3 @@ def test_without_a_collector_only_sampled_traces_reach_the_core():
 def test_the_endpoint_must_be_an_address(url):
     with pytest.raises(ConfigError, match="otlp_traces_endpoint: must be a URL"):
         Settings(model="m", otlp_traces_endpoint=url)
-
-
-def test_the_port_of_an_endpoint_is_the_one_that_stays_open():
-    urls = ("http://a:4318/v1/traces", "http://a/", "https://a/")
-    assert [port_of(url) for url in urls] == [4318, 80, 443]
