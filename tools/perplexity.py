@@ -37,6 +37,7 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("texts", nargs="+", type=Path, metavar="TEXT")
     parser.add_argument("--quantization", choices=["fp8"])
+    parser.add_argument("--cpu-precision", choices=["exact", "fast"], default="exact")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--window", type=int, default=512, help="tokens; default: 512")
     parser.add_argument("--limit", type=int, help="number of tokens; default: all")
@@ -52,6 +53,7 @@ def main() -> None:
             model,
             device=options.device,
             quantization=options.quantization,
+            cpu_precision=options.cpu_precision,
             max_model_len=options.window + 1,
         )
         stack.enter_context(engine)

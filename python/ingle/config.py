@@ -225,6 +225,12 @@ class Settings:
             "worker threads of the cpu device, for all engines together; 0: one per physical core",
         ),
     )
+    cpu_precision: Literal["exact", "fast"] = field(
+        default="exact",
+        metadata=about(
+            "engine", "fast: the cpu device rounds activations in products to bf16 or 8 bits"
+        ),
+    )
     gpu_memory_utilization: Annotated[float, Meta(ge=0.01, le=1)] | None = field(
         default=None,
         metadata=about(
@@ -235,10 +241,7 @@ class Settings:
         default=False, metadata=about("engine", "launch kernels one by one, without CUDA graphs")
     )
     deterministic: bool = field(
-        default=False,
-        metadata=about(
-            "engine", "give the same bits whatever else is in the batch; slower on a GPU"
-        ),
+        default=False, metadata=about("engine", "same bits whatever the batch; slower on a GPU")
     )
     cache_dir: Path | None = field(
         default=None,

@@ -94,6 +94,7 @@ class Engine:
         reasoning_parser: str = "auto",
         generation_config: Literal["auto", "none"] = "auto",
         cpu_threads: int = 0,
+        cpu_precision: Literal["exact", "fast"] = "exact",
         gpu_memory_utilization: float | None = None,
         enforce_eager: bool = False,
         deterministic: bool = False,
@@ -163,10 +164,12 @@ class Engine:
                 "auto" or "none".
             cpu_threads: worker threads of the cpu device, for all engines together; 0: one per
                 physical core. A whole number from 0 to 1024.
+            cpu_precision: fast: the cpu device rounds activations in products to bf16 or 8 bits.
+                "exact" or "fast".
             gpu_memory_utilization: share of the GPU's memory that this process may use; default:
                 0.9. A number from 0.01 to 1.
             enforce_eager: launch kernels one by one, without CUDA graphs.
-            deterministic: give the same bits whatever else is in the batch; slower on a GPU.
+            deterministic: same bits whatever the batch; slower on a GPU.
             cache_dir: folder for compiled kernels and measured algorithms; default: ~/.cache/ingle.
             nvrtc_library: use this libnvrtc.so instead of searching for one.
             cublaslt_library: use this libcublasLt.so instead of searching for one.

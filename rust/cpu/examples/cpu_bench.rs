@@ -1,14 +1,14 @@
 //! Measures the CPU executor's model on a checkpoint: prompt and decode speed, GFLOP/s and GB/s.
 //!
-//! `cargo run --release -p ingle-cpu --example cpu_bench -- MODEL [THREADS [PART [PATH]]]`, PART a prefix
-//! of `prompt512` or `decode16/` (`decode1/` is one sequence alone), PATH `avx512`, `avx2` or `portable`
+//! `cargo run --release -p ingle-cpu --example cpu_bench -- MODEL [THREADS [PART [PATH [fast]]]]`, PART a
+//! prefix of `prompt512` or `decode16/` (`decode1/` is one sequence alone), PATH `auto`, `avx512`, `avx2` or `portable`
 #![allow(clippy::print_stdout, reason = "a command-line program")]
 
 use std::path::Path;
 use std::time::Instant;
 
 use ingle_core::{BlockId, SlotId, TokenId};
-use ingle_cpu::{CpuConfig, CpuPath, Model, Sequence};
+use ingle_cpu::{CpuConfig, CpuPath, CpuPrecision, Model, Sequence};
 
 const CONTEXT: u32 = 1024;
 const PROMPT: u32 = 512;
@@ -20,10 +20,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let threads = arguments.next().map_or(Ok(0), |text| text.parse())?;
     let only = arguments.next();
     let path_wanted = match arguments.next().as_deref() {
-        None => CpuPath::Auto,
+        None | Some("auto") => CpuPath::Auto,
         Some("avx512") => CpuPath::Avx512,
         Some("avx2") => CpuPath::Avx2,
         Some(_) => CpuPath::Portable,
+    };
+    let precision = match arguments.next().as_deref() {
+        Some("fast") => CpuPrecision::Fast,
+        _ => CpuPrecision::Exact,
     };
     let wanted = |part: &str| only.as_deref().is_none_or(|only| part.starts_with(only));
     let start = Instant::now();
@@ -32,6 +36,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = CpuConfig {
         threads,
         path: path_wanted,
+        precision,
         num_blocks: 17 * CONTEXT / BLOCK,
         block_size: BLOCK,
         max_model_len: CONTEXT,

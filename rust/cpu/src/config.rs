@@ -20,6 +20,16 @@ pub enum CpuPath {
     Portable,
 }
 
+/// How activations meet weights in matrix products.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CpuPrecision {
+    /// In f32.
+    #[default]
+    Exact,
+    /// Rounded to bf16 for bf16 weights, to 8 bits by 32 for block formats; in f32 for all others.
+    Fast,
+}
+
 /// Sizes of the CPU executor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CpuConfig {
@@ -51,6 +61,8 @@ pub struct CpuConfig {
     pub first_thread: u32,
     /// Vector instructions.
     pub path: CpuPath,
+    /// Rounding of activations; `Fast` needs AVX-512 with BF16 and VNNI.
+    pub precision: CpuPrecision,
     /// Weights may be given back and read again: the checkpoint's files stay open.
     pub can_sleep: bool,
     /// Ids at and above this are never sampled (the tokenizer does not know them); 0 is all.
@@ -74,6 +86,7 @@ impl Default for CpuConfig {
             threads: 0,
             first_thread: 0,
             path: CpuPath::Auto,
+            precision: CpuPrecision::Exact,
             can_sleep: false,
             num_valid_tokens: 0,
         }

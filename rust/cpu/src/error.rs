@@ -18,6 +18,9 @@ pub enum CpuError {
     /// The wanted vector path needs instructions that this processor lacks.
     #[error("cpu executor: path {0} needs instructions that this processor lacks")]
     PathUnsupported(&'static str),
+    /// Rounded activations need instructions that this path or processor lacks.
+    #[error("cpu_precision: fast needs AVX-512 with BF16 and VNNI, which this {0}; use exact")]
+    FastUnsupported(&'static str),
     /// The environment variable names no path.
     #[error("INGLE_CPU_PATH: must be auto, avx512, avx2 or portable, not {0:?}")]
     PathUnknown(String),

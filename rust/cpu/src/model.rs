@@ -107,7 +107,7 @@ impl Model {
         weights: impl FnOnce(&mut Pool) -> Result<Arc<Weights>, CpuError>,
     ) -> Result<Self, CpuError> {
         config.check()?;
-        let path = VectorPath::resolve(config.path)?;
+        let path = VectorPath::resolve(config.path)?.with(config.precision)?;
         let num_threads = match config.threads {
             0 => physical_cores(),
             threads => threads as usize,

@@ -1,8 +1,9 @@
-//! What products with block formats need of their activations, computed once for all outputs.
+//! What products need of their activations beside themselves, computed once for all outputs.
 
 use std::ops::Range;
 
 use crate::pool::Pool;
+use crate::rounding::{Form, STEP_INPUTS, round_to_bytes, round_to_halves};
 use crate::rows::Rows;
 use crate::vector_path::{Arithmetic, VectorPath, per_path};
 
@@ -24,6 +25,40 @@ pub(crate) fn prepare_rows(
             prepare(path, plain, sums.row_part(row, 0, depth / 16));
             if few {
                 scale(path, plain, scaled.row_part(row, 0, depth));
+            }
+        }
+    });
+}
+
+/// Rounds the first `depth` inputs of rows (rounding.rs); for bytes a multiple of 32.
+pub(crate) fn round_rows(
+    pool: &mut Pool,
+    path: VectorPath,
+    x: &mut Rows,
+    rows: Range<usize>,
+    (depth, form): (usize, Form),
+) {
+    let stride = x.stride();
+    let (data, parts) = x.rounding_parts();
+    pool.for_rows(rows.len(), &|row| {
+        let row = rows.start + row;
+        let x = &data[row * stride..][..depth];
+        // SAFETY: one call a row; the four buffers are different ones.
+        unsafe {
+            match form {
+                Form::Halves => {
+                    // A half of a pair without an input counts as zero.
+                    let halves = parts.halves.row_part(row, 0, depth.next_multiple_of(2));
+                    halves[depth / 2 * 2..].fill(0);
+                    round_to_halves(path, x, halves);
+                }
+                Form::Bytes => round_to_bytes(
+                    path,
+                    x,
+                    parts.bytes.row_part(row, 0, depth),
+                    parts.steps.row_part(row, 0, depth / STEP_INPUTS),
+                    parts.sums.row_part(row, 0, depth / 16),
+                ),
             }
         }
     });

@@ -1,8 +1,10 @@
-//! Row-major matrices of activations, and a handle through which workers write disjoint parts.
+//! Row-major matrices of activations.
 
-use std::marker::PhantomData;
+use std::ops::Range;
 
 use crate::panel::PANEL;
+use crate::rounding::{Rounded, Rounding, RoundingParts};
+pub(crate) use crate::shared::Shared;
 
 /// `[capacity, stride]` f32, of which each row's first `cols` are used.
 ///
@@ -15,6 +17,7 @@ pub(crate) struct Rows {
     /// `[capacity][stride]`, `[capacity][stride / 16]`: see `Prepared`. No page is touched unless a product needs it.
     scaled: Vec<f32>,
     sums: Vec<f32>,
+    rounded: Rounding,
 }
 
 /// Rows as products with block formats read them.
@@ -69,7 +72,13 @@ impl Rows {
             stride += PANEL;
         }
         let len = rows * stride;
-        Self { data: vec![0.0; len], stride, scaled: vec![0.0; len], sums: vec![0.0; len / 16] }
+        Self {
+            data: vec![0.0; len],
+            stride,
+            scaled: vec![0.0; len],
+            sums: vec![0.0; len / 16],
+            rounded: Rounding::zeroed(len),
+        }
     }
 
     pub(crate) fn stride(&self) -> usize {
@@ -93,9 +102,9 @@ impl Rows {
     pub(crate) fn parts(&mut self) -> [Shared<'_>; 3] {
         let stride = self.stride;
         [
-            Shared { stride, ..Shared::new(&mut self.data) },
-            Shared { stride, ..Shared::new(&mut self.scaled) },
-            Shared { stride: stride / 16, ..Shared::new(&mut self.sums) },
+            Shared::rows(&mut self.data, stride),
+            Shared::rows(&mut self.scaled, stride),
+            Shared::rows(&mut self.sums, stride / 16),
         ]
     }
 
@@ -111,50 +120,17 @@ impl Rows {
         .skip_rows(first)
     }
 
+    /// The rows, and where rounding.rs writes what it makes of them.
+    pub(crate) fn rounding_parts(&mut self) -> (&[f32], RoundingParts<'_>) {
+        (&self.data, self.rounded.parts(self.stride))
+    }
+
+    /// Rows that have been rounded in the form that the caller reads.
+    pub(crate) fn rounded(&self, rows: Range<usize>) -> Rounded<'_> {
+        self.rounded.rows(self.stride, rows)
+    }
+
     pub(crate) fn shared(&mut self) -> Shared<'_> {
-        Shared { stride: self.stride, ..Shared::new(&mut self.data) }
-    }
-}
-
-/// Memory that several workers write at once, each its own part.
-pub(crate) struct Shared<'a, T = f32> {
-    data: *mut T,
-    len: usize,
-    stride: usize,
-    borrow: PhantomData<&'a mut [T]>,
-}
-
-// SAFETY: the pointer comes from a `&mut [T]` borrowed for 'a, and a T that is Send may be written from
-// any thread; that parts do not overlap is the duty of the callers of `part`.
-unsafe impl<T: Send> Sync for Shared<'_, T> {}
-// SAFETY: the pointer comes from a `&mut [T]` borrowed for 'a, which may move to another thread if T is
-// Send.
-unsafe impl<T: Send> Send for Shared<'_, T> {}
-
-impl<'a, T> Shared<'a, T> {
-    pub(crate) fn new(data: &'a mut [T]) -> Self {
-        Self { data: data.as_mut_ptr(), len: data.len(), stride: 0, borrow: PhantomData }
-    }
-
-    /// `len` numbers from `start`.
-    ///
-    /// # Safety
-    /// No other reference to any of them may live at the same time, on any thread.
-    #[allow(clippy::mut_from_ref, reason = "disjoint parts are the point; the caller promises it")]
-    pub(crate) unsafe fn part(&self, start: usize, len: usize) -> &mut [T] {
-        assert!(start.checked_add(len).is_some_and(|end| end <= self.len), "part out of range");
-        // SAFETY: the range lies in the borrowed slice (assert above), and the caller promises that no other
-        // reference to it lives.
-        unsafe { std::slice::from_raw_parts_mut(self.data.add(start), len) }
-    }
-
-    /// `len` numbers from column `col` of a row of `Rows`.
-    ///
-    /// # Safety
-    /// As `part`.
-    #[allow(clippy::mut_from_ref, reason = "as part")]
-    pub(crate) unsafe fn row_part(&self, row: usize, col: usize, len: usize) -> &mut [T] {
-        // SAFETY: the caller promises that no other reference to these columns of the row lives.
-        unsafe { self.part(row * self.stride + col, len) }
+        Shared::rows(&mut self.data, self.stride)
     }
 }

@@ -8,6 +8,8 @@ use crate::sampler::SamplerScratch;
 pub(crate) struct Scratch {
     /// `[K_BLOCK][32]` weights in f32.
     pub(crate) weights: Vec<f32>,
+    /// `[K_BLOCK / 4][32]` words of four codes, where activations are rounded to bytes.
+    pub(crate) codes: Vec<u32>,
     /// `[K_BLOCK / 16][2][32]` scales and minimums of those weights, in block formats.
     pub(crate) groups: Vec<f32>,
     /// `[ROW_CHUNK][32]` results.
@@ -36,6 +38,7 @@ impl Scratch {
         }
         Self {
             weights: vec![0.0; K_BLOCK * PANEL],
+            codes: vec![0; K_BLOCK / 4 * PANEL],
             groups: vec![0.0; K_BLOCK / 16 * 2 * PANEL],
             out: vec![0.0; ROW_CHUNK * PANEL],
             gate: vec![0.0; ROW_CHUNK * PANEL],

@@ -163,6 +163,76 @@ fn unpack_codes_body<A: Arithmetic>(
     }
 }
 
+/// What the codes that `unpack_quads` writes are too large by.
+pub(crate) fn quad_offset(weight_type: WeightType) -> i32 {
+    let sizes = layout(weight_type);
+    if sizes.words == 8 { 128 } else { i32::from(sizes.offset) }
+}
+
+per_path! {
+    /// As `unpack_codes`, with the codes of four inputs as unsigned bytes of a word: `[input / 4][32 outputs]`. Minimums
+    /// are the format's own: what an offset takes away is not part of them.
+    pub(crate) fn unpack_quads(
+        panel: Panel<'_>,
+        inputs: Range<usize>,
+        words: &mut [u32],
+        groups: &mut [f32],
+    ) = unpack_quads_body
+}
+
+#[inline(always)]
+fn unpack_quads_body<A: Arithmetic>(
+    panel: Panel<'_>,
+    inputs: Range<usize>,
+    words: &mut [u32],
+    groups: &mut [f32],
+) {
+    let sizes = layout(panel.weight_type);
+    let groups = groups.as_chunks_mut::<PANEL>().0.chunks_exact_mut(2 * 32 / sizes.group);
+    let parts = inputs.step_by(32).zip(words.as_chunks_mut::<{ 8 * PANEL }>().0);
+    for ((input, words), groups) in parts.zip(groups) {
+        let block = &panel.bytes[input / sizes.elements * sizes.bytes..][..sizes.bytes];
+        let part = input % sizes.elements / 32;
+        let stored = &block[sizes.header + part * sizes.words * PANEL * 4..];
+        quads_of(sizes.words, &stored[..sizes.words * PANEL * 4], words);
+        let Affine { scale, min } = affine(panel.weight_type, block, part);
+        for (group, lanes) in groups.chunks_exact_mut(2).enumerate() {
+            lanes[0] = scale[group];
+            lanes[1] = min;
+        }
+    }
+}
+
+/// The words of 32 inputs.
+#[inline(always)]
+fn quads_of(num_words: usize, stored: &[u8], words: &mut [u32; 8 * PANEL]) {
+    for (quad, words) in words.as_chunks_mut::<PANEL>().0.iter_mut().enumerate() {
+        // As in `expand`.
+        let words = std::hint::black_box(words);
+        if num_words == 8 {
+            let lines = stored[quad * 4 * PANEL..].as_chunks::<PANEL>().0;
+            for (lane, word) in words.iter_mut().enumerate() {
+                let four = [lines[0][lane], lines[1][lane], lines[2][lane], lines[3][lane]];
+                *word = u32::from_le_bytes(four) ^ 0x8080_8080;
+            }
+            continue;
+        }
+        let stored = numbers::<u32>(stored).as_chunks::<PANEL>().0;
+        let low = &stored[quad / 2];
+        for (word, low) in words.iter_mut().zip(low) {
+            *word = low >> (quad % 2 * 4) & 0x0f0f_0f0f;
+        }
+        let (line, turn, bits) = match num_words {
+            5 => (4, quad, 0x1010_1010),
+            6 => (4 + quad / 4, quad % 4 * 2, 0x3030_3030),
+            _ => continue,
+        };
+        for (word, high) in words.iter_mut().zip(&stored[line]) {
+            *word |= high.rotate_right(turn as u32) & bits;
+        }
+    }
+}
+
 /// Scales and minimums of part `part` of a block, without what an offset adds.
 #[inline(always)]
 fn affine(weight_type: WeightType, block: &[u8], part: usize) -> Affine {

@@ -3,11 +3,15 @@
 
 use std::ffi::OsStr;
 
-use crate::{CpuError, CpuPath};
+use crate::{CpuError, CpuPath, CpuPrecision};
 
 /// A path that this processor can run: the only constructor checks it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct VectorPath(Kind);
+pub(crate) struct VectorPath {
+    kind: Kind,
+    /// Whether products round activations; then AVX-512 BF16 and VNNI exist.
+    fast: bool,
+}
 
 /// What code to run; a value other than `Portable` proves that the instructions exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,25 +42,53 @@ impl VectorPath {
                 && is_x86_feature_detected!("avx512dq")
                 && is_x86_feature_detected!("avx512vl");
             match path {
-                CpuPath::Auto | CpuPath::Avx512 if avx512 => return Ok(Self(Kind::Avx512)),
-                CpuPath::Auto | CpuPath::Avx2 if avx2 => return Ok(Self(Kind::Avx2)),
+                CpuPath::Auto | CpuPath::Avx512 if avx512 => return Ok(Self::of(Kind::Avx512)),
+                CpuPath::Auto | CpuPath::Avx2 if avx2 => return Ok(Self::of(Kind::Avx2)),
                 _ => {}
             }
         }
         match path {
-            CpuPath::Auto | CpuPath::Portable => Ok(Self(Kind::Portable)),
+            CpuPath::Auto | CpuPath::Portable => Ok(Self::of(Kind::Portable)),
             CpuPath::Avx512 => Err(CpuError::PathUnsupported("avx512")),
             CpuPath::Avx2 => Err(CpuError::PathUnsupported("avx2")),
         }
     }
 
+    fn of(kind: Kind) -> Self {
+        Self { kind, fast: false }
+    }
+
+    /// The same path with this precision.
+    ///
+    /// # Errors
+    /// `CpuError::FastUnsupported`
+    pub(crate) fn with(self, precision: CpuPrecision) -> Result<Self, CpuError> {
+        match precision {
+            CpuPrecision::Exact => Ok(Self { fast: false, ..self }),
+            CpuPrecision::Fast => match fast_lacks() {
+                Some(lack) => Err(CpuError::FastUnsupported(lack)),
+                None if self.name() != "avx512" => {
+                    Err(CpuError::FastUnsupported("path (INGLE_CPU_PATH) does not use"))
+                }
+                None => Ok(Self { fast: true, ..self }),
+            },
+        }
+    }
+
     pub(crate) fn kind(self) -> Kind {
-        self.0
+        self.kind
+    }
+
+    /// Whether products round activations.
+    pub(crate) fn is_fast(self) -> bool {
+        self.fast
     }
 
     /// For messages.
     pub(crate) fn name(self) -> &'static str {
-        match self.0 {
+        match self.kind {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512 if self.fast => "avx512, fast (activations in bf16 or 8 bits)",
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => "avx512",
             #[cfg(target_arch = "x86_64")]
@@ -78,6 +110,19 @@ impl VectorPath {
 #[must_use]
 pub fn usable_paths() -> Vec<&'static str> {
     VectorPath::all().into_iter().map(VectorPath::name).collect()
+}
+
+/// What this processor lacks for `CpuPrecision::Fast`, to follow "which this"; `None` if it lacks nothing.
+#[must_use]
+pub fn fast_lacks() -> Option<&'static str> {
+    #[cfg(target_arch = "x86_64")]
+    if VectorPath::resolve(CpuPath::Avx512).is_ok()
+        && is_x86_feature_detected!("avx512bf16")
+        && is_x86_feature_detected!("avx512vnni")
+    {
+        return None;
+    }
+    Some("processor lacks")
 }
 
 /// The path that the environment names.
@@ -154,6 +199,24 @@ pub(crate) use per_path;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn test_fast_products_need_instructions_and_the_path_that_has_them() {
+        for path in VectorPath::all() {
+            assert_eq!(path.with(CpuPrecision::Exact).unwrap(), path);
+            match path.with(CpuPrecision::Fast) {
+                Ok(fast) => {
+                    assert!(path.name() == "avx512" && fast_lacks().is_none());
+                    assert!(fast.is_fast() && fast.name().starts_with("avx512, fast"));
+                }
+                Err(error) => {
+                    assert!(path.name() != "avx512" || fast_lacks().is_some());
+                    let error = error.to_string();
+                    assert!(error.starts_with("cpu_precision: fast needs AVX-512"), "{error}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn test_the_environment_names_a_path_that_exists() {

@@ -69,6 +69,7 @@ fn cpu() -> Value {
         "model": processor_name(),
         "usable_cores": cores,
         "instructions": or_slow(&ingle_cpu::usable_paths()),
+        "cpu_precision": precisions(ingle_cpu::fast_lacks()),
     })
 }
 
@@ -83,6 +84,17 @@ fn or_slow(paths: &[&str]) -> Value {
         return json!(paths);
     };
     json!({ "value": paths, "cost": cost })
+}
+
+/// The values of `--cpu-precision` that work here.
+fn precisions(lack: Option<&str>) -> Value {
+    match lack {
+        None => json!(["exact", "fast"]),
+        Some(_) => json!({
+            "value": ["exact"],
+            "cost": "without AVX-512 BF16 and VNNI there is no --cpu-precision fast; prompts took 0.6 to 0.7 of the time with it on Zen 4",
+        }),
+    }
 }
 
 fn processor_name() -> Option<String> {
@@ -127,6 +139,8 @@ mod tests {
 
     #[test]
     fn test_small_findings() {
+        assert_eq!(precisions(None), json!(["exact", "fast"]));
+        assert!(precisions(Some("processor lacks"))["cost"].to_string().contains("VNNI"));
         assert!(or_slow(&["portable"])["cost"].to_string().contains("AVX2"));
         assert!(or_slow(&["avx2", "portable"])["cost"].to_string().contains("AVX-512"));
         let all = ["avx512", "avx2", "portable"];

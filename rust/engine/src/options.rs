@@ -104,6 +104,9 @@ pub struct EngineOptions {
     /// Worker threads of the cpu device; 0 is one a physical core.
     #[serde(default)]
     pub cpu_threads: u32,
+    /// `exact` or `fast`: how the cpu device rounds activations of matrix products.
+    #[serde(default = "exact")]
+    pub cpu_precision: String,
     /// Where the device finds and keeps files of its own.
     #[serde(default)]
     pub places: Places,
@@ -138,6 +141,10 @@ fn one() -> u32 {
 
 fn yes() -> bool {
     true
+}
+
+fn exact() -> String {
+    "exact".to_owned()
 }
 
 fn stall_s() -> u32 {

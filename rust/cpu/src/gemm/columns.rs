@@ -19,3 +19,18 @@ impl<'a> Columns<'a> {
         Self { first: panel, second: &panel[16.min(panel.len())..], stride: PANEL }
     }
 }
+
+/// 32 columns of codes and what belongs to their groups.
+#[derive(Clone, Copy)]
+pub(super) struct QuadCodes<'a> {
+    /// `[inputs / 4][32]` words: an unsigned byte for each of four inputs.
+    pub(super) words: &'a [u32],
+    /// `[inputs / group][scale, minimum][32]`
+    pub(super) groups: &'a [f32],
+    /// Inputs of a group: 16 or 32.
+    pub(super) group: usize,
+    /// What each code is too large by.
+    pub(super) offset: i32,
+    /// Whether minimums count; where not, they are not read.
+    pub(super) has_min: bool,
+}

@@ -2,6 +2,7 @@
 
 mod columns;
 mod kernel;
+mod rounded;
 mod scaled;
 
 #[cfg(target_arch = "x86_64")]
@@ -12,6 +13,8 @@ mod avx2_halves;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_fp8;
+#[cfg(target_arch = "x86_64")]
+mod avx512_rounded;
 #[cfg(target_arch = "x86_64")]
 mod blocks;
 #[cfg(target_arch = "x86_64")]
@@ -27,25 +30,29 @@ pub(crate) use kernel::add_product;
 use self::kernel::{
     add_block_product, add_stored_product, block_tile_rows, has_block_kernel, has_stored_kernel,
 };
+use self::rounded::{add_rounded_product, rounded_form};
 use self::scaled::{Codes, add_scaled_product};
 use crate::aligned::numbers;
 use crate::block_layout::{is_block_format, layout};
 use crate::elementwise;
 use crate::matrix::PackedMatrix;
-use crate::panel::{DIRECT_ROWS, K_BLOCK, PANEL, Panel, ROW_CHUNK, TILE_ROWS};
+use crate::panel::{
+    DIRECT_ROWS, FEW_ROWS, K_BLOCK, K_BLOCK_STORED, PANEL, Panel, ROW_CHUNK, TILE_ROWS,
+};
 use crate::pool::Pool;
-use crate::prepare::prepare_rows;
+use crate::prepare::{prepare_rows, round_rows};
+use crate::rounding::Form;
 use crate::rows::{Prepared, Rows, Shared};
 use crate::scratch::Scratch;
 use crate::unpack::{unpack, unpack_codes};
 use crate::vector_path::VectorPath;
 
-/// Most rows whose weights become numbers in registers.
-const FEW_ROWS: usize = 2 * DIRECT_ROWS;
 /// `K_BLOCK` for few rows, where the block should stay in the first-level cache.
 const K_BLOCK_FEW_ROWS: usize = 64;
-/// The same where weights become numbers in registers; whole blocks of every format.
-const K_BLOCK_STORED: usize = 256;
+/// Tasks for each thread, where the rows allow it, so that no thread waits long for another's last one.
+const TASKS_PER_THREAD: usize = 4;
+/// Rows that are worth widening weights for once more.
+const ROWS_PER_CHUNK: usize = 8 * TILE_ROWS;
 
 /// One product of an operation.
 #[derive(Clone, Debug)]
@@ -78,14 +85,13 @@ pub(crate) struct Gated<'a> {
 }
 
 impl Product<'_> {
-    /// Inputs of the matrices that are in block formats, if any are.
-    fn block_inputs(&self) -> Option<usize> {
-        let of =
-            |matrix: &PackedMatrix| is_block_format(matrix.weight_type()).then(|| matrix.cols());
-        match self {
-            Self::Plain(matrix) => of(matrix),
-            Self::Gated(gated) => of(gated.up).or_else(|| of(gated.gate)),
-        }
+    /// The matrices, one or two.
+    fn matrices(&self) -> impl Iterator<Item = &PackedMatrix> {
+        let (first, second) = match self {
+            Self::Plain(matrix) => (*matrix, None),
+            Self::Gated(gated) => (gated.up, Some(gated.gate)),
+        };
+        std::iter::once(first).chain(second)
     }
 
     fn num_panels(&self) -> usize {
@@ -105,39 +111,68 @@ pub(crate) fn multiply(
     items: &[Item<'_>],
     out: &mut Rows,
 ) {
-    if let Some(depth) = items.iter().find_map(|item| item.product.block_inputs()) {
-        let first = items.iter().map(|item| item.rows.start).min().unwrap_or(0);
-        let end = items.iter().map(|item| item.rows.end).max().unwrap_or(0);
-        let few = items.iter().any(|item| item.rows.len() <= FEW_ROWS);
-        prepare_rows(pool, path, x, first..end, (depth, few));
-    }
+    prepare(pool, path, x, items);
     let x = &*x;
+    let mut panels = 0;
+    for item in items {
+        panels += item.product.num_panels();
+    }
+    let parts = (TASKS_PER_THREAD * pool.num_threads()).div_ceil(panels.max(1));
     let mut tasks = 0;
     for item in items {
-        tasks += item.product.num_panels() * num_chunks(item.rows.len());
+        tasks += item.product.num_panels() * num_chunks(item.rows.len(), parts);
     }
     let out = out.shared();
     pool.run(tasks, &|task, scratch| {
-        let (item, panel, rows) = locate(items, task);
+        let (item, panel, rows) = locate(items, parts, task);
         run_task(path, x, item, (panel, rows), &out, scratch);
     });
 }
 
-fn num_chunks(rows: usize) -> usize {
-    rows.div_ceil(ROW_CHUNK)
+/// Computes what all products need of their rows.
+fn prepare(pool: &mut Pool, path: VectorPath, x: &mut Rows, items: &[Item<'_>]) {
+    let first = items.iter().map(|item| item.rows.start).min().unwrap_or(0);
+    let rows = first..items.iter().map(|item| item.rows.end).max().unwrap_or(0);
+    let matrices = || items.iter().flat_map(|item| item.product.matrices());
+    for form in [Form::Halves, Form::Bytes] {
+        let rounds =
+            |matrix: &&PackedMatrix| rounded_form(path, matrix.weight_type()) == Some(form);
+        if let Some(matrix) = matrices().find(rounds) {
+            round_rows(pool, path, x, rows.clone(), (matrix.cols(), form));
+        }
+    }
+    let scales = |matrix: &&PackedMatrix| {
+        let weight_type = matrix.weight_type();
+        is_block_format(weight_type) && rounded_form(path, weight_type).is_none()
+    };
+    if let Some(matrix) = matrices().find(scales) {
+        let few = items.iter().any(|item| item.rows.len() <= FEW_ROWS);
+        prepare_rows(pool, path, x, rows, (matrix.cols(), few));
+    }
+}
+
+/// `parts`, unless the rows are too many or too few for that.
+fn num_chunks(rows: usize, parts: usize) -> usize {
+    let most = rows.div_ceil(ROWS_PER_CHUNK);
+    rows.div_ceil(ROW_CHUNK).max(parts.min(most))
 }
 
 /// Item, panel and rows of a task. Chunks of equal size, so that no worker is left with a long one.
-fn locate<'a, 'b>(items: &'a [Item<'b>], mut task: usize) -> (&'a Item<'b>, usize, Range<usize>) {
+fn locate<'a, 'b>(
+    items: &'a [Item<'b>],
+    parts: usize,
+    mut task: usize,
+) -> (&'a Item<'b>, usize, Range<usize>) {
     for item in items {
-        let chunks = num_chunks(item.rows.len());
+        let chunks = num_chunks(item.rows.len(), parts);
         let panels = item.product.num_panels();
         if task >= panels * chunks {
             task -= panels * chunks;
             continue;
         }
         let size = item.rows.len().div_ceil(chunks).next_multiple_of(TILE_ROWS);
-        let start = item.rows.start + task / panels * size;
+        // The last chunk may be empty, since all sizes are rounded up.
+        let start = (item.rows.start + task / panels * size).min(item.rows.end);
         return (item, task % panels, start..(start + size).min(item.rows.end));
     }
     unreachable!("task beyond the last item")
@@ -151,8 +186,11 @@ fn run_task(
     out: &Shared<'_>,
     scratch: &mut Scratch,
 ) {
-    let Scratch { weights, groups, out: product, gate, .. } = scratch;
-    let mut unpacked = Unpacked { weights, groups };
+    if rows.is_empty() {
+        return;
+    }
+    let Scratch { weights, codes, groups, out: product, gate, .. } = scratch;
+    let mut unpacked = Unpacked { weights, codes, groups };
     let product = &mut product[..rows.len() * PANEL];
     let first = panel * PANEL;
     match &item.product {
@@ -192,6 +230,7 @@ fn add_bias(bias: Option<&[f32]>, first: usize, values: &mut [f32]) {
 /// Room for a part of a panel as numbers.
 struct Unpacked<'a> {
     weights: &'a mut [f32],
+    codes: &'a mut [u32],
     groups: &'a mut [f32],
 }
 
@@ -207,6 +246,10 @@ fn panel_product(
     out.fill(0.0);
     let (stride, depth) = (x.stride(), matrix.cols());
     let panel = matrix.panel(panel);
+    if let Some(form) = rounded_form(path, panel.weight_type) {
+        let room = (&mut *unpacked.codes, &mut *unpacked.groups);
+        return add_rounded_product((path, form), x.rounded(rows), panel, room, out);
+    }
     if is_block_format(panel.weight_type) {
         return block_product(path, x.prepared(rows.start), panel, unpacked, out);
     }
@@ -246,8 +289,9 @@ fn block_product(
 ) {
     let sizes = layout(panel.weight_type);
     let few = out.len() / PANEL <= FEW_ROWS && has_block_kernel(path);
-    for start in (0..panel.cols).step_by(K_BLOCK) {
-        let inputs = start..(start + K_BLOCK).min(panel.cols);
+    let block = if few { K_BLOCK_STORED } else { K_BLOCK };
+    for start in (0..panel.cols).step_by(block) {
+        let inputs = start..(start + block).min(panel.cols);
         let x = x.skip_inputs(start);
         if few {
             // In blocks, so that the next tile finds its weights in the first-level cache.

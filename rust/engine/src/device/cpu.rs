@@ -2,7 +2,8 @@
 
 use ingle_core::CompletionSink;
 use ingle_cpu::{
-    CpuConfig, CpuExecutor, kv_bytes_per_block, kv_groups, physical_cores, state_bytes_per_slot,
+    CpuConfig, CpuExecutor, CpuPrecision, kv_bytes_per_block, kv_groups, physical_cores,
+    state_bytes_per_slot,
 };
 use ingle_model::{CopyPlan, ModelSpec, Partition, WeightRole};
 
@@ -47,6 +48,7 @@ pub(super) fn build(
         num_valid_tokens: text.wait()?.vocab_size,
         tensor_parallel_size: partition.ranks(),
         expert_parallel: options.enable_expert_parallel,
+        precision: precision(&options.cpu_precision)?,
         can_sleep: options.enable_sleep_mode,
         ..CpuConfig::default()
     };
@@ -86,6 +88,18 @@ pub(super) fn build(
         }
     });
     Ok(built.collect())
+}
+
+/// The setting `cpu_precision`.
+fn precision(name: &str) -> Result<CpuPrecision, EngineError> {
+    match name {
+        "exact" => Ok(CpuPrecision::Exact),
+        "fast" => Ok(CpuPrecision::Fast),
+        _ => Err(EngineError::Model(format!(
+            "cpu_precision: must be exact or fast, not {:?}",
+            name.chars().take(64).collect::<String>()
+        ))),
+    }
 }
 
 /// How the model is divided among the ranks of an engine, which are all computed by its threads.
@@ -202,6 +216,14 @@ const CPU_BLOCK_SIZE: u32 = 16;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn test_a_precision_that_does_not_exist_is_refused() {
+        assert_eq!(precision("exact").unwrap(), CpuPrecision::Exact);
+        assert_eq!(precision("fast").unwrap(), CpuPrecision::Fast);
+        let error = precision("int4").unwrap_err().to_string();
+        assert_eq!(error, "cpu_precision: must be exact or fast, not \"int4\"");
+    }
 
     #[test]
     fn threads_are_divided_and_none_is_left_over() {

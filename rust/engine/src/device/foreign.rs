@@ -21,6 +21,7 @@ pub(super) fn refuse_foreign_options(
         ("tensor_parallel_size", "cpu", is_divided(options) && !may_be_cpu && !on_gpu),
         ("enable_expert_parallel", "cpu", options.enable_expert_parallel && !may_be_cpu),
         ("cpu_threads", "cpu", options.cpu_threads != 0 && !may_be_cpu),
+        ("cpu_precision", "cpu", options.cpu_precision != "exact" && !may_be_cpu),
         ("dtype", "cpu or cuda", options.dtype != "auto" && is_sim),
         ("quantization", "cpu or cuda", options.quantization.is_some() && is_sim),
     ];
@@ -68,6 +69,8 @@ mod tests {
         for (device, extra, name) in [
             (Device::Cpu, json!({ "sim_speed": 2 }), "sim_speed"),
             (Device::Sim(None), json!({ "cpu_threads": 2 }), "cpu_threads"),
+            (Device::Sim(None), json!({ "cpu_precision": "fast" }), "cpu_precision"),
+            (Device::Cuda(0), json!({ "cpu_precision": "fast" }), "cpu_precision"),
             (Device::Sim(None), json!({ "dtype": "bfloat16" }), "dtype"),
             (Device::Sim(None), json!({ "quantization": "fp8" }), "quantization"),
             (Device::Cuda(0), json!({ "sim_speed": "inf" }), "sim_speed"),
