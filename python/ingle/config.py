@@ -25,8 +25,7 @@ from ingle.kv_events import KvEventsConfig, parse_kv_events
 from ingle.model_name import name_of
 from ingle.origins import parse_origins
 from ingle.places import default_cache_dir, may_use_gpu, places
-from ingle.setting_values import check_text, check_url, parse_sim_speed
-from ingle.small_files import read_bounded
+from ingle.setting_values import check_text, check_url, parse_sim_speed, read_text
 
 
 def about(group: str, text: str, **extra: Any) -> dict[str, Any]:
@@ -35,10 +34,9 @@ def about(group: str, text: str, **extra: Any) -> dict[str, Any]:
 
 
 NOTHING: Mapping[str, Any] = {}
+OF_DOWNLOADS = ("allow_download", "download_dir", "download_cache_bytes", "verify_downloads")
 OF_ALL_MODELS = ("models", "device_memory_bytes", "swap_timeout")
 """Keys of a settings file that model_set.py reads."""
-MOST_FILE_BYTES = 16 << 20
-"""Of a settings file or a chat template."""
 SEED = f"a whole number from 0 to {2**64 - 1}"
 Seed = Annotated[int, Meta(ge=0, extra={"allowed": SEED})]
 """msgspec has no bound beyond 63 bits: `Settings` checks the upper one."""
@@ -177,6 +175,10 @@ class Settings:
     download_cache_bytes: Annotated[int, Meta(ge=1, le=2**63 - 1)] | None = field(
         default=None,
         metadata=about("engine", "disk space for models from s3://; the longest unused make room"),
+    )
+    verify_downloads: bool = field(
+        default=False,
+        metadata=about("engine", "hash the files of fetched models, also where nothing changed"),
     )
     max_queue: Annotated[int, Meta(ge=1, le=2**24)] | None = field(
         default=None,
@@ -403,7 +405,7 @@ class Settings:
         compiles = may_use_gpu(self.device)
         cache_dir = options.pop("cache_dir", None) or (default_cache_dir() if compiles else None)
         options.pop("kv_events_config", None)
-        for name in ("allow_download", "download_dir", "download_cache_bytes"):
+        for name in OF_DOWNLOADS:
             options.pop(name, None)
         events = self.kv_events()
         if events is not None:
@@ -489,17 +491,6 @@ def path_of(kind: type, value: Any) -> Path:
     if kind is not Path or not isinstance(value, str | Path):
         raise TypeError
     return Path(value)
-
-
-def read_text(name: str, path: Path) -> str:
-    """The text of a file that the setting `name` gives."""
-    try:
-        return read_bounded(path, MOST_FILE_BYTES).decode()
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{name}: cannot read {path}: it is not UTF-8") from error
-    except OSError as error:
-        reason = error.strerror or error
-        raise ConfigError(f"{name}: cannot read {path}: {reason}") from error
 
 
 def read_table(path: Path) -> dict[str, Any]:

@@ -91,6 +91,7 @@ class Engine:
         seed: int | None = None,
         chat_template: str | Path | None = None,
         tool_call_parser: str = "auto",
+        verify_downloads: bool = False,
         reasoning_parser: str = "auto",
         generation_config: Literal["auto", "none"] = "auto",
         cpu_threads: int = 0,
@@ -154,6 +155,7 @@ class Engine:
                 for each engine. A whole number from 1 to 16777216.
             seed: seed for requests without their own; makes them repeatable. A whole number from 0
                 to 18446744073709551615.
+            verify_downloads: hash the files of fetched models, also where nothing changed.
             chat_template: file with another chat template.
             tool_call_parser: how the model writes tool calls: auto, as its chat template shows;
                 none; or a name from docs/MODELS.md, such as hermes or qwen3_coder.

@@ -40,6 +40,7 @@ OF_THE_PROCESS = frozenset(
         "served_model_name",
         "sim_speed",
         "tensor_parallel_size",
+        "verify_downloads",
     }
 )
 """Engine settings that the table of a model cannot have."""

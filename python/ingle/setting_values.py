@@ -1,8 +1,10 @@
-"""Checks of single values of settings. No I/O."""
+"""Checks of single values of settings, and the files that some of them name."""
 
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from ingle.errors import ConfigError
+from ingle.small_files import read_bounded
 
 
 def check_text(name: str, text: str) -> None:
@@ -37,3 +39,18 @@ def parse_sim_speed(text: str) -> float | str:
     if not speed > 0:
         raise ConfigError(f"sim_speed: must be a number above 0 or inf, not {text!r}")
     return "inf" if speed == float("inf") else speed
+
+
+def read_text(name: str, path: Path) -> str:
+    """The text of a file that the setting `name` gives."""
+    try:
+        return read_bounded(path, MOST_FILE_BYTES).decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{name}: cannot read {path}: it is not UTF-8") from error
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConfigError(f"{name}: cannot read {path}: {reason}") from error
+
+
+MOST_FILE_BYTES = 16 << 20
+"""Of a settings file or a chat template."""

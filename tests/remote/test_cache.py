@@ -1,9 +1,12 @@
 """The cache of fetched models: its size, links that lie in it, and whose its files are."""
 
+import fcntl
 import io
+import logging
 import os
 import shutil
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,10 +16,11 @@ from ingle.errors import ConfigError, ModelError
 from ingle.model_set import ModelEntry, ModelSet
 from ingle.remote import s3
 from ingle.remote.cache import bytes_of
-from ingle.remote.files import alone
+from ingle.remote.files import LOCK, alone
 from ingle.remote.progress import Progress
 from ingle.server.fetch_as import local_set_as
 from remote.fetching import CONTENT, KEYS, from_hub, from_s3, read
+from server.worker import wait_for
 
 SIZE = sum(map(len, CONTENT.values()))
 
@@ -64,7 +68,42 @@ def test_a_model_that_another_process_fetches_stays(several, tmp_path):
     assert read(folder) == CONTENT
 
 
-@pytest.mark.parametrize("name", [".ingle-etags.new", ".config.json.parts.new"])
+def test_folders_that_no_fetch_has_made_are_never_removed(several, tmp_path):
+    mine = tmp_path / "mine"
+    (mine / "photos").mkdir(parents=True)
+    (mine / "photos" / "one").write_bytes(bytes(SIZE))
+    cache = tmp_path / "cache"
+    folder = fetch(several, cache, "a")
+    (cache / "s3" / ("0" * 16)).symlink_to(mine)
+    (cache / "s3" / ("1" * 16)).mkdir()
+    (cache / "s3" / ("1" * 16) / "photos").symlink_to(mine / "photos")
+    (cache / "s3" / "notes").mkdir()
+    (cache / "s3" / "notes" / "mine").mkdir()
+    (cache / "s3" / ("2" * 16) / "mine").mkdir(parents=True)
+    fetch(several, cache, "b", bytes_of(folder) + SIZE // 2)
+    assert not folder.exists()
+    assert (mine / "photos" / "one").read_bytes() == bytes(SIZE)
+    assert [each.name for each in mine.rglob("*")] == ["photos", "one"]
+    assert (cache / "s3" / "notes" / "mine").is_dir()
+    assert (cache / "s3" / ("2" * 16) / "mine").is_dir()
+
+
+def test_a_fetch_that_has_waited_for_a_folder_which_was_removed_makes_it_anew(
+    several, tmp_path, caplog
+):
+    caplog.set_level(logging.INFO, "ingle")
+    folder = fetch(several, tmp_path, "a")
+    with ThreadPoolExecutor(1) as pool:
+        with alone(folder):
+            waiting = pool.submit(fetch, several, tmp_path, "a")
+            wait_for(lambda: "waiting for it" in caplog.text, 60, lambda: caplog.text)
+            shutil.rmtree(folder)
+        assert read(waiting.result(60)) == CONTENT
+    with alone(folder), pytest.raises(BlockingIOError):
+        fcntl.flock(os.open(folder / LOCK, os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@pytest.mark.parametrize("name", [".ingle-files.new", ".config.json.parts.new"])
 def test_a_link_in_a_buckets_folder_leads_no_write_elsewhere(bucket, tmp_path, name):
     folder = from_s3(bucket, tmp_path / "cache")
     victim = tmp_path / "victim"
@@ -140,8 +179,12 @@ def test_a_terminal_shows_how_far_a_file_is_and_a_log_does_not():
     assert log.getvalue() == ""
 
 
-def test_a_fetch_counts_every_byte_once(bucket, tmp_path, monkeypatch):
-    seen = []
-    monkeypatch.setattr(Progress, "add", lambda self, num_bytes: seen.append(num_bytes))
+def test_a_fetch_counts_every_byte_once_and_once_while_it_checks(bucket, tmp_path, monkeypatch):
+    seen = {False: 0, True: 0}
+
+    def add(self, num_bytes):
+        seen[self._name.startswith("checking ")] += num_bytes
+
+    monkeypatch.setattr(Progress, "add", add)
     from_s3(bucket, tmp_path)
-    assert sum(seen) == SIZE
+    assert seen == {False: SIZE, True: SIZE}

@@ -288,7 +288,7 @@ def test_an_engine_runs_a_model_of_a_bucket(bucket, tmp_path, monkeypatch):
     with ingle.Engine(str(TINY), device="cpu") as engine:
         [same] = engine.generate("Hello", ingle.SamplingParams(max_tokens=3, temperature=0))
     assert output.outputs == same.outputs
-    assert json.loads((next(tmp_path.rglob(".ingle-etags"))).read_bytes()).keys() == CONTENT.keys()
+    assert json.loads((next(tmp_path.rglob(".ingle-files"))).read_bytes()).keys() == CONTENT.keys()
 
 
 def test_a_locked_server_runs_models_of_a_hub_and_a_bucket(bucket, repository, tmp_path):

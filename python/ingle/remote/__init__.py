@@ -6,37 +6,52 @@ Only what the operator names is fetched, never an address from a request. Blocki
 """
 
 import dataclasses
+from collections.abc import Collection
+from pathlib import Path
 
 from ingle.config import Settings
 from ingle.model_set import ModelEntry, ModelSet
 from ingle.remote.hub import HubModel, fetch_from_hub, hub_model
-from ingle.remote.s3 import S3Model, fetch_from_s3, s3_model
+from ingle.remote.s3 import S3Model, fetch_from_s3, folder_of, s3_model
 
 
-def fetched(settings: Settings) -> Settings:
+def fetched(settings: Settings, keep: Collection[Path] = ()) -> Settings:
     """The settings with a local model; unchanged if it is local already.
 
-    Errors: ConfigError for an address that makes no sense, ModelError if it cannot be fetched.
+    `keep`: folders that do not make room for it. Errors: ConfigError for an address that makes no
+    sense, ModelError if it cannot be fetched.
     """
     source = remote_of(settings)
     if source is None:
         return settings
+    thorough = settings.verify_downloads
     if isinstance(source, S3Model):
         place = fetch_from_s3(
-            source, settings.download_dir, most_bytes=settings.download_cache_bytes
+            source,
+            settings.download_dir,
+            most_bytes=settings.download_cache_bytes,
+            thorough=thorough,
+            keep=keep,
         )
         return dataclasses.replace(settings, model=place)
-    return dataclasses.replace(settings, model=fetch_from_hub(source, settings.download_dir))
+    place = fetch_from_hub(source, settings.download_dir, thorough=thorough)
+    return dataclasses.replace(settings, model=place)
 
 
 def fetched_set(models: ModelSet) -> ModelSet:
-    """The same for all models of a process. Errors: those of `fetched`."""
-    return dataclasses.replace(models, entries=tuple(map(fetched_entry, models)))
+    """The same for all models of a process, none of which makes room for another.
+
+    Errors: those of `fetched`.
+    """
+    sources = [(remote_of(entry.settings), entry.settings.download_dir) for entry in models]
+    keep = [folder_of(each, place) for each, place in sources if isinstance(each, S3Model)]
+    entries = tuple(fetched_entry(entry, keep) for entry in models)
+    return dataclasses.replace(models, entries=entries)
 
 
-def fetched_entry(entry: ModelEntry) -> ModelEntry:
+def fetched_entry(entry: ModelEntry, keep: Collection[Path] = ()) -> ModelEntry:
     """One of them; a model without a name of its own has that of its folder."""
-    settings = fetched(entry.settings)
+    settings = fetched(entry.settings, keep)
     if settings is entry.settings:
         return entry
     has_name = settings.served_model_name is not None

@@ -5,7 +5,6 @@ Blocking. A file under its own name is always whole and has been checked: it is 
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import logging
 import os
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ingle.errors import ModelError
+from ingle.remote.atomic import replace
+from ingle.remote.notes import hash_of_open
 from ingle.remote.progress import Progress
 from ingle.remote.transport import Transport, pieces
 
@@ -39,6 +40,11 @@ class RemoteFile:
     kind: Literal["sha256", "git", "md5"] = "sha256"
     """What `digest` is; `git` is the SHA-1 of a git blob."""
 
+    @property
+    def content(self) -> str:
+        """`digest` as in `Note.content`; empty if the store gives none."""
+        return f"{self.kind}:{self.digest}" if self.digest else ""
+
 
 def wanted(name: str) -> bool:
     """Whether a model's file of this name is one that ingle reads."""
@@ -53,28 +59,40 @@ def wanted(name: str) -> bool:
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Waits until no other process fetches into this folder. Errors: OSError."""
+    """Makes the folder and waits until no other process fetches into it. Errors: OSError."""
+    fd = locked(folder)
+    while fd is None:
+        fd = locked(folder)
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
+def locked(folder: Path) -> int | None:
+    """The lock file of a folder, locked; None if another process has removed the folder meanwhile.
+
+    Errors: OSError.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    place = folder / LOCK
     flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-    fd = os.open(folder / ".ingle-lock", flags, 0o644)
+    fd = os.open(place, flags, 0o644)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             log.info("another process fetches into %s: waiting for it", folder)
             fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
+        if os.path.samestat(os.fstat(fd), os.lstat(place)):
+            return fd
+    except FileNotFoundError:
+        pass
+    except BaseException:
         os.close(fd)
-
-
-def replace(path: Path, text: str) -> None:
-    """Writes a small file in one piece, never through a link that lies there. Errors: OSError."""
-    temporary = path.with_name(f".{path.name.removeprefix('.')}.new")
-    temporary.unlink(missing_ok=True)
-    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-    with open(os.open(temporary, flags, 0o644), "w") as file:
-        file.write(text)
-    os.replace(temporary, path)
+        raise
+    os.close(fd)
+    return None
 
 
 def size_of(path: Path) -> int:
@@ -108,8 +126,11 @@ def chosen(files: Sequence[RemoteFile], where: str, only: str | None = None) -> 
     raise ModelError(f"model {where}: has neither .safetensors nor .gguf files")
 
 
-def download(transport: Transport, file: RemoteFile, target: Path) -> None:
-    """Fetches one file to `target`, whose folder exists. Errors: ModelError, OSError."""
+def download(transport: Transport, file: RemoteFile, target: Path) -> str:
+    """Fetches one file to `target`, whose folder exists; returns what it is, as in `Note.content`.
+
+    Errors: ModelError, OSError.
+    """
     if file.size > MOST_FILE_BYTES:
         raise ModelError(f"{file.url}: {file.size} bytes are more than {MOST_FILE_BYTES}")
     partial = target.with_name(f".{target.name}.partial")
@@ -123,7 +144,7 @@ def download(transport: Transport, file: RemoteFile, target: Path) -> None:
     try:
         os.ftruncate(fd, file.size)
         fresh = fetch_missing(transport, file, fd, journal)
-        check(transport, file, fd)
+        content = checked(transport, file, fd)
         os.fsync(fd)
     except WrongContentError:
         # Nothing of it can be trusted.
@@ -136,6 +157,7 @@ def download(transport: Transport, file: RemoteFile, target: Path) -> None:
     journal.remove()
     seconds = max(time.monotonic() - began, 1e-3)
     log.info("fetched %s: %.1f MB, %.0f MB/s", file.name, file.size / 1e6, fresh / seconds / 1e6)
+    return content
 
 
 def fetch_missing(transport: Transport, file: RemoteFile, fd: int, journal: "Journal") -> int:
@@ -216,23 +238,18 @@ def has_hash(transport: Transport, file: RemoteFile) -> bool:
     return bool(file.digest) and not (file.kind == "md5" and file.url in transport.encrypted)
 
 
-def check(transport: Transport, file: RemoteFile, fd: int) -> None:
-    """Errors: ModelError unless the bytes are those that the store promised."""
-    if not has_hash(transport, file):
-        return
-    kinds = {"sha256": hashlib.sha256, "git": hashlib.sha1, "md5": hashlib.md5}
-    found = kinds[file.kind](usedforsecurity=False)
-    if file.kind == "git":
-        found.update(b"blob %d\0" % file.size)
-    at = 0
-    while data := os.pread(fd, 1 << 22, at):
-        found.update(data)
-        at += len(data)
-    if found.hexdigest() != file.digest:
-        message = f"{file.kind} of what came is {found.hexdigest()}, not {file.digest}"
+def checked(transport: Transport, file: RemoteFile, fd: int) -> str:
+    """The hash of what came. Errors: ModelError unless it is what the store promised, if it did."""
+    promises = has_hash(transport, file)
+    found = hash_of_open(fd, file.kind if promises else "parts", file.name)
+    if promises and found != file.content:
+        kind, _, digest = found.partition(":")
+        message = f"{kind} of what came is {digest}, not {file.digest}"
         raise WrongContentError(f"{file.url}: {message}")
+    return found
 
 
+LOCK = ".ingle-lock"
 ENDINGS = (".json", ".safetensors", ".gguf", ".jinja", ".model", ".txt")
 PLAIN = re.compile(r"[A-Za-z0-9_][\w.+-]*")
 PART_BYTES = 16 << 20

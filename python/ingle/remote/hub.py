@@ -6,6 +6,7 @@ HF_ENDPOINT and HF_TOKEN are honoured, HF_HUB_CACHE and HF_HOME say where the ca
 
 import contextlib
 import json
+import logging
 import os
 import re
 from collections.abc import Mapping
@@ -15,9 +16,13 @@ from typing import Any
 from urllib.parse import quote
 
 from ingle.errors import ConfigError, ModelError
-from ingle.remote.files import RemoteFile, alone, chosen, download, replace, size_of
+from ingle.remote.atomic import replace
+from ingle.remote.files import RemoteFile, alone, chosen, download
+from ingle.remote.notes import Notes
 from ingle.remote.settings import credential, endpoint
 from ingle.remote.transport import Transport
+
+log = logging.getLogger("ingle")
 
 
 @dataclass(frozen=True)
@@ -66,9 +71,15 @@ def is_revision(name: str) -> bool:
 
 
 def fetch_from_hub(
-    model: HubModel, download_dir: Path | None = None, environment: Mapping[str, str] = os.environ
+    model: HubModel,
+    download_dir: Path | None = None,
+    environment: Mapping[str, str] = os.environ,
+    thorough: bool = False,
 ) -> str:
-    """The folder of the model's snapshot, or its one file. Errors: ModelError."""
+    """The folder of the model's snapshot, or its one file.
+
+    `thorough`: hash the files that are here, also if they look unchanged. Errors: ModelError.
+    """
     hub = endpoint(environment, "HF_ENDPOINT") or "https://huggingface.co"
     token = credential(environment, "HF_TOKEN")
     headers = {"User-Agent": "ingle"} | ({"Authorization": f"Bearer {token}"} if token else {})
@@ -76,7 +87,9 @@ def fetch_from_hub(
     folder = root / f"models--{model.repository.replace('/', '--')}"
     transport = Transport(lambda url: headers)
     commit = cached_commit(folder, model.revision)
-    if commit is not None and is_complete(folder, commit, model.file):
+    notes = Notes(folder, thorough)
+    if commit is not None and is_complete(folder, commit, model.file, notes):
+        notes.report(model, len(notes.by_name))
         return str(folder / "snapshots" / commit / (model.file or ""))
     commit, files = listed(transport, hub, model)
     snapshot = folder / "snapshots" / commit
@@ -86,13 +99,15 @@ def fetch_from_hub(
         with alone(folder):
             for file in files:
                 blob = folder / "blobs" / file.digest
-                if size_of(blob) != file.size:
-                    download(transport, file, blob)
+                if not notes.is_intact(file.digest, blob, file.content):
+                    notes.add(file.digest, blob, download(transport, file, blob))
                 link(snapshot / file.name, blob)
             note = folder / "refs" / model.revision
             note.parent.mkdir(parents=True, exist_ok=True)
             replace(note, commit)
             replace(complete_mark(folder, commit, model.file), "")
+            notes.write()
+            notes.report(model, len(files))
     except OSError as error:
         raise ModelError(f"model {model}: cannot write to {folder}: {error}") from error
     return str(snapshot / (model.file or ""))
@@ -146,12 +161,37 @@ def cached_commit(folder: Path, revision: str) -> str | None:
     return revision if COMMIT.fullmatch(revision) and (folder / "snapshots").is_dir() else None
 
 
-def is_complete(folder: Path, commit: str, file: str | None) -> bool:
-    """Whether a fetch of this commit has ended well, and nothing has been removed since."""
+def is_complete(folder: Path, commit: str, file: str | None, notes: Notes) -> bool:
+    """Whether a fetch of this commit has ended well, and nothing has been removed or changed since.
+
+    Errors: ModelError.
+    """
     snapshot = folder / "snapshots" / commit
     if not complete_mark(folder, commit, file).exists() or not snapshot.is_dir():
         return False
-    return all(os.path.exists(each) for each in snapshot.rglob("*"))
+    links = [each for each in snapshot.rglob("*") if not each.is_dir()]
+    try:
+        # Each, so that one log names all that has changed.
+        intact = [is_blob_intact(each, notes) for each in links]
+    except OSError as error:
+        raise ModelError(f"cannot read {snapshot}: {error}") from error
+    if notes.num_hashed:
+        try:
+            with alone(folder):
+                notes.write()
+        except OSError as error:
+            log.info("%s: cannot be noted, each start hashes again: %s", folder, error)
+    return all(intact)
+
+
+def is_blob_intact(path: Path, notes: Notes) -> bool:
+    """Whether a file of a snapshot is what its blob's name says. Errors: OSError."""
+    blob = path.resolve()
+    if not HASH.fullmatch(blob.name):
+        # Not the hub's layout: someone has put it here.
+        return path.exists()
+    kind = "sha256" if len(blob.name) == SHA256_DIGITS else "git"
+    return notes.is_intact(blob.name, blob, f"{kind}:{blob.name}")
 
 
 def complete_mark(folder: Path, commit: str, file: str | None) -> Path:
@@ -175,6 +215,7 @@ def link(path: Path, blob: Path) -> None:
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 FILE = r"[A-Za-z0-9_][\w.+-]*\.gguf"
 ADDRESS = re.compile(rf"({REPOSITORY.pattern})(?:/({FILE}))?(?:@([A-Za-z0-9][\w./-]*))?")
+SHA256_DIGITS = 64
 COMMIT = re.compile(r"[0-9a-f]{40}")
 HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 MOST_LISTING_BYTES = 16 << 20

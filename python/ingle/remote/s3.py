@@ -9,21 +9,23 @@ import datetime
 import hashlib
 import hmac
 import html
-import json
+import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from ingle.errors import ConfigError, ModelError
 from ingle.places import default_cache_dir
 from ingle.remote.cache import trim
-from ingle.remote.files import RemoteFile, alone, chosen, download, replace, size_of, wanted
+from ingle.remote.files import RemoteFile, alone, chosen, download, wanted
+from ingle.remote.notes import Notes
 from ingle.remote.settings import credential, endpoint
 from ingle.remote.transport import Transport
+
+log = logging.getLogger("ingle")
 
 
 @dataclass(frozen=True)
@@ -122,49 +124,73 @@ def fetch_from_s3(
     download_dir: Path | None,
     environment: Mapping[str, str] = os.environ,
     most_bytes: int | None = None,
+    thorough: bool = False,
+    keep: Collection[Path] = (),
 ) -> str:
     """The local folder or file of the model, as the store has it now.
 
-    `most_bytes`: of all models that came from stores. Those used longest ago make room.
+    `most_bytes`: of all models that came from stores. Those used longest ago make room, but not
+    the folders `keep`. `thorough`: hash the files that are here, also if they look unchanged.
     Errors: ModelError, ConfigError.
     """
     store = Store.of(model.bucket, environment)
     transport = Transport(store.sign)
     files = chosen(listed(transport, store, model), str(model), model.file)
-    address = f"{store.base}/{model.prefix}/{model.file or ''}"
-    place = hashlib.sha256(address.encode()).hexdigest()[:16]
-    root = download_dir or Path(default_cache_dir())
-    folder = root / "s3" / place / model.prefix.rpartition("/")[2]
+    folder = folder_of(model, download_dir, environment)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         with alone(folder):
             if most_bytes is not None:
-                trim(root / "s3", most_bytes, folder, sum(file.size for file in files))
-            bring(transport, files, folder)
+                num_bytes = sum(file.size for file in files)
+                trim(folder.parents[1], most_bytes, folder, num_bytes, keep)
+            notes = Notes(folder, thorough)
+            bring(transport, files, folder, notes)
+            notes.report(model, len(files))
             os.utime(folder)
     except OSError as error:
         raise ModelError(f"model {model}: cannot write to {folder}: {error}") from error
     return str(folder / (model.file or ""))
 
 
-def bring(transport: Transport, files: list[RemoteFile], folder: Path) -> None:
+def folder_of(
+    model: S3Model, download_dir: Path | None, environment: Mapping[str, str] = os.environ
+) -> Path:
+    """Where the model's files go. Errors: ConfigError for a bad endpoint."""
+    base = Store.of(model.bucket, environment).base
+    address = f"{base}/{model.prefix}/{model.file or ''}"
+    place = hashlib.sha256(address.encode()).hexdigest()[:16]
+    root = download_dir or Path(default_cache_dir())
+    return root / "s3" / place / model.prefix.rpartition("/")[2]
+
+
+def bring(transport: Transport, files: list[RemoteFile], folder: Path, notes: Notes) -> None:
     """Makes the folder hold these files and no others of a model. Errors: ModelError, OSError."""
-    known = read_index(folder)
+    remove_others(folder, {file.name for file in files}, notes)
     for file in files:
         target = folder / file.name
         target.parent.mkdir(exist_ok=True)
-        if known.get(file.name) == file.etag and size_of(target) == file.size:
+        if notes.is_intact(file.name, target, file.content, file.etag):
             continue
-        known.pop(file.name, None)
-        write_index(folder, known)
-        download(transport, file, target)
-        known[file.name] = file.etag
-        write_index(folder, known)
-    names = {file.name for file in files}
-    for name in known.keys() - names:
-        # The store has it no longer, and a model's files belong together.
-        (folder / name).unlink(missing_ok=True)
-    write_index(folder, {name: etag for name, etag in known.items() if name in names})
+        notes.by_name.pop(file.name, None)
+        notes.write()
+        content = download(transport, file, target)
+        notes.add(file.name, target, content, file.etag)
+        notes.write()
+    notes.write()
+
+
+def remove_others(folder: Path, names: set[str], notes: Notes) -> None:
+    """Removes files of a model that the store has no longer: a model's files belong together.
+
+    Errors: OSError.
+    """
+    for place in (folder, folder / "1_Pooling"):
+        for path in place.iterdir() if place.is_dir() else ():
+            name = str(path.relative_to(folder))
+            if name not in names and wanted(name) and not path.is_dir():
+                path.unlink()
+                log.info("removed %s: the store does not have it", path)
+    for name in notes.by_name.keys() - names:
+        del notes.by_name[name]
 
 
 def listed(transport: Transport, store: Store, model: S3Model) -> list[RemoteFile]:
@@ -218,29 +244,12 @@ def text_of(xml: str, tag: str) -> str:
     return html.unescape(found[1])
 
 
-def read_index(folder: Path) -> dict[str, str]:
-    """The ETags of the files that are whole."""
-    try:
-        found: Any = json.loads((folder / INDEX).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(found, dict):
-        return {}
-    return {name: str(etag) for name, etag in found.items() if wanted(name)}
-
-
-def write_index(folder: Path, etags: Mapping[str, str]) -> None:
-    """Replaces the index in one piece."""
-    replace(folder / INDEX, json.dumps(etags))
-
-
 EMPTY = hashlib.sha256(b"").hexdigest()
 ADDRESS = re.compile(r"([a-z0-9][a-z0-9.-]{1,62})/([\w.+=@ -]+(?:/[\w.+=@ -]+)*)")
 REGION = re.compile(r"[A-Za-z0-9-]+")
 ETAG = re.compile(r"[!-~]{1,200}")
 SIZE = re.compile(r"[0-9]{1,15}")
 MD5 = re.compile(r"[0-9a-f]{32}")
-INDEX = ".ingle-etags"
 MOST_LISTING_BYTES = 16 << 20
 MOST_PAGES = 100
 MOST_FILES = 10_000
