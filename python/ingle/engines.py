@@ -10,8 +10,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from ingle import _core
-from ingle.engine import Engine, Sharing
+from ingle.engine import Engine, Sharing, event_sockets
 from ingle.errors import RefusedError
+from ingle.kv_events import close_all
 from ingle.model_set import ModelEntry, ModelSet, checked_memory, set_of
 from ingle.outputs import Delta, PromptLike, RequestOutput
 from ingle.sampling import SamplingParams
@@ -52,32 +53,34 @@ class Engines(Mapping[str, Engine]):
         memory = None
         if device_memory_bytes is not None:
             memory = checked_memory(device_memory_bytes, swap_timeout)
-        self._load(set_of(tables, settings, memory), ())
+        checked = set_of(tables, settings, memory)
+        self._load(checked, sockets_of(checked))
 
     @classmethod
-    def of(cls, models: ModelSet, sockets: Sequence[socket.socket] = ()) -> Self:
-        """Loads checked settings. `sockets`: see `Engine.with_sockets`; for a single model only."""
+    def of(cls, models: ModelSet, sockets: Sequence[list[socket.socket]] | None = None) -> Self:
+        """Loads checked settings. `sockets`: of `sockets_of`, bound earlier; takes them over."""
         engines = cls.__new__(cls)
-        engines._load(models, sockets)
+        engines._load(models, sockets_of(models) if sockets is None else sockets)
         return engines
 
-    def _load(self, models: ModelSet, sockets: Sequence[socket.socket]) -> None:
+    def _load(self, models: ModelSet, sockets: Sequence[list[socket.socket]]) -> None:
         self.models = models
         self._engines: dict[str, Engine] = {}
         self._names = {
             name: entry.name for entry in models for name in (entry.name, *entry.aliases)
         }
-        self._device = device = device_of(models)
         swaps = models.memory is not None
         try:
-            for entry in models:
+            self._device = device = device_of(models)
+            for entry, own in zip(models, sockets, strict=True):
                 sharing = None
                 if device is not None:
                     sharing = Sharing(device, len(models), entry.weight, entry.is_pinned, swaps)
-                engine = Engine.with_sockets(entry.settings, sockets, sharing)
-                self._engines[entry.name] = engine
+                self._engines[entry.name] = Engine.with_sockets(entry.settings, own, sharing)
         except BaseException:
             self.close()
+            for each in sockets:
+                close_all(each)
             raise
 
     def __getitem__(self, name: str) -> Engine:
@@ -151,6 +154,22 @@ class Engines(Mapping[str, Engine]):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def sockets_of(models: ModelSet) -> list[list[socket.socket]]:
+    """The sockets on which each model publishes KV events; none for one that does not.
+
+    Errors: ConfigError, OSError if an address is taken.
+    """
+    bound: list[list[socket.socket]] = []
+    try:
+        for entry in models:
+            bound.append(event_sockets(entry.settings))  # noqa: PERF401 # Closed on errors.
+    except BaseException:
+        for each in bound:
+            close_all(each)
+        raise
+    return bound
 
 
 def device_of(models: ModelSet) -> _core.SharedDevice | None:

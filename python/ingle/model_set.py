@@ -21,6 +21,7 @@ from ingle.config import (
     spellings,
 )
 from ingle.errors import ConfigError
+from ingle.kv_events import split_endpoint
 
 T = TypeVar("T")
 OF_THE_PROCESS = frozenset(
@@ -35,7 +36,6 @@ OF_THE_PROCESS = frozenset(
         "download_dir",
         "enable_expert_parallel",
         "health_stall_s",
-        "kv_events_config",
         "nvrtc_library",
         "served_model_name",
         "sim_speed",
@@ -44,13 +44,10 @@ OF_THE_PROCESS = frozenset(
     }
 )
 """Engine settings that the table of a model cannot have."""
-NOT_WITH_SEVERAL = (
-    "data_parallel_size",
-    "kv_events_config",
-    "served_model_name",
-    "tensor_parallel_size",
-)
+NOT_WITH_SEVERAL = ("data_parallel_size", "served_model_name", "tensor_parallel_size")
 """Settings that work with one model only."""
+AT_START, ON_REQUEST = "at-start", "on-request"
+"""When the weights of a model are read."""
 MOST_MODELS = 256
 MOST_NAME = 200
 MOST_WEIGHT = 1000
@@ -216,8 +213,12 @@ def set_of(
             raise ConfigError(f"{name}: works with one model only, not with named ones")
     entries = tuple(entry_of(name, table, shared) for name, table in tables.items())
     check_names(entries)
+    if shared.get("kv_events_config") is not None and len(tables) > 1:
+        where = "kv-events-config in its table [models.NAME], with an endpoint of its own"
+        raise ConfigError(f"kv_events_config: is not for several models; each may have {where}")
     if memory is None and any(entry.is_pinned for entry in entries):
         raise ConfigError("models: pinned has no effect without device_memory_bytes")
+    check_endpoints(entries)
     return ModelSet(entries, memory)
 
 
@@ -297,3 +298,17 @@ def tables_of(file: Path, top: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     if not isinstance(tables, dict):
         raise ConfigError(f"config: {file}: models: must be tables [models.NAME]")
     return dict(tables)
+def check_endpoints(entries: tuple[ModelEntry, ...]) -> None:
+    """Errors: ConfigError for an address at which two of the models would publish KV events."""
+    owners: dict[tuple[str, int], str] = {}
+    for entry in entries:
+        events = entry.settings.kv_events()
+        for endpoint in events.endpoints() if events is not None else ():
+            host, port = split_endpoint(endpoint)
+            # Port 0 is any free one.
+            other = owners.setdefault((host, port), entry.name) if port else entry.name
+            if other != entry.name:
+                message = f"KV events: {endpoint} is already an endpoint of {other!r}"
+                raise ConfigError(f"models.{entry.name}: {message}")
+
+

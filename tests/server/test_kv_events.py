@@ -1,5 +1,6 @@
 """KV events as a router outside sees them: an index built from them must agree with the cache."""
 
+import contextlib
 import json
 import random
 
@@ -8,6 +9,8 @@ import pytest
 import ingle
 from ingle.errors import ConfigError, ModelError
 from server.router_index import RouterIndex
+from server.test_several_models import Several
+from server.test_sleep import AdminSocket
 from server.worker import MODELS, TINY, Worker
 
 CONFIG = {
@@ -148,6 +151,44 @@ def test_each_engine_publishes_its_own_cache_on_its_own_port():
             assert min(known()) > 0
             assert sum(known()) == len(prompts)
             assert (one.rank, two.rank) == (0, 1)
+
+
+def test_each_model_of_a_locked_worker_publishes_its_own_cache_on_its_own_endpoint(tmp_path):
+    file, place = tmp_path / "ingle.toml", tmp_path / "admin.sock"
+    tables = [
+        f"""
+        [models.{name}]
+        source = "{source}"
+        block-size = 4
+        kv-events-config = {{ enable_kv_cache_events = true, endpoint = "tcp://127.0.0.1:0",
+            topic = "kv@pod@{name}" }}
+        """.replace("\n            topic", " topic")
+        for name, source in (("llama", TINY), ("qwen", MODELS / "qwen3"))
+    ]
+    head = 'device = "cpu"\ndevice-memory-bytes = 1000000000\nkv-cache-memory-bytes = 1048576\n'
+    file.write_text(head + "".join(tables))
+    with Several("--config", file, "--admin-uds", place) as worker:
+        assert worker.health()["hardening"]["mode"] == "auto"
+        places = [line.split()[-1] for line in worker.summary.splitlines() if "kv events" in line]
+        prompts = {"llama": list(range(10, 30)), "qwen": list(range(40, 60))}
+        subscribed = [(name, f"kv@pod@{name}".encode()) for name in prompts]
+        with contextlib.ExitStack() as stack:
+            indexes = {
+                name: stack.enter_context(RouterIndex(where, None, topic))
+                for (name, topic), where in zip(subscribed, places, strict=True)
+            }
+            for name, prompt in prompts.items():
+                worker.complete(prompt, model=name)
+            for name, index in indexes.items():
+                own = prompts[name]
+                index.take_until(lambda: index.block_size and index.num_cached(own) == 16)  # noqa: B023
+                others = [prompt for other, prompt in prompts.items() if other != name]
+                assert [index.num_cached(prompt) for prompt in others] == [0]
+            assert AdminSocket(place).ask("POST", "/models/qwen/unload")[0] == 200
+            gone = indexes["qwen"]
+            gone.take_until(lambda: gone.num_cached(prompts["qwen"]) == 0)
+            assert indexes["llama"].num_cached(prompts["llama"]) == 16
+        assert worker.stop() == 0, worker.errors()
 
 
 @pytest.mark.parametrize(

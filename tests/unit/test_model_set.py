@@ -54,6 +54,13 @@ def test_a_models_table_overrides_what_holds_for_all(tmp_path):
     assert (big.name, big.settings.max_num_seqs, big.settings.port) == ("org/big", 2, 2)
 
 
+EVENTS = """
+[models.{0}]
+source = "x"
+kv-events-config = {{ enable_kv_cache_events = true, endpoint = "tcp://127.0.0.1:{1}" }}
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -77,6 +84,14 @@ def test_a_models_table_overrides_what_holds_for_all(tmp_path):
         ("[models.'']\nsource = 'x'", "models: a name has 1 to 200 printable characters"),
         ("model = 'm'\n[models.a]\nsource = 'x'", "not both"),
         ("served-model-name = 'm'\n[models.a]\nsource = 'x'", "works with one model only"),
+        (
+            "[kv-events-config]\n[models.a]\nsource = 'x'\n[models.b]\nsource = 'x'",
+            "kv-events-config: is not for several models; each may have kv-events-config in its",
+        ),
+        (
+            EVENTS.format("a", 5557) + EVENTS.format("b", 5557),
+            "models.b: KV events: tcp://127.0.0.1:5557 is already an endpoint of 'a'",
+        ),
     ],
 )
 def test_a_bad_table_is_refused_by_model_and_key(tmp_path, text, message):
@@ -84,6 +99,18 @@ def test_a_bad_table_is_refused_by_model_and_key(tmp_path, text, message):
     file.write_text(text)
     with pytest.raises(ConfigError, match=message):
         parse("--config", file)
+
+
+def test_models_publish_kv_events_at_endpoints_of_their_own(tmp_path):
+    file = tmp_path / "ingle.toml"
+    file.write_text(EVENTS.format("a", 5557) + EVENTS.format("b", 5558) + EVENTS.format("c", 0)
+                    + EVENTS.format("d", 0))  # fmt: skip
+    ports = [
+        entry.settings.kv_events().endpoint.rpartition(":")[2] for entry in parse("--config", file)
+    ]
+    assert ports == ["5557", "5558", "0", "0"]
+    [only] = parse("--model", "a=x", "--kv-events-config", '{"enable_kv_cache_events": false}')
+    assert only.settings.kv_events_config is not None, "one model is one, also with a name"
 
 
 def test_the_memory_of_all_models_is_a_setting_of_the_file_or_a_flag(tmp_path):

@@ -14,7 +14,7 @@ from typing import Any
 
 from ingle.config import Settings
 from ingle.demo import resolve_model
-from ingle.engine import event_sockets
+from ingle.engines import sockets_of
 from ingle.errors import ConfigError
 from ingle.hardening import Lockdown, model_places
 from ingle.kv_events import close_all
@@ -54,8 +54,8 @@ class Guard:
         self.lockdown = Lockdown(settings.hardening, device=settings.device, trace=trace)
         self.notifier = Notifier()
         kept = [*self.notifier.descriptors(), *keep]
-        self.event_sockets = event_sockets(settings)
-        kept += [each.fileno() for each in self.event_sockets]
+        self.event_sockets = sockets_of(models)
+        kept += [each.fileno() for own in self.event_sockets for each in own]
         user = user_of(settings)
         # If the process becomes another user, that user must be able to read the keys.
         self.keys = None
@@ -113,7 +113,8 @@ class Guard:
             if self._keeper is None and isinstance(each, UnixListener):
                 each.remove()
             each.close()
-        close_all(self.event_sockets)
+        for own in self.event_sockets:
+            close_all(own)
 
 
 def user_of(settings: Settings) -> tuple[int, int] | None:
