@@ -58,6 +58,16 @@ class SharedDevice:
         """
 
 @final
+class LoadProgress:
+    """How far the weights of a model are that is being loaded. Any thread."""
+
+    def __new__(cls) -> LoadProgress: ...
+    def so_far(self) -> tuple[int, int]:
+        """Bytes read, and bytes of all weights; 0 and 0 before the model's files are open.
+
+        A part that is read twice counts twice: the first number can pass the second.
+        """
+
 class Engine:
     """A loaded model and its engine thread."""
 
@@ -66,11 +76,12 @@ class Engine:
         options: bytes,
         sockets: list[int] = ...,
         device: SharedDevice | None = ...,
+        progress: LoadProgress | None = ...,
     ) -> Engine:
         """Loads the model named in the JSON document `options`; blocks until it can serve.
 
         `sockets`: descriptors of bound sockets for KV events, which are duplicated. `device`: what
-        this model shares with others of the process.
+        this model shares with others of the process. `progress` sees how far the weights are.
 
         Raises ModelError for a bad checkpoint or setting; names file and field.
         """
@@ -184,8 +195,9 @@ class Engine:
     def sleep_level(self) -> int | None:
         """How deep the engines sleep; None if they are awake."""
 
-    def memory_state(self) -> tuple[str, int, bool] | None:
-        """Where the model is (awake, leaving, asleep, waking), its bytes, whether it is pinned.
+    def memory_state(self) -> tuple[str, int, bool, str | None] | None:
+        """Where the model is (awake, leaving, asleep, waking), its bytes, whether it is pinned, and
+        why it could not return the last time, if it has not since.
 
         None where all models stay in memory.
         """

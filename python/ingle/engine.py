@@ -52,10 +52,14 @@ class Sharing(Struct, frozen=True):
     is_pinned: bool = False
     swaps: bool = False
     """Whether models make room for each other."""
+    on_request: bool = False
+    """Whether its weights are read with the first request for it, not before."""
 
     def options(self) -> dict[str, Any]:
         """The core's options for it."""
         options = {"num_models": self.num_models, "weight": self.weight, "pinned": self.is_pinned}
+        if self.on_request:
+            options["on_request"] = True
         return options | {"enable_sleep_mode": True} if self.swaps else options
 
 
@@ -87,11 +91,11 @@ class Engine:
         allow_download: bool = False,
         download_dir: str | Path | None = None,
         download_cache_bytes: int | None = None,
+        verify_downloads: bool = False,
         max_queue: int | None = None,
         seed: int | None = None,
         chat_template: str | Path | None = None,
         tool_call_parser: str = "auto",
-        verify_downloads: bool = False,
         reasoning_parser: str = "auto",
         generation_config: Literal["auto", "none"] = "auto",
         cpu_threads: int = 0,
@@ -151,11 +155,11 @@ class Engine:
                 hub's cache.
             download_cache_bytes: disk space for models from s3://; the longest unused make room. A
                 whole number from 1 to 9223372036854775807.
+            verify_downloads: hash the files of fetched models, also where nothing changed.
             max_queue: maximum number of waiting requests; more get 429; default: 4 x max_num_seqs
                 for each engine. A whole number from 1 to 16777216.
             seed: seed for requests without their own; makes them repeatable. A whole number from 0
                 to 18446744073709551615.
-            verify_downloads: hash the files of fetched models, also where nothing changed.
             chat_template: file with another chat template.
             tool_call_parser: how the model writes tool calls: auto, as its chat template shows;
                 none; or a name from docs/MODELS.md, such as hermes or qwen3_coder.
@@ -196,14 +200,15 @@ class Engine:
         settings: Settings,
         sockets: Sequence[socket.socket],
         sharing: Sharing | None = None,
+        progress: _core.LoadProgress | None = None,
     ) -> Self:
         """Loads the model, with the sockets of `event_sockets` bound earlier; takes them over.
 
         For a process that can bind no address any more, and for one of several models in a process.
-        Raises what the constructor raises.
+        `progress` sees how far the weights are. Raises what the constructor raises.
         """
         engine = cls.__new__(cls)
-        engine._load(settings, sockets, sharing)
+        engine._load(settings, sockets, sharing, progress)
         return engine
 
     def _load(
@@ -211,16 +216,15 @@ class Engine:
         settings: Settings,
         sockets: Sequence[socket.socket],
         sharing: Sharing | None = None,
+        progress: _core.LoadProgress | None = None,
     ) -> None:
         self.settings = settings = local(settings)
         self._event_sockets = sockets
         try:
             descriptors = [each.fileno() for each in sockets]
-            if sharing is None:
-                core = _core.Engine(settings.engine_options(), descriptors)
-            else:
-                options = settings.engine_options(sharing.options())
-                core = _core.Engine(options, descriptors, sharing.device)
+            options = settings.engine_options({} if sharing is None else sharing.options())
+            device = None if sharing is None else sharing.device
+            core = _core.Engine(options, descriptors, device, progress)
         except BaseException as error:
             close_all(sockets)
             missing = missing_model(settings.model) if isinstance(error, ModelError) else None

@@ -4,7 +4,7 @@ Each model has an `Engine` of its own, with its tokenizer, its KV pool and its r
 """
 
 import socket
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -13,6 +13,7 @@ from ingle import _core
 from ingle.engine import Engine, Sharing, event_sockets
 from ingle.errors import RefusedError
 from ingle.kv_events import close_all
+from ingle.loading import WeightsBar
 from ingle.model_set import ModelEntry, ModelSet, checked_memory, set_of
 from ingle.outputs import Delta, PromptLike, RequestOutput
 from ingle.sampling import SamplingParams
@@ -35,7 +36,8 @@ class Engines(Mapping[str, Engine]):
             models: for each name a local Hugging Face folder, a .gguf file or demo; or a mapping
                 with that as `source`, with `aliases`, a list of further names, with `weight`, its
                 part of the device's time while several models want it (1 to 1000, default 1), with
-                `pinned`, and with settings of this model, such as max_model_len.
+                `pinned`, with `load` (at-start, or on-request: weights are read with the first
+                request), and with settings of this model, such as max_model_len.
             device_memory_bytes: memory for the weights and KV caches of all models together; if
                 not all fit, idle ones that are not `pinned` make room and return with the next
                 request.
@@ -57,13 +59,27 @@ class Engines(Mapping[str, Engine]):
         self._load(checked, sockets_of(checked))
 
     @classmethod
-    def of(cls, models: ModelSet, sockets: Sequence[list[socket.socket]] | None = None) -> Self:
-        """Loads checked settings. `sockets`: of `sockets_of`, bound earlier; takes them over."""
+    def of(
+        cls,
+        models: ModelSet,
+        sockets: Sequence[list[socket.socket]] | None = None,
+        loaded: Callable[[str, Engine], None] = lambda name, engine: None,
+    ) -> Self:
+        """Loads checked settings and shows on a terminal how far the weights are.
+
+        `sockets`: of `sockets_of`, bound earlier; takes them over. `loaded` hears of each model
+        that has been loaded.
+        """
         engines = cls.__new__(cls)
-        engines._load(models, sockets_of(models) if sockets is None else sockets)
+        engines._load(models, sockets_of(models) if sockets is None else sockets, loaded)
         return engines
 
-    def _load(self, models: ModelSet, sockets: Sequence[list[socket.socket]]) -> None:
+    def _load(
+        self,
+        models: ModelSet,
+        sockets: Sequence[list[socket.socket]],
+        loaded: Callable[[str, Engine], None] | None = None,
+    ) -> None:
         self.models = models
         self._engines: dict[str, Engine] = {}
         self._names = {
@@ -75,8 +91,14 @@ class Engines(Mapping[str, Engine]):
             for entry, own in zip(models, sockets, strict=True):
                 sharing = None
                 if device is not None:
-                    sharing = Sharing(device, len(models), entry.weight, entry.is_pinned, swaps)
-                self._engines[entry.name] = Engine.with_sockets(entry.settings, own, sharing)
+                    sharing = Sharing(
+                        device, len(models), entry.weight, entry.is_pinned, swaps, entry.on_request
+                    )
+                with WeightsBar(entry.name, shows=loaded is not None) as bar:
+                    engine = Engine.with_sockets(entry.settings, own, sharing, bar.progress)
+                self._engines[entry.name] = engine
+                if loaded is not None:
+                    loaded(entry.name, engine)
         except BaseException:
             self.close()
             for each in sockets:

@@ -64,6 +64,8 @@ class ModelEntry:
     """Its part of the device's time while several models want it."""
     is_pinned: bool = False
     """Whether it never makes room for others."""
+    on_request: bool = False
+    """Whether its weights are read with the first request for it, not at the start."""
     settings: Settings
 
 
@@ -211,14 +213,17 @@ def set_of(
     for name in NOT_WITH_SEVERAL:
         if shared.get(name, DEFAULTS[name]) != DEFAULTS[name]:
             raise ConfigError(f"{name}: works with one model only, not with named ones")
-    entries = tuple(entry_of(name, table, shared) for name, table in tables.items())
-    check_names(entries)
     if shared.get("kv_events_config") is not None and len(tables) > 1:
         where = "kv-events-config in its table [models.NAME], with an endpoint of its own"
         raise ConfigError(f"kv_events_config: is not for several models; each may have {where}")
+    entries = tuple(entry_of(name, table, shared) for name, table in tables.items())
+    check_names(entries)
+    check_endpoints(entries)
     if memory is None and any(entry.is_pinned for entry in entries):
         raise ConfigError("models: pinned has no effect without device_memory_bytes")
-    check_endpoints(entries)
+    for entry in entries:
+        if memory is None and entry.on_request:
+            raise ConfigError(f"models.{entry.name}: load: {ON_REQUEST} needs device_memory_bytes")
     return ModelSet(entries, memory)
 
 
@@ -232,6 +237,7 @@ def entry_of(name: str, table: Mapping[str, Any], shared: Mapping[str, Any]) -> 
     values = dict(table)
     source, aliases = values.pop("source", None), values.pop("aliases", ())
     weight, is_pinned = values.pop("weight", 1), values.pop("pinned", False)
+    when = values.pop("load", AT_START)
     if not isinstance(source, str | Path) or not str(source):
         raise ConfigError(f"{where}: source: must be a folder, a .gguf file or demo")
     if not is_list_of_names(aliases):
@@ -240,6 +246,8 @@ def entry_of(name: str, table: Mapping[str, Any], shared: Mapping[str, Any]) -> 
         raise ConfigError(f"{where}: weight: must be a whole number from 1 to {MOST_WEIGHT}")
     if type(is_pinned) is not bool:
         raise ConfigError(f"{where}: pinned: must be true or false")
+    if when not in (AT_START, ON_REQUEST):
+        raise ConfigError(f"{where}: load: must be {AT_START} or {ON_REQUEST}, not {when!r}")
     own = {key.replace("-", "_"): value for key, value in values.items()}
     for key, given in zip(own, values, strict=True):
         check_key(where, key, given)
@@ -252,6 +260,7 @@ def entry_of(name: str, table: Mapping[str, Any], shared: Mapping[str, Any]) -> 
         aliases=tuple(aliases),
         weight=weight,
         is_pinned=is_pinned,
+        on_request=when == ON_REQUEST,
         settings=settings,
     )
 
@@ -292,12 +301,6 @@ def check_names(entries: tuple[ModelEntry, ...]) -> None:
                 raise ConfigError(f"models.{entry.name}: {name!r} is already a name of {other!r}")
 
 
-def tables_of(file: Path, top: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The tables `[models.NAME]` of a settings file. Errors: ConfigError."""
-    tables = top.get("models", {})
-    if not isinstance(tables, dict):
-        raise ConfigError(f"config: {file}: models: must be tables [models.NAME]")
-    return dict(tables)
 def check_endpoints(entries: tuple[ModelEntry, ...]) -> None:
     """Errors: ConfigError for an address at which two of the models would publish KV events."""
     owners: dict[tuple[str, int], str] = {}
@@ -312,3 +315,9 @@ def check_endpoints(entries: tuple[ModelEntry, ...]) -> None:
                 raise ConfigError(f"models.{entry.name}: {message}")
 
 
+def tables_of(file: Path, top: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The tables `[models.NAME]` of a settings file. Errors: ConfigError."""
+    tables = top.get("models", {})
+    if not isinstance(tables, dict):
+        raise ConfigError(f"config: {file}: models: must be tables [models.NAME]")
+    return dict(tables)

@@ -12,7 +12,7 @@ from ingle.exit_codes import ExitCode
 @pytest.fixture
 def fake(core, monkeypatch):
     """Commands get an Engine with the fake core."""
-    monkeypatch.setattr(engine._core, "Engine", lambda options, sockets: core)
+    monkeypatch.setattr(engine._core, "Engine", lambda options, sockets, *shared: core)
     core.on_submit = lambda key, request: core.answer(key)
     return core
 

@@ -14,7 +14,7 @@ LIMIT_S = 10.0
 @pytest.fixture
 def fake(core, monkeypatch):
     """An Engine whose core is the fake one."""
-    monkeypatch.setattr(engine._core, "Engine", lambda options, sockets: core)
+    monkeypatch.setattr(engine._core, "Engine", lambda options, sockets, *shared: core)
     with Engine("m", max_num_seqs=4) as made:
         yield made
     assert core.is_shut_down

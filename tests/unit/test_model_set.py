@@ -85,6 +85,14 @@ kv-events-config = {{ enable_kv_cache_events = true, endpoint = "tcp://127.0.0.1
         ("model = 'm'\n[models.a]\nsource = 'x'", "not both"),
         ("served-model-name = 'm'\n[models.a]\nsource = 'x'", "works with one model only"),
         (
+            "[models.a]\nsource = 'x'\nload = 'lazy'",
+            "models.a: load: must be at-start or on-request, not 'lazy'",
+        ),
+        (
+            "[models.a]\nsource = 'x'\nload = 'on-request'",
+            "models.a: load: on-request needs device_memory_bytes",
+        ),
+        (
             "[kv-events-config]\n[models.a]\nsource = 'x'\n[models.b]\nsource = 'x'",
             "kv-events-config: is not for several models; each may have kv-events-config in its",
         ),

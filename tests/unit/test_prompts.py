@@ -20,7 +20,7 @@ class Id(int):
 def fake(core, monkeypatch):
     """An engine whose core returns what it was given."""
     core.tokenize = core.detokenize = lambda given: given
-    monkeypatch.setattr(engine._core, "Engine", lambda options, sockets: core)
+    monkeypatch.setattr(engine._core, "Engine", lambda options, sockets, *shared: core)
     with Engine("m") as made:
         yield made
 

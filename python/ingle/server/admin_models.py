@@ -49,11 +49,12 @@ class ModelRoutes:
 def card(model: ServedModel) -> dict[str, Any]:
     """One model for operators."""
     state = model.core.memory_state()
-    shown = {"name": model.name, "aliases": list(model.aliases)}
+    shown: dict[str, Any] = {"name": model.name, "aliases": list(model.aliases)}
     if state is None:
         return {**shown, "state": "awake", "pinned": True}
-    word, num_bytes, is_pinned = state
-    return {**shown, "state": word, "pinned": is_pinned, "bytes": num_bytes}
+    word, num_bytes, is_pinned, failure = state
+    shown.update({"state": word, "pinned": is_pinned, "bytes": num_bytes})
+    return shown if failure is None else {**shown, "failure": failure}
 
 
 def send_away(model: ServedModel) -> bool:

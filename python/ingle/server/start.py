@@ -8,6 +8,7 @@ import contextlib
 import importlib
 import resource
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from types import ModuleType
@@ -27,7 +28,8 @@ def serve(models: ModelSet, say: Callable[[str], None], *, trace: bool = False) 
     Blocking. Errors: ConfigError or ModelError before it listens; OSError if it cannot listen.
     """
     raise_file_limit()
-    timeline = StartupTrace(models.process.startup_trace)
+    # A terminal shows bars, and the summary has the phases.
+    timeline = StartupTrace(models.process.startup_trace, logs=not sys.stderr.isatty())
     with timeline.phase("models made local"):
         # A locked process opens no connection.
         user = user_of(models.process)
@@ -52,13 +54,15 @@ def serve(models: ModelSet, say: Callable[[str], None], *, trace: bool = False) 
             signal.signal(signal.SIGHUP, lambda number, frame: hangups.append(number))
         importing = Importing(LIFECYCLE, timeline)
         try:
-            engines = Engines.of(models, guard.event_sockets)
+            engines = Engines.of(
+                models,
+                guard.event_sockets,
+                lambda name, engine: timeline.add_load(name, engine.info["start_up"]),
+            )
         finally:
             with timeline.phase("wait for imports"):
                 lifecycle = importing.result()
         with engines:
-            for name in engines:
-                timeline.add_load(name, engines[name].info["start_up"])
             exit_code: ExitCode = lifecycle.run(
                 settings, engines, guard, say, lambda: bool(hangups), timeline
             )

@@ -8,6 +8,7 @@ that the trace lacks.
 import contextlib
 import errno
 import json
+import logging
 import os
 import stat
 import time
@@ -17,12 +18,18 @@ from typing import Any
 
 from ingle.errors import ConfigError
 
+log = logging.getLogger("ingle")
+
 
 class StartupTrace:
     """Collects phases from the start of the process on. Any thread."""
 
-    def __init__(self, path: Path | None) -> None:
-        """Errors: ConfigError if the file cannot be written."""
+    def __init__(self, path: Path | None, logs: bool = False) -> None:
+        """`logs`: write a line to the log for each phase of a model's load.
+
+        Errors: ConfigError if the file cannot be written.
+        """
+        self._logs = logs
         self._phases = [Phase("interpreter and imports", MAIN, began_s(), time.monotonic())]
         self._descriptor: int | None = None
         if path is None:
@@ -55,6 +62,8 @@ class StartupTrace:
             thread = MAIN if each["thread"] == whole else each["thread"]
             name = f"{model}: {each['name']}"
             self._phases.append(Phase(name, thread, began, began + each["time_s"]))
+            if self._logs:
+                log.info("%s: %.2f s", name, each["time_s"])
 
     def write(self) -> None:
         """Writes what there is and closes the file. Errors: ConfigError."""

@@ -90,11 +90,21 @@ impl DeviceMemory {
     /// Adds a model. It is awake if there is room and asleep otherwise; returns which.
     pub fn join(&mut self, id: LaneId, size: ModelMemory, now: Micros) -> bool {
         let fits = size.bytes <= self.free();
+        self.add(id, size, if fits { Place::Awake } else { Place::Asleep }, now);
+        fits
+    }
+
+    /// Adds a model that nobody has read into memory yet; it comes when it is wanted.
+    pub fn join_asleep(&mut self, id: LaneId, size: ModelMemory, now: Micros) {
+        self.add(id, size, Place::Asleep, now);
+    }
+
+    fn add(&mut self, id: LaneId, size: ModelMemory, place: Place, now: Micros) {
         self.models.push((
             id,
             Model {
                 size,
-                place: if fits { Place::Awake } else { Place::Asleep },
+                place,
                 pool: Pool::new(size.pool),
                 is_busy: false,
                 idle_since: now,
@@ -104,7 +114,6 @@ impl DeviceMemory {
                 heat_at: now,
             },
         ));
-        fits
     }
 
     /// Removes a model.
@@ -220,9 +229,13 @@ impl DeviceMemory {
         model.size.return_time = took;
     }
 
-    /// The model's memory has been given back, or its return has failed.
+    /// The model's memory has been given back, or its return has failed; then it is not wanted any more, or it would
+    /// be tried again at once and without end.
     pub fn asleep(&mut self, id: LaneId) {
         let model = self.model(id);
+        if model.place == Place::Waking {
+            model.wanted_since = None;
+        }
         model.place = Place::Asleep;
         model.pool.leave();
     }
@@ -518,6 +531,32 @@ mod tests {
         assert!(!memory.can_hold(b), "not even for a moment");
         assert!(memory.pin(c, false));
         assert!(memory.pin(b, true) && memory.pin(b, true), "again changes nothing");
+    }
+
+    #[test]
+    fn test_a_model_that_was_called_and_cannot_return_is_not_tried_again_by_itself() {
+        let [a] = ids();
+        let mut memory = DeviceMemory::new(10);
+        memory.join_asleep(a, size(10), Micros(0));
+        memory.call(a, LATER);
+        assert_eq!(memory.next(LATER), Some(Move::Wake(a)));
+        memory.asleep(a);
+        assert_eq!((memory.next(LATER), memory.look_again(LATER)), (None, None));
+        memory.call(a, LATER);
+        assert_eq!(memory.next(LATER), Some(Move::Wake(a)), "unless it is called again");
+    }
+
+    #[test]
+    fn test_a_model_that_is_loaded_on_request_takes_no_room_before() {
+        let [a, b] = ids();
+        let mut memory = DeviceMemory::new(10);
+        memory.join_asleep(a, size(8), Micros(0));
+        assert!(memory.join(b, size(6), Micros(0)), "there is room");
+        assert_eq!(memory.next(LATER), None);
+        memory.arrived(a, LATER);
+        assert_eq!(memory.next(LATER), Some(Move::Sleep(b)));
+        memory.asleep(b);
+        assert_eq!(memory.next(LATER), Some(Move::Wake(a)));
     }
 
     #[test]

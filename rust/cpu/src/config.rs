@@ -65,6 +65,8 @@ pub struct CpuConfig {
     pub precision: CpuPrecision,
     /// Weights may be given back and read again: the checkpoint's files stay open.
     pub can_sleep: bool,
+    /// No weights are read and no KV blocks allocated before the first `wake`. Needs `can_sleep`.
+    pub starts_asleep: bool,
     /// Ids at and above this are never sampled (the tokenizer does not know them); 0 is all.
     pub num_valid_tokens: u32,
 }
@@ -88,6 +90,7 @@ impl Default for CpuConfig {
             path: CpuPath::Auto,
             precision: CpuPrecision::Exact,
             can_sleep: false,
+            starts_asleep: false,
             num_valid_tokens: 0,
         }
     }

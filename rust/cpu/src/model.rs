@@ -116,11 +116,14 @@ impl Model {
         let scratch = || Scratch::new(head_dim, max_len);
         let mut pool = Pool::new(num_threads, config.first_thread as usize, scratch)
             .map_err(CpuError::Thread)?;
-        let memory = Memory::new(weights(&mut pool)?, &of_rank, config);
-        let ranks = memory.kv.len();
+        let memory = match config.starts_asleep {
+            true => None,
+            false => Some(Memory::new(weights(&mut pool)?, &of_rank, config)),
+        };
+        let ranks = config.tensor_parallel_size.max(1) as usize;
         Ok(Self {
             config: *config,
-            memory: Some(memory),
+            memory,
             ropes: spec.ropes.iter().map(|rope| Rope::new(rope, config.max_model_len)).collect(),
             query_factors: Vec::new(),
             buffers: Buffers::new(&of_rank, config.max_num_batched_tokens as usize, ranks),

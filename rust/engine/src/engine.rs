@@ -19,6 +19,7 @@ use crate::guard::{Reservation, fault_point, guarded};
 use crate::inbox::Message;
 use crate::kv_events::KvEvents;
 use crate::load::{Loaded, LoadedEngine, load};
+use crate::load_progress::LoadProgress;
 use crate::memory::Memory;
 use crate::metrics::{self, Metrics};
 use crate::options::EngineOptions;
@@ -62,11 +63,12 @@ impl Engine {
     /// # Errors
     /// `EngineError::Model`, one line that names the setting, or file and field.
     pub fn start(options: &[u8]) -> Result<Self, EngineError> {
-        Self::start_with(options, Vec::new(), None)
+        Self::start_with(options, Vec::new(), None, None)
     }
 
     /// `start` with bound TCP sockets for KV events, those of one engine after the other: one that
-    /// publishes, and with `replays` one that replays. `device`: what this model shares with others.
+    /// publishes, and with `replays` one that replays. `device`: what this model shares with others. `progress` sees
+    /// how far the weights are.
     ///
     /// # Errors
     /// As `start`.
@@ -77,9 +79,11 @@ impl Engine {
         options: &[u8],
         sockets: Vec<OwnedFd>,
         device: Option<&SharedDevice>,
+        progress: Option<Arc<LoadProgress>>,
     ) -> Result<Self, EngineError> {
-        let options: EngineOptions = serde_json::from_slice(options)
+        let mut options: EngineOptions = serde_json::from_slice(options)
             .map_err(|error| EngineError::Model(format!("engine options: {error}")))?;
+        options.progress = progress;
         // The fault is in a file of the model or in the library that reads it. The log names the place.
         let loaded = catch_unwind(AssertUnwindSafe(|| load(&options, sockets)));
         let loaded = loaded.unwrap_or_else(|_| Err(EngineError::Model(LOAD_PANIC.into())))?;
@@ -107,6 +111,11 @@ impl Engine {
             is_pinned: options.pinned,
         };
         let can_leave = front.served.deepest_sleep >= SleepLevel::Offload;
+        if options.on_request && !swaps {
+            return Err(EngineError::Model(
+                "load: on-request needs device_memory_bytes".to_owned(),
+            ));
+        }
         if !can_leave && swaps {
             let text =
                 "device_memory_bytes: this device cannot give weights back and take them again";
@@ -128,13 +137,15 @@ impl Engine {
         let is_alone = loaded.len() == 1;
         for each in loaded {
             let number = each.shared.number;
-            let join = |device| DeviceTurns::join(device, weight, memory, &each.shared);
+            let of_model = (memory, options.on_request);
+            let join = |device| DeviceTurns::join(device, weight, of_model, &each.shared);
             let turns = device.map(join).transpose()?;
             this.device_place = turns.as_ref().map(DeviceTurns::place);
             let balloon = kv.map(|kv| Balloon::new(kv, pool));
             let LoadedEngine { shared, scheduler, executor } = each;
             let thread = EngineThread::new(shared, scheduler, executor, turns)?;
             let thread = thread.with_balloon(balloon);
+            let thread = if options.on_request { thread.starting_away() } else { thread };
             let name =
                 if is_alone { "ingle-engine".into() } else { format!("ingle-engine-{number}") };
             // If one cannot start, dropping `this` ends the ones before it.
@@ -146,6 +157,12 @@ impl Engine {
             place.settle();
         }
         Ok(this)
+    }
+
+    /// Why the model could not return into the device's memory the last time; `None` if it has returned since.
+    #[must_use]
+    pub fn failed_return(&self) -> Option<String> {
+        self.engines.iter().find_map(|engine| engine.failed_return())
     }
 
     /// The model's place on a device that it shares with others.

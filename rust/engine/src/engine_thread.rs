@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use ingle_core::{
-    CoreEvent, Executor, ExecutorError, LateRow, RequestFault, Scheduler, StepCompletion, StepId,
-    StepPlan,
+    CoreEvent, Executor, ExecutorError, LateRow, RequestFault, Scheduler, SleepLevel,
+    StepCompletion, StepId, StepPlan,
 };
 
 use crate::balloon::Balloon;
@@ -87,6 +87,14 @@ impl EngineThread {
             mask_jobs: Vec::new(),
             late_rows: Vec::new(),
         })
+    }
+
+    /// The executor has no weights yet: the first request brings them, as after a swap.
+    pub(crate) fn starting_away(mut self) -> Self {
+        self.wakefulness = Wakefulness::Asleep(SleepLevel::Offload);
+        self.presence = Presence::Away;
+        self.scheduler.let_start(false);
+        self
     }
 
     /// One round a wake-up, until shutdown. A lost device is an error.

@@ -101,6 +101,9 @@ pub(crate) fn load_with(
     let num_engines = setting("data_parallel_size", options.data_parallel_size, 1)?;
     let mut checkpoint = timeline.time(FILES, || opened_checkpoint(options))?;
     quantise(&mut checkpoint, options.quantization.as_deref())?;
+    if let Some(progress) = options.progress.as_ref().filter(|_| !options.on_request) {
+        progress.watch(&mut checkpoint);
+    }
     let defaults = defaults(options, &checkpoint)?;
     let inboxes: Vec<_> = (0..num_engines).map(|_| Arc::new(LateSink::default())).collect();
     let sinks = inboxes.iter().map(LateSink::sink).collect();

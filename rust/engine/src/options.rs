@@ -1,11 +1,13 @@
 //! The JSON document that starts an engine. Any thread; only says what can be set.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde::Deserialize;
 
 use crate::device::Places;
 use crate::kv_events::KvEventOptions;
+use crate::load_progress::LoadProgress;
 
 /// How to start: `model` is needed, everything else has a default.
 #[derive(Clone, Debug, Deserialize)]
@@ -37,6 +39,12 @@ pub struct EngineOptions {
     /// The model never makes room for others.
     #[serde(default)]
     pub pinned: bool,
+    /// No weights are read before a request wants the model, or its operator.
+    #[serde(default)]
+    pub on_request: bool,
+    /// Sees how far the weights are.
+    #[serde(skip)]
+    pub progress: Option<Arc<LoadProgress>>,
     /// Divides the sim device's step times.
     #[serde(default)]
     pub sim_speed: Option<SimSpeed>,

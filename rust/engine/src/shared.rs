@@ -1,8 +1,8 @@
 //! State that one engine thread shares with callers' threads: its inbox, atomics, and what all engines
 //! have in common. A caller never holds a lock of the engine thread while it computes.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ingle_core::{Micros, SleepLevel};
 
@@ -40,6 +40,8 @@ pub(crate) struct Shared {
     progress_us: AtomicU64,
     /// Moving average of the time a request spends running, micros.
     service_us: AtomicU64,
+    /// Why the model could not return into memory the last time.
+    failed_return: Mutex<Option<String>>,
 }
 
 /// Where an engine is in its life.
@@ -71,6 +73,7 @@ impl Shared {
             num_choices: AtomicU32::new(0),
             progress_us: AtomicU64::new(0),
             service_us: AtomicU64::new(0),
+            failed_return: Mutex::default(),
         }
     }
 
@@ -96,6 +99,16 @@ impl Shared {
     /// From now on `sleep_level` says this.
     pub(crate) fn set_sleep_level(&self, level: Option<SleepLevel>) {
         self.metrics.gauges.set_sleep_level(level);
+    }
+
+    /// Why the model could not return into memory the last time; `None` if it has returned since.
+    pub(crate) fn failed_return(&self) -> Option<String> {
+        self.failed_return.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A return has ended. Engine thread only.
+    pub(crate) fn set_failed_return(&self, reason: Option<String>) {
+        *self.failed_return.lock().unwrap_or_else(PoisonError::into_inner) = reason;
     }
 
     /// Counts choices in that are about to be put into the inbox; there is room for them.

@@ -262,14 +262,14 @@ pub(crate) struct DeviceTurns {
 }
 
 impl DeviceTurns {
-    /// `weight`: see `DeviceTime::join`. `memory`: what the model takes.
+    /// `weight`: see `DeviceTime::join`. `memory`: what the model takes, and nothing yet if it `is_asleep`.
     ///
     /// # Errors
     /// `EngineError::Model` if the memory could never hold it.
     pub(crate) fn join(
         device: &SharedDevice,
         weight: u32,
-        memory: ModelMemory,
+        (memory, is_asleep): (ModelMemory, bool),
         thread: &Arc<Shared>,
     ) -> Result<Self, EngineError> {
         let device = Arc::clone(&device.inner);
@@ -279,7 +279,9 @@ impl DeviceTurns {
         let now = device.clock.now();
         let (mut fits, mut left) = (true, 0);
         if let Some(all) = &mut state.memory {
-            if !all.join(id, memory, now) {
+            if is_asleep {
+                all.join_asleep(id, memory, now);
+            } else if !all.join(id, memory, now) {
                 // It is in memory, for the moment.
                 all.must_leave(id);
                 let _ = thread.inbox.put(Message::Swap(Swap::Leave));

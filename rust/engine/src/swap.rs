@@ -71,6 +71,7 @@ impl EngineThread {
             Err(ExecutorError::Unchanged(reason)) if is_return => {
                 self.wakefulness = Wakefulness::Asleep(SleepLevel::Offload);
                 self.end_waiting(&format!("the model could not return into memory: {reason}"));
+                self.shared.set_failed_return(Some(reason));
             }
             Err(ExecutorError::Unchanged(_)) => self.wakefulness = Wakefulness::Awake,
             Err(error) => {
@@ -83,6 +84,7 @@ impl EngineThread {
             // Requests have waited for memory, not for this engine.
             self.shared.progress(self.committer.now);
             self.presence = Presence::Here;
+            self.shared.set_failed_return(None);
             self.scheduler.let_start(true);
         }
         let Some(turns) = &self.turns else { return Ok(()) };

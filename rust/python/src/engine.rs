@@ -2,6 +2,7 @@
 //! while it tokenises, loads or waits.
 
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use ingle_engine::{ClientSocket, SleepLevel};
 use pyo3::exceptions::PyValueError;
@@ -31,6 +32,24 @@ impl SharedDevice {
     }
 }
 
+/// How far the weights of a model are that is being loaded.
+#[pyclass(frozen, module = "ingle._core")]
+pub(crate) struct LoadProgress {
+    inner: Arc<ingle_engine::LoadProgress>,
+}
+
+#[pymethods]
+impl LoadProgress {
+    #[new]
+    fn new() -> Self {
+        Self { inner: Arc::default() }
+    }
+
+    fn so_far(&self) -> (u64, u64) {
+        self.inner.so_far()
+    }
+}
+
 /// A loaded model and its engine thread.
 #[pyclass(frozen, module = "ingle._core")]
 pub(crate) struct Engine {
@@ -40,16 +59,19 @@ pub(crate) struct Engine {
 #[pymethods]
 impl Engine {
     #[new]
-    #[pyo3(signature = (options, sockets = Vec::new(), device = None))]
+    #[pyo3(signature = (options, sockets = Vec::new(), device = None, progress = None))]
     fn new(
         py: Python<'_>,
         options: &[u8],
         sockets: Vec<i32>,
         device: Option<Py<SharedDevice>>,
+        progress: Option<Py<LoadProgress>>,
     ) -> PyResult<Self> {
         let sockets = sockets.into_iter().map(duplicate).collect::<PyResult<Vec<_>>>()?;
         let device = device.as_ref().map(|device| &device.get().inner);
-        let inner = py.detach(|| ingle_engine::Engine::start_with(options, sockets, device));
+        let progress = progress.map(|progress| Arc::clone(&progress.get().inner));
+        let start = || ingle_engine::Engine::start_with(options, sockets, device, progress);
+        let inner = py.detach(start);
         Ok(Self { inner: inner.map_err(|error| to_py(py, error))? })
     }
 
@@ -180,9 +202,9 @@ impl Engine {
         self.inner.sleep_level().map(|level| level as u8)
     }
 
-    fn memory_state(&self) -> Option<(&'static str, u64, bool)> {
+    fn memory_state(&self) -> Option<(&'static str, u64, bool, Option<String>)> {
         let (word, memory) = self.inner.device_place()?.shown()?;
-        Some((word, memory.bytes, memory.is_pinned))
+        Some((word, memory.bytes, memory.is_pinned, self.inner.failed_return()))
     }
 
     fn send_away(&self) -> bool {

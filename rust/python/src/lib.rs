@@ -24,6 +24,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("TIMES", events::TIMES)?;
     module.add_class::<engine::Engine>()?;
     module.add_class::<engine::SharedDevice>()?;
+    module.add_class::<engine::LoadProgress>()?;
     module.add_function(wrap_pyfunction!(engine::metrics, module)?)?;
     module.add_function(wrap_pyfunction!(check_body, module)?)?;
     module.add_function(wrap_pyfunction!(check_ids, module)?)?;

@@ -16,7 +16,7 @@ from ingle.server import ApiKeys, create_app
 
 @pytest.fixture
 def engine(core, monkeypatch):
-    monkeypatch.setattr("ingle.engine._core.Engine", lambda options, sockets: core)
+    monkeypatch.setattr("ingle.engine._core.Engine", lambda options, sockets, *shared: core)
     with Engine("m") as made:
         yield made
 

@@ -133,7 +133,7 @@ def test_the_lock_goes_with_a_process_that_is_killed(tmp_path):
 @pytest.fixture
 async def running(core, monkeypatch):
     """A whole server on the fake core: (its URL, the task that ends with the exit code)."""
-    monkeypatch.setattr("ingle.engine._core.Engine", lambda options, sockets: core)
+    monkeypatch.setattr("ingle.engine._core.Engine", lambda options, sockets, *shared: core)
     monkeypatch.setattr(lifecycle.LastThreads, "exit_after", lambda self, delay_s, code: None)
     settings = Settings(model="m", port=0, shutdown_timeout=20.0, hardening="off")
     ready = asyncio.Event()

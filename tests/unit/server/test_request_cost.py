@@ -39,7 +39,7 @@ async def address(core, monkeypatch):
         core.push(key, _core.END, b"{}")
 
     core.on_submit = submit
-    monkeypatch.setattr("ingle.engine._core.Engine", lambda options, sockets: core)
+    monkeypatch.setattr("ingle.engine._core.Engine", lambda options, sockets, *shared: core)
     with Engine("m") as engine:
         runner = web.AppRunner(create_app(engine), handler_cancellation=True, access_log=None)
         await runner.setup()

@@ -77,7 +77,7 @@ async def test_a_caller_that_leaves_gives_its_turn_to_the_next():
 async def test_a_slow_request_whose_client_leaves_in_the_queue_is_never_submitted(
     core, monkeypatch
 ):
-    monkeypatch.setattr("ingle.engine._core.Engine", lambda options, sockets: core)
+    monkeypatch.setattr("ingle.engine._core.Engine", lambda options, sockets, *shared: core)
     began, go_on, submitted = asyncio.Event(), threading.Event(), []
     loop = asyncio.get_running_loop()
 
@@ -133,7 +133,7 @@ def no_threads(monkeypatch):
 
 async def test_long_bodies_and_grammars_without_threads_are_503(core, monkeypatch):
     core.on_submit = lambda key, request: core.push(key, _core.END, b"{}")
-    monkeypatch.setattr("ingle.engine._core.Engine", lambda options, sockets: core)
+    monkeypatch.setattr("ingle.engine._core.Engine", lambda options, sockets, *shared: core)
     with Engine("m") as engine:
         app = create_app(engine)
         async with TestClient(TestServer(app)) as client:

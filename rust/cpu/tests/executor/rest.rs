@@ -77,6 +77,21 @@ fn test_weights_are_read_again_at_each_waking_and_give_the_same_bits() {
 }
 
 #[test]
+fn test_weights_that_are_wanted_later_are_not_read_at_the_start() {
+    let (checkpoint, source) = watched();
+    let expected = generate(&mut Harness::of(&checkpoint, &can_sleep()));
+    let once = source.bytes.swap(0, Ordering::Relaxed);
+    let mut harness = Harness::of(&checkpoint, &CpuConfig { starts_asleep: true, ..can_sleep() });
+    assert_eq!(source.bytes.load(Ordering::Relaxed), 0);
+    source.fails.store(true, Ordering::Relaxed);
+    rest(&mut harness, None).expect_err("no weights");
+    source.fails.store(false, Ordering::Relaxed);
+    rest(&mut harness, None).expect("awake");
+    assert_eq!(source.bytes.load(Ordering::Relaxed), once);
+    assert_eq!(generate(&mut harness), expected);
+}
+
+#[test]
 fn test_siblings_share_one_copy_which_goes_with_the_last_that_falls_asleep() {
     let (checkpoint, source) = watched();
     let mut first = Harness::of(&checkpoint, &can_sleep());

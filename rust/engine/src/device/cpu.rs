@@ -50,6 +50,7 @@ pub(super) fn build(
         expert_parallel: options.enable_expert_parallel,
         precision: precision(&options.cpu_precision)?,
         can_sleep: options.enable_sleep_mode,
+        starts_asleep: options.on_request,
         ..CpuConfig::default()
     };
     let num_states = u64::from(config.num_slots + config.num_snapshots);
@@ -151,7 +152,12 @@ fn sizes(
     let max_num_seqs = options.max_num_seqs.unwrap_or(MAX_NUM_SEQS);
     let num_states = 2 * u64::from(max_num_seqs) + u64::from(num_snapshots(spec, max_num_seqs));
     let state_bytes = num_states * state_bytes_per_slot(spec) * u64::from(num_engines.max(1));
-    let available = left_by(weight_bytes, state_bytes)?;
+    let available = if options.on_request {
+        // It may come when others have made room for it.
+        Memory::open().room().bytes.saturating_sub(weight_bytes).saturating_sub(state_bytes)
+    } else {
+        left_by(weight_bytes, state_bytes)?
+    };
     let block_bytes =
         u64::from(partition.ranks()) * kv_bytes_per_block(&partition.local_spec(), block_size);
     let defaults = DeviceDefaults {

@@ -22,6 +22,7 @@ pub(super) fn refuse_foreign_options(
         ("enable_expert_parallel", "cpu", options.enable_expert_parallel && !may_be_cpu),
         ("cpu_threads", "cpu", options.cpu_threads != 0 && !may_be_cpu),
         ("cpu_precision", "cpu", options.cpu_precision != "exact" && !may_be_cpu),
+        ("load: on-request", "cpu or sim", options.on_request && !may_be_cpu && !is_sim),
         ("dtype", "cpu or cuda", options.dtype != "auto" && is_sim),
         ("quantization", "cpu or cuda", options.quantization.is_some() && is_sim),
     ];

@@ -88,6 +88,38 @@ fn a_model_finishes_what_runs_before_it_leaves_and_returns_for_what_waits() {
 }
 
 #[test]
+fn a_model_that_is_loaded_on_request_takes_nothing_until_it_is_asked() {
+    let device = room_for_one();
+    let here = auto_on(&device, says("here"));
+    let options = json!({ "on_request": true });
+    let later = Bench::try_on(&device, (true, 1), says("later"), &options).unwrap();
+    assert_eq!(health(&later)["memory"], "asleep");
+    assert_eq!(later.driver.rests(), [], "there is nothing to give back");
+    assert_eq!(here.driver.rests(), [], "nobody has made room for it");
+    assert_eq!(later.body(&request())["choices"][0]["text"], "later");
+    assert_eq!((here.driver.rests(), later.driver.rests()), (vec![LEFT], vec![RETURNED]));
+    let alone = Bench::try_on(&SharedDevice::new(), (true, 1), says("a"), &options);
+    let Err(EngineError::Model(message)) = alone.map(|_| ()) else { panic!("it has started") };
+    assert_eq!(message, "load: on-request needs device_memory_bytes");
+}
+
+#[test]
+fn a_return_that_an_operator_asks_for_and_that_fails_is_tried_once_and_explained() {
+    let device = room_for_one();
+    let options = json!({ "on_request": true });
+    let bench = Bench::try_on(&device, (true, 1), says("a"), &options).unwrap();
+    bench.driver.end_rests(&[Some(ExecutorError::Unchanged("no memory".to_owned()))]);
+    bench.engine.device_place().unwrap().call();
+    while bench.engine.failed_return().is_none() {
+        std::thread::yield_now();
+    }
+    assert_eq!(bench.engine.failed_return().unwrap(), "no memory");
+    assert_eq!(bench.body(&request())["choices"][0]["text"], "a");
+    assert_eq!(bench.driver.rests(), [RETURNED, RETURNED], "once, and once for the request");
+    assert_eq!(bench.engine.failed_return(), None);
+}
+
+#[test]
 fn a_pinned_model_stays_and_one_that_can_never_fit_is_refused_at_the_start() {
     let device = room_for_one();
     let pinned = Bench::try_on(&device, (true, 1), says("a"), &json!({ "pinned": true })).unwrap();
