@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+import ingle
 from server.test_several_models import Several
 from server.test_sleep import AdminSocket
 from server.worker import MODELS, TINY, wait_for
@@ -67,6 +68,20 @@ def test_a_busy_model_uses_what_an_idle_one_leaves_and_gives_it_back(tmp_path):
         assert "0" not in given, given
         assert worker.stop() == 0, worker.errors()
         assert "Traceback" not in worker.errors()
+
+
+@pytest.mark.parametrize(("device", "share"), [("cpu", 1 << 20), ("sim", 1 << 27)])
+def test_a_largest_size_beyond_all_use_takes_no_memory(device, share):
+    with ingle.Engines(
+        {"a": str(TINY), "b": str(TINY)},
+        device=device,
+        device_memory_bytes=2**63 - 1,
+        kv_cache_memory_bytes=share,
+        kv_cache_max_memory_bytes=2**63 - 1,
+    ) as engines:
+        prompts = [[5 + number] * 60 for number in range(40)]
+        outputs = engines.generate(prompts, ingle.SamplingParams(max_tokens=4), model="a")
+        assert [len(output.outputs[0].token_ids) for output in outputs] == [4] * 40
 
 
 def test_a_pool_that_cannot_grow_stops_the_start():

@@ -57,6 +57,7 @@ def test_the_first_request_reads_the_weights_of_a_locked_server(config):
         answer = alone.complete(model="later", **FIELDS)["choices"]
     with Several("--config", file) as worker:
         assert worker.health()["hardening"]["mode"] == "auto"
+        assert worker.summary.count("the weights are read with the first request") == 1
         status = {each["id"]: each["status"] for each in worker.get("/v1/models").json["data"]}
         assert status == {"here": "loaded", "later": "asleep"}
         assert (card(admin)["state"], returns(worker)) == ("asleep", 0)

@@ -30,13 +30,15 @@ pub(crate) struct Job {
     pub(crate) began: Instant,
 }
 
-/// What a pool with these sizes may do. `most`: the option that lets it grow.
+/// What a pool with these sizes may do. `most`: the option that lets it grow; `useful`: bytes that all requests which
+/// may run can fill, since what lists the blocks takes memory too.
 ///
 /// # Errors
 /// `EngineError::Model`, which names the option.
 pub(crate) fn pool_memory(
     memory: Option<KvMemory>,
     most: Option<u64>,
+    useful: u64,
 ) -> Result<PoolMemory, EngineError> {
     let Some(memory) = memory else {
         return match most {
@@ -54,7 +56,7 @@ pub(crate) fn pool_memory(
     let piece = memory.piece_bytes.max(memory.block_bytes);
     Ok(PoolMemory {
         share: memory.bytes,
-        most: most.min(memory.most_bytes),
+        most: most.min(memory.most_bytes).min(useful.max(memory.bytes)),
         floor: (memory.bytes / FLOOR_PART).next_multiple_of(piece.max(1)).min(memory.bytes),
         piece,
     })

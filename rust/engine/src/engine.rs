@@ -103,7 +103,8 @@ impl Engine {
             [only] if swaps => only.executor.kv_memory(),
             _ => None,
         };
-        let pool = pool_memory(kv, options.kv_cache_max_memory_bytes)?;
+        let useful = loaded.first().map_or(0, |each| useful_kv_bytes(&front, each));
+        let pool = pool_memory(kv, options.kv_cache_max_memory_bytes, useful)?;
         let memory = ModelMemory {
             bytes: memory_bytes,
             pool,
@@ -497,6 +498,16 @@ impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Engine").field("model", &self.front.served.name).finish_non_exhaustive()
     }
+}
+
+/// What all requests that may run at once can fill of a KV pool.
+fn useful_kv_bytes(front: &Front, engine: &LoadedEngine) -> u64 {
+    let shape = engine.executor.shape();
+    let block_bytes = engine.executor.kv_memory().map_or(0, |kv| kv.block_bytes);
+    // One more for the tokens of steps ahead.
+    let places = u64::from(front.served.max_model_len.div_ceil(shape.block_size)) + 1;
+    let blocks = places * u64::from(shape.max_num_seqs) * shape.kv_groups.len() as u64;
+    blocks.saturating_mul(block_bytes)
 }
 
 /// Key 0 is the engines' own.

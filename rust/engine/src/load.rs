@@ -101,7 +101,10 @@ pub(crate) fn load_with(
     let num_engines = setting("data_parallel_size", options.data_parallel_size, 1)?;
     let mut checkpoint = timeline.time(FILES, || opened_checkpoint(options))?;
     quantise(&mut checkpoint, options.quantization.as_deref())?;
-    if let Some(progress) = options.progress.as_ref().filter(|_| !options.on_request) {
+    if options.on_request {
+        let note = "load: on-request: the weights are read with the first request for this model";
+        checkpoint.notes.push(note.to_owned());
+    } else if let Some(progress) = &options.progress {
         progress.watch(&mut checkpoint);
     }
     let defaults = defaults(options, &checkpoint)?;
