@@ -28,6 +28,7 @@ from ingle.engines import Engines
 from ingle.errors import ConfigError, HardeningError, InternalError
 from ingle.exit_codes import ExitCode
 from ingle.hardening import Lockdown
+from ingle.memory import give_back_memory
 from ingle.origins import parse_origins
 from ingle.places import may_use_gpu
 from ingle.server.admin import Admin
@@ -156,6 +157,8 @@ class Server:
         )
         close_admin = await self._open_admin(loop)
         collect_rarely()
+        # What loading has freed would stay with the allocator.
+        give_back_memory()
         on_ready()
         watchdog = asyncio.create_task(self._guard.notifier.watchdog(self._is_well))
         await self._stop.wait()
