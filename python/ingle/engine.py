@@ -237,6 +237,7 @@ class Engine:
         self.info: dict[str, Any] = msgspec.json.decode(self.core.info())
         """What the core knows about itself: names, limits, sampling defaults, memory."""
         self.info["kv_events"] = addresses(sockets)
+        self.info["ranks"] = settings.tensor_parallel_size
 
     def generate(
         self,

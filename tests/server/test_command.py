@@ -42,8 +42,12 @@ def test_doctor_reports_the_machine_and_its_devices():
     assert list(report) == ["version", "cpu", "memory", "devices", "kernel", "hardening"]
     assert report["memory"]["available_bytes"] > 1 << 20
     devices = report["devices"]
-    assert devices["cpu"] == devices["sim"] == {"usable": True}
+    assert devices["sim"] == {"usable": True}
+    assert devices["cpu"]["usable"]
+    assert "--tensor-parallel-size" in devices["cpu"]["ranks"]
     cuda = devices["cuda"]
+    assert cuda["ranks"]["value"] == "1"
+    assert "--tensor-parallel-size" in cuda["ranks"]["cost"]
     cards = [name for name in cuda if name.startswith("cuda:")]
     assert len(cards) == cuda["device_count"]
     assert cuda["usable"] == any(cuda[name]["usable"] for name in cards)

@@ -19,6 +19,7 @@ def check_answers(name, **options):
     params = ingle.SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, logprobs=0)
     prompts = [case["ids"] for case in cases]
     with ingle.Engine(str(MODELS / name), device="cpu", max_model_len=256, **options) as engine:
+        assert engine.info["ranks"] == options["tensor_parallel_size"]
         batch = [output.outputs[0] for output in engine.generate(prompts, params)]
         alone = [engine.generate([prompt], params)[0].outputs[0] for prompt in prompts]
     for case, ours, again in zip(cases, batch, alone, strict=True):
@@ -51,6 +52,7 @@ def test_two_engines_serve_a_divided_model_and_wake_from_sleep(tmp_path):
     flags = ("--data-parallel-size", "2", "--tensor-parallel-size", "2", "--enable-sleep-mode")
     with Worker("--device", "cpu", *flags, "--admin-uds", place) as worker:
         assert "2 ranks" in worker.summary
+        assert worker.health()["ranks"] == 2
         ask = {"max_tokens": 5, "temperature": 0, "ignore_eos": True}
         texts = {worker.complete("one two three", **ask)["choices"][0]["text"] for _ in range(4)}
         admin = AdminSocket(place)

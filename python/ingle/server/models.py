@@ -29,8 +29,9 @@ class ServedModel:
         self.heartbeat = Heartbeat(engine.core)
 
     def health(self) -> dict[str, Any]:
-        """The core's own view."""
+        """The core's own view, and the ranks of each engine."""
         health: dict[str, Any] = msgspec.json.decode(self.core.health())
+        health["ranks"] = self.info["ranks"]
         return health
 
 
@@ -152,7 +153,8 @@ class Models:
         several = list(each.values())
         total: dict[str, Any] = {"status": max(several, key=badness)["status"]}
         total.update({key: sum(health[key] for health in several) for key in SUMS})
-        total["standstill_s"] = max(health["standstill_s"] for health in several)
+        for key in ("standstill_s", "ranks"):
+            total[key] = max(health[key] for health in several)
         return {**total, "models": each}
 
     def metrics(self, exemplars: bool = False) -> bytes:

@@ -273,6 +273,7 @@ LOAD = record(
         "in_system": COUNT,
         "capacity": COUNT,
         "standstill_s": NUMBER | {"minimum": 0},
+        "ranks": COUNT,
         "hardening": record(
             {"mode": one_of("auto", "strict", "off"), "on": LAYERS, "missing": LAYERS}
         ),

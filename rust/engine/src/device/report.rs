@@ -8,12 +8,21 @@ use crate::device::places::Places;
 
 /// By name of the device. Blocking, up to a second a GPU.
 pub(crate) fn devices(places: &Places) -> Value {
+    let mut cuda = cuda_report::of_machine(places);
+    if let Value::Object(cuda) = &mut cuda {
+        cuda.insert("ranks".to_owned(), json!({ "value": "1", "cost": ONE_RANK }));
+    }
     json!({
-        "cpu": { "usable": true },
+        "cpu": { "usable": true, "ranks": RANKS_IN_TURN },
         "sim": { "usable": true },
-        "cuda": cuda_report::of_machine(places),
+        "cuda": cuda,
     })
 }
+
+const RANKS_IN_TURN: &str =
+    "any number (--tensor-parallel-size), computed in turn, to test a division";
+const ONE_RANK: &str =
+    "a model must fit one GPU: --tensor-parallel-size is refused until two GPUs have run it";
 
 #[cfg(test)]
 mod tests {
