@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-rust test-python test-compat test-ray image-check check soak bench wheel gpu-test gpu-bench gpu-bench-models fields lock clean
+.PHONY: help install demo test test-rust test-python test-compat test-ray test-ray-latency image-check check soak bench wheel gpu-test gpu-bench gpu-bench-models fields lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -72,10 +72,15 @@ $(RAY)/installed.stamp: requirements/ray.txt
 	touch $@
 
 # A cluster takes minutes to start on a small machine, so CI does without it.
+RAY_PYTEST := RAY_AUTH_MODE=disabled RAY_USAGE_STATS_ENABLED=0 RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S=120 \
+    RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S=60 PYTHONPATH=$(CURDIR)/python \
+    $(RAY)/bin/pytest -c /dev/null --rootdir tests/serve_ray
+
 test-ray: $(RAY)/installed.stamp install ## workers on a real local Ray cluster
-	RAY_AUTH_MODE=disabled RAY_USAGE_STATS_ENABLED=0 RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S=120 \
-	    RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S=60 PYTHONPATH=$(CURDIR)/python \
-	    $(RAY)/bin/pytest -c /dev/null --rootdir tests/serve_ray tests/serve_ray
+	$(RAY_PYTEST) tests/serve_ray
+
+test-ray-latency: $(RAY)/installed.stamp install ## what the front on Ray adds to a request; needs an idle machine
+	INGLE_RAY_LATENCY=1 INGLE_RAY_FIGURES=/dev/stderr $(RAY_PYTEST) -s tests/serve_ray/test_ray_latency.py
 
 image-check: wheel ## the wheel in a bare Debian, as deploy/Containerfile installs it; needs root and debootstrap
 	$(BIN)/python tools/check_image.py dist/ingle-*.whl

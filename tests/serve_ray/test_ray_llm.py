@@ -1,39 +1,25 @@
 """The engine for Ray Serve LLM, driven by Ray's own LLMServer: real protocol and request classes.
 
 Ray takes the request classes from vLLM, else from SGLang. SGLang's are installed alone (Makefile):
-its package without what it imports itself, torch among it, so the package is entered by its folder.
+its package without what it imports itself, torch among it; request_classes enters it by its folder.
 """
 
 import asyncio
 import importlib.util
-import sys
-import types
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("ray.llm")
+if not any(map(importlib.util.find_spec, ("vllm", "sglang"))):
+    pytest.skip("neither vLLM nor SGLang is here", allow_module_level=True)
 
+from ray.llm._internal.serve.core.configs import openai_api_models as api
+from ray.llm._internal.serve.core.engine.protocol import LLMEngine
+from ray.llm._internal.serve.core.protocol import RawRequestInfo
+from ray.serve.llm import LLMConfig
 
-def find_request_classes():
-    if importlib.util.find_spec("vllm") is None:
-        folder = importlib.util.find_spec("sglang")
-        if folder is None:
-            pytest.skip("neither vLLM nor SGLang is here", allow_module_level=True)
-        package = types.ModuleType("sglang")
-        package.__path__ = list(folder.submodule_search_locations)
-        sys.modules["sglang"] = package
-
-
-find_request_classes()
-
-from ray.llm._internal.serve.core.configs import openai_api_models as api  # noqa: E402
-from ray.llm._internal.serve.core.engine.protocol import LLMEngine  # noqa: E402
-from ray.llm._internal.serve.core.protocol import RawRequestInfo  # noqa: E402
-from ray.llm._internal.serve.core.server.llm_server import LLMServer  # noqa: E402
-from ray.serve.llm import LLMConfig  # noqa: E402
-
-from ingle.integrations.ray.llm import IngleEngine  # noqa: E402
+from ingle.integrations.ray.llm import IngleEngine, IngleServer
 
 MODEL = str(Path(__file__).parents[1] / "golden/models/llama-tied-bf16")
 SETTINGS = {"device": "sim", "sim_speed": "inf", "max_num_seqs": 8}
@@ -48,7 +34,7 @@ def config(**more):
 
 def run(scenario, **settings):
     async def whole():
-        server = LLMServer.sync_init(config(**settings), engine_cls=IngleEngine)
+        server = IngleServer.sync_init(config(**settings))
         await server.start()
         try:
             await asyncio.wait_for(scenario(server), 120)

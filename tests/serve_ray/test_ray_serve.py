@@ -1,117 +1,41 @@
 """ingle on a real local Ray cluster: `make test-ray`, in a venv of its own.
 
-One cluster and its workers serve all tests, since a start takes long; each test deploys what it
-needs. The sim device takes the time of a card and none of the machine's.
+Each test deploys what it needs. The sim device takes the time of a card and none of the machine's.
 """
 
-import http.client
 import inspect
 import json
 import os
 import signal
-import statistics
 import threading
-import time
 import urllib.error
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-ray = pytest.importorskip("ray")
+pytest.importorskip("ray")
 
-from ray import serve  # noqa: E402
+from ray import serve
 
-from ingle.integrations.ray import app, build_app  # noqa: E402
+from ingle.integrations.ray import app
+from serve_ray.cluster import (
+    FRONT,
+    LIMIT_S,
+    MODEL,
+    ask,
+    deploy,
+    everywhere,
+    metric,
+    open_url,
+    report,
+    wait_until,
+)
 
-MODEL = str(Path(__file__).parents[1] / "golden/models/llama-tied-bf16")
-PORTS = range(30000, 30100)
-"""Of replicas that take connections themselves. Ray's proxy does not start then."""
 ROUND_ROBIN = "ray.serve.experimental.round_robin_router.RoundRobinRouter"
-LIMIT_S = 300.0
-MOST_ADDED_MS = 3.0
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    # For the cluster, not for this process: the front's replica takes connections itself.
-    os.environ |= {"RAY_SERVE_THROUGHPUT_OPTIMIZED": "1", "RAY_worker_niceness": "0"}
-    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False)
-    for attempt in range(5):
-        try:
-            serve.start(http_options={"host": "127.0.0.1"})
-            break
-        except Exception:
-            # On a busy machine the proxy takes longer than Serve waits for it.
-            if attempt == 4:
-                raise
-    yield
-    serve.shutdown()
-    ray.shutdown()
-
-
-def deploy(**options):
-    settings = {"device": "sim", "max_num_seqs": 64} | options
-    serve.run(build_app(MODEL, **settings), name="ingle")
-    find_front()
-    return serve.get_deployment_handle("IngleWorker", "ingle")
-
-
-def find_front():
-    """Where the front of the last deployment listens: the one port that answers as ingle does."""
-
-    def is_found():
-        for port in PORTS:
-            base = f"http://127.0.0.1:{port}"
-            try:
-                with urllib.request.urlopen(base + "/version", timeout=10) as answer:
-                    assert "version" in json.loads(answer.read())
-            except OSError:
-                continue
-            FRONT[0] = base
-            return True
-        return False
-
-    wait_until(is_found, "the front")
-
-
-def open_url(url, body=None, headers=None):
-    data = None if body is None else json.dumps(body).encode()
-    sent = {"Content-Type": "application/json"} | (headers or {})
-    return urllib.request.urlopen(urllib.request.Request(url, data, sent), timeout=LIMIT_S)
-
-
-def ask(path, body=None, base=None, **headers):
-    with open_url((base or FRONT[0]) + path, body, headers) as answer:
-        return answer.read()
-
-
-def everywhere(handle, method, count=None):
-    """What each worker says; waits until there are `count`."""
-    found = []
-
-    def is_enough():
-        found[:] = handle.broadcast(method).results(timeout_s=LIMIT_S)
-        return count is None or len(found) == count
-
-    wait_until(is_enough, f"{count} workers")
-    return found
-
-
-def metric(base, name):
-    lines = ask("/metrics", base=base).decode().splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith(name + "{"))
-
-
-def wait_until(is_true, what):
-    deadline = time.monotonic() + LIMIT_S
-    while not is_true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.5)
-
-
-def test_answers_are_the_workers_own_and_little_later(cluster):
+def test_answers_are_the_workers_own(cluster):
     handle = deploy(min_workers=2, max_workers=2, sim_speed="inf")
     base = everywhere(handle, "url", 2)[0]
     body = {"prompt": "a b", "max_tokens": 8, "temperature": 0}
@@ -124,26 +48,6 @@ def test_answers_are_the_workers_own_and_little_later(cluster):
         ask("/v1/completions", {"prompt": "x", "temperature": 9})
     assert refused.value.code == 400
     assert b"temperature" in refused.value.read()
-    direct, through = (
-        http.client.HTTPConnection(at.removeprefix("http://")) for at in (base, FRONT[0])
-    )
-    added = []
-    for number in range(20 + 200):
-        first, second = (direct, through) if number % 2 else (through, direct)
-        took = {each: time_of(each) for each in (first, second)}
-        added.append(1e3 * (took[through] - took[direct]))
-    added = statistics.median(added[20:])
-    report(f"latency that the front adds, p50 ms: {added:.2f}, load {os.getloadavg()[0]:.1f}")
-    assert added <= MOST_ADDED_MS or os.getloadavg()[0] > os.cpu_count(), added
-
-
-def time_of(connection):
-    """Seconds that one short request takes."""
-    began = time.perf_counter()
-    body = json.dumps({"prompt": "a", "max_tokens": 1})
-    connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
-    assert connection.getresponse().read()
-    return time.perf_counter() - began
 
 
 def test_a_rayservice_s_arguments_make_the_application(cluster):
@@ -240,13 +144,3 @@ def test_workers_follow_the_load_up_and_down(cluster):
             stop.set()
     wait_until(lambda: size() == 1, "one worker without load")
     report(f"workers: {sizes}")
-
-
-def report(text):
-    """A figure for a document."""
-    with open(os.environ.get("INGLE_RAY_FIGURES", os.devnull), "a") as file:
-        file.write(text + "\n")
-
-
-FRONT = [""]
-"""Its address; each deployment has another one."""

@@ -2,17 +2,20 @@
 
     from ray.serve.llm import LLMConfig, build_openai_app
 
-    os.environ["RAYLLM_VLLM_ENGINE_CLS"] = "ingle.integrations.ray.llm.IngleEngine"
     config = LLMConfig(
         model_loading_config={"model_id": "llama", "model_source": "/models/llama"},
+        server_cls="ingle.integrations.ray.llm.IngleServer",
         engine_kwargs={"max_num_seqs": 64, "max_model_len": 8192},
+        deployment_config={"ray_actor_options": {"num_gpus": 1}},
     )
+    serve.run(build_openai_app({"llm_configs": [config]}))
 
 `engine_kwargs` are the settings of `ingle serve`, by their Python names. The engine is an
 `ingle serve` process of the replica's (process.py), locked down as always; requests reach it over
-HTTP. Event loop of the replica. The base class is internal to Ray: it fits one minor version.
+HTTP. Event loop of the replica. The base classes are internal to Ray: they fit one minor version.
 """
 
+import copy
 import json
 import tempfile
 from collections.abc import AsyncGenerator
@@ -24,6 +27,7 @@ from ray.llm._internal.serve.core.configs import openai_api_models as api
 from ray.llm._internal.serve.core.configs.llm_config import DiskMultiplexConfig, LLMConfig
 from ray.llm._internal.serve.core.engine.protocol import LLMEngine
 from ray.llm._internal.serve.core.protocol import RawRequestInfo
+from ray.llm._internal.serve.core.server.llm_server import LLMServer
 
 from ingle.integrations.ray.process import IngleProcess
 
@@ -199,6 +203,33 @@ class IngleEngine(LLMEngine):  # type: ignore[misc] # Ray has no types.
         if self._session is None:
             raise RuntimeError("the engine has not started")
         return self._session
+
+
+class IngleServer(LLMServer):  # type: ignore[misc] # Ray has no types.
+    """Ray's server of one model with ingle in it: the `server_cls` of an LLMConfig.
+
+    Ray's own asks vLLM to read `engine_kwargs` and to say which devices its processes take.
+    """
+
+    _default_engine_cls = IngleEngine
+
+    @classmethod
+    def get_deployment_options(cls, llm_config: LLMConfig) -> dict[str, Any]:
+        """Serve's options for a replica: `deployment_config`, in the environment `runtime_env`.
+
+        Errors: ValueError for what places vLLM's processes.
+        """
+        for name in ("accelerator_type", "placement_group_config"):
+            if getattr(llm_config, name) is not None:
+                raise ValueError(
+                    f"{name}: ingle is one process; say what it takes in deployment_config, "
+                    'as {"ray_actor_options": {"num_gpus": 1}}'
+                )
+        options: dict[str, Any] = copy.deepcopy(llm_config.deployment_config)
+        if llm_config.runtime_env is not None:
+            actor = options.setdefault("ray_actor_options", {})
+            actor["runtime_env"] = {**actor.get("runtime_env", {}), **llm_config.runtime_env}
+        return options
 
 
 class DetokenizedText:
