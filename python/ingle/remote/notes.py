@@ -141,10 +141,12 @@ def hash_of_open(fd: int, kind: str, name: str) -> str:
 
 def update(hashed: Any, fd: int, at: int, end: int, progress: Progress) -> Any:
     """Adds bytes `at` to `end` of the file, as far as it has them. Errors: OSError."""
-    while data := os.pread(fd, min(PIECE_BYTES, end - at), at):
-        hashed.update(data)
-        at += len(data)
-        progress.add(len(data))
+    # One small buffer: fresh pages would cost more than the hash.
+    buffer = memoryview(bytearray(PIECE_BYTES))
+    while count := os.preadv(fd, [buffer[: min(PIECE_BYTES, end - at)]], at):
+        hashed.update(buffer[:count])
+        at += count
+        progress.add(count)
     return hashed
 
 
@@ -158,4 +160,4 @@ PART_BYTES = 16 << 20
 """Of a hash of parts. Notes on disk depend on it."""
 NUM_THREADS = 8
 NAME = ".ingle-files"
-PIECE_BYTES = 1 << 22
+PIECE_BYTES = 1 << 18
