@@ -90,7 +90,7 @@ unsafe fn any<V: Vector, const ROWS: usize, const REGS: usize>(
 }
 
 /// A block format, so that each has functions of its own.
-trait Format {
+pub(super) trait Format {
     const TYPE: WeightType;
     const SIZES: BlockLayout = layout(Self::TYPE);
 }
@@ -98,7 +98,7 @@ trait Format {
 macro_rules! formats {
     ($($name:ident)*) => {
         $(
-            struct $name;
+            pub(super) struct $name;
             impl Format for $name {
                 const TYPE: WeightType = WeightType::$name;
             }
@@ -149,11 +149,11 @@ struct Inputs {
 
 /// One stretch of 32 inputs in its block.
 #[derive(Clone, Copy)]
-struct Place {
-    block: *const u8,
-    part: usize,
+pub(super) struct Place {
+    pub(super) block: *const u8,
+    pub(super) part: usize,
     /// Pairs of quads in a group.
-    pairs: usize,
+    pub(super) pairs: usize,
 }
 
 /// # Safety
@@ -202,7 +202,7 @@ unsafe fn stretch<V: Vector, F: Format, const ROWS: usize, const REGS: usize>(
 
 /// Asks for the lines that lie as far ahead of these as `AHEAD` says.
 #[inline(always)]
-fn prefetch_lines(from: *const u8, bytes: usize) {
+pub(super) fn prefetch_lines(from: *const u8, bytes: usize) {
     let mut at = 0;
     while at < bytes {
         prefetch(from.wrapping_add(AHEAD + at));
@@ -285,7 +285,7 @@ unsafe fn codes<V: Vector, F: Format, const ODD: usize>(words: *const u8, pair: 
 /// # Safety
 /// `V`'s instructions exist; `place` is a stretch of a whole block, with group `group`; outputs from `column` on exist.
 #[inline(always)]
-unsafe fn affine<V: Vector, F: Format, const REGS: usize>(
+pub(super) unsafe fn affine<V: Vector, F: Format, const REGS: usize>(
     place: Place,
     group: usize,
     column: usize,

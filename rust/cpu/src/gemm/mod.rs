@@ -12,6 +12,8 @@ mod avx2_halves;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
+mod avx512_blocks;
+#[cfg(target_arch = "x86_64")]
 mod avx512_fp8;
 #[cfg(target_arch = "x86_64")]
 mod avx512_rounded;

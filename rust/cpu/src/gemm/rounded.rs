@@ -5,9 +5,12 @@
 //! number; then `out = scale * (step * s) + out` and, where there is a minimum, `out = min * (step * sum of bytes) + out`.
 //! Neither the number of rows nor a split of the inputs changes a bit of either.
 
+use std::ops::Range;
+
 use ingle_model::WeightType;
 
 use super::columns::QuadCodes;
+use super::kernel::block_tile_rows;
 use crate::block_layout::{is_block_format, layout};
 use crate::panel::{FEW_ROWS, K_BLOCK, K_BLOCK_STORED, PANEL, Panel, TILE_ROWS};
 use crate::rounding::{Form, Rounded};
@@ -48,6 +51,7 @@ pub(super) fn add_rounded_product(
                     add_halves(x.skip_rows(tile * TILE_ROWS), pairs, out);
                 }
             }
+            Form::Bytes if few => add_few_rows(path, x, panel, inputs, out),
             Form::Bytes => {
                 let sizes = layout(panel.weight_type);
                 let words = &mut codes[..inputs.len() / 4 * PANEL];
@@ -64,6 +68,38 @@ pub(super) fn add_rounded_product(
                 }
             }
         }
+    }
+}
+
+/// Adds products with bytes for few rows, whose codes are not unpacked to memory; the range has whole blocks.
+fn add_few_rows(
+    path: VectorPath,
+    x: Rounded<'_>,
+    panel: Panel<'_>,
+    inputs: Range<usize>,
+    out: &mut [f32],
+) {
+    let sizes = layout(panel.weight_type);
+    let (first, last) = (inputs.start / sizes.elements, inputs.end / sizes.elements);
+    let whole = first * sizes.elements == inputs.start && last * sizes.elements == inputs.end;
+    assert!(whole, "part of a block");
+    let blocks = (panel.weight_type, &panel.bytes[first * sizes.bytes..last * sizes.bytes]);
+    let parts = (inputs.len() / 32, quad_offset(panel.weight_type));
+    let (rows, mut row) = (out.len() / PANEL, 0);
+    while row < rows {
+        let count = block_tile_rows(path, rows - row);
+        let (x, out) = (x.skip_rows(row), &mut out[row * PANEL..][..count * PANEL]);
+        x.assert_holds(count, inputs.len());
+        // SAFETY: a path is fast only where AVX-512 with VNNI was detected (`VectorPath::with`, `rounded_form`), and on
+        // that path `block_tile_rows` gives 1 to 4 or 8 rows; the asserts show that `x` has as many with the inputs, and
+        // whole blocks, to which the panel was cut.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            super::avx512_blocks::tile_blocks(x, blocks, parts, out);
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        unreachable!("no fast path on this processor: {blocks:?} {parts:?} {x:?} {out:?}");
+        row += count;
     }
 }
 
