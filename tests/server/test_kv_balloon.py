@@ -80,7 +80,8 @@ def test_a_largest_size_beyond_all_use_takes_no_memory(device, share):
         kv_cache_max_memory_bytes=2**63 - 1,
     ) as engines:
         prompts = [[5 + number] * 60 for number in range(40)]
-        outputs = engines.generate(prompts, ingle.SamplingParams(max_tokens=4), model="a")
+        params = ingle.SamplingParams(max_tokens=4, ignore_eos=True)
+        outputs = engines.generate(prompts, params, model="a")
         assert [len(output.outputs[0].token_ids) for output in outputs] == [4] * 40
 
 
