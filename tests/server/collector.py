@@ -9,7 +9,7 @@ import time
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 class Collector:

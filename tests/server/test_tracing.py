@@ -48,7 +48,7 @@ def next_request(collector, send):
     """What `send` makes arrive: the span of a request, and those of its stages by name."""
     before = len(collector.spans)
     send()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while True:
         spans = collector.wait_for(before + 1)[before:]
         roots = [span for span in spans if span.kind == span.SPAN_KIND_SERVER]
