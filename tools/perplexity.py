@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Perplexity of texts under a model: perplexity.py MODEL TEXT... [--quantization fp8] [--device D].
+"""Perplexity of texts under a model: perplexity.py MODEL TEXT... [options of the engine].
 
 The texts are joined and cut into windows, each read as a prompt of its own; every token but the
 first of a window counts. Prints one JSON object. MODEL can be demo-bf16: the demo model with bf16
@@ -38,6 +38,7 @@ def main() -> None:
     parser.add_argument("texts", nargs="+", type=Path, metavar="TEXT")
     parser.add_argument("--quantization", choices=["fp8"])
     parser.add_argument("--cpu-precision", choices=["exact", "fast"], default="exact")
+    parser.add_argument("--kv-cache-dtype", choices=["auto", "fp8"], default="auto")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--window", type=int, default=512, help="tokens; default: 512")
     parser.add_argument("--limit", type=int, help="number of tokens; default: all")
@@ -54,6 +55,7 @@ def main() -> None:
             device=options.device,
             quantization=options.quantization,
             cpu_precision=options.cpu_precision,
+            kv_cache_dtype=options.kv_cache_dtype,
             max_model_len=options.window + 1,
         )
         stack.enter_context(engine)
@@ -62,6 +64,7 @@ def main() -> None:
         result = {
             "model": engine.info["model"],
             "weights": engine.info["weight_type"],
+            "kv_cache": engine.info["kv_cache_dtype"],
             "device": engine.info["device"],
             "tokens": len(values),
             "perplexity": round(perplexity(values), 4),

@@ -116,6 +116,10 @@ class Settings:
             "output channel; default: weights as the model has them",
         ),
     )
+    kv_cache_dtype: Literal["auto", "fp8", "fp8_e4m3"] = field(
+        default="auto",
+        metadata=about("engine", "fp8: keep keys and values in 8 bits; on the cpu device only"),
+    )
     max_model_len: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = field(
         default=None,
         metadata=about(

@@ -80,6 +80,7 @@ class Engine:
         dtype: str = "auto",
         load_format: Literal["auto", "dummy"] = "auto",
         quantization: Literal["fp8"] | None = None,
+        kv_cache_dtype: Literal["auto", "fp8", "fp8_e4m3"] = "auto",
         max_model_len: int | None = None,
         max_num_seqs: int | None = None,
         max_num_batched_tokens: int | None = None,
@@ -133,6 +134,8 @@ class Engine:
                 "dummy".
             quantization: fp8: keep the linear layers of an unquantised model in 8 bits, with a
                 scale per output channel; default: weights as the model has them. "fp8".
+            kv_cache_dtype: fp8: keep keys and values in 8 bits; on the cpu device only. "auto",
+                "fp8" or "fp8_e4m3".
             max_model_len: maximum length of prompt plus answer, in tokens; default: the model's own
                 limit. A whole number from 1 to 2147483647.
             max_num_seqs: maximum number of requests in one step; default: 256, on a CPU 32. A whole

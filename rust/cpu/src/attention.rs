@@ -13,7 +13,7 @@ use ingle_model::KvPlace;
 
 use crate::elementwise::{exp_and_sum, maximum, soft_cap, sum_of_exp_less};
 use crate::gemm::{Columns, add_product};
-use crate::kv_cache::{KvCache, KvSizes};
+use crate::kv_cache::{KvCache, KvSizes, Stored};
 use crate::panel::{PANEL, TILE_ROWS};
 use crate::pool::Pool;
 use crate::rows::{Rows, Shared};
@@ -168,18 +168,31 @@ impl Attention<'_> {
             self.kv.head(&sizes, self.place.index, block, kv_head).0
         };
         for tile in keys.clone().step_by(PANEL) {
-            let columns = if block_size.is_multiple_of(16) {
-                let first = &head(tile)[tile % block_size..];
-                let next = tile + 16;
-                let second = if next < keys.end { &head(next)[next % block_size..] } else { first };
-                Columns { first, second, stride: block_size }
-            } else {
-                for position in tile..(tile + PANEL).min(keys.end) {
-                    let source = head(position)[position % block_size..].iter().step_by(block_size);
-                    let target = scratch.keys[position - tile..].iter_mut().step_by(PANEL);
-                    target.zip(source).for_each(|(to, from)| *to = *from);
+            let columns = match head(tile) {
+                Stored::F32(stored) if block_size.is_multiple_of(16) => {
+                    let first = &stored[tile % block_size..];
+                    let next = tile + 16;
+                    let second = match (next < keys.end).then(|| head(next)) {
+                        Some(Stored::F32(stored)) => &stored[next % block_size..],
+                        _ => first,
+                    };
+                    Columns { first, second, stride: block_size }
                 }
-                Columns::panel(&scratch.keys)
+                _ => {
+                    let mut position = tile;
+                    let end = (tile + PANEL).min(keys.end);
+                    while position < end {
+                        let (at, offset) = (position - tile, position % block_size);
+                        let len = (block_size - offset).min(end - position);
+                        let stored = head(position);
+                        let rows = scratch.keys.chunks_exact_mut(PANEL).take(head_dim);
+                        for (element, row) in rows.enumerate() {
+                            stored.copy(element * block_size + offset, &mut row[at..][..len]);
+                        }
+                        position += len;
+                    }
+                    Columns::panel(&scratch.keys)
+                }
             };
             let out = &mut scratch.out[..rows * PANEL];
             out.fill(0.0);
@@ -226,11 +239,24 @@ impl Attention<'_> {
         let mut position = keys.start;
         while position < keys.end {
             let at = position / sizes.block_size;
-            let end = ((at + 1) * sizes.block_size).min(keys.end);
+            let mut end = ((at + 1) * sizes.block_size).min(keys.end);
             let block = span.tables[self.place.group][at];
             let (_, values) = self.kv.head(&sizes, self.place.index, block, kv_head);
-            let first = &values[position % sizes.block_size * sizes.value_stride + column..];
-            let columns = Columns { first, second: &first[16..], stride: sizes.value_stride };
+            let first_row = position % sizes.block_size;
+            let columns = match values {
+                Stored::F32(values) => {
+                    let first = &values[first_row * sizes.value_stride + column..];
+                    Columns { first, second: &first[16..], stride: sizes.value_stride }
+                }
+                Stored::E4m3(..) => {
+                    end = end.min(position + scratch.values.len() / PANEL);
+                    let rows = scratch.values.chunks_exact_mut(PANEL).take(end - position);
+                    for (row, to) in (first_row..).zip(rows) {
+                        values.copy(row * sizes.value_stride + column, to);
+                    }
+                    Columns::panel(&scratch.values)
+                }
+            };
             let weights = (&scratch.scores[position - base..], scratch.score_stride);
             add_product(self.path, weights, columns, end - position, out);
             position = end;

@@ -168,9 +168,11 @@ pub fn state_bytes_per_slot(spec: &ModelSpec) -> u64 {
     spec.layers.iter().filter_map(|layer| layer.delta_net).map(|net| 4 * net.state_len()).sum()
 }
 
-/// Bytes of one KV block of `block_size` tokens, all layers of a group, keys and values in f32.
+/// Bytes of one KV block of `block_size` tokens, all layers of a group: keys and values in f32, unless the model's
+/// `kv_format` says otherwise.
 #[must_use]
 pub fn kv_bytes_per_block(spec: &ModelSpec, block_size: u32) -> u64 {
     let layout = KvLayout::of(spec);
-    4 * (place_len(spec, &layout, block_size) * layout.layers_per_group) as u64
+    let len = place_len(spec, &layout, block_size) * layout.layers_per_group;
+    spec.kv_format.bytes(size_of::<f32>() as u64) * len as u64
 }

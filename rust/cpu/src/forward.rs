@@ -9,7 +9,7 @@ use crate::buffers::Buffers;
 use crate::delta_net::{DeltaNet, States};
 use crate::elementwise::{add_assign, gate, rms_norm, rms_norm_in_place, sigmoid};
 use crate::gemm::{Item, Product, multiply};
-use crate::kv_cache::{KvCache, write_token};
+use crate::kv_cache::KvCache;
 use crate::moe;
 use crate::pool::{INLINE_ROWS, Pool};
 use crate::rope::Rope;
@@ -392,11 +392,11 @@ impl Pass<'_> {
                     let position = span.start + index;
                     let block = span.tables[place.group][position / sizes.block_size];
                     let start = sizes.head_start(place.index, block, head);
-                    // SAFETY: one call a head, and a head's part of a block is its own.
-                    let target = unsafe { kv.part(start, sizes.head_len()) };
                     let key = &row[columns.key + at..][..sizes.head_dim];
                     let value = &row[columns.value + at..][..sizes.head_dim];
-                    write_token(&sizes, target, position % sizes.block_size, key, value);
+                    let place = (start, position % sizes.block_size);
+                    // SAFETY: one call a head, and a head's part of a block is its own.
+                    unsafe { kv.write(&sizes, place, (key, value)) };
                 }
             }
         };

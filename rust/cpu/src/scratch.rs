@@ -22,8 +22,10 @@ pub(crate) struct Scratch {
     pub(crate) scores: Vec<f32>,
     /// Numbers from row to row of `scores`.
     pub(crate) score_stride: usize,
-    /// `[head_dim][32]` keys, where blocks are too small to be read in place.
+    /// `[head_dim][32]` keys, where blocks are too small to be read in place or hold no f32.
     pub(crate) keys: Vec<f32>,
+    /// `[16][32]` values, where blocks hold no f32.
+    pub(crate) values: Vec<f32>,
     pub(crate) sampler: SamplerScratch,
     /// Bytes of a file on their way into panels.
     pub(crate) stored: Vec<u8>,
@@ -46,6 +48,7 @@ impl Scratch {
             scores: vec![0.0; TILE_ROWS * score_stride],
             score_stride,
             keys: vec![0.0; head_dim * PANEL],
+            values: vec![0.0; 16 * PANEL],
             sampler: SamplerScratch::default(),
             stored: Vec::new(),
         }

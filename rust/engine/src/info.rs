@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ingle_core::{ExecutorShape, SAMPLING_FIELDS, SamplingParams};
-use ingle_model::{Checkpoint, Phase, WeightType};
+use ingle_model::{Checkpoint, KvFormat, Phase, WeightType};
 use ingle_text::{ReasoningFormat, ToolFormat};
 use serde_json::json;
 
@@ -39,6 +39,10 @@ pub(crate) fn info(
         "num_engines": fleet.num_engines,
         "architecture": spec.architecture,
         "weight_type": weight_type(checkpoint),
+        "kv_cache_dtype": match spec.kv_format {
+            KvFormat::Device => "auto",
+            KvFormat::Fp8(_) => "fp8",
+        },
         "load_format": if checkpoint.has_weights { "auto" } else { "dummy" },
         "num_layers": spec.layers.len(),
         "hidden_size": spec.hidden_size,

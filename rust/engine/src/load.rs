@@ -101,6 +101,7 @@ pub(crate) fn load_with(
     let num_engines = setting("data_parallel_size", options.data_parallel_size, 1)?;
     let mut checkpoint = timeline.time(FILES, || opened_checkpoint(options))?;
     quantise(&mut checkpoint, options.quantization.as_deref())?;
+    choose_kv_format(&mut checkpoint, &options.kv_cache_dtype)?;
     if options.on_request {
         let note = "load: on-request: the weights are read with the first request for this model";
         checkpoint.notes.push(note.to_owned());
@@ -227,6 +228,25 @@ fn defaults(
         "none" => Ok(SamplingParams::unset()),
         other => Err(EngineError::Model(format!(
             "generation_config: must be auto or none, not {other:?}"
+        ))),
+    }
+}
+
+/// Says how executors keep keys and values.
+fn choose_kv_format(checkpoint: &mut Checkpoint, dtype: &str) -> Result<(), EngineError> {
+    match dtype {
+        "auto" => Ok(()),
+        "fp8" | "fp8_e4m3" => {
+            let has_scales = checkpoint.keep_kv_in_fp8();
+            if !has_scales.map_err(|error| EngineError::Model(error.to_string()))? {
+                let note =
+                    "kv_cache_dtype: the checkpoint has no scales for an fp8 KV cache; all are 1";
+                checkpoint.notes.push(note.to_owned());
+            }
+            Ok(())
+        }
+        other => Err(EngineError::Model(format!(
+            "kv_cache_dtype: must be auto, fp8 or fp8_e4m3, not {other:?}"
         ))),
     }
 }

@@ -57,6 +57,9 @@ pub struct EngineOptions {
     /// `fp8`: linear layers of an unquantised checkpoint become fp8 at load.
     #[serde(default)]
     pub quantization: Option<String>,
+    /// `fp8` or `fp8_e4m3`: keys and values are kept in 8 bits; `auto`: as the device keeps activations.
+    #[serde(default = "auto")]
+    pub kv_cache_dtype: String,
     /// Longest prompt plus answer, in tokens.
     #[serde(default)]
     pub max_model_len: Option<u32>,

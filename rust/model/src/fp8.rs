@@ -112,9 +112,10 @@ fn largest_16(row: &[[u8; 2]]) -> [u8; 2] {
     row.iter().fold(0, |most: i16, bytes| most.max(size(bytes))).to_le_bytes()
 }
 
-/// The nearest element, ties to even, at most 448 in size. `value` is a number.
+/// The nearest element, ties to even, at most 448 in size; what is not a number becomes 448.
 #[inline(always)]
-fn e4m3_from_f32(value: f32) -> u8 {
+#[must_use]
+pub fn e4m3_from_f32(value: f32) -> u8 {
     let bits = value.to_bits();
     let size = f32::from_bits(bits & SIZE);
     let size = if size < MAX { size } else { MAX };

@@ -132,6 +132,7 @@ fn open_folder(folder: &Path, weights: Weights) -> Result<Checkpoint, ModelError
         (None, None, Head::Own | Head::Tied) => None,
     };
     spec.weight_type = catalogue.main_type();
+    let kv_scales = safetensors::kv_scales(found, &catalogue, spec.layers.len())?;
     let later_layers = usize::try_from(later_layers).unwrap_or(usize::MAX);
     let later_layers = spec.layers.len()..spec.layers.len().saturating_add(later_layers);
     let plan = catalogue.finish(|name, entry| {
@@ -153,6 +154,7 @@ fn open_folder(folder: &Path, weights: Weights) -> Result<Checkpoint, ModelError
         has_weights: weights == Weights::Files,
         notes,
         path: folder.to_owned(),
+        kv_scales,
     })
 }
 

@@ -1,6 +1,6 @@
 //! Describes what a decoder-only transformer computes, independent of the file format. Plain data.
 
-use crate::WeightType;
+use crate::{KvFormat, WeightType};
 
 /// A decoder-only transformer. Built by the readers of config.json and GGUF, checked before any
 /// weight is read; executors trust it.
@@ -42,6 +42,8 @@ pub struct ModelSpec {
     pub tie_word_embeddings: bool,
     /// The type most weights are stored in.
     pub weight_type: WeightType,
+    /// How keys and values are kept. Not the checkpoint's choice but the operator's.
+    pub kv_format: KvFormat,
     /// What every layer gets of the token itself besides the residual stream (Gemma 4).
     pub token_input: Option<TokenInputSpec>,
     /// Each layer multiplies the residual stream by a number of its own, last of all (Gemma 4).

@@ -8,7 +8,9 @@ mod common;
 use common::{
     Folder, Tensors, bare, byte_len, file_of, folder, header, llama_config, llama_tensors,
 };
-use ingle_model::{LayerWeight, Order, ScaleView, WeightRole, WeightType, open};
+use ingle_model::{
+    KvFormat, KvScales, LayerWeight, Order, ScaleView, WeightRole, WeightType, open,
+};
 use serde_json::{Value, json};
 
 /// The llama whose linear layers are fp8, with scales of the shape that `scale` gives.
@@ -144,6 +146,38 @@ fn test_scales_of_activations_and_of_the_cache_change_nothing() {
     unquantised.insert(format!("{attention}.k_proj.k_scale"), ("F32", vec![]));
     let error = folder_of(&llama_config(), &unquantised).refused();
     assert!(error.contains("k_scale is not used by this model"), "{error}");
+}
+
+#[test]
+fn test_scales_of_the_cache_are_found_by_every_name_they_are_published_under() {
+    let plain = tensors("_scale", "F32", |_| vec![]);
+    let names = [
+        ["k_scale", "v_scale"],
+        ["attn.k_scale", "attn.v_scale"],
+        ["k_proj.k_scale", "v_proj.v_scale"],
+        ["qkv_proj.k_scale", "qkv_proj.v_scale"],
+        ["k_proj.output_scale", "v_proj.output_scale"],
+    ];
+    for [key, value] in names {
+        let mut more = plain.clone();
+        for name in [key, value] {
+            more.insert(format!("model.layers.0.self_attn.{name}"), ("BF16", vec![1]));
+        }
+        let folder = fp8_folder(static_fp8(), &more);
+        let mut checkpoint = open(folder.path()).unwrap();
+        assert_eq!(checkpoint.spec.kv_format, KvFormat::Device);
+        assert!(checkpoint.keep_kv_in_fp8().unwrap(), "{key}");
+        let found = checkpoint.spec.kv_format.scales(0).unwrap();
+        assert!(found.key != 1.0 && found.value != 1.0, "{key}, {value}: {found:?}");
+    }
+    let mut without = open(fp8_folder(static_fp8(), &plain).path()).unwrap();
+    assert!(!without.keep_kv_in_fp8().unwrap());
+    let ones = vec![KvScales { key: 1.0, value: 1.0 }; without.spec.layers.len()];
+    assert_eq!(without.spec.kv_format, KvFormat::Fp8(ones));
+    let mut odd = plain.clone();
+    odd.insert("model.layers.0.self_attn.k_scale".to_owned(), ("I64", vec![]));
+    let error = fp8_folder(static_fp8(), &odd).refused();
+    assert!(error.contains("type of tensor model.layers.0.self_attn.k_scale"), "{error}");
 }
 
 fn phi3(quantisation: Value, block: Option<[u64; 2]>) -> (Value, Tensors) {

@@ -39,6 +39,7 @@ class Family:
 
 FAMILIES = {
     "llama": Family(),
+    "qwen3": Family(head_norm="head"),
     "smollm3": Family(),
     "qwen3_moe": Family(head_norm="head"),
     "glm4_moe": Family(head_norm="head"),
@@ -239,6 +240,7 @@ class Reference:
         if kind == "chunked_attention":
             chunk = place // config["attention_chunk_size"]
             seen &= chunk[None, :] == chunk[:, None]
+        k, v = self.kept(k, v, layer)
         out = attended(q, k, v, (seen, scale))
         if gates is not None:
             out = out / (1 + np.exp(-gates))
@@ -255,6 +257,10 @@ class Reference:
             lengths = np.floor((np.arange(len(q)) + 1) / config["floor_scale"])
             q = q * (np.log1p(lengths) * config["attn_scale"] + 1)[:, None, None]
         return q, k
+
+    def kept(self, k: np.ndarray, v: np.ndarray, layer: int) -> tuple[np.ndarray, np.ndarray]:
+        """Keys and values of a layer as the cache holds them: [num_tokens, num_heads, head_dim]."""
+        return k, v
 
     def wide_attention(self, x: np.ndarray, layer: int) -> np.ndarray:
         """Of Gemma 4: sizes by kind of layer, a norm of values, keys perhaps another layer's."""
@@ -276,7 +282,7 @@ class Reference:
             k = self.linear(x, f"{at}k_proj").reshape(len(x), kv_heads, size)
             is_same = config.get("attention_k_eq_v") and kind == "full_attention"
             v = k if is_same else self.linear(x, f"{at}v_proj").reshape(k.shape)
-            self.keys[kind] = turned(k, "k"), self.norm(v, np.ones(size))
+            self.keys[kind] = self.kept(turned(k, "k"), self.norm(v, np.ones(size)), layer)
         k, v = self.keys[kind]
         place = np.arange(len(x))
         seen = place[None, :] <= place[:, None]

@@ -13,6 +13,7 @@ TYPES = {
     "I64": np.int64,
     "I32": np.int32,
     "U8": np.uint8,
+    "F8_E4M3": np.uint8,
 }
 
 

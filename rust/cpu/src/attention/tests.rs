@@ -1,11 +1,12 @@
 //! Compares attention with float64, over head sizes, groups, block sizes, windows and caps.
 
 use ingle_model::{
-    Activation, AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec, NormSpec, QkNorm, WeightType,
+    Activation, AttentionSpec, FeedForwardSpec, KvFormat, KvScales, LayerSpec, ModelSpec, NormSpec,
+    QkNorm, WeightType, e4m3_from_f32, e4m3_to_f32,
 };
 
 use super::*;
-use crate::kv_cache::write_token;
+use crate::kv_cache::SharedKv;
 use crate::testing::Random;
 
 const KV_HEADS: usize = 2;
@@ -21,6 +22,7 @@ struct Setting {
     soft_cap: Option<f32>,
     causal: bool,
     sinks: bool,
+    kv_format: KvFormat,
 }
 
 impl Setting {
@@ -64,6 +66,7 @@ fn spec(head_dim: usize, group: usize) -> ModelSpec {
         final_logit_softcap: None,
         tie_word_embeddings: true,
         weight_type: WeightType::F32,
+        kv_format: KvFormat::Device,
         token_input: None,
         scales_layers: false,
         embeds_only: None,
@@ -109,36 +112,37 @@ fn test_attention_matches_float64() {
     for (head_dim, group, block_size) in
         [(16, 1, 1), (20, 3, 3), (64, 4, 4), (80, 2, 16), (96, 13, 48), (128, 1, 32)]
     {
-        for (window, soft_cap) in [(None, None), (Some(7), None), (Some(40), Some(2.0))] {
-            for (sinks, chunks) in [(false, false), (true, false), (false, true)] {
-                run(
-                    &Setting {
-                        head_dim,
-                        group,
-                        block_size,
-                        window,
-                        chunks,
-                        soft_cap,
-                        causal: true,
-                        sinks,
-                    },
-                    NEW,
-                );
+        for kv_format in [KvFormat::Device, KvFormat::Fp8(vec![SCALES])] {
+            let is_fp8 = kv_format != KvFormat::Device;
+            let whole = Setting {
+                head_dim,
+                group,
+                block_size,
+                window: None,
+                chunks: false,
+                soft_cap: None,
+                causal: false,
+                sinks: false,
+                kv_format,
+            };
+            run(&whole, LENS);
+            for (window, soft_cap) in [(None, None), (Some(7), None), (Some(40), Some(2.0))] {
+                let more = [(false, false), (true, false), (false, true)];
+                // One format is enough for sinks and chunks, which choose keys and do not read them.
+                for (sinks, chunks) in more.into_iter().take(if is_fp8 { 1 } else { 3 }) {
+                    let kv_format = whole.kv_format.clone();
+                    let causal = true;
+                    let setting =
+                        Setting { window, soft_cap, causal, sinks, chunks, kv_format, ..whole };
+                    run(&setting, NEW);
+                }
             }
         }
-        let whole = Setting {
-            head_dim,
-            group,
-            block_size,
-            window: None,
-            chunks: false,
-            soft_cap: None,
-            causal: false,
-            sinks: false,
-        };
-        run(&whole, LENS);
     }
 }
+
+/// Of the largest keys the elements have no place.
+const SCALES: KvScales = KvScales { key: 0.001_7, value: 0.02 };
 
 /// Two sequences of which some last tokens are computed now: a prompt's second chunk, a decode step.
 const LENS: [usize; 2] = [75, 34];
@@ -160,6 +164,7 @@ impl World {
         let width = KV_HEADS * setting.head_dim;
         let per_sequence = LENS[0].div_ceil(block_size) as u32;
         let spec = spec(setting.head_dim, setting.group);
+        let spec = ModelSpec { kv_format: setting.kv_format.clone(), ..spec };
         let mut kv = KvCache::new(&spec, block_size as u32, 2 * per_sequence);
         let (_, sizes) = kv.of_layer(0);
         let tables = [0, 1].map(|s| {
@@ -169,21 +174,34 @@ impl World {
         let values = LENS.map(|len| random.floats(len * width));
         let shared = kv.shared();
         let total = 2 * per_sequence as usize * KV_HEADS * sizes.head_len();
-        // SAFETY: nothing else refers to the cache.
-        unsafe { shared.part(0, total) }.fill(f32::NAN);
+        match &shared {
+            // SAFETY: nothing else refers to the cache.
+            SharedKv::F32(all) => unsafe { all.part(0, total) }.fill(f32::NAN),
+            // SAFETY: nothing else refers to the cache.
+            SharedKv::E4m3(all) => unsafe { all.part(0, total) }.fill(0x7f),
+        }
         for s in 0..2 {
             let table: &Vec<BlockId> = &tables[s];
             for (position, head) in (0..LENS[s]).flat_map(|p| (0..KV_HEADS).map(move |h| (p, h))) {
                 let start = sizes.head_start(0, table[position / block_size], head);
-                // SAFETY: one part at a time.
-                let target = unsafe { shared.part(start, sizes.head_len()) };
                 let at = position * width + head * setting.head_dim..;
                 let (key, value) = (&keys[s][at.clone()], &values[s][at]);
                 let head_dim = setting.head_dim;
-                let offset = position % block_size;
-                write_token(&sizes, target, offset, &key[..head_dim], &value[..head_dim]);
+                let token = (&key[..head_dim], &value[..head_dim]);
+                // SAFETY: one part at a time.
+                unsafe { shared.write(&sizes, (start, position % block_size), token) };
             }
         }
+        // What the cache holds is what attention reads.
+        let scales = setting.kv_format.scales(0);
+        let kept = |numbers: [Vec<f32>; 2], scale: Option<f32>| match scale {
+            Some(scale) => numbers.map(|numbers| {
+                numbers.iter().map(|x| e4m3_to_f32(e4m3_from_f32(x / scale)) * scale).collect()
+            }),
+            None => numbers,
+        };
+        let keys = kept(keys, scales.map(|scales| scales.key));
+        let values = kept(values, scales.map(|scales| scales.value));
         Self { keys, values, kv, tables, width }
     }
 

@@ -7,7 +7,7 @@ use ingle_cuda::{
     CudaConfig, CudaError, DeviceProbe, DeviceType, LateSize, LoadTurns, StartReport, WarningSink,
     device_count, probe, state_bytes,
 };
-use ingle_model::{FeedForwardSpec, ModelSpec, QkNorm};
+use ingle_model::{FeedForwardSpec, KvFormat, ModelSpec, QkNorm};
 
 use crate::device::built::{Built, DeviceOwn, Parts};
 use crate::device::cuda_own::CudaOwn;
@@ -180,6 +180,11 @@ fn config(
 /// # Errors
 /// `EngineError::Model`: the model has parts that only the CPU computes.
 fn check_parts(spec: &ModelSpec) -> Result<(), EngineError> {
+    if spec.kv_format != KvFormat::Device {
+        let text =
+            "kv_cache_dtype: fp8 has no kernels on GPUs; --device cpu keeps keys and values so";
+        return Err(EngineError::Model(text.to_owned()));
+    }
     let has = |part: fn(&ingle_model::LayerSpec) -> bool| spec.layers.iter().any(part);
     let part = if has(|layer| layer.heads.is_some()) {
         "layers that differ in the size of their heads"

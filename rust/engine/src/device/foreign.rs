@@ -23,6 +23,7 @@ pub(super) fn refuse_foreign_options(
         ("cpu_threads", "cpu", options.cpu_threads != 0 && !may_be_cpu),
         ("cpu_precision", "cpu", options.cpu_precision != "exact" && !may_be_cpu),
         ("load: on-request", "cpu or sim", options.on_request && !may_be_cpu && !is_sim),
+        ("kv_cache_dtype", "cpu", options.kv_cache_dtype != "auto" && !may_be_cpu),
         ("dtype", "cpu or cuda", options.dtype != "auto" && is_sim),
         ("quantization", "cpu or cuda", options.quantization.is_some() && is_sim),
     ];
@@ -74,6 +75,8 @@ mod tests {
             (Device::Cuda(0), json!({ "cpu_precision": "fast" }), "cpu_precision"),
             (Device::Sim(None), json!({ "dtype": "bfloat16" }), "dtype"),
             (Device::Sim(None), json!({ "quantization": "fp8" }), "quantization"),
+            (Device::Sim(None), json!({ "kv_cache_dtype": "fp8" }), "kv_cache_dtype"),
+            (Device::Cuda(0), json!({ "kv_cache_dtype": "fp8" }), "kv_cache_dtype"),
             (Device::Cuda(0), json!({ "sim_speed": "inf" }), "sim_speed"),
             (Device::Cuda(0), json!({ "tensor_parallel_size": 2 }), "tensor_parallel_size"),
             (Device::Sim(None), json!({ "tensor_parallel_size": 2 }), "tensor_parallel_size"),

@@ -24,8 +24,8 @@ pub(crate) use rope::yarn_attention_factor;
 
 use crate::error::ModelError;
 use crate::{
-    Activation, AttentionSpec, EmbedsOnly, FeedForwardSpec, HeadSizes, LayerSpec, ModelSpec,
-    NormSpec, QkNorm, RopeSpec, TokenInputSpec, WeightType,
+    Activation, AttentionSpec, EmbedsOnly, FeedForwardSpec, HeadSizes, KvFormat, LayerSpec,
+    ModelSpec, NormSpec, QkNorm, RopeSpec, TokenInputSpec, WeightType,
 };
 
 /// What a config.json describes.
@@ -111,6 +111,7 @@ fn text_spec(config: &Fields<'_>, facts: &Facts) -> Result<ModelSpec, ModelError
         final_logit_softcap: softcap(config, facts, "final_logit_softcapping")?,
         tie_word_embeddings: config.bool("tie_word_embeddings")?.unwrap_or(facts.ties_by_default),
         weight_type: WeightType::F32,
+        kv_format: KvFormat::Device,
         token_input: token_input(config, facts)?,
         scales_layers: facts.scales_layers,
         embeds_only: if causal { None } else { Some(EmbedsOnly::Bidirectional) },

@@ -39,6 +39,7 @@ pub(crate) fn open_gguf(path: &Path) -> Result<Checkpoint, ModelError> {
         has_weights: true,
         notes: Vec::new(),
         path: path.to_owned(),
+        kv_scales: Vec::new(),
     })
 }
 

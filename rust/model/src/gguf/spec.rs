@@ -8,8 +8,8 @@ use crate::config::{gguf_architectures, limits, root, to_f32, yarn_attention_fac
 use crate::error::ModelError;
 use crate::source::ReadAt;
 use crate::{
-    Activation, AttentionSpec, EmbedsOnly, FeedForwardSpec, LayerSpec, ModelSpec, MoeSpec,
-    NormSpec, QkNorm, RopeKind, RopeSpec, RopeStyle, RouterSpec, WeightType,
+    Activation, AttentionSpec, EmbedsOnly, FeedForwardSpec, KvFormat, LayerSpec, ModelSpec,
+    MoeSpec, NormSpec, QkNorm, RopeKind, RopeSpec, RopeStyle, RouterSpec, WeightType,
 };
 
 /// Describes the model; reads `rope_freqs.weight` if the file has it.
@@ -77,6 +77,7 @@ pub(super) fn model_spec(
         final_logit_softcap: None,
         tie_word_embeddings,
         weight_type: WeightType::F32,
+        kv_format: KvFormat::Device,
         token_input: None,
         scales_layers: false,
         embeds_only,

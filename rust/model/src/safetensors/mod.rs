@@ -4,9 +4,11 @@
 
 mod files;
 mod header;
+mod kv_scales;
 mod plan;
 
 pub(crate) use files::{has_weights, names_with, open_folder};
+pub(crate) use kv_scales::kv_scales;
 pub(crate) use plan::{
     Found, Head, Widths, find, is_harmless, is_of_layers, is_of_shared_keys, is_of_towers,
     take_tensors,

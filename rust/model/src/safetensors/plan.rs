@@ -24,6 +24,11 @@ pub(crate) struct Found {
 }
 
 impl Found {
+    /// Name of a tensor of a layer.
+    pub(crate) fn layer_name(self, layer: usize, part: &str) -> String {
+        format!("{}layers.{layer}.{part}", self.prefix)
+    }
+
     /// As the config says, where there are no files.
     pub(crate) fn by_config(class: Class, spec: &ModelSpec) -> Self {
         let Names { prefix, head: head_name, .. } = NAMES[0];
