@@ -26,6 +26,7 @@ use crate::exchange::RankPlace;
 use crate::kernels::Kernels;
 use crate::kv_groups::kv_groups;
 use crate::kv_pool::KvPool;
+use crate::missing_parts::missing_part;
 use crate::model::{Model, StepShape, prompt_group};
 use crate::product::Products;
 use crate::prompt_attention::{KvShape, PromptAttention, kv_maps};
@@ -451,6 +452,9 @@ const NET_HEAD_DIMS: [u32; 4] = [32, 64, 128, 256];
 /// Refuses what the kernels cannot do, before anything is opened.
 pub(crate) fn check_supported(spec: &ModelSpec, config: &CudaConfig) -> Result<(), CudaError> {
     let refuse = |text: String| Err(CudaError::Unsupported(text));
+    if let Some(part) = missing_part(spec) {
+        return refuse(format!("{part} have no kernels"));
+    }
     spec.layers.iter().filter_map(|layer| layer.delta_net.as_ref()).try_for_each(check_net)?;
     if !HEAD_DIMS.contains(&spec.head_dim) {
         return refuse(format!("head_dim {}: want 16, 32, 64, 96, 128 or 256", spec.head_dim));

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use ingle_core::{CompletionSink, Executor as _};
 use ingle_cuda::{
     CudaConfig, CudaError, DeviceProbe, DeviceType, LateSize, LoadTurns, StartReport, WarningSink,
-    device_count, probe, state_bytes,
+    device_count, missing_part, probe, state_bytes,
 };
-use ingle_model::{FeedForwardSpec, KvFormat, ModelSpec, QkNorm};
+use ingle_model::{KvFormat, ModelSpec};
 
 use crate::device::built::{Built, DeviceOwn, Parts};
 use crate::device::cuda_own::CudaOwn;
@@ -180,39 +180,14 @@ fn config(
 /// # Errors
 /// `EngineError::Model`: the model has parts that only the CPU computes.
 fn check_parts(spec: &ModelSpec) -> Result<(), EngineError> {
-    if spec.kv_format != KvFormat::Device {
-        let text =
-            "kv_cache_dtype: fp8 has no kernels on GPUs; --device cpu keeps keys and values so";
-        return Err(EngineError::Model(text.to_owned()));
-    }
-    let has = |part: fn(&ingle_model::LayerSpec) -> bool| spec.layers.iter().any(part);
-    let part = if has(|layer| layer.heads.is_some()) {
-        "layers that differ in the size of their heads"
-    } else if has(|layer| layer.keys_of.is_some()) {
-        "layers that read the keys of others"
-    } else if spec.attention.value_norm {
-        "norms of values"
-    } else if spec.token_input.is_some() {
-        "embeddings of layers"
-    } else if spec.attention.chunks && has(|layer| layer.window.is_some()) {
-        "chunks of attention"
-    } else if spec.attention.qk_norm == QkNorm::Unweighted && has(|layer| layer.rope.is_some()) {
-        "norms of heads without weights"
-    } else if spec.attention.query_scale.is_some_and(|scale| scale.without_rope) {
-        "queries that grow in layers without rope"
-    } else if has(
-        |layer| matches!(layer.feed_forward, FeedForwardSpec::Moe(moe) if moe.scales_input),
-    ) {
-        "experts whose score scales what they get"
-    } else if spec.scales_layers {
-        "a scale of each layer"
-    } else {
-        return Ok(());
-    };
-    Err(EngineError::Model(format!(
-        "{}: {part} have no kernels on GPUs; --device cpu serves this model",
-        spec.architecture
-    )))
+    let Some(part) = missing_part(spec) else { return Ok(()) };
+    Err(EngineError::Model(match spec.kv_format {
+        KvFormat::Fp8(_) => format!("kv_cache_dtype: {part} have no kernels on GPUs; want auto"),
+        KvFormat::Device => format!(
+            "{}: {part} have no kernels on GPUs; --device cpu serves this model",
+            spec.architecture
+        ),
+    }))
 }
 
 /// Requests that run by default where layers keep states that weigh much; `None` where as many as elsewhere may.
