@@ -18,6 +18,7 @@ __all__ = [
     "HEADED",
     "TIMES",
     "Engine",
+    "LoadProgress",
     "SharedDevice",
     "__version__",
     "check_body",
@@ -68,6 +69,7 @@ class LoadProgress:
         A part that is read twice counts twice: the first number can pass the second.
         """
 
+@final
 class Engine:
     """A loaded model and its engine thread."""
 
