@@ -7,21 +7,15 @@ import sys
 import tempfile
 import tomllib
 import zipfile
-from collections import defaultdict
 from pathlib import Path
 
-# What build_kernels makes for each target (rust/cuda/src/prebuilt.rs).
-TARGETS = {
-    "sm_80": "cubin",
-    "sm_86": "cubin",
-    "sm_89": "cubin",
-    "sm_90a": "cubin",
-    "compute_80": "ptx",
-}
+ROOT = Path(__file__).resolve().parents[1]
 KERNELS = "ingle/kernels/"
-HOPPER_ALONE = "attention_prefill-"
+# The names that build_kernels wrote. Cards differ in the kernels that they have, and only it knows
+# which.
+LIST = ROOT / "python" / KERNELS / "list.txt"
 SBOM = ".cyclonedx.json"
-LOCK = Path(__file__).resolve().parents[1] / "Cargo.lock"
+LOCK = ROOT / "Cargo.lock"
 ALWAYS_LISTED = (
     "ingle-core",
     "ingle-engine",
@@ -50,26 +44,16 @@ def faults_of_extension(path: Path) -> list[str]:
     return [f"{path.name}: {fault}" for fault in faults]
 
 
-def is_for(stem: str, target: str) -> bool:
-    """Whether the target has this kernel: some need instructions of one generation."""
-    return target == "sm_90a" or not stem.startswith(HOPPER_ALONE)
-
-
-def faults_of_kernels(names: list[str]) -> list[str]:
-    """What is missing among the wheel's kernels."""
-    stems: dict[str, set[str]] = defaultdict(set)
-    for name in names:
-        stem, target, suffix = name.removeprefix(KERNELS).split(".")
-        if TARGETS.get(target) != suffix:
-            return [f"{name}: no kernel of a known target"]
-        stems[target].add(stem)
-    every = set().union(*stems.values())
-    if not every:
-        return ["no kernels: run `make wheel`, not maturin alone"]
+def faults_of_kernels(names: list[str], built: list[str]) -> list[str]:
+    """What is missing or foreign among the wheel's kernels; `built`: the lines of LIST."""
+    found, wanted = {name.removeprefix(KERNELS) for name in names}, set(built)
+    if not wanted:
+        return [f"{LIST} is missing or empty: run `make wheel`, not maturin alone"]
+    kinds = {"missing": wanted - found, "of no kernel that was built": found - wanted}
     return [
-        f"{target}: {len(missing)} kernels missing, {min(missing)} first"
-        for target in TARGETS
-        if (missing := {stem for stem in every if is_for(stem, target)} - stems[target])
+        f"{len(files)} files of kernels {kind}, {min(files)} first"
+        for kind, files in kinds.items()
+        if files
     ]
 
 
@@ -95,7 +79,8 @@ def main(paths: list[str]) -> int:
     for path in map(Path, paths):
         with zipfile.ZipFile(path) as wheel, tempfile.TemporaryDirectory() as folder:
             kernels = [n for n in wheel.namelist() if n.startswith(KERNELS)]
-            faults += faults_of_kernels(kernels)
+            built = LIST.read_text().split() if LIST.exists() else []
+            faults += faults_of_kernels(kernels, built)
             lists = [name for name in wheel.namelist() if name.endswith(SBOM)]
             faults += faults_of_sbom(wheel.read(lists[0]) if lists else None, LOCK.read_text())
             for name in wheel.namelist():

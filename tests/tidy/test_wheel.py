@@ -23,17 +23,20 @@ def test_a_foreign_library_is_found(monkeypatch):
     assert any("needs libc.so" in fault for fault in faults)
 
 
-def test_a_missing_kernel_is_named():
-    def names(stem):
-        return [f"ingle/kernels/{stem}.{t}.{s}" for t, s in check_wheel.TARGETS.items()]
-
-    whole = names("pool-bf16") + names("moe-f16")
-    assert check_wheel.faults_of_kernels(whole) == []
-    for name in whole:
-        (fault,) = check_wheel.faults_of_kernels([n for n in whole if n != name])
-        assert name.split(".")[1] in fault
-        assert name.split("/")[2].split(".")[0] in fault
-    assert "no kernels" in check_wheel.faults_of_kernels([])[0]
+def test_missing_and_foreign_kernels_are_named():
+    # A build that only some cards have is in the list for these alone.
+    built = ["pool-bf16.sm_80.cubin", "pool-bf16.sm_90a.cubin", "gemm-e4m3.sm_90a.cubin"]
+    whole = [f"ingle/kernels/{name}" for name in built]
+    assert check_wheel.faults_of_kernels(whole, built) == []
+    for name in built:
+        rest = [other for other in built if other != name]
+        (fault,) = check_wheel.faults_of_kernels([f"ingle/kernels/{n}" for n in rest], built)
+        assert "missing" in fault
+        assert name in fault
+        (fault,) = check_wheel.faults_of_kernels(whole, rest)
+        assert "no kernel that was built" in fault
+        assert name in fault
+    assert "make wheel" in check_wheel.faults_of_kernels(whole, [])[0]
 
 
 def test_the_wheel_lists_the_crates_that_it_is_made_of():

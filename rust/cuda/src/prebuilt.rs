@@ -14,24 +14,30 @@ use crate::program::{KernelSettings, Program};
 use crate::registry::HEADERS;
 use crate::sys::LibraryPaths;
 
-/// Writes every kernel for every target to `folder`; returns how many files. Blocking, minutes.
+/// Names of the files that [`write_prebuilt_kernels`] made, one a line: what a wheel has to hold.
+const LIST: &str = "list.txt";
+
+/// Writes every kernel for every target to `folder`, and the list of these files; returns how many they are. Blocking,
+/// minutes.
 ///
 /// # Errors
 /// If NVRTC is missing or refuses a kernel, or a file cannot be written.
 pub fn write_prebuilt_kernels(libraries: &LibraryPaths, folder: &Path) -> Result<usize, CudaError> {
     let compiler = Compiler::open(libraries)?;
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
-    let mut count = 0;
+    let mut written = Vec::new();
     for target in &TARGETS {
         let builds = builds(target);
         let units: Vec<_> = builds.values().map(Build::unit).collect();
         let (codes, _) = compiler.build(&units, &HEADERS, target.name, None, threads)?;
         for ((name, unit), code) in builds.keys().zip(&units).zip(&codes) {
             write_kernel(&folder.join(name), unit, target.name, code)?;
-            count += 1;
+            written.push(name.clone());
         }
     }
-    Ok(count)
+    let list = folder.join(LIST);
+    std::fs::write(&list, written.join("\n") + "\n").map_err(|source| io(&list, source))?;
+    Ok(written.len())
 }
 
 /// Reads the kernels of `programs` from `folder`, in their order.
