@@ -26,6 +26,7 @@ from engines import (
 from forced import follow, score, summary
 
 import ingle
+import ingle.errors
 
 MARGINS = json.loads((CASES.parent / "router_margins.json").read_text())
 EXPERTS = set(MARGINS)
@@ -72,6 +73,8 @@ VARIANTS = {
     "wheel-kernels": {"nvrtc_library": "/nowhere/libnvrtc.so.13"},
 }
 
+# Their delta nets have sizes that no published model has, so that the wheel carries no kernel.
+UNPUBLISHED_SIZES = ["qwen3_5-wrapped", "qwen3_5_moe-wrapped", "qwen3_next-grouped"]
 
 # Candidates of the reference that are closer, in nat, may change places: each of the two may be
 # off by its limit. Rounding alone does that: an emulation of these kernels moved the margin of one
@@ -190,6 +193,10 @@ def prompts_of(todo: list[dict]) -> tuple[list[list[int]], list[list[int]]]:
 @pytest.mark.parametrize("name", [*TINY, SMOLLM2])
 def test_scores_and_answers_are_the_reference_s(engine_for, figure, name, variant):
     """As prompts; then as answers: alone, in a batch, and in a batch behind cached prefixes."""
+    if variant == "wheel-kernels" and name in UNPUBLISHED_SIZES:
+        with pytest.raises(ingle.errors.ModelError, match=r"delta_.*: not among those built ahead"):
+            engine_for(name, **VARIANTS[variant])
+        return
     todo = cases(name)
     prompts, references = prompts_of(todo)
     with engine_for(name, **VARIANTS[variant]) as engine:

@@ -104,7 +104,14 @@ fn write_kernel(path: &Path, unit: &Unit, target: &str, code: &[u8]) -> Result<(
 }
 
 fn read_kernel(path: &Path, unit: &Unit, target: &str) -> Result<Vec<u8>, CudaError> {
-    let mut bytes = std::fs::read(path).map_err(|source| io(path, source))?;
+    let mut bytes = std::fs::read(path).map_err(|source| match source.kind() {
+        std::io::ErrorKind::NotFound => CudaError::Unsupported(format!(
+            "kernel {}: not among those built ahead, which are for shapes of published models; with the extra \
+             cuda13 any is compiled at load",
+            path.display()
+        )),
+        _ => io(path, source),
+    })?;
     match bytes.split_at_checked(blake3::OUT_LEN) {
         Some((stored, code)) if stored == hash(unit, target, code) => {
             bytes.drain(..blake3::OUT_LEN);
@@ -297,7 +304,7 @@ mod tests {
         write_kernel(&path, &foreign, "sm_80", b"some code").unwrap();
         assert!(read().unwrap_err().to_string().contains("other sources"));
         std::fs::remove_file(&path).unwrap();
-        assert!(read().unwrap_err().to_string().contains("pool-bf16.sm_80.cubin: No such file"));
+        assert!(read().unwrap_err().to_string().contains("pool-bf16.sm_80.cubin: not among those"));
         std::fs::remove_dir_all(folder).unwrap();
     }
 
