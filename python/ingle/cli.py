@@ -4,8 +4,9 @@ Exit codes are in exit_codes.py.
 Output for people goes to standard output, logs go to standard error.
 """
 
+# `ingle serve` does nothing, and sheds no rights, before these imports are done. What only another
+# command needs is imported by that command.
 import argparse
-import asyncio
 import contextlib
 import importlib
 import json
@@ -17,9 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ingle import _core, security
+from ingle import _core
 from ingle.config import Settings, add_flags, flag_name, respelled, spellings
-from ingle.doctor import doctor_lines
 from ingle.engine import Engine
 from ingle.engines import Engines, unknown_model
 from ingle.errors import ConfigError, HardeningError, IngleError, ModelError, RefusedError
@@ -28,7 +28,6 @@ from ingle.fields import PLAIN
 from ingle.model_set import add_model_flag, load_set
 from ingle.outputs import PromptLike
 from ingle.places import places
-from ingle.plan import Load, arrivals_of, plan_lines, simulate
 from ingle.sampling import SamplingParams
 
 
@@ -219,6 +218,8 @@ def run_serve(options: argparse.Namespace) -> int:
 
 def run_security_check(options: argparse.Namespace) -> int:
     """`ingle security check`: exit code 1 if a probe gave a surprise."""
+    from ingle import security
+
     report = security.check()
     print(json.dumps(report, indent=2) if options.json else "\n".join(security.check_lines(report)))
     return ExitCode.OK if report["ok"] else ExitCode.FAILED
@@ -237,6 +238,8 @@ def run_security_trace(options: argparse.Namespace) -> int:
 
 def run_generate(options: argparse.Namespace) -> int:
     """`ingle generate MODEL PROMPT`."""
+    import asyncio
+
     prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
     with engine_of(load_set(vars(options)).only("generate")) as engine:
         asyncio.run(show(engine, prompt, sampling_params(options)))
@@ -245,6 +248,8 @@ def run_generate(options: argparse.Namespace) -> int:
 
 def run_chat(options: argparse.Namespace) -> int:
     """`ingle chat MODEL`: one line per turn. Ctrl-C ends an answer or a line, Ctrl-D the chat."""
+    import asyncio
+
     with contextlib.suppress(ImportError):
         importlib.import_module("readline")  # Gives `input` line editing and the arrow keys.
     params = sampling_params(options)
@@ -428,6 +433,8 @@ def share(text: str) -> float:
 
 def run_plan(options: argparse.Namespace) -> int:
     """`ingle plan`: a fleet in virtual time."""
+    from ingle.plan import Load, arrivals_of, plan_lines, simulate
+
     given = vars(options)
     load = Load(**{name: given[name] for name in ("trace", "rate", "copies", "limit", "seed")})
     if options.workers is None and options.slo_ttft_ms is None and options.slo_tpot_ms is None:
@@ -448,6 +455,8 @@ def run_plan(options: argparse.Namespace) -> int:
 
 def run_doctor(options: argparse.Namespace) -> int:
     """`ingle doctor`: one line per finding, and what each missing part costs."""
+    from ingle.doctor import doctor_lines
+
     hardening = json.loads(_core.hardening_survey())  # First: it needs a process of one thread.
     report: dict[str, Any] = json.loads(_core.doctor(json.dumps(places()).encode()))
     report["hardening"] = hardening

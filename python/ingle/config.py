@@ -9,7 +9,6 @@ import argparse
 import dataclasses
 import json
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -499,6 +498,8 @@ def path_of(kind: type, value: Any) -> Path:
 
 def read_table(path: Path) -> dict[str, Any]:
     """A TOML file. Errors: ConfigError."""
+    import tomllib  # Starts without such a file do not wait for it.
+
     try:
         return tomllib.loads(read_text("config", path))
     except (tomllib.TOMLDecodeError, RecursionError) as error:

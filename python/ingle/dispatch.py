@@ -7,18 +7,21 @@ watching thread, or on the registering thread for events that came in between. I
 engine's threads and no share in its descriptors, so it is refused.
 """
 
-import asyncio
 import logging
 import os
 import select
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ingle import _core
 from ingle.errors import FatalError, error_of_event
 from ingle.traces import trace
+
+if TYPE_CHECKING:
+    # Each start of the server waits for what this file imports, but the loop comes much later.
+    import asyncio
 
 log = logging.getLogger("ingle")
 
@@ -65,7 +68,7 @@ class Dispatcher:
         self._process = _process
         self._on_fatal: Callable[[str], None] | None = None
 
-    def use_loop(self, loop: asyncio.AbstractEventLoop, on_fatal: Callable[[str], None]) -> None:
+    def use_loop(self, loop: "asyncio.AbstractEventLoop", on_fatal: Callable[[str], None]) -> None:
         """Lets `loop` watch for events from now on. Called on that loop's thread.
 
         `on_fatal` is called there with a reason if the engine dies.
@@ -169,6 +172,8 @@ class Dispatcher:
         """Whether this is the thread that must not wait for the loop."""
         if self._loop is None:
             return False
+        import asyncio
+
         try:
             return asyncio.get_running_loop() is self._loop
         except RuntimeError:

@@ -3,14 +3,13 @@
 Any thread. Results come through `dispatch`; nothing here touches the device.
 """
 
-import asyncio
 import queue
 import socket
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import msgspec
 from msgspec import Struct
@@ -41,6 +40,10 @@ from ingle.outputs import (
 from ingle.prompts import as_prompt, ids_of, params_of_each, split_prompts
 from ingle.sampling import SamplingParams
 from ingle.sources import local
+
+if TYPE_CHECKING:
+    # Each start of the server waits for what this file imports, but the loop comes much later.
+    import asyncio
 
 
 class Sharing(Struct, frozen=True):
@@ -277,6 +280,8 @@ class Engine:
 
         Errors: RefusedError or OverloadedError before the first delta, FailedError later.
         """
+        import asyncio
+
         loop = asyncio.get_running_loop()
         events: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
 
@@ -419,6 +424,8 @@ async def submit_async(
         key = dispatcher.submit_if_brief(document, sink)
         if key is not None:
             return key
+    import asyncio
+
     if in_thread is None:
         loop = asyncio.get_running_loop()
         work = loop.run_in_executor(None, dispatcher.submit, document, sink)

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self, TextIO
 
 from ingle import _core
-from ingle.remote.progress import EVERY_S, Progress
+from ingle.progress import EVERY_S, Progress
 from ingle.threads import name_thread
 
 

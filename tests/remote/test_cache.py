@@ -14,10 +14,10 @@ import pytest
 from ingle.config import Settings
 from ingle.errors import ConfigError, ModelError
 from ingle.model_set import ModelEntry, ModelSet
+from ingle.progress import Progress
 from ingle.remote import s3
 from ingle.remote.cache import bytes_of
 from ingle.remote.files import LOCK, alone
-from ingle.remote.progress import Progress
 from ingle.server.fetch_as import local_set_as
 from remote.fetching import CONTENT, KEYS, from_hub, from_s3, read
 from server.worker import wait_for

@@ -11,6 +11,17 @@ def test_importing_ingle_is_light():
     assert done.stdout.split() == []
 
 
+def test_the_lock_down_waits_for_few_imports():
+    """`ingle serve` sheds its rights after them; the event loop and downloads come later."""
+    late = ("asyncio", "ssl", "http.client", "tomllib", "subprocess", "ingle.remote", "ingle.plan")
+    code = (
+        "import sys, ingle.cli, ingle.server.start;"
+        f"print(*[name for name in {late} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert done.stdout.split() == []
+
+
 def test_everything_public_is_there():
     import ingle
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ingle.errors import ModelError
+from ingle.progress import Progress
 from ingle.remote.atomic import replace
 from ingle.remote.notes import hash_of_open
-from ingle.remote.progress import Progress
 from ingle.remote.transport import Transport, pieces
 
 log = logging.getLogger("ingle")

@@ -17,8 +17,8 @@ from typing import Annotated, Any, Self
 import msgspec
 from msgspec import Meta
 
+from ingle.progress import Progress
 from ingle.remote.atomic import replace
-from ingle.remote.progress import Progress
 
 log = logging.getLogger("ingle")
 

@@ -3,7 +3,6 @@
 The socket is opened before the lock-down, which leaves the process no way to open another.
 """
 
-import asyncio
 import contextlib
 import os
 import socket
@@ -37,6 +36,8 @@ class Notifier:
 
     async def watchdog(self, is_well: Callable[[], bool]) -> None:
         """Says that the worker lives, as often as systemd wants and only while `is_well`."""
+        import asyncio  # By now it is there; the start of the process does not wait for it.
+
         while self._socket is not None and self.watchdog_s is not None:
             if is_well():
                 self.send("WATCHDOG=1")
