@@ -7,6 +7,7 @@
 // A token at position p sees positions (p - window, p], all of [0, p] if window is 0. Built with -DCAUSAL=0
 //   every token sees all of its sequence: the plan must come from step_prepare with PLAN_NOT_CAUSAL, window 0, and
 //   a row must hold its whole sequence.
+//   With -DCHUNKS=1 a sequence is cut into chunks of `window` tokens and a token sees its own chunk up to itself.
 //   Scores are scale * q.k, then softcap * tanh(score / softcap) if softcap > 0. Built with -DSINKS=1, e^sink of
 //   the query head joins the sum of e^score: sinks [num_heads] f32.
 // Work: the (entry, kv head, tile) triples of the plan form a line. The length of a triple is the time it
@@ -17,128 +18,43 @@
 //   DECODE_ROWS packed rows split a tile's tokens over the warps, others split the packed rows. Under
 //   PLAN_WHOLE no pair is cut and no entry is a decode: a row's bits depend on neither its chunk nor the
 //   batch. Under PLAN_PROMPT_FOLLOWS the plan has no prompt rows; attention_prefill.cu runs after this kernel.
+//   Heads wider than 256 are sliced: a warp has some columns of q, k and v. The warps that share rows and tokens add
+//   up their partial scores through shared memory, each in the same order, and each keeps its columns of the output.
 // Numerics: act operands on the tensor cores, f32 scores, sums and output; P rounded to act.
-// Launch: grid G (as given to step_prepare), block 128, dynamic shared memory
+// Launch: grid G (as given to step_prepare), block attention_threads(HEAD_DIM), dynamic shared memory
 //   attention_shared_bytes(HEAD_DIM, ATTN_STAGES, bytes of a kv).
-#include "ptx.cuh"
+#include "attention_plan.cuh"
 
 #ifndef ATTN_STAGES
 #define ATTN_STAGES 2
-#endif
-#ifndef CAUSAL
-#define CAUSAL 1
-#endif
-#ifndef SINKS
-#define SINKS 0
 #endif
 
 constexpr int D = HEAD_DIM;
 constexpr int KT = attention_tile(D);         // tokens a tile
 constexpr int Q_ROWS = QUERY_ROWS;            // packed rows of a prefill entry
 constexpr int LD = D + ATTENTION_ROW_PAD;     // elements a row in shared memory: no bank conflicts
-constexpr int CHUNKS = D / 8;                 // 16-byte pieces a row
-constexpr int DN = D / 8, DK = D / 16;        // mma tiles over HEAD_DIM
-constexpr int THREADS = ATTENTION_THREADS, WARPS = THREADS / 32;
+constexpr int PIECES = D / 8;                 // 16-byte pieces a row
+constexpr int THREADS = attention_threads(D), WARPS = THREADS / 32;
 constexpr bool Q_IN_REGISTERS = D <= 128;
-constexpr int KV_WARPS = KT / 16;             // warps that share a decode tile
+constexpr int KV_WARPS = KT / 16;             // groups of tokens of a decode tile
+// Warps that share the columns of the same rows, and of the same tokens of a decode.
+constexpr int SLICES = WARPS / (Q_ROWS / 16), DECODE_SLICES = SLICES > 1 ? WARPS / KV_WARPS : 1;
+constexpr int DN = D / 8 / SLICES, DK = D / 16;  // mma tiles over a warp's columns of the output, over HEAD_DIM
+constexpr int ML_ROWS = SLICES > 1 ? KV_WARPS * 16 : WARPS * 16;
 constexpr u32 KV_SIZE = sizeof(kv), KV_ROW = LD * KV_SIZE, Q_ROW = LD * ACT_BYTES;  // bytes of a row in shared memory
 constexpr u32 STAGE_BYTES = attention_stage_bytes(D, KV_SIZE), V_AT = STAGE_BYTES / 2;
 // Registers: q rows of small entries, copied ahead with the first tile of a piece. Else: all q rows.
 constexpr u32 SMALL_ROWS = ATTENTION_SMALL_ROWS, SMALL_BYTES = SMALL_ROWS * Q_ROW;
 constexpr u32 Q_BYTES = attention_query_bytes(D, ATTN_STAGES);
 static_assert(V_AT == KT * KV_ROW && Q_BYTES == (Q_IN_REGISTERS ? ATTN_STAGES * SMALL_ROWS : Q_ROWS) * Q_ROW, "rows");
-constexpr u32 SHORT = 4;           // tiles; see may_cut
-static_assert(ATTN_STAGES * STAGE_BYTES + Q_BYTES + WARPS * 16 * sizeof(float2) + sizeof(u32)
+constexpr u32 SUM_BYTES = attention_sum_bytes(D);  // partial scores of sliced heads
+static_assert(SUM_BYTES == (SLICES > 1 ? WARPS * (KT / 8) * 32 * sizeof(float4) : 0), "partial scores of a tile");
+static_assert(ATTN_STAGES * STAGE_BYTES + Q_BYTES + SUM_BYTES + ML_ROWS * sizeof(float2) + sizeof(u32)
               <= attention_shared_bytes(D, ATTN_STAGES, KV_SIZE), "what lies behind the rows of q");
 
-struct Problem {
-    const act* q;
-    act* out;
-    const u32 *entries, *block_table;
-    u64 kv_base, block_stride;
-    float *partials;
-    u32* counters;
-    float scale, softcap;
-    u32 window, per_cta, num_heads, num_kv_heads, group, block_size, max_blocks, flags, num_entries, total;
-#if SINKS
-    const float* sinks;
-#endif
-};
-
-// A tile and its place on the line.
-struct Cursor {
-    u32 entry, head, tile, pair;  // pair counts (entry, head) pairs of this CTA
-    u32 first_token, slot, start, packed_begin, packed_end, tile_begin, tile_end, before;
-    bool decode;
-};
-
-// Loads the cursor's entry and goes to its first tile; after the last entry comes the end of the line.
-DEV void enter(Cursor& c, const Problem& p) {
-    c.head = 0;
-    c.before = p.total;
-    c.tile_begin = 0, c.tile_end = 1, c.packed_begin = 0, c.packed_end = 1;
-    if (c.entry < p.num_entries) {
-        // A PlanEntry in two loads.
-        const uint4* words = (const uint4*)(p.entries + WORDS(PlanEntry) * c.entry);
-        uint4 a = words[0], b = words[1];
-        c.first_token = a.x, c.slot = a.y, c.start = a.z, c.packed_begin = a.w;
-        c.packed_end = b.x, c.tile_begin = b.y, c.tile_end = b.z, c.before = b.w;
-    }
-    c.decode = c.packed_end - c.packed_begin <= DECODE_ROWS && !(p.flags & PLAN_WHOLE);
-    c.tile = c.tile_begin;
-}
-
-DEV void advance(Cursor& c, const Problem& p) {
-    if (++c.tile < c.tile_end) return;
-    c.pair++;
-    c.tile = c.tile_begin;
-    if (++c.head < p.num_kv_heads) return;
-    c.entry++;
-    enter(c, p);
-}
-
-// The last position that a packed row of the entry sees. Without causality it is the same for all rows, and
-// step_prepare writes it as the entry's start.
-DEV u32 last_seen(const Cursor& c, const Problem& p, u32 packed) {
-    return CAUSAL ? c.start + packed / p.group : c.start;
-}
-
-DEV u32 tiles_of(const Cursor& c) { return c.tile_end - c.tile_begin; }
-DEV bool is_small(const Cursor& c) { return c.packed_end - c.packed_begin <= SMALL_ROWS; }
-DEV u32 tile_length(const Cursor& c) { return c.decode ? DECODE_TILE_LENGTH : PREFILL_TILE_LENGTH; }
-DEV u32 pair_length(const Cursor& c) {
-    return tiles_of(c) * tile_length(c) + (c.decode ? DECODE_PAIR_LENGTH : PREFILL_PAIR_LENGTH);
-}
-
-// Whether the pair (entry, head) may be cut; if not, the CTA in whose share it begins takes all of it.
-// PLAN_WHOLE: nothing is cut. PLAN_FEW: there is so little work that merging the pieces of a short pair costs
-// more than cutting saves.
-DEV bool may_cut(const Cursor& c, const Problem& p) {
-    return !(p.flags & PLAN_WHOLE) && !((p.flags & PLAN_FEW) && tiles_of(c) <= SHORT);
-}
-
-DEV u32 pair_place(const Cursor& c) { return c.before + c.head * pair_length(c); }
-
-// The place that decides which CTA takes the tile, or the tile `ahead` in the same pair.
-DEV u32 place_of(const Cursor& c, const Problem& p, u32 ahead = 0) {
-    return pair_place(c) + (may_cut(c, p) ? (c.tile + ahead - c.tile_begin) * tile_length(c) : 0);
-}
-
-// Goes to the first tile whose place is `begin` or later; the cursor's entry is the one that holds `begin`.
-DEV void seek(Cursor& c, const Problem& p, u32 begin) {
-    enter(c, p);
-    c.pair = 0;
-    u32 within = (begin - c.before) % pair_length(c);
-    u32 tile = (within + tile_length(c) - 1) / tile_length(c);
-    c.head = (begin - c.before) / pair_length(c);
-    if (within > 0 && (tile >= tiles_of(c) || !may_cut(c, p))) tile = 0, c.head++;
-    c.tile = c.tile_begin + tile;
-    if (c.head < p.num_kv_heads) return;
-    c.entry++;
-    enter(c, p);
-}
-
 // ---- loads --------------------------------------------------------------------------------------
+
+DEV bool is_small(const Cursor& c) { return c.packed_end - c.packed_begin <= SMALL_ROWS; }
 
 // Copies K and V of one tile; tokens that no query of the entry sees are zeros (0 * NaN is NaN).
 DEV void load_tile(const Cursor& c, const Problem& p, u32 stage) {
@@ -149,8 +65,8 @@ DEV void load_tile(const Cursor& c, const Problem& p, u32 stage) {
     bool one_block = p.block_size >= KT;
     u32 block = one_block ? table[first / p.block_size] : 0;
 #pragma unroll
-    for (int i = 0; i < KT * CHUNKS / THREADS; i++) {
-        u32 index = threadIdx.x + i * THREADS, row = index / CHUNKS, chunk = index % CHUNKS;
+    for (int i = 0; i < KT * PIECES / THREADS; i++) {
+        u32 index = threadIdx.x + i * THREADS, row = index / PIECES, chunk = index % PIECES;
         u32 token = first + row;
         bool valid = token < kv_end;
         if (!valid) token = first;
@@ -171,11 +87,11 @@ DEV const act* q_row(const Cursor& c, const Problem& p, u32 packed) {
 // Copies the q rows of a small entry; absent rows are zeros.
 DEV void load_small_q(const Cursor& c, const Problem& p, u32 q_smem) {
     u32 target = q_smem + c.pair % ATTN_STAGES * SMALL_BYTES;
-    for (u32 i = threadIdx.x; i < SMALL_ROWS * CHUNKS; i += THREADS) {
-        u32 packed = c.packed_begin + i / CHUNKS;
+    for (u32 i = threadIdx.x; i < SMALL_ROWS * PIECES; i += THREADS) {
+        u32 packed = c.packed_begin + i / PIECES;
         bool valid = packed < c.packed_end;
-        cp_async_16(target + (i / CHUNKS * LD + i % CHUNKS * 8) * ACT_BYTES,
-                    q_row(c, p, valid ? packed : c.packed_begin) + i % CHUNKS * 8, valid ? 16 : 0);
+        cp_async_16(target + (i / PIECES * LD + i % PIECES * 8) * ACT_BYTES,
+                    q_row(c, p, valid ? packed : c.packed_begin) + i % PIECES * 8, valid ? 16 : 0);
     }
 }
 
@@ -202,6 +118,9 @@ struct Piece {
     u32 q[Q_IN_REGISTERS ? DK : 1][4];
     float o[DN][4], m[2], l[2];  // m in raw scores; l is this thread's share
     u32 position[2];             // the last positions that this thread's two rows see
+#if CHUNKS
+    u32 first_seen[2];           // the first ones
+#endif
     u32 first_tile;
     bool decode;
 };
@@ -210,12 +129,15 @@ DEV void start_piece(Piece& piece, const Cursor& c, const Problem& p, u8* q_smem
     u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     piece.decode = c.decode;
     piece.first_tile = c.tile;
-    u32 base = c.packed_begin + (piece.decode ? 0 : warp * 16);
+    u32 base = c.packed_begin + (piece.decode ? 0 : warp / SLICES * 16);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         u32 packed = base + lane / 4 + 8 * r;
         bool valid = packed < c.packed_end;
         piece.position[r] = last_seen(c, p, valid ? packed : c.packed_end - 1);
+#if CHUNKS
+        piece.first_seen[r] = chunk_start(p, piece.position[r]);
+#endif
         piece.m[r] = NEG_INF;
         piece.l[r] = 0.0f;
         if (Q_IN_REGISTERS && is_small(c)) {
@@ -236,11 +158,12 @@ DEV void start_piece(Piece& piece, const Cursor& c, const Problem& p, u8* q_smem
     }
     if (!Q_IN_REGISTERS) {
         __syncthreads();
-        for (u32 i = threadIdx.x; i < Q_ROWS * CHUNKS; i += THREADS) {
-            u32 packed = c.packed_begin + i / CHUNKS;
+        u32 rows = SLICES > 1 && piece.decode ? DECODE_ROWS : Q_ROWS;
+        for (u32 i = threadIdx.x; i < rows * PIECES; i += THREADS) {
+            u32 packed = c.packed_begin + i / PIECES;
             uint4 v = make_uint4(0, 0, 0, 0);
-            if (packed < c.packed_end) v = *(const uint4*)(q_row(c, p, packed) + i % CHUNKS * 8);
-            *(uint4*)(q_smem + (i / CHUNKS * LD + i % CHUNKS * 8) * ACT_BYTES) = v;
+            if (packed < c.packed_end) v = *(const uint4*)(q_row(c, p, packed) + i % PIECES * 8);
+            *(uint4*)(q_smem + (i / PIECES * LD + i % PIECES * 8) * ACT_BYTES) = v;
         }
         __syncthreads();
     }
@@ -250,8 +173,9 @@ DEV void start_piece(Piece& piece, const Cursor& c, const Problem& p, u8* q_smem
         for (int i = 0; i < 4; i++) piece.o[n][i] = 0.0f;
 }
 
-// scores[16 rows x NT * 8 tokens] of this warp, tokens from `k_smem` on.
-template <int NT>
+// scores[16 rows x NT * 8 tokens] of this warp, tokens from `k_smem` on; over its slice of the columns, which begins at
+// k_smem and q_smem.
+template <int NT, int OF>
 DEV void scores_of(float (&s)[NT][4], const Piece& piece, u32 k_smem, u32 q_smem) {
     u32 lane = threadIdx.x & 31;
     u32 k_lane = k_smem + (((lane >> 4) * 8 + (lane & 7)) * LD + ((lane >> 3) & 1) * 8) * KV_SIZE;
@@ -259,7 +183,7 @@ DEV void scores_of(float (&s)[NT][4], const Piece& piece, u32 k_smem, u32 q_smem
 #pragma unroll
     for (int n = 0; n < NT; n++) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
 #pragma unroll
-    for (int k = 0; k < DK; k++) {
+    for (int k = 0; k < DK / OF; k++) {
         u32 a[4];
         if (Q_IN_REGISTERS) {
 #pragma unroll
@@ -277,6 +201,26 @@ DEV void scores_of(float (&s)[NT][4], const Piece& piece, u32 k_smem, u32 q_smem
     }
 }
 
+// Adds up the partial scores of the OF warps that share rows and tokens; all of them get the same bits. `sums` is free
+// again behind the next barrier of the block.
+template <int NT, int OF>
+DEV void sum_scores(float (&s)[NT][4], float4* sums) {
+    u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, first = warp / OF * OF;
+#pragma unroll
+    for (int n = 0; n < NT; n++) sums[(warp * NT + n) * 32 + lane] = make_float4(s[n][0], s[n][1], s[n][2], s[n][3]);
+    named_wait(1 + warp / OF, 32 * OF);
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+        float4 sum = sums[(first * NT + n) * 32 + lane];
+#pragma unroll
+        for (int i = 1; i < OF; i++) {
+            float4 v = sums[((first + i) * NT + n) * 32 + lane];
+            sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+        }
+        s[n][0] = sum.x, s[n][1] = sum.y, s[n][2] = sum.z, s[n][3] = sum.w;
+    }
+}
+
 template <int NT>
 DEV void mask_scores(float (&s)[NT][4], const Piece& piece, const Problem& p, u32 first_token) {
     u32 column = first_token + 2 * (threadIdx.x & 3);
@@ -285,16 +229,21 @@ DEV void mask_scores(float (&s)[NT][4], const Piece& piece, const Problem& p, u3
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             u32 token = column + n * 8 + (i & 1), position = piece.position[i >> 1];
+#if CHUNKS
+            if (token > position || token < piece.first_seen[i >> 1]) s[n][i] = NEG_INF;
+#else
             if (token > position || (p.window && token + p.window <= position)) s[n][i] = NEG_INF;
+#endif
         }
 }
 
-// Adds NT * 8 tokens, whose K and V start at k_smem and v_smem, to the piece.
-template <int NT>
+// Adds NT * 8 tokens, whose K and V start at k_smem and v_smem, to the piece; its warp has one of OF slices.
+template <int NT, int OF>
 DEV void add_tokens(Piece& piece, const Problem& p, u32 first_token, bool masked, u32 k_smem,
-                    u32 v_smem, u32 q_smem) {
+                    u32 v_smem, u32 q_smem, float4* sums) {
     float s[NT][4];
-    scores_of<NT>(s, piece, k_smem, q_smem);
+    scores_of<NT, OF>(s, piece, k_smem, q_smem);
+    if constexpr (OF > 1) sum_scores<NT, OF>(s, sums);
     float to_log2 = p.scale * LOG2E;
     if (p.softcap > 0.0f) {
         float inner = p.scale / p.softcap;
@@ -326,7 +275,7 @@ DEV void add_tokens(Piece& piece, const Problem& p, u32 first_token, bool masked
         piece.m[r] = m;
         piece.l[r] = piece.l[r] * keep + sum;
 #pragma unroll
-        for (int n = 0; n < DN; n++) piece.o[n][2 * r] *= keep, piece.o[n][2 * r + 1] *= keep;
+        for (int n = 0; n < D / 8 / OF; n++) piece.o[n][2 * r] *= keep, piece.o[n][2 * r + 1] *= keep;
     }
     u32 lane = threadIdx.x & 31;
     u32 v_lane = v_smem + ((((lane >> 3) & 1) * 8 + (lane & 7)) * LD + (lane >> 4) * 8) * KV_SIZE;
@@ -335,7 +284,7 @@ DEV void add_tokens(Piece& piece, const Problem& p, u32 first_token, bool masked
         u32 a[4] = {pack2(s[2 * k][0], s[2 * k][1]), pack2(s[2 * k][2], s[2 * k][3]),
                     pack2(s[2 * k + 1][0], s[2 * k + 1][1]), pack2(s[2 * k + 1][2], s[2 * k + 1][3])};
 #pragma unroll
-        for (int n = 0; n < DN; n += 2) {
+        for (int n = 0; n < D / 8 / OF; n += 2) {
             u32 b[4];
             ldmatrix_x4_trans(b, v_lane + (k * 16 * LD + n * 8) * KV_SIZE);
             mma_16816(piece.o[n], a, b[0], b[1]);
@@ -344,17 +293,25 @@ DEV void add_tokens(Piece& piece, const Problem& p, u32 first_token, bool masked
     }
 }
 
-DEV void add_tile(Piece& piece, const Cursor& c, const Problem& p, u32 stage, u32 q_smem) {
+DEV void add_tile(Piece& piece, const Cursor& c, const Problem& p, u32 stage, u32 q_smem, float4* sums) {
     u32 first = c.tile * KT, warp = threadIdx.x >> 5;
     u32 first_position = last_seen(c, p, c.packed_begin);
     u32 last_position = last_seen(c, p, c.packed_end - 1);
+#if CHUNKS
+    bool masked = first + KT > first_position + 1 || first < chunk_start(p, last_position);
+#else
     bool masked = first + KT > first_position + 1 || (p.window && first + p.window <= last_position);
+#endif
     u32 v = stage + V_AT;
     if (!piece.decode) {
-        add_tokens<KT / 8>(piece, p, first, masked, stage, v, q_smem + warp * 16 * Q_ROW);
-    } else if (warp < KV_WARPS) {
-        u32 skip = warp * 16 * KV_ROW;
-        add_tokens<2>(piece, p, first + warp * 16, masked, stage + skip, v + skip, q_smem);
+        u32 column = warp % SLICES * (D / SLICES) * KV_SIZE, q_column = warp % SLICES * (D / SLICES) * ACT_BYTES;
+        add_tokens<KT / 8, SLICES>(piece, p, first, masked, stage + column, v + column,
+                                   q_smem + warp / SLICES * 16 * Q_ROW + q_column, sums);
+    } else if (warp / DECODE_SLICES < KV_WARPS) {
+        u32 part = warp / DECODE_SLICES, slice = warp % DECODE_SLICES * (D / DECODE_SLICES);
+        u32 skip = part * 16 * KV_ROW + slice * KV_SIZE;
+        add_tokens<2, DECODE_SLICES>(piece, p, first + part * 16, masked, stage + skip, v + skip,
+                                     q_smem + slice * ACT_BYTES, sums);
     }
 }
 
@@ -389,20 +346,20 @@ DEV void finish_prefill(const Piece& piece, const Cursor& c, const Problem& p, f
         float l = piece.l[r];
         l += __shfl_xor_sync(0xffffffffu, l, 1);
         l += __shfl_xor_sync(0xffffffffu, l, 2);
-        u32 row = warp * 16 + lane / 4 + 8 * r;
+        u32 row = warp / SLICES * 16 + lane / 4 + 8 * r, slice = warp % SLICES * (D / SLICES);
         if (c.packed_begin + row >= c.packed_end) continue;
         if (partial) {
-            float* target = partial + row * D + 2 * (lane & 3);
+            float* target = partial + row * D + slice + 2 * (lane & 3);
 #pragma unroll
             for (int n = 0; n < DN; n++)
                 *(float2*)(target + n * 8) = make_float2(piece.o[n][2 * r], piece.o[n][2 * r + 1]);
-            if ((lane & 3) == 0) {
+            if ((lane & 3) == 0 && slice == 0) {
                 partial[Q_ROWS * D + row] = piece.m[r] * to_log2_of(p);
                 partial[Q_ROWS * D + Q_ROWS + row] = l;
             }
         } else {
             float scale = inverse(piece.m[r] * to_log2_of(p), l, c, p, c.packed_begin + row);
-            act* target = out_row(c, p, c.packed_begin + row) + 2 * (lane & 3);
+            act* target = out_row(c, p, c.packed_begin + row) + slice + 2 * (lane & 3);
 #pragma unroll
             for (int n = 0; n < DN; n++)
                 *(u32*)(target + n * 8) = pack2(piece.o[n][2 * r] * scale, piece.o[n][2 * r + 1] * scale);
@@ -410,11 +367,12 @@ DEV void finish_prefill(const Piece& piece, const Cursor& c, const Problem& p, f
     }
 }
 
-// The warps hold the same rows over different tokens; this sums them in warp order. `scratch` is the stage
+// The warps, or those of a slice, hold the same rows over different tokens; this sums them in their order. `scratch` is the stage
 // that was just read; it holds KT rows of LD floats.
 DEV void finish_decode(const Piece& piece, const Cursor& c, const Problem& p, float* partial,
                        float* scratch, float2* ml_smem) {
-    u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, rows = c.packed_end - c.packed_begin;
+    u32 lane = threadIdx.x & 31, rows = c.packed_end - c.packed_begin;
+    u32 warp = (threadIdx.x >> 5) / DECODE_SLICES, slice = (threadIdx.x >> 5) % DECODE_SLICES * (D / DECODE_SLICES);
     __syncthreads();
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -423,10 +381,10 @@ DEV void finish_decode(const Piece& piece, const Cursor& c, const Problem& p, fl
         l += __shfl_xor_sync(0xffffffffu, l, 1);
         l += __shfl_xor_sync(0xffffffffu, l, 2);
         if (row >= rows || warp >= KV_WARPS) continue;
-        if ((lane & 3) == 0) ml_smem[warp * 16 + row] = make_float2(piece.m[r] * to_log2_of(p), l);
-        float* target = scratch + (warp * 16 + row) * LD + 2 * (lane & 3);
+        if ((lane & 3) == 0 && slice == 0) ml_smem[warp * 16 + row] = make_float2(piece.m[r] * to_log2_of(p), l);
+        float* target = scratch + (warp * 16 + row) * LD + slice + 2 * (lane & 3);
 #pragma unroll
-        for (int n = 0; n < DN; n++)
+        for (int n = 0; n < D / 8 / DECODE_SLICES; n++)
             *(float2*)(target + n * 8) = make_float2(piece.o[n][2 * r], piece.o[n][2 * r + 1]);
     }
     __syncthreads();
@@ -548,8 +506,9 @@ PASTE(attention_paged, DT, sm80)
     bool prompt_follows = FIELD(plan, PlanHeader, flags) & PLAN_PROMPT_FOLLOWS;
     if (!prompt_follows) grid_trigger();
     u8* q_smem = smem + ATTN_STAGES * STAGE_BYTES;
-    float2* ml_smem = (float2*)(q_smem + Q_BYTES);
-    u32* flag = (u32*)(ml_smem + WARPS * 16);
+    float4* sums = (float4*)(q_smem + Q_BYTES);
+    float2* ml_smem = (float2*)(q_smem + Q_BYTES + SUM_BYTES);
+    u32* flag = (u32*)(ml_smem + ML_ROWS);
     Problem p{q, out, plan + WORDS(PlanHeader) + plan_grid(FIELD(plan, PlanHeader, grid)), block_table,
               kv_base + layer_offset,
               block_stride, partials, counters, scale, softcap, window, FIELD(plan, PlanHeader, length_per_cta),
@@ -587,7 +546,7 @@ PASTE(attention_paged, DT, sm80)
         cp_async_commit();
         if (fresh) start_piece(piece, current, p, q_smem);
         u8* stage = smem + t % ATTN_STAGES * STAGE_BYTES;
-        add_tile(piece, current, p, smem_address(stage), q_address);
+        add_tile(piece, current, p, smem_address(stage), q_address, sums);
         fresh = current.tile + 1 == current.tile_end;
         more = (fresh ? pair_place(current) + pair_length(current) : place_of(current, p, 1)) < end;
         if (fresh || !more) finish_piece(piece, current, p, (float*)stage, ml_smem, flag);

@@ -6,6 +6,7 @@
 //   [num_slots, max_blocks] u32; plan as step_prepare.cu writes it for prompts: PromptHeader, then
 //   PromptEntry; counter: one u32, zero before. Only the rows of the plan's entries are written.
 // A token at position p sees positions (p - window, p], all of [0, p] if window is 0.
+//   CHUNKS as in attention.cu.
 //   Scores are scale * q.k, then softcap * tanh(score / softcap) if softcap > 0. Sinks as in attention.cu.
 // Work: an item is an (entry, kv head): up to PROMPT_ROWS packed rows, row = token * group + head in its group,
 //   against the KV tiles [tile_begin, tile_end), the last one first. Blocks take items in order, the next one
@@ -21,6 +22,9 @@
 
 #ifndef SINKS
 #define SINKS 0
+#endif
+#ifndef CHUNKS
+#define CHUNKS 0
 #endif
 
 constexpr int D = HEAD_DIM;
@@ -78,9 +82,6 @@ DEV void copy_box(u32 target, const TensorMap* map, u32 element, u32 row, u32 he
         "[%0], [%1, {%2, %3, %4, %5, %6}], [%7];" ::"r"(target),
         "l"(map), "r"(element), "r"(row), "r"(head), "r"(which), "r"(block), "r"(barrier)
         : "memory");
-}
-DEV void named_wait(u32 id, u32 threads) {
-    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 DEV void named_arrive(u32 id, u32 threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -187,15 +188,27 @@ DEV void add_product(float (&o)[ON], const u32 (&p)[SN / 2], u32 v) {
     wgmma_commit();
 }
 
+#if CHUNKS
+// The first position that a token at `position` sees.
+DEV u32 chunk_start(u32 position, u32 window) { return window ? position - position % window : 0; }
+#endif
+
 // Masks this thread's scores: two rows at `position`, columns from token `first` on.
 DEV void mask_scores(float (&s)[SN], const u32 (&position)[2], u32 first, u32 window) {
     u32 column = first + 2 * (threadIdx.x & 3);
+#if CHUNKS
+    u32 seen[2] = {chunk_start(position[0], window), chunk_start(position[1], window)};
+#endif
 #pragma unroll
     for (int j = 0; j < SN / 4; j++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             u32 token = column + 8 * j + (i & 1), p = position[i >> 1];
+#if CHUNKS
+            if (token > p || token < seen[i >> 1]) s[4 * j + i] = NEG_INF;
+#else
             if (token > p || (window && token + window <= p)) s[4 * j + i] = NEG_INF;
+#endif
         }
 }
 
@@ -244,10 +257,10 @@ DEV void clear_tail(u32 v, u32 rows) {
 
 DEV void load_q(const act* q, const Entry& e, u32 head, u32 group, u32 num_heads, u32 q_group) {
     u32 thread = threadIdx.x & 127, first = e.packed_begin + ((threadIdx.x >> 7) - 1) * Q_GROUP;
-    constexpr int CHUNKS = D / 8;
+    constexpr int PIECES = D / 8;
 #pragma unroll 4
-    for (u32 i = thread; i < Q_GROUP * CHUNKS; i += 128) {
-        u32 row = i / CHUNKS, chunk = i % CHUNKS, packed = first + row;
+    for (u32 i = thread; i < Q_GROUP * PIECES; i += 128) {
+        u32 row = i / PIECES, chunk = i % PIECES, packed = first + row;
         u32 target = q_group + chunk / 8 * (Q_GROUP * 128) + row * 128 + ((chunk % 8) ^ (row % 8)) * 16;
         bool valid = packed < e.packed_end;
         if (!valid) packed = e.packed_begin;
@@ -302,7 +315,11 @@ DEV void consume(const Entry& e, u32 head, const Rules& rules, const Shared& sh,
     auto finish_scores = [&](u32 t) {
         if (rules.softcap > 0.0f) cap_scores(s, rules);
         u32 first = t * KT;
+#if CHUNKS
+        if (first + KT > lowest + 1 || first < chunk_start(highest, rules.window))
+#else
         if (first + KT > lowest + 1 || (rules.window && first + rules.window <= highest))
+#endif
             mask_scores(s, position, first, rules.window);
         soften(s, m, l, keep, rules.to_log2);
     };

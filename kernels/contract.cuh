@@ -51,6 +51,10 @@
 // The plan has no prompt rows: attention_prefill.cu runs after attention.cu and overlaps with its end.
 #define PLAN_PROMPT_FOLLOWS 8u
 
+// Flags of a PlanKind: its window's length is that of chunks; prompts have attention_prefill.cu.
+#define KIND_CHUNKS 1u
+#define KIND_PROMPTS 2u
+
 // The list of first entries after a plan's header is padded to a multiple of this.
 #define PLAN_GRID_STEP 8u
 
@@ -61,9 +65,10 @@
 #define PREFILL_TILE_LENGTH 4u
 #define PREFILL_PAIR_LENGTH 4u
 
-// Threads of an attention block; elements that pad a row in its shared memory; rows of q copied ahead in
+// Threads of an attention block, and where a head is wider than 256; elements that pad a row in its shared memory; rows of q copied ahead in
 // each stage; bytes behind all of them.
 #define ATTENTION_THREADS 128u
+#define ATTENTION_THREADS_WIDE 256u
 #define ATTENTION_ROW_PAD 8u
 #define ATTENTION_SMALL_ROWS 8u
 #define ATTENTION_TAIL_BYTES 1024u
@@ -169,10 +174,14 @@
 #define STATUS_OK 0u
 #define STATUS_NOT_FINITE 1u
 
-// Of attention.cu: KV tokens of a tile; bytes of shared memory for K and V of one stage, for rows of q, and of a
-// block. Heads of up to 128 keep q in registers, except the rows that are copied ahead in each stage.
+// Of attention.cu: KV tokens of a tile; threads of a block; bytes of shared memory for K and V of one stage, for
+// rows of q, for partial scores of slices of a head, and of a block. Heads of up to 128 keep q in registers, except
+// the rows that are copied ahead in each stage.
 constexpr u32 attention_tile(u32 head_dim) {
     return head_dim > 128 ? KV_TILE_WIDE : KV_TILE;
+}
+constexpr u32 attention_threads(u32 head_dim) {
+    return head_dim > 256 ? ATTENTION_THREADS_WIDE : ATTENTION_THREADS;
 }
 constexpr u32 attention_stage_bytes(u32 head_dim, u32 kv_bytes) {
     return 2 * attention_tile(head_dim) * (head_dim + ATTENTION_ROW_PAD) * kv_bytes;
@@ -183,8 +192,11 @@ constexpr u32 attention_query_rows(u32 head_dim, u32 stages) {
 constexpr u32 attention_query_bytes(u32 head_dim, u32 stages) {
     return attention_query_rows(head_dim, stages) * (head_dim + ATTENTION_ROW_PAD) * ACT_BYTES;
 }
+constexpr u32 attention_sum_bytes(u32 head_dim) {
+    return head_dim > 256 ? ATTENTION_THREADS_WIDE * KV_TILE_WIDE / 8 * 16 : 0;
+}
 constexpr u32 attention_shared_bytes(u32 head_dim, u32 stages, u32 kv_bytes) {
-    return stages * attention_stage_bytes(head_dim, kv_bytes) + attention_query_bytes(head_dim, stages) + ATTENTION_TAIL_BYTES;
+    return stages * attention_stage_bytes(head_dim, kv_bytes) + attention_query_bytes(head_dim, stages) + attention_sum_bytes(head_dim) + ATTENTION_TAIL_BYTES;
 }
 
 // Of attention_prefill.cu: KV tokens of a tile; bytes of a row of q, K or V in boxes of swizzled rows; bytes of
@@ -261,8 +273,8 @@ struct Dims {
     u32 experts_per_token;
     u32 gemm_n;
     u32 gemm_k;
-    u32 reserved0;
-    u32 reserved1;
+    u32 rotary_pairs;
+    u32 reserved;
 };
 static_assert(sizeof(Dims) == 64, "Dims");
 FIELD_AT(Dims, vocab_size, 0);
@@ -279,8 +291,8 @@ FIELD_AT(Dims, num_experts, 40);
 FIELD_AT(Dims, experts_per_token, 44);
 FIELD_AT(Dims, gemm_n, 48);
 FIELD_AT(Dims, gemm_k, 52);
-FIELD_AT(Dims, reserved0, 56);
-FIELD_AT(Dims, reserved1, 60);
+FIELD_AT(Dims, rotary_pairs, 56);
+FIELD_AT(Dims, reserved, 60);
 
 // Header of a step's metadata. Five lists follow it; the fields give their offsets in words.
 struct StepHeader {
@@ -406,6 +418,26 @@ FIELD_AT(PlanEntry, packed_end, 16);
 FIELD_AT(PlanEntry, tile_begin, 20);
 FIELD_AT(PlanEntry, tile_end, 24);
 FIELD_AT(PlanEntry, before, 28);
+
+// What decides an attention plan where those of a model differ in more than their window: its window (0: none), flags,
+// KV heads; tiles and blocks of attention.cu; tiles of attention_prefill.cu.
+struct PlanKind {
+    u32 window;
+    u32 flags;
+    u32 num_kv_heads;
+    u32 kv_tile;
+    u32 grid;
+    u32 prompt_tile;
+    u32 reserved[2];
+};
+static_assert(sizeof(PlanKind) == 32, "PlanKind");
+FIELD_AT(PlanKind, window, 0);
+FIELD_AT(PlanKind, flags, 4);
+FIELD_AT(PlanKind, num_kv_heads, 8);
+FIELD_AT(PlanKind, kv_tile, 12);
+FIELD_AT(PlanKind, grid, 16);
+FIELD_AT(PlanKind, prompt_tile, 20);
+FIELD_AT(PlanKind, reserved, 24);
 
 // Header of a plan for attention_prefill.cu. Its entries follow.
 struct PromptHeader {

@@ -5,13 +5,17 @@
 // moe_route: logits [T, E] f32 -> ids [T, k] u32, weights [T, k] f32: softmax over all experts, the k
 //   best (lowest id on ties), `normalise` scales them to sum to 1, then times `scale`. One warp a token.
 //   Built with -DMOE_BIAS=1, bias [E] f32 is added to the logits. Built with -DMOE_SIGMOID=1, scores are sigmoids
-//   and weights are the scores; those that are best after correction [E] f32 (or null) was added are chosen.
+//   and weights are the scores; those that are best after correction [E] f32 (or null) was added are chosen. With
+//   -DMOE_SIGMOID=2 the best logits choose, which large ones need, and there is no correction. With -DMOE_SCALES=1
+//   correction [E] does not take part in the choice, a chosen weight is multiplied by it last.
 //   Launch: grid ceil(T / 4), block 128.
 // moe_sort: ids [n] -> expert_offset [E + 1], sorted [n] (entries ordered by expert, then entry),
 //   place [n] (sorted[place[e]] = e). Launch: grid E, block 256.
 // moe_gemm: out[i] = x[r] W_e^T, with -DMOE_BIAS=1 + bias_e (bias [E, gemm_n] f32), for i in [expert_offset[e], expert_offset[e + 1]), r = gather ?
 //   sorted[i] / k : i. x [*, gemm_k], w [E, gemm_n, gemm_k], out [n, gemm_n], all act.
 //   gemm_k % 8 == 0, gemm_n % 8 == 0. Launch: grid (ceil(gemm_n / 64), ceil(n / 64) + E), block 128.
+// moe_scale_rows: out[i] = x[t] * weights[e] for the sorted entry e = sorted[i] of token t, and weights[e] = 1: an expert
+//   is given what others' results are multiplied by. x [T, hidden_size], out [n, hidden_size] act. Launch: grid n, block 256.
 // moe_combine: residual[t] += sum over j, in order, of weights[t, j] * y[place[t * k + j]].
 //   y [n, hidden_size] act, residual [T, hidden_size] f32. Launch: grid T, block 256.
 // Numerics: f32 everywhere, GEMM with f32 accumulation and one rounding to act.
@@ -22,6 +26,9 @@
 #endif
 #ifndef MOE_SIGMOID
 #define MOE_SIGMOID 0
+#endif
+#ifndef MOE_SCALES
+#define MOE_SCALES 0
 #endif
 
 constexpr int PER_LANE = MAX_EXPERTS / 32;  // experts a lane can hold
@@ -53,8 +60,12 @@ ENTRY_F32(moe_route)
 #pragma unroll
     for (int i = 0; i < PER_LANE; i++) {
         u32 e = i * 32 + lane;
+#if MOE_SIGMOID == 2
+        float score = p[i];
+#else
         float score = sigmoid(p[i]);
         if (correction && e < E) score += correction[e];
+#endif
         p[i] = e >= E || score != score ? NEG_INF : score;
     }
     const float NEVER = NEG_INF;
@@ -97,7 +108,11 @@ ENTRY_F32(moe_route)
 #endif
     if (lane < k) {
         ids[token * k + lane] = min(mine_id, E - 1);
+#if MOE_SCALES
+        weights[token * k + lane] = mine / (normalise ? chosen : sum) * factor * correction[min(mine_id, E - 1)];
+#else
         weights[token * k + lane] = mine / (normalise ? chosen : sum) * factor;
+#endif
     }
 }
 
@@ -231,6 +246,23 @@ PASTE(moe_gemm, DT, sm80)
                         pack2(sum[m][n][2 * h], sum[m][n][2 * h + 1]);
                 }
             }
+}
+
+ENTRY(moe_scale_rows)
+(Dims dims, const act* __restrict__ x, const u32* __restrict__ sorted, float* __restrict__ weights,
+ act* __restrict__ out) {
+    grid_trigger();
+    grid_wait();
+    u32 entry = sorted[blockIdx.x];
+    float weight = weights[entry];
+    const uint2* row = (const uint2*)(x + (u64)(entry / DIM(experts_per_token)) * DIM(hidden_size));
+    uint2* target = (uint2*)(out + (u64)blockIdx.x * DIM(hidden_size));
+    for (u32 i = threadIdx.x; i < DIM(hidden_size) / 4; i += blockDim.x) {
+        float2 a = unpack2(row[i].x), b = unpack2(row[i].y);
+        target[i] = make_uint2(pack2(a.x * weight, a.y * weight), pack2(b.x * weight, b.y * weight));
+    }
+    __syncthreads();  // all threads have read the weight
+    if (threadIdx.x == 0) weights[entry] = 1.0f;
 }
 
 ENTRY(moe_combine)

@@ -193,6 +193,11 @@ DEV float block_sum(float x, float* scratch) {
     return warp_sum(lane < warps ? scratch[lane] : 0.0f);
 }
 
+// Waits until so many threads, whole warps, have come to barrier `id`; __syncthreads has 0.
+DEV void named_wait(u32 id, u32 threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 // Maximum over the block; every thread gets it. `scratch` holds 33 floats.
 DEV float block_max(float x, float* scratch) {
     x = warp_max(x);

@@ -3,6 +3,8 @@
 // rms_norm_rows: out[i] = x[r] * rsqrt(mean(x[r]^2) + eps) * weight, r = row_index ? row_index[i] : i.
 //   x [*, hidden_size] f32; weight [hidden_size] f32 (Gemma's 1 already added); out [rows, hidden_size] act.
 // rms_norm_add: residual[i] += norm(x[i]) * weight (the norms after each part of a layer).
+// norm_add_scaled: residual[i] = (residual[i] + norm(x[i]) * weight) * scale[0], scale [1] f32 or null for 1; and
+//   out[i] = act(residual[i]) unless out is null.
 // bias_add_rows: residual[i] += bias.
 // cast_rows: out[i] = act(x[i]) (where a layer has no norm before its parts).
 // Numerics: f32 throughout, sum of squares in a fixed order; one rounding to act.
@@ -65,6 +67,28 @@ ENTRY(rms_norm_add)
         v = scaled(v, weights[i], scale);
         float4 r = target[i];
         target[i] = make_float4(r.x + v.x, r.y + v.y, r.z + v.z, r.w + v.w);
+    }
+}
+
+ENTRY(norm_add_scaled)
+(Dims dims, const float* __restrict__ x, const float* __restrict__ weight, float* __restrict__ residual,
+ const float* __restrict__ factor, act* __restrict__ out, float eps) {
+    u32 quads = DIM(hidden_size) / 4;
+    const float4 *weights = (const float4*)weight, *row = (const float4*)(x + (u64)blockIdx.x * DIM(hidden_size));
+    float4* target = (float4*)(residual + (u64)blockIdx.x * DIM(hidden_size));
+    uint2* copy = out ? (uint2*)(out + (u64)blockIdx.x * DIM(hidden_size)) : nullptr;
+    grid_trigger();
+    float all = factor ? factor[0] : 1.0f;  // constant, so before the wait
+    grid_wait();
+    float4 v = quad_or_zero(row, quads);
+    float scale = row_scale(row, v, quads, DIM(hidden_size), eps);
+    for (u32 i = threadIdx.x; i < quads; i += blockDim.x) {
+        if (i != threadIdx.x) v = row[i];
+        v = scaled(v, weights[i], scale);
+        float4 r = target[i];
+        r = make_float4((r.x + v.x) * all, (r.y + v.y) * all, (r.z + v.z) * all, (r.w + v.w) * all);
+        target[i] = r;
+        if (copy) copy[i] = make_uint2(pack2(r.x, r.y), pack2(r.z, r.w));
     }
 }
 

@@ -15,8 +15,14 @@
 //   With -DOUTPUT_GATE=1 each head of q is followed by its gate, which output_gate.cu reads: qkv and scale are
 //   (2 * num_heads + 2 * num_kv_heads) * HEAD_DIM wide, and there is no bias.
 //   style: ROPE_HALF_SPLIT or ROPE_INTERLEAVED. With -DQUERY_SCALE=1 a query at position p is multiplied by
-//   1 + query_beta * ln(1 + floor(p / query_length)).
-// Numerics: f32, one rounding to act. rotary_dim % 4 == 0, HEAD_DIM even, <= 256 (built: 16, 32, 64, 96, 128, 256).
+//   1 + query_beta * ln(1 + floor(p / query_length)), with -DQUERY_SCALE=2 where there is no rotation alone, and by p + 1
+//   in place of p.
+//   KEY_PARTS says what follows q in a row of qkv: 2 (without the macro) k and v; 1 k, whose heads are also those of v as
+//   the projection left them; 0 nothing, and none is written. qkv, scale and bias are narrower accordingly.
+//   With -DVALUE_NORM=1 each head of v is normed, without weights; with -DUNWEIGHTED_NORM=1 each head of q and k, where
+//   there is a rotation. With -DROTARY_PART=1 the first rotary_pairs pairs of rotary_dim / 2 rotate, and a row of table
+//   has so many (half-split only).
+// Numerics: f32, one rounding to act. rotary_dim % 4 == 0, rotary_pairs % 2 == 0, HEAD_DIM even, <= 512.
 // Launch: rope_table grid ceil(num_positions * half / 256), block 256;
 //   rope_kv_paged grid (T_pad, ceil(heads / ROPE_HEADS)), block 256, heads = num_heads + 2 * num_kv_heads.
 #include "ptx.cuh"
@@ -29,6 +35,18 @@
 #endif
 #ifndef QUERY_SCALE
 #define QUERY_SCALE 0
+#endif
+#ifndef KEY_PARTS
+#define KEY_PARTS 2
+#endif
+#ifndef VALUE_NORM
+#define VALUE_NORM 0
+#endif
+#ifndef UNWEIGHTED_NORM
+#define UNWEIGHTED_NORM 0
+#endif
+#ifndef ROTARY_PART
+#define ROTARY_PART 0
 #endif
 
 // Sine and cosine of x in [0, 2^27), to about 1e-15.
@@ -111,12 +129,16 @@ DEV float heads_scale(const Head& head, u32 num_heads, float eps) {
 // Applies bias, norm and weight to the pair at i, as the lane that owns the pair does.
 DEV float2 normed_pair(const Head& head, const float* weight, float scale, u32 i) {
     float2 v = load_pair(head, i);
+#if UNWEIGHTED_NORM
+    v.x *= scale, v.y *= scale;
+#else
     if (weight) v.x *= scale * weight[i], v.y *= scale * weight[i + 1];
+#endif
     return v;
 }
 
-DEV float2 rotate_pair(float2 v, const Head& head, const float* weight, float scale, const float2* angles, u32 i,
-                       u32 rotary_dim, u32 style) {
+DEV float2 rotate_pair(const Dims& dims, float2 v, const Head& head, const float* weight, float scale,
+                       const float2* angles, u32 i, u32 rotary_dim, u32 style) {
     if (i >= rotary_dim) return v;
     if (style == ROPE_INTERLEAVED) {
         float2 cs = angles[i / 2];
@@ -125,6 +147,9 @@ DEV float2 rotate_pair(float2 v, const Head& head, const float* weight, float sc
     u32 half = rotary_dim / 2;
     bool low = i < half;
     u32 j = low ? i : i - half;
+#if ROTARY_PART
+    if (j >= DIM(rotary_pairs)) return v;
+#endif
     float2 other = normed_pair(head, weight, scale, low ? i + half : j);
     float4 cs = *(const float4*)(angles + j);
     float sign = low ? -1.0f : 1.0f;
@@ -143,9 +168,14 @@ ENTRY(rope_kv_paged)
     grid_trigger();
     u32 lane = threadIdx.x & 31, head = blockIdx.y * ROPE_HEADS + (threadIdx.x >> 5), token = blockIdx.x;
     u32 num_heads = DIM(num_heads), num_kv_heads = DIM(num_kv_heads);
-    u32 all_heads = num_heads + 2 * num_kv_heads;
+    // Those of the result; a row of qkv has KEY_PARTS * num_kv_heads behind those of q.
+    u32 all_heads = num_heads + (KEY_PARTS ? 2 : 0) * num_kv_heads;
     auto head_at = [&](u32 h) {
-#if OUTPUT_GATE
+#if KEY_PARTS < 2
+        u32 place = h < num_heads + num_kv_heads ? h : h - num_kv_heads;
+        u32 places = num_heads + KEY_PARTS * num_kv_heads;
+        h = place;
+#elif OUTPUT_GATE
         u32 place = h < num_heads ? 2 * h : num_heads + h, places = num_heads + all_heads;
 #else
         u32 place = h, places = all_heads;
@@ -173,7 +203,8 @@ ENTRY(rope_kv_paged)
     float scale = is_q ? q_scale : k_scale;
 #else
     const float* weight = is_v ? nullptr : is_q ? q_norm : k_norm;
-    float scale = weight ? head_scale(v, eps) : 1.0f;
+    bool is_normed = weight || (VALUE_NORM && is_v) || (UNWEIGHTED_NORM && table && !is_v);
+    float scale = is_normed ? head_scale(v, eps) : 1.0f;
 #endif
 
     act* target;
@@ -186,18 +217,24 @@ ENTRY(rope_kv_paged)
         target = (kv*)(kv_base + block * block_stride + layer_offset) +
                  ((u64)(head - num_heads) * DIM(block_size) + offset) * HEAD_DIM;
     }
-#if QUERY_SCALE
+#if QUERY_SCALE == 2
+    float factor =
+        is_q && !table ? 1.0f + query_beta * logf(1.0f + (float)((positions[token] + 1) / query_length)) : 1.0f;
+#elif QUERY_SCALE
     float factor = is_q ? 1.0f + query_beta * logf(1.0f + (float)(positions[token] / query_length)) : 1.0f;
 #endif
-    const float2* angles = table + (u64)positions[token] * (DIM(rotary_dim) / 2);
+    const float2* angles = table + (u64)positions[token] * (ROTARY_PART ? DIM(rotary_pairs) : DIM(rotary_dim) / 2);
 #pragma unroll
     for (int g = 0; g < GROUPS; g++) {
         u32 i = 64 * g + 2 * lane;
         if (i < HEAD_DIM) {
             float2 x = v[g];
+#if UNWEIGHTED_NORM || VALUE_NORM
+            if (!weight) x.x *= scale, x.y *= scale;
+#endif
             if (weight) x.x *= scale * weight[i], x.y *= scale * weight[i + 1];
             if (table && !is_v)
-                x = rotate_pair(x, source, weight, scale, angles, i, DIM(rotary_dim), style);
+                x = rotate_pair(dims, x, source, weight, scale, angles, i, DIM(rotary_dim), style);
 #if QUERY_SCALE
             x.x *= factor, x.y *= factor;
 #endif

@@ -12,12 +12,19 @@
 //   lengths of the contract; CTA c takes the tiles that begin in [c * length_per_cta, (c + 1) * length_per_cta).
 //   Under PLAN_NOT_CAUSAL every token sees all of its row, which is a whole sequence: entries reach to its end,
 //   and their start is its last position.
+// Built with -DPLAN_KINDS=1, plans differ in more than their window: `windows` is [num_plans] PlanKind, and the grid, the
+//   tiles and the number of KV heads come from there, not from the arguments. A kind of chunks begins an entry's tiles
+//   where the chunk of its first token begins.
 // With `split`, rows whose flags have PROMPT_ROW are left out of these plans, which get PLAN_PROMPT_FOLLOWS, and
 //   block 1 + num_plans + w writes prompt plan w for attention_prefill.cu: PromptHeader, then PromptEntry of up to
 //   prompt_rows packed rows, tiles of prompt_tile tokens, the longest of a row first; block 0 clears
-//   prompt_counters [num_layers].
+//   prompt_counters [num_layers]. A kind without KIND_PROMPTS has no such plan and leaves out nothing.
 // Launch: grid 1 + number of plans (1 + 2 * plans with `split`), block 1024. R <= MAX_STEP_ROWS.
 #include "ptx.cuh"
+
+#ifndef PLAN_KINDS
+#define PLAN_KINDS 0
+#endif
 
 constexpr u32 MIN_LENGTH = 4;  // per CTA; with less, merging pieces costs more than it saves
 constexpr u32 FEW = 8;         // per CTA; below this, short pairs are not cut (flag bit 1, see attention.cu)
@@ -66,7 +73,29 @@ DEV void write_tokens(const Dims& dims, const u32* step, const u32* last_token,
 
 struct PlanShape {
     u32 window, entry_capacity, grid, q_rows, kv_tile, flags;
+#if PLAN_KINDS
+    u32 num_kv_heads, chunks;
+#endif
 };
+
+#if PLAN_KINDS
+#define KV_HEADS(shape) shape.num_kv_heads
+
+// The first position that a token at `position` sees.
+template <typename Shape>
+DEV u32 first_seen(u32 position, const Shape& shape) {
+    u32 window = shape.window;
+    if (shape.chunks && window) return position - position % window;
+    return window && position + 1 > window ? position + 1 - window : 0;
+}
+#else
+#define KV_HEADS(shape) DIM(num_kv_heads)
+
+template <typename Shape>
+DEV u32 first_seen(u32 position, const Shape& shape) {
+    return shape.window && position + 1 > shape.window ? position + 1 - shape.window : 0;
+}
+#endif
 
 // Entries of one row: one if all its packed rows fit one decode tile, else one per q_rows.
 DEV u32 entries_of(u32 packed, u32 q_rows) { return packed <= DECODE_ROWS ? 1 : (packed + q_rows - 1) / q_rows; }
@@ -78,7 +107,7 @@ DEV u32 fill_entry(u32* entry, const u32* row, u32 part, u32 group, const PlanSh
     u32 first_position = start + begin / group, last_position = start + (end - 1) / group;
     if (shape.flags & PLAN_NOT_CAUSAL)
         start = first_position = last_position = start + FIELD(row, StepRow, num_tokens) - 1;
-    u32 kv_begin = shape.window && first_position + 1 > shape.window ? first_position + 1 - shape.window : 0;
+    u32 kv_begin = first_seen(first_position, shape);
     u32 tile_begin = kv_begin / shape.kv_tile, tile_end = last_position / shape.kv_tile + 1;
     *(uint4*)entry = make_uint4(FIELD(row, StepRow, first_token), FIELD(row, StepRow, slot), start, begin);
     FIELD(entry, PlanEntry, packed_end) = end;
@@ -91,7 +120,7 @@ DEV u32 fill_entry(u32* entry, const u32* row, u32 part, u32 group, const PlanSh
 
 DEV void write_plan(const Dims& dims, const u32* step, u32* plan, const PlanShape& shape, u32 T_pad,
                     u32* before_row, u32* scratch) {
-    u32 R = FIELD(step, StepHeader, num_rows), heads = DIM(num_kv_heads), group = DIM(num_heads) / heads, tid = threadIdx.x;
+    u32 R = FIELD(step, StepHeader, num_rows), heads = KV_HEADS(shape), group = DIM(num_heads) / heads, tid = threadIdx.x;
     const u32* rows = rows_of(step);
     u32 *entries = plan + WORDS(PlanHeader) + plan_grid(shape.grid), num_entries, total = 0;
     bool left_out = (shape.flags & PLAN_PROMPT_FOLLOWS) && tid < R && (rows[WORD_AT(StepRow, tid, flags)] & PROMPT_ROW);
@@ -135,11 +164,14 @@ DEV void write_plan(const Dims& dims, const u32* step, u32* plan, const PlanShap
 
 struct PromptShape {
     u32 window, entry_capacity, q_rows, kv_tile;
+#if PLAN_KINDS
+    u32 num_kv_heads, chunks;
+#endif
 };
 
 DEV void write_prompt_plan(const Dims& dims, const u32* step, u32* plan, const PromptShape& shape,
                            u32* before_row, u32* scratch) {
-    u32 R = FIELD(step, StepHeader, num_rows), group = DIM(num_heads) / DIM(num_kv_heads), tid = threadIdx.x, num_entries;
+    u32 R = FIELD(step, StepHeader, num_rows), group = DIM(num_heads) / KV_HEADS(shape), tid = threadIdx.x, num_entries;
     const u32* rows = rows_of(step);
     bool prompt = tid < R && (rows[WORD_AT(StepRow, tid, flags)] & PROMPT_ROW);
     u32 parts = prompt ? (rows[WORD_AT(StepRow, tid, num_tokens)] * group + shape.q_rows - 1) / shape.q_rows : 0;
@@ -154,7 +186,7 @@ DEV void write_prompt_plan(const Dims& dims, const u32* step, u32* plan, const P
         u32 packed = FIELD(row, StepRow, num_tokens) * group;
         u32 begin = part * shape.q_rows, end = min(begin + shape.q_rows, packed);
         u32 first = start + begin / group, last = start + (end - 1) / group;
-        u32 kv_begin = shape.window && first + 1 > shape.window ? first + 1 - shape.window : 0;
+        u32 kv_begin = first_seen(first, shape);
         // A PromptEntry in two stores.
         uint4* entry = (uint4*)(plan + WORDS(PromptHeader) + WORDS(PromptEntry) * e);
         entry[0] = make_uint4(FIELD(row, StepRow, first_token), FIELD(row, StepRow, slot), start, begin);
@@ -176,14 +208,31 @@ ENTRY_U32(step_prepare_tokens)
     if (blockIdx.x > num_plans) {
         u32 w = blockIdx.x - 1 - num_plans;
         u32 capacity = (prompt_words - WORDS(PromptHeader)) / WORDS(PromptEntry);
+#if PLAN_KINDS
+        const u32* kind = windows + WORDS(PlanKind) * w;
+        u32 kind_flags = FIELD(kind, PlanKind, flags);
+        if (!(kind_flags & KIND_PROMPTS)) return;
+        PromptShape shape{FIELD(kind, PlanKind, window), capacity, prompt_rows, FIELD(kind, PlanKind, prompt_tile),
+                          FIELD(kind, PlanKind, num_kv_heads), kind_flags & KIND_CHUNKS};
+#else
         PromptShape shape{windows[w], capacity, prompt_rows, prompt_tile};
+#endif
         write_prompt_plan(dims, step, prompt_plans + (u64)w * prompt_words, shape, by_row, scratch);
         return;
     }
     if (blockIdx.x > 0) {
         u32 w = blockIdx.x - 1;
+#if PLAN_KINDS
+        const u32* kind = windows + WORDS(PlanKind) * w;
+        u32 kind_flags = FIELD(kind, PlanKind, flags);
+        u32 all_flags = flags | (split && kind_flags & KIND_PROMPTS ? PLAN_PROMPT_FOLLOWS : 0u);
+        PlanShape shape{FIELD(kind, PlanKind, window), entry_capacity, FIELD(kind, PlanKind, grid), q_rows,
+                        FIELD(kind, PlanKind, kv_tile), all_flags, FIELD(kind, PlanKind, num_kv_heads),
+                        kind_flags & KIND_CHUNKS};
+#else
         u32 all_flags = flags | (split ? PLAN_PROMPT_FOLLOWS : 0u);
         PlanShape shape{windows[w], entry_capacity, attention_grid, q_rows, kv_tile, all_flags};
+#endif
         write_plan(dims, step, plans + (u64)w * plan_words, shape, T_pad, by_row, scratch);
         return;
     }

@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 EXPERTS = (
     *("mixtral", "qwen3-moe", "qwen3-moe-fp8-block"),
     *("gpt-oss", "glm4_moe", "minimax_m2"),
-    *("qwen3_5_moe", "qwen3_next"),
+    *("qwen3_5_moe", "qwen3_next", "llama4"),
 )
 
 
@@ -53,7 +53,8 @@ def margins(name: str) -> list[list[float]]:
     routers = [
         module
         for module_name, module in model.named_modules()
-        if module_name.endswith(("mlp.gate", "mlp.router")) and hasattr(module, "weight")
+        if module_name.endswith(("mlp.gate", "mlp.router", "feed_forward.router"))
+        and hasattr(module, "weight")
     ]
     for router in routers:
         router.register_forward_pre_hook(hook)

@@ -92,9 +92,9 @@ def _prompt_head_dims() -> list[int]:
     return [int(width) for width in found.split(",")]
 
 
-def _sink_head_dim() -> int:
+def _width(name: str) -> int:
     text = (SOURCES / "builds.rs").read_text()
-    (found,) = re.findall(r"const SINK_HEAD_DIM: u32 = (\d+)", text)
+    (found,) = re.findall(rf"const {name}: u32 = (\d+)", text)
     return int(found)
 
 
@@ -108,4 +108,6 @@ FOUR_BIT_TILES = _four_bit_tiles("FOUR_BIT_TILES")
 EXPERT_TILES = _four_bit_tiles("EXPERT_TILES")
 HEAD_DIMS = _head_dims()
 PROMPT_HEAD_DIMS = _prompt_head_dims()
-SINK_HEAD_DIM = _sink_head_dim()
+SINK_HEAD_DIM = _width("SINK_HEAD_DIM")
+WIDE_HEAD_DIM = _width("WIDE_HEAD_DIM")
+CHUNK_HEAD_DIM = _width("CHUNK_HEAD_DIM")

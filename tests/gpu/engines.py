@@ -21,13 +21,17 @@ DEVICE = os.environ.get("INGLE_TEST_DEVICE", "cuda")
 CASES = Path(__file__).resolve().parents[1] / "golden" / "cases"
 SMOLLM2 = "smollm2-135m-instruct-q4_1"
 # A GPU also rounds activations where weights are fp8, and 4-bit weights once more: test_fp8.py and
-# test_four_bit.py have the limits for that. Gemma 4 and Llama 4 are refused there.
-LEFT_OUT = ["fp8", "w4a16", "awq", "gptq", "mxfp4", "gemma4", "llama4"] if DEVICE == "cuda" else []
+# test_four_bit.py have the limits for that. Heads of 48 (gemma4-wrapped) have no kernels.
+LEFT_OUT = ["fp8", "w4a16", "awq", "gptq", "mxfp4", "gemma4-wrapped"] if DEVICE == "cuda" else []
 TINY = sorted(
     path.stem
     for path in CASES.glob("*.json")
     if path.stem != SMOLLM2 and not any(part in path.stem for part in LEFT_OUT)
 )
+# Ahead of time, kernels for layers that differ are built in the widths of published models alone.
+NOT_AHEAD = {"gemma4-e", "gemma4-experts", "gemma4-unified"} | {
+    *("llama4", "llama4-interleaved", "llama4-wrapped")
+}
 PIECE_BYTES = 32 << 20  # the KV pool of a GPU grows by this much
 LIMIT_S = 60.0
 
@@ -52,6 +56,8 @@ def start(name: str, models: dict[str, str], cache_dir: Path, **options) -> ingl
     if "nvrtc_library" in options:
         if DEVICE != "cuda":
             pytest.skip("needs a GPU")
+        if name in NOT_AHEAD:
+            pytest.skip("the wheel has its kernels in the widths of published models alone")
         if not PREBUILT_KERNELS.is_dir():
             missing("wheel-kernels", f"no kernels in {PREBUILT_KERNELS}: not made by make wheel")
     settings = SMALL | options

@@ -98,17 +98,22 @@ def prepare(
     causal: bool = True,
     split: bool = False,
     prompt_tile: int = 128,
+    kinds: list[dict[str, int]] | None = None,
 ) -> Prepared:
     """Runs step_prepare_tokens; `split` gives the rows that are prompts plans of their own.
 
+    `kinds`: fields of PlanKind for each plan, in place of `windows`.
     block_table is [num_slots, max_blocks], or has a dimension for KV groups before; then so has
     kv_slot.
     """
     num_groups = block_table.shape[0] if block_table.dim() == 3 else 1
-    group = dims["num_heads"] // dims["num_kv_heads"]
+    num_plans = len(kinds or windows)
+    kv_heads = [kind["num_kv_heads"] for kind in kinds or [dims]]
+    group = dims["num_heads"] // min(kv_heads)
     q_rows, grid_step = CONSTANTS["QUERY_ROWS"], CONSTANTS["PLAN_GRID_STEP"]
     capacity = -(-T_pad * group // q_rows) + len(step.rows)
-    words = len(words_of("PlanHeader")) + -(-grid // grid_step) * grid_step
+    most_blocks = max([kind["grid"] for kind in kinds] if kinds else [grid])
+    words = len(words_of("PlanHeader")) + -(-most_blocks // grid_step) * grid_step
     words += len(words_of("PlanEntry")) * capacity
     flags = CONSTANTS["PLAN_WHOLE"] if no_split else 0
     flags |= 0 if causal else CONSTANTS["PLAN_NOT_CAUSAL"]
@@ -117,23 +122,25 @@ def prepare(
     out.append(poison(*kv_slots, dtype=torch.int32))
     samples, plans = (
         poison(S_pad, dtype=torch.int32),
-        poison(len(windows), words, dtype=torch.int32),
+        poison(num_plans, words, dtype=torch.int32),
     )
     prompt_rows = CONSTANTS["PROMPT_ROWS"]
     prompt_entries = -(-T_pad * group // prompt_rows) + len(step.rows)
     prompt_words = len(words_of("PromptHeader")) + len(words_of("PromptEntry")) * prompt_entries
-    prompt_plans = poison(len(windows), prompt_words, dtype=torch.int32)
+    prompt_plans = poison(num_plans, prompt_words, dtype=torch.int32)
     prompt_counters = poison(LAYERS, dtype=torch.int32)
-    Kernels("step_prepare", dims, exact).launch(
+    defines = {"PLAN_KINDS": 1} if kinds else {}
+    rules = [word for kind in kinds or () for word in words_of("PlanKind", **kind)] or windows
+    Kernels("step_prepare", dims, exact, **defines).launch(
         "step_prepare_tokens_u32_sm80",
-        1 + len(windows) * (2 if split else 1),
+        1 + num_plans * (2 if split else 1),
         1024,
         step.meta(),
         last_token,
         block_table,
         *out,
         samples,
-        u32(windows),
+        u32(rules),
         plans,
         words,
         capacity,
@@ -143,7 +150,7 @@ def prepare(
         q_rows,
         kv_tile,
         flags,
-        len(windows),
+        num_plans,
         prompt_plans,
         prompt_words,
         prompt_counters,

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from builds import PROMPT_HEAD_DIMS, SINK_HEAD_DIM
-from contract import FORMULAS
+from builds import PROMPT_HEAD_DIMS, SINK_HEAD_DIM, WIDE_HEAD_DIM
+from contract import CONSTANTS, FORMULAS
 from device import Kernels, poison, relative_error, u32
 from step import NONE, PagedKv, Row, Step, prepare, random_kv, random_tables
 
@@ -15,7 +15,9 @@ def shared_bytes(head_dim, stages):
     return FORMULAS["attention_shared_bytes"](head_dim, stages, 2)
 
 
-def reference_attention(q, k, v, start, scale, softcap, window, causal=True, sinks=None):
+def reference_attention(
+    q, k, v, start, scale, softcap, window, causal=True, sinks=None, chunks=False
+):
     """q [n, heads, d], k and v [len, kv_heads, d], all float64; queries at start, start + 1, ..."""
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
@@ -24,7 +26,8 @@ def reference_attention(q, k, v, start, scale, softcap, window, causal=True, sin
         s = softcap * torch.tanh(s / softcap)
     p = start + torch.arange(q.shape[0], device="cuda")[:, None]
     t = torch.arange(k.shape[0], device="cuda")[None, :]
-    seen = ((t <= p) if causal else (t >= 0) & (p >= 0)) & ((t + window > p) if window else True)
+    first = 0 * p if not window else p - p % window if chunks else p + 1 - window
+    seen = ((t <= p) if causal else (t >= 0) & (p >= 0)) & (t >= first)
     s = s.masked_fill(~seen, -torch.inf)
     if sinks is not None:
         s = torch.cat([s, sinks.double()[:, None, None].expand(-1, s.shape[1], 1)], -1)
@@ -50,23 +53,26 @@ def run_attention(
     causal=True,
     prompts=False,
     has_sinks=False,
+    chunks=False,
 ):
     """Runs rows of (start, num_tokens), each cut into chunks, and returns (out, reference).
 
-    With `prompts`, chunks of more than one token go through attention_prefill.
+    With `prompts`, those of more than one token go through attention_prefill. With `chunks`, a
+    token sees what lies in its own chunk of `window` tokens.
     """
     dtype, flag, _ = DTYPES[name]
+    stages = min(stages, 2) if head_dim > 256 else stages
     slots = list(range(len(rows)))[::-1]
     lengths = {slot: start + num for slot, (start, num) in zip(slots, rows, strict=True)}
     max_blocks = 8448 // block_size
     table, total = random_tables(lengths, NUM_SLOTS, max_blocks, block_size)
     kv, dense = random_kv(table, total, lengths, kv_heads, block_size, head_dim, dtype, layers)
-    chunks = []
+    parts = []
     for slot, (start, num) in zip(slots, rows, strict=True):
         for done in range(0, num, chunk):
             size = min(chunk, num - done)
-            chunks.append(Row(slot, start + done, size, [0] * size, prompts and size > 1))
-    step = Step(chunks)
+            parts.append(Row(slot, start + done, size, [0] * size, prompts and size > 1))
+    step = Step(parts)
     dims = {
         "num_heads": heads,
         "num_kv_heads": kv_heads,
@@ -79,6 +85,14 @@ def run_attention(
     last = torch.zeros(NUM_SLOTS, dtype=torch.int32, device="cuda")
     tile = FORMULAS["attention_tile"](head_dim)
     prompt_tile = FORMULAS["prompt_tile"](head_dim)
+    kind = {
+        "window": window,
+        "flags": CONSTANTS["KIND_CHUNKS"] + CONSTANTS["KIND_PROMPTS"],
+        "num_kv_heads": kv_heads,
+        "kv_tile": tile,
+        "grid": grid,
+        "prompt_tile": prompt_tile,
+    }
     prepared = prepare(
         step,
         dims,
@@ -93,6 +107,7 @@ def run_attention(
         causal=causal,
         split=prompts,
         prompt_tile=prompt_tile,
+        kinds=[kind] if chunks else None,
     )
     plan = prepared.plans[0]
     generator = torch.Generator("cuda").manual_seed(3)  # the first rows are the same in any batch
@@ -111,6 +126,7 @@ def run_attention(
         "ATTN_STAGES": stages,
         "CAUSAL": int(causal),
         "SINKS": int(has_sinks),
+        "CHUNKS": int(chunks),
     }
     kernels = Kernels("attention", dims, exact, **defines)
     # Far below the scores, among them and above.
@@ -118,13 +134,16 @@ def run_attention(
     rules = (scale, softcap, window, sinks)
     arguments = (q, out, plan, table, *kv.arguments, partials, counters, *rules)
     smem = shared_bytes(head_dim, stages)
-    defines = {"ACT_DTYPE": flag, "HEAD_DIM": head_dim, "SINKS": int(has_sinks)}
+    shared = {"SINKS": int(has_sinks), "CHUNKS": int(chunks)}
+    defines = {"ACT_DTYPE": flag, "HEAD_DIM": head_dim} | shared
     prompt_kernels = Kernels("attention_prefill", dims, exact, **defines)
     prompt_smem = FORMULAS["prompt_shared_bytes"](head_dim, 2)
     kv_map = kv.map(prompt_tile) if prompts else None
 
+    threads = FORMULAS["attention_threads"](head_dim)
+
     def run():
-        kernels.launch(f"attention_paged_{name}_sm80", grid, 128, *arguments, smem=smem)
+        kernels.launch(f"attention_paged_{name}_sm80", grid, threads, *arguments, smem=smem)
         if not prompts:
             return
         counter = prepared.prompt_counters[1:2].zero_()
@@ -148,7 +167,8 @@ def run_attention(
         k, v = dense[slot].double()
         reference.append(
             reference_attention(
-                q[at : at + num].double(), k, v, start, scale, softcap, window, causal, sinks
+                q[at : at + num].double(),
+                *(k, v, start, scale, softcap, window, causal, sinks, chunks),
             )
         )
         at += num
@@ -194,7 +214,7 @@ MIXED = [(300, 1), (5, 1), (2000, 1), (0, 77), (512, 40), (64, 1), (0, 3)]
     [EDGES, CHUNKS, MIXED, EDGES[-1:], [(0, 1)]],
     ids=["decode", "prefill", "mixed", "long", "one"],
 )
-@pytest.mark.parametrize("head_dim", [16, 32, 64, 96, 128, 256])
+@pytest.mark.parametrize("head_dim", [16, 32, 64, 96, 128, 256, WIDE_HEAD_DIM])
 @pytest.mark.parametrize("name", DTYPES)
 def test_attention_is_near_float64(name, head_dim, rows):
     out, reference = run_attention(rows, 8, 2, head_dim, name)
@@ -212,8 +232,27 @@ def test_any_number_of_heads_shares_keys_and_values(heads, kv_heads, no_split):
 
 @pytest.mark.parametrize("block_size", [4, 16, 32, 128, 256])
 @pytest.mark.parametrize("exact", [True, False])
-def test_any_block_size_gives_the_same_attention(block_size, exact):
-    out, reference = run_attention(MIXED, 8, 2, 128, block_size=block_size, exact=exact)
+@pytest.mark.parametrize("head_dim", [128, WIDE_HEAD_DIM])
+def test_any_block_size_gives_the_same_attention(head_dim, block_size, exact):
+    out, reference = run_attention(MIXED, 8, 2, head_dim, block_size=block_size, exact=exact)
+    assert relative_error(out, reference) < 4e-3
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(2, 1), (4, 4), (8, 1), (16, 1), (32, 4)])
+@pytest.mark.parametrize("no_split", [False, True])
+@pytest.mark.parametrize("grid", [1, 7, 132])
+def test_slices_of_wide_heads_in_any_group_and_grid(grid, heads, kv_heads, no_split):
+    setting = {"no_split": no_split, "grid": grid, "softcap": 2.0, "window": 700}
+    out, reference = run_attention(MIXED, heads, kv_heads, WIDE_HEAD_DIM, **setting)
+    assert relative_error(out, reference) < 4e-3
+
+
+@pytest.mark.parametrize("rows", [EDGES, CHUNKS, MIXED], ids=["decode", "prefill", "mixed"])
+@pytest.mark.parametrize("chunk", [1, 7, 32, 100, 1024, 9000])
+@pytest.mark.parametrize(("head_dim", "no_split"), [(64, False), (128, True), (256, False)])
+def test_a_token_sees_its_own_chunk(head_dim, no_split, chunk, rows):
+    setting = {"window": chunk, "chunks": True, "no_split": no_split}
+    out, reference = run_attention(rows, 8, 2, head_dim, **setting)
     assert relative_error(out, reference) < 4e-3
 
 
@@ -285,7 +324,7 @@ def test_no_split_does_not_depend_on_the_batch():
 
 
 @pytest.mark.parametrize("window", [0, 50])
-@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("head_dim", [64, 128, 256, WIDE_HEAD_DIM])
 def test_no_split_does_not_depend_on_the_chunk(head_dim, window):
     """Chunks of few tokens would be decodes otherwise."""
     results = []
@@ -344,6 +383,17 @@ def test_prompt_attention_of_block_sizes(block_size, head_dim):
 def test_prompt_attention_in_a_window(window, head_dim):
     rows = [*MIXED, (900, 150)]
     out, reference = run_attention(rows, 8, 4, head_dim, window=window, prompts=True)
+    assert relative_error(out, reference) < 4e-3
+
+
+@needs_hopper
+@pytest.mark.parametrize("chunk", [1, 63, 128, 300, 5000])
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("exact", [True, False])
+def test_prompt_attention_in_chunks(exact, head_dim, chunk):
+    rows = [*MIXED, (900, 150), (0, 1025)]
+    setting = {"window": chunk, "chunks": True, "prompts": True, "exact": exact}
+    out, reference = run_attention(rows, 8, 4, head_dim, **setting)
     assert relative_error(out, reference) < 4e-3
 
 
@@ -448,6 +498,82 @@ def check_rope_kv(kernels, name, sizes, style, table, expected, extras, rotates=
     assert relative_error(got, want) < tolerance
     written = torch.isfinite(kv.pool).all(-1).sum()
     assert int(written) == len(stored) * 2 * kv_heads
+
+
+KEYS, NO_KEYS = {"KEY_PARTS": 1}, {"KEY_PARTS": 0}
+VALUES, PART = {"VALUE_NORM": 1}, {"ROTARY_PART": 1}
+# Layers of Gemma 4, of Llama 4.
+RULES = {
+    "window": VALUES,
+    "window, others' keys": NO_KEYS,
+    "full": VALUES | PART,
+    "full, values are keys": VALUES | KEYS | PART,
+    "full, others' keys": NO_KEYS | PART,
+    "chunk": {"UNWEIGHTED_NORM": 1, "QUERY_SCALE": 2},
+}
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("head_dim", [32, 64, 128, 256, WIDE_HEAD_DIM])
+def test_what_families_do_to_queries_keys_and_values(head_dim, rule, name, exact):
+    macros = RULES[rule]
+    dtype, flag, tolerance = DTYPES[name]
+    heads, kv_heads, block_size, T, length = 6, 2, 16, 37, 3000
+    pairs = head_dim // 8 if "ROTARY_PART" in macros else head_dim // 2
+    parts, style = macros.get("KEY_PARTS", 2), 1 if "UNWEIGHTED_NORM" in macros else 0
+    dims = {"num_heads": heads, "num_kv_heads": kv_heads, "block_size": block_size}
+    dims |= {"rotary_dim": head_dim, "rotary_pairs": pairs if "ROTARY_PART" in macros else 0}
+    kernels = Kernels("rope_kv", dims, exact, ACT_DTYPE=flag, HEAD_DIM=head_dim, **macros)
+    angle = torch.rand(length, pairs, device="cuda").double() * 7
+    table = torch.stack([angle.cos(), angle.sin()], -1)
+    qkv = torch.randn(T, heads + parts * kv_heads, head_dim, device="cuda").to(dtype)
+    weights = [torch.rand(head_dim, device="cuda") + 0.5 for _ in range(2)]
+    if "UNWEIGHTED_NORM" in macros:
+        weights = [None, None]
+    positions = torch.randint(0, length, (T,))
+    num_blocks = T // block_size + 2
+    kv_slot = torch.randperm(num_blocks * block_size)[:T].tolist()
+    for rotates in (True, False):
+        q = poison(T, heads, head_dim, dtype=dtype)
+        kv = PagedKv(poison(num_blocks, 2, 2, kv_heads, block_size, head_dim, dtype=dtype), 1)
+        grid = (T, -(-(heads + (2 if parts else 0) * kv_heads) // 8))
+        places = (table.float() if rotates else None, u32(positions), u32(kv_slot))
+        arguments = (qkv, None, None, None, *weights, *places, q, *kv.arguments)
+        kernels.launch(f"rope_kv_paged_{name}_sm80", grid, 256, *arguments, 1e-6, style, 0.3, 100)
+        x = qkv.double()
+        values = x[:, heads + (kv_heads if parts == 2 else 0) :].clone() if parts else x[:, :0]
+        turned = x[:, : heads + (kv_heads if parts else 0)].clone()
+        if weights[0] is not None or rotates:
+            turned *= (turned.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+        if weights[0] is not None:
+            turned[:, :heads] *= weights[0].double()
+            turned[:, heads:] *= weights[1].double()
+        if rotates:
+            turned = rotated_pairs(turned, table[positions], head_dim, style)
+        elif macros.get("QUERY_SCALE"):
+            grown = 1 + 0.3 * (1 + (positions + 1).div(100, rounding_mode="floor")).double().log()
+            turned[:, :heads] *= grown.cuda()[:, None, None]
+        if "VALUE_NORM" in macros:
+            values *= (values.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+        assert relative_error(q, turned[:, :heads]) < tolerance
+        if not parts:
+            assert torch.isnan(kv.pool).all()
+            continue
+        blocks, places = zip(*(divmod(slot, block_size) for slot in kv_slot), strict=True)
+        got = kv.pool[list(blocks), 1, :, :, list(places)]  # [T, 2, kv_heads, head_dim]
+        want = torch.stack([turned[:, heads:], values], 1)
+        assert relative_error(got, want) < tolerance
+        assert int(torch.isfinite(kv.pool).all(-1).sum()) == T * 2 * kv_heads
+
+
+def rotated_pairs(x, angles, rotary, style):
+    """As `rotated`, with angles for the first pairs of `rotary` elements alone."""
+    pairs = torch.zeros(len(x), rotary // 2, 2, dtype=torch.float64, device="cuda")
+    pairs[..., 0] = 1
+    pairs[:, : angles.shape[1]] = angles
+    return rotated(x, pairs, style)
 
 
 def rotated(x, angles, style):

@@ -197,7 +197,49 @@ def test_moe_route_with_bias_or_sigmoid(E, k, macro, normalise):
     assert relative_error(weights, expected * factor) < 1e-6
 
 
-@pytest.mark.parametrize("defines", [{}, {"MOE_BIAS": 1}, {"MOE_SIGMOID": 1}])
+@pytest.mark.parametrize("normalise", [0, 1])
+@pytest.mark.parametrize("macros", [{"MOE_SIGMOID": 2}, {"MOE_SCALES": 1}])
+@pytest.mark.parametrize(("E", "k"), [(4, 1), (60, 4), (128, 8), (512, 16)])
+def test_moe_route_by_logits_or_with_scales(E, k, macros, normalise):
+    tokens, factor = 77, 2.5
+    # So large that sigmoids are equal.
+    logits, vector = torch.randn(tokens, E, device="cuda") * 30, torch.rand(E, device="cuda")
+    ids, weights = poison(tokens, k, dtype=torch.int32), poison(tokens, k, dtype=torch.float32)
+    kernels = Kernels("moe", {"num_experts": E, "experts_per_token": k}, **macros)
+    scales = "MOE_SCALES" in macros
+    correction = vector if scales else None
+    arguments = (logits, None, correction, ids, weights, normalise, factor, tokens)
+    kernels.launch("moe_route_f32_sm80", -(-tokens // 4), 128, *arguments)
+    order = logits.topk(k).indices
+    assert torch.equal(ids.long(), order)
+    scores = logits.double().softmax(-1) if scales else logits.double().sigmoid()
+    expected = scores.gather(1, order)
+    if normalise:
+        expected /= expected.sum(-1, keepdim=True)
+    if scales:
+        expected *= vector[order].double()
+    assert float((weights - expected * factor).abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize(("tokens", "E", "k", "hidden"), [(1, 4, 1, 64), (70, 16, 2, 5120)])
+def test_rows_of_experts_are_scaled_once(tokens, E, k, hidden, name, exact):
+    dtype, flag, tolerance = DTYPES[name]
+    dims = {"num_experts": E, "experts_per_token": k, "hidden_size": hidden}
+    n = tokens * k
+    x = torch.randn(tokens, hidden, device="cuda").to(dtype)
+    weights = torch.rand(n, device="cuda")
+    order = torch.randperm(n)
+    expected = x.double()[order.cuda() // k] * weights.double()[order.cuda()][:, None]
+    out = poison(n, hidden, dtype=dtype)
+    kernels = Kernels("moe", dims, exact, ACT_DTYPE=flag)
+    kernels.launch(f"moe_scale_rows_{name}_sm80", n, 256, x, u32(order.tolist()), weights, out)
+    assert relative_error(out, expected) < tolerance
+    assert torch.equal(weights, torch.ones_like(weights))
+
+
+@pytest.mark.parametrize("defines", [{}, {"MOE_BIAS": 1}, {"MOE_SIGMOID": 1}, {"MOE_SIGMOID": 2}])
 def test_moe_route_survives_nan(defines):
     logits = torch.full((4, 8), float("nan"), device="cuda")
     zeros = torch.zeros(8, device="cuda")

@@ -58,6 +58,15 @@ def test_rms_norm_is_near_float64(name, rows, hidden, exact):
         expected = residual.double() + reference
         kernels.launch(f"rms_norm_add_{name}_sm80", rows, block, x, weight, residual, eps)
         assert relative_error(residual, expected) < 2e-6, block
+        for factor in (torch.rand(1, device="cuda") + 0.5, None):
+            for copy in (poison(rows, hidden, dtype=dtype), None):
+                residual = torch.randn(rows, hidden, device="cuda")
+                expected = residual.double() + reference
+                expected *= 1.0 if factor is None else float(factor)
+                arguments = (x, weight, residual, factor, copy, eps)
+                kernels.launch(f"norm_add_scaled_{name}_sm80", rows, block, *arguments)
+                assert relative_error(residual, expected) < 2e-6, block
+                assert copy is None or torch.equal(copy, residual.to(dtype)), block
         expected = residual + bias
         kernels.launch("bias_add_rows_f32_sm80", rows, block, residual, bias)
         assert torch.equal(residual, expected), block

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from contract import CONSTANTS
 from device import u32
 from step import NONE, Row, Step, prepare
 
@@ -32,13 +33,19 @@ def random_step(rng, num_rows):
     return Step(rows, updates, samples)
 
 
-def expected_prompt_entries(step, window, q_rows=128, tile=128):
-    group, entries, first = 4, [], 0
+def first_seen(position, window, chunks):
+    if chunks and window:
+        return position - position % window
+    return max(0, position - window + 1) if window else 0
+
+
+def expected_prompt_entries(step, window, q_rows=128, tile=128, group=4, chunks=False):
+    entries, first = [], 0
     for row in step.rows:
         packed = row.num_tokens * group
         for begin in reversed(range(0, packed, q_rows)) if row.is_prompt else ():
             end = min(begin + q_rows, packed)
-            low = max(0, row.start + begin // group - window + 1) if window else 0
+            low = first_seen(row.start + begin // group, window, chunks)
             tiles = [low // tile, (row.start + (end - 1) // group) // tile + 1]
             kv_end = row.start + row.num_tokens
             entries.append([first, row.slot, row.start, begin, end, *tiles, kv_end])
@@ -46,15 +53,17 @@ def expected_prompt_entries(step, window, q_rows=128, tile=128):
     return entries
 
 
-def expected_entries(step, window, no_split, split=False, causal=True, q_rows=64, tile=64):
-    group, heads = 4, 2
+def expected_entries(
+    step, window, no_split, split=False, causal=True, q_rows=64, tile=64, heads=2, chunks=False
+):
+    group = DIMS["num_heads"] // heads
     entries, before, first = [], 0, 0
     for row in step.rows:
         packed = row.num_tokens * group
         size = 16 if packed <= 16 else q_rows
         for begin in range(0, packed, size) if not (split and row.is_prompt) else ():
             end = min(begin + size, packed)
-            low = max(0, row.start + begin // group - window + 1) if window else 0
+            low = first_seen(row.start + begin // group, window, chunks)
             last = row.start + (end - 1) // group
             start = row.start
             if not causal:
@@ -145,6 +154,48 @@ def test_entries_reach_to_the_end_of_whole_prompts(no_split):
     words = out.plans[0].tolist()
     assert words[:2] == [len(entries), total]
     assert [words[56 + 8 * i : 64 + 8 * i] for i in range(len(entries))] == entries
+
+
+@pytest.mark.parametrize("chunks", [False, True])
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("exact", [True, False])
+def test_plans_of_layers_that_differ(exact, split, chunks):
+    """Windows, heads, tiles and grids of their own; of one kind prompts have no plan of theirs."""
+    import numpy as np
+
+    step = random_step(np.random.default_rng(4), 299)
+    table = torch.zeros(NUM_SLOTS, 80, dtype=torch.int32, device="cuda")
+    last = torch.zeros(NUM_SLOTS, dtype=torch.int32, device="cuda")
+    flags = CONSTANTS["KIND_CHUNKS"] if chunks else 0
+    prompts = flags | CONSTANTS["KIND_PROMPTS"]
+    # window, flags, KV heads, tile, grid, tile of prompts
+    numbers = [
+        (0, flags, 1, 32, 37, 0),
+        (100, prompts, 4, 64, 74, 128),
+        (96, prompts, 2, 32, 9, 64),
+    ]
+    names = ("window", "flags", "num_kv_heads", "kv_tile", "grid", "prompt_tile")
+    kinds = [dict(zip(names, each, strict=True)) for each in numbers]
+    T = step.num_tokens
+    out = prepare(step, DIMS, table, last, T + 13, 1, exact=exact, split=split, kinds=kinds)
+    for number, kind in enumerate(kinds):
+        has_prompts = bool(kind["flags"] & CONSTANTS["KIND_PROMPTS"])
+        window, tile, heads = kind["window"], kind["kv_tile"], kind["num_kv_heads"]
+        setting = {"tile": tile, "heads": heads, "chunks": chunks}
+        left_out = split and has_prompts
+        entries, total = expected_entries(step, window, False, left_out, **setting)
+        words, grid = out.plans[number].tolist(), kind["grid"]
+        start = 16 + -(-grid // 8) * 8
+        assert words[:3] == [len(entries), total, max(4, -(-total // grid))]
+        assert words[4:7] == [T, T + 13, grid]
+        assert [words[start + 8 * i : start + 8 + 8 * i] for i in range(len(entries))] == entries
+        assert words[3] & ~2 == (8 if left_out else 0)
+        if left_out:
+            words, group = out.prompt_plans[number].tolist(), DIMS["num_heads"] // heads
+            setting = {"tile": kind["prompt_tile"], "group": group, "chunks": chunks}
+            entries = expected_prompt_entries(step, window, **setting)
+            assert words[0] == len(entries)
+            assert [words[16 + 8 * i : 24 + 8 * i] for i in range(len(entries))] == entries
 
 
 def test_step_prepare_of_kv_groups():

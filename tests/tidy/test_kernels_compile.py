@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT / "tests" / "gpu"))
 
 import nvrtc  # noqa: E402
 from builds import (  # noqa: E402
+    CHUNK_HEAD_DIM,
     EPILOGUES,
     EXPERT_TILES,
     FOUR_BIT_TILES,
@@ -30,6 +31,7 @@ from builds import (  # noqa: E402
     PROMPT_HEAD_DIMS,
     SINK_HEAD_DIM,
     STREAM_TILES,
+    WIDE_HEAD_DIM,
     attention_stages,
 )
 from contract import DIM_FIELDS  # noqa: E402
@@ -77,6 +79,11 @@ FOUR_BIT = {
         if tile.rows >= 16
     ],
 }
+RULES: dict[str, list[dict[str, object]]] = {
+    "activation": [{}, {"GATE_CLAMPED": 1}],
+    "moe": [{}, {"MOE_BIAS": 1}, {"MOE_SIGMOID": 1}, {"MOE_SIGMOID": 2}, {"MOE_SCALES": 1}],
+    "step_prepare": [{}, {"PLAN_KINDS": 1}],
+}
 FILES = sorted(path.stem for path in KERNELS.glob("*.cu"))
 
 Build = tuple[str, str, dict[str, object]]
@@ -84,24 +91,21 @@ Build = tuple[str, str, dict[str, object]]
 
 def variants(name: str, arch: str) -> list[dict[str, object]]:
     """What the engine builds a file with on a card, dimensions and number format aside."""
-    sinks = {"HEAD_DIM": SINK_HEAD_DIM, "SINKS": 1}
+    own = [{"HEAD_DIM": SINK_HEAD_DIM, "SINKS": 1}, {"HEAD_DIM": CHUNK_HEAD_DIM, "CHUNKS": 1}]
     if name == "attention":
-        heads = [{"HEAD_DIM": d} for d in HEAD_DIMS] + [sinks]
+        heads = [{"HEAD_DIM": d} for d in [*HEAD_DIMS, WIDE_HEAD_DIM]] + own
         return [head | {"ATTN_STAGES": attention_stages(arch, head["HEAD_DIM"])} for head in heads]
     if name == "attention_prefill":
-        return [*({"HEAD_DIM": d} for d in PROMPT_HEAD_DIMS), sinks] if arch == "sm_90a" else []
-    if name == "activation":
-        return [{}, {"GATE_CLAMPED": 1}]
-    if name == "moe":
-        return [{}, {"MOE_BIAS": 1}, {"MOE_SIGMOID": 1}]
+        return [*({"HEAD_DIM": d} for d in PROMPT_HEAD_DIMS), *own] if arch == "sm_90a" else []
+    if name in RULES:
+        return RULES[name]
     if name == "quantise" and arch not in E4M3_ARCHS:
         return []
     if name in ("delta_net", "delta_chunks"):
         sizes = [(128, 128), (32, 64), (256, 256)]
         return [{"KEY_DIM": key, "VALUE_DIM": value} for key, value in sizes]
     if name == "rope_kv":
-        kinds = [{}, {"FULL_NORM": 1}, {"QUERY_SCALE": 1}, {"OUTPUT_GATE": 1}]
-        return [{"HEAD_DIM": d} | kind for d in HEAD_DIMS for kind in kinds]
+        return ropes()
     if name in FOUR_BIT:
         return FOUR_BIT[name]
     if name == "gemm_stream":
@@ -109,6 +113,21 @@ def variants(name: str, arch: str) -> list[dict[str, object]]:
         e4m3 = [build | {"GEMM_WEIGHT_E4M3": 1} for build in builds]
         return builds + (e4m3 if arch in E4M3_ARCHS else [])
     return [{}]
+
+
+def ropes() -> list[dict[str, object]]:
+    """Those of rope_kv.cu."""
+    kinds = [{}, {"FULL_NORM": 1}, {"QUERY_SCALE": 1}, {"OUTPUT_GATE": 1}]
+    # Gemma 4: layers with a window and without, values that are keys, keys of other layers.
+    values, keys, queries = {"VALUE_NORM": 1}, {"KEY_PARTS": 1}, {"KEY_PARTS": 0}
+    window = [{"HEAD_DIM": 256} | kind for kind in (values, queries)]
+    full = [
+        {"HEAD_DIM": WIDE_HEAD_DIM, "ROTARY_PART": 1} | kind
+        for kind in (values, values | keys, queries)
+    ]
+    chunks = [{"HEAD_DIM": CHUNK_HEAD_DIM, "UNWEIGHTED_NORM": 1, "QUERY_SCALE": 2}]
+    plain = [{"HEAD_DIM": d} | kind for d in HEAD_DIMS for kind in kinds]
+    return plain + window + full + chunks
 
 
 def builds(name: str, arch: str) -> Iterator[Build]:
@@ -121,7 +140,8 @@ def builds(name: str, arch: str) -> Iterator[Build]:
         is_e4m3 = name == "quantise" or variant.get("GEMM_WEIGHT_E4M3")
         if has_formats and arch in F16_ARCHS and not is_e4m3:
             yield name, arch, {"ACT_DTYPE": 1, **variant}
-        if name == "attention" and arch in F16_ARCHS and "SINKS" not in variant:
+        is_own = variant.keys() & {"SINKS", "CHUNKS"} or variant.get("HEAD_DIM") not in HEAD_DIMS
+        if name == "attention" and arch in F16_ARCHS and not is_own:
             yield name, arch, {"CAUSAL": 0, **variant}
         if arch == "sm_90a" and (name != "rope_kv" or variant["HEAD_DIM"] >= 128):
             yield name, arch, {**EXACT, **variant}
@@ -204,7 +224,7 @@ def test_every_kernel_file_starts_with_its_contract() -> None:
         includes = [line for line in lines if line.startswith("#include")]
         assert len(includes) == 1, f"{name}.cu includes {includes}"
         # The other headers include the first.
-        headers = ("ptx", "four_bit", "delta_net")
+        headers = ("ptx", "attention_plan", "four_bit", "delta_net")
         assert includes[0] in [f'#include "{header}.cuh"' for header in headers], name
         head = lines[: lines.index(includes[0])]
         assert all(line.startswith("//") for line in head), name

@@ -4,16 +4,17 @@
 use ingle_model::{DeltaNetSpec, FeedForwardSpec, KvLayout, LayerSpec, ModelSpec};
 
 use crate::arena::LayoutBuilder;
-use crate::attention_launch::AttentionLaunch;
+use crate::attention_kinds::AttentionKinds;
 use crate::contract::{
     Bias, BlockUpdate, MAX_BANNED, MAX_LOGIT_BIAS, OpenJob, PLAN_GRID_STEP, PROMPT_ROWS, PlanEntry,
     PlanHeader, PromptEntry, PromptHeader, QUERY_ROWS, SAMPLE_CHUNK, SampleOut, SamplePartial,
-    Slot, StateSave, StepHeader, StepRow, StepSample, Words, attention_partial_floats,
+    Slot, StateSave, StepHeader, StepRow, StepSample, Words,
 };
 use crate::device_slice::{Act, DeviceSlice, Weight};
 use crate::dims::{Buckets, EngineDims, LIST_ROWS};
 use crate::gemm::WORKSPACE_BYTES;
-use crate::rope::rotary_dim;
+use crate::rope::pairs_before;
+use crate::shapes::qkv_rows;
 use crate::state_pool::num_snapshots;
 
 /// Slices; empty for what the model has no use for. Shapes are [rows, columns], T the largest padded token
@@ -50,8 +51,8 @@ pub(crate) struct Buffers {
     pub(crate) kv_slot: DeviceSlice<u32>,
     /// `[S]` u32
     pub(crate) sample_rows: DeviceSlice<u32>,
-    /// `[num_plans]` u32
-    pub(crate) windows: DeviceSlice<u32>,
+    /// `[num_plans]` windows, or a `PlanKind` each
+    pub(crate) plan_kinds: DeviceSlice<u32>,
     /// `[num_plans, plan_words]` u32
     pub(crate) plans: DeviceSlice<u32>,
     /// `[num_plans, prompt_words]` u32, where prompt attention runs
@@ -62,9 +63,9 @@ pub(crate) struct Buffers {
     pub(crate) partials: DeviceSlice<f32>,
     /// `[grid]` u32, zero between launches.
     pub(crate) counters: DeviceSlice<u32>,
-    /// Of each rope of the model, `[ropes, max_model_len, rotary_dim / 2]` float2; see `rope_table`.
+    /// Of each rope of the model, `[max_model_len, pairs]` float2; see `rope_table`.
     pub(crate) rope_tables: DeviceSlice<[f32; 2]>,
-    /// `[ropes, rotary_dim / 2]` f32
+    /// Of each rope, `[pairs]` f32
     pub(crate) inv_freq: DeviceSlice<f32>,
     /// `[T, hidden_size]` f32
     pub(crate) residual: DeviceSlice<f32>,
@@ -72,7 +73,8 @@ pub(crate) struct Buffers {
     pub(crate) branch: DeviceSlice<f32>,
     /// `[T, hidden_size]` device type
     pub(crate) normed: DeviceSlice<Act>,
-    /// `[T, (num_heads + 2 * num_kv_heads) * head_dim]` device type; with output gates `num_heads` more
+    /// `[T, (num_heads + 2 * num_kv_heads) * head_dim]` device type, of the widest layer; with output gates `num_heads`
+    /// more
     pub(crate) qkv: DeviceSlice<Act>,
     /// `[T, num_heads * head_dim]` device type
     pub(crate) q: DeviceSlice<Act>,
@@ -131,6 +133,11 @@ pub(crate) struct Buffers {
     pub(crate) expert_place: DeviceSlice<u32>,
     /// `[T * experts_per_token, hidden_size]` device type
     pub(crate) expert_out: DeviceSlice<Act>,
+    /// Where experts have norms of their own: what router and experts see, `[T, hidden_size]` device type
+    pub(crate) router_normed: DeviceSlice<Act>,
+    pub(crate) expert_normed: DeviceSlice<Act>,
+    /// What layers get of the tokens themselves, `[T, layers * size]` device type
+    pub(crate) token_input: DeviceSlice<Act>,
     /// `WORKSPACE_BYTES`
     pub(crate) gemm_workspace: DeviceSlice<u8>,
 }
@@ -171,13 +178,13 @@ pub(crate) struct BufferSizes {
 
 impl BufferSizes {
     /// Sizes for a model under a configuration.
-    pub(crate) fn new(spec: &ModelSpec, engine: &EngineDims, launch: &AttentionLaunch) -> Self {
+    pub(crate) fn new(spec: &ModelSpec, engine: &EngineDims, attention: &AttentionKinds) -> Self {
         let tokens = Buckets::of_steps(engine).largest();
         let samples = Buckets::of_head(engine).largest();
-        let group = spec.num_attention_heads / spec.num_kv_heads;
+        let group = attention.most_group();
         let plan_entries = (tokens * group).div_ceil(QUERY_ROWS) + engine.max_rows;
         let plan_words = PlanHeader::COUNT as u32
-            + launch.grid.next_multiple_of(PLAN_GRID_STEP)
+            + attention.most_blocks().next_multiple_of(PLAN_GRID_STEP)
             + PlanEntry::COUNT as u32 * plan_entries;
         let num_groups = KvLayout::of(spec).num_groups() as u32;
         let max_updates = engine.max_tokens.div_ceil(engine.block_size) + 4 * engine.max_rows;
@@ -214,14 +221,13 @@ impl Buffers {
         mut layout: LayoutBuilder,
         spec: &ModelSpec,
         engine: &EngineDims,
-        launch: &AttentionLaunch,
-        num_plans: u64,
+        attention: &AttentionKinds,
         quantised: QuantisedNeeds,
     ) -> (Self, u64) {
-        let sizes = BufferSizes::new(spec, engine, launch);
+        let sizes = BufferSizes::new(spec, engine, attention);
         let mut buffers = Self::default();
         buffers.lay_out_slots(spec, engine, &mut layout, &sizes);
-        buffers.lay_out_step(spec, launch, &mut layout, &sizes, num_plans);
+        buffers.lay_out_step(spec, attention, &mut layout, &sizes);
         buffers.lay_out_forward(spec, engine, &mut layout, &sizes);
         if quantised.e4m3 {
             buffers.lay_out_e4m3(spec, &mut layout, &sizes);
@@ -256,10 +262,9 @@ impl Buffers {
     fn lay_out_step(
         &mut self,
         spec: &ModelSpec,
-        launch: &AttentionLaunch,
+        attention: &AttentionKinds,
         layout: &mut LayoutBuilder,
         sizes: &BufferSizes,
-        num_plans: u64,
     ) {
         self.meta = layout.take(sizes.meta_words);
         self.late_meta = layout.take(sizes.meta_words);
@@ -270,13 +275,13 @@ impl Buffers {
         self.list_rows = layout.take(sizes.list_rows());
         self.list_targets = layout.take(sizes.list_rows());
         self.sample_rows = layout.take(sizes.samples);
-        self.windows = layout.take(num_plans);
+        let num_plans = u64::from(attention.len());
+        self.plan_kinds = layout.take(attention.num_words());
         self.plans = layout.take(num_plans * u64::from(sizes.plan_words));
         self.prompt_plans = layout.take(num_plans * u64::from(sizes.prompt_words));
         self.prompt_counters = layout.take(spec.layers.len() as u64);
-        let grid = u64::from(launch.grid);
-        self.partials = layout.take(2 * grid * attention_partial_floats(spec.head_dim));
-        self.counters = layout.take(grid);
+        self.partials = layout.take(attention.partial_floats());
+        self.counters = layout.take(u64::from(attention.most_blocks()));
     }
 
     fn lay_out_forward(
@@ -288,10 +293,9 @@ impl Buffers {
     ) {
         let tokens = sizes.tokens;
         let hidden = u64::from(spec.hidden_size);
-        let head_dim = u64::from(spec.head_dim);
-        let q_width = u64::from(spec.num_attention_heads) * head_dim;
-        let kv_width = u64::from(spec.num_kv_heads) * head_dim;
-        let angles = u64::from(rotary_dim(spec) / 2) * spec.ropes.len() as u64;
+        let q_width = u64::from(spec.num_attention_heads) * u64::from(spec.widest_head());
+        let qkv_width = spec.layers.iter().map(|layer| qkv_rows(spec, layer)).max().unwrap_or(0);
+        let angles = pairs_before(spec, spec.ropes.len());
         self.inv_freq = layout.take(angles);
         self.rope_tables = layout.take(u64::from(engine.max_model_len) * angles);
         self.residual = layout.take(tokens * hidden);
@@ -299,8 +303,7 @@ impl Buffers {
             self.branch = layout.take(tokens * hidden);
         }
         self.normed = layout.take(tokens * hidden);
-        let gates = if spec.attention.output_gate { q_width } else { 0 };
-        self.qkv = layout.take(tokens * (q_width + gates + 2 * kv_width));
+        self.qkv = layout.take(tokens * u64::from(qkv_width));
         self.q = layout.take(tokens * q_width);
         let nets = spec.layers.iter().filter_map(|layer| layer.delta_net);
         let values = nets.clone().map(|net| u64::from(net.value_width())).max().unwrap_or(0);
@@ -310,7 +313,7 @@ impl Buffers {
             self.lay_out_delta_net(&net, layout, tokens);
         }
         let mut gate_width = 0;
-        let (mut experts, mut choices) = (0, 0);
+        let (mut experts, mut choices, mut own_norms) = (0, 0, false);
         for layer in &spec.layers {
             match layer.feed_forward {
                 FeedForwardSpec::Dense { intermediate_size, .. } => {
@@ -322,8 +325,14 @@ impl Buffers {
                     gate_width = gate_width.max(u64::from(moe.intermediate_size) * chosen);
                     experts = experts.max(u64::from(moe.num_experts));
                     choices = choices.max(chosen);
+                    own_norms |= moe.own_norms;
                 }
             }
+        }
+        if let Some(input) = spec.token_input {
+            gate_width = gate_width.max(u64::from(input.size));
+            let all = u64::from(input.size) * spec.layers.len() as u64;
+            self.token_input = layout.take(tokens * all);
         }
         self.gate_up = layout.take(tokens * 2 * gate_width);
         self.gated = layout.take(tokens * gate_width);
@@ -335,6 +344,10 @@ impl Buffers {
             self.expert_sorted = layout.take(tokens * choices);
             self.expert_place = layout.take(tokens * choices);
             self.expert_out = layout.take(tokens * choices * hidden);
+        }
+        if own_norms {
+            self.router_normed = layout.take(tokens * hidden);
+            self.expert_normed = layout.take(tokens * hidden);
         }
     }
 
@@ -357,7 +370,7 @@ impl Buffers {
             FeedForwardSpec::Moe(_) => 0,
         };
         let widest = spec.layers.iter().map(dense).max().unwrap_or(0);
-        let inner = u64::from(widest.max(spec.num_attention_heads * spec.head_dim));
+        let inner = u64::from(widest.max(spec.num_attention_heads * spec.widest_head()));
         self.normed_e4m3 = layout.take(tokens * hidden);
         self.normed_scale = layout.take(tokens);
         self.inner_e4m3 = layout.take(tokens * inner);

@@ -2,248 +2,19 @@
 //! contains. `registry.rs` names one of the policies below for each file. At load only.
 
 use ingle_model::{
-    Activation, DeltaNetSpec, FeedForwardSpec, LayerSpec, ModelSpec, MoeSpec, QkNorm, RouterScores,
+    Activation, DeltaNetSpec, FeedForwardSpec, HeadSizes, LayerSpec, ModelSpec, MoeSpec,
 };
 
 use crate::attention_launch;
-use crate::contract::{
-    Dims, GEMM_OUT_ACT, GEMM_OUT_ADD_F32, GEMM_OUT_F32, GEMM_OUT_GATED, attention_shared_bytes,
-    delta_chunk_bytes, prompt_shared_bytes,
-};
-use crate::dtypes::{Dtypes, KvDtype, ScaleMode, WeightDtype, has_e4m3};
-use crate::four_bit::FourBitForm;
-use crate::four_bit_tile::{FOUR_BIT_TILES, FourBitTile, expert_tiles};
+use crate::dtypes::{Dtypes, ScaleMode, WeightDtype, has_e4m3};
+use crate::four_bit_tile::FourBitTile;
+use crate::four_bit_tile::{FOUR_BIT_TILES, expert_tiles};
 use crate::limits::DeviceLimits;
 use crate::prompt_launch::{PROMPT_HEAD_DIMS, is_built};
+use crate::rope_build::{KeyParts, QueryScaling, RopeBuild, RopeRules};
 use crate::shapes::{FourBitShape, GemmOut, GemmShape};
-use crate::stream_tile::{STREAM_TILES, StreamTile, is_streamed, stream_tiles};
-
-/// What one build of a file has that others have not, apart from dtypes and the sizes that all share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Variant {
-    Plain,
-    Rope {
-        head_dim: u32,
-        full_norm: bool,
-        scales_queries: bool,
-        output_gate: bool,
-    },
-    DeltaNet {
-        key_dim: u32,
-        value_dim: u32,
-        conv_kernel: u32,
-    },
-    Attention {
-        head_dim: u32,
-        stages: u32,
-        causal: bool,
-        sinks: bool,
-    },
-    Prompt {
-        head_dim: u32,
-        sinks: bool,
-    },
-    Gate {
-        intermediate_size: u32,
-        clamped: bool,
-    },
-    Experts {
-        num_experts: u32,
-        experts_per_token: u32,
-        gemm_n: u32,
-        gemm_k: u32,
-        kind: ExpertKind,
-    },
-    Stream {
-        shape: GemmShape,
-        tile: StreamTile,
-    },
-    /// `most_shared`: what a launch may ask for.
-    FourBit {
-        shape: FourBitShape,
-        tile: FourBitTile,
-        most_shared: u32,
-    },
-    FourBitExperts {
-        num_experts: u32,
-        experts_per_token: u32,
-        shape: FourBitShape,
-        bias: bool,
-        tile: FourBitTile,
-    },
-    Widen {
-        n: u32,
-        k: u32,
-        form: FourBitForm,
-    },
-}
-
-/// What experts have that others have not.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct ExpertKind {
-    /// Biases of router and experts.
-    pub(crate) bias: bool,
-    /// Scores are sigmoids of the router's logits.
-    pub(crate) sigmoid: bool,
-}
-
-impl ExpertKind {
-    /// Of a mixture of experts.
-    pub(crate) fn of(spec: &MoeSpec) -> Self {
-        Self { bias: spec.bias, sigmoid: spec.router.scores == RouterScores::Sigmoid }
-    }
-}
-
-impl Variant {
-    /// The sizes of its launches.
-    pub(crate) fn dims(self, shared: Dims) -> Dims {
-        match self {
-            Self::Gate { intermediate_size, .. } => Dims { intermediate_size, ..shared },
-            Self::Experts { num_experts, experts_per_token, gemm_n, gemm_k, .. } => {
-                Dims { num_experts, experts_per_token, gemm_n, gemm_k, ..shared }
-            }
-            Self::FourBitExperts { num_experts, experts_per_token, shape, .. } => {
-                let (gemm_n, gemm_k) = (shape.n, shape.k);
-                Dims { num_experts, experts_per_token, gemm_n, gemm_k, ..shared }
-            }
-            Self::Stream { shape, .. } => shared.gemm(shape.n, shape.k),
-            Self::FourBit { shape, .. } => shared.gemm(shape.n, shape.k),
-            Self::Widen { n, k, .. } => shared.gemm(n, k),
-            Self::Plain
-            | Self::Rope { .. }
-            | Self::DeltaNet { .. }
-            | Self::Attention { .. }
-            | Self::Prompt { .. } => shared,
-        }
-    }
-
-    /// Macros other than the dimensions.
-    pub(crate) fn macros(self) -> Vec<String> {
-        match self {
-            Self::Rope { head_dim, full_norm, scales_queries, output_gate } => vec![
-                format!("-DHEAD_DIM={head_dim}"),
-                format!("-DFULL_NORM={}", u32::from(full_norm)),
-                format!("-DQUERY_SCALE={}", u32::from(scales_queries)),
-                format!("-DOUTPUT_GATE={}", u32::from(output_gate)),
-            ],
-            Self::DeltaNet { key_dim, value_dim, conv_kernel } => vec![
-                format!("-DKEY_DIM={key_dim}"),
-                format!("-DVALUE_DIM={value_dim}"),
-                format!("-DCONV_KERNEL={conv_kernel}"),
-            ],
-            Self::Prompt { head_dim, sinks } => {
-                vec![format!("-DHEAD_DIM={head_dim}"), format!("-DSINKS={}", u32::from(sinks))]
-            }
-            Self::Attention { head_dim, stages, causal, sinks } => vec![
-                format!("-DHEAD_DIM={head_dim}"),
-                format!("-DATTN_STAGES={stages}"),
-                format!("-DCAUSAL={}", u32::from(causal)),
-                format!("-DSINKS={}", u32::from(sinks)),
-            ],
-            Self::Gate { clamped, .. } => vec![format!("-DGATE_CLAMPED={}", u32::from(clamped))],
-            Self::Experts { kind, .. } => vec![
-                format!("-DMOE_BIAS={}", u32::from(kind.bias)),
-                format!("-DMOE_SIGMOID={}", u32::from(kind.sigmoid)),
-            ],
-            Self::FourBit { shape, tile, .. } => {
-                let mut macros = shape.form.macros();
-                macros.extend(tile.macros());
-                macros.push(format!("-DGEMM_EPI={}", epilogue(shape.out)));
-                macros
-            }
-            Self::FourBitExperts { shape, bias, tile, .. } => {
-                let mut macros = shape.form.macros();
-                macros.extend(tile.macros());
-                macros.push(format!("-DMOE_BIAS={}", u32::from(bias)));
-                macros
-            }
-            Self::Widen { form, .. } => form.macros(),
-            Self::Stream { shape, tile } => {
-                vec![
-                    format!("-DGEMM_EPI={}", epilogue(shape.out)),
-                    format!("-DGEMM_ROWS={}", tile.rows),
-                    format!("-DGEMM_STAGES={}", tile.stages),
-                    format!("-DGEMM_STEPS={}", tile.steps),
-                    format!("-DGEMM_X_SHARED={}", u32::from(tile.x_shared)),
-                    format!("-DGEMM_WEIGHT_E4M3={}", u32::from(is_e4m3(shape))),
-                ]
-            }
-            Self::Plain => Vec::new(),
-        }
-    }
-
-    /// What the file name of its run-time build ends in; sizes of launches are not in it, nor what follows
-    /// from the target.
-    pub(crate) fn suffix(self) -> String {
-        match self {
-            Self::Rope { head_dim, full_norm, scales_queries, output_gate } => {
-                let norm = if full_norm { "-full" } else { "" };
-                let gate = if output_gate { "-gated" } else { "" };
-                format!("-hd{head_dim}{norm}{gate}{}", if scales_queries { "-scaled" } else { "" })
-            }
-            Self::DeltaNet { key_dim, value_dim, conv_kernel } => {
-                format!("-{key_dim}x{value_dim}-{conv_kernel}")
-            }
-            Self::Prompt { head_dim, sinks } => {
-                format!("-hd{head_dim}{}", if sinks { "-sinks" } else { "" })
-            }
-            Self::Attention { head_dim, causal, sinks, .. } => {
-                let causal = if causal { "" } else { "-bidirectional" };
-                format!("-hd{head_dim}{causal}{}", if sinks { "-sinks" } else { "" })
-            }
-            Self::Gate { clamped: true, .. } => "-clamped".to_owned(),
-            Self::Experts { kind, .. } => {
-                let bias = if kind.bias { "-bias" } else { "" };
-                format!("{bias}{}", if kind.sigmoid { "-sigmoid" } else { "" })
-            }
-            Self::Stream { shape, tile } => {
-                let StreamTile { rows, stages, steps, x_shared } = tile;
-                let x = if x_shared { "-x" } else { "" };
-                let weight = if is_e4m3(shape) { "-e4m3" } else { "" };
-                format!("{weight}-{:?}-{rows}-{stages}x{steps}{x}", shape.out).to_lowercase()
-            }
-            Self::FourBit { shape, tile, .. } => {
-                let FourBitTile { rows, tiles, stages } = tile;
-                format!("-{}-{:?}-{rows}-{tiles}x{stages}", shape.form.suffix(), shape.out)
-                    .to_lowercase()
-            }
-            Self::FourBitExperts { shape, bias, tile, .. } => {
-                let FourBitTile { rows, tiles, stages } = tile;
-                let bias = if bias { "-bias" } else { "" };
-                format!("-{}{bias}-{rows}-{tiles}x{stages}", shape.form.suffix())
-            }
-            Self::Widen { form, .. } => format!("-{}", form.suffix()),
-            Self::Plain | Self::Gate { clamped: false, .. } => String::new(),
-        }
-    }
-
-    /// Dynamic shared memory of a block.
-    pub(crate) fn shared_bytes(self, kv: KvDtype) -> u32 {
-        match self {
-            Self::Attention { head_dim, stages, .. } => {
-                attention_shared_bytes(head_dim, stages, kv.bytes())
-            }
-            Self::Prompt { head_dim, .. } => prompt_shared_bytes(head_dim, kv.bytes()),
-            Self::DeltaNet { key_dim, .. } if key_dim <= CHUNK_KEY_DIM => {
-                delta_chunk_bytes(key_dim)
-            }
-            Self::Stream { shape, tile } => tile.shared_bytes(shape),
-            Self::FourBit { most_shared, .. } => most_shared,
-            Self::FourBitExperts { shape, tile, .. } => tile.expert_bytes(shape.form, shape.k),
-            _ => 0,
-        }
-    }
-}
-
-/// GEMM_EPI of a product.
-fn epilogue(out: GemmOut) -> u32 {
-    match out {
-        GemmOut::Device => GEMM_OUT_ACT,
-        GemmOut::AddF32 => GEMM_OUT_ADD_F32,
-        GemmOut::Gated => GEMM_OUT_GATED,
-        GemmOut::F32 => GEMM_OUT_F32,
-    }
-}
+use crate::stream_tile::{STREAM_TILES, is_streamed, stream_tiles};
+use crate::variant::{ExpertKind, Variant, is_e4m3};
 
 /// A rule for the builds of a file.
 #[derive(Debug)]
@@ -285,43 +56,76 @@ pub(crate) const SOFTCAP: Builds = Builds {
     of_any_model: |_, _| vec![Variant::Plain],
 };
 
-/// One build for the width of a model's heads, and for what happens to q and k.
+/// One build for the width of heads and for what happens to q, k and v, of each kind of layer; ahead of time what one
+/// family alone has comes in the widths of its published models.
 pub(crate) const ROPES: Builds = Builds {
-    of_model: |wanted| vec![rope(wanted.spec)],
+    of_model: |wanted| {
+        let layers = wanted.spec.layers.iter().filter(|layer| layer.delta_net.is_none());
+        layers.map(|layer| Variant::Rope(RopeBuild::of(wanted.spec, layer))).collect()
+    },
     of_any_model: |_, _| {
-        let plain = |head_dim| Variant::Rope {
-            head_dim,
-            full_norm: false,
-            scales_queries: false,
-            output_gate: false,
+        let plain = RopeRules::default();
+        let everywhere = [
+            plain,
+            RopeRules { full_norm: true, ..plain },
+            RopeRules { query_scale: QueryScaling::All, ..plain },
+            RopeRules { output_gate: true, ..plain },
+        ];
+        let values = RopeRules { value_norm: true, ..plain };
+        let queries = RopeRules { keys: KeyParts::Nothing, ..plain };
+        let part = |rules| RopeRules { rotary_part: true, ..rules };
+        let keys = RopeRules { keys: KeyParts::Keys, ..values };
+        let chunks =
+            RopeRules { unweighted_norm: true, query_scale: QueryScaling::WithoutRope, ..plain };
+        let built = |head_dim, rules| {
+            let (num_kv_heads, rotary_dim, rotary_pairs) = (0, 0, 0);
+            Variant::Rope(RopeBuild { head_dim, rules, num_kv_heads, rotary_dim, rotary_pairs })
         };
-        let all = |head_dim| {
-            [(true, false, false), (false, true, false), (false, false, true)]
-                .map(|(full_norm, scales_queries, output_gate)| Variant::Rope {
-                    head_dim,
-                    full_norm,
-                    scales_queries,
-                    output_gate,
-                })
-                .into_iter()
-                .chain([plain(head_dim)])
-        };
-        HEAD_DIMS.into_iter().flat_map(all).collect()
+        let own = [
+            (256, values),
+            (256, queries),
+            (WIDE_HEAD_DIM, part(values)),
+            (WIDE_HEAD_DIM, part(keys)),
+            (WIDE_HEAD_DIM, part(queries)),
+            (128, chunks),
+        ];
+        let all = HEAD_DIMS.into_iter().flat_map(|dim| everywhere.map(|rules| (dim, rules)));
+        all.chain(own).map(|(head_dim, rules)| built(head_dim, rules)).collect()
     },
 };
 
-/// The build of rope_kv.cu for a model.
-pub(crate) fn rope(spec: &ModelSpec) -> Variant {
-    Variant::Rope {
-        head_dim: spec.head_dim,
-        full_norm: spec.attention.qk_norm == QkNorm::Full,
-        scales_queries: spec.attention.query_scale.is_some(),
-        output_gate: spec.attention.output_gate,
-    }
-}
+/// One build for how a model's attention plans differ.
+pub(crate) const STEPS: Builds = Builds {
+    of_model: |&Wanted { spec, .. }| {
+        let heads = spec.layers.first().map(|layer| spec.heads(layer));
+        let differ = spec.layers.iter().any(|layer| Some(spec.heads(layer)) != heads);
+        vec![if differ || has_chunks(spec) { Variant::PlanKinds } else { Variant::Plain }]
+    },
+    of_any_model: |_, _| vec![Variant::Plain, Variant::PlanKinds],
+};
 
-/// Widest keys of delta_chunks.cu: of wider ones no device below compute capability 9.0 but 8.0 has room for a chunk.
-pub(crate) const CHUNK_KEY_DIM: u32 = 128;
+/// One build for models whose layers get something of the token itself.
+pub(crate) const TOKEN_INPUTS: Builds = Builds {
+    of_model: |wanted| wanted.spec.token_input.map(|_| Variant::Plain).into_iter().collect(),
+    of_any_model: |_, _| vec![Variant::Plain],
+};
+
+/// One build for experts with norms of their own.
+pub(crate) const EXPERT_NORMS: Builds = Builds {
+    of_model: |wanted| {
+        let own = |layer: &LayerSpec| match layer.feed_forward {
+            FeedForwardSpec::Moe(moe) if moe.own_norms => Some(expert_norms(&moe)),
+            FeedForwardSpec::Moe(_) | FeedForwardSpec::Dense { .. } => None,
+        };
+        wanted.spec.layers.iter().filter_map(own).collect()
+    },
+    of_any_model: |_, _| vec![Variant::ExpertNorms { experts_per_token: 0 }],
+};
+
+/// The build of expert_norms.cu for a layer.
+pub(crate) fn expert_norms(moe: &MoeSpec) -> Variant {
+    Variant::ExpertNorms { experts_per_token: moe.experts_per_token }
+}
 
 /// One build for the widths of heads of a model's gated delta nets; ahead of time, for those of published models.
 pub(crate) const DELTA_NETS: Builds = Builds {
@@ -360,37 +164,71 @@ pub(crate) const SHARED_SCORES: Builds = Builds {
     of_any_model: |_, _| vec![Variant::Plain],
 };
 
-/// One build for the width of a model's heads with as many tiles in flight as the card takes, causal or not,
-/// with sinks or not.
+/// One build for each width of a model's heads with as many tiles in flight as the card takes, causal or not,
+/// with sinks or not, in chunks or not.
 pub(crate) const ATTENTION: Builds = Builds {
     of_model: |&Wanted { spec, limits, .. }| {
-        let kind = (spec.attention.causal, spec.attention.sinks);
-        vec![attention(spec.head_dim, kind, limits)]
+        with_attention(spec).map(|layer| attention(spec, spec.heads(layer), limits)).collect()
     },
     of_any_model: |limits, _| {
-        let kinds = [(true, false), (false, false)];
-        let all = |head_dim| kinds.map(|kind| attention(head_dim, kind, limits));
-        let sinks = attention(SINK_HEAD_DIM, (true, true), limits);
-        HEAD_DIMS.into_iter().flat_map(all).chain([sinks]).collect()
+        let build = |head_dim, causal, (sinks, chunks)| {
+            let stages = attention_launch::stages(limits, head_dim);
+            Variant::Attention { head_dim, num_kv_heads: 0, stages, causal, sinks, chunks }
+        };
+        let plain = (false, false);
+        let all = |head_dim| [true, false].map(|causal| build(head_dim, causal, plain));
+        let own = [
+            build(SINK_HEAD_DIM, true, (true, false)),
+            build(CHUNK_HEAD_DIM, true, (false, true)),
+            build(WIDE_HEAD_DIM, true, plain),
+        ];
+        HEAD_DIMS.into_iter().flat_map(all).chain(own).collect()
     },
 };
 
-/// One build for causal models where the card and the width of heads have it.
+/// One build for each width of a causal model's heads where the card and the width have it.
 pub(crate) const PROMPTS: Builds = Builds {
     of_model: |&Wanted { spec, limits, .. }| {
-        let is_built = spec.attention.causal && is_built(limits, spec.head_dim);
-        let (head_dim, sinks) = (spec.head_dim, spec.attention.sinks);
-        is_built.then_some(Variant::Prompt { head_dim, sinks }).into_iter().collect()
+        let heads = with_attention(spec).map(|layer| spec.heads(layer));
+        let built = |heads: &HeadSizes| spec.attention.causal && is_built(limits, heads.head_dim);
+        heads.filter(built).map(|heads| prompt(spec, heads)).collect()
     },
     of_any_model: |limits, _| {
         let built = PROMPT_HEAD_DIMS.into_iter().filter(|head_dim| is_built(limits, *head_dim));
         let kinds = |head_dim| {
-            let sinks = (head_dim == SINK_HEAD_DIM).then_some(true);
-            [false].into_iter().chain(sinks).map(move |sinks| Variant::Prompt { head_dim, sinks })
+            let sinks = (head_dim == SINK_HEAD_DIM).then_some((true, false));
+            let chunks = (head_dim == CHUNK_HEAD_DIM).then_some((false, true));
+            [(false, false)].into_iter().chain(sinks).chain(chunks).map(move |(sinks, chunks)| {
+                Variant::Prompt { head_dim, num_kv_heads: 0, sinks, chunks }
+            })
         };
         built.flat_map(kinds).collect()
     },
 };
+
+fn with_attention(spec: &ModelSpec) -> impl Iterator<Item = &LayerSpec> {
+    spec.layers.iter().filter(|layer| layer.delta_net.is_none())
+}
+
+/// Whether windows of a model's layers are chunks.
+pub(crate) fn has_chunks(spec: &ModelSpec) -> bool {
+    spec.attention.chunks && spec.layers.iter().any(|layer| layer.window.is_some())
+}
+
+/// The build of attention.cu for such heads.
+pub(crate) fn attention(spec: &ModelSpec, heads: HeadSizes, limits: &DeviceLimits) -> Variant {
+    let HeadSizes { head_dim, num_kv_heads } = heads;
+    let stages = attention_launch::stages(limits, head_dim);
+    let (causal, sinks) = (spec.attention.causal, spec.attention.sinks);
+    Variant::Attention { head_dim, num_kv_heads, stages, causal, sinks, chunks: has_chunks(spec) }
+}
+
+/// The build of attention_prefill.cu for such heads.
+pub(crate) fn prompt(spec: &ModelSpec, heads: HeadSizes) -> Variant {
+    let HeadSizes { head_dim, num_kv_heads } = heads;
+    let sinks = spec.attention.sinks;
+    Variant::Prompt { head_dim, num_kv_heads, sinks, chunks: has_chunks(spec) }
+}
 
 /// One build for each width of a feed-forward part.
 pub(crate) const GATES: Builds = Builds {
@@ -420,10 +258,16 @@ pub(crate) const EXPERTS: Builds = Builds {
     },
     of_any_model: |_, _| {
         let (num_experts, experts_per_token, gemm_n, gemm_k) = (0, 0, 0, 0);
-        [(false, false), (true, false), (false, true)]
-            .map(|(bias, sigmoid)| ExpertKind { bias, sigmoid })
-            .map(|kind| Variant::Experts { num_experts, experts_per_token, gemm_n, gemm_k, kind })
-            .to_vec()
+        let plain = ExpertKind::default();
+        [
+            plain,
+            ExpertKind { bias: true, ..plain },
+            ExpertKind { sigmoid: true, ..plain },
+            ExpertKind { sigmoid_of_chosen: true, ..plain },
+            ExpertKind { scales: true, ..plain },
+        ]
+        .map(|kind| Variant::Experts { num_experts, experts_per_token, gemm_n, gemm_k, kind })
+        .to_vec()
     },
 };
 
@@ -502,15 +346,6 @@ pub(crate) fn four_bit_experts(spec: &MoeSpec, shape: FourBitShape, tile: FourBi
     Variant::FourBitExperts { num_experts, experts_per_token, shape, bias, tile }
 }
 
-fn is_e4m3(shape: GemmShape) -> bool {
-    shape.weight == WeightDtype::E4m3
-}
-
-fn attention(head_dim: u32, (causal, sinks): (bool, bool), limits: &DeviceLimits) -> Variant {
-    let stages = attention_launch::stages(limits, head_dim);
-    Variant::Attention { head_dim, stages, causal, sinks }
-}
-
 /// The builds of moe.cu for one layer: of its first product, then of its second.
 fn experts(spec: &ModelSpec, part: FeedForwardSpec) -> Vec<Variant> {
     let FeedForwardSpec::Moe(moe) = part else { return Vec::new() };
@@ -529,5 +364,11 @@ fn experts(spec: &ModelSpec, part: FeedForwardSpec) -> Vec<Variant> {
 /// Width of the heads of models with sinks.
 pub(crate) const SINK_HEAD_DIM: u32 = 64;
 
-/// Widths of a head that attention is built for.
+/// Width of the heads of published models whose attention is cut into chunks.
+const CHUNK_HEAD_DIM: u32 = 128;
+
+/// Width of a head that causal attention alone is built for.
+pub(crate) const WIDE_HEAD_DIM: u32 = 512;
+
+/// Other widths of a head that attention is built for.
 pub(crate) const HEAD_DIMS: [u32; 6] = [16, 32, 64, 96, 128, 256];

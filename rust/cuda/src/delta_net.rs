@@ -3,14 +3,14 @@
 use ingle_model::DeltaNetSpec;
 
 use crate::CudaError;
-use crate::builds::CHUNK_KEY_DIM;
 use crate::contract::DELTA_CHUNK;
-use crate::forward::{Back, Pending};
+use crate::forward::{Back, End, Pending};
 use crate::gemm::{GemmArgs, GemmInput, GemmResult};
 use crate::launch::{DeltaConv, DeltaNorm, DeltaStep};
 use crate::matrix::Matrix;
 use crate::model::{Model, StepShape};
 use crate::stream::Stream;
+use crate::variant::CHUNK_KEY_DIM;
 use crate::weights::{DeltaWeights, LayerWeights};
 
 impl Model {
@@ -70,6 +70,7 @@ impl Model {
             w: weights.output,
             bias: None,
             post_norm: layer.post_attention_norm,
+            end: End::default(),
         };
         self.back(stream, rows, GemmInput::Act(gated), &back)
     }

@@ -16,7 +16,7 @@ impl Dims {
             hidden_size: spec.hidden_size,
             num_heads: spec.num_attention_heads,
             num_kv_heads: spec.num_kv_heads,
-            rotary_dim: rotary_dim(spec),
+            rotary_dim: spec.ropes.first().map_or(0, rotary_dim),
             block_size: engine.block_size,
             max_blocks: engine.max_blocks,
             num_slots: engine.num_slots,

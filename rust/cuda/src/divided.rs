@@ -20,8 +20,9 @@ use crate::group::Member as _;
 use crate::launches::LaunchCounters;
 use crate::memory::{PinnedBuffer, copy_to_host, upload};
 use crate::rank::Rank;
-use crate::setup::{Setup, check_supported};
+use crate::setup::Setup;
 use crate::start::{LoadedRank, StartReport, finish, graph_shapes, load_rank, record};
+use crate::supported::check_supported;
 
 impl CudaExecutor {
     /// Loads a checkpoint onto a group of ranks. Blocking: seconds. As `load` otherwise. `devices`: each rank's, as
@@ -128,6 +129,10 @@ fn check_divided(
         .any(|layer| matches!(layer.feed_forward, FeedForwardSpec::Moe(moe) if moe.bias));
     if has_biased_experts {
         return refuse("experts with biases cannot be divided among ranks here".to_owned());
+    }
+    if spec.scales_layers || spec.token_input.is_some() {
+        let parts = "scales and embeddings of layers cannot be divided among ranks here";
+        return refuse(parts.to_owned());
     }
     let mut distinct = devices.to_vec();
     distinct.sort_unstable();

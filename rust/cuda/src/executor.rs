@@ -221,7 +221,7 @@ impl CudaExecutor {
             num_blocks: self.shape.num_blocks,
             kv_groups: self.group.model().kv_groups,
             max_updates: self.group.model().sizes.max_updates,
-            prompt_group: self.group.model().prompt_group(),
+            prompt_group: self.group.model().prompt_group,
             num_snapshots: self.shape.num_snapshots,
         };
         pack(plan, &limits, &mut self.slots, buffers.meta.as_mut_words())

@@ -3,14 +3,15 @@
 use ingle_model::MoeSpec;
 
 use crate::CudaError;
+use crate::device_slice::{Act, DeviceSlice};
 use crate::four_bit_tile::expert_tiles;
 use crate::gemm::{GemmArgs, GemmInput, GemmResult};
-use crate::launch::{ExpertPlaces, FourBitExperts, MoeGemm, Routing};
+use crate::launch::{ExpertInputs, ExpertJoin, ExpertPlaces, FourBitExperts, MoeGemm, Routing};
 use crate::matrix::Matrix;
 use crate::memory::fill;
 use crate::model::Model;
 use crate::stream::Stream;
-use crate::weights::{ExpertWeights, SharedWeights};
+use crate::weights::{ExpertNorms, ExpertWeights, LayerWeights, SharedWeights};
 
 impl Model {
     /// Queues the experts of `rows` rows, whose norm `x` is in `buffers.normed`.
@@ -21,12 +22,7 @@ impl Model {
         x: GemmInput,
         experts: &ExpertWeights,
     ) -> Result<(), CudaError> {
-        let (launcher, buffers) = (self.launcher(stream), &self.buffers);
-        let shapes = self.shapes();
-        let spec = &experts.spec;
-        let w = Matrix::Plain(experts.router);
-        let out = GemmResult::F32(buffers.router_logits);
-        self.gemms.run(stream, rows, shapes.router(spec.num_experts), GemmArgs { x, w, out })?;
+        let buffers = &self.buffers;
         if let Some(shared) = &experts.shared {
             self.shared_network(stream, rows, x, shared)?;
         } else if self.place.is_some() {
@@ -34,6 +30,73 @@ impl Model {
             let width = u64::from(self.spec.hidden_size);
             fill(stream, self.branch().slice(0, u64::from(rows) * width), 0)?;
         }
+        let places =
+            self.chosen_experts(stream, rows, (buffers.normed, buffers.normed), experts)?;
+        let launcher = self.launcher(stream);
+        launcher.moe_combine(rows, &experts.spec, buffers.expert_out, &places, self.branch())
+    }
+
+    /// Queues experts beside the usual network, with norms of their own, from the residual stream and into it.
+    pub(crate) fn experts_beside(
+        &self,
+        stream: &Stream,
+        rows: u32,
+        (layer, experts): (&LayerWeights, &ExpertWeights),
+        norms: &ExpertNorms,
+    ) -> Result<(), CudaError> {
+        let (launcher, buffers) = (self.launcher(stream), &self.buffers);
+        let missing = |what: &str| CudaError::Unsupported(format!("experts without {what}"));
+        let norm = layer.feed_forward_norm.ok_or_else(|| missing("a norm before them"))?;
+        let post_norm =
+            layer.post_feed_forward_norm.ok_or_else(|| missing("a norm behind them"))?;
+        let shared = experts.shared.as_ref().ok_or_else(|| missing("a network beside them"))?;
+        let (residual, eps) = (buffers.residual, self.spec.norm.eps);
+        let inputs = ExpertInputs {
+            residual,
+            weights: [norm, norms.router, norms.input],
+            outs: [buffers.normed, buffers.router_normed, buffers.expert_normed],
+            eps,
+        };
+        launcher.expert_inputs((rows, self.norm_block(rows)), &experts.spec, &inputs)?;
+        self.shared_network(stream, rows, GemmInput::Act(buffers.normed), shared)?;
+        let seen = (buffers.router_normed, buffers.expert_normed);
+        let places = self.chosen_experts(stream, rows, seen, experts)?;
+        let end = self.end_of(layer);
+        let join = ExpertJoin {
+            shared: self.branch(),
+            expert_out: buffers.expert_out,
+            places,
+            shared_norm: norms.shared,
+            expert_norm: norms.output,
+            post_norm,
+            residual,
+            factor: end.factor,
+            eps,
+        };
+        // A thread an element group, so that sums of experts are computed once: 1024 threads at most.
+        let block = (self.spec.hidden_size / 4).next_multiple_of(32).clamp(32, 1024);
+        launcher.expert_join((rows, block), &experts.spec, &join)?;
+        match end.copy {
+            Some(copy) => launcher.cast_rows((rows, self.norm_block(rows)), residual, copy),
+            None => Ok(()),
+        }
+    }
+
+    /// Queues the choice of experts and their products, with what router and experts see; the results are in
+    /// `buffers.expert_out`.
+    fn chosen_experts(
+        &self,
+        stream: &Stream,
+        rows: u32,
+        (routed, seen): (DeviceSlice<Act>, DeviceSlice<Act>),
+        experts: &ExpertWeights,
+    ) -> Result<ExpertPlaces, CudaError> {
+        let (launcher, buffers) = (self.launcher(stream), &self.buffers);
+        let spec = &experts.spec;
+        let (x, w) = (GemmInput::Act(routed), Matrix::Plain(experts.router));
+        let out = GemmResult::F32(buffers.router_logits);
+        let shape = self.shapes().router(spec.num_experts);
+        self.gemms.run(stream, rows, shape, GemmArgs { x, w, out })?;
         let places = ExpertPlaces {
             ids: buffers.expert_ids,
             weights: buffers.expert_weights,
@@ -44,18 +107,20 @@ impl Model {
         let routing = Routing {
             logits: buffers.router_logits,
             bias: experts.router_bias,
-            correction: experts.correction,
+            correction: experts.own_norms.map_or(experts.correction, |norms| Some(norms.scales)),
         };
         let entries = rows * spec.experts_per_token;
         let (hidden, inner) = (self.spec.hidden_size, spec.intermediate_size);
+        // What experts get lies where later is what they give.
+        let scaled = buffers.expert_out;
         let into = MoeGemm {
             n: 2 * inner,
             k: hidden,
-            x: buffers.normed,
+            x: if spec.scales_input { scaled } else { seen },
             w: experts.gate_up,
             bias: experts.gate_up_bias,
             out: buffers.gate_up,
-            gather: true,
+            gather: !spec.scales_input,
         };
         let back = MoeGemm {
             n: hidden,
@@ -67,10 +132,13 @@ impl Model {
             gather: false,
         };
         launcher.route(rows, spec, &routing, &places)?;
+        if spec.scales_input {
+            launcher.moe_scale_rows(rows, spec, seen, &places, scaled)?;
+        }
         self.experts_product(stream, (entries, spec), &places, &into)?;
         self.gate(stream, entries, inner, None)?;
         self.experts_product(stream, (entries, spec), &places, &back)?;
-        launcher.moe_combine(rows, spec, buffers.expert_out, &places, self.branch())
+        Ok(places)
     }
 
     /// Queues one product of all experts.

@@ -83,6 +83,7 @@ pub(crate) fn context_of(number: i32) -> Arc<Context> {
     api.cuFuncGetAttribute = Some(function_attribute);
     api.cuLaunchKernelEx = Some(launch);
     api.cuGraphLaunch = Some(graph_launch);
+    api.cuTensorMapEncodeTiled = Some(encode_tiled);
     let info = DeviceInfo { device: number, ..device((9, 0)) };
     Context::scripted(api, info, handle(number as usize + 1))
 }
@@ -367,6 +368,33 @@ extern "C" fn set_function_attribute(_: CuFunction, _: c_int, _: c_int) -> CuRes
 
 extern "C" fn function_attribute(value: *mut c_int, _: c_int, _: CuFunction) -> CuResult {
     give(value, 512, called("cuFuncGetAttribute", 0, 0))
+}
+
+/// As the driver, refuses strides that are not multiples of 16 bytes and boxes of more than 256 elements a side.
+extern "C" fn encode_tiled(
+    map: *mut TensorMap,
+    _: c_uint,
+    rank: c_uint,
+    address: CuDevicePtr,
+    _: *const u64,
+    strides: *const u64,
+    box_dims: *const u32,
+    _: *const u32,
+    _: c_uint,
+    _: c_uint,
+    _: c_uint,
+    _: c_uint,
+) -> CuResult {
+    let rank = rank as usize;
+    // SAFETY: the arrays have the rank's length, strides one less, as the header asks.
+    let (strides, sides) = unsafe {
+        (std::slice::from_raw_parts(strides, rank - 1), std::slice::from_raw_parts(box_dims, rank))
+    };
+    let fits = strides.iter().all(|stride| stride.is_multiple_of(16))
+        && sides.iter().all(|side| (1..=256).contains(side))
+        && address.is_multiple_of(16);
+    let code = called("cuTensorMapEncodeTiled", address, 0);
+    give(map, TensorMap { opaque: [0; 16] }, if fits { code } else { 1 })
 }
 
 /// Counts the arguments: `Kernel::launch` leaves the rest of its array null.

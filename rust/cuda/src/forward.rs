@@ -4,15 +4,17 @@
 use crate::CudaError;
 use crate::builds;
 use crate::contract::{PLAN_NOT_CAUSAL, PLAN_WHOLE};
-use crate::device_slice::DeviceSlice;
+use crate::device_slice::{Act, DeviceSlice};
 use crate::gemm::{GemmArgs, GemmInput, GemmResult};
 use crate::launch::{
     ActMul, ActMulQuantise, Attention, AttentionPrefill, E4m3Rows, EmbeddingGather, Launcher,
-    OutputGate, PromptPlans, RanksReduce, Raw, RmsNorm, RmsNormQuantise, RopeKv, StepPrepare,
+    NormAddScaled, OutputGate, PromptPlans, RanksReduce, Raw, RmsNorm, RmsNormQuantise, RopeKv,
+    StepPrepare,
 };
 use crate::matrix::Matrix;
 use crate::model::{Model, StepShape};
 use crate::rope;
+use crate::rope_build::RopeBuild;
 use crate::shapes::{GemmShape, activation_kind, gate_limit};
 use crate::stream::Stream;
 use crate::stream_tile::quantises;
@@ -25,7 +27,21 @@ pub(crate) struct Back {
     pub(crate) w: Matrix,
     pub(crate) bias: Option<DeviceSlice<f32>>,
     pub(crate) post_norm: Option<DeviceSlice<f32>>,
+    /// What becomes of the sum with the residual stream.
+    pub(crate) end: End,
 }
+
+/// What becomes of the residual stream behind a post norm.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct End {
+    /// `[1]`: it is multiplied by this.
+    pub(crate) factor: Option<DeviceSlice<f32>>,
+    /// Where a copy goes.
+    pub(crate) copy: Option<DeviceSlice<Act>>,
+}
+
+/// Those of the rows and columns of a raw product.
+type Scales = (DeviceSlice<f32>, DeviceSlice<f32>);
 
 /// What is still to be added to the residual stream.
 #[derive(Clone, Copy)]
@@ -64,6 +80,7 @@ impl Model {
                 scale: self.spec.embedding_scale,
             },
         )?;
+        self.embed_token_input(stream, rows)?;
         let mut pending = None;
         for (index, layer) in self.weights.layers.iter().enumerate() {
             let place = (index, layer);
@@ -79,6 +96,7 @@ impl Model {
                 }
             };
             pending = self.feed_forward_part(stream, rows, layer, pending)?;
+            self.add_token_input(stream, rows, place)?;
         }
         self.settle(stream, rows, pending)
     }
@@ -102,20 +120,19 @@ impl Model {
             kv_slot: buffers.kv_slot,
             num_groups: self.sizes.num_groups,
             sample_rows: buffers.sample_rows,
-            windows: buffers.windows,
+            plan_kinds: buffers.plan_kinds,
             plans: buffers.plans,
             plan_words: self.sizes.plan_words,
             plan_entries: self.sizes.plan_entries,
             tokens: shape.tokens,
             samples: shape.samples,
-            attention: self.attention,
+            attention: &self.attention,
             flags: whole | sees_all,
             prompts: PromptPlans {
                 split: shape.has_prompts,
                 plans: buffers.prompt_plans,
                 words: self.sizes.prompt_words,
                 counters: buffers.prompt_counters,
-                kv_tile: self.prompt_attention.as_ref().map_or(0, |prompt| prompt.launch.kv_tile),
             },
         })
     }
@@ -131,38 +148,20 @@ impl Model {
     ) -> Result<Option<Pending>, CudaError> {
         let (buffers, spec) = (&self.buffers, &self.spec);
         let rows = shape.tokens;
-        let shapes = self.shapes();
-        let window = spec.layers[index].window.unwrap_or(0);
-        let plan = self.windows.iter().position(|&w| w == window).unwrap_or(0) as u64;
+        let of_spec = &spec.layers[index];
+        let (plan, kind) = self.attention.of_layer(index);
         let place = self.kv_layout.places[index];
         let (kv, group) = (self.kv.layer(place.index), place.group as u64);
         let x = self.norm_into(stream, rows, (layer.input_norm, &weights.qkv), pending)?;
         let out = GemmResult::Act(buffers.qkv);
-        self.product(stream, rows, shapes.qkv, GemmArgs { x, w: weights.qkv, out })?;
+        let qkv_shape = self.shapes().qkv(spec, of_spec);
+        self.product(stream, rows, qkv_shape, GemmArgs { x, w: weights.qkv, out })?;
         let scales = match x {
             GemmInput::E4m3(_) => weights.qkv.scale().map(|scale| (buffers.normed_scale, scale)),
             GemmInput::Act(_) => None,
         };
+        self.rotate(stream, rows, index, (weights, scales))?;
         let launcher = self.launcher(stream);
-        launcher.rope_kv(
-            rows,
-            builds::rope(spec),
-            &RopeKv {
-                qkv: buffers.qkv,
-                scales,
-                bias: weights.qkv_bias,
-                q_norm: weights.q_norm,
-                k_norm: weights.k_norm,
-                table: self.rope_table(index),
-                positions: buffers.positions,
-                kv_slot: buffers.kv_slot.row(group, u64::from(rows)),
-                q: buffers.q,
-                kv,
-                eps: spec.norm.eps,
-                style: rope::style(spec),
-                query_scale: spec.attention.query_scale,
-            },
-        )?;
         let attention = Attention {
             q: buffers.q,
             out: buffers.attended,
@@ -173,19 +172,24 @@ impl Model {
             counters: buffers.counters,
             scale: spec.attention.scale,
             softcap: spec.attention.logit_softcap.unwrap_or(0.0),
-            window,
+            window: kind.window,
             sinks: weights.sinks,
         };
-        launcher.attention(rows, spec.head_dim, &self.attention, &attention)?;
-        if shape.has_prompts {
-            self.prompt_attention(stream, index, plan, &attention)?;
+        launcher.attention(rows, kind, &attention)?;
+        if let Some(kv_map) = self.kv_maps[index].as_ref().filter(|_| shape.has_prompts) {
+            let prompts = AttentionPrefill {
+                plan: buffers.prompt_plans.row(plan, u64::from(self.sizes.prompt_words)),
+                kv_map,
+                counter: buffers.prompt_counters.row(index as u64, 1),
+            };
+            launcher.attention_prefill(kind, &attention, &prompts)?;
         }
         if spec.attention.output_gate {
             let (qkv, attended) = (buffers.qkv, buffers.attended);
             let gate = OutputGate { head_dim: spec.head_dim, qkv, scales, attended };
             launcher.output_gate(rows, &gate)?;
         }
-        let width = spec.num_attention_heads * spec.head_dim;
+        let width = spec.num_attention_heads * kind.heads.head_dim;
         let x = if self.quantises(rows, &weights.output) {
             launcher.quantise_rows((rows, width), buffers.attended, &self.inner())?;
             GemmInput::E4m3(buffers.inner_e4m3)
@@ -193,37 +197,47 @@ impl Model {
             GemmInput::Act(buffers.attended)
         };
         let back = Back {
-            plain: shapes.output,
+            plain: self.shapes().output(spec, of_spec),
             w: weights.output,
             bias: weights.output_bias,
             post_norm: layer.post_attention_norm,
+            end: End::default(),
         };
         self.back(stream, rows, x, &back)
+    }
+
+    /// Queues what happens to queries, keys and values before attention.
+    fn rotate(
+        &self,
+        stream: &Stream,
+        rows: u32,
+        index: usize,
+        (weights, scales): (&AttentionWeights, Option<Scales>),
+    ) -> Result<(), CudaError> {
+        let (buffers, spec) = (&self.buffers, &self.spec);
+        let place = self.kv_layout.places[index];
+        let rope = RopeKv {
+            qkv: buffers.qkv,
+            scales,
+            bias: weights.qkv_bias,
+            q_norm: weights.q_norm,
+            k_norm: weights.k_norm,
+            table: self.rope_table(index),
+            positions: buffers.positions,
+            kv_slot: buffers.kv_slot.row(place.group as u64, u64::from(rows)),
+            q: buffers.q,
+            kv: self.kv.layer(place.index),
+            eps: spec.norm.eps,
+            style: rope::style(spec),
+            query_scale: spec.attention.query_scale,
+        };
+        self.launcher(stream).rope_kv(rows, RopeBuild::of(spec, &spec.layers[index]), &rope)
     }
 
     /// `[num_slots, max_blocks]`, those of a KV group.
     fn block_table(&self, group: u64) -> DeviceSlice<u32> {
         let table = u64::from(self.engine.num_slots) * u64::from(self.engine.max_blocks);
         self.buffers.block_table.row(group, table)
-    }
-
-    /// Behind `attention`, whose plan leaves prompts out.
-    fn prompt_attention(
-        &self,
-        stream: &Stream,
-        index: usize,
-        plan: u64,
-        attention: &Attention,
-    ) -> Result<(), CudaError> {
-        let buffers = &self.buffers;
-        let missing = || CudaError::Unsupported("no kernel for prompt attention".to_owned());
-        let prompt = self.prompt_attention.as_ref().ok_or_else(missing)?;
-        let prompts = AttentionPrefill {
-            plan: buffers.prompt_plans.row(plan, u64::from(self.sizes.prompt_words)),
-            kv_map: &prompt.kv_maps[self.kv_layout.places[index].index],
-            counter: buffers.prompt_counters.row(index as u64, 1),
-        };
-        self.launcher(stream).attention_prefill(&prompt.launch, attention, &prompts)
     }
 
     /// Returns what is still to be added to the residual stream.
@@ -274,16 +288,31 @@ impl Model {
                     w: down,
                     bias: down_bias,
                     post_norm: layer.post_feed_forward_norm,
+                    end: self.end_of(layer),
                 };
                 self.back(stream, rows, inner, &back)
             }
             FeedForwardWeights::Moe(ref experts) => {
+                if let Some(norms) = &experts.own_norms {
+                    self.settle(stream, rows, pending)?;
+                    self.experts_beside(stream, rows, (layer, experts), norms)?;
+                    return Ok(None);
+                }
                 let router = Matrix::Plain(experts.router);
                 let x = self.norm_into(stream, rows, (norm, &router), pending)?;
                 self.experts(stream, rows, x, experts)?;
                 let sum = Pending::Sum { bias: None, post_norm: None };
                 Ok(self.place.is_some().then_some(sum))
             }
+        }
+    }
+
+    /// What becomes of the residual stream behind a layer's second part.
+    pub(crate) fn end_of(&self, layer: &LayerWeights) -> End {
+        match layer.token_gate {
+            // What the layer gets of the token itself comes before its factor, and is computed from a copy.
+            Some(_) => End { factor: None, copy: Some(self.buffers.normed) },
+            None => End { factor: layer.scale, copy: None },
         }
     }
 
@@ -339,7 +368,7 @@ impl Model {
     }
 
     /// Queues what is still to be added to the residual stream.
-    fn settle(
+    pub(crate) fn settle(
         &self,
         stream: &Stream,
         rows: u32,
@@ -416,7 +445,7 @@ impl Model {
         let (GemmInput::E4m3(_), Some(scale)) = (x, back.w.scale()) else {
             let out = GemmResult::F32(self.branch());
             self.product(stream, rows, back.plain, GemmArgs { x, w: back.w, out })?;
-            self.join(stream, rows, back.bias, back.post_norm)?;
+            self.join(stream, rows, back)?;
             return Ok(None);
         };
         let out = GemmResult::Act(buffers.raw);
@@ -428,7 +457,7 @@ impl Model {
         let size = (rows, self.norm_block(rows));
         let add = back.post_norm.is_none();
         self.launcher(stream).scaled_add_rows(size, self.branch(), &raw, add)?;
-        self.join(stream, rows, back.bias, back.post_norm)?;
+        self.join(stream, rows, back)?;
         Ok(None)
     }
 
@@ -442,23 +471,23 @@ impl Model {
     }
 
     /// Queues what follows such a projection: its bias and, if the model has one, the norm.
-    fn join(
-        &self,
-        stream: &Stream,
-        rows: u32,
-        bias: Option<DeviceSlice<f32>>,
-        post_norm: Option<DeviceSlice<f32>>,
-    ) -> Result<(), CudaError> {
+    fn join(&self, stream: &Stream, rows: u32, back: &Back) -> Result<(), CudaError> {
         let (launcher, branch) = (self.launcher(stream), self.branch());
         let size = (rows, self.norm_block(rows));
-        if let Some(bias) = bias {
+        if let Some(bias) = back.bias {
             launcher.bias_add_rows(size, branch, bias)?;
         }
-        if let Some(weight) = post_norm {
-            let residual = self.buffers.residual;
-            launcher.rms_norm_add(size, branch, weight, residual, self.spec.norm.eps)?;
+        let Some(weight) = back.post_norm else { return Ok(()) };
+        let (residual, eps) = (self.buffers.residual, self.spec.norm.eps);
+        match back.end {
+            End { factor: None, copy: None } => {
+                launcher.rms_norm_add(size, branch, weight, residual, eps)
+            }
+            End { factor, copy: out } => {
+                let norm = NormAddScaled { x: branch, weight, residual, factor, out, eps };
+                launcher.norm_add_scaled(size, &norm)
+            }
         }
-        Ok(())
     }
 
     /// Queues a norm of `rows` rows.
@@ -473,7 +502,7 @@ impl Model {
 
     /// Threads a row of a norm: many where rows are few and time is latency (one H200, hidden size 4096:
     /// 2.2 us with 1024, 2.8 us with 256). The order of a row's sum follows from it.
-    fn norm_block(&self, rows: u32) -> u32 {
+    pub(crate) fn norm_block(&self, rows: u32) -> u32 {
         let most = match rows {
             _ if self.deterministic => 512,
             0..=256 => 1024,
@@ -498,3 +527,6 @@ impl Model {
         self.launcher(stream).act_mul_rows(rows, build, &gate)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,6 @@
 //! thread queues them, the capture thread records them. `four_bit_tile.rs` lists the builds.
 
 use crate::CudaError;
-use crate::builds::Variant;
 use crate::contract::Dims;
 use crate::device_slice::{DeviceSlice, Weight};
 use crate::gemm::{GemmArgs, Problem};
@@ -14,6 +13,7 @@ use crate::registry::Entry;
 use crate::shapes::GemmShape;
 use crate::stream::Stream;
 use crate::sys::cublaslt::MatmulAlgo;
+use crate::variant::Variant;
 
 /// A product by gemm_four_bit.cu.
 #[derive(Clone, Debug)]

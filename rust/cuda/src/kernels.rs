@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::CudaError;
-use crate::builds::Variant;
 use crate::context::Context;
 use crate::module::{Kernel, Module};
 use crate::program::{KernelSettings, Program};
 use crate::registry::Entry;
+use crate::variant::Variant;
 
 /// All entries, ready to launch.
 #[derive(Debug)]

@@ -5,8 +5,13 @@ use ingle_model::KvLayout;
 
 /// Kernels read whole tiles, from the one that holds the window's first token: what lies before that token
 /// has weight zero, but a block that another request writes to by now may hold NaN, which zero does not
-/// take away. So a window reaches back by a tile more, less one token.
-pub(crate) fn kv_groups(layout: &KvLayout, kv_tile: u32) -> KvGroups {
+/// take away. So a window reaches back by a tile more, less one token. Chunks of whole tiles begin with a tile;
+/// others are kept like windows, which hold all that their rows read.
+pub(crate) fn kv_groups(layout: &KvLayout, kv_tile: u32, chunks: bool) -> KvGroups {
+    let lengths = || layout.windows.iter().flatten();
+    if chunks && lengths().all(|length| length.is_multiple_of(kv_tile)) {
+        return KvGroups::new(&layout.windows).in_chunks();
+    }
     let windows = layout.windows.iter();
     let windows: Vec<Option<u32>> = windows
         .map(|window| window.map(|window| window.saturating_add(kv_tile.max(2) - 1)))
@@ -39,10 +44,27 @@ mod tests {
         ] {
             let layout = KvLayout::new(&windows, longest);
             let (block_size, places) = (64, 8192 / 64);
-            let blocks = kv_groups(&layout, 128).num_blocks(places, block_size, 2);
+            let blocks = kv_groups(&layout, 128, false).num_blocks(places, block_size, 2);
             let pool_layers = 100 * places as usize * windows.len();
             let sequence_layers = blocks as usize * layout.layers_per_group;
             assert_eq!(pool_layers / sequence_layers, fit, "{name}");
+        }
+    }
+
+    /// A block is not given back while a row of its chunk, or the tile that holds the chunk's first token, is read.
+    #[test]
+    fn chunks_keep_what_tiles_read() {
+        let (block_size, tile) = (16, 64);
+        for chunk in [64, 128, 100, 16] {
+            let layout = KvLayout::new(&[None, Some(chunk)], 4096);
+            let groups = kv_groups(&layout, tile, true);
+            for position in 0..1000 {
+                let read = position / chunk * chunk / tile * tile;
+                assert!(groups.first_read(1, position, block_size) <= read / block_size, "{chunk}");
+            }
+            // Chunks of whole tiles are given back when they end.
+            let kept = groups.first_read(1, 128 + 5, block_size);
+            assert_eq!(kept == 128 / block_size, chunk % tile == 0, "{chunk}");
         }
     }
 }

@@ -9,6 +9,7 @@
 //! (`waiter`).
 
 mod arena;
+mod attention_kinds;
 mod attention_launch;
 mod budget;
 mod buffers;
@@ -68,6 +69,7 @@ mod prompt_launch;
 mod rank;
 mod registry;
 mod rope;
+mod rope_build;
 mod rope_tables;
 mod row_costs;
 mod same_bits;
@@ -81,9 +83,12 @@ mod step_shapes;
 mod stream;
 mod stream_gemm;
 mod stream_tile;
+mod supported;
 mod sys;
 mod tensor_map;
+mod token_input;
 mod tune;
+mod variant;
 mod waiter;
 mod weight_layout;
 mod weight_memory;

@@ -1,6 +1,6 @@
 //! Parts of models that no kernel computes. Pure, at load.
 
-use ingle_model::{FeedForwardSpec, KvFormat, LayerSpec, ModelSpec, QkNorm};
+use ingle_model::{FeedForwardSpec, KvFormat, LayerSpec, ModelSpec};
 
 /// The first part of a model that has no kernels here, as a plural noun; `None` if all have some. What sizes the
 /// kernels take is checked later.
@@ -8,24 +8,27 @@ use ingle_model::{FeedForwardSpec, KvFormat, LayerSpec, ModelSpec, QkNorm};
 pub fn missing_part(spec: &ModelSpec) -> Option<&'static str> {
     let has = |part: fn(&LayerSpec) -> bool| spec.layers.iter().any(part);
     let attention = &spec.attention;
-    let scales_input = |layer: &LayerSpec| matches!(layer.feed_forward, FeedForwardSpec::Moe(moe) if moe.scales_input);
+    let is_moe = |layer: &LayerSpec| matches!(layer.feed_forward, FeedForwardSpec::Moe(_));
+    let has_own_norms = |layer: &LayerSpec| matches!(layer.feed_forward, FeedForwardSpec::Moe(moe) if moe.own_norms);
+    let is_plain_moe = |layer: &LayerSpec| is_moe(layer) && !has_own_norms(layer);
+    let differ = has(|layer| layer.heads.is_some() || layer.keys_of.is_some());
     let parts = [
         (spec.kv_format != KvFormat::Device, "keys and values in fp8"),
-        (has(|layer| layer.heads.is_some()), "layers that differ in the size of their heads"),
-        (has(|layer| layer.keys_of.is_some()), "layers that read the keys of others"),
-        (attention.value_norm, "norms of values"),
-        (spec.token_input.is_some(), "embeddings of layers"),
-        (attention.chunks && has(|layer| layer.window.is_some()), "chunks of attention"),
         (
-            attention.qk_norm == QkNorm::Unweighted && has(|layer| layer.rope.is_some()),
-            "norms of heads without weights",
+            spec.scales_layers && !spec.post_norms,
+            "scales of layers without norms behind their parts",
         ),
         (
-            attention.query_scale.is_some_and(|scale| scale.without_rope),
-            "queries that grow in layers without rope",
+            spec.token_input.is_some() && !spec.post_norms,
+            "embeddings of layers without norms behind their parts",
         ),
-        (spec.layers.iter().any(scales_input), "experts whose score scales what they get"),
-        (spec.scales_layers, "scales of layers"),
+        (
+            spec.layers.iter().any(has_own_norms) && !(spec.pre_norms && spec.post_norms),
+            "experts with norms of their own without those of the layer",
+        ),
+        (spec.layers.iter().any(is_plain_moe) && spec.post_norms, "norms behind experts"),
+        (attention.qkv_bias && has(|layer| layer.values_are_keys), "biases where values are keys"),
+        (differ && attention.output_gate, "output gates of heads that differ"),
     ];
     parts.into_iter().find(|(is_there, _)| *is_there).map(|(_, part)| part)
 }

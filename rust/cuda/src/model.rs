@@ -8,7 +8,7 @@ use ingle_core::KvGroups;
 use ingle_model::{KvLayout, ModelSpec};
 
 use crate::arena::Region;
-use crate::attention_launch::AttentionLaunch;
+use crate::attention_kinds::AttentionKinds;
 use crate::buffers::{BufferSizes, Buffers};
 use crate::context::Context;
 use crate::contract::Dims;
@@ -18,9 +18,9 @@ use crate::exchange::RankPlace;
 use crate::kernels::Kernels;
 use crate::kv_pool::KvPool;
 use crate::product::Products;
-use crate::prompt_attention::PromptAttention;
 use crate::shapes::Shapes;
 use crate::state_pool::StatePool;
+use crate::sys::driver::TensorMap;
 use crate::weight_memory::WeightMemory;
 use crate::weights::Weights;
 
@@ -32,17 +32,17 @@ pub(crate) struct Model {
     pub(crate) dtypes: Dtypes,
     pub(crate) dims: Dims,
     pub(crate) engine: EngineDims,
-    pub(crate) attention: AttentionLaunch,
-    /// Where prompts have a kernel of their own.
-    pub(crate) prompt_attention: Option<PromptAttention>,
+    pub(crate) attention: AttentionKinds,
+    /// Each layer's view of the KV pool, where prompts have a kernel of their own.
+    pub(crate) kv_maps: Vec<Option<TensorMap>>,
+    /// Query heads a KV head where prompts go to that kernel.
+    pub(crate) prompt_group: Option<u32>,
     pub(crate) sizes: BufferSizes,
     pub(crate) buckets: Buckets,
     pub(crate) buffers: Buffers,
     pub(crate) weights: Weights,
     pub(crate) kernels: Kernels,
     pub(crate) gemms: Products,
-    /// Windows of the attention plans; 0 is none.
-    pub(crate) windows: Vec<u32>,
     pub(crate) kv: KvPool,
     pub(crate) kv_layout: KvLayout,
     /// Where layers keep a state.
@@ -64,17 +64,6 @@ impl Model {
         let head_rows = self.place.as_ref().map(RankPlace::head_rows);
         Shapes::of(&self.spec, self.dtypes.weight()).of_rank(head_rows)
     }
-
-    /// Of this model.
-    pub(crate) fn prompt_group(&self) -> Option<u32> {
-        prompt_group(&self.spec, self.prompt_attention.is_some(), self.deterministic)
-    }
-}
-
-/// Query heads a KV head where prompts go to a kernel of their own. Not with `deterministic`: a row's bits would depend
-/// on the chunk that it comes in.
-pub(crate) fn prompt_group(spec: &ModelSpec, has_kernel: bool, deterministic: bool) -> Option<u32> {
-    (has_kernel && !deterministic).then(|| spec.num_attention_heads / spec.num_kv_heads)
 }
 
 /// Padded sizes of a step: what a graph is keyed by.

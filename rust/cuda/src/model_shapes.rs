@@ -29,9 +29,13 @@ pub(crate) fn gemm_shapes(
             }
             (mixer, _) => {
                 let [qkv, output] = mixer.matrices();
-                add(&qkv, shapes.qkv);
-                add(&output, shapes.output);
+                add(&qkv, shapes.qkv(spec, of_spec));
+                add(&output, shapes.output(spec, of_spec));
             }
+        }
+        if let Some(token) = &layer.token_gate {
+            add(&Matrix::Plain(token.gate), shapes.token_gate(token.size));
+            add(&Matrix::Plain(token.output), shapes.down(token.size));
         }
         match &layer.feed_forward {
             FeedForwardWeights::Dense {
@@ -52,6 +56,10 @@ pub(crate) fn gemm_shapes(
                 }
             }
         }
+    }
+    if let Some(token) = &weights.token_input {
+        let all = token.num_layers * token.size;
+        layers.push(Matrix::Plain(token.projection).shape(shapes.token_projection(all)));
     }
     layers.sort_unstable();
     layers.dedup();

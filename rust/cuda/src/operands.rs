@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use ingle_model::ModelSpec;
 
 use crate::buffers::Buffers;
+use crate::device_slice::{Act, DeviceSlice};
 use crate::gemm::{GemmInput, GemmResult};
 use crate::matrix::Matrix;
 use crate::shapes::{GemmOut, GemmShape, Shapes};
@@ -38,8 +39,7 @@ pub(crate) fn operands_of(
             put(raw, GemmInput::E4m3(raw_x), GemmResult::Act(raw_out));
         }
     };
-    let act = GemmResult::Act;
-    let f32 = GemmResult::F32;
+    let (act, f32) = (GemmResult::Act, GemmResult::F32);
     let adds = shapes.into_residual == GemmOut::AddF32;
     let branch = f32(if adds { buffers.residual } else { buffers.branch });
     let (normed, inner, raw) = (buffers.normed_e4m3, buffers.inner_e4m3, buffers.raw);
@@ -62,8 +62,10 @@ pub(crate) fn operands_of(
             }
             (mixer, _) => {
                 let [qkv, output] = mixer.matrices();
-                add(shapes.qkv, qkv, (buffers.normed, act(buffers.qkv)), (normed, buffers.qkv));
-                add(shapes.output, output, (buffers.attended, branch), (inner, raw));
+                let into = (buffers.normed, act(buffers.qkv));
+                add(shapes.qkv(spec, of_spec), qkv, into, (normed, buffers.qkv));
+                let back = shapes.output(spec, of_spec);
+                add(back, output, (buffers.attended, branch), (inner, raw));
             }
         }
         match layer.feed_forward {
@@ -81,8 +83,7 @@ pub(crate) fn operands_of(
                 let (router, out) = (Matrix::Plain(experts.router), f32(buffers.router_logits));
                 add(shape, router, (buffers.normed, out), (normed, raw));
                 let Some(shared) = experts.shared else { continue };
-                let (gate_up, down) = (shared.gate_up, shared.down);
-                let size = shared.intermediate_size;
+                let (gate_up, down, size) = (shared.gate_up, shared.down, shared.intermediate_size);
                 let wide = (buffers.normed, act(buffers.gate_up));
                 add(shapes.gate_up(size), gate_up, wide, (normed, raw));
                 let gated = (buffers.normed, act(buffers.gated));
@@ -91,7 +92,30 @@ pub(crate) fn operands_of(
             }
         }
     }
+    for (shape, weight, places) in token_operands(shapes, weights, buffers, branch) {
+        add(shape, weight, places, (normed, raw));
+    }
     let (head, out) = (Matrix::Plain(weights.lm_head), f32(buffers.logits));
     add(shapes.head, head, (buffers.sampled, out), (normed, raw));
+    operands
+}
+
+/// Those of what layers get of the token itself.
+fn token_operands(
+    shapes: &Shapes,
+    weights: &Weights,
+    buffers: &Buffers,
+    branch: GemmResult,
+) -> Vec<(GemmShape, Matrix, (DeviceSlice<Act>, GemmResult))> {
+    let Some(input) = weights.token_input else { return Vec::new() };
+    let shape = shapes.token_projection(input.num_layers * input.size);
+    let into = (buffers.normed, GemmResult::Act(buffers.token_input));
+    let mut operands = vec![(shape, Matrix::Plain(input.projection), into)];
+    for token in weights.layers.iter().filter_map(|layer| layer.token_gate) {
+        let gate = (buffers.normed, GemmResult::Act(buffers.gate_up));
+        operands.push((shapes.token_gate(token.size), Matrix::Plain(token.gate), gate));
+        let back = (buffers.gated, branch);
+        operands.push((shapes.down(token.size), Matrix::Plain(token.output), back));
+    }
     operands
 }

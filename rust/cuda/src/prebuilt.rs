@@ -172,16 +172,19 @@ fn target_for(compute_capability: (u32, u32)) -> &'static Target {
 
 #[cfg(test)]
 mod tests {
+    use ingle_model::{HeadSizes, RopeKind, RopeSpec};
+
     use super::*;
     use crate::arena::LayoutBuilder;
     use crate::attention_launch::stages;
-    use crate::builds::{HEAD_DIMS, SINK_HEAD_DIM, Variant, Wanted};
+    use crate::builds::{HEAD_DIMS, SINK_HEAD_DIM, WIDE_HEAD_DIM, Wanted, has_chunks};
     use crate::config::CudaConfig;
     use crate::dtypes::has_e4m3;
     use crate::model_shapes::gemm_shapes;
     use crate::registry::Source;
-    use crate::setup::check_supported;
     use crate::shapes::Shapes;
+    use crate::supported::check_supported;
+    use crate::variant::Variant;
     use crate::weight_layout::{Kept, WeightLayout};
 
     const POOL: Program = Program { source: Source::Pool, variant: Variant::Plain };
@@ -210,9 +213,21 @@ mod tests {
                 continue;
             }
             num_models += 1;
-            // `check_supported` refuses sinks with other heads.
-            let has_sinks = spec.attention.sinks;
-            let is_served = |kind: &(u32, bool)| !has_sinks || *kind == (SINK_HEAD_DIM, true);
+            // `check_supported` refuses sinks with other heads. Of models whose heads differ, and of those that cut
+            // attention into chunks, the widths of published ones are built.
+            let (has_sinks, chunks) = (spec.attention.sinks, has_chunks(&spec));
+            let differ = spec.layers.iter().any(|layer| layer.heads.is_some());
+            let is_served = |kind: &(u32, bool)| {
+                let only = [(has_sinks, SINK_HEAD_DIM), (chunks, 128), (differ, 256)];
+                only.iter().all(|&(is_so, width)| !is_so || *kind == (width, true))
+            };
+            let part = |rope: &RopeSpec| matches!(rope.kind, RopeKind::Proportional { .. });
+            let wide: Vec<bool> = spec.ropes.iter().map(part).collect();
+            for layer in spec.layers.iter_mut().filter(|_| differ) {
+                let is_wide = layer.rope.is_some_and(|rope| wide[rope]);
+                let (num_kv_heads, head_dim) = if is_wide { (1, WIDE_HEAD_DIM) } else { (2, 256) };
+                layer.heads = Some(HeadSizes { num_kv_heads, head_dim });
+            }
             // Of gated delta nets those of published models are built.
             for net in spec.layers.iter_mut().filter_map(|layer| layer.delta_net.as_mut()) {
                 (net.key_dim, net.value_dim, net.conv_kernel) = (128, 128, 4);

@@ -29,6 +29,9 @@ pub(crate) enum Product {
     FourBit(FourBitProduct),
     /// By cuBLASLt with a widened matrix.
     Widened(WidenedProduct),
+    /// Not at all: its operands are checked alone.
+    #[cfg(test)]
+    Checked(u32, GemmShape),
 }
 
 impl Product {
@@ -44,6 +47,11 @@ impl Product {
             Self::Own(own) => own.run(stream, args),
             Self::FourBit(own) => own.run(stream, args),
             Self::Widened(widened) => widened.run(stream, args, workspace),
+            #[cfg(test)]
+            Self::Checked(rows, shape) => {
+                args.check(*rows, *shape);
+                Ok(())
+            }
         }
     }
 }

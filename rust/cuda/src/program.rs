@@ -1,11 +1,12 @@
 //! One build of a kernel file, and the input of NVRTC for it. At load only.
 
-use crate::builds::{Variant, Wanted};
+use crate::builds::Wanted;
 use crate::compile::Unit;
 use crate::contract::Dims;
 use crate::dtypes::Dtypes;
 use crate::limits::DeviceLimits;
 use crate::registry::Source;
+use crate::variant::Variant;
 
 /// What the builds of a model share.
 #[derive(Clone, Debug)]

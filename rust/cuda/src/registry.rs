@@ -2,8 +2,9 @@
 //! add its file, a line here and a function in `launch` that calls it.
 
 use crate::builds::{
-    ATTENTION, Builds, DELTA_NETS, EXPERTS, FOUR_BIT_EXPERTS, FOUR_BITS, GATES, ONCE, OUTPUT_GATES,
-    PROMPTS, QUANTISED, RANKS, ROPES, SHARED_SCORES, SOFTCAP, STREAMS, WIDENED,
+    ATTENTION, Builds, DELTA_NETS, EXPERT_NORMS, EXPERTS, FOUR_BIT_EXPERTS, FOUR_BITS, GATES, ONCE,
+    OUTPUT_GATES, PROMPTS, QUANTISED, RANKS, ROPES, SHARED_SCORES, SOFTCAP, STEPS, STREAMS,
+    TOKEN_INPUTS, WIDENED,
 };
 use crate::contract;
 
@@ -73,6 +74,9 @@ registry! {
         DeltaNorm: delta_norm act sm80
     }
     Embedding "embedding.cu" ONCE { EmbeddingGather: embedding_gather act sm80 }
+    ExpertNorms "expert_norms.cu" EXPERT_NORMS {
+        ExpertInputs: expert_inputs act sm80, ExpertJoin: expert_join act sm80
+    }
     GemmFourBit "gemm_four_bit.cu" FOUR_BITS { GemmFourBit: gemm_four_bit act sm80 }
     GemmStream "gemm_stream.cu" STREAMS { GemmStream: gemm_stream act sm80 }
     LogProbs "log_probs.cu" ONCE {
@@ -80,7 +84,8 @@ registry! {
     }
     Moe "moe.cu" EXPERTS {
         MoeRoute: moe_route f32 sm80, MoeSort: moe_sort u32 sm80,
-        MoeGemm: moe_gemm act sm80, MoeCombine: moe_combine act sm80
+        MoeGemm: moe_gemm act sm80, MoeScaleRows: moe_scale_rows act sm80,
+        MoeCombine: moe_combine act sm80
     }
     MoeFourBit "moe_four_bit.cu" FOUR_BIT_EXPERTS { MoeFourBit: moe_four_bit act sm80 }
     OutputGate "output_gate.cu" OUTPUT_GATES { OutputGate: output_gate act sm80 }
@@ -92,6 +97,7 @@ registry! {
     Ranks "ranks.cu" RANKS { RanksReduce: ranks_reduce act sm80, RanksGather: ranks_gather f32 sm80 }
     RmsNorm "rms_norm.cu" ONCE {
         RmsNormRows: rms_norm_rows act sm80, RmsNormAdd: rms_norm_add act sm80,
+        NormAddScaled: norm_add_scaled act sm80,
         BiasAddRows: bias_add_rows f32 sm80, CastRows: cast_rows act sm80
     }
     RopeKv "rope_kv.cu" ROPES { RopeTable: rope_table f32 sm80, RopeKvPaged: rope_kv_paged act sm80 }
@@ -99,13 +105,17 @@ registry! {
     SharedScore "shared_score.cu" SHARED_SCORES { SharedScore: shared_score act sm80 }
     SlotState "slot_state.cu" ONCE { SampleOpen: sample_open u32 sm80 }
     Softcap "softcap.cu" SOFTCAP { SoftcapRows: softcap_rows f32 sm80 }
-    StepPrepare "step_prepare.cu" ONCE { StepPrepareTokens: step_prepare_tokens u32 sm80 }
+    StepPrepare "step_prepare.cu" STEPS { StepPrepareTokens: step_prepare_tokens u32 sm80 }
+    TokenInput "token_input.cu" TOKEN_INPUTS {
+        TokenInputRows: token_input_rows act sm80, TokenGateRows: token_gate_rows act sm80
+    }
     WidenFourBit "widen_four_bit.cu" WIDENED { WidenFourBit: widen_four_bit act sm80 }
 }
 
 /// The headers that every source includes, by name.
-pub(crate) const HEADERS: [(&str, &str); 4] = [
+pub(crate) const HEADERS: [(&str, &str); 5] = [
     ("ptx.cuh", include_str!("../../../kernels/ptx.cuh")),
+    ("attention_plan.cuh", include_str!("../../../kernels/attention_plan.cuh")),
     ("contract.cuh", contract::HEADER),
     ("delta_net.cuh", include_str!("../../../kernels/delta_net.cuh")),
     ("four_bit.cuh", include_str!("../../../kernels/four_bit.cuh")),

@@ -1,12 +1,25 @@
 //! How a model's layers rotate queries and keys, as kernels name it. Plain data.
 
-use ingle_model::{ModelSpec, RopeStyle};
+use ingle_model::{ModelSpec, RopeKind, RopeSpec, RopeStyle};
 
 use crate::contract::{ROPE_HALF_SPLIT, ROPE_INTERLEAVED};
 
-/// Elements of a head that rotate, the same in all layers that rotate (`check_supported`).
-pub(crate) fn rotary_dim(spec: &ModelSpec) -> u32 {
-    spec.ropes.first().map_or(0, |rope| rope.rotary_dim)
+/// Elements of a head that rotate, or are paired as if they did.
+pub(crate) fn rotary_dim(rope: &RopeSpec) -> u32 {
+    rope.rotary_dim
+}
+
+/// Pairs that rotate, for which a table has angles.
+pub(crate) fn table_pairs(rope: &RopeSpec) -> u32 {
+    match rope.kind {
+        RopeKind::Proportional { pairs, .. } => pairs,
+        _ => rope.rotary_dim / 2,
+    }
+}
+
+/// The same of all rotations before this one.
+pub(crate) fn pairs_before(spec: &ModelSpec, rope: usize) -> u64 {
+    spec.ropes[..rope].iter().map(|rope| u64::from(table_pairs(rope))).sum()
 }
 
 /// The pairing, as kernels name it; the same in all layers that rotate.

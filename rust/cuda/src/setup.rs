@@ -5,33 +5,27 @@ use std::ffi::OsStr;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use ingle_core::KvGroups;
-use ingle_model::{
-    Activation, CopyPlan, DeltaNetSpec, FeedForwardSpec, KvLayout, ModelSpec, RopeSpec, Timeline,
-};
+use ingle_model::{CopyPlan, KvLayout, ModelSpec, Timeline};
 
 use crate::CudaError;
 use crate::arena::{LayoutBuilder, Region};
-use crate::attention_launch::AttentionLaunch;
+use crate::attention_kinds::AttentionKinds;
 use crate::budget::{BudgetInputs, MemoryBudget};
 use crate::buffers::{BufferSizes, Buffers, QuantisedNeeds};
-use crate::builds::{HEAD_DIMS, SINK_HEAD_DIM};
 use crate::cache::{Cache, Lack};
 use crate::compile::Compiler;
 use crate::config::CudaConfig;
 use crate::context::Context;
-use crate::contract::{Dims, MAX_EXPERTS, MAX_EXPERTS_PER_TOKEN, MAX_STEP_ROWS};
+use crate::contract::Dims;
 use crate::dims::{Buckets, EngineDims};
 use crate::dtypes::{ActDtype, Dtypes, has_e4m3};
 use crate::exchange::RankPlace;
 use crate::kernels::Kernels;
 use crate::kv_groups::kv_groups;
 use crate::kv_pool::KvPool;
-use crate::missing_parts::missing_part;
-use crate::model::{Model, StepShape, prompt_group};
+use crate::model::{Model, StepShape};
 use crate::product::Products;
-use crate::prompt_attention::{KvShape, PromptAttention, kv_maps};
-use crate::prompt_launch::PromptLaunch;
-use crate::rope::rotary_dim;
+use crate::prompt_attention::kv_maps;
 use crate::shapes::Shapes;
 use crate::state_pool::{StateLayout, StatePool, state_bytes, state_slots};
 use crate::step_shapes::step_shapes;
@@ -44,10 +38,8 @@ pub(crate) struct Setup {
     pub(crate) spec: ModelSpec,
     pub(crate) config: CudaConfig,
     pub(crate) engine: EngineDims,
-    pub(crate) attention: AttentionLaunch,
-    prompt_attention: Option<PromptLaunch>,
+    pub(crate) attention: AttentionKinds,
     pub(crate) dtypes: Dtypes,
-    windows: Vec<u32>,
     kv_layout: KvLayout,
     kv_groups: KvGroups,
     four_bit: FourBitChoice,
@@ -96,17 +88,18 @@ impl Setup {
             ranks: place.as_ref().map_or(1, |place| place.exchange.ranks),
         };
         let dtypes = Dtypes::of(config.dtype, spec.weight_type)?;
-        let (limits, head_dim) = (&info.limits, spec.head_dim);
-        let attention = AttentionLaunch::on(limits, head_dim, dtypes.kv());
-        let prompt_attention = PromptLaunch::on(limits, head_dim, engine.block_size, dtypes.kv())
-            .filter(|_| spec.attention.causal);
-        let mut windows: Vec<u32> =
-            spec.layers.iter().map(|layer| layer.window.unwrap_or(0)).collect();
-        windows.sort_unstable();
-        windows.dedup();
-        let prompt_tile = prompt_attention.as_ref().map_or(0, |prompt| prompt.kv_tile);
+        let limits = &info.limits;
+        let attention = AttentionKinds::of(&spec, limits, engine.block_size, dtypes.kv());
+        if let Some(kind) = attention.too_wide(limits) {
+            return Err(CudaError::Unsupported(format!(
+                "head_dim {} takes {} KiB of shared memory a block, the card has {}",
+                kind.heads.head_dim,
+                kind.launch.shared_bytes.div_ceil(1 << 10),
+                limits.shared_bytes_per_block >> 10
+            )));
+        }
         let kv_layout = KvLayout::of(&spec);
-        let kv_groups = kv_groups(&kv_layout, attention.kv_tile.max(prompt_tile));
+        let kv_groups = kv_groups(&kv_layout, attention.widest_tile(), attention.are_chunks());
         // Only a file of blocks has such matrices; others need no compiler for them.
         let has_blocks = spec.weight_type.block_elements() > 1;
         let four_bit = if dtypes.act() != ActDtype::Bf16 {
@@ -122,9 +115,7 @@ impl Setup {
             config: config.clone(),
             engine,
             attention,
-            prompt_attention,
             dtypes,
-            windows,
             kv_layout,
             kv_groups,
             four_bit,
@@ -242,7 +233,6 @@ impl Setup {
     ) -> Result<Memory, CudaError> {
         let context = &self.context;
         let (free_bytes, total_bytes) = context.memory_info()?;
-        let num_plans = self.windows.len() as u64;
         let measuring = LayoutBuilder::measuring();
         let usable_bytes = total_bytes as f64 * f64::from(self.config.gpu_memory_utilization);
         let kept = self.kept(plan, free_bytes.min(usable_bytes as u64))?;
@@ -253,15 +243,8 @@ impl Setup {
             e4m3: measured.weights.have_e4m3(),
             widened_elements: measured.weights.widened_elements(),
         };
-        let buffer_bytes = Buffers::layout(
-            measuring,
-            &self.spec,
-            &self.engine,
-            &self.attention,
-            num_plans,
-            quantised,
-        )
-        .1;
+        let buffer_bytes =
+            Buffers::layout(measuring, &self.spec, &self.engine, &self.attention, quantised).1;
         let layers_per_group = self.kv_layout.layers_per_group as u64;
         let block_stride = self.layer_bytes() * layers_per_group;
         let budget = MemoryBudget::new(&BudgetInputs {
@@ -290,14 +273,8 @@ impl Setup {
             let states = states.map(|layout| StatePool::new(context, layout)).transpose()?;
             let kv = KvPool::new(context, kv_bytes, total_bytes, block_stride, layers_per_group)?;
             let layout = LayoutBuilder::over(&state);
-            let (mut buffers, _) = Buffers::layout(
-                layout,
-                &self.spec,
-                &self.engine,
-                &self.attention,
-                num_plans,
-                quantised,
-            );
+            let (mut buffers, _) =
+                Buffers::layout(layout, &self.spec, &self.engine, &self.attention, quantised);
             if let Some(place) = &self.place {
                 buffers.logits = place.logits;
             }
@@ -313,12 +290,11 @@ impl Setup {
         })
     }
 
-    /// Bytes of a layer's keys and values in a KV block.
+    /// Bytes of keys and values in one place of a KV block.
     fn layer_bytes(&self) -> u64 {
-        let head_bytes = u64::from(self.engine.block_size)
-            * u64::from(self.spec.head_dim)
-            * u64::from(self.dtypes.kv().bytes());
-        2 * u64::from(self.spec.num_kv_heads) * head_bytes
+        let width_bytes =
+            u64::from(self.kv_layout.unit_width) * u64::from(self.dtypes.kv().bytes());
+        2 * u64::from(self.engine.block_size) * width_bytes
     }
 
     /// The cache's folder of this name. `None` if nothing is kept, or if the folder cannot be made,
@@ -342,10 +318,13 @@ impl Setup {
 
     /// The shapes of steps whose graphs are recorded at start, as `graph_shapes` has them.
     pub(crate) fn step_shapes(&self) -> Vec<StepShape> {
-        let (has_prompts, deterministic) =
-            (self.prompt_attention.is_some(), self.config.deterministic);
-        let group = prompt_group(&self.spec, has_prompts, deterministic);
-        step_shapes(self.buckets().sizes(), self.engine.max_rows, group)
+        step_shapes(self.buckets().sizes(), self.engine.max_rows, self.prompt_group())
+    }
+
+    /// Query heads a KV head where prompts go to a kernel of their own. Not with `deterministic`: a row's bits would
+    /// depend on the chunk that it comes in.
+    fn prompt_group(&self) -> Option<u32> {
+        self.attention.prompt_group().filter(|_| !self.config.deterministic)
     }
 
     /// Padded row counts.
@@ -361,35 +340,29 @@ impl Setup {
         gemms: Products,
         copy: Option<HostCopy>,
     ) -> Result<Model, CudaError> {
-        let prompt_attention = match self.prompt_attention {
-            Some(launch) => {
-                let shape = KvShape {
-                    head_dim: self.spec.head_dim,
-                    block_size: self.engine.block_size,
-                    num_kv_heads: self.spec.num_kv_heads,
-                    layers_per_group: self.kv_layout.layers_per_group,
-                    dtype: self.dtypes.kv(),
-                };
-                let kv_maps = kv_maps(&self.context, &memory.kv, &launch, &shape)?;
-                Some(PromptAttention { launch, kv_maps })
-            }
-            None => None,
-        };
+        let dtype = self.dtypes.kv();
+        let kv_maps = kv_maps(
+            &self.context,
+            &memory.kv,
+            (&self.attention, &self.kv_layout),
+            &self.engine,
+            dtype,
+        )?;
         Ok(Model {
             context: Arc::clone(&self.context),
             spec: self.spec.clone(),
             dtypes: self.dtypes,
             dims: self.dims()?,
             engine: self.engine,
-            attention: self.attention,
-            prompt_attention,
+            attention: self.attention.clone(),
+            kv_maps,
+            prompt_group: self.prompt_group(),
             sizes: BufferSizes::new(&self.spec, &self.engine, &self.attention),
             buckets: self.buckets(),
             buffers: memory.buffers,
             weights: memory.weight_layout.weights,
             kernels,
             gemms,
-            windows: self.windows.clone(),
             kv: memory.kv,
             kv_layout: self.kv_layout.clone(),
             states: memory.states,
@@ -433,94 +406,6 @@ fn four_bit_choice(wish: Option<&OsStr>) -> Result<FourBitChoice, CudaError> {
 /// Whether layers keep a state.
 fn keeps_state(spec: &ModelSpec) -> bool {
     spec.layers.iter().any(|layer| layer.delta_net.is_some())
-}
-
-/// Refuses nets that delta_net.cu cannot be built for.
-fn check_net(net: &DeltaNetSpec) -> Result<(), CudaError> {
-    let widths = [("linear_key_head_dim", net.key_dim), ("linear_value_head_dim", net.value_dim)];
-    match widths.iter().find(|(_, width)| !NET_HEAD_DIMS.contains(width)) {
-        Some((name, width)) => Err(CudaError::Unsupported(format!(
-            "{name} {width}: want 32, 64, 128 or 256 (the cpu device takes others)"
-        ))),
-        None => Ok(()),
-    }
-}
-
-/// Widths of heads of gated delta nets.
-const NET_HEAD_DIMS: [u32; 4] = [32, 64, 128, 256];
-
-/// Refuses what the kernels cannot do, before anything is opened.
-pub(crate) fn check_supported(spec: &ModelSpec, config: &CudaConfig) -> Result<(), CudaError> {
-    let refuse = |text: String| Err(CudaError::Unsupported(text));
-    if let Some(part) = missing_part(spec) {
-        return refuse(format!("{part} have no kernels"));
-    }
-    spec.layers.iter().filter_map(|layer| layer.delta_net.as_ref()).try_for_each(check_net)?;
-    if !HEAD_DIMS.contains(&spec.head_dim) {
-        return refuse(format!("head_dim {}: want 16, 32, 64, 96, 128 or 256", spec.head_dim));
-    }
-    if spec.attention.sinks && spec.head_dim != SINK_HEAD_DIM {
-        return refuse(format!("head_dim {} with sinks: want {SINK_HEAD_DIM}", spec.head_dim));
-    }
-    let rotary_dim = rotary_dim(spec);
-    if !spec.hidden_size.is_multiple_of(8) || !rotary_dim.is_multiple_of(4) {
-        return refuse(format!(
-            "hidden_size {} and rotary_dim {rotary_dim}: want multiples of 8 and 4",
-            spec.hidden_size
-        ));
-    }
-    let is_alike =
-        |rope: &RopeSpec| (rope.rotary_dim, rope.style) == (rotary_dim, spec.ropes[0].style);
-    if !spec.ropes.iter().all(is_alike) {
-        return refuse("layers that rotate different parts of a head".to_owned());
-    }
-    let is_clamped = matches!(spec.activation, Activation::ClampedSwiglu { .. });
-    for layer in &spec.layers {
-        let width = match layer.feed_forward {
-            FeedForwardSpec::Dense { .. } if is_clamped => {
-                return refuse("a clamped gate outside experts".to_owned());
-            }
-            FeedForwardSpec::Dense { intermediate_size, .. } => intermediate_size,
-            FeedForwardSpec::Moe(moe) => {
-                if moe.num_experts > MAX_EXPERTS
-                    || moe.experts_per_token > MAX_EXPERTS_PER_TOKEN
-                    || spec.post_norms
-                {
-                    return refuse(format!(
-                        "{} experts, {} a token, post norms {}: at most {MAX_EXPERTS}, \
-                         {MAX_EXPERTS_PER_TOKEN}, none",
-                        moe.num_experts, moe.experts_per_token, spec.post_norms
-                    ));
-                }
-                let shared = moe.shared_size.filter(|size| is_clamped || !size.is_multiple_of(8));
-                if let Some(size) = shared {
-                    return refuse(format!(
-                        "shared experts {size} wide, clamped gate {is_clamped}: want a multiple of 8, none"
-                    ));
-                }
-                moe.intermediate_size
-            }
-        };
-        if !width.is_multiple_of(8) {
-            return refuse(format!("intermediate_size {width}: want a multiple of 8"));
-        }
-    }
-    let block = config.block_size;
-    if !block.is_power_of_two() || !(4..=256).contains(&block) {
-        return refuse(format!("block_size {block}: want a power of two from 4 to 256"));
-    }
-    if !(1..=MAX_STEP_ROWS).contains(&config.max_num_seqs) {
-        let rows = config.max_num_seqs;
-        return refuse(format!("max_num_seqs {rows}: want 1 to {MAX_STEP_ROWS}"));
-    }
-    if !(1..=65536).contains(&config.max_num_batched_tokens) {
-        let tokens = config.max_num_batched_tokens;
-        return refuse(format!("max_num_batched_tokens {tokens}: want 1 to 65536"));
-    }
-    if !(1..=1 << 22).contains(&config.max_model_len) {
-        return refuse(format!("max_model_len {}: want 1 to 4194304", config.max_model_len));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 //! Shapes of a model's products. Plain data.
 
-use ingle_model::{Activation, DeltaNetSpec, ModelSpec};
+use ingle_model::{Activation, DeltaNetSpec, LayerSpec, ModelSpec};
 
 use crate::contract::{GATE_GELU_TANH, GATE_SILU};
 use crate::dtypes::{ScaleMode, WeightDtype};
 use crate::four_bit::FourBitForm;
+use crate::rope_build::KeyParts;
 
 /// A product apart from its row count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -87,10 +88,16 @@ pub(crate) fn gate_limit(spec: &ModelSpec) -> f32 {
     }
 }
 
+/// Rows of the projection to queries, keys and values of a layer with attention.
+pub(crate) fn qkv_rows(spec: &ModelSpec, layer: &LayerSpec) -> u32 {
+    let heads = spec.heads(layer);
+    let q_width = spec.num_attention_heads * heads.head_dim;
+    let gates = if spec.attention.output_gate { q_width } else { 0 };
+    q_width + gates + KeyParts::of(layer).count() * heads.kv_width()
+}
+
 /// Shapes of a model's products.
 pub(crate) struct Shapes {
-    pub(crate) qkv: GemmShape,
-    pub(crate) output: GemmShape,
     pub(crate) head: GemmShape,
     hidden: u32,
     weight: WeightDtype,
@@ -101,16 +108,10 @@ pub(crate) struct Shapes {
 impl Shapes {
     /// Of a model whose matrices are stored as `weight`.
     pub(crate) fn of(spec: &ModelSpec, weight: WeightDtype) -> Self {
-        let shape = |n, k, out| GemmShape::plain(n, k, out, weight);
         let hidden = spec.hidden_size;
-        let q_width = spec.num_attention_heads * spec.head_dim;
-        let gates = if spec.attention.output_gate { q_width } else { 0 };
-        let qkv_width = q_width + gates + 2 * spec.num_kv_heads * spec.head_dim;
         let into_residual = if spec.post_norms { GemmOut::F32 } else { GemmOut::AddF32 };
         Self {
-            qkv: shape(qkv_width, hidden, GemmOut::Device),
-            output: shape(hidden, q_width, into_residual),
-            head: shape(spec.vocab_size, hidden, GemmOut::F32),
+            head: GemmShape::plain(spec.vocab_size, hidden, GemmOut::F32, weight),
             hidden,
             weight,
             into_residual,
@@ -122,9 +123,28 @@ impl Shapes {
     pub(crate) fn of_rank(self, head_rows: Option<u32>) -> Self {
         let Some(head_rows) = head_rows else { return self };
         let into_residual = GemmOut::F32;
-        let output = GemmShape { out: into_residual, ..self.output };
         let head = GemmShape { n: head_rows, ..self.head };
-        Self { output, head, into_residual, ..self }
+        Self { head, into_residual, ..self }
+    }
+
+    /// To queries, keys and values of a layer.
+    pub(crate) fn qkv(&self, spec: &ModelSpec, layer: &LayerSpec) -> GemmShape {
+        GemmShape::plain(qkv_rows(spec, layer), self.hidden, GemmOut::Device, self.weight)
+    }
+
+    /// Back from its attention.
+    pub(crate) fn output(&self, spec: &ModelSpec, layer: &LayerSpec) -> GemmShape {
+        self.down(spec.num_attention_heads * spec.heads(layer).head_dim)
+    }
+
+    /// From the embeddings to what all layers get of them.
+    pub(crate) fn token_projection(&self, all: u32) -> GemmShape {
+        GemmShape::plain(all, self.hidden, GemmOut::Device, self.weight)
+    }
+
+    /// To the gate of what a layer gets, and back from it.
+    pub(crate) fn token_gate(&self, size: u32) -> GemmShape {
+        GemmShape::plain(size, self.hidden, GemmOut::Device, self.weight)
     }
 
     pub(crate) fn gate_up(&self, intermediate_size: u32) -> GemmShape {

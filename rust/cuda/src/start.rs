@@ -24,12 +24,13 @@ use crate::model::{Model, StepShape};
 use crate::parts::{LoadFacts, WeightLoad, load_parts};
 use crate::rank::Rank;
 use crate::row_costs::RowCosts;
-use crate::setup::{Memory, Setup, check_supported};
+use crate::setup::{Memory, Setup};
 use crate::sleep::Sleeper;
 use crate::slots::{Staging, staging_bytes};
 use crate::state_pool::StatePool;
 use crate::step_shapes::step_shapes;
 use crate::stream::{Event, Stream};
+use crate::supported::check_supported;
 use crate::waiter::{self, Losing, StepBuffers};
 use crate::weight_memory::HostCopy;
 
@@ -220,15 +221,15 @@ pub(crate) fn finish(
 /// Fills the constant tables and runs each kernel once on a step without rows.
 fn warm(model: &Arc<Model>, stream: &Stream) -> Result<(), CudaError> {
     let buffers = &model.buffers;
-    let bytes: Vec<u8> = model.windows.iter().flat_map(|w| w.to_le_bytes()).collect();
-    upload(stream, buffers.windows, &bytes)?;
+    let bytes: Vec<u8> = model.attention.words().iter().flat_map(|w| w.to_le_bytes()).collect();
+    upload(stream, buffers.plan_kinds, &bytes)?;
     model.fill_rope_tables(stream)?;
     let mut words = [0; StepHeader::COUNT];
     StepHeader::empty().write(&mut words);
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     upload(stream, buffers.meta, &bytes)?;
     model.states.as_ref().map_or(Ok(()), |states| states.warm(stream))?;
-    let prompts = model.prompt_attention.is_some();
+    let prompts = model.attention.prompt_group().is_some();
     for (tokens, has_prompts) in [(1, false), (model.buckets.largest(), prompts)] {
         let samples = tokens.min(LIST_ROWS);
         // The metadata describes a step without rows: every row is padding.
@@ -271,7 +272,7 @@ const PAUSE_MILLISECONDS: f32 = 30.0;
 
 /// The shapes of steps that are recorded at start.
 pub(crate) fn graph_shapes(model: &Model) -> Vec<StepShape> {
-    step_shapes(model.buckets.sizes(), model.engine.max_rows, model.prompt_group())
+    step_shapes(model.buckets.sizes(), model.engine.max_rows, model.prompt_group)
 }
 
 /// Host buffers and the waiter thread.

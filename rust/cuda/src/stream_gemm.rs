@@ -2,7 +2,6 @@
 //! capture thread records them. `stream_tile.rs` lists the builds.
 
 use crate::CudaError;
-use crate::builds::Variant;
 use crate::contract::Dims;
 use crate::gemm::GemmArgs;
 use crate::kernels::Kernels;
@@ -11,6 +10,7 @@ use crate::registry::Entry;
 use crate::shapes::GemmShape;
 use crate::stream::Stream;
 use crate::stream_tile::rows_a_group;
+use crate::variant::Variant;
 
 /// A product by gemm_stream.cu.
 #[derive(Clone, Debug)]

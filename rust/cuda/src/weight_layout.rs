@@ -2,7 +2,7 @@
 
 use ingle_model::{
     CopyPlan, DeltaNetSpec, FeedForwardSpec, LayerWeight, ModelSpec, MoeSpec, QkNorm, TensorView,
-    WeightRole,
+    TokenInputSpec, WeightRole,
 };
 
 use crate::CudaError;
@@ -10,9 +10,10 @@ use crate::arena::LayoutBuilder;
 use crate::device_slice::{DeviceSlice, Weight};
 use crate::four_bit::FourBitForm;
 use crate::matrix::Matrix;
+use crate::rope_build::KeyParts;
 use crate::weights::{
-    AttentionWeights, DeltaWeights, ExpertWeights, FeedForwardWeights, LayerWeights, Mixer,
-    SharedWeights, Weights,
+    AttentionWeights, DeltaWeights, ExpertNorms, ExpertWeights, FeedForwardWeights, LayerWeights,
+    Mixer, SharedWeights, TokenGateWeights, TokenInputWeights, Weights,
 };
 
 /// What becomes of a tensor on its way.
@@ -105,10 +106,11 @@ impl WeightLayout {
         } else {
             builder.matrix(&[WeightRole::LmHead])?
         };
+        let token_input = spec.token_input.map(|input| builder.token_input(input)).transpose()?;
         let layers = (0..spec.layers.len() as u32)
             .map(|layer| builder.layer(layer))
             .collect::<Result<Vec<_>, _>>()?;
-        let weights = Weights { embedding, final_norm, head_norm, lm_head, layers };
+        let weights = Weights { embedding, final_norm, head_norm, lm_head, token_input, layers };
         Ok(Self { weights, jobs: builder.jobs, bytes: builder.layout.bytes(), kept })
     }
 }
@@ -155,22 +157,53 @@ impl Builder<'_> {
             feed_forward_norm: self.norm_if(pre_norms, role(FeedForwardNorm))?,
             post_feed_forward_norm: self.norm_if(post_norms, role(PostFeedForwardNorm))?,
             feed_forward: self.feed_forward(layer)?,
+            token_gate: self
+                .spec
+                .token_input
+                .map(|input| self.token_gate(layer, input))
+                .transpose()?,
+            scale: self.vectors_if(self.spec.scales_layers, &[role(Scale)])?,
+        })
+    }
+
+    fn token_input(&mut self, input: TokenInputSpec) -> Result<TokenInputWeights, CudaError> {
+        Ok(TokenInputWeights {
+            num_layers: self.spec.layers.len() as u32,
+            size: input.size,
+            embedding: self.matrix(&[WeightRole::TokenInputEmbedding])?,
+            projection: self.matrix(&[WeightRole::TokenInputProjection])?,
+            norm: self.norm(WeightRole::TokenInputNorm)?,
+        })
+    }
+
+    fn token_gate(
+        &mut self,
+        layer: u32,
+        input: TokenInputSpec,
+    ) -> Result<TokenGateWeights, CudaError> {
+        use LayerWeight::*;
+        let role = |part| WeightRole::Layer(layer, part);
+        Ok(TokenGateWeights {
+            size: input.size,
+            gate: self.matrix(&[role(TokenGate)])?,
+            output: self.matrix(&[role(TokenOutput)])?,
+            norm: self.norm(role(TokenNorm))?,
         })
     }
 
     fn attention(&mut self, layer: u32) -> Result<AttentionWeights, CudaError> {
         use LayerWeight::*;
         let attention = self.spec.attention;
-        let has_qk_norm = attention.qk_norm != QkNorm::None;
+        let has_weights = matches!(attention.qk_norm, QkNorm::Head | QkNorm::Full);
         let role = |part| WeightRole::Layer(layer, part);
+        let parts = KeyParts::of(&self.spec.layers[layer as usize]).count() as usize;
+        let qkv = [role(Query), role(Key), role(Value)];
+        let biases = [role(QueryBias), role(KeyBias), role(ValueBias)];
         Ok(AttentionWeights {
-            qkv: self.linear(&[role(Query), role(Key), role(Value)], true)?,
-            qkv_bias: self.vectors_if(
-                attention.qkv_bias,
-                &[role(QueryBias), role(KeyBias), role(ValueBias)],
-            )?,
-            q_norm: self.norm_if(has_qk_norm, role(QueryNorm))?,
-            k_norm: self.norm_if(has_qk_norm, role(KeyNorm))?,
+            qkv: self.linear(&qkv[..=parts], true)?,
+            qkv_bias: self.vectors_if(attention.qkv_bias, &biases[..=parts])?,
+            q_norm: self.norm_if(has_weights, role(QueryNorm))?,
+            k_norm: self.norm_if(has_weights && parts > 0, role(KeyNorm))?,
             sinks: self.vectors_if(attention.sinks, &[role(Sinks)])?,
             output: self.linear(&[role(Output)], true)?,
             output_bias: self.vectors_if(attention.o_bias, &[role(OutputBias)])?,
@@ -247,6 +280,20 @@ impl Builder<'_> {
             down: self.experts_matrix(&each(&[ExpertDown]))?,
             down_bias: self.vectors_if(spec.bias, &each(&[ExpertDownBias]))?,
             shared,
+            own_norms: spec.own_norms.then(|| self.expert_norms(layer)).transpose()?,
+        })
+    }
+
+    fn expert_norms(&mut self, layer: u32) -> Result<ExpertNorms, CudaError> {
+        use LayerWeight::*;
+        let role = |part| WeightRole::Layer(layer, part);
+        let root = (self.spec.hidden_size as f32).sqrt();
+        Ok(ExpertNorms {
+            router: self.scaled_norm(role(RouterNorm), 1.0 / root)?,
+            input: self.norm(role(ExpertNorm))?,
+            shared: self.norm(role(SharedPostNorm))?,
+            output: self.norm(role(ExpertPostNorm))?,
+            scales: self.vector(role(RouterScale))?,
         })
     }
 
@@ -403,7 +450,7 @@ fn elements(view: &TensorView) -> u64 {
 mod tests {
     use super::*;
     use crate::config::CudaConfig;
-    use crate::setup::check_supported;
+    use crate::supported::check_supported;
 
     /// Every reference model: all its tensors are placed once, none over another, merged ones in order.
     #[test]
@@ -475,7 +522,8 @@ mod tests {
         });
         let (index, AttentionWeights { qkv, .. }) = attention.unwrap();
         let gates = 1 + u32::from(spec.attention.output_gate);
-        let q_rows = gates * spec.num_attention_heads * spec.head_dim;
+        let heads = spec.heads(&spec.layers[index as usize]);
+        let q_rows = gates * spec.num_attention_heads * heads.head_dim;
         let q_elements = u64::from(q_rows) * u64::from(spec.hidden_size);
         let q = match qkv {
             Matrix::Plain(_) => q_elements * 2,

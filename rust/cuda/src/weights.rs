@@ -15,6 +15,7 @@ pub(crate) struct Weights {
     /// The same times the factor of the logits.
     pub(crate) head_norm: DeviceSlice<f32>,
     pub(crate) lm_head: DeviceSlice<Weight>,
+    pub(crate) token_input: Option<TokenInputWeights>,
     pub(crate) layers: Vec<LayerWeights>,
 }
 
@@ -56,6 +57,35 @@ pub(crate) struct LayerWeights {
     pub(crate) feed_forward_norm: Option<DeviceSlice<f32>>,
     pub(crate) post_feed_forward_norm: Option<DeviceSlice<f32>>,
     pub(crate) feed_forward: FeedForwardWeights,
+    /// Of what the layer gets of the token itself.
+    pub(crate) token_gate: Option<TokenGateWeights>,
+    /// `[1]`: what the layer multiplies the residual stream by.
+    pub(crate) scale: Option<DeviceSlice<f32>>,
+}
+
+/// Those of what all layers get of the token itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TokenInputWeights {
+    pub(crate) num_layers: u32,
+    pub(crate) size: u32,
+    /// `[vocab_size, num_layers * size]`
+    pub(crate) embedding: DeviceSlice<Weight>,
+    /// `[num_layers * size, hidden_size]`
+    pub(crate) projection: DeviceSlice<Weight>,
+    /// `[size]`
+    pub(crate) norm: DeviceSlice<f32>,
+}
+
+/// Those of one layer's part of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TokenGateWeights {
+    pub(crate) size: u32,
+    /// `[size, hidden_size]`
+    pub(crate) gate: DeviceSlice<Weight>,
+    /// `[hidden_size, size]`
+    pub(crate) output: DeviceSlice<Weight>,
+    /// `[hidden_size]`
+    pub(crate) norm: DeviceSlice<f32>,
 }
 
 /// Those of the part that mixes tokens.
@@ -79,7 +109,8 @@ impl Mixer {
 #[derive(Clone, Debug)]
 pub(crate) struct AttentionWeights {
     /// `[(num_heads + 2 * num_kv_heads) * head_dim, hidden_size]`, q rows first, then k, then v; with an output gate
-    /// each head's rows of q are followed by those of its gate.
+    /// each head's rows of q are followed by those of its gate. Without v where values are keys, q alone where the layer
+    /// reads another's keys.
     pub(crate) qkv: Matrix,
     pub(crate) qkv_bias: Option<DeviceSlice<f32>>,
     pub(crate) q_norm: Option<DeviceSlice<f32>>,
@@ -139,6 +170,22 @@ pub(crate) struct ExpertWeights {
     pub(crate) down_bias: Option<DeviceSlice<f32>>,
     /// The network that every token visits.
     pub(crate) shared: Option<SharedWeights>,
+    pub(crate) own_norms: Option<ExpertNorms>,
+}
+
+/// Norms of experts, `[hidden_size]` each, and what chosen weights are multiplied by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ExpertNorms {
+    /// Of what the router sees, divided by the root of the hidden size.
+    pub(crate) router: DeviceSlice<f32>,
+    /// Of what the experts see.
+    pub(crate) input: DeviceSlice<f32>,
+    /// Of what the shared network gives.
+    pub(crate) shared: DeviceSlice<f32>,
+    /// Of what the experts give.
+    pub(crate) output: DeviceSlice<f32>,
+    /// `[num_experts]`
+    pub(crate) scales: DeviceSlice<f32>,
 }
 
 /// A dense network beside experts.

@@ -46,6 +46,9 @@ constants {
     PLAN_NOT_CAUSAL = 4;
     /// The plan has no prompt rows: attention_prefill.cu runs after attention.cu and overlaps with its end.
     PLAN_PROMPT_FOLLOWS = 8;
+    /// Flags of a PlanKind: its window's length is that of chunks; prompts have attention_prefill.cu.
+    KIND_CHUNKS = 1;
+    KIND_PROMPTS = 2;
     /// The list of first entries after a plan's header is padded to a multiple of this.
     PLAN_GRID_STEP = 8;
     /// Lengths on a plan's line: of a tile, and what a pair adds for its start and end. Times of one H200: a
@@ -54,9 +57,10 @@ constants {
     DECODE_PAIR_LENGTH = 0;
     PREFILL_TILE_LENGTH = 4;
     PREFILL_PAIR_LENGTH = 4;
-    /// Threads of an attention block; elements that pad a row in its shared memory; rows of q copied ahead in
+    /// Threads of an attention block, and where a head is wider than 256; elements that pad a row in its shared memory; rows of q copied ahead in
     /// each stage; bytes behind all of them.
     ATTENTION_THREADS = 128;
+    ATTENTION_THREADS_WIDE = 256;
     ATTENTION_ROW_PAD = 8;
     ATTENTION_SMALL_ROWS = 8;
     ATTENTION_TAIL_BYTES = 1024;
@@ -152,18 +156,22 @@ constants {
 }
 
 formulas {
-    /// Of attention.cu: KV tokens of a tile; bytes of shared memory for K and V of one stage, for rows of q, and of a
-    /// block. Heads of up to 128 keep q in registers, except the rows that are copied ahead in each stage.
+    /// Of attention.cu: KV tokens of a tile; threads of a block; bytes of shared memory for K and V of one stage, for
+    /// rows of q, for partial scores of slices of a head, and of a block. Heads of up to 128 keep q in registers, except
+    /// the rows that are copied ahead in each stage.
     attention_tile(head_dim) = when (head_dim > 128) (KV_TILE_WIDE) else (KV_TILE);
+    attention_threads(head_dim) = when (head_dim > 256) (ATTENTION_THREADS_WIDE) else (ATTENTION_THREADS);
     attention_stage_bytes(head_dim, kv_bytes) =
         (2 * attention_tile(head_dim) * (head_dim + ATTENTION_ROW_PAD) * kv_bytes);
     attention_query_rows(head_dim, stages) =
         when (head_dim > 128) (QUERY_ROWS) else (stages * ATTENTION_SMALL_ROWS);
     attention_query_bytes(head_dim, stages) =
         (attention_query_rows(head_dim, stages) * (head_dim + ATTENTION_ROW_PAD) * ACT_BYTES);
+    attention_sum_bytes(head_dim) =
+        when (head_dim > 256) (ATTENTION_THREADS_WIDE * KV_TILE_WIDE / 8 * 16) else (0);
     attention_shared_bytes(head_dim, stages, kv_bytes) =
         (stages * attention_stage_bytes(head_dim, kv_bytes) + attention_query_bytes(head_dim, stages)
-            + ATTENTION_TAIL_BYTES);
+            + attention_sum_bytes(head_dim) + ATTENTION_TAIL_BYTES);
 
     /// Of attention_prefill.cu: KV tokens of a tile; bytes of a row of q, K or V in boxes of swizzled rows; bytes of
     /// shared memory of a block.
@@ -219,8 +227,8 @@ struct Dims = 16 {
     experts_per_token: u32,
     gemm_n: u32,
     gemm_k: u32,
-    reserved0: u32,
-    reserved1: u32,
+    rotary_pairs: u32,
+    reserved: u32,
 }
 
 /// Header of a step's metadata. Five lists follow it; the fields give their offsets in words.
@@ -295,6 +303,18 @@ struct PlanEntry = 8 {
     tile_begin: u32,
     tile_end: u32,
     before: u32,
+}
+
+/// What decides an attention plan where those of a model differ in more than their window: its window (0: none), flags,
+/// KV heads; tiles and blocks of attention.cu; tiles of attention_prefill.cu.
+struct PlanKind = 8 {
+    window: u32,
+    flags: u32,
+    num_kv_heads: u32,
+    kv_tile: u32,
+    grid: u32,
+    prompt_tile: u32,
+    reserved: [u32; 2],
 }
 
 /// Header of a plan for attention_prefill.cu. Its entries follow.

@@ -4,20 +4,21 @@ use ingle_model::QueryScale;
 
 use super::Launcher;
 use crate::CudaError;
-use crate::attention_launch::AttentionLaunch;
-use crate::builds::Variant;
-use crate::contract::{ATTENTION_THREADS, Dims, ROPE_HEADS, attention_partial_floats};
+use crate::attention_kinds::AttentionKind;
+use crate::contract::{Dims, ROPE_HEADS, attention_partial_floats, attention_threads};
 use crate::device_slice::{Act, DeviceSlice};
 use crate::kv_pool::KvLayer;
 use crate::module::{Launch, args};
-use crate::prompt_launch::PromptLaunch;
 use crate::registry::Entry;
+use crate::rope_build::RopeBuild;
 use crate::sys::driver::TensorMap;
+use crate::variant::Variant;
 
 /// Of rope_kv_paged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RopeKv {
-    /// `[rows, (num_heads + 2 * num_kv_heads) * head_dim]`; with an output gate, a gate behind each head of q
+    /// `[rows, (num_heads + 2 * num_kv_heads) * head_dim]`, less the parts that the build has not; with an output gate, a
+    /// gate behind each head of q
     pub(crate) qkv: DeviceSlice<Act>,
     /// Scales of its rows and columns if it is a raw product.
     pub(crate) scales: Option<(DeviceSlice<f32>, DeviceSlice<f32>)>,
@@ -26,7 +27,7 @@ pub(crate) struct RopeKv {
     /// `[head_dim]`, or of all heads
     pub(crate) q_norm: Option<DeviceSlice<f32>>,
     pub(crate) k_norm: Option<DeviceSlice<f32>>,
-    /// `[max_model_len, rotary_dim / 2]`; `None`: no rotation.
+    /// `[max_model_len, pairs that rotate]`; `None`: no rotation.
     pub(crate) table: Option<DeviceSlice<[f32; 2]>>,
     /// `[rows]` each
     pub(crate) positions: DeviceSlice<u32>,
@@ -77,14 +78,16 @@ pub(crate) struct AttentionPrefill<'a> {
 
 impl Launcher<'_> {
     /// Queues bias, head norms, rotation and the KV write of `rows` rows.
-    pub(crate) fn rope_kv(&self, rows: u32, build: Variant, a: &RopeKv) -> Result<(), CudaError> {
-        let Variant::Rope { head_dim, full_norm, output_gate, .. } = build else {
-            return Err(CudaError::Unsupported(format!("rope_kv was not built as {build:?}")));
-        };
-        let Dims { num_heads, num_kv_heads, .. } = *self.dims;
-        let heads = num_heads + 2 * num_kv_heads;
+    pub(crate) fn rope_kv(&self, rows: u32, build: RopeBuild, a: &RopeKv) -> Result<(), CudaError> {
+        let RopeBuild { head_dim, rules, .. } = build;
+        let variant = Variant::Rope(build);
+        let dims = &variant.dims(*self.dims);
+        let Dims { num_heads, num_kv_heads, .. } = *dims;
+        let parts = rules.keys.count();
+        let heads = num_heads + 2 * num_kv_heads * parts.min(1);
         let width = |heads: u32| u64::from(heads) * u64::from(head_dim);
-        let columns = width(heads + if output_gate { num_heads } else { 0 });
+        let columns = num_heads + parts * num_kv_heads;
+        let columns = width(columns + if rules.output_gate { num_heads } else { 0 });
         holds!(a.qkv, u64::from(rows) * columns);
         holds!(a.q, u64::from(rows) * width(num_heads));
         holds!(a.positions, u64::from(rows));
@@ -93,9 +96,9 @@ impl Launcher<'_> {
             holds!(row_scale, u64::from(rows));
             holds!(scale, columns);
         }
-        let normed = |heads| width(if full_norm { heads } else { 1 });
+        let normed = |heads| width(if rules.full_norm { heads } else { 1 });
         for (weight, elements) in [
-            (a.bias, width(heads)),
+            (a.bias, width(num_heads + parts * num_kv_heads)),
             (a.q_norm, normed(num_heads)),
             (a.k_norm, normed(num_kv_heads)),
         ] {
@@ -103,7 +106,7 @@ impl Launcher<'_> {
                 holds!(weight, elements);
             }
         }
-        let kernel = self.kernels.build(Entry::RopeKvPaged, build)?;
+        let kernel = self.kernels.build(Entry::RopeKvPaged, variant)?;
         let scale =
             a.query_scale.unwrap_or(QueryScale { beta: 0.0, length: 1, without_rope: false });
         let launch = Launch::plane(rows, heads.div_ceil(ROPE_HEADS), 256);
@@ -114,7 +117,7 @@ impl Launcher<'_> {
                 self.stream,
                 launch,
                 args![
-                    self.dims,
+                    dims,
                     a.qkv,
                     a.scales.map(|(row_scale, _)| row_scale),
                     a.scales.map(|(_, scale)| scale),
@@ -141,11 +144,12 @@ impl Launcher<'_> {
     pub(crate) fn attention(
         &self,
         rows: u32,
-        head_dim: u32,
-        sizes: &AttentionLaunch,
+        kind: &AttentionKind,
         a: &Attention,
     ) -> Result<(), CudaError> {
-        let Dims { num_heads, num_slots, max_blocks, .. } = *self.dims;
+        let dims = &kind.build.dims(*self.dims);
+        let (head_dim, sizes) = (kind.heads.head_dim, &kind.launch);
+        let Dims { num_heads, num_slots, max_blocks, .. } = *dims;
         let width = u64::from(num_heads) * u64::from(head_dim);
         let grid = u64::from(sizes.grid);
         holds!(a.q, u64::from(rows) * width);
@@ -156,8 +160,9 @@ impl Launcher<'_> {
         if let Some(sinks) = a.sinks {
             holds!(sinks, u64::from(num_heads));
         }
-        let kernel = self.kernels.only(Entry::AttentionPaged)?;
-        let launch = Launch::linear(sizes.grid, ATTENTION_THREADS).shared(sizes.shared_bytes);
+        let kernel = self.kernels.build(Entry::AttentionPaged, kind.build)?;
+        let threads = attention_threads(head_dim);
+        let launch = Launch::linear(sizes.grid, threads).shared(sizes.shared_bytes);
         // SAFETY: these are the parameters of attention_paged in its order; the slices were checked above, the plan
         // is one that step_prepare wrote for this grid, and block tables name blocks of the pool.
         unsafe {
@@ -165,7 +170,7 @@ impl Launcher<'_> {
                 self.stream,
                 launch,
                 args![
-                    self.dims,
+                    dims,
                     a.q,
                     a.out,
                     a.plan,
@@ -188,12 +193,15 @@ impl Launcher<'_> {
     /// that took.
     pub(crate) fn attention_prefill(
         &self,
-        sizes: &PromptLaunch,
+        kind: &AttentionKind,
         a: &Attention,
         prompts: &AttentionPrefill<'_>,
     ) -> Result<(), CudaError> {
         holds!(prompts.counter, 1);
-        let kernel = self.kernels.only(Entry::AttentionPrefill)?;
+        let missing = || CudaError::Unsupported("no kernel for prompt attention".to_owned());
+        let sizes = kind.prompt.as_ref().ok_or_else(missing)?;
+        let dims = &kind.prompt_build.dims(*self.dims);
+        let kernel = self.kernels.build(Entry::AttentionPrefill, kind.prompt_build)?;
         // SAFETY: these are the parameters of attention_prefill in its order; `attention` has checked those that
         // both take, the plan is one that step_prepare wrote, and the map covers the pool's reserved addresses, of
         // which a plan names only blocks that are backed.
@@ -202,7 +210,7 @@ impl Launcher<'_> {
                 self.stream,
                 sizes.launch(),
                 args![
-                    self.dims,
+                    dims,
                     a.q,
                     a.out,
                     prompts.plan,

@@ -4,12 +4,13 @@ use ingle_model::DeltaNetSpec;
 
 use super::Launcher;
 use crate::CudaError;
-use crate::builds::{CHUNK_KEY_DIM, delta_net};
+use crate::builds::delta_net;
 use crate::contract::{DELTA_COLUMNS, Dims, GATE_COLUMNS, NONE, delta_chunk_bytes};
 use crate::device_slice::{Act, DeviceSlice};
 use crate::module::{Launch, args};
 use crate::registry::Entry;
 use crate::state_pool::StateLayer;
+use crate::variant::CHUNK_KEY_DIM;
 
 /// What the kernels of a gated delta net share in one step.
 #[derive(Clone, Copy, Debug)]

@@ -4,12 +4,12 @@ use ingle_model::MoeSpec;
 
 use super::Launcher;
 use crate::CudaError;
-use crate::builds::{ExpertKind, Variant};
 use crate::contract::{Dims, MOE_ROUTE_TOKENS, MOE_TILE};
 use crate::device_slice::{Act, DeviceSlice};
 use crate::matrix::Matrix;
 use crate::module::{Kernel, Launch, args};
 use crate::registry::Entry;
+use crate::variant::{ExpertKind, Variant};
 
 /// Which entries (a token and one of its experts) each expert has, and where; written by moe_sort.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +31,7 @@ pub(crate) struct Routing {
     pub(crate) logits: DeviceSlice<f32>,
     /// `[num_experts]` each
     pub(crate) bias: Option<DeviceSlice<f32>>,
+    /// Added to scores for the choice; of experts with norms of their own, what chosen weights are multiplied by.
     pub(crate) correction: Option<DeviceSlice<f32>>,
 }
 
@@ -111,6 +112,35 @@ impl Launcher<'_> {
                 self.stream,
                 Launch::linear(experts, 256),
                 args![&dims, to.ids, entries, to.offsets, to.sorted, to.place],
+            )
+        }
+    }
+
+    /// Queues what the experts of `rows` tokens get where their weights scale it: `out` `[entries, hidden_size]` in the
+    /// order of sorted entries, whose weights become 1.
+    pub(crate) fn moe_scale_rows(
+        &self,
+        rows: u32,
+        spec: &MoeSpec,
+        x: DeviceSlice<Act>,
+        places: &ExpertPlaces,
+        out: DeviceSlice<Act>,
+    ) -> Result<(), CudaError> {
+        let entries = rows * spec.experts_per_token;
+        holds!(x, self.hidden(rows));
+        holds!(out, self.hidden(entries));
+        holds!(places.sorted, u64::from(entries));
+        holds!(places.weights, u64::from(entries));
+        let variant = self.any_product(spec);
+        let dims = variant.dims(*self.dims);
+        let kernel = self.kernels.build(Entry::MoeScaleRows, variant)?;
+        // SAFETY: these are the parameters of moe_scale_rows in its order; the slices were checked above, and moe_sort
+        // wrote the places.
+        unsafe {
+            kernel.launch(
+                self.stream,
+                Launch::linear(entries, 256),
+                args![&dims, x, places.sorted, places.weights, out],
             )
         }
     }

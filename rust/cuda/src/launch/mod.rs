@@ -21,6 +21,7 @@ macro_rules! holds {
 
 mod attention;
 mod delta_net;
+mod expert_norms;
 mod experts;
 mod four_bit;
 mod gemm_stream;
@@ -30,18 +31,21 @@ mod ranks;
 mod rows;
 mod sampler;
 mod step;
+mod token_input;
 
 pub(crate) use attention::{Attention, AttentionPrefill, RopeKv};
 pub(crate) use delta_net::{DeltaConv, DeltaNorm, DeltaStep, OutputGate};
+pub(crate) use expert_norms::{ExpertInputs, ExpertJoin};
 pub(crate) use experts::{ExpertPlaces, MoeGemm, Routing};
 pub(crate) use four_bit::{FourBitExperts, GemmFourBit, WidenFourBit};
 pub(crate) use gemm_stream::GemmStream;
 pub(crate) use pool::PoolRows;
 pub(crate) use quantise::{ActMulQuantise, E4m3Rows, Raw, RmsNormQuantise};
 pub(crate) use ranks::{Exchange, RanksGather, RanksReduce};
-pub(crate) use rows::{ActMul, EmbeddingGather, RmsNorm};
+pub(crate) use rows::{ActMul, EmbeddingGather, NormAddScaled, RmsNorm};
 pub(crate) use sampler::{SampleFinish, SampleScan, Scores};
 pub(crate) use step::{PromptPlans, RopeTable, StepPrepare};
+pub(crate) use token_input::{TokenGate, TokenInput};
 
 use crate::contract::Dims;
 use crate::kernels::Kernels;

@@ -3,11 +3,11 @@
 
 use super::Launcher;
 use crate::CudaError;
-use crate::builds::Variant;
 use crate::contract::{GATE_COLUMNS, SAMPLE_CHUNK};
 use crate::device_slice::{Act, DeviceSlice, Weight};
 use crate::module::{Launch, args};
 use crate::registry::Entry;
+use crate::variant::Variant;
 
 /// Of embedding_gather.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +49,22 @@ pub(crate) struct ActMul {
     pub(crate) kind: u32,
     /// Of a clamped gate.
     pub(crate) limit: f32,
+}
+
+/// Of norm_add_scaled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NormAddScaled {
+    /// `[rows, hidden_size]`
+    pub(crate) x: DeviceSlice<f32>,
+    /// `[hidden_size]`
+    pub(crate) weight: DeviceSlice<f32>,
+    /// `[rows, hidden_size]`
+    pub(crate) residual: DeviceSlice<f32>,
+    /// `[1]`
+    pub(crate) factor: Option<DeviceSlice<f32>>,
+    /// `[rows, hidden_size]`: a copy of the sum.
+    pub(crate) out: Option<DeviceSlice<Act>>,
+    pub(crate) eps: f32,
 }
 
 impl Launcher<'_> {
@@ -123,6 +139,32 @@ impl Launcher<'_> {
                 self.stream,
                 Launch::linear(rows, block),
                 args![self.dims, x, weight, residual, eps],
+            )
+        }
+    }
+
+    /// Queues `residual = (residual + norm(x) * weight) * factor` over `rows` rows.
+    pub(crate) fn norm_add_scaled(
+        &self,
+        (rows, block): (u32, u32),
+        a: &NormAddScaled,
+    ) -> Result<(), CudaError> {
+        holds!(a.x, self.hidden(rows));
+        holds!(a.weight, self.hidden(1));
+        holds!(a.residual, self.hidden(rows));
+        if let Some(factor) = a.factor {
+            holds!(factor, 1);
+        }
+        if let Some(out) = a.out {
+            holds!(out, self.hidden(rows));
+        }
+        let kernel = self.kernels.only(Entry::NormAddScaled)?;
+        // SAFETY: these are the parameters of norm_add_scaled in its order; the slices were checked above.
+        unsafe {
+            kernel.launch(
+                self.stream,
+                Launch::linear(rows, block),
+                args![self.dims, a.x, a.weight, a.residual, a.factor, a.out, a.eps],
             )
         }
     }

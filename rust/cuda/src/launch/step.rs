@@ -2,15 +2,16 @@
 
 use super::Launcher;
 use crate::CudaError;
-use crate::attention_launch::AttentionLaunch;
+use crate::attention_kinds::AttentionKinds;
 use crate::contract::{Dims, OpenJob, PROMPT_ROWS, QUERY_ROWS, Words};
 use crate::device_slice::DeviceSlice;
 use crate::module::{Launch, args};
 use crate::registry::Entry;
+use crate::variant::Variant;
 
 /// Of step_prepare_tokens.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct StepPrepare {
+pub(crate) struct StepPrepare<'a> {
     /// StepHeader and its lists, words.
     pub(crate) step: DeviceSlice<u32>,
     /// `[num_slots]`
@@ -27,8 +28,8 @@ pub(crate) struct StepPrepare {
     pub(crate) num_groups: u32,
     /// `[samples]`
     pub(crate) sample_rows: DeviceSlice<u32>,
-    /// `[num_plans]`
-    pub(crate) windows: DeviceSlice<u32>,
+    /// As `AttentionKinds::words` has them.
+    pub(crate) plan_kinds: DeviceSlice<u32>,
     /// `[num_plans, plan_words]`
     pub(crate) plans: DeviceSlice<u32>,
     pub(crate) plan_words: u32,
@@ -37,7 +38,7 @@ pub(crate) struct StepPrepare {
     /// Padded token rows and sample rows.
     pub(crate) tokens: u32,
     pub(crate) samples: u32,
-    pub(crate) attention: AttentionLaunch,
+    pub(crate) attention: &'a AttentionKinds,
     /// PLAN_WHOLE, PLAN_NOT_CAUSAL.
     pub(crate) flags: u32,
     pub(crate) prompts: PromptPlans,
@@ -53,8 +54,6 @@ pub(crate) struct PromptPlans {
     pub(crate) words: u32,
     /// `[num_layers]`
     pub(crate) counters: DeviceSlice<u32>,
-    /// KV tokens of a tile.
-    pub(crate) kv_tile: u32,
 }
 
 /// Of rope_table.
@@ -70,7 +69,7 @@ pub(crate) struct RopeTable {
 
 impl Launcher<'_> {
     /// Queues the unpacking of a step's metadata.
-    pub(crate) fn step_prepare(&self, a: &StepPrepare) -> Result<(), CudaError> {
+    pub(crate) fn step_prepare(&self, a: &StepPrepare<'_>) -> Result<(), CudaError> {
         let Dims { num_slots, max_blocks, .. } = *self.dims;
         let (slots, tokens) = (u64::from(num_slots), u64::from(a.tokens));
         holds!(a.last_token, slots);
@@ -80,10 +79,16 @@ impl Launcher<'_> {
         }
         holds!(a.kv_slot, u64::from(a.num_groups) * tokens);
         holds!(a.sample_rows, u64::from(a.samples));
-        holds!(a.plans, a.windows.len() * u64::from(a.plan_words));
-        holds!(a.prompts.plans, a.windows.len() * u64::from(a.prompts.words));
-        let kernel = self.kernels.only(Entry::StepPrepareTokens)?;
-        let (num_plans, split) = (a.windows.len() as u32, u32::from(a.prompts.split));
+        let (num_plans, split) = (a.attention.len(), u32::from(a.prompts.split));
+        holds!(a.plan_kinds, a.attention.num_words());
+        holds!(a.plans, u64::from(num_plans) * u64::from(a.plan_words));
+        holds!(a.prompts.plans, u64::from(num_plans) * u64::from(a.prompts.words));
+        let differ = a.attention.differ();
+        let build = if differ { Variant::PlanKinds } else { Variant::Plain };
+        let kernel = self.kernels.build(Entry::StepPrepareTokens, build)?;
+        // Where kinds differ, the kernel has the sizes of each from the kinds themselves.
+        let first = &a.attention.kinds[0];
+        let prompt_tile = first.prompt.as_ref().map_or(0, |prompt| prompt.kv_tile);
         let launch = Launch::linear(1 + num_plans * (1 + split), 1024);
         // SAFETY: these are the parameters of step_prepare_tokens in its order; the slices were checked above,
         // and the step's lists lie behind its header (`metadata::pack`).
@@ -101,15 +106,15 @@ impl Launcher<'_> {
                     a.slot_of_token,
                     a.kv_slot,
                     a.sample_rows,
-                    a.windows,
+                    a.plan_kinds,
                     a.plans,
                     a.plan_words,
                     a.plan_entries,
                     a.tokens,
                     a.samples,
-                    a.attention.grid,
+                    first.launch.grid,
                     QUERY_ROWS,
-                    a.attention.kv_tile,
+                    first.launch.kv_tile,
                     a.flags,
                     num_plans,
                     a.prompts.plans,
@@ -117,7 +122,7 @@ impl Launcher<'_> {
                     a.prompts.counters,
                     a.prompts.counters.len() as u32,
                     PROMPT_ROWS,
-                    a.prompts.kv_tile,
+                    prompt_tile,
                     split,
                     a.num_groups,
                 ],
@@ -130,7 +135,10 @@ impl Launcher<'_> {
         let half = a.inv_freq.len() as u32;
         let pairs = a.positions * half;
         holds!(a.table, u64::from(pairs));
-        let kernel = self.kernels.only(Entry::RopeTable)?;
+        // It is the same in all builds.
+        let build = self.kernels.builds(Entry::RopeTable).next();
+        let missing = || CudaError::Unsupported("no kernel for tables of angles".to_owned());
+        let (_, kernel) = build.ok_or_else(missing)?;
         // SAFETY: these are the parameters of rope_table in its order, which has no Dims; the table holds a pair
         // for each position and frequency (checked above).
         unsafe {

@@ -3,14 +3,15 @@
 
 use std::collections::BTreeMap;
 
-use ingle_model::{DeltaNetSpec, MoeSpec, RouterSpec};
+use ingle_model::{DeltaNetSpec, HeadSizes, MoeSpec, RouterSpec};
 
 use super::*;
 use crate::CudaError;
+use crate::attention_kinds::{AttentionKind, AttentionKinds};
 use crate::attention_launch::AttentionLaunch;
-use crate::builds::{ExpertKind, Variant, delta_net, four_bit_experts};
+use crate::builds::{delta_net, expert_norms, four_bit_experts};
 use crate::contract::{GATE_SILU, QUERY_ROWS, ROPE_HALF_SPLIT};
-use crate::device_slice::{DevicePtr, DeviceSlice};
+use crate::device_slice::{Act, DevicePtr, DeviceSlice};
 use crate::dtypes::{Dtypes, KvDtype, ScaleMode, WeightDtype};
 use crate::fake;
 use crate::four_bit::{FourBitForm, GroupScale};
@@ -23,11 +24,13 @@ use crate::matrix::Matrix;
 use crate::program::{KernelSettings, Program};
 use crate::prompt_launch::PromptLaunch;
 use crate::registry::{Entry, Source};
+use crate::rope_build::{KeyParts, QueryScaling, RopeBuild, RopeRules};
 use crate::shapes::{GemmOut, GemmShape};
 use crate::state_pool::StateLayer;
 use crate::stream_gemm::OwnProduct;
 use crate::stream_tile::STREAM_TILES;
 use crate::sys::driver::TensorMap;
+use crate::variant::{ExpertKind, Variant};
 
 const DIMS: Dims = Dims {
     vocab_size: 100,
@@ -44,8 +47,8 @@ const DIMS: Dims = Dims {
     experts_per_token: 0,
     gemm_n: 0,
     gemm_k: 0,
-    reserved0: 0,
-    reserved1: 0,
+    rotary_pairs: 0,
+    reserved: 0,
 };
 const HEAD: u32 = 64;
 const H200: DeviceLimits = DeviceLimits::assumed((9, 0), 132, 228);
@@ -65,8 +68,31 @@ const FOUR_BIT: GemmShape = GemmShape {
     weight: WeightDtype::FourBit(FORM),
     scale: ScaleMode::Group,
 };
-const ROPE: Variant =
-    Variant::Rope { head_dim: HEAD, full_norm: false, scales_queries: false, output_gate: false };
+const ROPE: RopeBuild = RopeBuild {
+    head_dim: HEAD,
+    rules: RopeRules {
+        full_norm: false,
+        unweighted_norm: false,
+        value_norm: false,
+        output_gate: false,
+        query_scale: QueryScaling::None,
+        keys: KeyParts::KeysAndValues,
+        rotary_part: false,
+    },
+    num_kv_heads: 2,
+    rotary_dim: 64,
+    rotary_pairs: 0,
+};
+const ATTENTION: Variant = Variant::Attention {
+    head_dim: HEAD,
+    num_kv_heads: 2,
+    stages: 3,
+    causal: true,
+    sinks: false,
+    chunks: false,
+};
+const PROMPT: Variant =
+    Variant::Prompt { head_dim: HEAD, num_kv_heads: 2, sinks: false, chunks: false };
 const NET: DeltaNetSpec = DeltaNetSpec {
     num_key_heads: 2,
     num_value_heads: 4,
@@ -101,13 +127,12 @@ fn kernels() -> Kernels {
     };
     let variants = |source| match source {
         Source::Activation => vec![GATE],
-        Source::Attention => {
-            let (stages, causal, sinks) = (3, true, false);
-            vec![Variant::Attention { head_dim: HEAD, stages, causal, sinks }]
-        }
-        Source::AttentionPrefill => vec![Variant::Prompt { head_dim: HEAD, sinks: false }],
+        Source::Attention => vec![ATTENTION],
+        Source::AttentionPrefill => vec![PROMPT],
+        Source::ExpertNorms => vec![expert_norms(&moe())],
+        Source::StepPrepare => vec![Variant::Plain, Variant::PlanKinds],
         Source::DeltaNet | Source::DeltaChunks => vec![delta_net(&NET)],
-        Source::RopeKv => vec![ROPE],
+        Source::RopeKv => vec![Variant::Rope(ROPE)],
         Source::Moe => vec![experts(32, 32), experts(32, 16)],
         Source::GemmFourBit => {
             let (tile, most_shared) = (FOUR_BIT_TILES[0], 1 << 16);
@@ -136,8 +161,20 @@ fn some<T>(len: u32) -> DeviceSlice<T> {
     DeviceSlice::new(DevicePtr::new(1 << 20), u64::from(len))
 }
 
-fn attention_sizes() -> (AttentionLaunch, Attention) {
-    let sizes = AttentionLaunch::on(&H200, HEAD, KvDtype::Bf16);
+fn attention_kind() -> AttentionKind {
+    AttentionKind {
+        window: 0,
+        heads: HeadSizes { num_kv_heads: 2, head_dim: HEAD },
+        launch: AttentionLaunch::on(&H200, HEAD, KvDtype::Bf16),
+        prompt: PromptLaunch::on(&H200, HEAD, 16, KvDtype::Bf16),
+        build: ATTENTION,
+        prompt_build: PROMPT,
+    }
+}
+
+fn attention_sizes() -> (AttentionKind, Attention) {
+    let kind = attention_kind();
+    let sizes = kind.launch;
     let partials = 2 * sizes.grid * QUERY_ROWS * (HEAD + 2);
     let attention = Attention {
         q: some(8 * 4 * HEAD),
@@ -152,11 +189,12 @@ fn attention_sizes() -> (AttentionLaunch, Attention) {
         window: 0,
         sinks: Some(some(4)),
     };
-    (sizes, attention)
+    (kind, attention)
 }
 
 fn launch_step_and_attention(launcher: &Launcher<'_>) -> Result<(), CudaError> {
-    let (sizes, attention) = attention_sizes();
+    let (kind, attention) = attention_sizes();
+    let plans = &AttentionKinds::alike(vec![kind.clone()]);
     launcher.step_prepare(&StepPrepare {
         step: some(100),
         last_token: some(4),
@@ -167,21 +205,15 @@ fn launch_step_and_attention(launcher: &Launcher<'_>) -> Result<(), CudaError> {
         kv_slot: some(8),
         num_groups: 1,
         sample_rows: some(4),
-        windows: some(1),
+        plan_kinds: some(1),
         plans: some(100),
         plan_words: 100,
         plan_entries: 4,
         tokens: 8,
         samples: 4,
-        attention: sizes,
+        attention: plans,
         flags: 0,
-        prompts: PromptPlans {
-            split: true,
-            plans: some(100),
-            words: 100,
-            counters: some(2),
-            kv_tile: 128,
-        },
+        prompts: PromptPlans { split: true, plans: some(100), words: 100, counters: some(2) },
     })?;
     launcher.rope_table(&RopeTable {
         inv_freq: some(32),
@@ -209,14 +241,10 @@ fn launch_step_and_attention(launcher: &Launcher<'_>) -> Result<(), CudaError> {
             query_scale: None,
         },
     )?;
-    launcher.attention(8, HEAD, &sizes, &attention)?;
+    launcher.attention(8, &kind, &attention)?;
     let map = TensorMap { opaque: [0; 16] };
     let prompts = AttentionPrefill { plan: some(100), kv_map: &map, counter: some(1) };
-    launcher.attention_prefill(
-        &PromptLaunch::on(&H200, HEAD, 16, KvDtype::Bf16).unwrap(),
-        &attention,
-        &prompts,
-    )
+    launcher.attention_prefill(&kind, &attention, &prompts)
 }
 
 fn launch_delta_net(launcher: &Launcher<'_>) -> Result<(), CudaError> {
@@ -278,6 +306,15 @@ fn launch_rows(launcher: &Launcher<'_>) -> Result<(), CudaError> {
     )?;
     launcher.rms_norm_add((8, 32), residual, weight, residual, 1e-5)?;
     launcher.bias_add_rows((8, 32), residual, weight)?;
+    let norm = NormAddScaled {
+        x: residual,
+        weight,
+        residual,
+        factor: Some(some(1)),
+        out: Some(some(256)),
+        eps: 1e-5,
+    };
+    launcher.norm_add_scaled((8, 32), &norm)?;
     launcher.cast_rows((8, 32), residual, some(256))?;
     let (gate_up, bias, out) = (some(8 * 32), Some(some(32)), some(8 * 16));
     let gate = ActMul { intermediate_size: 16, gate_up, bias, out, kind: GATE_SILU, limit: 0.0 };
@@ -302,7 +339,54 @@ fn launch_rows(launcher: &Launcher<'_>) -> Result<(), CudaError> {
     let bias = Some(some(4 * 32));
     let into = MoeGemm { n: 32, k: 32, x: some(256), w, bias, out, gather: true };
     launcher.moe_gemm(16, &moe, &places, &into)?;
-    launcher.moe_combine(8, &moe, out, &places, residual)
+    launcher.moe_scale_rows(8, &moe, some(256), &places, out)?;
+    launcher.moe_combine(8, &moe, out, &places, residual)?;
+    launch_expert_norms(launcher, places, out)
+}
+
+fn launch_expert_norms(
+    launcher: &Launcher<'_>,
+    places: ExpertPlaces,
+    expert_out: DeviceSlice<Act>,
+) -> Result<(), CudaError> {
+    let (residual, norm, size) = (some(256), some(32), (8, 32));
+    let inputs = ExpertInputs { residual, weights: [norm; 3], outs: [some(256); 3], eps: 1e-6 };
+    launcher.expert_inputs(size, &moe(), &inputs)?;
+    let join = ExpertJoin {
+        shared: some(256),
+        expert_out,
+        places,
+        shared_norm: norm,
+        expert_norm: norm,
+        post_norm: norm,
+        residual,
+        factor: Some(some(1)),
+        eps: 1e-6,
+    };
+    launcher.expert_join(size, &moe(), &join)?;
+    let (num_layers, width, x) = (3, 16, some(8 * 48));
+    let input = TokenInput {
+        num_layers,
+        size: width,
+        x,
+        token_ids: some(8),
+        table: some(100 * 48),
+        norm: some(16),
+        projected: 0.1,
+        embedded: 4.0,
+        eps: 1e-6,
+    };
+    launcher.token_input_rows(8, &input)?;
+    let gate = TokenGate {
+        num_layers,
+        layer: 2,
+        size: width,
+        gate: some(128),
+        x,
+        out: some(128),
+        kind: GATE_SILU,
+    };
+    launcher.token_gate_rows(8, &gate)
 }
 
 fn launch_four_bit(launcher: &Launcher<'_>) -> Result<(), CudaError> {
@@ -414,6 +498,6 @@ fn a_short_buffer_is_found_before_the_launch() {
     let stream = Stream::new(&fake::context()).unwrap();
     let kernels = kernels();
     let launcher = Launcher { kernels: &kernels, stream: &stream, dims: &DIMS };
-    let (sizes, attention) = attention_sizes();
-    let _ = launcher.attention(8, HEAD, &sizes, &Attention { counters: some(5), ..attention });
+    let (kind, attention) = attention_sizes();
+    let _ = launcher.attention(8, &kind, &Attention { counters: some(5), ..attention });
 }
