@@ -1,5 +1,6 @@
 """Models whose weights are read with the first request for them: `load = "on-request"`."""
 
+import os
 import re
 
 import pytest
@@ -89,7 +90,8 @@ def test_what_cannot_be_read_is_a_503_that_says_so_and_is_tried_again(config, tm
     for path in OTHER.iterdir():
         (folder / path.name).write_bytes(path.read_bytes())
     weights = folder / "model.safetensors"
-    content = weights.read_bytes()
+    content, status = weights.read_bytes(), weights.stat()
+    times = (status.st_atime_ns, status.st_mtime_ns)
     file, admin = config(folder)
     with Several("--config", file) as worker:
         with open(weights, "r+b") as cut:
@@ -97,11 +99,12 @@ def test_what_cannot_be_read_is_a_503_that_says_so_and_is_tried_again(config, tm
         refused = worker.post("/v1/completions", {"model": "later", "prompt": "x"})
         assert refused.status == 503
         assert "could not return into memory" in refused.json["error"]["message"]
-        assert "became shorter" in card(admin)["failure"]
+        assert "was written to since it was opened; restart" in card(admin)["failure"]
         assert admin.ask("POST", "/models/later/load")[0] == 200
         worker.complete(model="here", max_tokens=1)
         with open(weights, "r+b") as whole:
             whole.write(content)
+        os.utime(weights, ns=times)  # As if nobody had written.
         wait_for(lambda: card(admin)["state"] == "asleep", 60, lambda: card(admin))
         worker.complete(model="later", max_tokens=1)
         assert "failure" not in card(admin)

@@ -15,7 +15,12 @@ pub(crate) struct OpenFile {
     pub(crate) name: String,
     pub(crate) len: u64,
     file: File,
+    /// When it was last written, as of its opening.
+    written: Written,
 }
+
+/// Seconds and nanoseconds.
+type Written = (i64, u64);
 
 impl OpenFile {
     /// Opens a regular file; anything else is an error. Does not block on a FIFO.
@@ -30,7 +35,26 @@ impl OpenFile {
         if !metadata.is_file() {
             return Err(ModelError::malformed(&name, "not a regular file"));
         }
-        Ok(Self { name, len: metadata.len(), file })
+        let (len, written) =
+            Self::look(&file).map_err(|cause| ModelError::io(&name, "stat", cause))?;
+        Ok(Self { name, len, file, written })
+    }
+
+    /// Length and time of the last write. fstat, which a locked worker may call, as `File::metadata` may not.
+    fn look(file: &File) -> io::Result<(u64, Written)> {
+        let stat = rustix::fs::fstat(file)?;
+        Ok((u64::try_from(stat.st_size).unwrap_or(0), (stat.st_mtime, stat.st_mtime_nsec)))
+    }
+
+    /// Weights are read long after the file was opened and checked, by models that come back into memory: what was
+    /// written in place meanwhile may be another model, whose answers nobody would know for wrong.
+    fn check_unchanged(&self) -> io::Result<()> {
+        let (_, written) = Self::look(&self.file)?;
+        if written == self.written {
+            return Ok(());
+        }
+        let text = format!("{} was written to since it was opened; restart to load it", self.name);
+        Err(io::Error::new(io::ErrorKind::InvalidData, text))
     }
 
     /// The whole of a small file.
@@ -55,7 +79,8 @@ pub(crate) trait ReadAt {
 
 impl ReadAt for OpenFile {
     fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.file.read_exact_at(buffer, offset).map_err(|cause| {
+        let read = self.file.read_exact_at(buffer, offset);
+        read.map_err(|cause| {
             if cause.kind() == io::ErrorKind::UnexpectedEof {
                 let len = buffer.len();
                 let name = &self.name;
@@ -64,7 +89,9 @@ impl ReadAt for OpenFile {
             } else {
                 cause
             }
-        })
+        })?;
+        // After the read, so that these bytes are from before any write.
+        self.check_unchanged()
     }
 }
 

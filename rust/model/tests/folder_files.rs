@@ -208,6 +208,24 @@ fn test_a_file_that_shrinks_after_opening_is_named() {
 }
 
 #[test]
+fn test_a_file_that_is_written_to_after_opening_is_named_and_not_used() {
+    let folder = folder(&llama_config(), &llama_tensors());
+    let checkpoint = open(folder.path()).unwrap();
+    let view = &checkpoint.plan.tensors[&WeightRole::FinalNorm];
+    let mut bytes = vec![0; usize::try_from(view.byte_len).unwrap()];
+    checkpoint.source.read_at(0, view.offset, &mut bytes).unwrap();
+    let path = folder.path().join("model.safetensors");
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    let before = file.metadata().unwrap().modified().unwrap();
+    // As a write does. Clocks of file systems are too coarse for a write just after the opening.
+    file.set_modified(before + std::time::Duration::from_secs(1)).unwrap();
+    let error = checkpoint.source.read_at(0, view.offset, &mut bytes).unwrap_err().to_string();
+    assert!(error.contains("model.safetensors was written to since it was opened"), "{error}");
+    file.set_modified(before).unwrap();
+    checkpoint.source.read_at(0, view.offset, &mut bytes).unwrap();
+}
+
+#[test]
 fn test_chat_templates_from_each_place() {
     let template = |folder: &Folder| match open(folder.path()).unwrap().tokenizer {
         TokenizerFiles::HuggingFace { chat_templates, .. } => chat_templates.named,
