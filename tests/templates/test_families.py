@@ -5,7 +5,6 @@ import json
 import pytest
 
 from ingle._core import render_template
-from ingle.errors import RefusedError
 from templates.families import TURNS
 from templates.oracle import by_jinja2, by_us, differences
 from templates.tool_families import TOOLS
@@ -123,26 +122,24 @@ def brief_chats():
     return chats
 
 
-LOOKS_BACK = "Gemma 4"
-"""Its template looks at all earlier turns at each turn, as the published one does: what it does
-grows with the square of their number."""
+HEAVY = "Gemma 4"
+"""Its template makes three namespaces a turn: 250 turns are as much work as 400 of others."""
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_short_chats_are_within_the_work_of_an_event_loop(family):
     for conversation in CONVERSATIONS + brief_chats():
+        if family == HEAVY:
+            conversation = conversation | {"messages": conversation["messages"][:250]}
         source, variables = FAMILIES[family], json.dumps(conversation | TOKENS).encode()
-        if family == LOOKS_BACK and len(conversation["messages"]) == 400:
-            continue
         if by_jinja2(source, conversation | TOKENS).kind == "text":
             # An error, if it were more.
             render_template(source, variables, brief=True)
 
 
-def test_three_hundred_turns_are_rendered_by_a_template_that_looks_back_at_each():
+def test_a_template_that_looks_back_at_each_turn_takes_any_number_of_them():
+    """Gemma 4's: what jinja2 does for it grows with the square of the number of turns."""
     chat = brief_chats()[0]
-    chat["messages"] = chat["messages"][:300]
+    chat["messages"] *= 5
     variables = json.dumps(chat | TOKENS).encode()
-    with pytest.raises(RefusedError, match="units of work"):
-        render_template(FAMILIES[LOOKS_BACK], variables, brief=True)
-    assert "hi<turn|>" in render_template(FAMILIES[LOOKS_BACK], variables)
+    assert render_template(FAMILIES[HEAVY], variables).count("hi<turn|>") == 2000

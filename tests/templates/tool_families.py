@@ -438,8 +438,9 @@ GEMMA_4 = """{%- macro shown(value, quoted_keys=True) -%}
         {{- '}<tool_call|>' -}}{%- set ns.before = 'call' -%}
     {%- endfor -%}
     {%- if message.get('tool_calls') -%}{%- for k in range(loop.index0 + 1, turns | length) -%}
-        {%- if turns[k]['role'] != 'tool' -%}{%- set answered.over = true -%}
-        {%- elif not answered.over -%}
+        {%- if answered.over -%}
+        {%- elif turns[k]['role'] != 'tool' -%}{%- set answered.over = true -%}
+        {%- else -%}
             {%- set named = namespace(name=turns[k].get('name') | default('unknown')) -%}
             {%- for call in message['tool_calls'] -%}{%- if call.get('id') == turns[k].get('tool_call_id') -%}{%- set named.name = call['function']['name'] -%}{%- endif -%}{%- endfor -%}
             {{- result(named.name, turns[k].get('content')) -}}{%- set answered.some = true -%}{%- set ns.before = 'result' -%}

@@ -98,6 +98,40 @@ pub(crate) struct For {
     pub(crate) otherwise: Vec<Stmt>,
 }
 
+impl For {
+    /// A condition, its line, and the value with which a round does nothing, and so do all rounds after it: the body is
+    /// one `if` that this condition keeps from doing anything, and it depends on nothing that a round changes without
+    /// doing something. So a loop that looks for one item among many, as published templates do for the turn before
+    /// each turn, ends where it has found it.
+    pub(crate) fn idle(&self) -> Option<(u32, &Expr, bool)> {
+        let Target::Name(item) = &self.target else { return None };
+        if self.test.is_some() || self.recursive.is_some() {
+            return None;
+        }
+        let is_empty = |stmt: &&Stmt| matches!(&stmt.kind, StmtKind::Text(text) if text.is_empty());
+        let mut body = self.body.iter().filter(|stmt| !is_empty(stmt));
+        let (Some(only), None) = (body.next(), body.next()) else { return None };
+        let StmtKind::If(branches, otherwise) = &only.kind else { return None };
+        let (condition, first) = branches.first()?;
+        let is_fixed = |condition: &Expr| condition.is_fixed(&item.name);
+        if first.iter().all(|stmt| is_empty(&stmt)) {
+            return is_fixed(condition).then_some((only.line, condition, true));
+        }
+        if branches.len() > 1 || !otherwise.is_empty() {
+            return None;
+        }
+        // Nothing behind the first operand of `and` is looked at if that is false.
+        let mut condition = condition;
+        while let ExprKind::And(pair) = &condition.kind {
+            if is_fixed(condition) {
+                break;
+            }
+            condition = &pair.0;
+        }
+        is_fixed(condition).then_some((only.line, condition, false))
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct SetBlock {
     pub(crate) target: Target,
@@ -250,6 +284,22 @@ pub(crate) struct Args {
     pub(crate) named: Vec<(Arc<str>, Expr)>,
     pub(crate) all_of: Option<Expr>,
     pub(crate) all_named_of: Option<Expr>,
+}
+
+impl Expr {
+    /// Whether it is made of names, attributes and their logic alone, without the item of a loop or `loop`: it has the
+    /// same value until something is done.
+    fn is_fixed(&self, item: &str) -> bool {
+        match &self.kind {
+            ExprKind::Const(_) => true,
+            ExprKind::Name(name) => &*name.name != item && &*name.name != "loop",
+            ExprKind::Attribute(of, _) | ExprKind::Not(of) => of.is_fixed(item),
+            ExprKind::And(pair) | ExprKind::Or(pair) => {
+                pair.0.is_fixed(item) && pair.1.is_fixed(item)
+            }
+            _ => false,
+        }
+    }
 }
 
 impl ExprKind {

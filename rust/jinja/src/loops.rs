@@ -22,6 +22,9 @@ impl LoopState {
         let tested = interp.program.loops.get(index).is_some_and(|each| each.test.is_some());
         let (source, length) = match iterable {
             Value::Iter(iter) => (LoopItems::Generator(Rc::clone(iter)), None),
+            Value::Range(range) if !tested => {
+                (LoopItems::Range(Rc::clone(range), Cell::new(0)), Some(range.len()))
+            }
             other => {
                 let items = other.items(&interp.budget)?;
                 let length = (!tested).then_some(items.len());
@@ -51,6 +54,11 @@ impl LoopState {
             let item = match &self.source {
                 LoopItems::Items(items) => items.borrow_mut().pop_front(),
                 LoopItems::Generator(iter) => iter.next()?,
+                LoopItems::Range(range, at) if Some(at.get()) < self.length.get() => {
+                    interp.budget.items(1)?;
+                    Some(range.get(at.replace(at.get() + 1)))
+                }
+                LoopItems::Range(..) => None,
             };
             let Some(item) = item else { return Ok(None) };
             if self.tested.get() || interp.passes_test(self.index, self.frame, &item)? {
@@ -95,6 +103,8 @@ impl LoopState {
         match &self.source {
             LoopItems::Items(items) => *items.borrow_mut() = rest,
             LoopItems::Generator(iter) => *iter.items.borrow_mut() = rest,
+            // Its length was known.
+            LoopItems::Range(..) => {}
         }
         // The remaining items have passed the loop's condition.
         self.tested.set(true);
@@ -197,6 +207,7 @@ impl<'t> Interp<'t> {
 
     fn rounds(&mut self, each: &'t For, state: &Rc<LoopState>) -> Res<Flow> {
         let mut ran = false;
+        let idle = each.idle().filter(|_| !matches!(state.source, LoopItems::Generator(_)));
         while let Some(item) = state.next(self)? {
             ran = true;
             self.budget.step()?;
@@ -205,6 +216,12 @@ impl<'t> Interp<'t> {
             }
             self.assign(&each.target, item)?;
             self.begin(&each.scope)?;
+            if let Some((line, condition, is_idle)) = idle {
+                let value = self.eval(condition).map_err(|fault| fault.at(line))?;
+                if value.is_true() == is_idle {
+                    break;
+                }
+            }
             if self.body(&each.body)? == Flow::Break {
                 break;
             }

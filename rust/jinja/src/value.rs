@@ -143,6 +143,8 @@ pub(crate) struct LoopState {
 pub(crate) enum LoopItems {
     Items(RefCell<VecDeque<Value>>),
     Generator(Rc<Iter>),
+    /// The numbers of a range from one on, made as the loop comes to them.
+    Range(Rc<Range>, Cell<usize>),
 }
 
 impl Range {
