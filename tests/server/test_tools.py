@@ -20,6 +20,10 @@ TEMPLATES = {
 MARKUP = {
     "qwen3_coder": HERMES.replace("<tool_call>", "<tool_call><function="),
     "glm45": HERMES.replace("<tool_call>", "<tool_call><arg_key>"),
+    "glm47": HERMES.replace("<tool_call>", "<tool_call></arg_key><arg_value>"),
+    "llama4_pythonic": HERMES.replace("<tool_call>", "[func_name1(params_name1=a)]").replace(
+        "</tool_call>", ""
+    ),
     "deepseek_v31": HERMES.replace("<tool_call>", "<｜tool▁calls▁begin｜>").replace(
         "</tool_call>", ""
     ),

@@ -354,6 +354,44 @@ DEEPSEEK_R1 = """{% if not add_generation_prompt is defined %}{% set add_generat
 {%- if ns.reads %}{{- '<｜tool▁outputs▁end｜>'}}{%- endif %}{%- if add_generation_prompt and not ns.asked and not ns.reads %}{{- '<｜Assistant｜>'}}{%- endif %}
 """
 
+# Nothing between the parts of a call, reasoning that the prompt opens or closes, and that a switch keeps.
+GLM_47 = """[gMASK]<sop>
+{%- macro shown(content) -%}
+{%- if content is string -%}{{- content }}
+{%- elif content is iterable and content is not mapping -%}{%- for part in content -%}{%- if part is mapping and part.type == 'text' -%}{{- part.text }}{%- elif part is string -%}{{- part }}{%- endif -%}{%- endfor -%}
+{%- else -%}{{- content }}{%- endif -%}
+{%- endmacro -%}
+{%- if tools -%}<|system|>
+# Tools
+{% for tool in tools %}
+{{ tool | tojson(ensure_ascii=False) }}
+{% endfor %}
+Call: <tool_call>{name}<arg_key>{key}</arg_key><arg_value>{value}</arg_value></tool_call>{%- endif -%}
+{%- set ns = namespace(last=-1, thought='') %}
+{%- for m in messages %}{%- if m.role == 'user' %}{% set ns.last = loop.index0 -%}{%- endif %}{%- endfor %}
+{%- for m in messages -%}
+{%- if m.role == 'user' -%}{{- '<|user|>' + shown(m.content) -}}
+{%- elif m.role == 'assistant' -%}<|assistant|>
+{%- set ns.thought = '' %}{%- set content = shown(m.content) %}
+{%- if m.reasoning_content is string %}{%- set ns.thought = m.reasoning_content %}
+{%- elif '</think>' in content %}{%- set ns.thought = content.split('</think>')[0].split('<think>')[-1] %}{%- set content = content.split('</think>')[-1] %}{%- endif %}
+{%- if ((clear_thinking is defined and not clear_thinking) or loop.index0 > ns.last) and ns.thought -%}{{ '<think>' + ns.thought.strip() + '</think>' }}{%- else -%}{{ '</think>' }}{%- endif -%}
+{%- if content.strip() -%}{{ content.strip() }}{%- endif -%}
+{%- for tc in m.tool_calls or [] -%}
+{%- if tc.function %}{%- set tc = tc.function %}{%- endif -%}
+{{- '<tool_call>' + tc.name -}}
+{%- for k, v in tc.arguments.items() -%}<arg_key>{{ k }}</arg_key><arg_value>{{ v | tojson(ensure_ascii=False) if v is not string else v }}</arg_value>{%- endfor -%}
+</tool_call>
+{%- endfor -%}
+{%- elif m.role == 'tool' -%}
+{%- if loop.first or messages[loop.index0 - 1].role != 'tool' -%}<|observation|>{%- endif -%}
+{{- '<tool_response>' + shown(m.content) + '</tool_response>' -}}
+{%- elif m.role == 'system' -%}{{- '<|system|>' + shown(m.content) -}}
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}<|assistant|>{{- '</think>' if (enable_thinking is defined and not enable_thinking) else '<think>' -}}{%- endif -%}
+"""
+
 # Documents, controls in the role's name, reasoning on request.
 GRANITE_31 = """{%- if messages[0]['role'] == 'system' %}{%- set rules_text = messages[0]['content'] %}{%- set turns = messages[1:] %}
 {%- else %}{%- set rules_text = "Knowledge: 2024.\\nToday: " + strftime_now('%B %d, %Y') + ".\\nYou are Granite." %}
@@ -497,6 +535,16 @@ LLAMA_4 = """{{- bos_token }}
 {%- if add_generation_prompt %}{{- '<|header_start|>assistant<|header_end|>\\n\\n' }}{%- endif %}
 """
 
+LLAMA_4_PYTHONIC = LLAMA_4.replace(
+    'Answer with {"name": NAME, "parameters": ARGUMENTS} to call one.',
+    "Answer with [func_name1(params_name1=params_value1), func_name2(params)] to call some.",
+).replace(
+    """{{- '<|python_start|>' }}{{- shown(message['content'] or '') }}{{- '<|python_end|>' }}
+        {%- for call in message.tool_calls %}{{- '{"name": "' + call.function.name + '", ' }}{{- '"parameters": ' }}{{- call.function.arguments | tojson }}{{- "}" }}{%- endfor %}""",
+    """{{- shown(message['content'] or '') }}{{- '<|python_start|>[' }}
+        {%- for call in message.tool_calls %}{{- call.function.name + '(' }}{%- for k, v in call.function.arguments.items() %}{{- k + '=' }}{{- v | tojson if v is string else v }}{%- if not loop.last %}{{- ', ' }}{%- endif %}{%- endfor %}{{- ')' }}{%- if not loop.last %}{{- ', ' }}{%- endif %}{%- endfor %}{{- ']<|python_end|>' }}""",
+)
+
 TOOLS = {
     "Llama 4": LLAMA_4,
     "Gemma 4": GEMMA_4,
@@ -510,5 +558,7 @@ TOOLS = {
     "Devstral 2": MINISTRAL_3.replace("DEFAULT", "You are Devstral."),
     "Phi-4-mini": PHI_4_MINI,
     "DeepSeek R1 0528": DEEPSEEK_R1,
+    "GLM-4.7": GLM_47,
+    "Llama 4 pythonic": LLAMA_4_PYTHONIC,
     "Granite 3.1 with tools": GRANITE_31,
 }

@@ -40,7 +40,7 @@ pub(crate) struct BlockCalls {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// Calls or JSON: the first character other than white space decides.
+    /// Calls or JSON, or calls alone or text: the first character other than white space decides.
     Start,
     Content,
     /// Content to the end.
@@ -70,7 +70,10 @@ impl BlockCalls {
             tools: Arc::clone(&rules.tools),
             or_json,
             calls: NamedCalls::new(ids, !rules.parallel),
-            place: if or_json { Place::Start } else { Place::Content },
+            place: match or_json || dialect.alone.is_some() {
+                true => Place::Start,
+                false => Place::Content,
+            },
             framed: false,
             text: String::new(),
             seen: 0,
@@ -108,6 +111,14 @@ impl BlockCalls {
                 }
                 if self.calls.len() == 0 || !held.trim().is_empty() {
                     out.content(&held);
+                }
+            }
+            // A bracket is a call that was cut if a function's name may go on so.
+            Place::Name if self.dialect.alone.is_some() => {
+                let begun = held.trim_start();
+                if !self.tools.iter().any(|tool| tool.name.starts_with(begun)) {
+                    let raw = std::mem::take(&mut self.calls.raw);
+                    out.content(&(raw + &held));
                 }
             }
             // The text so far, without the beginning of the marker that was to end it.
@@ -154,6 +165,15 @@ impl BlockCalls {
 
     fn at_start(&mut self) -> bool {
         self.skip_space();
+        if let Some((mark, _)) = self.dialect.alone {
+            if self.may_become(&[mark]) {
+                return false;
+            }
+            if self.text.starts_with(mark) {
+                self.take(mark.len());
+                self.skip_space();
+            }
+        }
         let openers = self.openers();
         if openers.iter().any(|opener| self.text.starts_with(opener)) {
             self.place = Place::Content;
@@ -212,7 +232,7 @@ impl BlockCalls {
             self.calls.raw.push_str(open);
             self.take(open.len());
             self.place = Place::Name;
-        } else if open.is_empty() && self.text.starts_with([',', ';', '[', ']']) {
+        } else if self.skips_strays() && self.text.starts_with([',', ';', '[', ']']) {
             self.take(1);
         } else if open.is_empty() {
             self.place = Place::Name;
@@ -225,9 +245,9 @@ impl BlockCalls {
 
     fn in_name(&mut self, out: &mut Pieces) -> bool {
         let end = self.dialect.name_end;
-        // Where a line feed ends the name, a tag does so too.
+        // Where a line feed ends the name, or nothing, a tag does so.
         let found = match end {
-            "\n" => self.text.find(['\n', '<']).map(|at| (at, &self.text[at..] != "<")),
+            "" | "\n" => self.text.find(['\n', '<']).map(|at| (at, &self.text[at..] != "<")),
             end => self.text.find(end).map(|at| (at, true)),
         };
         let sure = found.map_or(self.text.len(), |(at, _)| at);
@@ -244,8 +264,9 @@ impl BlockCalls {
         let name = self.text[..at].trim().to_owned();
         let len = at + if self.text[at..].starts_with(end) { end.len() } else { 0 };
         let is_declared = self.tools.iter().any(|tool| tool.name == name);
-        // Without its frame, a call must be one of a function that exists.
-        if name.is_empty() || (self.dialect.frame.is_some() && !self.framed && !is_declared) {
+        // Without its frame, or where that is a mere bracket, a call must be one of a function that exists.
+        let is_bare = self.dialect.alone.is_some() || self.dialect.frame.is_some() && !self.framed;
+        if name.is_empty() || is_bare && !is_declared {
             self.give_up(out);
             return true;
         }
@@ -470,10 +491,20 @@ impl BlockCalls {
 
     /// The state after text that is not a call.
     fn no_call(&self) -> Place {
-        if self.or_json && self.calls.len() == 0 { Place::Json } else { Place::Content }
+        let decides = self.or_json || self.dialect.alone.is_some();
+        if decides && self.calls.len() == 0 { Place::Json } else { Place::Content }
+    }
+
+    /// Whether marks of lists are dropped before a call. Before the first one they may be JSON.
+    fn skips_strays(&self) -> bool {
+        let may_be_text = self.dialect.alone.is_some() && !self.calls.raw.is_empty();
+        self.dialect.open.is_empty() && !may_be_text
     }
 
     fn openers(&self) -> Vec<&'static str> {
+        if self.dialect.alone.is_some() && self.calls.len() > 0 {
+            return Vec::new();
+        }
         let frame = self.dialect.frame.map(|(open, _)| open);
         // A mark that is a word opens no call outside of the frame.
         let open = Some(self.dialect.open).filter(|open| open.starts_with('<'));
@@ -483,7 +514,8 @@ impl BlockCalls {
     fn closers(&self) -> Vec<&'static str> {
         // One character is no marker that could be dropped.
         let all = [self.dialect.close, self.frame_end()];
-        all.into_iter().filter(|marker| marker.len() > 1).collect()
+        let end = self.dialect.alone.map(|(_, end)| end);
+        all.into_iter().chain(end).filter(|marker| marker.len() > 1).collect()
     }
 
     /// What ends the frame; empty without one.

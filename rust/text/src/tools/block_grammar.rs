@@ -131,6 +131,16 @@ pub(crate) fn calls(dialect: &Dialect, speller: &Speller, name: &str, parallel: 
 
 /// The rule `start`: text with calls in it. `to_call` ends with what opens calls; `tail` has none.
 pub(crate) fn free_start(dialect: &Dialect, speller: &Speller, parallel: bool) -> String {
+    if let Some((open, close)) = dialect.alone {
+        // What begins with a bracket is calls.
+        let mark = |mark| match speller.is_special(mark) {
+            true => format!("({})?", speller.spell(mark)),
+            false => String::new(),
+        };
+        let calls = calls(dialect, speller, "calls", parallel);
+        let (open, close) = (mark(open), mark(close));
+        return format!("start: {open} calls {close} | TEXT\nTEXT: /[^\\[\\s](.|\\n)*/\n{calls}\n");
+    }
     let many = if parallel { "*" } else { "?" };
     let Some((_, close)) = dialect.frame else {
         return format!("start: (to_call call){many} tail\n");

@@ -7,12 +7,14 @@ pub(crate) struct Dialect {
     pub(crate) frame: Option<(&'static str, &'static str)>,
     /// What begins a call; its name follows. Empty where a name needs no mark.
     pub(crate) open: &'static str,
-    /// What follows the name.
+    /// What follows the name; empty where the next tag does.
     pub(crate) name_end: &'static str,
     /// The arguments.
     pub(crate) body: Body,
     /// What ends a call.
     pub(crate) close: &'static str,
+    /// Calls are the whole answer, perhaps between these two marks: text that begins otherwise has none.
+    pub(crate) alone: Option<(&'static str, &'static str)>,
     /// Each call has a frame of its own.
     pub(crate) framed_each: bool,
     /// White space as the model writes it, for grammars: after the frame's beginning, after the
@@ -66,6 +68,7 @@ pub(crate) const QWEN3_CODER: Dialect = Dialect {
     name_end: ">",
     body: Body::Elements(Elements { lines: true, ..PARAMETER }),
     close: "</function>",
+    alone: None,
     framed_each: true,
     spaces: Spaces { framed: "\n", named: "\n", between: "\n", ended: "\n" },
     markers: &["<tool_call>", "</tool_call>"],
@@ -92,6 +95,7 @@ pub(crate) const GLM_45: Dialect = Dialect {
         after_value: "\n",
     }),
     close: "</tool_call>",
+    alone: None,
     framed_each: false,
     spaces: Spaces { framed: "", named: "", between: "\n", ended: "" },
     markers: &[
@@ -104,12 +108,29 @@ pub(crate) const GLM_45: Dialect = Dialect {
     ],
 };
 
+/// White space between parts is read, and not written.
+pub(crate) const GLM_47: Dialect = Dialect {
+    name_end: "",
+    body: Body::Elements(Elements {
+        key: "<arg_key>",
+        key_end: "</arg_key>",
+        value: "<arg_value>",
+        value_end: "</arg_value>",
+        lines: false,
+        before_value: "",
+        after_value: "",
+    }),
+    spaces: Spaces { framed: "", named: "", between: "", ended: "" },
+    ..GLM_45
+};
+
 pub(crate) const MINIMAX_M2: Dialect = Dialect {
     frame: Some(("<minimax:tool_call>", "</minimax:tool_call>")),
     open: "<invoke name=\"",
     name_end: "\">",
     body: Body::Elements(Elements { key: "<parameter name=\"", key_end: "\">", ..PARAMETER }),
     close: "</invoke>",
+    alone: None,
     framed_each: false,
     spaces: Spaces { framed: "\n", named: "\n", between: "\n", ended: "\n" },
     markers: &["<minimax:tool_call>", "</minimax:tool_call>"],
@@ -121,9 +142,18 @@ pub(crate) const OLMO_3: Dialect = Dialect {
     name_end: "(",
     body: Body::Keywords,
     close: ")",
+    alone: None,
     framed_each: false,
     spaces: Spaces { framed: "", named: "", between: "\n", ended: "" },
     markers: &["<function_calls>", "</function_calls>"],
+};
+
+pub(crate) const LLAMA_4_PYTHONIC: Dialect = Dialect {
+    frame: Some(("[", "]")),
+    alone: Some(("<|python_start|>", "<|python_end|>")),
+    spaces: Spaces { framed: "", named: "", between: ", ", ended: "" },
+    markers: &["<|python_start|>", "<|python_end|>"],
+    ..OLMO_3
 };
 
 pub(crate) const DEEPSEEK_V3: Dialect = Dialect {
@@ -140,6 +170,7 @@ pub(crate) const DEEPSEEK_V31: Dialect = Dialect {
     name_end: "<｜tool▁sep｜>",
     body: Body::Json { fence: false },
     close: "<｜tool▁call▁end｜>",
+    alone: None,
     framed_each: false,
     spaces: Spaces { framed: "", named: "", between: "", ended: "" },
     markers: &[
@@ -158,6 +189,7 @@ pub(crate) const GEMMA_4: Dialect = Dialect {
     name_end: "{",
     body: Body::Bare,
     close: "",
+    alone: None,
     framed_each: true,
     spaces: Spaces { framed: "", named: "", between: "", ended: "" },
     markers: &["<|tool_call>", "<tool_call|>", BARE_QUOTE],

@@ -28,10 +28,15 @@ pub enum ToolFormat {
     SeedOss,
     /// `<tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>`: GLM-4.5.
     Glm45,
+    /// The same with nothing between its parts: GLM-4.7.
+    Glm47,
     /// `<minimax:tool_call><invoke name=".."><parameter name="..">value</parameter></invoke>..`.
     MiniMaxM2,
     /// `<function_calls>name(key=value, ..)</function_calls>`, a line a call: OLMo 3.
     Olmo3,
+    /// `[name(key=value, ..), ..]` as the whole answer, perhaps between `<|python_start|>` and
+    /// `<|python_end|>`: Llama 4 with a template that asks for it.
+    Llama4Pythonic,
     /// A call's name, then its arguments in a fence of Markdown: DeepSeek V3 and R1.
     DeepSeekV3,
     /// A call's name, then its arguments: DeepSeek V3.1.
@@ -54,7 +59,7 @@ struct Row {
 }
 
 /// Every format. Those with more specific signs come first.
-const TABLE: [Row; 18] = [
+const TABLE: [Row; 20] = [
     row(ToolFormat::Harmony, "openai", &["<|channel|>", "<|message|>"], &dialect::HARMONY),
     row(ToolFormat::Gemma4, "gemma4", &["<|tool_call>call:"], dialect::GEMMA_4.markers),
     row(
@@ -88,6 +93,7 @@ const TABLE: [Row; 18] = [
         &["<seed:tool_call>", "<function="],
         dialect::SEED_OSS.markers,
     ),
+    row(ToolFormat::Glm47, "glm47", &["</arg_key><arg_value>"], dialect::GLM_47.markers),
     row(ToolFormat::Glm45, "glm45", &["<tool_call>", "<arg_key>"], dialect::GLM_45.markers),
     row(
         ToolFormat::Qwen3Coder,
@@ -109,6 +115,12 @@ const TABLE: [Row; 18] = [
         &["<|tool_call|>", "<|/tool_call|>"],
     ),
     row(ToolFormat::Hermes, "hermes", &["<tool_call>"], &["<tool_call>", "</tool_call>"]),
+    row(
+        ToolFormat::Llama4Pythonic,
+        "llama4_pythonic",
+        &["func_name1(params_name1="],
+        dialect::LLAMA_4_PYTHONIC.markers,
+    ),
     row(ToolFormat::Granite, "granite", &["<|start_of_role|>"], &["<|tool_call|>"]),
     row(ToolFormat::Llama3, "llama3_json", &["<|python_tag|>"], &["<|python_tag|>"]),
     row(ToolFormat::Llama3, "llama3_json", &["\"parameters\""], &["<|python_tag|>"]),
@@ -170,8 +182,10 @@ impl ToolFormat {
             Self::Qwen3Coder => &dialect::QWEN3_CODER,
             Self::SeedOss => &dialect::SEED_OSS,
             Self::Glm45 => &dialect::GLM_45,
+            Self::Glm47 => &dialect::GLM_47,
             Self::MiniMaxM2 => &dialect::MINIMAX_M2,
             Self::Olmo3 => &dialect::OLMO_3,
+            Self::Llama4Pythonic => &dialect::LLAMA_4_PYTHONIC,
             Self::DeepSeekV3 => &dialect::DEEPSEEK_V3,
             Self::DeepSeekV31 => &dialect::DEEPSEEK_V31,
             Self::Gemma4 => &dialect::GEMMA_4,
@@ -205,6 +219,8 @@ mod tests {
             ("tools <tool_call>\n<function=f>", Some(ToolFormat::Qwen3Coder)),
             ("tools <seed:tool_call>\n<function=f>", Some(ToolFormat::SeedOss)),
             ("tools <tool_call>f\n<arg_key>", Some(ToolFormat::Glm45)),
+            ("tools <tool_call>f<arg_key>k</arg_key><arg_value>", Some(ToolFormat::Glm47)),
+            ("tools [func_name1(params_name1=a)]", Some(ToolFormat::Llama4Pythonic)),
             ("tools <minimax:tool_call> <invoke name=\"", Some(ToolFormat::MiniMaxM2)),
             ("<functions> tools <function_calls>", Some(ToolFormat::Olmo3)),
             ("tools <｜tool▁calls▁begin｜> ```json", Some(ToolFormat::DeepSeekV3)),

@@ -190,7 +190,8 @@ impl ToolGrammar {
         }
         let rules = self.opener.until("to_call") + &self.opener.without("tail");
         if let Some(dialect) = self.format.dialect() {
-            return block_grammar::free_start(dialect, &self.speller, self.parallel) + &rules;
+            let start = block_grammar::free_start(dialect, &self.speller, self.parallel);
+            return if dialect.alone.is_some() { start } else { start + &rules };
         }
         let many = if self.parallel { "*" } else { "?" };
         match self.format {

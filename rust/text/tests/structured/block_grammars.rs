@@ -33,9 +33,9 @@ fn specs(strict: bool) -> Vec<ToolSpec> {
     ]
 }
 
-const ALL: [ToolFormat; 9] = {
-    let [a, b, c, d, e, f, g, h] = BLOCKS;
-    [a, b, c, d, e, f, g, h, ToolFormat::Harmony]
+const ALL: [ToolFormat; 10] = {
+    let [a, b, c, d, e, f, g, h, i] = BLOCKS;
+    [a, b, c, d, e, f, g, h, i, ToolFormat::Harmony]
 };
 
 fn harmony(format: ToolFormat) -> Option<ReasoningFormat> {

@@ -11,10 +11,11 @@ use AnswerPiece::{Arguments, Call};
 use crate::answers::{assert_split, call, content, split};
 
 /// All such formats.
-pub(crate) const BLOCKS: [ToolFormat; 8] = [
+pub(crate) const BLOCKS: [ToolFormat; 9] = [
     ToolFormat::Qwen3Coder,
     ToolFormat::SeedOss,
     ToolFormat::Glm45,
+    ToolFormat::Glm47,
     ToolFormat::MiniMaxM2,
     ToolFormat::Olmo3,
     ToolFormat::DeepSeekV3,
@@ -22,7 +23,7 @@ pub(crate) const BLOCKS: [ToolFormat; 8] = [
     ToolFormat::Gemma4,
 ];
 
-fn specs() -> Vec<ToolSpec> {
+pub(crate) fn specs() -> Vec<ToolSpec> {
     let weather = json!({
         "type": "object",
         "properties": {
@@ -39,7 +40,7 @@ fn specs() -> Vec<ToolSpec> {
     ]
 }
 
-fn rules(format: ToolFormat, parallel: bool, place: CallPlace) -> AnswerRules {
+pub(crate) fn rules(format: ToolFormat, parallel: bool, place: CallPlace) -> AnswerRules {
     let tools = specs().into();
     AnswerRules { reasoning: None, tools: Some(ToolRules { format, tools, parallel, place }) }
 }
@@ -77,6 +78,13 @@ pub(crate) fn spelt(format: ToolFormat, calls: &[(&str, Value)]) -> String {
             format!("<tool_call>{name}\n{all}</tool_call>")
         })
         .join("\n"),
+        ToolFormat::Glm47 => each(&|name, arguments| {
+            let all = elements(arguments, &|key, value| {
+                format!("<arg_key>{key}</arg_key><arg_value>{value}</arg_value>")
+            });
+            format!("<tool_call>{name}{all}</tool_call>")
+        })
+        .concat(),
         ToolFormat::MiniMaxM2 => {
             let all = each(&|name, arguments| {
                 let all = elements(arguments, &|key, value| {
@@ -87,13 +95,9 @@ pub(crate) fn spelt(format: ToolFormat, calls: &[(&str, Value)]) -> String {
             format!("<minimax:tool_call>\n{}\n</minimax:tool_call>", all.join("\n"))
         }
         ToolFormat::Olmo3 => {
-            let all = each(&|name, arguments| {
-                let keywords = arguments.as_object().unwrap().iter();
-                let keywords: Vec<String> = keywords.map(|(k, v)| format!("{k}={v}")).collect();
-                format!("{name}({})", keywords.join(", "))
-            });
-            format!("<function_calls>{}</function_calls>", all.join("\n"))
+            format!("<function_calls>{}</function_calls>", each(&with_keywords).join("\n"))
         }
+        ToolFormat::Llama4Pythonic => format!("[{}]", each(&with_keywords).join(", ")),
         ToolFormat::DeepSeekV3 => {
             let all = each(&|name, arguments| {
                 format!(
@@ -116,6 +120,13 @@ pub(crate) fn spelt(format: ToolFormat, calls: &[(&str, Value)]) -> String {
     }
 }
 
+/// A call in the syntax of Python.
+fn with_keywords(name: &str, arguments: &Value) -> String {
+    let keywords = arguments.as_object().unwrap().iter();
+    let keywords: Vec<String> = keywords.map(|(key, value)| format!("{key}={value}")).collect();
+    format!("{name}({})", keywords.join(", "))
+}
+
 /// A value as Gemma 4 writes it.
 fn bare(value: &Value) -> String {
     match value {
@@ -132,7 +143,7 @@ fn bare(value: &Value) -> String {
 }
 
 /// Names and parsed arguments of the calls in pieces, and the content.
-fn found(pieces: &[AnswerPiece]) -> (Vec<(String, Value)>, String) {
+pub(crate) fn found(pieces: &[AnswerPiece]) -> (Vec<(String, Value)>, String) {
     let (mut calls, mut content): (Vec<(String, String)>, _) = (Vec::new(), String::new());
     for piece in pieces {
         match piece {
@@ -261,6 +272,10 @@ fn test_spellings_that_models_slip_into_are_read() {
         (
             ToolFormat::Qwen3Coder,
             "<tool_call><function=weather><parameter=city>Bonn</parameter></function></tool_call></tool_call>",
+        ),
+        (
+            ToolFormat::Glm47,
+            "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Bonn</arg_value>\n</tool_call>",
         ),
         (
             ToolFormat::Glm45,

@@ -15,6 +15,7 @@ mod harmony;
 mod hostile;
 mod keywords;
 mod leaks;
+mod pythonic;
 mod refusals;
 mod tool_grammars;
 mod walk;
