@@ -104,9 +104,11 @@ def main() -> None:
     if new:
         make_model(name, new[0], json.loads(new[1]) if len(new) > 1 else {})
     folder = HERE / "models" / name
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager"
-    ).eval()
+    config = json.loads((folder / "config.json").read_text())
+    # By its own class: AutoModelForCausalLM does not know all text halves of multimodal models.
+    model_class = getattr(transformers, config["architectures"][0])
+    options = {"dtype": torch.float32, "attn_implementation": "eager"}
+    model = model_class.from_pretrained(folder, **options).eval()
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     known = json.loads((HERE / "cases" / "llama-tied-bf16.json").read_text())
     texts = [case["text"] for case in known["cases"]]

@@ -125,6 +125,17 @@ MODELS = {
         | {"norm_topk_prob": True},
         scale_name="weight_scale_inv",
     ),
+    # Of each head 24 rows of keys and 36 of values: blocks of scales begin anywhere in it.
+    "deepseek_v3-fp8-block": Fp8(
+        "DeepseekV3",
+        (128, 128),
+        BLOCKS,
+        {"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16, "q_lora_rank": 160}
+        | {"kv_lora_rank": 136, "qk_rope_head_dim": 16, "qk_nope_head_dim": 24, "v_head_dim": 36}
+        | {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+        | {"n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 2, "topk_group": 1},
+        scale_name="weight_scale_inv",
+    ),
 }
 
 
@@ -158,7 +169,7 @@ def store(folder: Path, model: Fp8) -> None:
     """Rewrites a plain model of `make_model` with fp8 linear layers."""
     state = {}
     for name, weight in load_file(folder / "model.safetensors").items():
-        if not name.endswith("_proj.weight"):
+        if not name.endswith(("_proj.weight", "_proj_with_mqa.weight")):
             state[name] = weight
             continue
         module = name.removesuffix(".weight")

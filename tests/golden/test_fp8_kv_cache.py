@@ -27,6 +27,7 @@ from reference import Reference  # noqa: E402
 SCALED = "qwen3-fp8-modelopt"
 """Its checkpoint states the scales of the cache."""
 MODELS = [SCALED, "llama-tied-bf16", "gemma3", "qwen3_5", "gemma4-e", "qwen3-moe"]
+MODELS += ["deepseek_v3", "glm4_moe_lite"]
 
 
 def rounded(x: np.ndarray, scale: float) -> np.ndarray:
@@ -45,6 +46,9 @@ class WithFp8Cache(Reference):
         at = f"model.layers.{layer}.self_attn."
         scales = [self.scales.get(f"{at}{part}_proj.{part}_scale", 1.0) for part in "kv"]
         return rounded(k, scales[0]), rounded(v, scales[1])
+
+    def kept_latent(self, latent, turning, layer):
+        return rounded(latent, 1.0), rounded(turning, 1.0)
 
 
 @cache

@@ -115,13 +115,13 @@ def test_preemption_does_not_change_answers(name):
     config = config.get("text_config", config)
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     layers = config.get("layer_types") or ["full_attention"] * config["num_hidden_layers"]
-    token_bytes = (
-        2
-        * sum(kind != "linear_attention" for kind in layers)
-        * config["num_key_value_heads"]
-        * head_dim
-        * KV_BYTES_PER_ELEMENT
-    )
+    numbers = 2 * config["num_key_value_heads"] * head_dim
+    if "kv_lora_rank" in config:
+        # A key that holds its value, in whole vectors of 32.
+        kept = config["kv_lora_rank"] + config["qk_rope_head_dim"]
+        numbers = -(-kept // 32) * 32
+    num_layers = sum(kind != "linear_attention" for kind in layers)
+    token_bytes = num_layers * numbers * KV_BYTES_PER_ELEMENT
     longest = max(len(case["ids"]) + len(case["greedy_ids"]) for case in cases(name))
     # Room for the longest request and a little: together they cannot all run.
     num_tokens = (longest // 4 + 2) * 4

@@ -20,6 +20,7 @@ from variants import VARIANTS  # noqa: E402
 
 TRANSFORMERS = ["llama-tied-bf16", "smollm3", "gemma3", "olmo3", "glm4_moe", "qwen3-moe"]
 TRANSFORMERS += ["qwen3_5", "qwen3_5_moe", "qwen3_next", "gemma4", "gemma4-e", "llama4"]
+TRANSFORMERS += ["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "mistral4"]
 """A model of each family that the reference knows, with cases that transformers made."""
 
 FOUR_BIT = ["llama-awq", "llama-gptq", "llama-w4a16", "llama-w4a16-asym"]

@@ -11,6 +11,7 @@ from server.worker import MODELS, TINY, Worker
 FAMILIES = [
     "llama-untied-f16", "llama-fp8-block-tied", "llama-w4a16-asym", "llama-awq", "llama-gptq",
     "gpt-oss-mxfp4", "gpt-oss", "gemma2", "glm4_moe", "qwen3-moe-fp8-block", "mixtral", "olmo3",
+    "deepseek_v3-fp8-block", "glm4_moe_lite-w4a16", "deepseek_v2",
 ]  # fmt: skip
 
 

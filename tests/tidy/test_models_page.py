@@ -30,7 +30,7 @@ def table(path, name):
 def test_each_family_has_its_row():
     folder = ROOT / "rust/model/src/config/family"
     sources = [path.read_text() for path in folder.glob("*.rs")]
-    named = r': {0} = {0} \{{\s*model_type: "(\w+)"'
+    named = r': {0} =\s+{0} \{{\s*model_type: "(\w+)"'
     families, wrappers = (
         {name for text in sources for name in re.findall(named.format(kind), text)}
         for kind in ("Facts", "Wrapper")

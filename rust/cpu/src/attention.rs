@@ -6,6 +6,8 @@
 //! the prompt was chunked, or on the block size. Keys that a row must not see get weight zero, or
 //! are not read.
 
+mod latent;
+
 use std::ops::Range;
 
 use ingle_core::{BlockId, StateCopy};

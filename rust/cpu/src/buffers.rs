@@ -1,6 +1,6 @@
 //! The activations of a step, allocated once at load for the largest step.
 
-use ingle_model::{DeltaNetSpec, FeedForwardSpec, ModelSpec};
+use ingle_model::{DeltaNetSpec, FeedForwardSpec, LatentSpec, ModelSpec};
 
 use crate::panel::{LOGIT_ROWS, PANEL};
 use crate::rows::Rows;
@@ -20,6 +20,7 @@ pub(crate) struct Buffers {
     /// `[rows][num_attention_heads * head_dim]`, or as wide as a gated delta net's values.
     pub(crate) attended: Rows,
     pub(crate) delta: Option<DeltaBuffers>,
+    pub(crate) latent: Option<LatentBuffers>,
     /// `[rows][hidden_size]` what the residual stream gains.
     pub(crate) projected: Rows,
     /// `[rows][hidden_size]` a rank's part of that; no rows where there is one rank.
@@ -47,6 +48,32 @@ pub(crate) struct TokenInputBuffers {
     pub(crate) input: Rows,
     /// The token's row of the second embedding.
     pub(crate) embedded: Rows,
+}
+
+/// For latent attention. Where there is a row for each head of a row, head h of row r has row
+/// `h * num_rows + r`, so that a head's rows lie together.
+#[derive(Debug)]
+pub(crate) struct LatentBuffers {
+    /// `[rows][query_rank]`
+    pub(crate) query_input: Rows,
+    /// `[rows * heads][plain_dim]`, then `[rows * heads][value_dim]`.
+    pub(crate) parts: Rows,
+    /// `[rows * heads][kept_dim]`
+    pub(crate) queries: Rows,
+    /// `[rows * heads][rank]` weighted sums of latents.
+    pub(crate) sums: Rows,
+}
+
+impl LatentBuffers {
+    fn new(latent: &LatentSpec, rows: usize, heads: usize) -> Self {
+        let of_heads = |width: u32| Rows::zeroed(rows * heads, width as usize);
+        Self {
+            query_input: Rows::zeroed(rows, latent.query_rank.unwrap_or(0) as usize),
+            parts: of_heads(latent.plain_dim.max(latent.value_dim)),
+            queries: of_heads(latent.kept_dim()),
+            sums: of_heads(latent.rank),
+        }
+    }
 }
 
 /// For gated delta nets, which have all the same sizes.
@@ -103,13 +130,17 @@ impl Buffers {
     /// For ranks that are computed one after the other; `spec` is a rank's.
     pub(crate) fn new(spec: &ModelSpec, rows: usize, ranks: usize) -> Self {
         let hidden = spec.hidden_size as usize;
-        let q_len = (spec.num_attention_heads * spec.widest_head()) as usize;
+        let heads = spec.num_attention_heads as usize;
+        let latent = spec.attention.latent;
+        let query_dim = latent.map_or(spec.widest_head(), |latent| latent.query_dim());
+        let q_len = heads * query_dim as usize;
         let kv_widths = spec.layers.iter().map(|layer| spec.heads(layer).kv_width());
         let kv_len = (kv_widths.max().unwrap_or(0) as usize).next_multiple_of(PANEL);
         let gates = if spec.attention.output_gate { q_len } else { 0 };
         let key = (q_len + gates).next_multiple_of(PANEL);
         let net = spec.layers.iter().find_map(|layer| layer.delta_net);
-        let attended = q_len.max(net.map_or(0, |net| net.value_width() as usize));
+        let values = latent.map_or(q_len, |latent| heads * latent.value_dim as usize);
+        let attended = values.max(net.map_or(0, |net| net.value_width() as usize));
         let columns = QkvColumns { key, value: key + kv_len };
         let token_input = spec.token_input.map(|input| input.size as usize);
         // A layer's gate of it is computed where the network's is.
@@ -138,6 +169,7 @@ impl Buffers {
             columns,
             output_gates: Rows::zeroed(if gates > 0 { rows } else { 0 }, q_len),
             attended: Rows::zeroed(rows, attended),
+            latent: latent.map(|latent| LatentBuffers::new(&latent, rows, heads)),
             delta: net.map(|net| DeltaBuffers::new(&net, rows)),
             projected: Rows::zeroed(rows, hidden),
             partial: Rows::zeroed(if ranks > 1 { rows } else { 0 }, hidden),

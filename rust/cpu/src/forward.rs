@@ -1,6 +1,8 @@
 //! [5] One forward pass, layer by layer. Driver thread, together with the pool. Allocates nothing
 //! whose size depends on the model.
 
+mod latent;
+
 use ingle_core::TokenId;
 use ingle_model::{ModelSpec, QueryScale};
 
@@ -128,12 +130,14 @@ impl Pass<'_> {
         let mix = |pass: &mut Self, rank: usize, layer: &LayerWeights| match &layer.mixer {
             Mixer::Attention(attention) => pass.attention((rank, index), attention),
             Mixer::DeltaNet(net) => pass.delta_net(index, net),
+            Mixer::Latent(latent) => pass.latent((rank, index), latent),
         };
         self.sum_of_ranks(mix, index);
         // What follows the sum is the same on all ranks.
         let layer = &self.weights.ranks[0][index];
         let bias = match &layer.mixer {
             Mixer::Attention(attention) => attention.output_bias.as_deref(),
+            Mixer::Latent(latent) => latent.output_bias.as_deref(),
             Mixer::DeltaNet(_) => None,
         };
         self.add_to_residual(&Gain {
@@ -393,7 +397,10 @@ impl Pass<'_> {
                     let block = span.tables[place.group][position / sizes.block_size];
                     let start = sizes.head_start(place.index, block, head);
                     let key = &row[columns.key + at..][..sizes.head_dim];
-                    let value = &row[columns.value + at..][..sizes.head_dim];
+                    let (key, value) = match sizes.key_dim {
+                        0 => (&[][..], key),
+                        _ => (key, &row[columns.value + at..][..sizes.head_dim]),
+                    };
                     let place = (start, position % sizes.block_size);
                     // SAFETY: one call a head, and a head's part of a block is its own.
                     unsafe { kv.write(&sizes, place, (key, value)) };

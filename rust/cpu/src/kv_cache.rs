@@ -4,6 +4,7 @@
 //! ```text
 //! [block][place of a group][kv_head] { keys [head_dim][block_size], values [block_size][value_stride] }
 //! ```
+//! The key of latent attention holds its value; a block has such keys where values would be, and no other ones.
 //! Keys are transposed so that 16 of them fill a register for each element of the query; values are
 //! padded to whole panels of 32. A layer with wider keys than others takes several places. A block belongs to the
 //! layers of one KV group at a time.
@@ -12,8 +13,7 @@ use std::collections::TryReserveError;
 
 use ingle_core::BlockId;
 use ingle_model::{
-    HeadSizes, KvFormat, KvLayout, KvPlace, KvScales, LayerSpec, ModelSpec, e4m3_from_f32,
-    e4m3_to_f32,
+    KvFormat, KvLayout, KvPlace, KvScales, LayerSpec, ModelSpec, e4m3_from_f32, e4m3_to_f32,
 };
 
 use crate::panel::PANEL;
@@ -69,6 +69,8 @@ pub(crate) enum SharedKv<'a> {
 pub(crate) struct KvSizes {
     pub(crate) block_size: usize,
     pub(crate) head_dim: usize,
+    /// Of the keys that lie by themselves; 0 if they hold the values.
+    pub(crate) key_dim: usize,
     pub(crate) value_stride: usize,
     num_heads: usize,
     /// Numbers of one block.
@@ -80,11 +82,13 @@ pub(crate) struct KvSizes {
 }
 
 impl KvSizes {
-    fn of(heads: HeadSizes, block_size: u32) -> Self {
+    fn of(spec: &ModelSpec, layer: &LayerSpec, block_size: u32) -> Self {
+        let heads = spec.heads(layer);
         let head_dim = heads.head_dim as usize;
         Self {
             block_size: block_size as usize,
             head_dim,
+            key_dim: if spec.attention.latent.is_some() { 0 } else { head_dim },
             value_stride: head_dim.next_multiple_of(PANEL),
             num_heads: heads.num_kv_heads as usize,
             block_len: 0,
@@ -95,12 +99,12 @@ impl KvSizes {
 
     /// Numbers of one head in one block: keys, then values.
     pub(crate) fn head_len(&self) -> usize {
-        self.block_size * (self.head_dim + self.value_stride)
+        self.block_size * (self.key_dim + self.value_stride)
     }
 
     /// Numbers of the keys of one head in one block.
     pub(crate) fn keys_len(&self) -> usize {
-        self.block_size * self.head_dim
+        self.block_size * self.key_dim
     }
 
     /// Where a head's part of a block begins, for the layer at `index` in the block's group.
@@ -118,7 +122,10 @@ impl KvCache {
             // Of the layer that writes what this one reads.
             let writer = layer.keys_of.map_or(index, |source| source as usize);
             let scales = spec.kv_format.scales(writer).unwrap_or_default();
-            let of_layer = KvSizes::of(spec.heads(layer), block_size);
+            // A key that holds its value has one scale.
+            let value = if spec.attention.latent.is_some() { scales.key } else { scales.value };
+            let scales = KvScales { value, ..scales };
+            let of_layer = KvSizes::of(spec, layer, block_size);
             KvSizes { block_len, place_len, scales, ..of_layer }
         };
         let all_sizes = spec.layers.iter().enumerate().map(sizes);
@@ -220,9 +227,8 @@ impl SharedKv<'_> {
 /// Numbers of one block in one place of a group: what its layers need, and no layer more than its places hold.
 pub(crate) fn place_len(spec: &ModelSpec, layout: &KvLayout, block_size: u32) -> usize {
     let of_layer = |layer: &LayerSpec| {
-        let heads = spec.heads(layer);
-        let sizes = KvSizes::of(heads, block_size);
-        let places = (heads.kv_width() / layout.unit_width) as usize;
+        let sizes = KvSizes::of(spec, layer, block_size);
+        let places = (spec.heads(layer).kv_width() / layout.unit_width) as usize;
         (sizes.num_heads * sizes.head_len()).div_ceil(places)
     };
     let with_keys = spec.layers.iter().filter(|layer| layer.keeps_keys());
@@ -237,7 +243,8 @@ fn write_token<T>(
     (value, of_value): (&[f32], impl Fn(f32) -> T),
 ) {
     let (keys, values) = head.split_at_mut(sizes.keys_len());
-    for (element, key) in keys[offset..].iter_mut().step_by(sizes.block_size).zip(key) {
+    let keys = keys.get_mut(offset..).unwrap_or_default();
+    for (element, key) in keys.iter_mut().step_by(sizes.block_size).zip(key) {
         *element = of_key(*key);
     }
     for (element, value) in values[offset * sizes.value_stride..].iter_mut().zip(value) {

@@ -113,7 +113,10 @@ impl Model {
             threads => threads as usize,
         };
         let (head_dim, max_len) = (spec.widest_head() as usize, config.max_model_len as usize);
-        let scratch = || Scratch::new(head_dim, max_len);
+        let scratch = || match spec.attention.latent {
+            Some(_) => Scratch::latent(head_dim, max_len),
+            None => Scratch::new(head_dim, max_len),
+        };
         let mut pool = Pool::new(num_threads, config.first_thread as usize, scratch)
             .map_err(CpuError::Thread)?;
         let memory = match config.starts_asleep {

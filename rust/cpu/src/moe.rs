@@ -1,7 +1,7 @@
 //! Mixture of experts: routes each row, groups rows by expert, runs the products of all experts at
 //! once, and adds the results in the order in which a row ranked its experts.
 
-use ingle_model::{ModelSpec, RouterScores};
+use ingle_model::{ExpertGroups, GroupScore, ModelSpec, RouterScores};
 
 use crate::buffers::{Buffers, MoeBuffers};
 use crate::elementwise::{add_assign, exp_and_sum, maximum, rms_norm, rms_norm_in_place, sigmoid};
@@ -190,6 +190,9 @@ impl Mixture<'_> {
             scores[expert] + correction.as_ref().map_or(0.0, |correction| correction[expert])
         };
         let first = visits.len();
+        if let Some(groups) = spec.router.groups {
+            leave_groups(groups, scores, rank);
+        }
         for _ in 0..spec.experts_per_token {
             let (mut best, mut highest) = (0, rank(0, scores));
             for expert in 1..scores.len() {
@@ -241,6 +244,34 @@ impl Mixture<'_> {
     }
 }
 
+/// Takes the experts of all but the best groups out of the choice. A NaN never makes a group better.
+fn leave_groups(groups: ExpertGroups, scores: &mut [f32], rank: impl Fn(usize, &[f32]) -> f32) {
+    let size = scores.len() / groups.num_groups as usize;
+    let of_group = |group: usize| {
+        let (mut best, mut second) = (f32::NEG_INFINITY, f32::NEG_INFINITY);
+        for rank in (group * size..(group + 1) * size).map(|expert| rank(expert, scores)) {
+            if rank > best {
+                (best, second) = (rank, best);
+            } else if rank > second {
+                second = rank;
+            }
+        }
+        match groups.score {
+            GroupScore::Best => best,
+            GroupScore::BestTwo => best + second,
+        }
+    };
+    let ranks: Vec<f32> = (0..groups.num_groups as usize).map(of_group).collect();
+    for group in 0..ranks.len() {
+        let better = |other: &usize| {
+            ranks[*other] > ranks[group] || ranks[*other] == ranks[group] && *other < group
+        };
+        if (0..ranks.len()).filter(better).count() >= groups.chosen as usize {
+            scores[group * size..][..size].fill(f32::NEG_INFINITY);
+        }
+    }
+}
+
 /// Another norm of the residual stream.
 fn renorm(
     pool: &mut Pool,
@@ -255,4 +286,38 @@ fn renorm(
         let out = unsafe { normed.row_part(row, 0, width) };
         rms_norm(path, residual.row(row, width), norm, eps, out);
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Experts that are left in the choice.
+    fn left(groups: ExpertGroups, scores: &[f32]) -> Vec<usize> {
+        let mut scores = scores.to_vec();
+        leave_groups(groups, &mut scores, |expert, scores| scores[expert]);
+        (0..scores.len()).filter(|expert| scores[*expert] != f32::NEG_INFINITY).collect()
+    }
+
+    #[test]
+    fn test_groups_are_judged_by_their_best_experts_and_ties_go_to_the_lowest() {
+        let best = ExpertGroups { num_groups: 3, chosen: 1, score: GroupScore::Best };
+        let two = ExpertGroups { score: GroupScore::BestTwo, ..best };
+        let scores = [0.9, 0.0, 0.1, 0.6, 0.5, 0.4, 0.2, 0.7, 0.7];
+        assert_eq!(left(best, &scores), [0, 1, 2]);
+        assert_eq!(left(two, &scores), [6, 7, 8]);
+        assert_eq!(left(ExpertGroups { chosen: 2, ..two }, &scores), [3, 4, 5, 6, 7, 8]);
+        let even = [0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5];
+        assert_eq!(left(ExpertGroups { chosen: 2, ..two }, &even), [0, 1, 2, 3, 4, 5]);
+        // A correction may be far below 0.
+        let low = [-5.0, -9.0, -9.0, -6.0, -6.0, -9.0, -7.0, -7.0, -7.0];
+        assert_eq!(left(best, &low), [0, 1, 2]);
+        assert_eq!(left(two, &low), [3, 4, 5]);
+    }
+
+    #[test]
+    fn test_a_broken_row_still_has_a_choice() {
+        let groups = ExpertGroups { num_groups: 2, chosen: 1, score: GroupScore::BestTwo };
+        assert_eq!(left(groups, &[f32::NAN; 4]), [0, 1]);
+    }
 }

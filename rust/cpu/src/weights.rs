@@ -1,18 +1,23 @@
 //! The weights of a model in panels, read from the checkpoint once at load.
 
+mod latent;
+mod reader;
+
 use std::cell::RefCell;
 
 use ingle_model::{
-    Activation, CopyPlan, DeltaNetSpec, FeedForwardSpec, LayerSpec, LayerWeight, ModelSpec,
-    MoeSpec, QkNorm, RankModel, TensorView, TokenInputSpec, WeightRole, WeightSource, dequantise,
+    Activation, DeltaNetSpec, FeedForwardSpec, LayerSpec, LayerWeight, MoeSpec, QkNorm, RankModel,
+    TokenInputSpec, WeightRole, WeightSource,
 };
+
+pub(crate) use latent::LatentWeights;
+use reader::Reader;
 
 use crate::CpuError;
 use crate::aligned::Arena;
 use crate::gemm::Gated;
-use crate::grouped_reader::read_grouped_matrix;
 use crate::matrix::PackedMatrix;
-use crate::matrix_reader::{File, read_matrix};
+use crate::matrix_reader::File;
 use crate::pool::Pool;
 
 /// All weights.
@@ -70,6 +75,7 @@ pub(crate) struct TokenGate {
 pub(crate) enum Mixer {
     Attention(Box<AttentionWeights>),
     DeltaNet(Box<DeltaWeights>),
+    Latent(Box<LatentWeights>),
 }
 
 /// Projections of a layer to its own keys and values.
@@ -134,6 +140,7 @@ impl Mixer {
             Self::DeltaNet(w) => {
                 vec![&w.query, &w.key, &w.value, &w.gate, &w.beta, &w.decay, &w.output]
             }
+            Self::Latent(w) => w.matrices(),
         };
         matrices.iter().map(|matrix| matrix.byte_len()).sum()
     }
@@ -257,14 +264,6 @@ pub(crate) fn load(
     })
 }
 
-struct Reader<'a> {
-    model: &'a RankModel,
-    spec: &'a ModelSpec,
-    plan: &'a CopyPlan,
-    file: File<'a>,
-    pool: &'a RefCell<&'a mut Pool>,
-}
-
 impl Reader<'_> {
     fn head(&self) -> Result<Head, CpuError> {
         let rows = &self.model.vocabulary;
@@ -284,9 +283,10 @@ impl Reader<'_> {
         let hidden = spec.hidden_size as usize;
         let norm_if =
             |wanted: bool, part| wanted.then(|| self.norm(role(part), hidden)).transpose();
-        let mixer = match &layer.delta_net {
-            None => Mixer::Attention(Box::new(self.attention(index, layer)?)),
-            Some(net) => Mixer::DeltaNet(Box::new(self.delta_net(index, net)?)),
+        let mixer = match (&layer.delta_net, &spec.attention.latent) {
+            (Some(net), _) => Mixer::DeltaNet(Box::new(self.delta_net(index, net)?)),
+            (None, Some(latent)) => Mixer::Latent(Box::new(self.latent(index, latent)?)),
+            (None, None) => Mixer::Attention(Box::new(self.attention(index, layer)?)),
         };
         Ok(LayerWeights {
             input_norm: norm_if(spec.pre_norms, W::InputNorm)?,
@@ -494,57 +494,5 @@ impl Reader<'_> {
                 })))
             }
         }
-    }
-
-    fn view(&self, role: WeightRole, rows: usize, cols: usize) -> Result<&TensorView, CpuError> {
-        let view = self
-            .plan
-            .tensors
-            .get(&role)
-            .ok_or_else(|| CpuError::MissingTensor(format!("{role:?}")))?;
-        let fits = view.rows as usize == rows && view.cols as usize == cols;
-        if fits && cols.is_multiple_of(view.weight_type.block_elements()) {
-            return Ok(view);
-        }
-        Err(CpuError::Shape {
-            name: view.name.clone(),
-            rows: view.rows,
-            cols: view.cols,
-            want_rows: rows,
-            want_cols: cols,
-        })
-    }
-
-    fn matrix(&self, role: WeightRole, rows: usize, cols: usize) -> Result<PackedMatrix, CpuError> {
-        let view = self.view(role, rows, cols)?;
-        let mut pool = self.pool.borrow_mut();
-        match &view.groups {
-            Some(groups) => read_grouped_matrix(&self.file, view, groups, &mut pool),
-            None => read_matrix(&self.file, view, &mut pool),
-        }
-    }
-
-    fn vector(&self, role: WeightRole, len: usize) -> Result<Vec<f32>, CpuError> {
-        self.numbers(role, 1, len)
-    }
-
-    /// A small matrix as it is stored.
-    fn numbers(&self, role: WeightRole, rows: usize, cols: usize) -> Result<Vec<f32>, CpuError> {
-        let view = self.view(role, rows, cols)?;
-        let len = rows * cols;
-        let blocks = len / view.weight_type.block_elements();
-        let mut stored = vec![0u8; blocks * view.weight_type.block_bytes()];
-        self.file.read(view, 0, &mut stored)?;
-        let mut values = vec![0.0; len];
-        dequantise(view.weight_type, &stored, &mut values);
-        Ok(values)
-    }
-
-    fn norm(&self, role: WeightRole, len: usize) -> Result<Vec<f32>, CpuError> {
-        let mut weight = self.vector(role, len)?;
-        if self.spec.norm.plus_one {
-            weight.iter_mut().for_each(|w| *w += 1.0);
-        }
-        Ok(weight)
     }
 }

@@ -11,9 +11,11 @@ pub fn missing_part(spec: &ModelSpec) -> Option<&'static str> {
     let is_moe = |layer: &LayerSpec| matches!(layer.feed_forward, FeedForwardSpec::Moe(_));
     let has_own_norms = |layer: &LayerSpec| matches!(layer.feed_forward, FeedForwardSpec::Moe(moe) if moe.own_norms);
     let is_plain_moe = |layer: &LayerSpec| is_moe(layer) && !has_own_norms(layer);
+    let has_groups = |layer: &LayerSpec| matches!(layer.feed_forward, FeedForwardSpec::Moe(moe) if moe.router.groups.is_some());
     let differ = has(|layer| layer.heads.is_some() || layer.keys_of.is_some());
     let parts = [
         (spec.kv_format != KvFormat::Device, "keys and values in fp8"),
+        (attention.latent.is_some(), "latents in place of keys and values"),
         (
             spec.scales_layers && !spec.post_norms,
             "scales of layers without norms behind their parts",
@@ -29,6 +31,7 @@ pub fn missing_part(spec: &ModelSpec) -> Option<&'static str> {
         (spec.layers.iter().any(is_plain_moe) && spec.post_norms, "norms behind experts"),
         (attention.qkv_bias && has(|layer| layer.values_are_keys), "biases where values are keys"),
         (differ && attention.output_gate, "output gates of heads that differ"),
+        (spec.layers.iter().any(has_groups), "groups of experts"),
     ];
     parts.into_iter().find(|(is_there, _)| *is_there).map(|(_, part)| part)
 }

@@ -27,6 +27,7 @@ mod packed;
 mod partition;
 mod pooling;
 mod quantisation;
+mod roles;
 mod rope;
 mod safetensors;
 mod scales;
@@ -50,14 +51,15 @@ pub use links::may_follow;
 pub use open::{open, open_without_weights};
 pub use partition::{Cut, ExpertCut, Partition, PartitionError, RankModel};
 pub use pooling::{EmbeddingDefaults, PoolingKind};
+pub use roles::{LayerWeight, WeightRole};
 pub use rope::RopeTables;
 pub use spec::{
-    Activation, AttentionSpec, DeltaNetSpec, EmbedsOnly, FeedForwardSpec, HeadSizes, LayerSpec,
-    ModelSpec, MoeSpec, NormSpec, QkNorm, QueryScale, RopeKind, RopeSpec, RopeStyle, RouterScores,
-    RouterSpec, TokenInputSpec,
+    Activation, AttentionSpec, DeltaNetSpec, EmbedsOnly, ExpertGroups, FeedForwardSpec, GroupScore,
+    HeadSizes, LatentSpec, LayerSpec, ModelSpec, MoeSpec, NormSpec, QkNorm, QueryScale, RopeKind,
+    RopeSpec, RopeStyle, RouterScores, RouterSpec, TokenInputSpec,
 };
 pub use timeline::{Phase, Timeline};
 pub use weights::{
-    CopyPlan, GroupTensor, GroupView, LayerWeight, Order, Packing, ScaleType, ScaleView,
-    TensorView, WeightRole, WeightSource, WeightType, Zero,
+    CopyPlan, GroupTensor, GroupView, Order, Packing, ScaleType, ScaleView, TensorView,
+    WeightSource, WeightType, Zero,
 };

@@ -115,6 +115,56 @@ pub struct AttentionSpec {
     /// What attention gives is multiplied by the sigmoid of a gate (Qwen3-Next): the projection to queries
     /// is twice as wide, each head's query followed by its gate.
     pub output_gate: bool,
+    /// Keys and values of all heads are products of one short vector a token (DeepSeek V2).
+    pub latent: Option<LatentSpec>,
+}
+
+/// Multi-head latent attention (DeepSeek-AI 2024, section 2.1). All heads read one vector of a token, its latent, beside
+/// a key that rotates:
+///
+/// ```text
+/// c = norm(x Wdown)     r = rope(x Wrope)                        kept: `rank` and `rope_dim` numbers a token
+/// q, p = norm(x Qdown) Qup, or x Q                               of each head: `plain_dim` and `rope_dim` numbers
+/// score = (q (c Wkey) + rope(p) r) * scale                       Wkey, Wvalue: a head's rows of `LatentUp`
+/// out = sum of weight * (c Wvalue)
+/// ```
+///
+/// Executors move Wkey to the query and Wvalue behind the sum, so that a token has one key `[c | r]`, whose first `rank`
+/// numbers are its value, for all heads: `ModelSpec::num_kv_heads` is 1, and `head_dim` is `rank + rope_dim`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LatentSpec {
+    /// Width of what queries are computed from; `None`: the residual stream's norm itself.
+    pub query_rank: Option<u32>,
+    /// Width of the latent.
+    pub rank: u32,
+    /// Elements of a query that rotate, the last ones, and of the key that does.
+    pub rope_dim: u32,
+    /// Elements of a query that do not.
+    pub plain_dim: u32,
+    /// Elements of a value.
+    pub value_dim: u32,
+    /// Of the norms of the latent and of what queries are computed from.
+    pub norm_eps: f32,
+}
+
+impl LatentSpec {
+    /// Width of a head of the query.
+    #[must_use]
+    pub fn query_dim(&self) -> u32 {
+        self.plain_dim + self.rope_dim
+    }
+
+    /// Numbers that a token keeps.
+    #[must_use]
+    pub fn kept_dim(&self) -> u32 {
+        self.rank + self.rope_dim
+    }
+
+    /// Rows of `LatentUp` of a head: those of its keys, then those of its values.
+    #[must_use]
+    pub fn up_rows(&self) -> u32 {
+        self.plain_dim + self.value_dim
+    }
 }
 
 /// RMS norm of queries and keys.
@@ -366,6 +416,28 @@ pub struct RouterSpec {
     pub normalise_top_k: bool,
     /// The chosen weights are multiplied by this.
     pub scale: f32,
+    /// Consecutive experts form groups, and a token visits experts of its best groups only.
+    pub groups: Option<ExpertGroups>,
+}
+
+/// Groups of experts, all of the same size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertGroups {
+    /// Divides the number of experts.
+    pub num_groups: u32,
+    /// Groups whose experts a token may visit; ties go to the lowest group.
+    pub chosen: u32,
+    /// What a group is judged by.
+    pub score: GroupScore,
+}
+
+/// The score of a group of experts, from the scores by which experts are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupScore {
+    /// Of its best expert (DeepSeek V2).
+    Best,
+    /// Of its best two, added (DeepSeek V3).
+    BestTwo,
 }
 
 /// From logits to scores.
@@ -384,7 +456,7 @@ impl RouterSpec {
     #[must_use]
     pub fn softmax(normalise_top_k: bool) -> Self {
         let scores = RouterScores::Softmax;
-        Self { scores, bias: false, correction: false, normalise_top_k, scale: 1.0 }
+        Self { scores, bias: false, correction: false, normalise_top_k, scale: 1.0, groups: None }
     }
 }
 

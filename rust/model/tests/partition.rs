@@ -215,6 +215,8 @@ fn test_published_shapes_are_covered_without_a_gap() {
         "gemma-4-e4b 2",
         "gemma-4-e4b 4",
         "gemma-4-e4b 8",
+        // 20 heads.
+        "glm-4.7-flash 8",
         // 2,880 columns in blocks of 32: whole experts can be spread.
         "gpt-oss-120b 4",
         "gpt-oss-120b 8",

@@ -38,7 +38,9 @@ fn model_type(folder: &Path) -> String {
 }
 
 /// Parameters in thousands of millions, as the models' names and reports say.
-const SIZES: [(&str, f64); 37] = [
+const SIZES: [(&str, f64); 42] = [
+    ("deepseek-v2-lite", 15.7),
+    ("deepseek-v3", 671.0),
     ("gemma-2-9b", 9.24),
     ("gemma-3-27b", 27.0),
     ("gemma-4-12b", 11.9),
@@ -47,9 +49,11 @@ const SIZES: [(&str, f64); 37] = [
     // 4.5 without the embeddings of layers.
     ("gemma-4-e4b", 7.46),
     ("glm-4.5-air", 106.9),
+    ("glm-4.7-flash", 29.9),
     ("gpt-oss-120b", 116.8),
     ("gpt-oss-20b", 20.9),
     ("granite-3.3-8b", 8.17),
+    ("kimi-k2", 1026.0),
     ("llama-3.1-70b", 70.55),
     ("llama-3.1-70b-w4a16", 70.55),
     ("llama-3.1-8b", 8.03),
@@ -63,6 +67,7 @@ const SIZES: [(&str, f64); 37] = [
     ("minimax-m2", 228.7),
     ("ministral-3-8b", 8.49),
     ("mistral-7b-v0.3", 7.25),
+    ("mistral-small-4-119b", 119.0),
     ("mixtral-8x7b", 46.7),
     ("olmo-2-13b", 13.7),
     ("olmo-3-7b", 7.3),

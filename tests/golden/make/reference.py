@@ -33,6 +33,8 @@ class Family:
     """Gemma 4: layers that see everything have heads of their own, and all that comes with it."""
     llama4: bool = False
     """Neighbours rotate together, chunks instead of windows, scores scale what experts get."""
+    latent: bool = False
+    """Keys and values of all heads are products of one vector a token."""
     fused_nets: bool = False
     """Projections of a gated delta net are one tensor, the parts of a key head together."""
 
@@ -54,6 +56,12 @@ FAMILIES["gemma4_text"] = FAMILIES["gemma4_unified_text"] = Family(
 
 FAMILIES["llama4_text"] = Family(llama4=True)
 
+LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "mistral4")
+FAMILIES |= {name: Family(latent=True) for name in LATENT}
+
+SIGMOID = ("glm4_moe", "glm4_moe_lite", "deepseek_v3")
+"""Families whose scores of experts are sigmoids, corrected for the choice."""
+
 HYBRID = Family(norm_plus_one=True, head_norm="head", output_gate=True)
 FAMILIES |= {
     "qwen3_5_text": HYBRID,
@@ -69,6 +77,8 @@ class Reference:
         self.config = config
         self.family = FAMILIES[config["model_type"]]
         self.weights = {name: np.asarray(value, np.float64) for name, value in weights.items()}
+        if self.family.latent:
+            self.unstack_experts()
         self.prefix = prefix
         heads = config["num_attention_heads"]
         self.head_dim = config.get("head_dim") or config["hidden_size"] // heads
@@ -79,6 +89,16 @@ class Reference:
         """Of the last run, what each layer gets of the tokens: [num_tokens, layers, size]."""
         self.margins: list[np.ndarray] = []
         """Of the last run, for each layer of experts: see `route`."""
+
+    def unstack_experts(self) -> None:
+        """Experts one by one, where transformers saves those of a layer together."""
+        for name in [name for name in self.weights if name.endswith("experts.gate_up_proj")]:
+            at = name.removesuffix("gate_up_proj")
+            downs = self.weights.pop(f"{at}down_proj")
+            for expert, both in enumerate(self.weights.pop(name)):
+                gate, up = np.split(both, 2)
+                parts = {"gate": gate, "up": up, "down": downs[expert]}
+                self.weights |= {f"{at}{expert}.{p}_proj.weight": w for p, w in parts.items()}
 
     def logits(self, ids: list[int]) -> np.ndarray:
         """Logits after each of the ids: [num_tokens, vocab_size]."""
@@ -216,6 +236,8 @@ class Reference:
         config, at = self.config, f"layers.{layer}.self_attn."
         if self.family.wide_heads:
             return self.wide_attention(x, layer)
+        if self.family.latent:
+            return self.latent_attention(x, layer)
         heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
         q, k, v = (self.linear(x, f"{at}{name}_proj") for name in "qkv")
         has_norm = self.family.head_norm and config.get("use_qk_norm", True)
@@ -290,6 +312,47 @@ class Reference:
             seen &= place[None, :] > place[:, None] - config["sliding_window"]
         return self.linear(attended(q, k, v, (seen, 1.0)).reshape(len(x), -1), f"{at}o_proj")
 
+    def latent_attention(self, x: np.ndarray, layer: int) -> np.ndarray:
+        """DeepSeek-AI, DeepSeek-V2, section 2.1, with keys and values of all heads written out."""
+        config, at = self.config, f"layers.{layer}.self_attn."
+        heads, plain = config["num_attention_heads"], config["qk_nope_head_dim"]
+
+        def normed(x: np.ndarray, name: str) -> np.ndarray:
+            # The classes do not pass rms_norm_eps on to these norms.
+            scale = 1 / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6)
+            return x * scale * self.get(f"{at}{name}_layernorm.weight")
+
+        if config.get("q_lora_rank"):
+            inner = normed(self.linear(x, f"{at}q_a_proj"), "q_a")
+            q = self.linear(inner, f"{at}q_b_proj")
+        else:
+            q = self.linear(x, f"{at}q_proj")
+        q = q.reshape(len(x), heads, -1)
+        row = self.linear(x, f"{at}kv_a_proj_with_mqa")
+        latent, turning = np.split(row, [config["kv_lora_rank"]], axis=-1)
+        turning = self.rotated(turning[:, None], "full_attention")
+        latent, turning = self.kept_latent(normed(latent, "kv_a"), turning[:, 0], layer)
+        both = self.linear(latent, f"{at}kv_b_proj").reshape(len(x), heads, -1)
+        k = [both[..., :plain], np.repeat(turning[:, None], heads, axis=1)]
+        turned = self.rotated(q[..., plain:], "full_attention")
+        q, k = np.concatenate([q[..., :plain], turned], -1), np.concatenate(k, -1)
+        place = np.arange(len(x))
+        scale, rope = q.shape[-1] ** -0.5, config["rope_parameters"]
+        if rope["rope_type"] != "default":
+            scale *= yarn_term(rope["factor"], rope.get("mscale_all_dim", 0)) ** 2
+        if "llama_4_scaling_beta" in rope:
+            lengths = np.floor(place / rope["original_max_position_embeddings"])
+            q = q * (1 + rope["llama_4_scaling_beta"] * np.log1p(lengths))[:, None, None]
+        seen = place[None, :] <= place[:, None]
+        out = attended(q, k, both[..., plain:], (seen, scale))
+        return self.linear(out.reshape(len(x), -1), f"{at}o_proj")
+
+    def kept_latent(
+        self, latent: np.ndarray, turning: np.ndarray, layer: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """A layer's latents and the keys that turn as the cache holds them."""
+        return latent, turning
+
     def kind(self, layer: int) -> str:
         kinds = self.config.get("layer_types")
         return kinds[layer] if kinds else "full_attention"
@@ -298,7 +361,9 @@ class Reference:
         """Rotary embedding of the first dimensions of each head, in halves."""
         rope = self.config["rope_parameters"]
         rope = rope.get(kind, rope)
-        size = int(x.shape[-1] * rope.get("partial_rotary_factor", 1.0))
+        # Of latent attention only what turns comes here, and some files state its share of a head.
+        share = 1.0 if self.family.latent else rope.get("partial_rotary_factor", 1.0)
+        size = int(x.shape[-1] * share)
         if rope.get("rope_type") == "proportional":
             # The first pairs turn as those of a whole head do, the others not at all.
             pairs, size = size // 2, x.shape[-1]
@@ -308,7 +373,7 @@ class Reference:
             frequencies, factor = rope_frequencies(rope, size)
         angle = np.arange(len(x))[:, None] * frequencies[None, :]
         cos, sin = (f(angle)[:, None, :] * factor for f in (np.cos, np.sin))
-        if self.family.llama4:
+        if self.family.llama4 or self.config.get("rope_interleave", self.family.latent):
             one, two = x[..., 0::2], x[..., 1::2]
             turned = np.stack([one * cos - two * sin, two * cos + one * sin], axis=-1)
             return turned.reshape(x.shape)
@@ -360,7 +425,7 @@ class Reference:
         moves by a quarter of its logit at most, four times the distance.
         """
         config = self.config
-        if config["model_type"] == "glm4_moe":
+        if config["model_type"] in SIGMOID:
             scores = 1 / (1 + np.exp(-router))
             order = scores + self.get(f"{at}gate.e_score_correction_bias")
             compared = 4 * order
@@ -368,16 +433,37 @@ class Reference:
             scores = order = softmax(router)
             compared = router
         taken = config.get("top_k_experts") or config["num_experts_per_tok"]
+        left, margin = self.left_groups(order)
+        order, compared = (np.where(left, -np.inf, part) for part in (order, compared))
         best = np.argsort(-order, axis=-1, kind="stable")[:, :taken]
         ranked = -np.sort(-compared, axis=-1)
-        self.margins.append(ranked[:, taken - 1] - ranked[:, taken])
+        self.margins.append(np.minimum(margin, ranked[:, taken - 1] - ranked[:, taken]))
         shares = np.take_along_axis(scores, best, -1)
         if config.get("norm_topk_prob", True):
             shares = shares / shares.sum(-1, keepdims=True)
         return best, shares * config.get("routed_scaling_factor", 1.0)
 
+    def left_groups(self, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Experts of groups that a token leaves out, and how far it is from other groups."""
+        config = self.config
+        num_groups = config.get("n_group") or 1
+        chosen = config.get("topk_group") or num_groups
+        if chosen == num_groups or config.get("topk_method") == "greedy":
+            return np.zeros(order.shape, bool), np.full(len(order), np.inf)
+        grouped = np.sort(order.reshape(len(order), num_groups, -1), axis=-1)
+        count = 1 if config["model_type"] == "deepseek_v2" else 2
+        judged = grouped[..., -count:].sum(-1)
+        ranks = np.argsort(np.argsort(-judged, axis=-1, kind="stable"), axis=-1)
+        # Two sigmoids move by half of what logits do at most, logarithms of softmax as logits.
+        ranked = 2 * judged if config["model_type"] in SIGMOID else np.log(judged)
+        ranked = -np.sort(-ranked, axis=-1)
+        left = np.repeat(ranks >= chosen, grouped.shape[-1], axis=-1)
+        return left, ranked[:, chosen - 1] - ranked[:, chosen]
+
     def has_experts(self, layer: int) -> bool:
         config = self.config
+        if "mlp_layer_types" in config:
+            return config["mlp_layer_types"][layer] == "sparse"
         if "first_k_dense_replace" in config:
             return layer >= config["first_k_dense_replace"]
         step = config.get("decoder_sparse_step", 1)
@@ -404,7 +490,7 @@ def attended(
     """Attention of all heads; `rule`: which keys a token sees, and the scale of scores."""
     seen, scale = rule
     shared = q.shape[1] // k.shape[1]
-    out = np.zeros_like(q)
+    out = np.zeros((*q.shape[:2], v.shape[-1]))
     for head in range(q.shape[1]):
         scores = np.where(seen, q[:, head] @ k[:, head // shared].T * scale, -np.inf)
         out[:, head] = softmax(scores) @ v[:, head // shared]
@@ -427,6 +513,11 @@ def unit(x: np.ndarray) -> np.ndarray:
 def softmax(x: np.ndarray) -> np.ndarray:
     grown = np.exp(x - x.max(-1, keepdims=True))
     return grown / grown.sum(-1, keepdims=True)
+
+
+def yarn_term(factor: float, mscale: float) -> float:
+    """What YaRN stretches by; 1 where `mscale` is 0."""
+    return 0.1 * mscale * np.log(factor) + 1.0
 
 
 def rope_frequencies(rope: Config, size: int) -> tuple[np.ndarray, float]:
@@ -456,6 +547,9 @@ def rope_frequencies(rope: Config, size: int) -> tuple[np.ndarray, float]:
             high = min(np.ceil(pair(rope.get("beta_slow", 1))), size - 1)
             slow = np.clip((np.arange(size // 2) - low) / max(high - low, 0.001), 0, 1)
             scaled = plain / factor * slow + plain * (1 - slow)
-            return scaled, 0.1 * np.log(factor) + 1.0
+            mscale, all_dim = rope.get("mscale"), rope.get("mscale_all_dim")
+            if mscale and all_dim:
+                return scaled, yarn_term(factor, mscale) / yarn_term(factor, all_dim)
+            return scaled, yarn_term(factor, 1.0)
         case other:
             raise ValueError(f"rope_type {other}")

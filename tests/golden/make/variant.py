@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from four_bit import Packed
-from reference import head_name
+from reference import LATENT, SIGMOID, head_name
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -75,6 +75,7 @@ class Variant:
             shapes[f"{at}per_layer_projection_norm.weight"] = (size,)
         layer_of = self.gemma4 if config["model_type"] in GEMMA4 else self.layer
         layer_of = self.llama4 if config["model_type"] == "llama4_text" else layer_of
+        layer_of = self.latent if config["model_type"] in LATENT else layer_of
         for layer in range(config["num_hidden_layers"]):
             shapes |= layer_of(f"{at}layers.{layer}.", layer)
         return shapes
@@ -101,6 +102,35 @@ class Variant:
         shapes[f"{block}experts.gate_up_proj"] = (experts, hidden, 2 * inner)
         shapes[f"{block}experts.down_proj"] = (experts, inner, hidden)
         return shapes | gated(f"{block}shared_expert.", hidden, inner)
+
+    def latent(self, at: str, layer: int) -> Shapes:
+        config = self.config
+        hidden, heads, rank = (
+            config[key] for key in ("hidden_size", "num_attention_heads", "kv_lora_rank")
+        )
+        turning, plain = config["qk_rope_head_dim"], config["qk_nope_head_dim"]
+        width, queries = config["v_head_dim"], heads * (plain + turning)
+        inner = config.get("q_lora_rank")
+        shapes: Shapes = {
+            f"{at}input_layernorm.weight": (hidden,),
+            f"{at}post_attention_layernorm.weight": (hidden,),
+            f"{at}self_attn.kv_a_proj_with_mqa.weight": (rank + turning, hidden),
+            f"{at}self_attn.kv_a_layernorm.weight": (rank,),
+            f"{at}self_attn.kv_b_proj.weight": (heads * (plain + width), rank),
+            f"{at}self_attn.o_proj.weight": (hidden, heads * width),
+        }
+        if inner:
+            shapes[f"{at}self_attn.q_a_proj.weight"] = (inner, hidden)
+            shapes[f"{at}self_attn.q_a_layernorm.weight"] = (inner,)
+            shapes[f"{at}self_attn.q_b_proj.weight"] = (queries, inner)
+        else:
+            shapes[f"{at}self_attn.q_proj.weight"] = (queries, hidden)
+        if config.get("attention_bias"):
+            shapes[f"{at}self_attn.kv_a_proj_with_mqa.bias"] = (rank + turning,)
+            shapes[f"{at}self_attn.o_proj.bias"] = (hidden,)
+            if inner:
+                shapes[f"{at}self_attn.q_a_proj.bias"] = (inner,)
+        return shapes | self.feed_forward(f"{at}mlp.", layer)
 
     def gemma4(self, at: str, layer: int) -> Shapes:
         config = self.config
@@ -205,7 +235,7 @@ class Variant:
             return network(at, inner)
         inner = config["moe_intermediate_size"]
         shapes: Shapes = {f"{at}gate.weight": (num_experts, hidden)}
-        if config["model_type"] == "glm4_moe":
+        if config["model_type"] in SIGMOID:
             shapes[f"{at}gate.e_score_correction_bias"] = (num_experts,)
         for expert in range(num_experts):
             shapes |= network(f"{at}experts.{expert}.", inner)

@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 from four_bit import Packed, awq, gptq, w4a16
+from latent_variants import deepseek_v2_grouped, deepseek_v3_plain, kimi_k2, mistral4_wrapped
 from variant import Variant, default_rope, variant
 
 
@@ -476,7 +477,40 @@ def pack_w4a16(values: np.ndarray, seed: int, group_size: int | None, act_order:
     return w4a16(values, group_size, act_order, seed)
 
 
+def glm4_moe_lite_w4a16() -> Variant:
+    """Groups of 32 in every matrix of attention and of experts."""
+    fields = {
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 2,
+        "q_lora_rank": 32,
+        "kv_lora_rank": 32,
+        "qk_rope_head_dim": 16,
+        "qk_nope_head_dim": 24,
+        "v_head_dim": 32,
+        "intermediate_size": 64,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "n_shared_experts": 1,
+        "moe_intermediate_size": 32,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 1.8,
+        "first_k_dense_replace": 1,
+        "tie_word_embeddings": False,
+    } | default_rope(1e6)
+    made = variant("glm4_moe_lite", "Glm4MoeLiteForCausalLM", fields)
+    made.pack = partial(pack_w4a16, group_size=32, act_order=False)
+    del made.published["head_dim"]
+    made.published |= {"num_nextn_predict_layers": 0}
+    made.published["quantization_config"] = compressed(strategy="group", group_size=32)
+    return made
+
+
 VARIANTS = {
+    "deepseek_v2-grouped": deepseek_v2_grouped(),
+    "deepseek_v3-plain": deepseek_v3_plain(),
+    "kimi_k2": kimi_k2(),
+    "mistral4-wrapped": mistral4_wrapped(),
+    "glm4_moe_lite-w4a16": glm4_moe_lite_w4a16(),
     "smollm3-interval2": smollm3_interval(),
     "gemma3-wrapped": gemma3_wrapped(),
     "olmo3-grouped": olmo3_grouped(),

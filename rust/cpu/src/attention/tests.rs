@@ -33,7 +33,7 @@ impl Setting {
     }
 }
 
-fn spec(head_dim: usize, group: usize) -> ModelSpec {
+pub(super) fn spec(head_dim: usize, group: usize) -> ModelSpec {
     let feed_forward = FeedForwardSpec::Dense { intermediate_size: 1, bias: false };
     ModelSpec {
         architecture: "test".to_owned(),
@@ -56,6 +56,7 @@ fn spec(head_dim: usize, group: usize) -> ModelSpec {
             o_bias: false,
             sinks: false,
             output_gate: false,
+            latent: None,
             value_norm: false,
         },
         activation: Activation::Silu,

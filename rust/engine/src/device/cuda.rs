@@ -376,6 +376,13 @@ mod tests {
         assert!(
             check_parts(&spec("qwen3.6-27b")).is_ok() && check_parts(&spec("gpt-oss-20b")).is_ok()
         );
+        for name in ["glm-4.7-flash", "deepseek-v3", "deepseek-v2-lite", "mistral-small-4-119b"] {
+            let EngineError::Model(text) = check_parts(&spec(name)).unwrap_err() else {
+                panic!("another error")
+            };
+            let reason = ": latents in place of keys and values have no kernels on GPUs";
+            assert!(text.contains(reason) && text.contains("--device cpu"), "{text}");
+        }
         for name in ["llama-4-scout", "gemma-4-31b", "gemma-4-26b-a4b", "gemma-4-e4b"] {
             assert!(check_parts(&spec(name)).is_ok(), "{name}");
         }

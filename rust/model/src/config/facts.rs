@@ -1,7 +1,7 @@
 //! What a family is described by: plain data. The families are in family/.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
-use crate::{QkNorm, RopeStyle, RouterScores};
+use crate::{GroupScore, QkNorm, RopeStyle, RouterScores};
 
 /// Which biases the attention's projections have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,6 +138,8 @@ pub(crate) struct Experts {
     pub(crate) scales_input: bool,
     /// The tensor that corrects scores for the choice.
     pub(crate) correction: Option<&'static str>,
+    /// `n_group` and `topk_group` form groups of experts, which are judged by this.
+    pub(crate) groups: Option<GroupScore>,
 }
 
 impl Experts {
@@ -155,6 +157,7 @@ impl Experts {
         has_biases: false,
         scales_input: false,
         correction: None,
+        groups: None,
     };
 }
 
@@ -206,6 +209,8 @@ pub(crate) struct Facts {
     /// Of a gated delta net one tensor holds q, k, v and the gate, another what the other two projections
     /// give; the parts of a key head lie together.
     pub(crate) fuses_delta_nets: bool,
+    /// Attention keeps a latent.
+    pub(crate) has_latent: bool,
     pub(crate) multipliers: Option<Multipliers>,
     /// Queries are scaled by position, as `llama_4_scaling_beta` among the rope's fields says.
     pub(crate) scales_queries: bool,
@@ -258,6 +263,7 @@ pub(crate) const PLAIN: Facts = Facts {
     has_token_input: false,
     has_delta_nets: false,
     fuses_delta_nets: false,
+    has_latent: false,
     multipliers: None,
     scales_queries: false,
     is_fused: false,
@@ -282,10 +288,23 @@ const DELTA_NET_FIELDS: [&str; 6] = [
     "linear_conv_kernel_dim",
 ];
 
+/// What each family with latent attention reads besides.
+const LATENT_FIELDS: [&str; 7] = [
+    "kv_lora_rank",
+    "q_lora_rank",
+    "qk_head_dim",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "rope_interleave",
+    "v_head_dim",
+];
+
 impl Facts {
     /// Whether the family's class reads the field.
     pub(crate) fn has(&self, field: &str) -> bool {
-        self.reads.contains(&field) || self.has_delta_nets && DELTA_NET_FIELDS.contains(&field)
+        self.reads.contains(&field)
+            || self.has_delta_nets && DELTA_NET_FIELDS.contains(&field)
+            || self.has_latent && LATENT_FIELDS.contains(&field)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::{Experts, Facts, FeedForward, Fields, Shared, limits};
 use crate::error::ModelError;
-use crate::{FeedForwardSpec, MoeSpec, RouterSpec};
+use crate::{ExpertGroups, FeedForwardSpec, GroupScore, MoeSpec, RouterSpec};
 
 /// One entry per layer.
 pub(super) fn layers(
@@ -68,6 +68,10 @@ fn moe(config: &Fields<'_>, facts: &Facts, experts: &Experts) -> Result<MoeSpec,
         Shared::Scored { width } => config.required(width, limits::WIDTH)?,
         Shared::Usual => config.required("intermediate_size", limits::WIDTH)?,
     };
+    let groups = match experts.groups {
+        Some(score) => groups(config, facts, (num_experts, experts_per_token), score)?,
+        None => None,
+    };
     Ok(MoeSpec {
         num_experts,
         experts_per_token,
@@ -78,6 +82,7 @@ fn moe(config: &Fields<'_>, facts: &Facts, experts: &Experts) -> Result<MoeSpec,
             correction: experts.correction.is_some(),
             normalise_top_k,
             scale: scale.unwrap_or(1.0),
+            groups,
         },
         bias: experts.has_biases,
         shared_size: (shared > 0).then_some(shared),
@@ -85,6 +90,43 @@ fn moe(config: &Fields<'_>, facts: &Facts, experts: &Experts) -> Result<MoeSpec,
         shared_score: matches!(experts.shared, Shared::Scored { .. }),
         own_norms: experts.shared == Shared::Usual,
     })
+}
+
+/// Groups of experts; `None` if a token may visit all of them.
+fn groups(
+    config: &Fields<'_>,
+    facts: &Facts,
+    (num_experts, experts_per_token): (u32, u32),
+    score: GroupScore,
+) -> Result<Option<ExpertGroups>, ModelError> {
+    let key = "topk_method";
+    if facts.has(key) {
+        match config.string(key)? {
+            None | Some("greedy") => return Ok(None),
+            Some("group_limited_greedy") => {}
+            Some(other) => {
+                return Err(config.unsupported(key, other, "greedy, group_limited_greedy"));
+            }
+        }
+    }
+    let key = "n_group";
+    let num_groups = config.positive(key, num_experts)?.unwrap_or(1);
+    let chosen = config.positive("topk_group", num_groups)?.unwrap_or(num_groups);
+    if chosen == num_groups {
+        return Ok(None);
+    }
+    let size = num_experts.checked_div(num_groups).unwrap_or(0);
+    let least = if score == GroupScore::BestTwo { 2 } else { 1 };
+    if size.checked_mul(num_groups) != Some(num_experts) || size < least {
+        let reason =
+            format!("{num_groups} groups of {num_experts} experts are uneven or too small");
+        return Err(config.error(key, reason));
+    }
+    if chosen.saturating_mul(size) < experts_per_token {
+        let reason = format!("{chosen} groups of {size} experts hold fewer than a token visits");
+        return Err(config.error("topk_group", reason));
+    }
+    Ok(Some(ExpertGroups { num_groups, chosen, score }))
 }
 
 /// The count has a name in each generation of files; those that are there must agree.
@@ -111,8 +153,16 @@ fn num_experts(config: &Fields<'_>, facts: &Facts) -> Result<u32, ModelError> {
 fn sparse_layers(config: &Fields<'_>, facts: &Facts, count: u32) -> Result<Vec<bool>, ModelError> {
     let key = "first_k_dense_replace";
     if facts.has(key) {
-        let first = config.u32(key, limits::LAYERS)?.ok_or_else(|| config.missing(key))?;
-        return Ok((0..count).map(|layer| layer >= first).collect());
+        let first = config.u32(key, limits::LAYERS)?;
+        let by_first = first.map(|first| (0..count).map(|layer| layer >= first).collect());
+        let typed = if facts.has(LAYER_TYPES) { layer_types(config, count)? } else { None };
+        return match (by_first, typed) {
+            (Some(first), Some(typed)) if first != typed => {
+                Err(config.error(LAYER_TYPES, format!("contradicts {key}")))
+            }
+            (Some(layers), _) | (None, Some(layers)) => Ok(layers),
+            (None, None) => Err(config.missing(key)),
+        };
     }
     if facts.has(MOE_LAYERS) {
         return listed_layers(config, count);
@@ -135,6 +185,25 @@ fn sparse_layers(config: &Fields<'_>, facts: &Facts, count: u32) -> Result<Vec<b
         .collect())
 }
 
+/// As transformers 5 states it: `dense` or `sparse` for each layer.
+fn layer_types(config: &Fields<'_>, count: u32) -> Result<Option<Vec<bool>>, ModelError> {
+    let Some(value) = config.get(LAYER_TYPES) else { return Ok(None) };
+    let is_sparse = |value: &serde_json::Value| match value.as_str() {
+        Some("dense") => Some(false),
+        Some("sparse") => Some(true),
+        _ => None,
+    };
+    let types = value.as_array().and_then(|list| list.iter().map(is_sparse).collect());
+    let types: Option<Vec<bool>> = types;
+    match types {
+        Some(types) if u32::try_from(types.len()) == Ok(count) => Ok(Some(types)),
+        _ => {
+            let wanted = format!("a list with dense or sparse for each of {count} layers");
+            Err(config.wrong(LAYER_TYPES, value, &wanted))
+        }
+    }
+}
+
 /// As Llama 4 states it: a list, or each layer whose number is a multiple of the step.
 fn listed_layers(config: &Fields<'_>, count: u32) -> Result<Vec<bool>, ModelError> {
     let Some(value) = config.get(MOE_LAYERS) else {
@@ -152,3 +221,4 @@ fn listed_layers(config: &Fields<'_>, count: u32) -> Result<Vec<bool>, ModelErro
 }
 
 const MOE_LAYERS: &str = "moe_layers";
+const LAYER_TYPES: &str = "mlp_layer_types";

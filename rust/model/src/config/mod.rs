@@ -8,6 +8,7 @@ mod family;
 mod feed_forward;
 mod fields;
 mod known;
+mod latent;
 mod layer_heads;
 mod layer_ropes;
 pub(crate) mod limits;
@@ -24,8 +25,8 @@ pub(crate) use rope::yarn_attention_factor;
 
 use crate::error::ModelError;
 use crate::{
-    Activation, AttentionSpec, EmbedsOnly, FeedForwardSpec, HeadSizes, KvFormat, LayerSpec,
-    ModelSpec, NormSpec, QkNorm, RopeSpec, TokenInputSpec, WeightType,
+    Activation, AttentionSpec, EmbedsOnly, FeedForwardSpec, HeadSizes, KvFormat, LatentSpec,
+    LayerSpec, ModelSpec, NormSpec, QkNorm, RopeSpec, TokenInputSpec, WeightType,
 };
 
 /// What a config.json describes.
@@ -67,13 +68,9 @@ fn text_spec(config: &Fields<'_>, facts: &Facts) -> Result<ModelSpec, ModelError
     refuse_what_we_lack(config)?;
     let hidden_size = config.required("hidden_size", limits::WIDTH)?;
     let num_attention_heads = config.required("num_attention_heads", limits::HEADS)?;
-    let key = "num_key_value_heads";
-    let num_kv_heads = config.positive(key, limits::HEADS)?.unwrap_or(num_attention_heads);
-    if !num_attention_heads.is_multiple_of(num_kv_heads) {
-        let reason = format!("{num_kv_heads} does not divide {num_attention_heads} query heads");
-        return Err(config.error(key, reason));
-    }
-    let head_dim = head_dim(config, facts, hidden_size, num_attention_heads)?;
+    let latent = latent::latent(config, facts)?;
+    let of_model = head_sizes(config, facts, (hidden_size, num_attention_heads), latent.as_ref())?;
+    let HeadSizes { num_kv_heads, head_dim } = of_model;
     let declared = config.required("max_position_embeddings", limits::POSITIONS)?;
     let count = config.required("num_hidden_layers", limits::LAYERS)?;
     let delta_nets = delta_nets::delta_nets(config, facts, count)?;
@@ -81,13 +78,16 @@ fn text_spec(config: &Fields<'_>, facts: &Facts) -> Result<ModelSpec, ModelError
         true => (0..count).map(|_| None).collect(),
         false => windows::windows(config, facts, count)?,
     };
-    let of_model = HeadSizes { num_kv_heads, head_dim };
     let heads = layer_heads::layer_heads(config, facts, of_model, &windows)?;
     let of_full = windows.iter().zip(&heads).find(|(window, _)| window.is_none());
     let full_head_dim = of_full.and_then(|(_, heads)| heads.sizes).unwrap_or(of_model).head_dim;
+    let rotated = latent.map_or((full_head_dim, head_dim), |l| (l.rope_dim, l.rope_dim));
     let LayerRopes { ropes, of_layer } =
-        layer_ropes::layer_ropes(config, facts, (full_head_dim, head_dim), &windows)?;
-    let scales = scales(config, facts, hidden_size, head_dim)?;
+        layer_ropes::layer_ropes(config, facts, rotated, &windows)?;
+    let mut scales = scales(config, facts, hidden_size, head_dim)?;
+    if let Some(latent) = &latent {
+        scales.attention = latent::scale(config, latent)?;
+    }
     let causal = config.bool("is_causal")?.unwrap_or(true);
     let feed_forwards = feed_forwards(config, facts, &heads)?;
     let layers = feed_forwards.into_iter().zip(windows).zip(of_layer);
@@ -102,7 +102,10 @@ fn text_spec(config: &Fields<'_>, facts: &Facts) -> Result<ModelSpec, ModelError
         max_position_embeddings: RopeSpec::context_of(&ropes, declared),
         norm: NormSpec { eps: scales.norm_eps, plus_one: facts.is_gemma || facts.adds_one },
         ropes,
-        attention: attention(config, facts, (causal, scales.attention))?,
+        attention: AttentionSpec {
+            latent,
+            ..attention(config, facts, (causal, scales.attention))?
+        },
         activation: activation(config, facts)?,
         pre_norms: facts.norms.before.is_some(),
         post_norms: facts.norms.after.is_some(),
@@ -131,6 +134,27 @@ fn text_spec(config: &Fields<'_>, facts: &Facts) -> Result<ModelSpec, ModelError
         return Err(config.unsupported("is_causal", "false", "true beside a sliding window"));
     }
     Ok(spec)
+}
+
+/// Of layers that have no sizes of their own.
+fn head_sizes(
+    config: &Fields<'_>,
+    facts: &Facts,
+    (hidden_size, num_attention_heads): (u32, u32),
+    latent: Option<&LatentSpec>,
+) -> Result<HeadSizes, ModelError> {
+    let key = "num_key_value_heads";
+    let num_kv_heads = config.positive(key, limits::HEADS)?.unwrap_or(num_attention_heads);
+    if !num_attention_heads.is_multiple_of(num_kv_heads) {
+        let reason = format!("{num_kv_heads} does not divide {num_attention_heads} query heads");
+        return Err(config.error(key, reason));
+    }
+    if let Some(latent) = latent {
+        // Executors see one head, which all query heads read.
+        return Ok(HeadSizes { num_kv_heads: 1, head_dim: latent.kept_dim() });
+    }
+    let head_dim = head_dim(config, facts, hidden_size, num_attention_heads)?;
+    Ok(HeadSizes { num_kv_heads, head_dim })
 }
 
 /// The part after attention of each layer.
@@ -166,6 +190,7 @@ fn attention(
         o_bias: biases.1,
         sinks: facts.has_sinks,
         output_gate: facts.has_delta_nets,
+        latent: None,
     })
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{Facts, Fields, limits, to_f32};
 use crate::error::{ModelError, shown};
-use crate::{RopeKind, RopeSpec};
+use crate::{RopeKind, RopeSpec, RopeStyle};
 
 /// The rope that an object describes; without one, the default.
 pub(super) fn rope_spec(
@@ -47,7 +47,11 @@ pub(super) fn rope_with_theta(
     let kind = reader.kind(facts, rotary_dim)?;
     let is_proportional = matches!(kind, RopeKind::Proportional { .. });
     let rotary_dim = if is_proportional { head_dim } else { rotary_dim };
-    Ok(RopeSpec { style: facts.rope_style, rotary_dim, theta, kind })
+    let style = match facts.has_latent {
+        true => style_of_latent(config)?,
+        false => facts.rope_style,
+    };
+    Ok(RopeSpec { style, rotary_dim, theta, kind })
 }
 
 /// The object that describes the rope, if there is one.
@@ -135,6 +139,9 @@ fn rotary_dim(
         Some(factor) => Some(factor),
         None => config.f64(key)?,
     };
+    if facts.has_latent {
+        return rotary_dim_of_latent(config, head_dim, factor);
+    }
     let stated =
         if facts.has("rotary_dim") { config.positive("rotary_dim", head_dim)? } else { None };
     #[expect(clippy::float_cmp, reason = "two forms of one number")]
@@ -162,6 +169,33 @@ fn rotary_dim(
         return Err(config.error(key, reason));
     }
     Ok(dim)
+}
+
+/// Which elements rotate together, in latent attention.
+fn style_of_latent(config: &Fields<'_>) -> Result<RopeStyle, ModelError> {
+    Ok(match config.bool("rope_interleave")?.unwrap_or(true) {
+        true => RopeStyle::Interleaved,
+        false => RopeStyle::HalfSplit,
+    })
+}
+
+/// The elements that rotate, in latent attention. Files state a share of them, or of a whole query head.
+fn rotary_dim_of_latent(
+    config: &Fields<'_>,
+    rope_dim: u32,
+    share: Option<f64>,
+) -> Result<u32, ModelError> {
+    let plain_dim = config.required("qk_nope_head_dim", limits::HEAD_DIM)?;
+    let is_all = |of: u32| {
+        let dim = share.unwrap_or(1.0) * f64::from(of);
+        dim >= f64::from(rope_dim) && dim < f64::from(rope_dim) + 1.0
+    };
+    if is_all(rope_dim) || is_all(plain_dim.saturating_add(rope_dim)) {
+        return Ok(rope_dim);
+    }
+    let supported = format!("all {rope_dim} elements of qk_rope_head_dim");
+    let found = share.unwrap_or(1.0).to_string();
+    Err(config.unsupported("partial_rotary_factor", found, supported))
 }
 
 struct Reader<'a> {

@@ -478,4 +478,5 @@ fn change(object: &mut Value, changes: Vec<(prop::sample::Index, Value)>) {
 
 mod families;
 mod fields;
+mod latent;
 mod llama4;

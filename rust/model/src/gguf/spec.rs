@@ -52,6 +52,7 @@ pub(super) fn model_spec(
         o_bias: has("attn_output.bias"),
         sinks: false,
         output_gate: false,
+        latent: None,
         value_norm: false,
     };
     let feed_forward = keys.feed_forward(has("ffn_gate.bias"))?;

@@ -250,6 +250,15 @@ impl Partition {
         let query_rows = spec.head_dim * (1 + u32::from(spec.attention.output_gate));
         let queries = |width: u32| scaled(self.part_of(spec.num_attention_heads, rank), width);
         let keys = || scaled(self.kv_heads(rank), spec.head_dim);
+        if let Some(latent) = &spec.attention.latent {
+            // The latent and what leads to it are whole on every rank.
+            match part {
+                W::Query => return Cut::Rows(queries(latent.query_dim())),
+                W::LatentUp => return Cut::Rows(queries(latent.up_rows())),
+                W::Output => return Cut::Columns(queries(latent.value_dim)),
+                _ => {}
+            }
+        }
         let (dense, expert, shared) = self.inner_sizes(layer);
         let inner = |size: u32| self.part_of(size, rank);
         match part {

@@ -32,8 +32,8 @@ impl CopyPlan {
 
 fn is_linear(role: WeightRole) -> bool {
     use LayerWeight::{
-        Down, ExpertDown, ExpertGate, ExpertUp, Gate, Key, Output, Query, SharedDown, SharedGate,
-        SharedUp, Up, Value,
+        Down, ExpertDown, ExpertGate, ExpertUp, Gate, Key, LatentDown, Output, Query, QueryDown,
+        SharedDown, SharedGate, SharedUp, Up, Value,
     };
     let WeightRole::Layer(_, part) = role else { return false };
     matches!(
@@ -41,6 +41,9 @@ fn is_linear(role: WeightRole) -> bool {
         Query
             | Key
             | Value
+            // Executors take `LatentUp` apart into small matrices, which stay as they are.
+            | QueryDown
+            | LatentDown
             | Output
             | Gate
             | Up

@@ -8,8 +8,8 @@ use crate::config::{Class, Facts, FeedForward, Norms, Wrapper};
 use crate::error::ModelError;
 use crate::source::{FileSource, same_bytes};
 use crate::{
-    DeltaNetSpec, FeedForwardSpec, HeadSizes, LayerSpec, LayerWeight, ModelSpec, MoeSpec, QkNorm,
-    WeightRole,
+    DeltaNetSpec, FeedForwardSpec, HeadSizes, LatentSpec, LayerSpec, LayerWeight, ModelSpec,
+    MoeSpec, QkNorm, WeightRole,
 };
 
 /// How the tensors are named, and what of the config they overrule.
@@ -130,9 +130,10 @@ pub(crate) fn take_tensors(
     for (number, layer) in (0..).zip(&spec.layers) {
         let mut layer_tensors = Layer { catalogue, spec, layer, prefix, number };
         layer_tensors.norms(facts.norms)?;
-        match layer.delta_net {
-            Some(net) => layer_tensors.delta_net(facts, net)?,
-            None => layer_tensors.attention(facts)?,
+        match (layer.delta_net, spec.attention.latent) {
+            (Some(net), _) => layer_tensors.delta_net(facts, net)?,
+            (None, Some(latent)) => layer_tensors.latent(&latent)?,
+            (None, None) => layer_tensors.attention(facts)?,
         }
         layer_tensors.feed_forward(facts, layer.feed_forward)?;
         layer_tensors.token_input()?;
@@ -326,6 +327,39 @@ impl Layer<'_> {
         self.vector(LayerWeight::QueryNorm, "self_attn.q_norm.weight", widths[0])?;
         if has_keys {
             self.vector(LayerWeight::KeyNorm, "self_attn.k_norm.weight", widths[1])?;
+        }
+        Ok(())
+    }
+
+    fn latent(&mut self, latent: &LatentSpec) -> Result<(), ModelError> {
+        use LayerWeight as W;
+        let hidden = u64::from(self.spec.hidden_size);
+        let heads = u64::from(self.spec.num_attention_heads);
+        let of_heads = |width: u32| heads.saturating_mul(u64::from(width));
+        let (rank, kept) = (u64::from(latent.rank), u64::from(latent.kept_dim()));
+        let queries = of_heads(latent.query_dim());
+        let has_biases = self.spec.attention.qkv_bias;
+        match latent.query_rank.map(u64::from) {
+            None => self.matrix(W::Query, "self_attn.q_proj.weight", queries, hidden)?,
+            Some(width) => {
+                self.matrix(W::QueryDown, "self_attn.q_a_proj.weight", width, hidden)?;
+                if has_biases {
+                    self.vector(W::QueryDownBias, "self_attn.q_a_proj.bias", width)?;
+                }
+                self.vector(W::QueryDownNorm, "self_attn.q_a_layernorm.weight", width)?;
+                self.matrix(W::Query, "self_attn.q_b_proj.weight", queries, width)?;
+            }
+        }
+        self.matrix(W::LatentDown, "self_attn.kv_a_proj_with_mqa.weight", kept, hidden)?;
+        if has_biases {
+            self.vector(W::LatentDownBias, "self_attn.kv_a_proj_with_mqa.bias", kept)?;
+        }
+        self.vector(W::LatentNorm, "self_attn.kv_a_layernorm.weight", rank)?;
+        let up = of_heads(latent.up_rows());
+        self.matrix(W::LatentUp, "self_attn.kv_b_proj.weight", up, rank)?;
+        self.matrix(W::Output, "self_attn.o_proj.weight", hidden, of_heads(latent.value_dim))?;
+        if self.spec.attention.o_bias {
+            self.vector(W::OutputBias, "self_attn.o_proj.bias", hidden)?;
         }
         Ok(())
     }

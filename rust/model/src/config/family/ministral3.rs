@@ -17,7 +17,7 @@ pub(super) const FACTS: Facts = Facts {
 pub(super) const WRAPPER: Wrapper = Wrapper {
     model_type: "mistral3",
     class: "Mistral3",
-    texts: &["mistral", "ministral3"],
+    texts: &["mistral", "ministral3", "mistral4"],
     ignores: &[
         "image_token_index",
         "multimodal_projector_bias",

@@ -2,10 +2,13 @@
 //! from the others; messages that list supported families are built from the table of them.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
+mod deepseek_v2;
+mod deepseek_v3;
 mod gemma2;
 mod gemma3;
 mod gemma4;
 mod glm4_moe;
+mod glm4_moe_lite;
 mod gpt_oss;
 mod granite;
 mod llama;
@@ -13,6 +16,7 @@ mod llama4;
 mod minimax_m2;
 mod ministral3;
 mod mistral;
+mod mistral4;
 mod mixtral;
 mod olmo2;
 mod olmo3;
@@ -31,11 +35,15 @@ use super::facts::{Facts, Wrapper};
 use crate::error::ModelError;
 
 static TABLE: &[&Facts] = &[
+    &deepseek_v2::FACTS,
+    &deepseek_v3::FACTS,
+    &deepseek_v3::KIMI_K2,
     &gemma2::FACTS,
     &gemma3::FACTS,
     &gemma4::FACTS,
     &gemma4::UNIFIED,
     &glm4_moe::FACTS,
+    &glm4_moe_lite::FACTS,
     &gpt_oss::FACTS,
     &granite::FACTS,
     &llama::FACTS,
@@ -43,6 +51,7 @@ static TABLE: &[&Facts] = &[
     &minimax_m2::FACTS,
     &ministral3::FACTS,
     &mistral::FACTS,
+    &mistral4::FACTS,
     &mixtral::FACTS,
     &olmo2::FACTS,
     &olmo3::FACTS,

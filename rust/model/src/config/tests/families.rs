@@ -128,7 +128,10 @@ fn test_the_text_half_of_a_multimodal_model_is_that_family() {
         (gemma(json!({"audio_config": {}})), "config.json: audio_config: {} is not supported"),
         (gemma(json!({"-": ["text_config"]})), "config.json: text_config is missing"),
         (gemma(json!({"architectures": ["Gemma3ForCausalLM"]})), "Gemma3ForConditionalGeneration"),
-        (mistral(json!({"model_type": "llama"}), json!({})), "(supported: mistral, ministral3)"),
+        (
+            mistral(json!({"model_type": "llama"}), json!({})),
+            "(supported: mistral, ministral3, mistral4)",
+        ),
         (mistral(json!({"hidden_size": 0}), json!({})), "config.json: text_config.hidden_size: 0"),
         (mistral(json!({"quantization_config": {}}), json!({})), "beside text_config"),
         (
