@@ -306,7 +306,8 @@ DRAWN = {"temperature": 0.8, "presence_penalty": 1.0, "repetition_penalty": 1.1,
     [
         *[("llama-headdim128", GREEDY), ("qwen3", GREEDY), ("qwen3", DRAWN)],
         *[("qwen3_5-wrapped", GREEDY), ("qwen3_5-wrapped", DRAWN)],
-        *[("gemma4", GREEDY), ("gemma4-e", DRAWN), ("llama4", GREEDY)],
+        # A near-tie of a router moves a whole answer, so these numbers have to be the same ones.
+        *[("gemma4", GREEDY), ("gemma4-e", DRAWN), ("llama4", DRAWN)],
     ],
 )
 def test_preemption_does_not_change_answers(engine_for, name, sampling):
