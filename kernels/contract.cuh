@@ -146,6 +146,14 @@
 #define FB_X_PAD_BYTES 16u
 #define FB_COLUMN_BYTES 8u
 
+// Of four_bit_wgmma.cuh, bytes of shared memory: what a block may take at most (static memory of experts aside), what
+// the alignment of the stages may cost, where a warp turns its sums, barriers. Most stages.
+#define FW_ROOM_BYTES 229376u
+#define FW_ALIGN_BYTES 1024u
+#define FW_STAGING_BYTES 1280u
+#define FW_TAIL_BYTES 256u
+#define FW_STAGES 8u
+
 // Most experts, most that a token takes; tokens of one block of moe_route; rows and columns of a tile of
 // moe_gemm.
 #define MAX_EXPERTS 512u
@@ -255,6 +263,30 @@ constexpr u32 four_bit_x_stride(u32 columns) {
 }
 constexpr u32 four_bit_kept_bytes(u32 rows, u32 tiles) {
     return tiles * rows * 16 * 4;
+}
+
+// Of four_bit_wgmma.cuh: threads of a block; bytes of shared memory where its warps turn their sums, of all that is no
+// stage, of a stage; stages; all bytes.
+constexpr u32 four_bit_wgmma_threads(u32 groups) {
+    return 128 * (groups + 1);
+}
+constexpr u32 four_bit_wgmma_staging_bytes(u32 groups) {
+    return 4 * groups * FW_STAGING_BYTES;
+}
+constexpr u32 four_bit_wgmma_fixed_bytes(u32 groups) {
+    return FW_ALIGN_BYTES + four_bit_wgmma_staging_bytes(groups) + FW_TAIL_BYTES;
+}
+constexpr u32 four_bit_wgmma_stage_bytes(u32 rows, u32 tiles, u32 groups, u32 block, u32 record_bytes) {
+    return rows * block * ACT_BYTES + 4 * tiles * groups * record_bytes;
+}
+constexpr u32 four_bit_wgmma_fitting(u32 groups, u32 stage_bytes) {
+    return (FW_ROOM_BYTES - four_bit_wgmma_fixed_bytes(groups)) / stage_bytes;
+}
+constexpr u32 four_bit_wgmma_stages(u32 groups, u32 stage_bytes) {
+    return four_bit_wgmma_fitting(groups, stage_bytes) > FW_STAGES ? FW_STAGES : four_bit_wgmma_fitting(groups, stage_bytes);
+}
+constexpr u32 four_bit_wgmma_bytes(u32 groups, u32 stage_bytes) {
+    return four_bit_wgmma_fixed_bytes(groups) + four_bit_wgmma_stages(groups, stage_bytes) * stage_bytes;
 }
 
 // First argument of nearly every kernel, by value. Exact builds ignore it and read the same numbers from macros.

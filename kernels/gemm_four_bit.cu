@@ -6,13 +6,13 @@
 //   How: a block takes every gridDim.x-th item, FB_TILES groups of 16 rows of W; its 8 warps share K, record by record, through
 //     rings in shared memory that no other warp reads. x lies in shared memory, `x_columns` of its columns at a time (a
 //     multiple of FB_BLOCK): where that is not all, all items go through the first columns, then through the next ones.
-//   Numerics: see four_bit.cuh; the warps' sums are added in warp order, those of later columns behind. A row's result depends
+//   Numerics: see four_bit_stream.cuh; the warps' sums are added in warp order, those of later columns behind. A row's result depends
 //     on neither the other rows nor the grid, only on `x_columns`.
 //   Launch: grid (up to items, ceil(rows / FB_ROWS)), block 256, dynamic shared memory FIXED_BYTES
 //     + x rows * four_bit_x_stride(x_columns) + (all of K at once ? 0 : ceil(items / gridDim.x)
 //     * four_bit_kept_bytes(FB_ROWS, FB_TILES)), x rows = min(rows, FB_ROWS).
 //   The first weights are read before griddepcontrol.wait, so the previous kernel must not write W.
-#include "four_bit.cuh"
+#include "four_bit_stream.cuh"
 
 #ifndef GEMM_EPI
 #define GEMM_EPI 0

@@ -8,13 +8,12 @@
 // Numerics: as gemm_four_bit.cu; a row's result depends neither on its tile nor on FB_ROWS nor on the grid.
 // Launch: grid any, best blocks an SM * SMs; block 256; dynamic shared memory FIXED_BYTES
 //   + FB_ROWS * four_bit_x_stride(FB_BLOCK * records of a row).
-#include "four_bit.cuh"
+#include "expert_tiles.cuh"
+#include "four_bit_stream.cuh"
 
 #ifndef MOE_BIAS
 #define MOE_BIAS 0
 #endif
-
-constexpr u32 SEGMENT = MAX_EXPERTS / 32;  // experts that a lane's first look skips
 
 struct Problem {
     const u8* w;
@@ -30,19 +29,10 @@ struct Cursor {
 
 DEV u32 num_items(const Problem& p) { return p.gemm_n / (16 * TILES); }
 
-// The expert of a tile that exists: the last one with no more tiles before it. All lanes look together.
-DEV u32 expert_of(const Problem& p, u32 tile) {
-    u32 lane = threadIdx.x & 31, first = lane * SEGMENT;
-    bool begins = first < p.num_experts && p.tiles_before[min(first, p.num_experts)] <= tile;
-    u32 segment = (__popc(__ballot_sync(0xffffffffu, begins)) - 1) * SEGMENT, expert = segment + lane;
-    bool is_behind = lane < SEGMENT && expert < p.num_experts && p.tiles_before[min(expert, p.num_experts)] <= tile;
-    return segment + __popc(__ballot_sync(0xffffffffu, is_behind)) - 1;
-}
-
 DEV void place(Cursor& c, const Problem& p) {
     c.record = threadIdx.x >> 5;
     if (c.unit >= p.num_units) return;
-    u64 group = (u64)expert_of(p, c.unit / num_items(p)) * (p.gemm_n / 16) + c.unit % num_items(p) * TILES;
+    u64 group = (u64)expert_of(p.tiles_before, p.num_experts, c.unit / num_items(p)) * (p.gemm_n / 16) + c.unit % num_items(p) * TILES;
     c.at = p.w + (group * records_of(p.gemm_k) + c.record) * RECORD_BYTES + (threadIdx.x & 31) * 16;
 }
 
@@ -60,21 +50,6 @@ DEV void issue(const Cursor& c, const Problem& p, u32 stage) {
     cp_async_commit();
 }
 
-// Fills tiles_before and returns the number of all tiles.
-DEV u32 count_tiles(const u32* expert_offset, u32 num_experts, u32* tiles_before, u32* scratch) {
-    u32 done = 0, total;
-    for (u32 base = 0; base < num_experts; base += THREADS) {
-        u32 e = base + threadIdx.x, rows = 0;
-        if (e < num_experts) rows = expert_offset[e + 1] - expert_offset[e];
-        u32 before = block_prefix_u32((rows + FB_ROWS - 1) / FB_ROWS, scratch, &total);
-        if (e < num_experts) tiles_before[e] = done + before;
-        done += total;
-    }
-    if (threadIdx.x == 0) tiles_before[num_experts] = done;
-    __syncthreads();
-    return done;
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 PASTE(moe_four_bit, DT, sm80)
 (Dims dims, const act* __restrict__ x, const u8* __restrict__ w, const float* __restrict__ bias, act* __restrict__ out,
@@ -88,7 +63,7 @@ PASTE(moe_four_bit, DT, sm80)
     u8* x_smem = smem + FIXED_BYTES;
     grid_trigger();
     grid_wait();
-    u32 num_tiles = count_tiles(expert_offset, DIM(num_experts), tiles_before, scratch);
+    u32 num_tiles = count_tiles(expert_offset, DIM(num_experts), FB_ROWS, tiles_before, scratch);
     Problem p{w, tiles_before, DIM(gemm_n), gemm_k, DIM(num_experts), 0};
     p.num_units = num_tiles * num_items(p);
     u32 ring_at = smem_address(ring) + (threadIdx.x & 31) * 16, issued = 0, done = 0, turn = 0;
@@ -106,7 +81,7 @@ PASTE(moe_four_bit, DT, sm80)
     for (u32 unit = blockIdx.x; unit < p.num_units; unit += gridDim.x) {
         if (unit / num_items(p) != tile) {
             tile = unit / num_items(p);
-            expert = expert_of(p, tile);
+            expert = expert_of(tiles_before, p.num_experts, tile);
             begin = expert_offset[expert] + (tile - tiles_before[expert]) * FB_ROWS;
             num_rows = min(expert_offset[expert + 1] - begin, (u32)FB_ROWS);
             x_rows = rows_at(smem_address(x_smem), stride, num_rows);

@@ -4,6 +4,8 @@
 // Launch: grid ceil(records of the matrix / 8), block 256.
 #include "four_bit.cuh"
 
+constexpr u32 THREADS = FB_THREADS, WARPS = THREADS / 32;
+
 // One warp widens one record, through shared memory, so that rows are written in whole pieces.
 extern "C" __global__ void __launch_bounds__(THREADS)
 PASTE(widen_four_bit, DT, sm80)

@@ -13,10 +13,28 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
-from builds import EXPERT_TILES, FOUR_BIT_TILES, FourBitTile
+from builds import (
+    EXPERT_TILES,
+    EXPERT_WGMMA_TILES,
+    FOUR_BIT_TILES,
+    WGMMA_TILES,
+    FourBitTile,
+    WgmmaTile,
+)
 from device import Kernels, graph_us, u32
-from four_bit import Form, Matrix, fixed_bytes, gemm_kernels, launch_gemm, widen
+from four_bit import (
+    Form,
+    Matrix,
+    fixed_bytes,
+    gemm_kernels,
+    launch_gemm,
+    launch_wgmma,
+    wgmma_kernels,
+    widen,
+)
 from test_four_bit_products import FORMS, expert_kernels, launch_experts
+from test_four_bit_wgmma import expert_kernels as expert_wgmma_kernels
+from test_four_bit_wgmma import launch_experts as launch_expert_wgmma
 
 DENSE = {
     "qkv": (6144, 4096, 0),
@@ -24,7 +42,9 @@ DENSE = {
     "gate_up": (28672, 4096, 2),
     "down": (4096, 14336, 1),
 }
-ROWS = (1, 4, 8, 16, 32, 64, 128, 256, 512)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048)
+MOST_STREAMED = 128
+"""Rows beyond which gemm_four_bit.cu is not tried."""
 LARGE_BYTES = 160e6
 """What all copies of a matrix take together, so that the L2 cache does not hold them."""
 SMS = 132
@@ -56,6 +76,18 @@ def launches(form: Form, product, rows: int) -> Iterator[tuple[FourBitTile, int,
                 break
 
 
+def wgmma_launches(product, rows: int) -> Iterator[tuple[WgmmaTile, int]]:
+    """Builds and sizes of clusters, as rust/cuda/src/four_bit_wgmma.rs tries them."""
+    n, _, epilogue = product
+    at_once = min(tile.rows for tile in WGMMA_TILES if tile.rows >= min(rows, 128))
+    for tile, cluster in itertools.product(WGMMA_TILES, (1, 2, 4, 8)):
+        tiles = -(-n // tile.height) * -(-rows // tile.rows)
+        if tile.rows != at_once or (epilogue == 2 and tile.tiles == 1):
+            continue
+        if cluster == 1 or tiles * cluster <= 4 * SMS:
+            yield tile, cluster
+
+
 def compile_all(builds: list[Kernels]) -> None:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(Kernels.compile, builds))
@@ -75,12 +107,13 @@ class Product:
 
     def times(self, rows: int) -> dict[str, float]:
         """Microseconds by way."""
-        n, k, epilogue = self.product
+        n, k, _ = self.product
         x = torch.randn(rows, k, device="cuda").bfloat16()
         out = torch.zeros(rows, n, device="cuda", dtype=torch.float32)
+        copies = 2 if rows > MOST_STREAMED else len(self.plain)
 
         def bf16():
-            for w in self.plain:
+            for w in self.plain[:copies]:
                 torch.mm(x, w.T)
 
         def widened():
@@ -88,25 +121,45 @@ class Product:
                 widen(w, self.scratch)
                 torch.mm(x, self.scratch.T)
 
-        found = {"bf16": graph_us(bf16, 5) / len(self.plain)}
+        found = {"bf16": graph_us(bf16, 5) / copies}
         if rows >= 64:
             found["widened"] = graph_us(widened, 5) / 2
-        for tile, per_sm, parts in launches(self.own[0].form, self.product, rows):
+        found |= self.wgmma_times(x, out)
+        return found | (self.stream_times(x, out) if rows <= MOST_STREAMED else {})
+
+    def wgmma_times(self, x, out) -> dict[str, float]:
+        """Of gemm_four_bit_wgmma.cu, by build and cluster."""
+        found = {}
+        for tile, cluster in wgmma_launches(self.product, len(x)):
+
+            def wgmma(tile=tile, cluster=cluster):
+                for w in self.own:
+                    launch_wgmma(tile, self.product[2], x, w, out, 0, cluster)
+
+            found[f"W{tile} c{cluster}"] = graph_us(wgmma, 5) / len(self.own)
+        return found
+
+    def stream_times(self, x, out) -> dict[str, float]:
+        """Of gemm_four_bit.cu, by build, blocks an SM and parts of x."""
+        found = {}
+        for tile, per_sm, parts in launches(self.own[0].form, self.product, len(x)):
 
             def own(tile=tile, per_sm=per_sm, parts=parts):
                 for w in self.own:
-                    launch_gemm(tile, epilogue, x, w, out, 0, SMS * per_sm, parts)
+                    launch_gemm(tile, self.product[2], x, w, out, 0, SMS * per_sm, parts)
 
             found[f"{tile} /{per_sm} p{parts}"] = graph_us(own, 5) / len(self.own)
         return found
 
 
 def dense() -> None:
-    form, sums = FORMS["bf16-128"], {rows: [0.0, 0.0] for rows in ROWS}
+    form = FORMS["bf16-128"]
+    sums = {rows: dict.fromkeys(("stream", "wgmma", "widened", "bf16"), 0.0) for rows in ROWS}
     builds = [
-        gemm_kernels(tile, form, epilogue, n, k)
+        kernels(tile, form, epilogue, n, k)
         for n, k, epilogue in DENSE.values()
-        for tile in FOUR_BIT_TILES
+        for kernels, tiles in ((gemm_kernels, FOUR_BIT_TILES), (wgmma_kernels, WGMMA_TILES))
+        for tile in tiles
         if epilogue != 2 or tile.tiles == 2
     ]
     compile_all(builds)
@@ -114,21 +167,33 @@ def dense() -> None:
         product = Product(form, sizes)
         for rows in ROWS:
             times = product.times(rows)
+            for way, total in sums[rows].items():
+                total += min((t for key, t in times.items() if way_of(key) == way), default=9e9)
+                sums[rows][way] = total
             us, best = min((t, key) for key, t in times.items() if key != "bf16")
-            sums[rows][0] += us
-            sums[rows][1] += times["bf16"]
             rate = len(product.own[0].packed) / us / 1e6
-            shown = "  ".join(f"{key} {t:.1f}" for key, t in times.items())
+            shown = "  ".join(f"{key} {t:.1f}" for key, t in sorted(times.items(), key=by_time))
             print(f"{name:8s} {rows:4d} best {best} {rate:.2f} TB/s | {shown}", flush=True)
-    for rows, (own_us, bf16_us) in sums.items():
-        own_ms, bf16_ms = own_us * 32e-3, bf16_us * 32e-3
-        print(f"32 layers, {rows:4d} rows: 4-bit {own_ms:.3f} ms, bf16 {bf16_ms:.3f} ms")
+    for rows, ways in sums.items():
+        shown = ", ".join(f"{way} {us * 32e-3:.3f}" for way, us in ways.items() if us < 1e9)
+        print(f"32 layers, {rows:4d} rows, ms: {shown}")
+
+
+def way_of(key: str) -> str:
+    """Which kernel a key of `Product.times` is of."""
+    return key if key in ("bf16", "widened") else "wgmma" if key[0] == "W" else "stream"
+
+
+def by_time(item: tuple[str, float]) -> float:
+    return item[1]
 
 
 def experts() -> None:
     form, num, k, width, inner = FORMS["mxfp4"], 128, 4, 2880, 5760
     dims = {"num_experts": num, "experts_per_token": k, "gemm_n": inner, "gemm_k": width}
-    compile_all([expert_kernels(tile, form, dims, False) for tile in EXPERT_TILES])
+    old = [expert_kernels(tile, form, dims, False) for tile in EXPERT_TILES]
+    new = [expert_wgmma_kernels(tile, form, dims, False) for tile in EXPERT_WGMMA_TILES]
+    compile_all(old + new)
     w = noise(form, num * inner, width)
     for tokens in (1, 16, 64, 256, 2048):
         ids = torch.stack([torch.randperm(num)[:k] for _ in range(tokens)])
@@ -140,6 +205,11 @@ def experts() -> None:
         x = torch.randn(tokens, width, device="cuda").bfloat16()
         out = torch.empty(tokens * k, inner, device="cuda", dtype=torch.bfloat16)
         nbytes = len(ids.unique()) / num * len(w.packed)
+        for tile in EXPERT_WGMMA_TILES:
+            arguments = (tile, None, x, w, num, k, out, *places[:2], 1, SMS)
+            us = graph_us(lambda arguments=arguments: launch_expert_wgmma(*arguments), 5)
+            rate = nbytes / us / 1e6
+            print(f"experts {tokens:5d} W{tile} {us:9.1f} us {rate:.2f} TB/s", flush=True)
         for tile, per_sm in itertools.product(EXPERT_TILES, (1, 2)):
             arguments = (tile, None, x, w, num, k, out, *places[:2], 1, SMS * per_sm)
             if not launch_experts(*arguments):

@@ -61,6 +61,36 @@ class FourBitTile:
         return f"{self.rows}-{self.tiles}x{self.stages}"
 
 
+@dataclass(frozen=True)
+class WgmmaTile:
+    """One build of gemm_four_bit_wgmma.cu or moe_four_bit_wgmma.cu; see four_bit_wgmma.rs."""
+
+    rows: int
+    tiles: int
+    groups: int
+
+    @property
+    def height(self) -> int:
+        """Rows of the weight that a block takes at once."""
+        return 64 * self.tiles * self.groups
+
+    def defines(self) -> dict[str, object]:
+        """What NVRTC gets."""
+        return {"FW_ROWS": self.rows, "FW_TILES": self.tiles, "FW_GROUPS": self.groups}
+
+    def __str__(self) -> str:
+        return f"{self.rows}-{self.tiles}x{self.groups}"
+
+
+def _wgmma_tiles(name: str) -> list[WgmmaTile]:
+    text = (SOURCES / "four_bit_wgmma.rs").read_text()
+    listed = re.findall(rf"const {name}: \[WgmmaTile; (\d+)\] = \[(.*?)\];", text, re.DOTALL)
+    ((count, body),) = listed
+    found = re.findall(r"WgmmaTile \{ rows: (\d+), tiles: (\d+), groups: (\d+) \}", body)
+    assert len(found) == int(count), f"{len(found)} of {count} {name} read"
+    return [WgmmaTile(*map(int, each)) for each in found]
+
+
 def _four_bit_tiles(name: str) -> list[FourBitTile]:
     text = (SOURCES / "four_bit_tile.rs").read_text()
     listed = re.findall(rf"const {name}: \[FourBitTile; (\d+)\] = \[(.*?)\];", text, re.DOTALL)
@@ -106,6 +136,8 @@ def attention_stages(arch: str, head_dim: int) -> int:
 STREAM_TILES = _stream_tiles()
 FOUR_BIT_TILES = _four_bit_tiles("FOUR_BIT_TILES")
 EXPERT_TILES = _four_bit_tiles("EXPERT_TILES")
+WGMMA_TILES = _wgmma_tiles("WGMMA_TILES")
+EXPERT_WGMMA_TILES = _wgmma_tiles("EXPERT_WGMMA_TILES")
 HEAD_DIMS = _head_dims()
 PROMPT_HEAD_DIMS = _prompt_head_dims()
 SINK_HEAD_DIM = _width("SINK_HEAD_DIM")

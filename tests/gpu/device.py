@@ -83,8 +83,7 @@ class LaunchAttribute(ctypes.Structure):
     _fields_ = (
         ("id", ctypes.c_int),
         ("padding", ctypes.c_int),
-        ("value", ctypes.c_uint32),
-        ("rest", ctypes.c_uint8 * 60),
+        ("value", ctypes.c_uint32 * 16),
     )
 
 
@@ -123,8 +122,12 @@ class Kernels:
         smem: int = 0,
         dims: bool = True,
         pdl: bool = False,
+        cluster: int = 1,
     ) -> None:
-        """Launches `entry` (full name). Tensors go as pointers, floats as f32, None as null."""
+        """Launches `entry` (full name). Tensors go as pointers, floats as f32, None as null.
+
+        `cluster`: blocks of a cluster, side by side in x.
+        """
         if self._module is None:
             self._module = _load(*self._key)
         function = _function(self._module, entry)
@@ -136,8 +139,13 @@ class Kernels:
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
         grid = (*grid, 1, 1)[:3] if isinstance(grid, tuple) else (grid, 1, 1)
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        attribute = LaunchAttribute(6, 0, int(pdl))  # programmatic stream serialization
-        config = LaunchConfig(*grid, block, 1, 1, smem, stream, ctypes.pointer(attribute), int(pdl))
+        found = []
+        if pdl:  # programmatic stream serialization
+            found.append(LaunchAttribute(6, 0, (ctypes.c_uint32 * 16)(1)))
+        if cluster > 1:
+            found.append(LaunchAttribute(4, 0, (ctypes.c_uint32 * 16)(cluster, 1, 1)))
+        attributes = (LaunchAttribute * 2)(*found)
+        config = LaunchConfig(*grid, block, 1, 1, smem, stream, attributes, len(found))
         code = _driver().cuLaunchKernelEx(ctypes.byref(config), function, pointers, None)
         _check(code, f"launch of {entry}")
 

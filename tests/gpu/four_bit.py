@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from builds import FourBitTile
+from builds import FourBitTile, WgmmaTile
 from contract import CONSTANTS, FORMULAS
 from device import Kernels, shared_bytes_limit
 
@@ -150,6 +150,34 @@ def launch_gemm(tile, epilogue, x, w: Matrix, out, kind=0, blocks=1 << 30, parts
     grid = (grid, -(-rows // tile.rows))
     kernels.launch("gemm_four_bit_bf16_sm80", grid, 256, *arguments, smem=smem)
     return True
+
+
+def wgmma_kernels(tile: WgmmaTile, form: Form, epilogue: int, n: int, k: int, exact: bool = True):
+    """One build of gemm_four_bit_wgmma.cu."""
+    defines = tile.defines() | form.defines() | {"GEMM_EPI": epilogue}
+    return Kernels("gemm_four_bit_wgmma", {"gemm_n": n, "gemm_k": k}, exact, **defines)
+
+
+def wgmma_bytes(tile: WgmmaTile, form: Form) -> int:
+    """Dynamic shared memory of a block."""
+    stage = FORMULAS["four_bit_wgmma_stage_bytes"](
+        tile.rows, tile.tiles, tile.groups, form.block, form.record_bytes
+    )
+    return FORMULAS["four_bit_wgmma_bytes"](tile.groups, stage)
+
+
+def launch_wgmma(tile, epilogue, x, w: Matrix, out, kind=0, cluster=1, blocks=132, exact=True):
+    """gemm_four_bit_wgmma, at most `blocks` blocks where a cluster is one."""
+    kernels = wgmma_kernels(tile, w.form, epilogue, w.n, w.k, exact)
+    tiles = -(-w.n // tile.height) * -(-len(x) // tile.rows)
+    kernels.launch(
+        "gemm_four_bit_wgmma_bf16_sm90",
+        min(tiles, blocks) if cluster == 1 else tiles * cluster,
+        FORMULAS["four_bit_wgmma_threads"](tile.groups),
+        *(x, w.packed, out, len(x), kind),
+        smem=wgmma_bytes(tile, w.form),
+        cluster=cluster,
+    )
 
 
 def widen(w: Matrix, out: torch.Tensor) -> None:

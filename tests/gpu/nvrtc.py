@@ -22,11 +22,15 @@ class CompileError(Exception):
 
 @dataclass(frozen=True)
 class Resources:
-    """What ptxas reports of one entry. Units: bytes, and 32-bit registers a thread."""
+    """What ptxas reports of one entry. Units: bytes, and 32-bit registers a thread.
+
+    `serialised`: each wgmma is waited for before the next instruction.
+    """
 
     registers: int
     stack: int
     spill: int
+    serialised: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,9 +107,14 @@ def compile_kernel(
 
 def _resources(log: str) -> dict[str, Resources]:
     entries: dict[str, Resources] = {}
+    slow = re.findall(
+        r"wgmma\.mma_async instructions are serialized .* in the function '(\w+)'", log
+    )
     for part in log.split("Compiling entry function '")[1:]:
         stack = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores", part)
         registers = re.search(r"Used (\d+) registers", part)
         if stack and registers:
-            entries[part.split("'")[0]] = Resources(int(registers[1]), int(stack[1]), int(stack[2]))
+            name = part.split("'")[0]
+            sizes = (int(registers[1]), int(stack[1]), int(stack[2]))
+            entries[name] = Resources(*sizes, name in slow)
     return entries

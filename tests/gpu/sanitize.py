@@ -10,6 +10,8 @@ import sys
 import numpy as np
 import test_attention
 import test_delta_net
+import test_four_bit_products
+import test_four_bit_wgmma
 import test_gemm
 import test_layer_parts
 import test_sampler
@@ -77,6 +79,23 @@ def gemm() -> None:
     test_gemm.test_products_of_experts_are_near_float64("bf16", 70, 8, 2, 136, 64, 1, True)
 
 
+def four_bit() -> None:
+    tiles = test_four_bit_products.FOUR_BIT_TILES
+    for name, tile, epilogue in (("bf16-128", tiles[0], 1), ("mxfp4", tiles[4], 2)):
+        test_four_bit_products.test_products_are_near_float64(name, tile, epilogue)
+    test_four_bit_products.test_widened_matrices_are_rounded_once("bf16-32")
+    experts = ("mxfp4", test_four_bit_products.EXPERT_TILES[0], 9, 300, 4, 256, 64)
+    test_four_bit_products.test_products_of_experts_are_near_float64(*experts)
+    if torch.cuda.get_device_capability() != (9, 0):
+        return
+    tiles = test_four_bit_wgmma.WGMMA_TILES
+    cases = (("bf16-128", tiles[0], 1), ("f16-zeros-64", tiles[-1], 2), ("mxfp4", tiles[4], 0))
+    for name, tile, epilogue in cases:
+        test_four_bit_wgmma.test_products_are_near_float64(name, tile, epilogue)
+    experts = ("mxfp4", test_four_bit_wgmma.EXPERT_WGMMA_TILES[0], 9, 300, 4, 256, 64)
+    test_four_bit_wgmma.test_products_of_experts_are_near_float64(*experts)
+
+
 def states() -> None:
     for net in (test_delta_net.NETS[0], test_delta_net.NETS[2]):
         test_delta_net.test_a_step_is_near_float64_and_keeps_what_follows_need(net, False, "bf16")
@@ -97,6 +116,7 @@ def sampler() -> None:
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    for part in sys.argv[1:] or ["small", "attention", "layers", "gemm", "states", "sampler"]:
+    parts = ["small", "attention", "layers", "gemm", "four_bit", "states", "sampler"]
+    for part in sys.argv[1:] or parts:
         globals()[part]()  # every part asserts its own results too
     torch.cuda.synchronize()

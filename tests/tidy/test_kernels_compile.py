@@ -26,11 +26,13 @@ from builds import (  # noqa: E402
     CHUNK_HEAD_DIM,
     EPILOGUES,
     EXPERT_TILES,
+    EXPERT_WGMMA_TILES,
     FOUR_BIT_TILES,
     HEAD_DIMS,
     PROMPT_HEAD_DIMS,
     SINK_HEAD_DIM,
     STREAM_TILES,
+    WGMMA_TILES,
     WIDE_HEAD_DIM,
     attention_stages,
 )
@@ -78,12 +80,25 @@ FOUR_BIT = {
         for form in FOUR_BIT_FORMS[::2]
         if tile.rows >= 16
     ],
+    "gemm_four_bit_wgmma": [
+        tile.defines() | form | {"GEMM_EPI": 2 if tile.tiles == 2 else 1}
+        for form in FOUR_BIT_FORMS
+        for tile in WGMMA_TILES
+    ],
+    "moe_four_bit_wgmma": [
+        tile.defines() | form | {"MOE_BIAS": 1}
+        for tile in EXPERT_WGMMA_TILES
+        for form in FOUR_BIT_FORMS[2:]
+    ],
 }
 RULES: dict[str, list[dict[str, object]]] = {
     "activation": [{}, {"GATE_CLAMPED": 1}],
     "moe": [{}, {"MOE_BIAS": 1}, {"MOE_SIGMOID": 1}, {"MOE_SIGMOID": 2}, {"MOE_SCALES": 1}],
     "step_prepare": [{}, {"PLAN_KINDS": 1}],
 }
+# Registers a thread at the start, by groups of warps, where groups pass registers to each other.
+# With fewer one would wait forever.
+START_REGISTERS = {3: 168, 5: 96}
 FILES = sorted(path.stem for path in KERNELS.glob("*.cu"))
 
 Build = tuple[str, str, dict[str, object]]
@@ -107,7 +122,7 @@ def variants(name: str, arch: str) -> list[dict[str, object]]:
     if name == "rope_kv":
         return ropes()
     if name in FOUR_BIT:
-        return FOUR_BIT[name]
+        return FOUR_BIT[name] if arch == "sm_90a" or not name.endswith("_wgmma") else []
     if name == "gemm_stream":
         builds = [tile.defines(epilogue) for tile in STREAM_TILES for epilogue in EPILOGUES]
         e4m3 = [build | {"GEMM_WEIGHT_E4M3": 1} for build in builds]
@@ -133,7 +148,7 @@ def ropes() -> list[dict[str, object]]:
 def builds(name: str, arch: str) -> Iterator[Build]:
     """A file's builds in the wheel and, for sm_90a, where they are measured, those of one model."""
     text = (KERNELS / f"{name}.cu").read_text()
-    has_formats = "\nENTRY(" in text or ", DT, sm90)" in text
+    has_formats = name not in FOUR_BIT and ("\nENTRY(" in text or ", DT, sm90)" in text)
     for variant in variants(name, arch):
         yield name, arch, variant
         # Matrices of e4m3 numbers go with bf16 alone.
@@ -181,11 +196,16 @@ def faults(build: Build) -> list[str]:
         return [str(error)]
     if not entries:
         return [f"{shown}: no entry"]
-    # Its groups pass registers to each other; with fewer at the start one would wait forever.
+    passes = name == "attention_prefill" or name.endswith("_wgmma")
+    start = START_REGISTERS[1 + int(str(defines.get("FW_GROUPS", 2)))]
     wrong = [
-        f"{shown}: {entry} starts with {used.registers} registers a thread, counts on 168"
+        f"{shown}: {entry} starts with {used.registers} registers a thread, counts on {start}"
         for entry, used in entries.items()
-        if name == "attention_prefill" and used.registers != 168
+        if passes and used.registers != start
+    ] + [
+        f"{shown}: {entry} waits for each wgmma"
+        for entry, used in entries.items()
+        if used.serialised
     ]
     return wrong + [
         f"{shown}: {entry} spills {used.spill} bytes, has {used.stack} bytes of local memory"
@@ -222,10 +242,12 @@ def test_every_kernel_file_starts_with_its_contract() -> None:
         lines = (KERNELS / f"{name}.cu").read_text().splitlines()
         assert lines[0].startswith("// "), name
         includes = [line for line in lines if line.startswith("#include")]
-        assert len(includes) == 1, f"{name}.cu includes {includes}"
         # The other headers include the first.
-        headers = ("ptx", "attention_plan", "four_bit", "delta_net")
-        assert includes[0] in [f'#include "{header}.cuh"' for header in headers], name
+        headers = ("ptx", "attention_plan", "delta_net", "expert_tiles", "four_bit")
+        headers += ("four_bit_stream", "four_bit_wgmma")
+        known = {f'#include "{header}.cuh"' for header in headers}
+        assert includes, f"{name}.cu includes nothing"
+        assert set(includes) <= known, f"{name}.cu includes {includes}"
         head = lines[: lines.index(includes[0])]
         assert all(line.startswith("//") for line in head), name
         assert any("Launch" in line for line in head), f"{name}.cu does not say how it is launched"

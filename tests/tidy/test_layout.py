@@ -166,10 +166,13 @@ def code_lines(path: Path) -> int:
 
 
 def test_files_stay_readable():
+    # Nobody edits what is generated: bindings, and the header of the contract.
+    generated = {path for path in tracked("*.rs", "*.cuh") if "sys" in path.parts}
+    generated.add(ROOT / "kernels" / "contract.cuh")
     too_long = {
         str(path.relative_to(ROOT)): code_lines(path)
         for path in tracked("*.rs", "*.py", "*.cu", "*.cuh", "*.pyi")
-        if "sys" not in path.parts and code_lines(path) > MAX_LINES
+        if path not in generated and code_lines(path) > MAX_LINES
     }
     assert not too_long
 

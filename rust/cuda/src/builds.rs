@@ -7,8 +7,8 @@ use ingle_model::{
 
 use crate::attention_launch;
 use crate::dtypes::{Dtypes, ScaleMode, WeightDtype, has_e4m3};
-use crate::four_bit_tile::FourBitTile;
-use crate::four_bit_tile::{FOUR_BIT_TILES, expert_tiles};
+use crate::four_bit_tile::{FOUR_BIT_TILES, FourBitBuild, FourBitTile, expert_tiles};
+use crate::four_bit_wgmma::{WGMMA_TILES, WgmmaTile, expert_wgmma_tiles};
 use crate::limits::DeviceLimits;
 use crate::prompt_launch::{PROMPT_HEAD_DIMS, is_built};
 use crate::rope_build::{KeyParts, QueryScaling, RopeBuild, RopeRules};
@@ -311,8 +311,29 @@ pub(crate) const FOUR_BITS: Builds = Builds {
         let most_shared = limits.shared_bytes_per_block;
         let tiles = |shape: FourBitShape| {
             let fits = move |tile: &FourBitTile| tile.launch(limits, shape, 1, 1).is_some();
-            let build = move |tile| Variant::FourBit { shape, tile, most_shared };
+            let build = move |tile| Variant::FourBit {
+                shape,
+                tile: FourBitBuild::Stream(tile),
+                most_shared,
+            };
             FOUR_BIT_TILES.into_iter().filter(fits).map(build)
+        };
+        shapes.iter().filter_map(|shape| shape.four_bit()).flat_map(tiles).collect()
+    },
+    of_any_model: |_, _| Vec::new(),
+};
+
+/// The same on Hopper for many rows.
+pub(crate) const FOUR_BITS_WGMMA: Builds = Builds {
+    of_model: |&Wanted { limits, shapes, .. }| {
+        let tiles = |shape: FourBitShape| {
+            let fits = move |tile: &WgmmaTile| tile.takes(limits, shape);
+            let build = move |tile: WgmmaTile| Variant::FourBit {
+                shape,
+                tile: FourBitBuild::Wgmma(tile),
+                most_shared: tile.shared_bytes(shape.form),
+            };
+            WGMMA_TILES.into_iter().filter(fits).map(build)
         };
         shapes.iter().filter_map(|shape| shape.four_bit()).flat_map(tiles).collect()
     },
@@ -333,15 +354,31 @@ pub(crate) const FOUR_BIT_EXPERTS: Builds = Builds {
     of_model: |&Wanted { limits, experts, .. }| {
         let tiles = |&(spec, shape): &(MoeSpec, FourBitShape)| {
             let tiles = expert_tiles(limits, shape.form, (shape.n, shape.k));
-            tiles.into_iter().map(move |tile| four_bit_experts(&spec, shape, tile))
+            tiles
+                .into_iter()
+                .map(move |tile| four_bit_experts(&spec, shape, FourBitBuild::Stream(tile)))
         };
         experts.iter().flat_map(tiles).collect()
     },
     of_any_model: |_, _| Vec::new(),
 };
 
-/// The build of moe_four_bit.cu for one product of experts.
-pub(crate) fn four_bit_experts(spec: &MoeSpec, shape: FourBitShape, tile: FourBitTile) -> Variant {
+/// The builds of moe_four_bit_wgmma.cu for each product of experts.
+pub(crate) const FOUR_BIT_EXPERTS_WGMMA: Builds = Builds {
+    of_model: |&Wanted { limits, experts, .. }| {
+        let tiles = |&(spec, shape): &(MoeSpec, FourBitShape)| {
+            let tiles = expert_wgmma_tiles(limits, shape.form, (shape.n, shape.k));
+            tiles
+                .into_iter()
+                .map(move |tile| four_bit_experts(&spec, shape, FourBitBuild::Wgmma(tile)))
+        };
+        experts.iter().flat_map(tiles).collect()
+    },
+    of_any_model: |_, _| Vec::new(),
+};
+
+/// The build of moe_four_bit.cu or moe_four_bit_wgmma.cu for one product of experts.
+pub(crate) fn four_bit_experts(spec: &MoeSpec, shape: FourBitShape, tile: FourBitBuild) -> Variant {
     let MoeSpec { num_experts, experts_per_token, bias, .. } = *spec;
     Variant::FourBitExperts { num_experts, experts_per_token, shape, bias, tile }
 }

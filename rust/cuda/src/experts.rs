@@ -5,6 +5,7 @@ use ingle_model::MoeSpec;
 use crate::CudaError;
 use crate::device_slice::{Act, DeviceSlice};
 use crate::four_bit_tile::expert_tiles;
+use crate::four_bit_wgmma::expert_wgmma_tiles;
 use crate::gemm::{GemmArgs, GemmInput, GemmResult};
 use crate::launch::{ExpertInputs, ExpertJoin, ExpertPlaces, FourBitExperts, MoeGemm, Routing};
 use crate::matrix::Matrix;
@@ -154,8 +155,10 @@ impl Model {
             return launcher.moe_gemm(entries, spec, places, product);
         };
         let limits = &self.context.info.limits;
-        let tiles = expert_tiles(limits, form, (product.n, product.k));
-        let experts = FourBitExperts { form, tiles: &tiles, limits };
+        let size = (product.n, product.k);
+        let tiles = expert_tiles(limits, form, size);
+        let wgmma_tiles = expert_wgmma_tiles(limits, form, size);
+        let experts = FourBitExperts { form, tiles: &tiles, wgmma_tiles: &wgmma_tiles, limits };
         launcher.moe_four_bit(entries, spec, places, product, &experts)
     }
 

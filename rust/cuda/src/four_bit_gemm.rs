@@ -1,30 +1,42 @@
-//! Products with 4-bit matrices: by gemm_four_bit.cu, or by cuBLASLt after widen_four_bit.cu has widened the matrix. The engine
-//! thread queues them, the capture thread records them. `four_bit_tile.rs` lists the builds.
+//! Products with 4-bit matrices: by gemm_four_bit.cu or gemm_four_bit_wgmma.cu, or by cuBLASLt after widen_four_bit.cu has widened the matrix. The engine
+//! thread queues them, the capture thread records them. `four_bit_tile.rs` and
+//! `four_bit_wgmma.rs` list the builds.
 
 use crate::CudaError;
 use crate::contract::Dims;
 use crate::device_slice::{DeviceSlice, Weight};
+use crate::four_bit_tile::FourBitBuild;
+use crate::four_bit_wgmma::CLUSTERS;
 use crate::gemm::{GemmArgs, Problem};
 use crate::kernels::Kernels;
-use crate::launch::{GemmFourBit, WidenFourBit};
+use crate::launch::{GemmFourBit, GemmFourBitWgmma, WidenFourBit};
 use crate::limits::DeviceLimits;
 use crate::matrix::Matrix;
+use crate::module::Kernel;
 use crate::registry::Entry;
-use crate::shapes::GemmShape;
+use crate::shapes::{FourBitShape, GemmShape};
 use crate::stream::Stream;
 use crate::sys::cublaslt::MatmulAlgo;
 use crate::variant::Variant;
 
-/// A product by gemm_four_bit.cu.
+/// A product by gemm_four_bit.cu or gemm_four_bit_wgmma.cu.
 #[derive(Clone, Debug)]
 pub(crate) struct FourBitProduct {
     shape: GemmShape,
-    launch: GemmFourBit,
+    rows: u32,
+    launch: FourBitKernel,
+}
+
+#[derive(Clone, Debug)]
+enum FourBitKernel {
+    Stream(GemmFourBit),
+    Wgmma(GemmFourBitWgmma),
 }
 
 impl FourBitProduct {
-    /// The builds for `rows` rows, each with one and with two blocks an SM, in a fixed order: those that take the
-    /// fewest rows at once, but not less than there are; else those that take most.
+    /// The builds for `rows` rows in a fixed order: those that take the fewest rows at once, but not less than there are; else
+    /// those that take most. Those for few rows come with one and with two blocks an SM, those for many with clusters of
+    /// several sizes.
     pub(crate) fn all(
         kernels: &Kernels,
         dims: Dims,
@@ -33,33 +45,69 @@ impl FourBitProduct {
         gate: u32,
     ) -> Vec<Self> {
         let Some(of) = shape.four_bit() else { return Vec::new() };
-        let built = || {
-            kernels.builds(Entry::GemmFourBit).filter_map(move |(variant, kernel)| match variant {
-                Variant::FourBit { shape, tile, .. } if shape == of => Some((tile, kernel)),
-                _ => None,
+        let dims = dims.gemm(shape.n, shape.k);
+        let product = |launch| Self { shape, rows, launch };
+        let many = builds_for(kernels, Entry::GemmFourBitWgmma, (of, rows), |build| match build {
+            FourBitBuild::Wgmma(tile) => Some((tile, tile.rows)),
+            FourBitBuild::Stream(_) => None,
+        });
+        let many = many.into_iter().flat_map(|(tile, kernel)| {
+            let launches = CLUSTERS
+                .into_iter()
+                .filter_map(move |blocks| tile.launch(limits, of, rows, blocks));
+            launches.map(|launch| {
+                let kernel = kernel.clone();
+                FourBitKernel::Wgmma(GemmFourBitWgmma { kernel, dims, launch, rows, gate })
             })
-        };
-        let enough = built().map(|(tile, _)| tile.rows).filter(|most| *most >= rows).min();
-        let Some(at_once) = enough.or(built().map(|(tile, _)| tile.rows).max()) else {
-            return Vec::new();
-        };
-        let mut products = Vec::new();
-        for (tile, kernel) in built().filter(|(tile, _)| tile.rows == at_once) {
-            for blocks in [1, 2] {
-                let Some(plan) = tile.launch(limits, of, rows, blocks) else { continue };
-                let dims = dims.gemm(shape.n, shape.k);
-                let launch = GemmFourBit { kernel: kernel.clone(), dims, plan, rows, gate };
-                products.push(Self { shape, launch });
-            }
+        });
+        let many: Vec<_> = many.map(product).collect();
+        if rows > MOST_STREAMED && !many.is_empty() {
+            return many;
         }
-        products
+        let few = builds_for(kernels, Entry::GemmFourBit, (of, rows), |build| match build {
+            FourBitBuild::Stream(tile) => Some((tile, tile.rows)),
+            FourBitBuild::Wgmma(_) => None,
+        });
+        let few = few.into_iter().flat_map(|(tile, kernel)| {
+            let plans =
+                [1, 2].into_iter().filter_map(move |blocks| tile.launch(limits, of, rows, blocks));
+            plans.map(|plan| {
+                let kernel = kernel.clone();
+                FourBitKernel::Stream(GemmFourBit { kernel, dims, plan, rows, gate })
+            })
+        });
+        few.map(product).chain(many).collect()
     }
 
     /// Queues the product.
     pub(crate) fn run(&self, stream: &Stream, args: &GemmArgs) -> Result<(), CudaError> {
-        args.check(self.launch.rows, self.shape);
-        self.launch.launch(stream, args)
+        args.check(self.rows, self.shape);
+        match &self.launch {
+            FourBitKernel::Stream(launch) => launch.launch(stream, args),
+            FourBitKernel::Wgmma(launch) => launch.launch(stream, args),
+        }
     }
+}
+
+/// The builds of an entry for a shape that take the fewest rows at once, but not less than there are; else those that take most.
+/// `tile_of`: the build and its rows.
+fn builds_for<Tile: Copy>(
+    kernels: &Kernels,
+    entry: Entry,
+    (of, rows): (FourBitShape, u32),
+    tile_of: impl Fn(FourBitBuild) -> Option<(Tile, u32)>,
+) -> Vec<(Tile, &Kernel)> {
+    let built: Vec<_> = kernels
+        .builds(entry)
+        .filter_map(|(variant, kernel)| match variant {
+            Variant::FourBit { shape, tile, .. } if shape == of => Some((tile_of(tile)?, kernel)),
+            _ => None,
+        })
+        .collect();
+    let sizes = || built.iter().map(|((_, most), _)| *most);
+    let at_once = sizes().filter(|most| *most >= rows).min().or(sizes().max());
+    let chosen = built.into_iter().filter(|((_, most), _)| Some(*most) == at_once);
+    chosen.map(|((tile, _), kernel)| (tile, kernel)).collect()
 }
 
 /// A product by cuBLASLt with the widened matrix.
@@ -110,3 +158,6 @@ impl WidenedProduct {
         self.problem.run(stream, &self.algo, &args, workspace)
     }
 }
+
+/// Most rows for which builds of gemm_four_bit.cu are tried where there are others.
+const MOST_STREAMED: u32 = 64;

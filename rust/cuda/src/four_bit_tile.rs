@@ -3,10 +3,11 @@
 
 use crate::contract::{four_bit_fixed_bytes, four_bit_kept_bytes, four_bit_x_stride};
 use crate::four_bit::{FourBitForm, GroupScale};
+use crate::four_bit_wgmma::WgmmaTile;
 use crate::limits::DeviceLimits;
 use crate::shapes::{FourBitShape, GemmOut};
 
-/// One build: macros of four_bit.cuh.
+/// One build: macros of four_bit_stream.cuh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FourBitTile {
     /// Most rows of x that a block takes: 8, 16, 32 or 64.
@@ -15,6 +16,43 @@ pub(crate) struct FourBitTile {
     pub(crate) tiles: u32,
     /// Stages of the ring.
     pub(crate) stages: u32,
+}
+
+/// A build for few rows of x, or for many on Hopper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum FourBitBuild {
+    /// Of gemm_four_bit.cu or moe_four_bit.cu.
+    Stream(FourBitTile),
+    /// Of gemm_four_bit_wgmma.cu or moe_four_bit_wgmma.cu.
+    Wgmma(WgmmaTile),
+}
+
+impl FourBitBuild {
+    /// The macros of a build.
+    pub(crate) fn macros(self) -> [String; 3] {
+        match self {
+            Self::Stream(tile) => tile.macros(),
+            Self::Wgmma(tile) => tile.macros(),
+        }
+    }
+
+    /// Of the name of a build.
+    pub(crate) fn suffix(self) -> String {
+        match self {
+            Self::Stream(FourBitTile { rows, tiles, stages }) => {
+                format!("-{rows}-{tiles}x{stages}")
+            }
+            Self::Wgmma(tile) => tile.suffix(),
+        }
+    }
+
+    /// Dynamic shared memory of a block for experts `[n, k]`.
+    pub(crate) fn expert_bytes(self, form: FourBitForm, k: u32) -> u32 {
+        match self {
+            Self::Stream(tile) => tile.expert_bytes(form, k),
+            Self::Wgmma(tile) => tile.shared_bytes(form),
+        }
+    }
 }
 
 /// How the blocks of a launch of gemm_four_bit.cu share the work, and what they hold.

@@ -36,6 +36,7 @@ mod forward;
 mod four_bit;
 mod four_bit_gemm;
 mod four_bit_tile;
+mod four_bit_wgmma;
 mod gemm;
 mod graph;
 mod graphs;

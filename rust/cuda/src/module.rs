@@ -83,23 +83,30 @@ pub(crate) struct Launch {
     pub(crate) shared_bytes: u32,
     /// May start before the kernel ahead has ended; the kernel itself waits (griddepcontrol).
     pub(crate) overlap: bool,
+    /// Blocks of a cluster, side by side in x; the grid is a multiple of it.
+    pub(crate) cluster: u32,
 }
 
 impl Launch {
     /// A one-dimensional grid without dynamic shared memory. All our kernels wait for the one ahead
     /// themselves, so they may be launched early.
     pub(crate) fn linear(grid: u32, block: u32) -> Self {
-        Self { grid: [grid, 1, 1], block, shared_bytes: 0, overlap: true }
+        Self { grid: [grid, 1, 1], block, shared_bytes: 0, overlap: true, cluster: 1 }
     }
 
     /// A two-dimensional grid without dynamic shared memory.
     pub(crate) fn plane(grid_x: u32, grid_y: u32, block: u32) -> Self {
-        Self { grid: [grid_x, grid_y, 1], block, shared_bytes: 0, overlap: true }
+        Self { grid: [grid_x, grid_y, 1], ..Self::linear(1, block) }
     }
 
     /// The same with dynamic shared memory.
     pub(crate) fn shared(self, bytes: u32) -> Self {
         Self { shared_bytes: bytes, ..self }
+    }
+
+    /// The same in clusters of so many blocks.
+    pub(crate) fn cluster(self, blocks: u32) -> Self {
+        Self { cluster: blocks, ..self }
     }
 }
 
@@ -171,21 +178,29 @@ impl Kernel {
                 Arg::Map(map) => std::ptr::from_ref(*map).cast_mut().cast(),
             };
         }
-        let mut attribute = LaunchAttribute {
-            id: LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-            pad: 0,
-            value: [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        let attribute = |id, first: [u32; 3]| {
+            let mut value = [0; 16];
+            value[..3].copy_from_slice(&first);
+            LaunchAttribute { id, pad: 0, value }
+        };
+        let overlap = attribute(LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, [1, 0, 0]);
+        let cluster = attribute(LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, [launch.cluster, 1, 1]);
+        let (mut attributes, num_attrs) = match (launch.overlap, launch.cluster > 1) {
+            (true, true) => ([overlap, cluster], 2),
+            (true, false) => ([overlap; 2], 1),
+            (false, true) => ([cluster; 2], 1),
+            (false, false) => ([overlap; 2], 0),
         };
         let config = LaunchConfigRaw {
             grid: launch.grid,
             block: [launch.block, 1, 1],
             shared_mem_bytes: launch.shared_bytes,
             stream: stream.handle,
-            attrs: &raw mut attribute,
-            num_attrs: u32::from(launch.overlap),
+            attrs: attributes.as_mut_ptr(),
+            num_attrs,
         };
         let context = &self.module.context;
-        // SAFETY: config, attribute, args and pointers are local and outlive the call, which copies
+        // SAFETY: config, attributes, args and pointers are local and outlive the call, which copies
         // them; the function is valid while the module is loaded; the caller vouches for `args`.
         let code = unsafe {
             context.driver.api.cuLaunchKernelEx(

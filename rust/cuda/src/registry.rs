@@ -2,9 +2,9 @@
 //! add its file, a line here and a function in `launch` that calls it.
 
 use crate::builds::{
-    ATTENTION, Builds, DELTA_NETS, EXPERT_NORMS, EXPERTS, FOUR_BIT_EXPERTS, FOUR_BITS, GATES, ONCE,
-    OUTPUT_GATES, PROMPTS, QUANTISED, RANKS, ROPES, SHARED_SCORES, SOFTCAP, STEPS, STREAMS,
-    TOKEN_INPUTS, WIDENED,
+    ATTENTION, Builds, DELTA_NETS, EXPERT_NORMS, EXPERTS, FOUR_BIT_EXPERTS, FOUR_BIT_EXPERTS_WGMMA,
+    FOUR_BITS, FOUR_BITS_WGMMA, GATES, ONCE, OUTPUT_GATES, PROMPTS, QUANTISED, RANKS, ROPES,
+    SHARED_SCORES, SOFTCAP, STEPS, STREAMS, TOKEN_INPUTS, WIDENED,
 };
 use crate::contract;
 
@@ -78,6 +78,7 @@ registry! {
         ExpertInputs: expert_inputs act sm80, ExpertJoin: expert_join act sm80
     }
     GemmFourBit "gemm_four_bit.cu" FOUR_BITS { GemmFourBit: gemm_four_bit act sm80 }
+    GemmFourBitWgmma "gemm_four_bit_wgmma.cu" FOUR_BITS_WGMMA { GemmFourBitWgmma: gemm_four_bit_wgmma act sm90 }
     GemmStream "gemm_stream.cu" STREAMS { GemmStream: gemm_stream act sm80 }
     LogProbs "log_probs.cu" ONCE {
         LogProbsRows: log_probs_rows f32 sm80, LogProbsSamples: log_probs_samples f32 sm80
@@ -88,6 +89,7 @@ registry! {
         MoeCombine: moe_combine act sm80
     }
     MoeFourBit "moe_four_bit.cu" FOUR_BIT_EXPERTS { MoeFourBit: moe_four_bit act sm80 }
+    MoeFourBitWgmma "moe_four_bit_wgmma.cu" FOUR_BIT_EXPERTS_WGMMA { MoeFourBitWgmma: moe_four_bit_wgmma act sm90 }
     OutputGate "output_gate.cu" OUTPUT_GATES { OutputGate: output_gate act sm80 }
     Pool "pool.cu" ONCE { PoolScale: pool_scale f32 sm80, PoolRows: pool_rows f32 sm80 }
     Quantise "quantise.cu" QUANTISED {
@@ -113,12 +115,15 @@ registry! {
 }
 
 /// The headers that every source includes, by name.
-pub(crate) const HEADERS: [(&str, &str); 5] = [
+pub(crate) const HEADERS: [(&str, &str); 8] = [
     ("ptx.cuh", include_str!("../../../kernels/ptx.cuh")),
     ("attention_plan.cuh", include_str!("../../../kernels/attention_plan.cuh")),
     ("contract.cuh", contract::HEADER),
     ("delta_net.cuh", include_str!("../../../kernels/delta_net.cuh")),
+    ("expert_tiles.cuh", include_str!("../../../kernels/expert_tiles.cuh")),
     ("four_bit.cuh", include_str!("../../../kernels/four_bit.cuh")),
+    ("four_bit_stream.cuh", include_str!("../../../kernels/four_bit_stream.cuh")),
+    ("four_bit_wgmma.cuh", include_str!("../../../kernels/four_bit_wgmma.cuh")),
 ];
 
 impl Entry {

@@ -443,7 +443,7 @@ impl Tuner<'_> {
     fn cache_key(&self, wanted: &[(u32, GemmShape)]) -> Result<String, CudaError> {
         let device = &self.context.info;
         let text = format!(
-            "9 {} {} {} {WORKSPACE_BYTES} {:?} {} {wanted:?}",
+            "10 {} {} {} {WORKSPACE_BYTES} {:?} {} {wanted:?}",
             self.blas.version()?,
             device.name,
             device.limits.num_sms,

@@ -8,7 +8,7 @@ use crate::contract::{
 };
 use crate::dtypes::{KvDtype, WeightDtype};
 use crate::four_bit::FourBitForm;
-use crate::four_bit_tile::FourBitTile;
+use crate::four_bit_tile::FourBitBuild;
 use crate::rope_build::RopeBuild;
 use crate::shapes::{FourBitShape, GemmOut, GemmShape};
 use crate::stream_tile::StreamTile;
@@ -61,7 +61,7 @@ pub(crate) enum Variant {
     /// `most_shared`: what a launch may ask for.
     FourBit {
         shape: FourBitShape,
-        tile: FourBitTile,
+        tile: FourBitBuild,
         most_shared: u32,
     },
     FourBitExperts {
@@ -69,7 +69,7 @@ pub(crate) enum Variant {
         experts_per_token: u32,
         shape: FourBitShape,
         bias: bool,
-        tile: FourBitTile,
+        tile: FourBitBuild,
     },
     Widen {
         n: u32,
@@ -220,14 +220,11 @@ impl Variant {
                 format!("{weight}-{:?}-{rows}-{stages}x{steps}{x}", shape.out).to_lowercase()
             }
             Self::FourBit { shape, tile, .. } => {
-                let FourBitTile { rows, tiles, stages } = tile;
-                format!("-{}-{:?}-{rows}-{tiles}x{stages}", shape.form.suffix(), shape.out)
-                    .to_lowercase()
+                format!("-{}-{:?}{}", shape.form.suffix(), shape.out, tile.suffix()).to_lowercase()
             }
             Self::FourBitExperts { shape, bias, tile, .. } => {
-                let FourBitTile { rows, tiles, stages } = tile;
                 let bias = if bias { "-bias" } else { "" };
-                format!("-{}{bias}-{rows}-{tiles}x{stages}", shape.form.suffix())
+                format!("-{}{bias}{}", shape.form.suffix(), tile.suffix())
             }
             Self::Widen { form, .. } => format!("-{}", form.suffix()),
             Self::Plain | Self::ExpertNorms { .. } | Self::Gate { clamped: false, .. } => {

@@ -130,6 +130,13 @@ constants {
     FB_SUM_BYTES = 512;
     FB_X_PAD_BYTES = 16;
     FB_COLUMN_BYTES = 8;
+    /// Of four_bit_wgmma.cuh, bytes of shared memory: what a block may take at most (static memory of experts aside), what
+    /// the alignment of the stages may cost, where a warp turns its sums, barriers. Most stages.
+    FW_ROOM_BYTES = 229376;
+    FW_ALIGN_BYTES = 1024;
+    FW_STAGING_BYTES = 1280;
+    FW_TAIL_BYTES = 256;
+    FW_STAGES = 8;
 
     /// Most experts, most that a token takes; tokens of one block of moe_route; rows and columns of a tile of
     /// moe_gemm.
@@ -209,6 +216,20 @@ formulas {
             + four_bit_sum_buffers(rows) * four_bit_sum_bytes(rows, tiles));
     four_bit_x_stride(columns) = (ACT_BYTES * columns + FB_X_PAD_BYTES);
     four_bit_kept_bytes(rows, tiles) = (tiles * rows * 16 * 4);
+
+    /// Of four_bit_wgmma.cuh: threads of a block; bytes of shared memory where its warps turn their sums, of all that is no
+    /// stage, of a stage; stages; all bytes.
+    four_bit_wgmma_threads(groups) = (128 * (groups + 1));
+    four_bit_wgmma_staging_bytes(groups) = (4 * groups * FW_STAGING_BYTES);
+    four_bit_wgmma_fixed_bytes(groups) = (FW_ALIGN_BYTES + four_bit_wgmma_staging_bytes(groups) + FW_TAIL_BYTES);
+    four_bit_wgmma_stage_bytes(rows, tiles, groups, block, record_bytes) =
+        (rows * block * ACT_BYTES + 4 * tiles * groups * record_bytes);
+    four_bit_wgmma_fitting(groups, stage_bytes) = ((FW_ROOM_BYTES - four_bit_wgmma_fixed_bytes(groups)) / stage_bytes);
+    four_bit_wgmma_stages(groups, stage_bytes) =
+        when (four_bit_wgmma_fitting(groups, stage_bytes) > FW_STAGES) (FW_STAGES)
+        else (four_bit_wgmma_fitting(groups, stage_bytes));
+    four_bit_wgmma_bytes(groups, stage_bytes) =
+        (four_bit_wgmma_fixed_bytes(groups) + four_bit_wgmma_stages(groups, stage_bytes) * stage_bytes);
 }
 
 /// First argument of nearly every kernel, by value. Exact builds ignore it and read the same numbers from macros.

@@ -1,4 +1,4 @@
-//! Launches of gemm_four_bit.cu, widen_four_bit.cu and moe_four_bit.cu.
+//! Launches of gemm_four_bit.cu, widen_four_bit.cu and moe_four_bit.cu, and of the first and last's kernels for many rows.
 
 use ingle_model::MoeSpec;
 
@@ -6,10 +6,11 @@ use super::Launcher;
 use super::experts::{ExpertPlaces, MoeGemm};
 use crate::CudaError;
 use crate::builds::four_bit_experts;
-use crate::contract::{Dims, FB_THREADS};
+use crate::contract::{Dims, FB_THREADS, four_bit_wgmma_threads};
 use crate::device_slice::{DeviceSlice, Weight};
 use crate::four_bit::FourBitForm;
-use crate::four_bit_tile::{FourBitLaunch, FourBitTile};
+use crate::four_bit_tile::{FourBitBuild, FourBitLaunch, FourBitTile};
+use crate::four_bit_wgmma::WgmmaTile;
 use crate::gemm::GemmArgs;
 use crate::limits::DeviceLimits;
 use crate::matrix::Matrix;
@@ -51,6 +52,36 @@ impl GemmFourBit {
     }
 }
 
+/// One build of gemm_four_bit_wgmma with everything that its launches have alike.
+#[derive(Clone, Debug)]
+pub(crate) struct GemmFourBitWgmma {
+    pub(crate) kernel: Kernel,
+    /// With the n and k of its product.
+    pub(crate) dims: Dims,
+    pub(crate) launch: Launch,
+    /// Rows of x.
+    pub(crate) rows: u32,
+    /// GATE_SILU or GATE_GELU_TANH.
+    pub(crate) gate: u32,
+}
+
+impl GemmFourBitWgmma {
+    /// Queues the product; `GemmArgs::check` has passed for its shape and rows.
+    pub(crate) fn launch(&self, stream: &Stream, a: &GemmArgs) -> Result<(), CudaError> {
+        let arguments = args![
+            &self.dims,
+            a.x.as_bytes(),
+            a.w.as_bytes(),
+            a.out.as_bytes(),
+            self.rows,
+            self.gate,
+        ];
+        // SAFETY: these are the parameters of gemm_four_bit_wgmma in its order; the caller's check holds for the n and k
+        // that the kernel was built for, and `WgmmaTile::launch` made the launch for these rows.
+        unsafe { self.kernel.launch(stream, self.launch, arguments) }
+    }
+}
+
 /// One build of widen_four_bit.
 #[derive(Clone, Debug)]
 pub(crate) struct WidenFourBit {
@@ -83,6 +114,8 @@ pub(crate) struct FourBitExperts<'a> {
     pub(crate) form: FourBitForm,
     /// Fewest rows first.
     pub(crate) tiles: &'a [FourBitTile],
+    /// The same of those for many rows.
+    pub(crate) wgmma_tiles: &'a [WgmmaTile],
     pub(crate) limits: &'a DeviceLimits,
 }
 
@@ -96,18 +129,29 @@ impl Launcher<'_> {
         a: &MoeGemm,
         experts: &FourBitExperts<'_>,
     ) -> Result<(), CudaError> {
-        let missing = || CudaError::Unsupported(format!("no kernel for 4-bit experts {a:?}"));
         // So many rows of an expert, where all experts have equally many, fill half of a tile or less.
-        let mean = entries.div_ceil(spec.num_experts);
-        let found = experts.tiles.iter().find(|tile| tile.rows >= 2 * mean);
-        let tile = *found.or(experts.tiles.last()).ok_or_else(missing)?;
+        let room = 2 * entries.div_ceil(spec.num_experts);
         let shape = FourBitShape { n: a.n, k: a.k, out: GemmOut::Device, form: experts.form };
+        let num_sms = experts.limits.num_sms;
+        let many = experts.wgmma_tiles.iter().find(|tile| tile.rows >= room);
+        let many = many.or(experts.wgmma_tiles.last()).filter(|_| room >= LEAST_WGMMA_ROOM);
+        let (entry, tile, grid, block) = if let Some(&tile) = many {
+            let build = FourBitBuild::Wgmma(tile);
+            (Entry::MoeFourBitWgmma, build, num_sms, four_bit_wgmma_threads(tile.groups))
+        } else {
+            let missing = || CudaError::Unsupported(format!("no kernel for 4-bit experts {a:?}"));
+            let found = experts.tiles.iter().find(|tile| tile.rows >= room);
+            let tile = *found.or(experts.tiles.last()).ok_or_else(missing)?;
+            let blocks = tile.expert_blocks(experts.limits, experts.form, a.k);
+            (Entry::MoeFourBit, FourBitBuild::Stream(tile), num_sms * blocks, FB_THREADS)
+        };
         let variant = four_bit_experts(spec, shape, tile);
         let dims = variant.dims(*self.dims);
-        let kernel = self.kernels.build(Entry::MoeFourBit, variant)?;
-        let blocks = tile.expert_blocks(experts.limits, experts.form, a.k);
-        let launch = Launch::linear(experts.limits.num_sms * blocks, FB_THREADS)
-            .shared(tile.expert_bytes(experts.form, a.k));
+        let kernel = self.kernels.build(entry, variant)?;
+        let launch = Launch::linear(grid, block).shared(tile.expert_bytes(experts.form, a.k));
         self.multiply_experts((kernel, launch), (entries, spec), &dims, places, a)
     }
 }
+
+/// Rows of a tile from which on the kernel for many rows is used.
+const LEAST_WGMMA_ROOM: u32 = 8;

@@ -37,7 +37,7 @@ pub(crate) use attention::{Attention, AttentionPrefill, RopeKv};
 pub(crate) use delta_net::{DeltaConv, DeltaNorm, DeltaStep, OutputGate};
 pub(crate) use expert_norms::{ExpertInputs, ExpertJoin};
 pub(crate) use experts::{ExpertPlaces, MoeGemm, Routing};
-pub(crate) use four_bit::{FourBitExperts, GemmFourBit, WidenFourBit};
+pub(crate) use four_bit::{FourBitExperts, GemmFourBit, GemmFourBitWgmma, WidenFourBit};
 pub(crate) use gemm_stream::GemmStream;
 pub(crate) use pool::PoolRows;
 pub(crate) use quantise::{ActMulQuantise, E4m3Rows, Raw, RmsNormQuantise};

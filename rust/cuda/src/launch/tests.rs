@@ -16,7 +16,8 @@ use crate::dtypes::{Dtypes, KvDtype, ScaleMode, WeightDtype};
 use crate::fake;
 use crate::four_bit::{FourBitForm, GroupScale};
 use crate::four_bit_gemm::FourBitProduct;
-use crate::four_bit_tile::{FOUR_BIT_TILES, expert_tiles};
+use crate::four_bit_tile::{FOUR_BIT_TILES, FourBitBuild, expert_tiles};
+use crate::four_bit_wgmma::{WGMMA_TILES, expert_wgmma_tiles};
 use crate::gemm::{GemmArgs, GemmInput, GemmResult};
 use crate::kv_pool::KvLayer;
 use crate::limits::DeviceLimits;
@@ -135,11 +136,19 @@ fn kernels() -> Kernels {
         Source::RopeKv => vec![Variant::Rope(ROPE)],
         Source::Moe => vec![experts(32, 32), experts(32, 16)],
         Source::GemmFourBit => {
-            let (tile, most_shared) = (FOUR_BIT_TILES[0], 1 << 16);
+            let (tile, most_shared) = (FourBitBuild::Stream(FOUR_BIT_TILES[0]), 1 << 16);
             vec![Variant::FourBit { shape: FOUR_BIT.four_bit().unwrap(), tile, most_shared }]
         }
         Source::MoeFourBit => {
-            let tile = expert_tiles(&H200, FORM, (32, 64))[0];
+            let tile = FourBitBuild::Stream(expert_tiles(&H200, FORM, (32, 64))[0]);
+            vec![four_bit_experts(&moe(), FOUR_BIT.four_bit().unwrap(), tile)]
+        }
+        Source::GemmFourBitWgmma => {
+            let (tile, most_shared) = (FourBitBuild::Wgmma(WGMMA_TILES[0]), 1 << 16);
+            vec![Variant::FourBit { shape: FOUR_BIT.four_bit().unwrap(), tile, most_shared }]
+        }
+        Source::MoeFourBitWgmma => {
+            let tile = FourBitBuild::Wgmma(expert_wgmma_tiles(&H200, FORM, (32, 64))[0]);
             vec![four_bit_experts(&moe(), FOUR_BIT.four_bit().unwrap(), tile)]
         }
         Source::WidenFourBit => vec![Variant::Widen { n: 32, k: 64, form: FORM }],
@@ -395,7 +404,8 @@ fn launch_four_bit(launcher: &Launcher<'_>) -> Result<(), CudaError> {
         |n: u32| Matrix::FourBit { records: records(n), elements: u64::from(n) * 64, form: FORM };
     let (x, w, out) = (GemmInput::Act(some(8 * 64)), matrix(32), GemmResult::Act(some(8 * 32)));
     let own = FourBitProduct::all(launcher.kernels, DIMS, &H200, (8, FOUR_BIT), GATE_SILU);
-    assert_eq!(own.len(), 2);
+    // One and two blocks an SM, and a cluster of one block: there is but one record.
+    assert_eq!(own.len(), 3);
     own.iter().try_for_each(|own| own.run(launcher.stream, &GemmArgs { x, w, out }))?;
     let kernel = launcher.kernels.only(Entry::WidenFourBit)?.clone();
     let widen = WidenFourBit { kernel, dims: DIMS.gemm(32, 64), records: 2 };
@@ -410,7 +420,10 @@ fn launch_four_bit(launcher: &Launcher<'_>) -> Result<(), CudaError> {
     let (x, out, w) = (some(8 * 64), some(16 * 32), matrix(4 * 32));
     let product = MoeGemm { n: 32, k: 64, x, w, bias: None, out, gather: true };
     let tiles = expert_tiles(&H200, FORM, (32, 64));
-    let experts = FourBitExperts { form: FORM, tiles: &tiles[..1], limits: &H200 };
+    let many = expert_wgmma_tiles(&H200, FORM, (32, 64));
+    let experts =
+        FourBitExperts { form: FORM, tiles: &tiles[..1], wgmma_tiles: &many[..1], limits: &H200 };
+    launcher.moe_four_bit(4, &moe(), &places, &product, &experts)?;
     launcher.moe_four_bit(16, &moe(), &places, &product, &experts)
 }
 

@@ -26,6 +26,7 @@ pub(crate) const EVENT_BLOCKING_SYNC: c_uint = 1;
 pub(crate) const EVENT_DISABLE_TIMING: c_uint = 2;
 pub(crate) const MEMHOSTALLOC_PORTABLE: c_uint = 1;
 pub(crate) const STREAM_CAPTURE_MODE_THREAD_LOCAL: c_int = 1;
+pub(crate) const LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION: c_uint = 4;
 pub(crate) const LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: c_uint = 6;
 pub(crate) const FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: c_int = 0;
 pub(crate) const FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: c_int = 8;
