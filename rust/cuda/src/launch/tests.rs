@@ -410,21 +410,27 @@ fn launch_four_bit(launcher: &Launcher<'_>) -> Result<(), CudaError> {
     let kernel = launcher.kernels.only(Entry::WidenFourBit)?.clone();
     let widen = WidenFourBit { kernel, dims: DIMS.gemm(32, 64), records: 2 };
     widen.launch(launcher.stream, w, some(32 * 64))?;
-    let places = ExpertPlaces {
-        ids: some(16),
-        weights: some(16),
-        offsets: some(5),
-        sorted: some(16),
-        place: some(16),
-    };
-    let (x, out, w) = (some(8 * 64), some(16 * 32), matrix(4 * 32));
-    let product = MoeGemm { n: 32, k: 64, x, w, bias: None, out, gather: true };
-    let tiles = expert_tiles(&H200, FORM, (32, 64));
-    let many = expert_wgmma_tiles(&H200, FORM, (32, 64));
-    let experts =
-        FourBitExperts { form: FORM, tiles: &tiles[..1], wgmma_tiles: &many[..1], limits: &H200 };
-    launcher.moe_four_bit(4, &moe(), &places, &product, &experts)?;
-    launcher.moe_four_bit(16, &moe(), &places, &product, &experts)
+    // Few entries for each expert, and many.
+    [4, 64].into_iter().try_for_each(|entries| {
+        let places = ExpertPlaces {
+            ids: some(entries),
+            weights: some(entries),
+            offsets: some(5),
+            sorted: some(entries),
+            place: some(entries),
+        };
+        let (x, out, w) = (some(entries * 64), some(entries * 32), matrix(4 * 32));
+        let product = MoeGemm { n: 32, k: 64, x, w, bias: None, out, gather: true };
+        let tiles = expert_tiles(&H200, FORM, (32, 64));
+        let many = expert_wgmma_tiles(&H200, FORM, (32, 64));
+        let experts = FourBitExperts {
+            form: FORM,
+            tiles: &tiles[..1],
+            wgmma_tiles: &many[..1],
+            limits: &H200,
+        };
+        launcher.moe_four_bit(entries, &moe(), &places, &product, &experts)
+    })
 }
 
 fn launch_quantise(launcher: &Launcher<'_>) -> Result<(), CudaError> {
