@@ -108,6 +108,7 @@ class Lockdown:
             return
         # Before the user changes: perhaps only root can read some files, even the interpreter's.
         warm_up()
+        wait_for_joined_threads()
         self._add(_core.harden_shed(self._start(keep=list(keep), user=user)))
         self.layers.append(Layer("environment", True, f"{empty_environment()} variables removed"))
         time.tzset()  # The zone's file, by the name that it has now.
@@ -273,3 +274,16 @@ def warm_up() -> None:
     """Does once what Python and its libraries do late, while they still can open files."""
     for codec in ("idna", "latin-1", "utf-8", "utf-8-sig", "ascii", "punycode"):
         codecs.lookup(codec)
+
+
+def wait_for_joined_threads() -> None:
+    """Gives threads that were joined the interpreter, which they need once more to end.
+
+    `join` returns a little before; the core, which asks for one thread, keeps the interpreter.
+    """
+    deadline = time.monotonic() + THREADS_END_WITHIN_S
+    while len(os.listdir("/proc/self/task")) > 1 and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+THREADS_END_WITHIN_S = 1.0
