@@ -157,3 +157,22 @@ def test_off_is_off_and_says_so():
         assert worker.metric('ingle:hardening{layer="all"}') == 0
         assert next(status_lines(worker.process.pid))["Seccomp"] in ("0", "2")
         assert worker.stop() == 0
+
+
+def test_the_lock_down_lets_a_thread_end_that_needs_the_interpreter_for_it():
+    """`join` returns before such a thread is gone, and the core, which asks, keeps it waiting."""
+    code = """if True:
+        import os, threading, time
+        from ingle import hardening
+        end, sleep = threading.Event(), time.sleep
+        threading.Thread(target=end.wait).start()
+        def let_it_end(seconds):
+            end.set()
+            sleep(seconds)
+        hardening.THREADS_END_WITHIN_S = 60.0
+        time.sleep = let_it_end
+        hardening.wait_for_joined_threads()
+        print(len(os.listdir("/proc/self/task")))
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert done.stdout == "1\n"
